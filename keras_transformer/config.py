@@ -1,0 +1,348 @@
+"""Every option of the package, once: frozen dataclasses that check themselves.
+
+The command line builds its flags, its help and its defaults from these fields, and a
+run directory keeps them as JSON, so an option is written down in this file alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from pathlib import Path
+from typing import Any, ClassVar
+
+
+def option(default, help, *, minimum=None, below=None, choices=None):
+    """Returns a dataclass field that documents and bounds one option.
+
+    Args:
+        default: Value when none is given.
+        help: One line for the command line's help, with the unit.
+        minimum: Smallest allowed number, or `None`.
+        below: Number that the value must stay under, or `None`.
+        choices: Allowed values, or `None` for any.
+
+    Returns:
+        A `dataclasses.field`.
+    """
+    rules = {"help": help, "minimum": minimum, "below": below, "choices": choices}
+    return dataclasses.field(default=default, metadata=rules)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Base of the options: validation, JSON round trip, `replace`.
+
+    Raises:
+        TypeError: If a value has the wrong type.
+        ValueError: If a value is out of its range, or a key is not known.
+    """
+
+    def __post_init__(self):
+        hints = typing.get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            _check_type(field.name, value, hints[field.name])
+            _check_rules(field.name, value, field.metadata)
+
+    def replace(self, **changes):
+        """Returns a copy with `changes` made, checked like a new one."""
+        _reject_unknown(type(self), changes)
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the options as plain Python values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]):
+        """Builds the options from `to_dict`'s result; missing keys keep defaults."""
+        if not isinstance(values, dict):
+            raise TypeError(
+                f"`{cls.__name__}` is read from an object of names and values. "
+                f"Received: {values!r}"
+            )
+        _reject_unknown(cls, values)
+        hints = typing.get_type_hints(cls)
+        built = {}
+        for name, value in values.items():
+            kind = hints[name]
+            if isinstance(kind, type) and issubclass(kind, Config):
+                value = value if isinstance(value, kind) else kind.from_dict(value)
+            built[name] = value
+        return cls(**built)
+
+    def to_json(self) -> str:
+        """Returns the options as indented JSON."""
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, origin: str = "config"):
+        """Builds the options from JSON text; `origin` names it in errors."""
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{origin}:{error.lineno}: not valid JSON: {error.msg}"
+            ) from error
+        return cls.from_dict(values)
+
+    @classmethod
+    def load(cls, path: str | Path):
+        """Reads the options from a JSON file."""
+        return cls.from_json(Path(path).read_text(encoding="utf-8"), str(path))
+
+
+def _reject_unknown(cls, values):
+    known = [field.name for field in dataclasses.fields(cls)]
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        raise ValueError(
+            f"`{cls.__name__}` has no option {', '.join(map(repr, unknown))}. "
+            f"Known options: {', '.join(known)}"
+        )
+
+
+def _check_type(name, value, hint):
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    # A bool is an int in Python, and an int is a fine float: neither by accident.
+    accepted = kinds + ((int,) if float in kinds else ())
+    if not isinstance(value, accepted) or (
+        isinstance(value, bool) and bool not in kinds
+    ):
+        names = " or ".join("None" if k is type(None) else k.__name__ for k in kinds)
+        raise TypeError(f"`{name}` must be {names}. Received: {name}={value!r}")
+
+
+def _check_rules(name, value, rules):
+    if value is None or not rules:
+        return
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"`{name}` must be finite. Received: {name}={value!r}")
+    if rules["choices"] is not None and value not in rules["choices"]:
+        allowed = ", ".join(map(repr, rules["choices"]))
+        raise ValueError(
+            f"`{name}` must be one of {allowed}. Received: {name}={value!r}"
+        )
+    if rules["minimum"] is not None and value < rules["minimum"]:
+        raise ValueError(
+            f"`{name}` must be at least {rules['minimum']}. Received: {name}={value!r}"
+        )
+    if rules["below"] is not None and value >= rules["below"]:
+        raise ValueError(
+            f"`{name}` must be below {rules['below']}. Received: {name}={value!r}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig(Config):
+    """Sizes of a `Transformer`; the defaults are the paper's base model (Table 3)."""
+
+    source_vocabulary_size: int = option(37000, "source pieces, V", minimum=1)
+    target_vocabulary_size: int = option(37000, "target pieces, V", minimum=1)
+    num_encoder_layers: int = option(6, "encoder layers, N", minimum=1)
+    num_decoder_layers: int = option(6, "decoder layers, N", minimum=1)
+    d_model: int = option(512, "width of the model", minimum=1)
+    d_ff: int = option(2048, "width of the feed-forward layer", minimum=1)
+    num_heads: int = option(8, "attention heads, h", minimum=1)
+    key_dim: int | None = option(
+        None, "width of a head's query and key; default d_model / num_heads", minimum=1
+    )
+    value_dim: int | None = option(
+        None, "width of a head's value; default key_dim", minimum=1
+    )
+    activation: str = option("relu", "feed-forward activation, a Keras name")
+    norm_first: bool = option(False, "normalise before each sub-layer (pre-norm)")
+    use_bias: bool = option(False, "add biases to the attention projections")
+    positions: str = option(
+        "sinusoidal", "kind of position vector", choices=("sinusoidal", "learned")
+    )
+    max_length: int = option(
+        512, "most positions of learned position vectors (tokens)", minimum=1
+    )
+    tied_embeddings: str = option(
+        "three-way",
+        "one matrix for source, target and output (three-way), for target and "
+        "output (two-way), or none",
+        choices=("three-way", "two-way", "none"),
+    )
+    dropout_rate: float = option(
+        0.1, "dropout of sub-layer outputs and embeddings", minimum=0.0, below=1.0
+    )
+    attention_dropout_rate: float = option(
+        0.1, "dropout of attention weights", minimum=0.0, below=1.0
+    )
+    activation_dropout_rate: float = option(
+        0.1, "dropout inside the feed-forward network", minimum=0.0, below=1.0
+    )
+    pad_id: int = option(0, "id of padding", minimum=0)
+    start_id: int = option(1, "id that starts a sentence", minimum=0)
+    end_id: int = option(2, "id that ends a sentence", minimum=0)
+    unknown_id: int = option(3, "id of an unknown piece", minimum=0)
+
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        # The Multi30k setting of Wu et al., 2021, https://arxiv.org/abs/2105.14462.
+        "tiny": dict(
+            num_encoder_layers=4, num_decoder_layers=4, d_model=128, d_ff=256,
+            num_heads=4,
+        ),
+        "small": dict(
+            num_encoder_layers=3, num_decoder_layers=3, d_model=256, d_ff=1024,
+            num_heads=4,
+        ),
+        # Table 3 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762.
+        "base": dict(),
+        "big": dict(d_model=1024, d_ff=4096, num_heads=16, dropout_rate=0.3),
+    }  # fmt: skip
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.key_dim is None and self.d_model % self.num_heads:
+            raise ValueError(
+                "`d_model` must be a multiple of `num_heads` unless `key_dim` is "
+                f"given. Received: d_model={self.d_model}, num_heads={self.num_heads}"
+            )
+        if (
+            self.tied_embeddings == "three-way"
+            and self.source_vocabulary_size != self.target_vocabulary_size
+        ):
+            raise ValueError(
+                "Three-way `tied_embeddings` needs one joint vocabulary; use "
+                "'two-way' or 'none' for separate ones. Received: "
+                f"source_vocabulary_size={self.source_vocabulary_size}, "
+                f"target_vocabulary_size={self.target_vocabulary_size}"
+            )
+        ids = (self.pad_id, self.start_id, self.end_id, self.unknown_id)
+        smallest = min(self.source_vocabulary_size, self.target_vocabulary_size)
+        if len(set(ids)) < 4 or max(ids) >= smallest:
+            raise ValueError(
+                "`pad_id`, `start_id`, `end_id` and `unknown_id` must be four "
+                f"different ids below the vocabulary size. Received: {ids}, "
+                f"vocabulary size {smallest}"
+            )
+
+    @classmethod
+    def preset(cls, name: str, **overrides) -> TransformerConfig:
+        """Returns the sizes called `name` ("tiny", "small", "base" or "big").
+
+        Args:
+            name: A key of `TransformerConfig.PRESETS`.
+            **overrides: Options that replace the preset's.
+
+        Returns:
+            A `TransformerConfig`.
+
+        Raises:
+            ValueError: If no preset has that name.
+
+        Example:
+            >>> TransformerConfig.preset("tiny").d_model
+            128
+        """
+        if name not in cls.PRESETS:
+            raise ValueError(
+                f"`preset` must be one of {', '.join(cls.PRESETS)}. Received: {name!r}"
+            )
+        values = cls.PRESETS[name] | overrides
+        _reject_unknown(cls, values)
+        return cls(**values)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerConfig(Config):
+    """How the SentencePiece vocabulary is learned from the training text."""
+
+    vocabulary_size: int = option(
+        10000, "pieces of each vocabulary, with the special ones and bytes", minimum=8
+    )
+    algorithm: str = option("bpe", "sub-word algorithm", choices=("bpe", "unigram"))
+    joint_vocabulary: bool = option(True, "one vocabulary for both languages")
+    byte_fallback: bool = option(True, "spell unknown characters as bytes")
+    character_coverage: float = option(
+        1.0, "share of the characters that get a piece", minimum=0.9, below=1.0000001
+    )
+    normalization: str = option(
+        "nmt_nfkc",
+        "SentencePiece's normalisation rule",
+        choices=("nmt_nfkc", "nfkc", "identity"),
+    )
+    learning_sentences: int = option(
+        1000000, "most sentences a side that the vocabulary is learned from", minimum=1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(Config):
+    """How a corpus becomes batches."""
+
+    batch_tokens: int = option(
+        4096, "tokens a batch on the longer side, padding counted", minimum=1
+    )
+    max_length: int = option(
+        128, "tokens a side, the end token counted; longer pairs are bad", minimum=2
+    )
+    shuffle_buffer: int = option(200000, "pairs shuffled at a time", minimum=1)
+    bad_line_budget: int = option(
+        100, "bad lines that are skipped before the run stops (lines)", minimum=0
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig(Config):
+    """How a model is trained; the defaults are the paper's (section 5)."""
+
+    epochs: int = option(20, "passes over the corpus", minimum=1)
+    max_updates: int | None = option(
+        None, "stop after this many weight updates", minimum=1
+    )
+    max_minutes: float | None = option(
+        None, "stop at the end of the first update after this time", minimum=0.0
+    )
+    optimizer: str = option(
+        "adam",
+        "Keras optimizer",
+        choices=("adam", "sgd", "momentum", "adagrad", "rmsprop"),
+    )
+    learning_rate_scale: float = option(
+        1.0, "factor on the paper's schedule", minimum=0.0
+    )
+    warmup_steps: int = option(4000, "linear warm-up (updates)", minimum=1)
+    label_smoothing: float = option(
+        0.1, "probability mass spread over the vocabulary", minimum=0.0, below=1.0
+    )
+    average_checkpoints: int = option(
+        5, "last checkpoints whose mean is the final model; 1 keeps the last", minimum=1
+    )
+    mixed_precision: bool = option(False, "compute in bfloat16, keep float32 weights")
+    jit_compile: bool = option(False, "compile the training step with XLA")
+    seed: int = option(1, "seed of weights, dropout and shuffling", minimum=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodingConfig(Config):
+    """How translations are searched for; the defaults are the paper's (section 6.1)."""
+
+    beam_size: int = option(4, "hypotheses kept a sentence; 1 is greedy", minimum=1)
+    length_penalty: float = option(
+        0.6, "alpha of ((5 + length) / 6)^alpha", minimum=0.0
+    )
+    max_extra_length: int = option(
+        50, "longest output beyond the source (tokens)", minimum=0
+    )
+    max_source_length: int = option(
+        256, "source tokens beyond which a sentence is cut", minimum=1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig(Config):
+    """All options of a training run; `config.json` of its directory."""
+
+    model: TransformerConfig = TransformerConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    data: DataConfig = DataConfig()
+    training: TrainingConfig = TrainingConfig()
+    decoding: DecodingConfig = DecodingConfig()
