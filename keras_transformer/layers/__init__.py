@@ -1,0 +1,27 @@
+"""Layers: tensors in, tensors out."""
+
+from keras_transformer.layers.attention import (
+    masked_softmax,
+    scaled_dot_product_attention,
+)
+from keras_transformer.layers.decoder_layer import DecoderLayer
+from keras_transformer.layers.encoder_layer import EncoderLayer
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.positional_embedding import (
+    PositionalEmbedding,
+    sinusoidal_encoding,
+)
+from keras_transformer.layers.residual_layer import ResidualLayer
+
+__all__ = [
+    "DecoderLayer",
+    "EncoderLayer",
+    "FeedForward",
+    "MultiHeadAttention",
+    "PositionalEmbedding",
+    "ResidualLayer",
+    "masked_softmax",
+    "scaled_dot_product_attention",
+    "sinusoidal_encoding",
+]

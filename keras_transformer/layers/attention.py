@@ -1,0 +1,60 @@
+"""Attention as pure functions of tensors."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+from keras import ops
+
+
+def masked_softmax(scores, mask=None):
+    """Softmax over the last axis among the positions that the mask allows.
+
+    Half-precision scores are normalised in float32. Masked scores get the lowest finite
+    value of the type they are normalised in.
+
+    Args:
+        scores: Float tensor (..., S).
+        mask: Boolean tensor that broadcasts to `scores`, True where a position takes
+            part, or `None` for all.
+
+    Returns:
+        Float tensor (..., S) that sums to 1 over the last axis, or to 0 where the mask
+        allows no position.
+    """
+    dtype = keras.backend.standardize_dtype(scores.dtype)
+    if dtype in ("float16", "bfloat16"):
+        scores = ops.cast(scores, "float32")
+    if mask is None:
+        return ops.cast(ops.softmax(scores, axis=-1), dtype)
+    lowest = np.finfo(keras.backend.standardize_dtype(scores.dtype)).min
+    weights = ops.softmax(ops.where(mask, scores, lowest), axis=-1)
+    # Where nothing is allowed the softmax is uniform over masked positions: zero it.
+    return ops.cast(ops.where(mask, weights, 0.0), dtype)
+
+
+def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
+    """Attends to values by the scaled dot product of queries and keys.
+
+    softmax(Q K^T / sqrt(K)) V: equation 1 of Vaswani et al., 2017,
+    https://arxiv.org/abs/1706.03762.
+
+    Args:
+        query: Float tensor (..., T, K).
+        key: Float tensor (..., S, K).
+        value: Float tensor (..., S, Kv).
+        mask: Boolean tensor that broadcasts to (..., T, S), True where a query may
+            attend to a key, or `None`. A query with nothing to attend to gets zeros.
+        dropout: Callable applied to the attention weights, or `None`.
+
+    Returns:
+        The output (..., T, Kv) and the attention weights (..., T, S) before dropout.
+
+    Example:
+        >>> output, weights = scaled_dot_product_attention(query, key, value)
+    """
+    scale = key.shape[-1] ** -0.5
+    scores = ops.matmul(query * scale, ops.swapaxes(key, -1, -2))  # (..., T, S)
+    attention_weights = masked_softmax(scores, mask)
+    dropped = attention_weights if dropout is None else dropout(attention_weights)
+    return ops.matmul(dropped, value), attention_weights

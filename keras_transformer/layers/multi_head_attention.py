@@ -1,0 +1,290 @@
+"""Multi-head attention."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.arguments import check_rate, check_size
+from keras_transformer.layers.attention import scaled_dot_product_attention
+from keras_transformer.masks import attention_mask, carried_mask
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class MultiHeadAttention(keras.layers.Layer):
+    """Attention of several heads over projected queries, keys and values.
+
+    Concat(head_1, ..., head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V):
+    section 3.2.2 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762. The heads'
+    matrices stand side by side: columns i * key_dim to (i + 1) * key_dim of
+    `query_kernel` are W_i^Q.
+
+    Queries, keys and values may have different widths. For decoding step by step,
+    `project_key_value` computes the keys and values of a source once, `attend` uses
+    them, and `initial_cache` and `step` do self-attention one position at a time.
+
+    Args:
+        num_heads: Heads, h in the paper.
+        key_dim: Width of each head's queries and keys, d_k in the paper.
+        value_dim: Width of each head's values, d_v in the paper; default `key_dim`.
+        output_dim: Width of the output; default the width of `query`.
+        dropout_rate: Share of the attention weights dropped in training, in [0, 1).
+        use_bias: Whether the projections add a bias; the paper's do not.
+    Call arguments:
+        query: Float tensor (B, T, D_query).
+        key: Float tensor (B, S, D_key); default `query`, which is self-attention.
+        value: Float tensor (B, S, D_value); default `key`.
+        mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S), True where a position may
+            be attended to; default the Keras mask that `key` carries.
+        training: Whether dropout is applied.
+        return_attention_weights: Whether the weights are returned too.
+    Returns:
+        Float tensor (B, T, output_dim); with `return_attention_weights` a tuple of it
+        and the attention weights (B, H, T, S) before dropout.
+    Raises:
+        ValueError: If a size is not positive or a rate is outside [0, 1).
+
+    Example:
+        >>> attention = MultiHeadAttention(num_heads=2, key_dim=3)
+        >>> attention(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        value_dim=None,
+        output_dim=None,
+        dropout_rate=0.0,
+        use_bias=False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_size("num_heads", num_heads)
+        check_size("key_dim", key_dim)
+        check_size("value_dim", value_dim, optional=True)
+        check_size("output_dim", output_dim, optional=True)
+        check_rate("dropout_rate", dropout_rate)
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.value_dim = value_dim
+        self.output_dim = output_dim
+        self.dropout_rate = dropout_rate
+        self.use_bias = use_bias
+        self.attention_dropout = keras.layers.Dropout(
+            dropout_rate, dtype=self.dtype_policy, name="attention_dropout"
+        )
+        self.supports_masking = True
+
+    @property
+    def _head_value_dim(self):
+        return self.key_dim if self.value_dim is None else self.value_dim
+
+    def build(self, query_shape, key_shape=None, value_shape=None):
+        key_shape = query_shape if key_shape is None else key_shape
+        value_shape = key_shape if value_shape is None else value_shape
+        key_width = self.num_heads * self.key_dim
+        value_width = self.num_heads * self._head_value_dim
+        output_dim = query_shape[-1] if self.output_dim is None else self.output_dim
+        self._add_projection("query", query_shape[-1], key_width)
+        self._add_projection("key", key_shape[-1], key_width)
+        self._add_projection("value", value_shape[-1], value_width)
+        self._add_projection("output", value_width, output_dim)
+        self.built = True
+
+    def _add_projection(self, name, input_width, output_width):
+        kernel = self.add_weight(
+            shape=(input_width, output_width),
+            initializer="glorot_uniform",
+            name=f"{name}_kernel",
+        )
+        bias = None
+        if self.use_bias:
+            bias = self.add_weight(
+                shape=(output_width,), initializer="zeros", name=f"{name}_bias"
+            )
+        setattr(self, f"{name}_kernel", kernel)
+        setattr(self, f"{name}_bias", bias)
+
+    def call(
+        self,
+        query,
+        key=None,
+        value=None,
+        mask=None,
+        training=None,
+        return_attention_weights=False,
+    ):
+        key = query if key is None else key
+        value = key if value is None else value
+        mask = carried_mask(key) if mask is None else mask
+        queries, keys, values = self._project(query, key, value)
+        output, attention_weights = self._attend(
+            queries, keys, values, mask=mask, training=training
+        )
+        return (output, attention_weights) if return_attention_weights else output
+
+    def project_key_value(self, key, value=None):
+        """Projects keys and values once, for many calls of `attend`.
+
+        Args:
+            key: Float tensor (B, S, D_key).
+            value: Float tensor (B, S, D_value); default `key`.
+
+        Returns:
+            Keys (B, H, S, K) and values (B, H, S, Kv).
+        """
+        value = key if value is None else value
+        names = ("key", "value")
+        if value is key:
+            return self._project_together(key, names)
+        return self._project_one(key, names[0]), self._project_one(value, names[1])
+
+    def attend(self, query, keys, values, mask=None, training=None):
+        """Attends to keys and values that `project_key_value` returned.
+
+        Args:
+            query: Float tensor (B, T, D_query).
+            keys: Float tensor (B, H, S, K).
+            values: Float tensor (B, H, S, Kv).
+            mask: As in `call`.
+            training: Whether dropout is applied.
+
+        Returns:
+            The output (B, T, output_dim) and the attention weights (B, H, T, S).
+        """
+        queries = self._project_one(query, "query")
+        return self._attend(queries, keys, values, mask=mask, training=training)
+
+    def initial_cache(self, rows, length):
+        """Returns an empty cache for `step`.
+
+        Args:
+            rows: Number of sequences decoded side by side, R.
+            length: Most positions a sequence can have, L.
+
+        Returns:
+            Keys (R, H, L, K) and values (R, H, L, Kv), all zero.
+        """
+        shape = (rows, self.num_heads, length)
+        return (
+            ops.zeros((*shape, self.key_dim), dtype=self.compute_dtype),
+            ops.zeros((*shape, self._head_value_dim), dtype=self.compute_dtype),
+        )
+
+    def step(self, inputs, cache, index):
+        """Self-attention of one new position to itself and those before it.
+
+        Args:
+            inputs: Float tensor (R, 1, D), the position's input.
+            cache: Keys and values of the earlier positions, from `initial_cache` or the
+                step before.
+            index: Integer scalar, the position, counted from 0.
+
+        Returns:
+            The output (R, 1, output_dim) and the cache with the position written.
+        """
+        queries, *new = self._project(inputs, inputs, inputs)
+        positions = ops.arange(ops.shape(cache[0])[2], dtype="int32")
+        is_new = ops.equal(positions, index)[:, None]  # (L, 1)
+        keys, values = (
+            ops.where(is_new, one, many) for one, many in zip(new, cache, strict=True)
+        )
+        mask = (positions <= index)[None, None, :]  # (1, 1, L)
+        output, _ = self._attend(queries, keys, values, mask=mask)
+        return output, (keys, values)
+
+    def _project(self, query, key, value):
+        """Projects to (B, H, T, K), (B, H, S, K), (B, H, S, Kv)."""
+        if key is query and value is query:
+            return self._project_together(query, ("query", "key", "value"))
+        return (self._project_one(query, "query"), *self.project_key_value(key, value))
+
+    def _project_together(self, inputs, names):
+        """Projects one tensor several ways with one matrix product."""
+        kernels = [getattr(self, f"{name}_kernel") for name in names]
+        widths = [kernel.shape[1] for kernel in kernels]
+        bias = None
+        if self.use_bias:
+            bias = ops.concatenate([getattr(self, f"{name}_bias") for name in names])
+        projected = self._linear(inputs, ops.concatenate(kernels, axis=1), bias)
+        ends = [sum(widths[: i + 1]) for i in range(len(widths) - 1)]
+        return tuple(map(self._split_heads, ops.split(projected, ends, axis=-1)))
+
+    def _project_one(self, inputs, name):
+        kernel, bias = getattr(self, f"{name}_kernel"), getattr(self, f"{name}_bias")
+        return self._split_heads(self._linear(inputs, kernel, bias))
+
+    def _linear(self, inputs, kernel, bias):
+        """Multiplies (B, T, D) by (D, E) as one matrix product, not one a sentence."""
+        batch, length = ops.shape(inputs)[:2]
+        flat = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, inputs.shape[-1]))
+        # Outside of `__call__`, in a decoding step, Keras does not cast the weights.
+        outputs = ops.matmul(flat, ops.cast(kernel, self.compute_dtype))
+        if bias is not None:
+            outputs = outputs + ops.cast(bias, self.compute_dtype)
+        return ops.reshape(outputs, (batch, length, kernel.shape[1]))
+
+    def _split_heads(self, tensor):
+        """(B, T, H * K) --> (B, H, T, K)."""
+        batch, length = ops.shape(tensor)[:2]
+        width = tensor.shape[-1] // self.num_heads
+        split = ops.reshape(tensor, (batch, length, self.num_heads, width))
+        return ops.transpose(split, (0, 2, 1, 3))
+
+    def _attend(self, queries, keys, values, mask=None, training=None):
+        mask = attention_mask(mask)
+        if mask is not None:
+            mask = ops.expand_dims(mask, axis=1)  # (B, 1, 1 or T, S), for all heads
+        outputs, attention_weights = scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            mask=mask,
+            dropout=lambda weights: self.attention_dropout(weights, training=training),
+        )
+        batch, _, length, _ = ops.shape(outputs)
+        merged = ops.reshape(
+            ops.transpose(outputs, (0, 2, 1, 3)),
+            (batch, length, self.num_heads * self._head_value_dim),
+        )
+        return self._linear(merged, self.output_kernel, self.output_bias), (
+            attention_weights
+        )
+
+    def compute_mask(self, inputs, previous_mask):
+        """The output is as long as the query and carries its mask."""
+        return carried_mask(inputs)
+
+    def compute_output_shape(self, query_shape, key_shape=None, value_shape=None):
+        output_dim = query_shape[-1] if self.output_dim is None else self.output_dim
+        return (*query_shape[:-1], output_dim)
+
+    def compute_output_spec(
+        self,
+        query,
+        key=None,
+        value=None,
+        mask=None,
+        training=None,
+        return_attention_weights=False,
+    ):
+        output = keras.KerasTensor(
+            self.compute_output_shape(query.shape), dtype=self.compute_dtype
+        )
+        if not return_attention_weights:
+            return output
+        batch, length = query.shape[:2]
+        source_length = length if key is None else key.shape[1]
+        weights_shape = (batch, self.num_heads, length, source_length)
+        return output, keras.KerasTensor(weights_shape, dtype=self.compute_dtype)
+
+    def get_config(self):
+        return super().get_config() | {
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "output_dim": self.output_dim,
+            "dropout_rate": self.dropout_rate,
+            "use_bias": self.use_bias,
+        }

@@ -1,0 +1,152 @@
+"""Token embeddings with positions."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.arguments import check_rate, check_size
+from keras_transformer.masks import carried_mask
+
+
+def sinusoidal_encoding(positions, d_model):
+    """Computes the paper's position vectors.
+
+    PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos of the same:
+    section 3.5 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762. Sines and
+    cosines are interleaved; an odd `d_model` ends with a sine.
+
+    Args:
+        positions: Integer or float tensor (...), counted from 0.
+        d_model: Width of the vectors.
+
+    Returns:
+        Float32 tensor (..., d_model).
+
+    Example:
+        >>> sinusoidal_encoding(np.arange(3), 4)[0]  # [0., 1., 0., 1.]
+    """
+    pairs = ops.arange((d_model + 1) // 2, dtype="float32")
+    frequencies = ops.exp(pairs * (-2.0 * math.log(10000.0) / d_model))
+    angles = ops.cast(positions, "float32")[..., None] * frequencies
+    interleaved = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
+    shape = (*ops.shape(angles)[:-1], 2 * ((d_model + 1) // 2))
+    return ops.reshape(interleaved, shape)[..., :d_model]
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class PositionalEmbedding(keras.layers.Layer):
+    """Token embedding times sqrt(d_model), plus position vectors, then dropout.
+
+    Sections 3.4, 3.5 and 5.4 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762.
+    Sinusoidal positions are computed, so they work at any length; learned ones are a
+    table of `max_length` rows.
+
+    Args:
+        vocabulary_size: Number of tokens, V.
+        d_model: Width of the vectors, D.
+        dropout_rate: Share of the sum's units dropped in training, in [0, 1).
+        positions: "sinusoidal" or "learned".
+        max_length: Rows of the learned table (tokens); only for learned positions.
+        pad_id: Id whose positions the output's Keras mask excludes; `None` for no mask.
+    Call arguments:
+        ids: Integer tensor (B, T).
+        start: Position of the first token, an integer or integer scalar tensor.
+        training: Whether dropout is applied.
+    Returns:
+        Float tensor (B, T, d_model).
+    Raises:
+        ValueError: If an argument is out of its range, or learned positions are too
+            few for the input.
+
+    Example:
+        >>> PositionalEmbedding(11, 6)(np.array([[3, 4, 5]])).shape  # (1, 3, 6)
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        d_model,
+        dropout_rate=0.0,
+        positions="sinusoidal",
+        max_length=None,
+        pad_id=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_size("vocabulary_size", vocabulary_size)
+        check_size("d_model", d_model)
+        check_size("max_length", max_length, optional=positions == "sinusoidal")
+        check_rate("dropout_rate", dropout_rate)
+        if positions not in ("sinusoidal", "learned"):
+            raise ValueError(
+                "`positions` must be 'sinusoidal' or 'learned'. Received: "
+                f"positions={positions!r}"
+            )
+        self.vocabulary_size = vocabulary_size
+        self.d_model = d_model
+        self.dropout_rate = dropout_rate
+        self.positions = positions
+        self.max_length = max_length
+        self.pad_id = pad_id
+        self.dropout = keras.layers.Dropout(
+            dropout_rate, dtype=self.dtype_policy, name="dropout"
+        )
+        self.supports_masking = True
+
+    def build(self, input_shape):
+        # Standard deviation 1 after the product with sqrt(d_model).
+        initializer = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
+        self.embeddings = self.add_weight(
+            shape=(self.vocabulary_size, self.d_model),
+            initializer=initializer,
+            name="embeddings",
+        )
+        if self.positions == "learned":
+            self.position_embeddings = self.add_weight(
+                shape=(self.max_length, self.d_model),
+                initializer=keras.initializers.RandomNormal(stddev=0.02),
+                name="position_embeddings",
+            )
+        self.built = True
+
+    def call(self, ids, start=0, training=None):
+        tokens = ops.take(self.embeddings, ids, axis=0) * math.sqrt(self.d_model)
+        tokens = ops.cast(tokens, self.compute_dtype)
+        places = start + ops.arange(ops.shape(ids)[1], dtype="int32")
+        vectors = ops.cast(self._position_vectors(places, ids), self.compute_dtype)
+        return self.dropout(tokens + vectors, training=training)
+
+    def _position_vectors(self, places, ids):
+        """Position vectors (T, D) of the positions (T,)."""
+        if self.positions == "sinusoidal":
+            return sinusoidal_encoding(places, self.d_model)
+        length = ids.shape[1]
+        if length is not None and length > self.max_length:
+            raise ValueError(
+                "The input is longer than the learned positions; raise `max_length` or "
+                f"use sinusoidal ones. Received: {length} tokens, "
+                f"max_length={self.max_length}"
+            )
+        return ops.take(self.position_embeddings, places, axis=0)
+
+    def compute_mask(self, inputs, previous_mask):
+        """The ids' own mask, or True where they are not padding."""
+        if self.pad_id is None:
+            return carried_mask(inputs)
+        return ops.not_equal(inputs, self.pad_id)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape, self.d_model)
+
+    def get_config(self):
+        return super().get_config() | {
+            "vocabulary_size": self.vocabulary_size,
+            "d_model": self.d_model,
+            "dropout_rate": self.dropout_rate,
+            "positions": self.positions,
+            "max_length": self.max_length,
+            "pad_id": self.pad_id,
+        }

@@ -1,0 +1,99 @@
+"""Boolean attention masks; True means that a position may be attended to.
+
+Every mask broadcasts to (B, T, S): B batch, T queries, S keys. Combine masks with `&`.
+"""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+
+def padding_mask(ids, pad_id=0):
+    """Lets every query attend to the keys that are not padding.
+
+    Args:
+        ids: Integer tensor (B, S).
+        pad_id: Id of padding.
+
+    Returns:
+        Boolean tensor (B, 1, S).
+
+    Example:
+        >>> padding_mask(np.array([[5, 7, 0]]))  # [[[True, True, False]]]
+    """
+    return ops.expand_dims(ops.not_equal(ids, pad_id), axis=1)
+
+
+def causal_mask(length):
+    """Lets query t attend to keys 0 to t (section 3.1 of Vaswani et al., 2017).
+
+    Args:
+        length: Number of positions, T; an integer or a scalar tensor.
+
+    Returns:
+        Boolean tensor (1, T, T).
+    """
+    positions = ops.arange(length)
+    return ops.expand_dims(positions[:, None] >= positions[None, :], axis=0)
+
+
+def valid_length_mask(valid_lengths, length):
+    """Lets queries attend to the first keys, as many as their valid length.
+
+    Args:
+        valid_lengths: Integer tensor (B,), one for all queries of a row, or (B, T), one
+            for each query.
+        length: Number of keys, S; an integer or a scalar tensor.
+
+    Returns:
+        Boolean tensor (B, 1, S) or (B, T, S).
+
+    Raises:
+        ValueError: If `valid_lengths` has another rank.
+    """
+    valid_lengths = ops.convert_to_tensor(valid_lengths, dtype="int32")
+    if len(valid_lengths.shape) not in (1, 2):
+        raise ValueError(
+            "`valid_lengths` must have the shape (B,) or (B, T). Received: "
+            f"shape {tuple(valid_lengths.shape)}"
+        )
+    if len(valid_lengths.shape) == 1:
+        valid_lengths = valid_lengths[:, None]
+    return ops.arange(length, dtype="int32") < valid_lengths[:, :, None]
+
+
+def attention_mask(mask):
+    """Brings the masks that layers accept to a shape that broadcasts to (B, T, S).
+
+    Args:
+        mask: Boolean tensor (B, S), as Keras masks are, or (B, 1, S) or (B, T, S), or
+            `None`.
+
+    Returns:
+        Boolean tensor (B, 1, S) or (B, T, S), or `None`.
+
+    Raises:
+        TypeError: If `mask` is not boolean.
+        ValueError: If `mask` has another rank.
+    """
+    if mask is None:
+        return None
+    if not hasattr(mask, "shape"):
+        mask = ops.convert_to_tensor(mask)
+    if keras.backend.standardize_dtype(mask.dtype) != "bool":
+        raise TypeError(
+            "`mask` must be boolean, True where a position may be attended to. "
+            f"Received: dtype {keras.backend.standardize_dtype(mask.dtype)}"
+        )
+    if len(mask.shape) not in (2, 3):
+        raise ValueError(
+            "`mask` must have the shape (B, S) or (B, T, S). Received: shape "
+            f"{tuple(mask.shape)}"
+        )
+    return ops.expand_dims(mask, axis=1) if len(mask.shape) == 2 else mask
+
+
+def carried_mask(tensor):
+    """Returns the (B, S) mask that Keras attached to `tensor`, or `None`."""
+    return getattr(tensor, "_keras_mask", None)

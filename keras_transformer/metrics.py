@@ -1,0 +1,105 @@
+"""Metrics over the tokens that are not padding."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from keras_transformer.losses import smoothed_crossentropy
+
+
+class TokenMean(keras.metrics.Metric):
+    """Mean over all tokens that are not padding, of all batches since the last reset.
+
+    Args:
+        pad_id: Target id that does not count.
+        name: Name of the metric.
+    """
+
+    def __init__(self, pad_id=0, name=None, **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.pad_id = pad_id
+        self.total = self.add_variable(shape=(), initializer="zeros", name="total")
+        self.count = self.add_variable(shape=(), initializer="zeros", name="count")
+
+    def values(self, y_true, y_pred):
+        """Returns the value of each token, (B, T); to be overridden."""
+        raise NotImplementedError(f"{type(self).__name__} must define `values`.")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Adds a batch.
+
+        Args:
+            y_true: Integer tensor (B, T).
+            y_pred: Logits, a float tensor (B, T, V).
+            sample_weight: Factor on each token, (B, T), or on each row, (B,).
+        """
+        y_true = ops.convert_to_tensor(y_true)
+        weights = ops.cast(ops.not_equal(y_true, self.pad_id), self.dtype)
+        if sample_weight is not None:
+            sample_weight = ops.cast(sample_weight, self.dtype)
+            if len(sample_weight.shape) == 1:
+                sample_weight = sample_weight[:, None]
+            weights = weights * sample_weight
+        values = ops.cast(self.values(y_true, y_pred), self.dtype)
+        values = ops.where(ops.equal(weights, 0), 0.0, values * weights)
+        self.total.assign_add(ops.sum(values))
+        self.count.assign_add(ops.sum(weights))
+
+    def result(self):
+        """Returns the mean, 0 before the first token."""
+        return ops.divide_no_nan(self.total, self.count)
+
+    def get_config(self):
+        return super().get_config() | {"pad_id": self.pad_id}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class MaskedAccuracy(TokenMean):
+    """Share of the tokens, padding left out, whose highest logit is the target's.
+
+    Args:
+        pad_id: Target id that does not count.
+        name: Name of the metric.
+
+    Example:
+        >>> metric = MaskedAccuracy()
+        >>> logits = np.array([[[0.0, 2.0], [0.0, 2.0]]])
+        >>> metric.update_state(np.array([[1, 0]]), logits)
+        >>> metric.result()  # 1.0
+    """
+
+    def __init__(self, pad_id=0, name="accuracy", **kwargs):
+        super().__init__(pad_id=pad_id, name=name, **kwargs)
+
+    def values(self, y_true, y_pred):
+        predicted = ops.argmax(y_pred, axis=-1)
+        return ops.equal(ops.cast(predicted, y_true.dtype), y_true)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Perplexity(TokenMean):
+    """Exponential of the mean cross-entropy of a token, without label smoothing.
+
+    exp(sum of -log p(token) / number of tokens), padding left out: the perplexity per
+    sub-word piece of section 6.2 of Vaswani et al., 2017.
+
+    Args:
+        pad_id: Target id that does not count.
+        name: Name of the metric.
+
+    Example:
+        >>> metric = Perplexity()
+        >>> metric.update_state(np.array([[1, 2]]), np.zeros((1, 2, 4)))
+        >>> metric.result()  # 4.0
+    """
+
+    def __init__(self, pad_id=0, name="perplexity", **kwargs):
+        super().__init__(pad_id=pad_id, name=name, **kwargs)
+
+    def values(self, y_true, y_pred):
+        return smoothed_crossentropy(y_true, y_pred)
+
+    def result(self):
+        """Returns the perplexity, 1 before the first token."""
+        return ops.exp(super().result())

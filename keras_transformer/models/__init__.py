@@ -1,0 +1,5 @@
+"""Models: layers composed."""
+
+from keras_transformer.models.transformer import Transformer
+
+__all__ = ["Transformer"]

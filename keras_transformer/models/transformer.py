@@ -1,0 +1,269 @@
+"""The Transformer: encoder, decoder, and one cached decoding step."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from keras_transformer.config import TransformerConfig
+from keras_transformer.layers.decoder_layer import DecoderLayer
+from keras_transformer.layers.encoder_layer import EncoderLayer
+from keras_transformer.layers.positional_embedding import PositionalEmbedding
+from keras_transformer.masks import padding_mask
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Transformer(keras.Model):
+    """The encoder-decoder Transformer of Vaswani et al., 2017.
+
+    Figure 1 of https://arxiv.org/abs/1706.03762, on token ids. It trains with
+    `model.compile` and `model.fit` on `((source, target_in), target_out)`, where
+    `target_in` is `target_out` shifted right by the start id.
+
+    Padding (`config.pad_id`) stands at the end of a row; no query attends to padding of
+    the source, and no target position to a later one.
+
+    To use other layers, override `make_encoder_layer` or `make_decoder_layer`.
+
+    Args:
+        config: A `TransformerConfig`.
+    Call arguments:
+        inputs: A pair of integer tensors: source (B, S) and target_in (B, T).
+        training: Whether dropout is applied.
+    Returns:
+        Logits, a float tensor (B, T, V): row t scores the token after target_in[t].
+    Raises:
+        TypeError: If `config` is not a `TransformerConfig`.
+
+    Example:
+        >>> config = TransformerConfig.preset(
+        ...     "tiny", source_vocabulary_size=50, target_vocabulary_size=50
+        ... )
+        >>> model = Transformer(config)
+        >>> source, target_in = np.array([[5, 6, 2]]), np.array([[1, 7]])
+        >>> model((source, target_in)).shape  # (1, 2, 50)
+    """
+
+    def __init__(self, config, **kwargs):
+        super().__init__(**kwargs)
+        if not isinstance(config, TransformerConfig):
+            raise TypeError(
+                "`config` must be a `TransformerConfig`, such as "
+                f"`TransformerConfig.preset('tiny')`. Received: {config!r}"
+            )
+        self.config = config
+        self.target_embedding = self._make_embedding(
+            "target_embedding", config.target_vocabulary_size
+        )
+        if config.tied_embeddings == "three-way":
+            self.source_embedding = self.target_embedding
+        else:
+            self.source_embedding = self._make_embedding(
+                "source_embedding", config.source_vocabulary_size
+            )
+        self.encoder_layers = [
+            self.make_encoder_layer(f"encoder_layer_{i}")
+            for i in range(config.num_encoder_layers)
+        ]
+        self.decoder_layers = [
+            self.make_decoder_layer(f"decoder_layer_{i}")
+            for i in range(config.num_decoder_layers)
+        ]
+        # Pre-norm leaves the last layer's sum without a norm; post-norm does not.
+        self.encoder_norm = self._make_norm("encoder_norm")
+        self.decoder_norm = self._make_norm("decoder_norm")
+        # Every size is known, so the weights exist from the start.
+        self.build()
+
+    def make_encoder_layer(self, name):
+        """Returns an encoder layer called `name`; override to use another one."""
+        return EncoderLayer(**self._layer_options(), name=name)
+
+    def make_decoder_layer(self, name):
+        """Returns a decoder layer called `name`; override to use another one."""
+        return DecoderLayer(**self._layer_options(), name=name)
+
+    def _layer_options(self):
+        config = self.config
+        return {
+            "num_heads": config.num_heads,
+            "d_ff": config.d_ff,
+            "key_dim": config.key_dim,
+            "value_dim": config.value_dim,
+            "dropout_rate": config.dropout_rate,
+            "attention_dropout_rate": config.attention_dropout_rate,
+            "activation_dropout_rate": config.activation_dropout_rate,
+            "activation": config.activation,
+            "norm_first": config.norm_first,
+            "use_bias": config.use_bias,
+            "dtype": self.dtype_policy,
+        }
+
+    def _make_embedding(self, name, vocabulary_size):
+        config = self.config
+        return PositionalEmbedding(
+            vocabulary_size=vocabulary_size,
+            d_model=config.d_model,
+            dropout_rate=config.dropout_rate,
+            positions=config.positions,
+            max_length=config.max_length if config.positions == "learned" else None,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _make_norm(self, name):
+        if not self.config.norm_first:
+            return None
+        return keras.layers.LayerNormalization(
+            epsilon=1e-6, dtype=self.dtype_policy, name=name
+        )
+
+    def build(self, input_shape=None):
+        config = self.config
+        states = (None, None, config.d_model)
+        self.target_embedding.build((None, None))
+        if self.source_embedding is not self.target_embedding:
+            self.source_embedding.build((None, None))
+        for layer in self.encoder_layers:
+            layer.build(states)
+        for layer in self.decoder_layers:
+            layer.build(states, states)
+        if config.norm_first:
+            self.encoder_norm.build(states)
+            self.decoder_norm.build(states)
+        if config.tied_embeddings == "none":
+            self.output_kernel = self.add_weight(
+                shape=(config.d_model, config.target_vocabulary_size),
+                initializer="glorot_uniform",
+                name="output_kernel",
+            )
+        self.built = True
+
+    def call(self, inputs, training=None):
+        source, target_in = inputs
+        encoder_output, source_mask = self.encode(source, training=training)
+        return self.decode(target_in, encoder_output, source_mask, training=training)
+
+    def encode(self, source, training=None):
+        """Encodes source sentences.
+
+        Args:
+            source: Integer tensor (B, S).
+            training: Whether dropout is applied.
+
+        Returns:
+            The encoder's output (B, S, D) and its boolean mask (B, 1, S), True where a
+            position is not padding.
+        """
+        source_mask = padding_mask(source, self.config.pad_id)
+        states = self.source_embedding(source, training=training)
+        for layer in self.encoder_layers:
+            states = layer(states, mask=source_mask, training=training)
+        if self.encoder_norm is not None:
+            states = self.encoder_norm(states)
+        return states, source_mask
+
+    def decode(self, target_in, encoder_output, source_mask, training=None):
+        """Scores every next token of whole target sentences.
+
+        Args:
+            target_in: Integer tensor (B, T).
+            encoder_output: Float tensor (B, S, D), from `encode`.
+            source_mask: Boolean tensor (B, 1, S), from `encode`.
+            training: Whether dropout is applied.
+
+        Returns:
+            Logits (B, T, V).
+        """
+        # Padding ends a row, so the causal mask hides it from every real position.
+        states = self.target_embedding(target_in, training=training)
+        for layer in self.decoder_layers:
+            states = layer(
+                states,
+                encoder_output,
+                encoder_output_mask=source_mask,
+                training=training,
+            )
+        if self.decoder_norm is not None:
+            states = self.decoder_norm(states)
+        return self._logits(states)
+
+    def start_decoding(self, source, rows_per_sentence, length):
+        """Prepares `decode_step`: encodes the source, makes empty caches.
+
+        Args:
+            source: Integer tensor (B, S).
+            rows_per_sentence: Hypotheses decoded side by side for each sentence, k.
+            length: Most target positions that will be decoded, L (tokens).
+
+        Returns:
+            The constants (mask and cross-attention's keys and values of each layer,
+            one row a sentence) and the state (a position counter, a cache for each
+            layer with B * k rows), as `decode_step` takes them.
+        """
+        encoder_output, source_mask = self.encode(source, training=False)
+        keys_values = tuple(
+            layer.project_encoder_output(encoder_output)
+            for layer in self.decoder_layers
+        )
+        rows = ops.shape(source)[0] * rows_per_sentence
+        caches = tuple(
+            layer.initial_cache(rows, length) for layer in self.decoder_layers
+        )
+        return (source_mask, keys_values), (ops.zeros((), dtype="int32"), caches)
+
+    def decode_step(self, ids, state, constants):
+        """Scores the next token of each hypothesis; equals `decode` at that position.
+
+        Args:
+            ids: Integer tensor (R,), the last token of each of the R = B * k rows.
+            state: As `start_decoding` or the step before returned it.
+            constants: As `start_decoding` returned them.
+
+        Returns:
+            Logits (R, V) and the new state.
+        """
+        index, caches = state
+        source_mask, keys_values = constants
+        states = self.target_embedding(ids[:, None], start=index, training=False)
+        new_caches = []
+        for layer, cache, source in zip(
+            self.decoder_layers, caches, keys_values, strict=True
+        ):
+            states, cache = layer.step(
+                states, cache, source, index, encoder_output_mask=source_mask
+            )
+            new_caches.append(cache)
+        if self.decoder_norm is not None:
+            states = self.decoder_norm(states)
+        logits = self._logits(states)
+        return logits[:, 0], (index + 1, tuple(new_caches))
+
+    def _logits(self, states):
+        """Multiplies (B, T, D) by the output matrix (D, V), tied or not."""
+        if self.config.tied_embeddings == "none":
+            kernel = self.output_kernel
+        else:
+            kernel = ops.transpose(self.target_embedding.embeddings)
+        flat = ops.reshape(states, (-1, self.config.d_model))
+        logits = ops.matmul(flat, ops.cast(kernel, states.dtype))
+        shape = (*ops.shape(states)[:2], self.config.target_vocabulary_size)
+        return ops.reshape(logits, shape)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[1], self.config.target_vocabulary_size)
+
+    def get_config(self):
+        return {
+            "config": self.config.to_dict(),
+            "name": self.name,
+            "trainable": self.trainable,
+            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        options = dict(config)
+        options["config"] = TransformerConfig.from_dict(options["config"])
+        options["dtype"] = keras.saving.deserialize_keras_object(options["dtype"])
+        return cls(**options)
