@@ -160,7 +160,7 @@ class TransformerConfig(Config):
     positions: str = option(
         "sinusoidal", "kind of position vector", choices=("sinusoidal", "learned")
     )
-    max_length: int = option(
+    max_positions: int = option(
         512, "most positions of learned position vectors (tokens)", minimum=1
     )
     tied_embeddings: str = option(

@@ -106,7 +106,7 @@ class Transformer(keras.Model):
             d_model=config.d_model,
             dropout_rate=config.dropout_rate,
             positions=config.positions,
-            max_length=config.max_length if config.positions == "learned" else None,
+            max_length=config.max_positions if config.positions == "learned" else None,
             dtype=self.dtype_policy,
             name=name,
         )
@@ -188,25 +188,25 @@ class Transformer(keras.Model):
             states = self.decoder_norm(states)
         return self._logits(states)
 
-    def start_decoding(self, source, rows_per_sentence, length):
+    def start_decoding(self, source, length):
         """Prepares `decode_step`: encodes the source, makes empty caches.
 
         Args:
             source: Integer tensor (B, S).
-            rows_per_sentence: Hypotheses decoded side by side for each sentence, k.
             length: Most target positions that will be decoded, L (tokens).
 
         Returns:
             The constants (mask and cross-attention's keys and values of each layer,
             one row a sentence) and the state (a position counter, a cache for each
-            layer with B * k rows), as `decode_step` takes them.
+            layer with B rows), as `decode_step` takes them. For k hypotheses a sentence
+            repeat each row of the caches k times, as `beam_search` does.
         """
         encoder_output, source_mask = self.encode(source, training=False)
         keys_values = tuple(
             layer.project_encoder_output(encoder_output)
             for layer in self.decoder_layers
         )
-        rows = ops.shape(source)[0] * rows_per_sentence
+        rows = ops.shape(source)[0]
         caches = tuple(
             layer.initial_cache(rows, length) for layer in self.decoder_layers
         )

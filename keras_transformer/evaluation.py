@@ -1,0 +1,110 @@
+"""Translating a test set and scoring it with sacreBLEU."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import sacrebleu
+from rich.progress import track
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of a test set.
+
+    Attributes:
+        bleu: Detokenised, cased BLEU, 0 to 100.
+        bleu_signature: How sacreBLEU computed it.
+        chrf: chrF2, 0 to 100.
+        chrf_signature: How sacreBLEU computed it.
+        sentences: Sentences scored.
+        seconds: Time to translate them.
+    """
+
+    bleu: float
+    bleu_signature: str
+    chrf: float
+    chrf_signature: str
+    sentences: int
+    seconds: float
+
+    def __str__(self):
+        return (
+            f"BLEU {self.bleu:.2f}  {self.bleu_signature}\n"
+            f"chrF {self.chrf:.2f}  {self.chrf_signature}\n"
+            f"{self.sentences} sentences in {self.seconds:.1f} s "
+            f"({self.sentences / max(self.seconds, 1e-9):.1f} sentences/s)"
+        )
+
+
+def evaluate(
+    translate: Callable[[list[str]], list[str]],
+    pairs: Iterable[tuple[str, str]],
+    output: str | Path | None = None,
+    show_progress: bool = False,
+) -> Scores:
+    """Translates the sources and scores the translations against the targets.
+
+    BLEU is Papineni et al., 2002, chrF is Popović, 2015, both as sacreBLEU (Post, 2018,
+    https://aclanthology.org/W18-6319) defines them, on plain, cased text.
+
+    Args:
+        translate: Translates a list of texts, such as a `Translator`.
+        pairs: Pairs of source and reference text.
+        output: File for the translations, one a line, or `None`.
+        show_progress: Whether to show a progress bar.
+
+    Returns:
+        The `Scores`.
+
+    Raises:
+        ValueError: If there is no pair.
+
+    Example:
+        >>> evaluate(lambda texts: texts, [("a b c d", "a b c d")]).bleu  # 100.0
+    """
+    rows = [(source, reference) for source, reference, *_ in pairs]
+    if not rows:
+        raise ValueError("There is nothing to evaluate. Received: no pairs")
+    sources, references = map(list, zip(*rows, strict=True))
+    translations, seconds = _translate_all(translate, sources, show_progress)
+    if output is not None:
+        write_lines(Path(output), translations)
+    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
+    return Scores(
+        bleu=bleu.corpus_score(translations, [references]).score,
+        bleu_signature=str(bleu.get_signature()),
+        chrf=chrf.corpus_score(translations, [references]).score,
+        chrf_signature=str(chrf.get_signature()),
+        sentences=len(rows),
+        seconds=seconds,
+    )
+
+
+def _translate_all(translate, sources, show_progress):
+    """Returns the translations and the seconds they took."""
+    chunk = 256
+    starts = range(0, len(sources), chunk)
+    if show_progress:
+        starts = track(starts, description="translating", transient=True)
+    begin = time.monotonic()
+    translations = [
+        translation
+        for start in starts
+        for translation in translate(sources[start : start + chunk])
+    ]
+    return translations, time.monotonic() - begin
+
+
+def write_lines(path, lines):
+    """Writes a text file whole or not at all, one line a text."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".partial")
+    # A line break inside a translation would shift all lines after it.
+    content = "".join(" ".join(line.splitlines()) + "\n" for line in lines)
+    temporary.write_text(content, encoding="utf-8", newline="\n")
+    os.replace(temporary, path)

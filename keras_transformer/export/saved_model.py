@@ -1,0 +1,108 @@
+"""Writing and reading SavedModels that take text and return text."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+# Loading a SavedModel needs the text operations that this import registers.
+import tensorflow_text  # noqa: F401
+
+
+def write_saved_model(module: tf.Module, signatures: dict, path: str | Path) -> Path:
+    """Writes a SavedModel whole or not at all.
+
+    It is written under a temporary name beside `path` and renamed, so that a server
+    that watches the directory never sees half of one.
+
+    Args:
+        module: What the signatures use (variables, tokenizers), as attributes.
+        signatures: Signature names and their `tf.function`s.
+        path: Directory to create, for TensorFlow Serving NAME/VERSION with a whole
+            number as VERSION.
+
+    Returns:
+        `path`.
+
+    Raises:
+        FileExistsError: If `path` exists: versions are never overwritten.
+    """
+    path = Path(path)
+    if path.exists():
+        raise FileExistsError(
+            f"{path} exists. An exported version is never overwritten: choose "
+            "another version or remove it."
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A server reads whole numbers as versions and passes over other names.
+    temporary = path.parent / f".{path.name}-{uuid.uuid4().hex[:8]}.partial"
+    try:
+        tf.saved_model.save(module, str(temporary), signatures=signatures)
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return path
+
+
+class ExportedTranslator:
+    """A SavedModel that `Translator.export` wrote, called like the live translator.
+
+    Args:
+        path: Directory of the SavedModel: NAME/VERSION, or NAME for its latest version.
+
+    Raises:
+        FileNotFoundError: If there is no SavedModel.
+
+    Example:
+        >>> translator = ExportedTranslator("saved_models/en-de/1")
+        >>> translator(["A man is sleeping."])
+        ['Ein Mann schläft.']
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = latest_version(path)
+        self._module = tf.saved_model.load(str(self.path))
+        self._signature = self._module.signatures["serving_default"]
+
+    def __call__(self, texts: Sequence[str], batch_size: int = 32) -> list[str]:
+        """Translates texts.
+
+        Args:
+            texts: Sentences.
+            batch_size: Sentences translated at a time.
+
+        Returns:
+            One translation for each text, in order.
+        """
+        translations = []
+        for start in range(0, len(texts), batch_size):
+            batch = tf.constant(list(texts[start : start + batch_size]), tf.string)
+            outputs = self._signature(text=batch)["translation"].numpy()
+            translations += [text.decode("utf-8") for text in outputs]
+        return translations
+
+
+def latest_version(path: str | Path) -> Path:
+    """Returns the SavedModel at `path`, or its latest version if it has versions.
+
+    Raises:
+        FileNotFoundError: If there is no SavedModel.
+    """
+    path = Path(path)
+    if (path / "saved_model.pb").is_file():
+        return path
+    versions = [
+        child
+        for child in (path.iterdir() if path.is_dir() else ())
+        if child.name.isdecimal() and (child / "saved_model.pb").is_file()
+    ]
+    if not versions:
+        raise FileNotFoundError(
+            f"{path} holds no SavedModel: neither a saved_model.pb nor a directory "
+            "with a version number that has one."
+        )
+    return max(versions, key=lambda child: int(child.name))
