@@ -261,7 +261,7 @@ def _open(files):
 @contextlib.contextmanager
 def _quiet():
     """Hides what TensorFlow's native code prints to standard error when imported."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)

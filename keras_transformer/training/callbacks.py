@@ -18,10 +18,10 @@ from rich.progress import (
 
 
 class TokenRate(keras.callbacks.Callback):
-    """Adds `tokens_per_second` to the logs of each epoch, for the callbacks after it.
+    """Adds `tokens_per_second` to the logs, for the callbacks after it.
 
-    Source and target tokens that the corpus put into batches, padding left out, over
-    the epoch's training time, validation left out.
+    Source and target tokens, padding left out, over the time of the epoch's training so
+    far; in the middle of an epoch its batches count alike.
 
     Args:
         corpus: Training `Corpus`.
@@ -33,14 +33,15 @@ class TokenRate(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self._start = time.monotonic()
-        self._seconds = 0.0
 
     def on_train_batch_end(self, batch, logs=None):
-        self._seconds = time.monotonic() - self._start
+        tokens = self.corpus.num_tokens * (batch + 1) / self.corpus.num_batches
+        self._rate = tokens / (time.monotonic() - self._start)
+        logs["tokens_per_second"] = self._rate
 
     def on_epoch_end(self, epoch, logs=None):
-        if logs is not None:
-            logs["tokens_per_second"] = self.corpus.num_tokens / self._seconds
+        # The last batch's: Keras made new logs after the validation.
+        logs["tokens_per_second"] = self._rate
 
 
 class ProgressReport(keras.callbacks.Callback):
@@ -59,7 +60,6 @@ class ProgressReport(keras.callbacks.Callback):
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("pairs"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
@@ -67,26 +67,25 @@ class ProgressReport(keras.callbacks.Callback):
         )
 
     def on_train_begin(self, logs=None):
-        self._task = self._progress.add_task("starting", total=self.corpus.num_lines)
+        total = self.corpus.num_batches * self.params["epochs"]
+        self._task = self._progress.add_task("starting", total=total)
         self._progress.start()
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._epoch, self._start = epoch + 1, time.monotonic()
-        self._progress.reset(self._task, total=self.corpus.num_lines)
+        self._epoch = epoch + 1
 
     def on_train_batch_end(self, batch, logs=None):
-        rate = self.corpus.num_tokens / (time.monotonic() - self._start)
         self._progress.update(
             self._task,
-            completed=min(self.corpus.num_pairs, self.corpus.num_lines),
+            advance=1,
             description=f"epoch {self._epoch}/{self.params['epochs']}  "
             f"loss {logs['loss']:.3f}  accuracy {logs['accuracy']:.3f}  "
-            f"{rate:,.0f} tokens/s",
+            f"{logs['tokens_per_second']:,.0f} tokens/s",
         )
 
     def on_epoch_end(self, epoch, logs=None):
         parts = [f"epoch {epoch + 1}/{self.params['epochs']}"]
-        for name, value in (logs or {}).items():
+        for name, value in logs.items():
             digits = ",.0f" if name == "tokens_per_second" else ".4f"
             parts.append(f"{name} {value:{digits}}")
         updates = int(self.model.optimizer.iterations.numpy())
@@ -130,6 +129,7 @@ class StopOnDivergence(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         if not math.isfinite(logs["loss"]):
+            # A running mean over the epoch: once infinite it stays so.
             updates = int(self.model.optimizer.iterations.numpy())
             raise FloatingPointError(
                 f"The loss is {logs['loss']} after {updates} updates. Lower "

@@ -156,7 +156,7 @@ def _corpora(text, validation, tokenizers: TokenizerPair, config: RunConfig):
 
 
 def _fit(model, corpora, checkpoints, directory, config, console):
-    """Runs `model.fit`; errors in the data come out as themselves."""
+    """Runs `model.fit` with the run's callbacks."""
     training, validation = corpora
     options = config.training
     callbacks = [
@@ -168,20 +168,18 @@ def _fit(model, corpora, checkpoints, directory, config, console):
         keras.callbacks.TensorBoard(directory / "tensorboard"),
         ProgressReport(training, console),
     ]
-    try:
-        model.fit(
-            training.dataset(),
-            validation_data=validation and validation.dataset(shuffle=False),
-            epochs=options.epochs,
-            callbacks=callbacks,
-            verbose=0,
-        )
-    except Exception:
-        # TensorFlow wraps an error of the data in one of its own.
-        for corpus in filter(None, corpora):
-            if corpus.failure is not None:
-                raise corpus.failure from None
-        raise
     for name, corpus in (("training", training), ("validation", validation)):
-        if corpus is not None and corpus.report.count:
-            console.print(f"{name} data: {corpus.report}", highlight=False)
+        if corpus is not None:
+            console.print(
+                f"{name} data: {corpus.num_pairs:,} pairs, {corpus.num_batches:,} "
+                f"batches, {corpus.bad_lines}",
+                highlight=False,
+            )
+    model.fit(
+        training.dataset(),
+        validation_data=validation and validation.dataset(shuffle=False),
+        epochs=options.epochs,
+        callbacks=callbacks,
+        shuffle=False,  # The corpus shuffles.
+        verbose=0,
+    )

@@ -1,0 +1,83 @@
+"""Lines of a text file as bytes, gzip or not.
+
+Only a line feed ends a line (a carriage return before it is dropped), so that no odd
+character inside a sentence can shift two files against each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+MAX_LINE_BYTES = 1 << 18
+_GZIP_MAGIC = b"\x1f\x8b"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def checked_path(path: str | Path) -> Path:
+    """Returns `path`, if it is a file that can be read more than once.
+
+    Raises:
+        FileNotFoundError: If it is missing.
+        ValueError: If it is a directory or a pipe.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file")
+    if not path.is_file():
+        raise ValueError(
+            f"{path} must be a regular file, since it is read more than once. "
+            f"Received: a {'directory' if path.is_dir() else 'pipe or device'}"
+        )
+    return path
+
+
+@contextlib.contextmanager
+def _opened(path):
+    """Opens a file for reading bytes, unpacking gzip; damage names the file."""
+    with open(path, "rb") as raw:
+        packed = raw.peek(2)[:2] == _GZIP_MAGIC
+        # The buffer makes reading line by line several times faster.
+        stream = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
+        try:
+            yield stream
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path} is a damaged gzip file: {error}") from error
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yields the lines of a file without their ends, in constant memory.
+
+    Args:
+        path: Text file, gzip or not; a byte order mark at its start is dropped.
+
+    Yields:
+        Bytes; a line longer than `MAX_LINE_BYTES` is cut to that.
+
+    Raises:
+        ValueError: If the gzip data is damaged.
+    """
+    with _opened(path) as stream:
+        if stream.peek(3)[:3] == _BYTE_ORDER_MARK:
+            stream.read(3)
+        while line := stream.readline(MAX_LINE_BYTES):
+            rest = line
+            while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
+                rest = stream.readline(MAX_LINE_BYTES)
+            yield line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def count_lines(path: Path) -> int:
+    """Returns the number of lines of a file, as `read_lines` yields them."""
+    count, last = 0, b"\n"
+    with _opened(path) as stream:
+        if stream.peek(3)[:3] == _BYTE_ORDER_MARK:
+            stream.read(3)
+        while block := stream.read(1 << 20):
+            count += block.count(b"\n")
+            last = block[-1:]
+    return count + (last != b"\n")

@@ -1,0 +1,326 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.config import DataConfig, TokenizerConfig
+from keras_transformer.text import (
+    Corpus,
+    TokenizerPair,
+    TsvFile,
+    learn_tokenizers,
+    open_pairs,
+)
+from keras_transformer.text.corpus import bucket_boundaries
+
+WORDS = "one two three four five six seven eight nine ten".split()
+NUM_PAIRS = 211
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Pairs of 1 to 17 words, each with a number that identifies it."""
+    rng = np.random.default_rng(7)
+    path = tmp_path_factory.mktemp("corpus") / "train.tsv"
+    lines = []
+    for number in range(NUM_PAIRS):
+        source, target = (rng.choice(WORDS, rng.integers(1, 18)) for _ in range(2))
+        lines.append(f"{number} {' '.join(source)}\t{number} {' '.join(target)}\n")
+    path.write_text("".join(lines), encoding="utf-8")
+    return TsvFile(path)
+
+
+@pytest.fixture(scope="module")
+def tokenizers(text):
+    return learn_tokenizers(text, TokenizerConfig(vocabulary_size=300))
+
+
+@pytest.fixture(scope="module")
+def corpus(text, tokenizers):
+    return Corpus(text, tokenizers, DataConfig(batch_tokens=200), seed=3)
+
+
+def flat(batches):
+    return [np.asarray(array) for (a, b), c in batches for array in (a, b, c)]
+
+
+def same(first, second):
+    first, second = flat(first), flat(second)
+    return len(first) == len(second) and all(map(np.array_equal, first, second))
+
+
+def texts(tokenizer, ids):
+    return [text.decode() for text in tokenizer.detokenize(ids).numpy()]
+
+
+def numbers(batches, tokenizers):
+    """Returns the identifying number of each pair, in order."""
+    return [
+        int(text.split()[0])
+        for (source, _), _ in batches
+        for text in texts(tokenizers.source, source)
+    ]
+
+
+def test_a_batch_holds_source_end_and_start_target_end(tmp_path, tokenizers):
+    path = tmp_path / "a.tsv"
+    path.write_text("one\ttwo three\nfour five six seven\teight\n")
+    ((source, target_in), target_out), *rest = Corpus(TsvFile(path), tokenizers).epoch(
+        0, shuffle=False
+    )
+    assert not rest
+    pieces = tokenizers.source.tokenize(
+        ["one", "two three", "four five six seven", "eight"]
+    ).to_list()
+
+    def padded(row, array):
+        return row + [0] * (array.shape[1] - len(row))
+
+    for row, (x, y) in enumerate((pieces[:2], pieces[2:])):
+        assert source[row].tolist() == padded(x + [2], source)
+        assert target_in[row].tolist() == padded([1] + y, target_in)
+        assert target_out[row].tolist() == padded(y + [2], target_out)
+    assert {array.dtype for array in (source, target_in, target_out)} == {
+        np.dtype("int32")
+    }
+
+
+def test_every_pair_comes_once_an_epoch_and_stays_a_pair(corpus, tokenizers):
+    batches = list(corpus.epoch(0))
+    assert sorted(numbers(batches, tokenizers)) == list(range(NUM_PAIRS))
+    assert corpus.num_lines == corpus.num_pairs == NUM_PAIRS
+    real = sum((s != 0).sum() + (t != 0).sum() for (s, _), t in batches)
+    assert corpus.num_tokens == real
+    for (source, _), target in batches:
+        pairs = zip(
+            texts(tokenizers.source, source),
+            texts(tokenizers.target, target),
+            strict=True,
+        )
+        assert all(s.split()[0] == t.split()[0] for s, t in pairs)
+
+
+def test_batches_have_at_most_the_given_tokens_and_are_well_filled(corpus):
+    boundaries = bucket_boundaries(corpus.config.max_length)
+    batches = list(corpus.epoch(0))
+    filled = 0
+    for (source, target_in), target_out in batches:
+        assert target_in.shape == target_out.shape
+        assert source.shape[1] in boundaries and target_out.shape[1] in boundaries
+        tokens = len(source) * max(source.shape[1], target_out.shape[1])
+        assert tokens <= 200
+        filled += tokens > 150
+    assert filled >= len(batches) - 2
+
+
+def test_pairs_of_a_batch_have_similar_lengths(corpus):
+    real = padded = 0
+    for (source, _), target in corpus.epoch(0):
+        longer = max((source != 0).sum(1).max(), (target != 0).sum(1).max())
+        real += np.maximum((source != 0).sum(1), (target != 0).sum(1)).sum()
+        padded += longer * len(source)
+    assert real / padded > 0.85
+
+
+def test_a_pair_larger_than_a_batch_gets_its_own(text, tokenizers):
+    tiny = Corpus(text, tokenizers, DataConfig(batch_tokens=1))
+    assert [len(source) for (source, _), _ in tiny.epoch(0)] == [1] * NUM_PAIRS
+
+
+def widths(batches):
+    return [source.shape[1] for (source, _), _ in batches]
+
+
+def test_batches_are_not_sorted_by_length(corpus):
+    assert widths(corpus.epoch(0)) != sorted(widths(corpus.epoch(0)))
+
+
+def test_batches_of_leftovers_are_not_sorted_by_length(text, tokenizers):
+    # So large that no bucket fills before the end, where they join one another.
+    corpus = Corpus(text, tokenizers, DataConfig(batch_tokens=4000))
+    in_order = widths(corpus.epoch(0, shuffle=False))
+    assert len(in_order) > 1 and in_order == sorted(in_order)
+    assert any(widths(corpus.epoch(n)) != in_order for n in range(5))
+
+
+def test_seed_and_epoch_determine_the_order(corpus, text, tokenizers):
+    again = Corpus(text, tokenizers, corpus.config, seed=3)
+    other = Corpus(text, tokenizers, corpus.config, seed=4)
+    assert same(corpus.epoch(5), again.epoch(5))
+    assert not same(corpus.epoch(5), corpus.epoch(6))
+    assert not same(corpus.epoch(5), other.epoch(5))
+
+
+def test_the_order_depends_on_nothing_but_seed_and_epoch(tmp_path, tokenizers):
+    path = tmp_path / "a.tsv"
+    path.write_text("".join(f"{n} one\t{n} two\n" for n in range(8)))
+    expected = list(range(8))
+    np.random.default_rng((1, 2)).shuffle(expected)
+    keras.utils.set_random_seed(int(np.random.default_rng().integers(10**6)))
+    corpus = Corpus(TsvFile(path), tokenizers, seed=1)
+    assert numbers(corpus.epoch(2), tokenizers) == expected
+
+
+def test_each_iteration_of_the_dataset_is_the_next_epoch(corpus):
+    dataset = corpus.dataset()
+    for epoch in range(3):
+        assert same(dataset, corpus.epoch(epoch))
+    assert same(corpus.dataset(first_epoch=2), corpus.epoch(2))
+
+
+def test_without_shuffling_every_epoch_is_the_same(corpus, tokenizers):
+    dataset = corpus.dataset(shuffle=False)
+    assert same(dataset, dataset)
+    one_bucket = DataConfig(batch_tokens=10000, max_length=128)
+    whole = Corpus(corpus.text, tokenizers, one_bucket).epoch(0, shuffle=False)
+    assert sorted(numbers(whole, tokenizers)) == list(range(NUM_PAIRS))
+
+
+def test_a_corpus_larger_than_the_buffer_is_shuffled_in_windows(text, tokenizers):
+    config = DataConfig(batch_tokens=1, shuffle_buffer=50)
+    order = numbers(Corpus(text, tokenizers, config).epoch(0), tokenizers)
+    assert sorted(order[:50]) == list(range(50)) != order[:50]
+    assert sorted(order[200:]) == list(range(200, NUM_PAIRS))
+
+
+def test_only_a_window_of_the_corpus_is_read_ahead(text, tokenizers):
+    read = []
+
+    class Watched(TsvFile):
+        def pairs(self, bad_lines=None):
+            for pair in super().pairs(bad_lines):
+                read.append(pair.line)
+                yield pair
+
+    config = DataConfig(batch_tokens=1, shuffle_buffer=50)
+    corpus = Corpus(Watched(text.path), tokenizers, config)
+    read.clear()
+    next(corpus.epoch(0))
+    assert len(read) == 50
+
+
+def test_over_long_and_invisible_pairs_are_bad_lines(tmp_path, tokenizers):
+    source, target = tmp_path / "a.en", tmp_path / "a.de"
+    source.write_text("one\n" + "two " * 20 + "\nthree\n\u200b\nfive\n")
+    target.write_text("one\ntwo\n" + "three " * 9 + "\nfour\nfive\n")
+    config = DataConfig(max_length=8, bad_line_budget=3)
+    corpus = Corpus(open_pairs(source, target), tokenizers, config)
+    assert len(flat(corpus.epoch(0))[0]) == 2
+    assert (corpus.num_lines, corpus.num_pairs, corpus.bad_lines.count) == (5, 2, 3)
+    long_source, long_target = (
+        len(tokenizers.source.tokenize([text])[0]) + 1
+        for text in ("two " * 20, "three " * 9)
+    )
+    rest = "tokens with the end, more than `max_length` 8"
+    assert sorted(corpus.bad_lines.examples) == [
+        f"{target}:3: target has {long_target} {rest}",
+        f"{source}:2: source has {long_source} {rest}",
+        f"{source}:4: source has no visible character",
+    ]
+
+
+def test_max_length_counts_the_end_token(tmp_path, tokenizers):
+    path = tmp_path / "a.tsv"
+    path.write_text("one two three\tone\n")
+    pieces = len(tokenizers.source.tokenize(["one two three"])[0])
+    fits = Corpus(TsvFile(path), tokenizers, DataConfig(max_length=pieces + 1))
+    (((source, _), _),) = fits.epoch(0)
+    assert source.shape == (1, pieces + 1)
+    short = DataConfig(max_length=pieces, bad_line_budget=0)
+    with pytest.raises(ValueError, match=rf"a\.tsv:1: source has {pieces + 1} tokens"):
+        Corpus(TsvFile(path), tokenizers, short)
+
+
+def test_the_budget_holds_for_each_pass_anew(tmp_path, tokenizers):
+    path = tmp_path / "a.tsv"
+    path.write_text("bad\none\ttwo\n")
+    corpus = Corpus(TsvFile(path), tokenizers, DataConfig(bad_line_budget=1))
+    assert [len(list(corpus.epoch(epoch))) for epoch in range(3)] == [1, 1, 1]
+    assert corpus.bad_lines.count == 1
+
+
+def test_too_many_bad_lines_are_an_error_before_training(tmp_path, tokenizers):
+    path = tmp_path / "a.tsv"
+    path.write_text("one\ttwo\nbad\n")
+    with pytest.raises(ValueError, match=r"a\.tsv:2: no tab.*`bad_line_budget` is 0"):
+        Corpus(TsvFile(path), tokenizers, DataConfig(bad_line_budget=0))
+
+
+def test_a_corpus_without_a_good_pair_is_an_error(tmp_path, tokenizers):
+    path = tmp_path / "a.tsv"
+    path.write_text("bad\n")
+    with pytest.raises(ValueError, match=r"no good pair; bad lines: 1 \(.*a\.tsv:1"):
+        Corpus(TsvFile(path), tokenizers)
+
+
+def test_every_epoch_has_the_number_of_batches_that_was_counted(corpus):
+    lengths = {len(list(corpus.epoch(epoch))) for epoch in range(5)}
+    lengths.add(len(list(corpus.epoch(0, shuffle=False))))
+    assert lengths == {corpus.num_batches}
+    assert corpus.dataset().cardinality() == corpus.num_batches
+
+
+def test_misaligned_files_are_refused_before_anything_is_read(tmp_path, tokenizers):
+    source, target = tmp_path / "a.en", tmp_path / "a.de"
+    source.write_text("one\ntwo\n")
+    target.write_text("one\n")
+    text = open_pairs(source, target)
+    with pytest.raises(ValueError, match="has 2 lines but .* has 1"):
+        Corpus(text, tokenizers)
+    with pytest.raises(ValueError, match="has 2 lines but .* has 1"):
+        learn_tokenizers(text, TokenizerConfig())
+
+
+def test_model_fit_takes_one_epoch_after_the_other(text, tokenizers):
+    epochs = []
+
+    class Watched(Corpus):
+        def epoch(self, epoch, *, shuffle=True):
+            epochs.append(epoch)
+            return super().epoch(epoch, shuffle=shuffle)
+
+    corpus = Watched(text, tokenizers, DataConfig(batch_tokens=200))
+    source = keras.Input([None], dtype="int32")
+    target_in = keras.Input([None], dtype="int32")
+    embedding = keras.layers.Embedding(300, 8)
+    context = keras.layers.GlobalAveragePooling1D(keepdims=True)(embedding(source))
+    logits = keras.layers.Dense(300)(embedding(target_in) + context)
+    model = keras.Model([source, target_in], logits)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+    model.compile(keras.optimizers.Adam(0.01), loss)
+    fitted = model.fit(corpus.dataset(), epochs=3, shuffle=False, verbose=0)
+    first, second, third = fitted.history["loss"]
+    assert third < second < first
+    assert epochs == [0, 1, 2]
+    assert model.optimizer.iterations == 3 * corpus.num_batches
+
+
+def test_static_shapes_give_each_bucket_one_shape(text, tokenizers, corpus):
+    static = Corpus(text, tokenizers, corpus.config, seed=3, static_shapes=True)
+    shapes, pairs = set(), 0
+    for plain, padded in zip(corpus.epoch(0), static.epoch(0), strict=True):
+        for array, wider in zip(flat([plain]), flat([padded]), strict=True):
+            rows, columns = array.shape
+            np.testing.assert_array_equal(wider[:rows, :columns], array)
+            assert not wider[rows:].any() and not wider[:, columns:].any()
+        (source, target_in), target_out = padded
+        assert source.shape == target_in.shape == target_out.shape
+        shapes.add(source.shape)
+        pairs += len(plain[1])
+    assert pairs == NUM_PAIRS
+    assert len({columns for _, columns in shapes}) == len(shapes)
+
+
+def test_boundaries_rise_by_4_then_by_a_fifth_and_end_at_the_maximum():
+    assert bucket_boundaries(100) == [
+        4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 76, 88, 100,
+    ]  # fmt: skip
+    assert bucket_boundaries(2) == [2]
+    assert bucket_boundaries(13) == [4, 8, 12, 13]
+
+
+def test_separate_vocabularies_tokenise_each_side_with_its_own(text):
+    config = TokenizerConfig(vocabulary_size=290, joint_vocabulary=False)
+    pair = learn_tokenizers(text, config)
+    assert isinstance(pair, TokenizerPair) and pair.source is not pair.target
+    batches = list(Corpus(text, pair).epoch(0))
+    assert sorted(numbers(batches, pair)) == list(range(NUM_PAIRS))

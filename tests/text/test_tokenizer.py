@@ -1,0 +1,248 @@
+import pytest
+import tensorflow as tf
+
+from keras_transformer.config import TokenizerConfig
+from keras_transformer.text import Tokenizer, TokenizerPair
+
+ENGLISH = [
+    "A small house stands near the river.",
+    "Two young men are walking to the old market.",
+    "The red car is in front of the house.",
+] * 3
+GERMAN = [
+    "Ein kleines Haus steht am Fluss.",
+    "Zwei junge Männer gehen zum alten Markt.",
+    "Das rote Auto steht vor dem Haus.",
+] * 3
+CONFIG = TokenizerConfig(vocabulary_size=330)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.learn(ENGLISH + GERMAN, CONFIG)
+
+
+def round_trip(tokenizer, texts):
+    decoded = tokenizer.detokenize(tokenizer.tokenize(texts)).numpy()
+    return [text.decode("utf-8") for text in decoded]
+
+
+def test_special_ids_are_0_to_3_and_the_size_counts_every_id(tokenizer):
+    assert tokenizer.vocabulary_size == 330
+    assert tokenizer.pieces(range(5)) == ["<pad>", "<s>", "</s>", "<unk>", "<0x00>"]
+    ids = (tokenizer.pad_id, tokenizer.start_id, tokenizer.end_id, tokenizer.unknown_id)
+    assert ids == (0, 1, 2, 3)
+
+
+def test_ids_are_ragged_int32_without_start_and_end(tokenizer):
+    ids = tokenizer.tokenize(["Ein Haus", ""])
+    assert isinstance(ids, tf.RaggedTensor)
+    assert ids.dtype == tf.int32
+    assert ids.row_lengths().numpy().tolist()[1] == 0
+    assert min(ids.values.numpy()) > 3
+
+
+def test_pieces_spell_the_text(tokenizer):
+    ids = tokenizer.tokenize(["Das rote Haus"])[0].numpy()
+    assert "".join(tokenizer.pieces(ids)) == "▁Das▁rote▁Haus"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Zwei junge Männer.",
+        "a 🦜 parrot and 漢字",  # unseen: spelled as bytes
+        "a</s>b <pad> <s> <unk> <0x41>",  # control symbols are text in text
+        "nul\x00byte",
+        "",
+    ],
+)
+def test_text_survives_the_round_trip(tokenizer, text):
+    assert round_trip(tokenizer, [text]) == [text]
+    assert not set(tokenizer.tokenize([text]).values.numpy()) & {0, 1, 2, 3}
+
+
+def test_without_byte_fallback_an_unseen_character_is_unknown():
+    plain = Tokenizer.learn(
+        ENGLISH, TokenizerConfig(vocabulary_size=60, byte_fallback=False)
+    )
+    assert tokenizer_ids(plain, "car 漢")[-1] == 3
+    assert plain.vocabulary_size == 60
+
+
+def tokenizer_ids(tokenizer, text):
+    return tokenizer.tokenize([text])[0].numpy().tolist()
+
+
+def test_invalid_utf8_becomes_the_replacement_character(tokenizer):
+    assert round_trip(tokenizer, [b"caf\xe9", b"\xff\xf0\x9f"]) == ["caf�", "���"]
+
+
+def test_special_ids_and_all_after_the_end_vanish(tokenizer):
+    words = tokenizer_ids(tokenizer, "Das Haus")
+    more = tokenizer_ids(tokenizer, "Fluss")
+    dense = [
+        [1] + words + [2] + more,
+        [0] + words + [0] * (len(more) + 1),
+        [2] + words + [2] + more,
+    ]
+    assert tokenizer.detokenize(tf.constant(dense)).numpy().tolist() == [
+        b"Das Haus", b"Das Haus", b"",
+    ]  # fmt: skip
+    ragged = tf.ragged.constant([words + [2], more, []], dtype=tf.int64)
+    assert tokenizer.detokenize(ragged).numpy().tolist() == [
+        b"Das Haus", b"Fluss", b"",
+    ]  # fmt: skip
+    assert tokenizer.detokenize(tf.zeros([1, 0], tf.int32)).numpy().tolist() == [b""]
+
+
+def test_a_new_random_seed_does_not_break_a_tokenizer(tokenizer):
+    @tf.function
+    def compiled(texts):
+        return tokenizer.detokenize(tokenizer.tokenize(texts))
+
+    texts = tf.constant(["Das Haus"])
+    for _ in range(2):
+        assert compiled(texts).numpy().tolist() == [b"Das Haus"]
+        assert round_trip(tokenizer, texts) == ["Das Haus"]
+        tf.random.set_seed(1)  # TensorFlow drops its cached kernels
+
+
+def test_learning_is_deterministic():
+    for algorithm in ("bpe", "unigram"):
+        config = CONFIG.replace(vocabulary_size=290, algorithm=algorithm)
+        first, second = (Tokenizer.learn(ENGLISH, config) for _ in range(2))
+        assert first.pieces(range(290)) == second.pieces(range(290))
+
+
+def test_learning_takes_a_sample_of_a_large_text():
+    text = (f"{word} {number}" for number in range(3000) for word in ("gap", "cap"))
+    config = CONFIG.replace(vocabulary_size=280, learning_sentences=200)
+    assert Tokenizer.learn(text, config).vocabulary_size == 280
+
+
+def test_save_and_load_give_the_same_ids(tokenizer, tmp_path):
+    path = tmp_path / "text.model"
+    tokenizer.save(path)
+    assert list(tmp_path.iterdir()) == [path]  # no temporary file is left
+    loaded = Tokenizer.load(path)
+    assert tokenizer_ids(loaded, GERMAN[1]) == tokenizer_ids(tokenizer, GERMAN[1])
+
+
+def test_a_failed_save_keeps_the_old_file(tokenizer, tmp_path, monkeypatch):
+    path = tmp_path / "text.model"
+    path.write_bytes(b"old")
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        tokenizer.save(path)
+    assert path.read_bytes() == b"old"
+
+
+def test_a_saved_model_with_a_tokenizer_inside_works_after_reload(tokenizer, tmp_path):
+    module = tf.Module()
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def there_and_back(texts):
+        return tokenizer.detokenize(tokenizer.tokenize(texts))
+
+    module.there_and_back = there_and_back
+    tf.saved_model.save(module, tmp_path, signatures=there_and_back)
+    loaded = tf.saved_model.load(tmp_path)
+    texts = tf.constant(["Zwei Männer 🦜", "", b"\xff"])
+    expected = ["Zwei Männer 🦜".encode(), b"", "�".encode()]
+    assert loaded.there_and_back(texts).numpy().tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "size, error",
+    [
+        (5000, r"`vocabulary_size` must be at most \d+ for this text.*=5000"),
+        (100, r"`vocabulary_size` must be at least 2\d\d for this text.*=100"),
+    ],
+)
+def test_a_vocabulary_that_the_text_cannot_support_is_an_error(size, error):
+    for algorithm in ("bpe", "unigram"):
+        config = TokenizerConfig(vocabulary_size=size, algorithm=algorithm)
+        with pytest.raises(ValueError, match=error):
+            Tokenizer.learn(ENGLISH, config)
+
+
+def test_the_largest_size_that_the_error_names_works():
+    with pytest.raises(ValueError, match="at most") as caught:
+        Tokenizer.learn(ENGLISH, CONFIG.replace(vocabulary_size=5000))
+    largest = int(str(caught.value).split("at most ")[1].split()[0])
+    learned = Tokenizer.learn(ENGLISH, CONFIG.replace(vocabulary_size=largest))
+    assert learned.vocabulary_size == largest
+
+
+@pytest.mark.parametrize("sentences", [[], ["", ""], ["x" * 5000]])
+def test_no_text_is_an_error(sentences):
+    with pytest.raises(ValueError, match="no text to learn a vocabulary from"):
+        Tokenizer.learn(sentences, CONFIG)
+
+
+def test_an_error_of_the_text_source_comes_through():
+    def broken():
+        yield ENGLISH[0]
+        raise ValueError("train.en:2: bad")
+
+    with pytest.raises(ValueError, match=r"^train\.en:2: bad$"):
+        Tokenizer.learn(broken(), CONFIG)
+
+
+def test_files_that_are_no_tokenizer_are_errors(tmp_path):
+    path = tmp_path / "text.model"
+    for content in (b"", b"garbage"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"text\.model is not a SentencePiece"):
+            Tokenizer.load(path)
+    with pytest.raises(FileNotFoundError, match=r"other\.model"):
+        Tokenizer.load(tmp_path / "other.model")
+
+
+def test_a_model_with_other_special_ids_is_an_error(tmp_path):
+    import io
+
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(ENGLISH), model_writer=model, vocab_size=40,
+        model_type="bpe", minloglevel=2,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"ids 0, 1, 2 and 3 .* \(-1, 1, 2, 0\)"):
+        Tokenizer(model.getvalue())
+
+
+def test_a_joint_pair_is_one_tokenizer_before_and_after_saving(tmp_path):
+    pair = TokenizerPair.learn(ENGLISH, GERMAN, CONFIG)
+    assert pair.source is pair.target
+    assert round_trip(pair.source, ["Männer near"]) == ["Männer near"]
+    pair.save(tmp_path / "new" / "tokenizer")
+    names = sorted(path.name for path in (tmp_path / "new" / "tokenizer").iterdir())
+    assert names == ["joint.model", "tokenizer.json"]
+    loaded = TokenizerPair.load(tmp_path / "new" / "tokenizer")
+    assert loaded.source is loaded.target
+    assert loaded.config == CONFIG
+
+
+def test_separate_vocabularies_are_learned_from_their_own_side(tmp_path):
+    config = CONFIG.replace(joint_vocabulary=False, vocabulary_size=310)
+    TokenizerPair.learn(ENGLISH, GERMAN, config).save(tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["source.model", "target.model", "tokenizer.json"]
+    loaded = TokenizerPair.load(tmp_path)
+    assert "▁the" in loaded.source.pieces(range(310))
+    assert "▁the" not in loaded.target.pieces(range(310))
+    assert "▁Haus" in loaded.target.pieces(range(310))
+    assert loaded.config == config
+
+
+def test_a_pair_that_contradicts_its_config_is_an_error(tokenizer):
+    config = CONFIG.replace(joint_vocabulary=False)
+    with pytest.raises(ValueError, match="if and only if the vocabulary is joint"):
+        TokenizerPair(tokenizer, tokenizer, config)
