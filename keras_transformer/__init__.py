@@ -1,50 +1,86 @@
 """The Transformer of "Attention Is All You Need" for Keras 3.
 
-Names are imported on first use: layers and models then need Keras and its backend
-alone, text, training runs and export need TensorFlow too.
+Importing the package needs Keras and its backend alone. Text, training runs,
+translation and export need TensorFlow and are imported on first use.
 """
 
 import importlib
 
-_MODULES = {
-    "keras_transformer.config": (
-        "DataConfig",
-        "DecodingConfig",
-        "RunConfig",
-        "TokenizerConfig",
-        "TrainingConfig",
-        "TransformerConfig",
-    ),
-    "keras_transformer.decoding": ("beam_search", "greedy_search"),
-    "keras_transformer.evaluation": ("evaluate",),
-    "keras_transformer.export": ("ExportedTranslator",),
-    "keras_transformer.layers": (
-        "DecoderLayer",
-        "EncoderLayer",
-        "FeedForward",
-        "MultiHeadAttention",
-        "PositionalEmbedding",
-        "scaled_dot_product_attention",
-        "sinusoidal_encoding",
-    ),
-    "keras_transformer.losses": ("MaskedCrossentropy",),
-    "keras_transformer.masks": ("causal_mask", "padding_mask", "valid_length_mask"),
-    "keras_transformer.metrics": ("MaskedAccuracy", "Perplexity"),
-    "keras_transformer.models": ("Transformer",),
-    "keras_transformer.schedules": ("TransformerSchedule",),
-    "keras_transformer.text": ("Corpus", "Tokenizer", "TokenizerPair", "open_pairs"),
-    "keras_transformer.training": ("train",),
-    "keras_transformer.translator": ("Translator",),
-}
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+from keras_transformer.config import (
+    DataConfig,
+    DecodingConfig,
+    RunConfig,
+    TokenizerConfig,
+    TrainingConfig,
+    TransformerConfig,
+)
+from keras_transformer.decoding import beam_search, greedy_search
+from keras_transformer.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    MultiHeadAttention,
+    PositionalEmbedding,
+    scaled_dot_product_attention,
+    sinusoidal_encoding,
+)
+from keras_transformer.losses import MaskedCrossentropy
+from keras_transformer.masks import causal_mask, padding_mask, valid_length_mask
+from keras_transformer.metrics import MaskedAccuracy, Perplexity
+from keras_transformer.models import Transformer
+from keras_transformer.schedules import TransformerSchedule
 
-__all__ = sorted(_HOMES)
+_NEED_TENSORFLOW = {
+    "Corpus": "text",
+    "ExportedTranslator": "export",
+    "Tokenizer": "text",
+    "TokenizerPair": "text",
+    "Translator": "translator",
+    "evaluate": "evaluation",
+    "open_pairs": "text",
+    "train": "training",
+}
+
+__all__ = [
+    "Corpus",
+    "DataConfig",
+    "DecoderLayer",
+    "DecodingConfig",
+    "EncoderLayer",
+    "ExportedTranslator",
+    "FeedForward",
+    "MaskedAccuracy",
+    "MaskedCrossentropy",
+    "MultiHeadAttention",
+    "Perplexity",
+    "PositionalEmbedding",
+    "RunConfig",
+    "Tokenizer",
+    "TokenizerConfig",
+    "TokenizerPair",
+    "TrainingConfig",
+    "Transformer",
+    "TransformerConfig",
+    "TransformerSchedule",
+    "Translator",
+    "beam_search",
+    "causal_mask",
+    "evaluate",
+    "greedy_search",
+    "open_pairs",
+    "padding_mask",
+    "scaled_dot_product_attention",
+    "sinusoidal_encoding",
+    "train",
+    "valid_length_mask",
+]
 
 
 def __getattr__(name):
-    if name not in _HOMES:
+    if name not in _NEED_TENSORFLOW:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    module = importlib.import_module(f"{__name__}.{_NEED_TENSORFLOW[name]}")
+    return getattr(module, name)
 
 
 def __dir__():

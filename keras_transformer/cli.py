@@ -53,6 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
         Bad usage ends the process with status 2, as `argparse` does.
     """
     options = _parser().parse_args(arguments)
+    # Its native code reports every missing GPU driver as an error.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         options.run(options)
     except KeyboardInterrupt:
@@ -258,26 +260,10 @@ def _open(files):
     return open_pairs(*files)
 
 
-@contextlib.contextmanager
-def _quiet():
-    """Hides what TensorFlow's native code prints to standard error when imported."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    sys.stderr.flush()
-    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(nowhere)
-
-
 def _load(options):
     """Returns the translator of a run directory or of a SavedModel."""
-    with _quiet():
-        from keras_transformer.export import ExportedTranslator
-        from keras_transformer.translator import Translator
+    from keras_transformer.export import ExportedTranslator
+    from keras_transformer.translator import Translator
 
     if not options.model.is_dir():
         raise FileNotFoundError(f"{options.model} is not a directory.")
@@ -295,16 +281,14 @@ def _load(options):
 
 
 def _quickstart(options):
-    with _quiet():
-        from keras_transformer.quickstart import quickstart
+    from keras_transformer.quickstart import quickstart
 
     quickstart(options.language, options.directory, options.saved_models)
 
 
 def _train(options):
     config = _run_config(options)
-    with _quiet():
-        from keras_transformer.training import train
+    from keras_transformer.training import train
 
     validation = _open(options.valid) if options.valid else None
     train(_open(options.train), options.directory, config, validation)

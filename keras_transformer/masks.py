@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import keras
 from keras import ops
+from keras.src import backend
 
 
 def padding_mask(ids, pad_id=0):
@@ -96,4 +97,5 @@ def attention_mask(mask):
 
 def carried_mask(tensor):
     """Returns the (B, S) mask that Keras attached to `tensor`, or `None`."""
-    return getattr(tensor, "_keras_mask", None)
+    # Keras has no public name for it, and tensors of JAX hold no attribute.
+    return backend.get_keras_mask(tensor)

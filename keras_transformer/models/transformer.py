@@ -200,7 +200,20 @@ class Transformer(keras.Model):
             one row a sentence) and the state (a position counter, a cache for each
             layer with B rows), as `decode_step` takes them. For k hypotheses a sentence
             repeat each row of the caches k times, as `beam_search` does.
+
+        Raises:
+            ValueError: If learned positions are fewer than `length`.
         """
+        config = self.config
+        if (
+            config.positions == "learned"
+            and isinstance(length, int)
+            and length > config.max_positions
+        ):
+            raise ValueError(
+                "`length` must not exceed the learned positions. Received: "
+                f"length={length}, max_positions={config.max_positions}"
+            )
         encoder_output, source_mask = self.encode(source, training=False)
         keys_values = tuple(
             layer.project_encoder_output(encoder_output)

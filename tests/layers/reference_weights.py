@@ -1,0 +1,104 @@
+"""Reads and writes the weights of layers as `numpy_transformer` names them."""
+
+from __future__ import annotations
+
+import numpy as np
+from keras import ops
+
+NAMES = {
+    "attention": (
+        "query_kernel",
+        "key_kernel",
+        "value_kernel",
+        "output_kernel",
+        "query_bias",
+        "key_bias",
+        "value_bias",
+        "output_bias",
+    ),
+    "feed_forward": ("hidden_kernel", "hidden_bias", "output_kernel", "output_bias"),
+    "norm": ("gamma", "beta"),
+}
+PARTS = {
+    "self_attention": "attention",
+    "self_attention_norm": "norm",
+    "cross_attention": "attention",
+    "cross_attention_norm": "norm",
+    "feed_forward": "feed_forward",
+    "feed_forward_norm": "norm",
+}
+
+
+def randomise(layer, rng):
+    """Gives every weight, biases and norms too, a random value of order 1."""
+    for weight in layer.weights:
+        values = rng.standard_normal(weight.shape)
+        if weight.name == "gamma":
+            values = 1 + 0.3 * values
+        elif len(weight.shape) < 2:
+            values = 0.3 * values
+        elif "embeddings" in weight.name:
+            values = values * weight.shape[1] ** -0.5
+        else:
+            values = values * weight.shape[0] ** -0.5
+        weight.assign(values.astype("float32"))
+    return layer
+
+
+def weights_of(layer, kind):
+    """Float64 weights of one attention, feed-forward network or norm."""
+    return {
+        name: ops.convert_to_numpy(getattr(layer, name)).astype(np.float64)
+        for name in NAMES[kind]
+        if getattr(layer, name, None) is not None
+    }
+
+
+def layer_weights_of(layer):
+    """Float64 weights of an `EncoderLayer` or `DecoderLayer`, as nested dicts."""
+    return {
+        part: weights_of(getattr(layer, part), kind)
+        for part, kind in PARTS.items()
+        if hasattr(layer, part)
+    }
+
+
+def model_weights_of(model):
+    """Float64 weights of a `Transformer`, as `numpy_transformer.transformer` wants."""
+
+    def array(variable):
+        return ops.convert_to_numpy(variable).astype(np.float64)
+
+    weights = {
+        "source_embeddings": array(model.source_embedding.embeddings),
+        "target_embeddings": array(model.target_embedding.embeddings),
+        "encoder_layers": [layer_weights_of(layer) for layer in model.encoder_layers],
+        "decoder_layers": [layer_weights_of(layer) for layer in model.decoder_layers],
+    }
+    if model.config.tied_embeddings == "none":
+        weights["output_embeddings"] = array(model.output_kernel).T
+    else:
+        weights["output_embeddings"] = weights["target_embeddings"]
+    if model.config.norm_first:
+        weights["encoder_norm"] = weights_of(model.encoder_norm, "norm")
+        weights["decoder_norm"] = weights_of(model.decoder_norm, "norm")
+    if model.config.positions == "learned":
+        for side in ("source", "target"):
+            embedding = getattr(model, f"{side}_embedding")
+            weights[f"{side}_positions"] = array(embedding.position_embeddings)
+    return weights
+
+
+def set_weights(layer, values):
+    """Assigns nested dicts of arrays to a built layer's weights."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            set_weights(getattr(layer, name), value)
+        else:
+            getattr(layer, name).assign(value.astype("float32"))
+
+
+def assert_close(actual, expected, tolerance=1e-5):
+    """Compares a tensor of any backend with an array."""
+    actual = ops.convert_to_numpy(actual)
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)

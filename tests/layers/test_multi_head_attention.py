@@ -1,0 +1,266 @@
+"""Multi-head attention against NumPy, PyTorch's recorded numbers and Keras."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.layers import MultiHeadAttention
+from keras_transformer.masks import causal_mask, valid_length_mask
+from tests.layers.layer_battery import LayerBattery
+from tests.layers.reference_weights import (
+    assert_close,
+    randomise,
+    set_weights,
+    weights_of,
+)
+from tests.reference import numpy_transformer as reference
+from tests.reference import torch_witness
+
+BATCH, TARGET_LENGTH, SOURCE_LENGTH = 2, 5, 7
+NUM_HEADS, KEY_DIM, VALUE_DIM, OUTPUT_DIM = 3, 5, 7, 23
+WIDTHS = {"query": 11, "key": 13, "value": 17}
+
+
+class TestBattery(LayerBattery):
+    layer_class = MultiHeadAttention
+    options = {
+        "num_heads": NUM_HEADS,
+        "key_dim": KEY_DIM,
+        "value_dim": VALUE_DIM,
+        "output_dim": OUTPUT_DIM,
+        "dropout_rate": 0.5,
+        "use_bias": True,
+    }
+    exact_options = {"dropout_rate": 0.0}
+    input_shapes = ((2, 5, 11), (2, 7, 13), (2, 7, 17))
+    output_shape = (2, 5, OUTPUT_DIM)
+    # It adds the same number to all scores of a query, which the softmax removes.
+    weights_without_gradient = ("key_bias",)
+
+
+def random_inputs(rng, lengths=(TARGET_LENGTH, SOURCE_LENGTH, SOURCE_LENGTH)):
+    return [
+        rng.standard_normal((BATCH, length, width)).astype("float32")
+        for length, width in zip(lengths, WIDTHS.values(), strict=True)
+    ]
+
+
+def random_layer(rng, shapes, **options):
+    layer = MultiHeadAttention(NUM_HEADS, KEY_DIM, **options)
+    layer.build(*shapes)
+    return randomise(layer, rng)
+
+
+def random_mask(rng):
+    """A boolean (B, T, S) mask; one query of the last row may attend to nothing."""
+    mask = rng.random((BATCH, TARGET_LENGTH, SOURCE_LENGTH)) < 0.6
+    mask[1, 3] = False
+    return mask
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_agrees_with_the_reference(rng, use_bias, masked):
+    inputs = random_inputs(rng)
+    layer = random_layer(
+        rng, [x.shape for x in inputs], value_dim=VALUE_DIM, output_dim=OUTPUT_DIM,
+        use_bias=use_bias,
+    )  # fmt: skip
+    mask = random_mask(rng) if masked else None
+    output, attention_weights = layer(*inputs, mask=mask, return_attention_weights=True)
+    weights = weights_of(layer, "attention")
+    assert ("query_bias" in weights) == use_bias
+    expected = reference.multi_head_attention(*inputs, weights, NUM_HEADS, mask)
+    assert_close(output, expected[0])
+    assert_close(attention_weights, expected[1])
+    assert_close(layer(*inputs, mask=mask), expected[0])
+
+
+def test_key_defaults_to_query_and_value_to_key(rng):
+    query, key, _ = random_inputs(rng)
+    own = random_layer(rng, [query.shape])
+    weights = weights_of(own, "attention")
+    expected, _ = reference.multi_head_attention(
+        query, query, query, weights, NUM_HEADS
+    )
+    assert_close(own(query), expected)
+    cross = random_layer(rng, [query.shape, key.shape])
+    weights = weights_of(cross, "attention")
+    expected, _ = reference.multi_head_attention(query, key, key, weights, NUM_HEADS)
+    assert_close(cross(query, key), expected)
+
+
+def test_one_tensor_as_query_and_value_with_another_key(rng):
+    query, key, _ = random_inputs(rng, lengths=(7, 7, 7))
+    layer = random_layer(rng, [query.shape, key.shape, query.shape], use_bias=True)
+    weights = weights_of(layer, "attention")
+    expected, _ = reference.multi_head_attention(query, key, query, weights, NUM_HEADS)
+    query, key = map(ops.convert_to_tensor, (query, key))
+    assert_close(layer(query, key, query), expected)
+
+
+def test_row_with_nothing_to_attend_to_gives_zeros(rng):
+    inputs = random_inputs(rng)
+    layer = random_layer(rng, [x.shape for x in inputs])
+    output, attention_weights = layer(
+        *inputs, mask=valid_length_mask([3, 0], SOURCE_LENGTH),
+        return_attention_weights=True,
+    )  # fmt: skip
+    assert not ops.convert_to_numpy(output)[1].any()
+    assert not ops.convert_to_numpy(attention_weights)[1].any()
+    assert ops.convert_to_numpy(output)[0].all()
+
+
+def test_masks_of_every_accepted_shape_agree(rng):
+    inputs = random_inputs(rng)
+    layer = random_layer(rng, [x.shape for x in inputs])
+    full = np.zeros((BATCH, TARGET_LENGTH, SOURCE_LENGTH), bool)
+    full[0, :, :6], full[1, :, :2] = True, True
+    expected = ops.convert_to_numpy(layer(*inputs, mask=full))
+    assert_close(layer(*inputs, mask=full[:, :1]), expected)
+    assert_close(layer(*inputs, mask=full[:, 0]), expected)
+
+
+def test_agrees_with_torch():
+    case = torch_witness.load("multi_head_attention")
+    num_heads = case["attention_weights"].shape[1]
+    layer = MultiHeadAttention(
+        num_heads, case["query"].shape[-1] // num_heads, use_bias=True
+    )
+    inputs = [case[name].astype("float32") for name in ("query", "key", "value")]
+    layer.build(*(x.shape for x in inputs))
+    set_weights(layer, {name: case[name] for name in weights_of(layer, "attention")})
+    output, attention_weights = layer(
+        *inputs, mask=case["mask"], return_attention_weights=True
+    )
+    assert_close(output, case["outputs"])
+    assert_close(attention_weights, case["attention_weights"])
+
+
+def test_reference_agrees_with_torch():
+    case = torch_witness.load("multi_head_attention")
+    output, attention_weights = reference.multi_head_attention(
+        case["query"], case["key"], case["value"], case,
+        case["attention_weights"].shape[1], case["mask"][:, None],
+    )  # fmt: skip
+    np.testing.assert_allclose(output, case["outputs"], atol=1e-12)
+    np.testing.assert_allclose(attention_weights, case["attention_weights"], atol=1e-12)
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_agrees_with_keras(rng, use_bias):
+    query, key, value = random_inputs(rng)
+    layer = random_layer(
+        rng, [query.shape, key.shape, value.shape], value_dim=VALUE_DIM,
+        output_dim=OUTPUT_DIM, use_bias=use_bias,
+    )  # fmt: skip
+    peer = keras.layers.MultiHeadAttention(
+        NUM_HEADS, KEY_DIM, value_dim=VALUE_DIM, output_shape=OUTPUT_DIM,
+        use_bias=use_bias,
+    )  # fmt: skip
+    peer.build(query.shape, value.shape, key.shape)
+    ours = weights_of(layer, "attention")
+    names = [
+        (f"{name}_kernel", f"{name}_bias") if use_bias else (f"{name}_kernel",)
+        for name in ("query", "key", "value", "output")
+    ]
+    # Keras keeps the same numbers with the heads on an axis of their own.
+    peer.set_weights(
+        [
+            ours[name].reshape(weight.shape)
+            for name, weight in zip(sum(names, ()), peer.weights, strict=True)
+        ]
+    )
+    mask = random_mask(rng)
+    mask[1, 3] = [True] + [False] * (SOURCE_LENGTH - 1)
+    expected, expected_weights = peer(
+        query, value, key, attention_mask=mask, return_attention_scores=True
+    )
+    output, attention_weights = layer(
+        query, key, value, mask=mask, return_attention_weights=True
+    )
+    assert_close(output, ops.convert_to_numpy(expected))
+    assert_close(attention_weights, ops.convert_to_numpy(expected_weights))
+
+
+@pytest.mark.parametrize("return_attention_weights", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("dropout_rate", [0.0, 0.5])
+def test_causal_mask_holds_on_every_path(
+    rng, dropout_rate, training, return_attention_weights
+):
+    """No key behind the mask changes an output, whatever else is asked for."""
+    inputs = rng.standard_normal((BATCH, TARGET_LENGTH, 11)).astype("float32")
+    changed = inputs.copy()
+    changed[:, 3:] += 5.0
+
+    def first_outputs(inputs):
+        keras.utils.set_random_seed(7)  # The same weights and the same dropout.
+        layer = MultiHeadAttention(NUM_HEADS, KEY_DIM, dropout_rate=dropout_rate)
+        result = layer(
+            inputs, mask=causal_mask(TARGET_LENGTH), training=training,
+            return_attention_weights=return_attention_weights,
+        )  # fmt: skip
+        if not return_attention_weights:
+            return ops.convert_to_numpy(result)[:, :3], None
+        return [ops.convert_to_numpy(x) for x in result]
+
+    before, attention_weights = first_outputs(inputs)
+    after, _ = first_outputs(changed)
+    np.testing.assert_array_equal(before[:, :3], after[:, :3])
+    if return_attention_weights:
+        assert not np.triu(attention_weights, k=1).any()
+        assert np.diagonal(attention_weights, axis1=2, axis2=3).all()
+
+
+def test_dropout_drops_attention_weights_and_returns_them_whole(rng):
+    """The output is a mean of dropped weights; the returned weights sum to one."""
+    inputs = rng.standard_normal((BATCH, TARGET_LENGTH, 11)).astype("float32")
+    layer = MultiHeadAttention(NUM_HEADS, KEY_DIM, dropout_rate=0.5)
+    output, attention_weights = layer(
+        inputs, training=True, return_attention_weights=True
+    )
+    totals = ops.convert_to_numpy(attention_weights).sum(axis=-1)
+    np.testing.assert_allclose(totals, 1, atol=1e-6)
+    assert np.abs(ops.convert_to_numpy(output - layer(inputs))).max() > 1e-2
+
+
+def test_dropout_keeps_the_mean_of_the_output(rng):
+    """With equal values each head's output is its value times the kept share."""
+    layer = MultiHeadAttention(1, 4, dropout_rate=0.5)
+    inputs = np.ones((1, 4000, 4), "float32")
+    layer.build(inputs.shape)
+    for weight in layer.weights:
+        weight.assign(np.eye(4))
+    output = layer(inputs[:, :50], inputs, training=True)
+    assert_close(ops.mean(output), 1.0, tolerance=0.02)
+
+
+def test_step_equals_call_under_the_causal_mask(rng):
+    inputs = rng.standard_normal((BATCH, TARGET_LENGTH, 11)).astype("float32")
+    layer = random_layer(rng, [inputs.shape], value_dim=VALUE_DIM, use_bias=True)
+    expected = ops.convert_to_numpy(layer(inputs, mask=causal_mask(TARGET_LENGTH)))
+    cache = layer.initial_cache(BATCH, TARGET_LENGTH + 2)
+    for index in range(TARGET_LENGTH):
+        output, cache = layer.step(inputs[:, index : index + 1], cache, index)
+        assert_close(output[:, 0], expected[:, index])
+
+
+def test_attend_to_projected_keys_equals_call(rng):
+    query, key, value = random_inputs(rng)
+    layer = random_layer(rng, [query.shape, key.shape, value.shape], use_bias=True)
+    mask = random_mask(rng)
+    expected = ops.convert_to_numpy(layer(query, key, value, mask=mask))
+    projected = layer.project_key_value(key, value)
+    assert_close(layer.attend(query, *projected, mask=mask)[0], expected)
+
+
+def test_symbolic_attention_weights_have_their_shape():
+    layer = MultiHeadAttention(NUM_HEADS, KEY_DIM)
+    query, key = keras.Input((None, 11)), keras.Input((7, 13))
+    output, attention_weights = layer(query, key, return_attention_weights=True)
+    assert output.shape == (None, None, 11)
+    assert attention_weights.shape == (None, NUM_HEADS, None, 7)

@@ -1,0 +1,144 @@
+"""What must hold for every Transformer, whatever its weights."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import Transformer, TransformerConfig
+from tests.layers.reference_weights import assert_close
+from tests.models.transformer_cases import (
+    SIZES,
+    SOURCE,
+    TARGET_IN,
+    VARIANTS,
+    random_model,
+)
+
+LENGTH = TARGET_IN.shape[1]
+
+
+@pytest.fixture(params=list(VARIANTS))
+def model(request, rng):
+    return random_model(rng, **VARIANTS[request.param])
+
+
+def logits_of(model, source, target, **options):
+    return ops.convert_to_numpy(model((source, target), **options))
+
+
+def start_decoding(model, rows_per_sentence, length):
+    """Constants and state with each row of the caches repeated, as in beam search."""
+    constants, (index, caches) = model.start_decoding(SOURCE, length)
+    caches = keras.tree.map_structure(
+        lambda x: ops.repeat(x, rows_per_sentence, axis=0), caches
+    )
+    return constants, (index, caches)
+
+
+def padded(ids, columns):
+    return np.pad(ids, ((0, 0), (0, columns)))
+
+
+@pytest.mark.parametrize("position", range(1, LENGTH))
+def test_later_token_cannot_change_an_earlier_logit(model, position):
+    changed = TARGET_IN.copy()
+    changed[:, position:] = 13
+    before = logits_of(model, SOURCE, TARGET_IN)
+    after = logits_of(model, SOURCE, changed)
+    np.testing.assert_array_equal(before[:, :position], after[:, :position])
+    assert (before[:, position] != after[:, position]).any(axis=-1).all()
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_later_token_cannot_change_an_earlier_logit_in_training(variant):
+    """Dropout of attention weights must not cost the causal mask (same seed)."""
+    config = TransformerConfig(**(SIZES | VARIANTS[variant]))
+    assert config.attention_dropout_rate > 0
+    changed = TARGET_IN.copy()
+    changed[:, 2:] = 13
+
+    def logits(target):
+        keras.utils.set_random_seed(7)  # The same weights and the same dropout.
+        return logits_of(Transformer(config), SOURCE, target, training=True)
+
+    before, after = logits(TARGET_IN), logits(changed)
+    np.testing.assert_array_equal(before[:, :2], after[:, :2])
+    assert (before[:, 2] != after[:, 2]).any()
+
+
+def test_more_padding_changes_nothing(model):
+    expected = logits_of(model, SOURCE, TARGET_IN)
+    longer_source = logits_of(model, padded(SOURCE, 4), TARGET_IN)
+    assert_close(longer_source, expected)
+    longer_target = logits_of(model, SOURCE, padded(TARGET_IN, 3))
+    assert_close(longer_target[:, :LENGTH], expected)
+
+
+def test_less_padding_changes_nothing(model):
+    """The padded second sentence alone, cut to its tokens."""
+    expected = logits_of(model, SOURCE, TARGET_IN)[1:, :3]
+    assert_close(logits_of(model, SOURCE[1:, :4], TARGET_IN[1:, :3]), expected)
+
+
+def test_one_sentence_equals_a_row_of_a_batch(model):
+    together = logits_of(model, SOURCE, TARGET_IN)
+    for row in range(2):
+        alone = logits_of(model, SOURCE[row : row + 1], TARGET_IN[row : row + 1])
+        assert_close(alone, together[row : row + 1])
+
+
+def test_rows_do_not_see_each_other(model):
+    swapped = logits_of(model, SOURCE[::-1].copy(), TARGET_IN[::-1].copy())
+    assert_close(swapped[::-1], logits_of(model, SOURCE, TARGET_IN))
+
+
+def test_order_of_the_source_matters(model):
+    """Without positions the encoder could not tell a sentence from its reverse."""
+    reversed_source = SOURCE[:1, ::-1].copy()
+    before = logits_of(model, SOURCE[:1], TARGET_IN[:1])
+    after = logits_of(model, reversed_source, TARGET_IN[:1])
+    assert np.abs(before - after).max() > 1e-3
+
+
+@pytest.mark.parametrize("length", [LENGTH, LENGTH + 3])
+@pytest.mark.parametrize("rows_per_sentence", [1, 3])
+def test_cached_decoding_equals_uncached(model, rng, rows_per_sentence, length):
+    """Each hypothesis of a sentence goes its own way."""
+    rows = len(SOURCE) * rows_per_sentence
+    target = rng.integers(4, 29, size=(rows, LENGTH))
+    target[:, 0] = 1
+    source = np.repeat(SOURCE, rows_per_sentence, axis=0)
+    expected = logits_of(model, source, target)
+    constants, state = start_decoding(model, rows_per_sentence, length)
+    for position in range(LENGTH):
+        ids = ops.convert_to_tensor(target[:, position])
+        logits, state = model.decode_step(ids, state, constants)
+        assert_close(logits, expected[:, position])
+
+
+def test_hypotheses_may_change_places_between_steps(rng):
+    """Beam search reorders rows: each cache must hold its row's past, and only it."""
+    model = random_model(rng)
+    target = rng.integers(4, 29, size=(4, LENGTH))
+    source = np.repeat(SOURCE, 2, axis=0)
+    order = np.array([1, 0, 2, 2])  # Swap in sentence 0, copy in sentence 1.
+    constants, state = start_decoding(model, 2, LENGTH)
+    for position in range(2):
+        ids = ops.convert_to_tensor(target[:, position])
+        _, state = model.decode_step(ids, state, constants)
+    index, caches = state
+    caches = keras.tree.map_structure(lambda x: ops.take(x, order, axis=0), caches)
+    ids = ops.convert_to_tensor(target[:, 2])
+    logits, _ = model.decode_step(ids, (index, caches), constants)
+    moved = np.concatenate([target[order, :2], target[:, 2:3]], axis=1)
+    assert_close(logits, logits_of(model, source, moved)[:, 2])
+
+
+def test_sinusoidal_model_reads_sentences_longer_than_any_setting(rng):
+    model = random_model(rng)
+    length = 3 * SIZES["max_positions"]
+    source = rng.integers(4, 29, size=(1, length))
+    assert np.isfinite(logits_of(model, source, TARGET_IN[:1])).all()

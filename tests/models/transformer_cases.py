@@ -1,0 +1,45 @@
+"""Small Transformers with random weights, and sentences, for the tests of the model."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from keras_transformer import Transformer, TransformerConfig
+from tests.layers.reference_weights import randomise
+
+# Every size another prime, so that no two axes can be taken for each other.
+SIZES = {
+    "source_vocabulary_size": 29,
+    "target_vocabulary_size": 29,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 3,
+    "d_model": 17,
+    "d_ff": 23,
+    "num_heads": 3,
+    "key_dim": 5,
+    "value_dim": 7,
+    "max_positions": 19,
+}
+# Dropout stays configured (0.1): it must not matter outside training.
+VARIANTS = {
+    "post-norm, three-way": {},
+    "pre-norm, two-way": {
+        "norm_first": True,
+        "tied_embeddings": "two-way",
+        "source_vocabulary_size": 31,
+    },
+    "biases, learned positions, untied": {
+        "use_bias": True,
+        "positions": "learned",
+        "tied_embeddings": "none",
+        "source_vocabulary_size": 31,
+    },
+}
+SOURCE = np.array([[9, 4, 28, 17, 5, 11, 2], [8, 21, 6, 2, 0, 0, 0]], "int32")
+TARGET_IN = np.array([[1, 14, 7, 22, 10], [1, 19, 27, 0, 0]], "int32")
+TARGET_OUT = np.array([[14, 7, 22, 10, 2], [19, 27, 2, 0, 0]], "int32")
+
+
+def random_model(rng, **options):
+    """A Transformer with every weight random, biases and norms too."""
+    return randomise(Transformer(TransformerConfig(**(SIZES | options))), rng)

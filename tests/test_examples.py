@@ -1,0 +1,53 @@
+"""Every example runs, at a tiny size."""
+
+import importlib.util
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_example_is_short_and_has_a_test():
+    names = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+    assert names == ["compose_layers", "fit_arrays", "serve_saved_model"]
+    for name in names:
+        assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 110
+
+
+def test_composed_layers_learn_and_survive_saving(tmp_path):
+    example = load("compose_layers")
+    model = example.main(["--epochs", "1", "--rows", "64"])
+    ids, _ = example.make_data(8, seed=3)
+    layer = next(x for x in model.layers if isinstance(x, example.GatedEncoderLayer))
+    assert isinstance(layer.feed_forward, example.GatedFeedForward)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded(ids), model(ids), atol=1e-6)
+    longer = np.pad(ids, [(0, 0), (0, 5)])
+    np.testing.assert_allclose(model(longer), model(ids), atol=1e-5)
+
+
+def test_arrays_reach_fit_and_decoding():
+    example = load("fit_arrays")
+    (source, target_in), target_out = example.make_data(4, seed=1)
+    length = int((source[0] > 0).sum())
+    np.testing.assert_array_equal(
+        target_out[0, : length - 1], source[0, : length - 1][::-1]
+    )
+    np.testing.assert_array_equal(target_in[:, 1:length], target_out[:, : length - 1])
+    assert 0 <= example.main(["--epochs", "1", "--rows", "128"]) <= 1
+
+
+@pytest.mark.slow
+def test_arrays_are_reversed_after_training():
+    assert load("fit_arrays").main([]) > 0.9
