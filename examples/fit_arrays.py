@@ -13,6 +13,7 @@ import numpy as np
 from keras_transformer import (
     MaskedAccuracy,
     MaskedCrossentropy,
+    SpecialIds,
     Transformer,
     TransformerConfig,
     TransformerSchedule,
@@ -67,6 +68,7 @@ def decode(model, source):
         state,
         max_lengths=np.full(len(source), LENGTH, "int32"),
         limit=LENGTH,
+        special_ids=SpecialIds(PAD, START, END),
     )
     return keras.ops.convert_to_numpy(result.ids)[:, 0]
 

@@ -14,7 +14,7 @@ from keras_transformer.config import (
     TrainingConfig,
     TransformerConfig,
 )
-from keras_transformer.decoding import beam_search, greedy_search
+from keras_transformer.decoding import SpecialIds, beam_search, greedy_search
 from keras_transformer.layers import (
     DecoderLayer,
     EncoderLayer,
@@ -55,6 +55,7 @@ __all__ = [
     "Perplexity",
     "PositionalEmbedding",
     "RunConfig",
+    "SpecialIds",
     "Tokenizer",
     "TokenizerConfig",
     "TokenizerPair",
