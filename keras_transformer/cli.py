@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
+import json
 import os
 import sys
 import types
@@ -236,17 +236,18 @@ def _given(options, section):
 
 def _run_config(options) -> RunConfig:
     """Flags go before the configuration file, which goes before the preset."""
-    config = RunConfig()
-    preset = TransformerConfig.PRESETS[options.preset] if options.preset else {}
+    values = {}
     if options.config is not None:
-        config = RunConfig.load(options.config)
-    sections = {}
-    for section in _SECTIONS:
-        # A preset on the command line replaces the file's sizes.
-        chosen = preset if section == "model" else {}
-        changes = chosen | _given(options, section)
-        sections[section] = getattr(config, section).replace(**changes)
-    return config.replace(**sections)
+        RunConfig.load(options.config)  # For errors that name the file.
+        values = json.loads(options.config.read_text(encoding="utf-8"))
+    sections = {
+        section: values.get(section, {}) | _given(options, section)
+        for section in _SECTIONS
+    }
+    if options.preset:
+        preset = TransformerConfig.PRESETS[options.preset]
+        sections["model"] = preset | sections["model"]
+    return RunConfig.from_dict(sections)
 
 
 def _open(files):
@@ -263,20 +264,25 @@ def _open(files):
 def _load(options):
     """Returns the translator of a run directory or of a SavedModel."""
     from keras_transformer.export import ExportedTranslator
-    from keras_transformer.translator import Translator
 
     if not options.model.is_dir():
         raise FileNotFoundError(f"{options.model} is not a directory.")
-    changes = _given(options, "decoding")
-    if not (options.model / "model.keras").exists():
-        if changes:
-            raise ValueError(
-                "A SavedModel decodes as it was exported; give decoding options to "
-                f"`export`. Received: {', '.join(sorted(changes))}"
-            )
-        return ExportedTranslator(options.model)
+    if (options.model / "model.keras").exists():
+        return _load_run(options)
+    if changes := _given(options, "decoding"):
+        raise ValueError(
+            "A SavedModel decodes as it was exported; give decoding options to "
+            f"`export`. Received: {', '.join(sorted(changes))}"
+        )
+    return ExportedTranslator(options.model)
+
+
+def _load_run(options):
+    """Returns the translator of a run directory, with the decoding options given."""
+    from keras_transformer.translator import Translator
+
     translator = Translator.load(options.model)
-    config = translator.config.replace(**changes)
+    config = translator.config.replace(**_given(options, "decoding"))
     return Translator(translator.model, translator.tokenizers, config)
 
 
@@ -304,25 +310,33 @@ def _evaluate(options):
 
 
 def _translate(options):
+    from keras_transformer.evaluation import one_line, write_lines
+
     if options.texts and options.input:
         raise ValueError("Give sentences or `--input`, not both.")
     translator = _load(options)
-    with contextlib.ExitStack() as stack:
-        lines = options.texts or sys.stdin
-        if options.input:
-            lines = stack.enter_context(options.input.open(encoding="utf-8"))
-        texts = [line.rstrip("\r\n") for line in lines]
-    translations = translator(texts)
-    if options.output is None:
-        for text in translations:
-            print(text)  # noqa: T201
-        return
-    from keras_transformer.evaluation import write_lines
+    translations = translator(options.texts or _input_lines(options.input))
+    if options.output is not None:
+        return write_lines(options.output, translations)
+    for text in translations:
+        print(one_line(text))  # noqa: T201
 
-    write_lines(options.output, translations)
+
+def _input_lines(path):
+    """Returns the lines of a file, gzip or not, or of standard input."""
+    from keras_transformer.text import read_lines
+
+    if path is None:
+        return [line.rstrip("\r\n") for line in sys.stdin]
+    texts = []
+    for number, line in enumerate(read_lines(path), start=1):
+        try:
+            texts.append(line.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}:{number}: not valid UTF-8") from error
+    return texts
 
 
 def _export(options):
-    translator = _load(options)
-    path = translator.export(options.output)
+    path = _load_run(options).export(options.output)
     print(path)  # noqa: T201

@@ -7,134 +7,9 @@ run directory keeps them as JSON, so an option is written down in this file alon
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
-import types
-import typing
-from pathlib import Path
 from typing import Any, ClassVar
 
-
-def option(default, help, *, minimum=None, below=None, choices=None):
-    """Returns a dataclass field that documents and bounds one option.
-
-    Args:
-        default: Value when none is given.
-        help: One line for the command line's help, with the unit.
-        minimum: Smallest allowed number, or `None`.
-        below: Number that the value must stay under, or `None`.
-        choices: Allowed values, or `None` for any.
-
-    Returns:
-        A `dataclasses.field`.
-    """
-    rules = {"help": help, "minimum": minimum, "below": below, "choices": choices}
-    return dataclasses.field(default=default, metadata=rules)
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """Base of the options: validation, JSON round trip, `replace`.
-
-    Raises:
-        TypeError: If a value has the wrong type.
-        ValueError: If a value is out of its range, or a key is not known.
-    """
-
-    def __post_init__(self):
-        hints = typing.get_type_hints(type(self))
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            _check_type(field.name, value, hints[field.name])
-            _check_rules(field.name, value, field.metadata)
-
-    def replace(self, **changes):
-        """Returns a copy with `changes` made, checked like a new one."""
-        _reject_unknown(type(self), changes)
-        return dataclasses.replace(self, **changes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the options as plain Python values."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]):
-        """Builds the options from `to_dict`'s result; missing keys keep defaults."""
-        if not isinstance(values, dict):
-            raise TypeError(
-                f"`{cls.__name__}` is read from an object of names and values. "
-                f"Received: {values!r}"
-            )
-        _reject_unknown(cls, values)
-        hints = typing.get_type_hints(cls)
-        built = {}
-        for name, value in values.items():
-            kind = hints[name]
-            if isinstance(kind, type) and issubclass(kind, Config):
-                value = value if isinstance(value, kind) else kind.from_dict(value)
-            built[name] = value
-        return cls(**built)
-
-    def to_json(self) -> str:
-        """Returns the options as indented JSON."""
-        return json.dumps(self.to_dict(), indent=2) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str, origin: str = "config"):
-        """Builds the options from JSON text; `origin` names it in errors."""
-        try:
-            values = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"{origin}:{error.lineno}: not valid JSON: {error.msg}"
-            ) from error
-        return cls.from_dict(values)
-
-    @classmethod
-    def load(cls, path: str | Path):
-        """Reads the options from a JSON file."""
-        return cls.from_json(Path(path).read_text(encoding="utf-8"), str(path))
-
-
-def _reject_unknown(cls, values):
-    known = [field.name for field in dataclasses.fields(cls)]
-    unknown = [name for name in values if name not in known]
-    if unknown:
-        raise ValueError(
-            f"`{cls.__name__}` has no option {', '.join(map(repr, unknown))}. "
-            f"Known options: {', '.join(known)}"
-        )
-
-
-def _check_type(name, value, hint):
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    # A bool is an int in Python, and an int is a fine float: neither by accident.
-    accepted = kinds + ((int,) if float in kinds else ())
-    if not isinstance(value, accepted) or (
-        isinstance(value, bool) and bool not in kinds
-    ):
-        names = " or ".join("None" if k is type(None) else k.__name__ for k in kinds)
-        raise TypeError(f"`{name}` must be {names}. Received: {name}={value!r}")
-
-
-def _check_rules(name, value, rules):
-    if value is None or not rules:
-        return
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"`{name}` must be finite. Received: {name}={value!r}")
-    if rules["choices"] is not None and value not in rules["choices"]:
-        allowed = ", ".join(map(repr, rules["choices"]))
-        raise ValueError(
-            f"`{name}` must be one of {allowed}. Received: {name}={value!r}"
-        )
-    if rules["minimum"] is not None and value < rules["minimum"]:
-        raise ValueError(
-            f"`{name}` must be at least {rules['minimum']}. Received: {name}={value!r}"
-        )
-    if rules["below"] is not None and value >= rules["below"]:
-        raise ValueError(
-            f"`{name}` must be below {rules['below']}. Received: {name}={value!r}"
-        )
+from keras_transformer.options import Config, option, reject_unknown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,7 +122,7 @@ class TransformerConfig(Config):
                 f"`preset` must be one of {', '.join(cls.PRESETS)}. Received: {name!r}"
             )
         values = cls.PRESETS[name] | overrides
-        _reject_unknown(cls, values)
+        reject_unknown(cls, values)
         return cls(**values)
 
 
@@ -262,7 +137,7 @@ class TokenizerConfig(Config):
     joint_vocabulary: bool = option(True, "one vocabulary for both languages")
     byte_fallback: bool = option(True, "spell unknown characters as bytes")
     character_coverage: float = option(
-        1.0, "share of the characters that get a piece", minimum=0.9, below=1.0000001
+        1.0, "share of the characters that get a piece", minimum=0.9, maximum=1.0
     )
     normalization: str = option(
         "nmt_nfkc",
@@ -299,7 +174,7 @@ class TrainingConfig(Config):
         None, "stop after this many weight updates", minimum=1
     )
     max_minutes: float | None = option(
-        None, "stop at the end of the first update after this time", minimum=0.0
+        None, "stop after the update that passes this time (minutes)", above=0.0
     )
     optimizer: str = option(
         "adam",
@@ -307,7 +182,7 @@ class TrainingConfig(Config):
         choices=("adam", "sgd", "momentum", "adagrad", "rmsprop"),
     )
     learning_rate_scale: float = option(
-        1.0, "factor on the paper's schedule", minimum=0.0
+        1.0, "factor on the paper's schedule", above=0.0
     )
     warmup_steps: int = option(4000, "linear warm-up (updates)", minimum=1)
     label_smoothing: float = option(

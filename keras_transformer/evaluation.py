@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from pathlib import Path
 
 import sacrebleu
 from rich.progress import track
+
+from keras_transformer.files import replacing
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def evaluate(
     sources, references = map(list, zip(*rows, strict=True))
     translations, seconds = _translate_all(translate, sources, show_progress)
     if output is not None:
-        write_lines(Path(output), translations)
+        write_lines(output, translations)
     bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
     return Scores(
         bleu=bleu.corpus_score(translations, [references]).score,
@@ -100,11 +101,15 @@ def _translate_all(translate, sources, show_progress):
     return translations, time.monotonic() - begin
 
 
-def write_lines(path, lines):
+def one_line(text: str) -> str:
+    """Returns a text without line breaks: one would shift all lines after it."""
+    return " ".join(text.splitlines())
+
+
+def write_lines(path: str | Path, texts: Iterable[str]):
     """Writes a text file whole or not at all, one line a text."""
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".partial")
-    # A line break inside a translation would shift all lines after it.
-    content = "".join(" ".join(line.splitlines()) + "\n" for line in lines)
-    temporary.write_text(content, encoding="utf-8", newline="\n")
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        content = "".join(one_line(text) + "\n" for text in texts)
+        temporary.write_text(content, encoding="utf-8", newline="\n")

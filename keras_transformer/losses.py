@@ -68,7 +68,10 @@ class MaskedCrossentropy(keras.losses.Loss):
 
     def __init__(self, label_smoothing=0.0, pad_id=0, name="masked_crossentropy"):
         super().__init__(name=name, reduction="sum_over_batch_size", dtype="float32")
-        if not 0 <= label_smoothing < 1:
+        if (
+            not isinstance(label_smoothing, (int, float))
+            or not 0 <= label_smoothing < 1
+        ):
             raise ValueError(
                 "`label_smoothing` must be in [0, 1). Received: "
                 f"label_smoothing={label_smoothing!r}"

@@ -34,6 +34,9 @@ def causal_mask(length):
 
     Returns:
         Boolean tensor (1, T, T).
+
+    Example:
+        >>> causal_mask(2)  # [[[True, False], [True, True]]]
     """
     positions = ops.arange(length)
     return ops.expand_dims(positions[:, None] >= positions[None, :], axis=0)
@@ -52,6 +55,9 @@ def valid_length_mask(valid_lengths, length):
 
     Raises:
         ValueError: If `valid_lengths` has another rank.
+
+    Example:
+        >>> valid_length_mask(np.array([1, 2]), 2)  # [[[True, False]], [[True, True]]]
     """
     valid_lengths = ops.convert_to_tensor(valid_lengths, dtype="int32")
     if len(valid_lengths.shape) not in (1, 2):

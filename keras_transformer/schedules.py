@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import keras
 from keras import ops
 
@@ -15,6 +17,9 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
     update is step 1 (Keras counts it 0), so no update has a rate of zero. Its peak is
     scale * (d_model * warmup_steps)^-0.5, at step `warmup_steps`.
 
+    Keras' own `gradient_accumulation_steps` counts every batch as a step; the warm-up
+    is then shorter by that factor.
+
     Args:
         d_model: Width of the model.
         warmup_steps: Length of the warm-up (updates).
@@ -24,7 +29,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
     Returns:
         The learning rate of the next update, a float32 scalar.
     Raises:
-        ValueError: If an argument is not positive.
+        ValueError: If an argument is not a positive number.
 
     Example:
         >>> TransformerSchedule(d_model=512, warmup_steps=4000)(3999)  # 6.99e-4
@@ -37,8 +42,10 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
             ("warmup_steps", warmup_steps),
             ("scale", scale),
         ):
-            if not value > 0:
-                raise ValueError(f"`{name}` must be positive. Received: {name}={value}")
+            if not isinstance(value, (int, float)) or not 0 < value < math.inf:
+                raise ValueError(
+                    f"`{name}` must be a positive number. Received: {name}={value!r}"
+                )
         self.d_model = d_model
         self.warmup_steps = warmup_steps
         self.scale = scale

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +13,8 @@ from keras import ops
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding import SpecialIds, beam_search
-from keras_transformer.export.saved_model import write_saved_model
+from keras_transformer.export.saved_model import check_texts, write_saved_model
+from keras_transformer.files import replacing
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.tokenizer import TokenizerPair
 
@@ -114,12 +114,10 @@ class Translator:
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self.tokenizers.save(directory / "tokenizer")
-        temporary = directory / ".partial.json"
-        temporary.write_text(self.config.to_json(), encoding="utf-8")
-        os.replace(temporary, directory / "decoding.json")
-        temporary = directory / ".partial.keras"
-        self.model.save(temporary)
-        os.replace(temporary, directory / "model.keras")
+        with replacing(directory / "decoding.json") as temporary:
+            temporary.write_text(self.config.to_json(), encoding="utf-8")
+        with replacing(directory / "model.keras") as temporary:
+            self.model.save(temporary)
 
     def __call__(self, texts: Sequence[str], batch_size: int = 32) -> list[str]:
         """Translates texts.
@@ -154,7 +152,12 @@ class Translator:
             TypeError: If `texts` is not a sequence of strings.
             ValueError: If `n_best` or `batch_size` is out of range.
         """
-        self._check_texts(texts, n_best, batch_size)
+        check_texts(texts, batch_size)
+        if not 1 <= n_best <= self.config.beam_size:
+            raise ValueError(
+                "`n_best` must be from 1 to `beam_size`. Received: "
+                f"n_best={n_best}, beam_size={self.config.beam_size}"
+            )
         results = [None] * len(texts)
         # Sentences of similar length together: little padding, few wasted steps.
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
@@ -171,24 +174,6 @@ class Translator:
                     if np.isfinite(score)
                 ] or [Translation("", float("-inf"))]
         return results
-
-    def _check_texts(self, texts, n_best, batch_size):
-        if isinstance(texts, (str, bytes)) or not all(
-            isinstance(text, str) for text in texts
-        ):
-            raise TypeError(
-                "`texts` must be a sequence of strings, such as ['A sentence.']. "
-                f"Received: {texts!r:.100}"
-            )
-        if not 1 <= n_best <= self.config.beam_size:
-            raise ValueError(
-                "`n_best` must be from 1 to `beam_size`. Received: "
-                f"n_best={n_best}, beam_size={self.config.beam_size}"
-            )
-        if batch_size < 1:
-            raise ValueError(
-                f"`batch_size` must be at least 1. Received: batch_size={batch_size}"
-            )
 
     def _translate_batch(self, texts, n_best):
         if keras.backend.backend() != "tensorflow":

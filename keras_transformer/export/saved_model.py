@@ -77,13 +77,33 @@ class ExportedTranslator:
 
         Returns:
             One translation for each text, in order.
+
+        Raises:
+            TypeError: If `texts` is not a sequence of strings.
+            ValueError: If `batch_size` is less than 1.
         """
+        check_texts(texts, batch_size)
         translations = []
         for start in range(0, len(texts), batch_size):
             batch = tf.constant(list(texts[start : start + batch_size]), tf.string)
             outputs = self._signature(text=batch)["translation"].numpy()
             translations += [text.decode("utf-8") for text in outputs]
         return translations
+
+
+def check_texts(texts: Sequence[str], batch_size: int):
+    """Raises an error unless `texts` are strings and `batch_size` is positive."""
+    if isinstance(texts, (str, bytes)) or not all(
+        isinstance(text, str) for text in texts
+    ):
+        raise TypeError(
+            "`texts` must be a sequence of strings, such as ['A sentence.']. "
+            f"Received: {texts!r:.100}"
+        )
+    if batch_size < 1:
+        raise ValueError(
+            f"`batch_size` must be at least 1. Received: batch_size={batch_size}"
+        )
 
 
 def latest_version(path: str | Path) -> Path:

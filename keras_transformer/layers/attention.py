@@ -26,11 +26,18 @@ def masked_softmax(scores, mask=None):
     if dtype in ("float16", "bfloat16"):
         scores = ops.cast(scores, "float32")
     if mask is None:
-        return ops.cast(ops.softmax(scores, axis=-1), dtype)
+        return ops.cast(_softmax(scores), dtype)
     lowest = np.finfo(keras.backend.standardize_dtype(scores.dtype)).min
-    weights = ops.softmax(ops.where(mask, scores, lowest), axis=-1)
+    weights = _softmax(ops.where(mask, scores, lowest))
     # Where nothing is allowed the softmax is uniform over masked positions: zero it.
     return ops.cast(ops.where(mask, weights, 0.0), dtype)
+
+
+def _softmax(scores):
+    if scores.shape[-1] == 1:
+        # Keras takes a softmax of one position for a mistake and warns.
+        return ops.exp(scores - scores)
+    return ops.softmax(scores, axis=-1)
 
 
 def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):

@@ -76,15 +76,15 @@ class PositionalEmbedding(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_size("vocabulary_size", vocabulary_size)
-        check_size("d_model", d_model)
-        check_size("max_length", max_length, optional=positions == "sinusoidal")
-        check_rate("dropout_rate", dropout_rate)
         if positions not in ("sinusoidal", "learned"):
             raise ValueError(
                 "`positions` must be 'sinusoidal' or 'learned'. Received: "
                 f"positions={positions!r}"
             )
+        check_size("vocabulary_size", vocabulary_size)
+        check_size("d_model", d_model)
+        check_size("max_length", max_length, optional=positions == "sinusoidal")
+        check_rate("dropout_rate", dropout_rate)
         self.vocabulary_size = vocabulary_size
         self.d_model = d_model
         self.dropout_rate = dropout_rate

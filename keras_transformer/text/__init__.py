@@ -1,6 +1,7 @@
 """Text in, batches of ids out, and ids back to text. Needs TensorFlow."""
 
 from keras_transformer.text.corpus import Corpus, learn_tokenizers
+from keras_transformer.text.lines import read_lines
 from keras_transformer.text.parallel_text import (
     AlignedFiles,
     BadLines,
@@ -24,4 +25,5 @@ __all__ = [
     "TsvFile",
     "learn_tokenizers",
     "open_pairs",
+    "read_lines",
 ]

@@ -197,8 +197,9 @@ class TfdsPairs(ParallelText):
 
     Args:
         name: Name of the dataset, as "ted_hrlr_translate/pt_to_en".
-        source_key: Feature that holds the source sentence, as "pt".
-        target_key: Feature that holds the target sentence, as "en".
+        source_key: Feature that holds the source sentence, as "pt"; default the first
+            of the dataset's supervised keys.
+        target_key: Feature that holds the target sentence, as "en"; default the second.
         split: Split of the dataset.
 
     Raises:
@@ -207,11 +208,18 @@ class TfdsPairs(ParallelText):
     """
 
     def __init__(
-        self, name: str, source_key: str, target_key: str, split: str = "train"
+        self,
+        name: str,
+        source_key: str | None = None,
+        target_key: str | None = None,
+        split: str = "train",
     ):
+        info = _tfds().builder(name).info
+        defaults = info.supervised_keys or (None, None)
+        source_key = defaults[0] if source_key is None else source_key
+        target_key = defaults[1] if target_key is None else target_key
         self.name, self.split = name, split
         self.source_key, self.target_key = source_key, target_key
-        info = _tfds().builder(name).info
         for kind, value, known in (
             ("split", split, info.splits),
             ("source_key", source_key, info.features),
@@ -250,6 +258,10 @@ def open_pairs(
 
     Returns:
         A `ParallelText`: it can be read again and again.
+
+    Raises:
+        OSError: If a file is missing or is no file.
+        ValueError: If TFDS options come with files, or the TFDS corpus lacks them.
 
     Example:
         >>> open_pairs("train.en-de.tsv.gz").count()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +17,7 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.config import TokenizerConfig
+from keras_transformer.files import replacing
 
 PAD_ID, START_ID, END_ID, UNKNOWN_ID = 0, 1, 2, 3
 
@@ -144,6 +144,9 @@ class TokenizerPair:
         source: Tokenizer of the source.
         target: Tokenizer of the target; the same object if the vocabulary is joint.
         config: Options that the vocabularies were learned with.
+
+    Raises:
+        ValueError: If the tokenizers are not as joint as `config` says.
 
     Example:
         >>> tokenizers = TokenizerPair.learn(english, german, TokenizerConfig())
@@ -293,7 +296,5 @@ def _processor(model, origin):
 
 
 def _write(path, content):
-    """Writes a file whole or not at all: under a temporary name, then renamed."""
-    temporary = path.with_name(path.name + ".partial")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)

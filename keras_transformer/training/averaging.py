@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import keras
 import numpy as np
+
+from keras_transformer.files import replacing
 
 
 class KeepCheckpoints(keras.callbacks.Callback):
@@ -27,15 +28,18 @@ class KeepCheckpoints(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self.directory.mkdir(parents=True, exist_ok=True)
-        temporary = self.directory / ".partial.weights.h5"
-        self.model.save_weights(temporary)
-        os.replace(temporary, self.directory / f"epoch-{epoch + 1:04d}.weights.h5")
+        path = self.directory / f"epoch-{epoch + 1:04d}.weights.h5"
+        with replacing(path) as temporary:
+            self.model.save_weights(temporary)
         for path in self.paths()[: -self.count]:
             path.unlink()
 
     def paths(self) -> list[Path]:
         """Returns the checkpoints, oldest first."""
-        return sorted(self.directory.glob("epoch-*.weights.h5"))
+        return sorted(
+            self.directory.glob("epoch-*.weights.h5"),
+            key=lambda path: int(path.name.split(".")[0].removeprefix("epoch-")),
+        )
 
 
 def load_average(model: keras.Model, paths: Sequence[Path]):

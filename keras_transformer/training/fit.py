@@ -8,6 +8,7 @@ import keras
 from rich.console import Console
 
 from keras_transformer.config import RunConfig, TrainingConfig
+from keras_transformer.files import replacing
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, Perplexity
 from keras_transformer.models.transformer import Transformer
@@ -62,7 +63,8 @@ def train(
         >>> train(pairs, "runs/en-de", RunConfig())(["Two men are talking."])
         ['Zwei Männer unterhalten sich.']
     """
-    directory = _new_directory(Path(directory))
+    directory = Path(directory)
+    check_new_directory(directory)
     config = RunConfig() if config is None else config
     console = Console() if console is None else console
     keras.utils.set_random_seed(config.training.seed)
@@ -75,15 +77,18 @@ def train(
             target_vocabulary_size=tokenizers.target.vocabulary_size,
         )
     )
-    (directory / "config.json").write_text(config.to_json(), encoding="utf-8")
+    # All that can be wrong with options and data shows here, before anything is kept.
+    model = compiled_model(config)
+    corpora = _corpora(text, validation, tokenizers, config)
+    directory.mkdir(parents=True, exist_ok=True)
+    with replacing(directory / "config.json") as temporary:
+        temporary.write_text(config.to_json(), encoding="utf-8")
     tokenizers.save(directory / "tokenizer")
 
-    model = compiled_model(config)
     console.print(f"training {model.count_params():,} parameters")
     checkpoints = KeepCheckpoints(
         directory / "checkpoints", config.training.average_checkpoints
     )
-    corpora = _corpora(text, validation, tokenizers, config)
     _fit(model, corpora, checkpoints, directory, config, console)
     load_average(model, checkpoints.paths())
     translator = Translator(model, tokenizers, config.decoding)
@@ -134,14 +139,20 @@ def make_optimizer(options: TrainingConfig, d_model: int) -> keras.optimizers.Op
     return makers[options.optimizer]()
 
 
-def _new_directory(directory):
+def check_new_directory(directory: Path):
+    """Checks that a run can be kept in a directory.
+
+    Args:
+        directory: Directory of the run.
+
+    Raises:
+        FileExistsError: Unless it is empty or does not exist.
+    """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileExistsError(
             f"{directory} holds something already; a run needs a new or empty "
             "directory. Choose another or remove it."
         )
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
 
 
 def _corpora(text, validation, tokenizers: TokenizerPair, config: RunConfig):
@@ -175,11 +186,17 @@ def _fit(model, corpora, checkpoints, directory, config, console):
                 f"batches, {corpus.bad_lines}",
                 highlight=False,
             )
-    model.fit(
-        training.dataset(),
-        validation_data=validation and validation.dataset(shuffle=False),
-        epochs=options.epochs,
-        callbacks=callbacks,
-        shuffle=False,  # The corpus shuffles.
-        verbose=0,
-    )
+    try:
+        model.fit(
+            training.dataset(),
+            validation_data=validation and validation.dataset(shuffle=False),
+            epochs=options.epochs,
+            callbacks=callbacks,
+            shuffle=False,  # The corpus shuffles.
+            verbose=0,
+        )
+    except BaseException:
+        # Keras leaves callbacks open after an error: a bar that runs, an unwritten log.
+        for callback in callbacks:
+            callback.on_train_end()
+        raise

@@ -24,60 +24,15 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import keras
 from keras import ops
 
-# Log-probability of what cannot be, and of a place that no hypothesis has taken.
-IMPOSSIBLE = -math.inf
-
-
-class SpecialIds(NamedTuple):
-    """Ids that steer a search; `pad_id` and `start_id` are never produced."""
-
-    pad_id: int = 0
-    start_id: int = 1
-    end_id: int = 2
-
-
-class DecodingResult(NamedTuple):
-    """Hypotheses of each sentence, best first.
-
-    A place that no hypothesis fills (every continuation was impossible, or the logits
-    were NaN) has only `pad_id`, length 0 and scores of minus infinity.
-    """
-
-    ids: Any  # (B, N, L) int32, `end_id` included where produced, then `pad_id`
-    lengths: Any  # (B, N) int32, tokens, the end token counted
-    scores: Any  # (B, N) float32, log_probabilities / length_penalty(lengths)
-    log_probabilities: Any  # (B, N) float32, nats
-
-
-def length_penalty(length, alpha):
-    """Returns the divisor that makes log-probabilities of different lengths comparable.
-
-    `((5 + length) / 6) ** alpha`: Wu et al., 2016, equation 14,
-    https://arxiv.org/abs/1609.08144, the penalty of "Attention Is All You Need"
-    (section 6.1, alpha = 0.6). Other systems divide by other functions of the length,
-    so an alpha cannot be carried over as it is:
-
-    | system                       | divisor                                   |
-    |------------------------------|-------------------------------------------|
-    | here, Tensor2Tensor          | `((5 + length) / (5 + 1)) ** alpha`       |
-    | fairseq, Marian, CTranslate2 | `length ** alpha`                         |
-    | Sockeye                      | `((beta + length) / (beta + 1)) ** alpha` |
-
-    Args:
-        length: Tokens of the hypothesis, end token counted; a number or any tensor.
-        alpha: 0 gives 1 (no normalisation); larger values favour longer outputs.
-
-    Returns:
-        A float32 tensor of the shape of `length`.
-
-    Example:
-        >>> float(length_penalty(7, 1.0))
-        2.0
-    """
-    return ((5.0 + ops.cast(length, "float32")) / 6.0) ** alpha
+from keras_transformer.decoding.result import (
+    IMPOSSIBLE,
+    DecodingResult,
+    SpecialIds,
+    length_penalty,
+)
+from keras_transformer.decoding.rows import reorder_rows, repeat_rows, select, write
 
 
 def greedy_search(
@@ -85,7 +40,21 @@ def greedy_search(
 ) -> DecodingResult:
     """Takes the most probable token at every step: `beam_search` with a beam of 1.
 
-    The state's rows are never copied. `alpha` enters the scores alone.
+    The state's rows are never copied.
+
+    Args:
+        step: As in `beam_search`, with one row a sentence.
+        state: As in `beam_search`.
+        max_lengths: As in `beam_search`.
+        limit: As in `beam_search`.
+        special_ids: Ids of padding, start and end.
+        alpha: Exponent of `length_penalty`, which enters the scores alone.
+
+    Returns:
+        A `DecodingResult` with N = 1.
+
+    Raises:
+        ValueError: If an argument or the shape of the logits is out of range.
 
     Example:
         >>> def step(ids, state):
@@ -156,11 +125,17 @@ def beam_search(
 
     Raises:
         ValueError: If an argument or the shape of the logits is out of range.
+
+    Example:
+        >>> ids = SpecialIds(pad_id=0, start_id=1, end_id=5)
+        >>> result = beam_search(
+        ...     step, (), max_lengths=[6], limit=6, special_ids=ids, n_best=2
+        ... )
+        >>> result.ids.shape  # (1, 2, 6)
     """
     _check_arguments(max_lengths, limit, beam_size, n_best, alpha)
     max_lengths = ops.minimum(ops.cast(max_lengths, "int32"), ops.cast(limit, "int32"))
-    columns = ops.arange(limit, dtype="int32")
-    rules = _Rules(max_lengths, columns, special_ids, alpha)
+    rules = _Rules(max_lengths, limit, special_ids, alpha)
 
     def unfinished(*fields):
         beam = _Beam(*fields)
@@ -172,7 +147,7 @@ def beam_search(
         logits, state = step(ops.reshape(beam.last_ids, (-1,)), beam.state)
         candidates = _candidates(beam, logits, special_ids)
         beam, parents = _advance(beam, candidates, rules)
-        return tuple(beam._replace(state=_reorder(state, parents)))
+        return tuple(beam._replace(state=reorder_rows(state, parents)))
 
     beam = _start(state, beam_size, n_best, rules)
     beam = _Beam(*ops.while_loop(unfinished, advance, tuple(beam)))
@@ -183,7 +158,7 @@ class _Rules(NamedTuple):
     """What stays the same during a search."""
 
     max_lengths: Any  # (B,) int32
-    columns: Any  # (L,) int32: 0, 1, ..., L - 1
+    limit: Any  # L, an integer or a scalar tensor
     special_ids: SpecialIds
     alpha: float
 
@@ -210,7 +185,7 @@ class _Candidates(NamedTuple):
 
 
 def _start(state, beam_size, n_best, rules):
-    batch, limit = ops.shape(rules.max_lengths)[0], ops.shape(rules.columns)[0]
+    batch, limit = ops.shape(rules.max_lengths)[0], rules.limit
     pad_id, start_id, _ = rules.special_ids
     # One hypothesis at first: K equal ones would stay equal.
     first = ops.where(ops.arange(beam_size) == 0, 0.0, IMPOSSIBLE)
@@ -222,7 +197,7 @@ def _start(state, beam_size, n_best, rules):
         finished_ids=ops.full((batch, n_best, limit), pad_id, "int32"),
         finished_lengths=ops.zeros((batch, n_best), "int32"),
         finished_log_probabilities=ops.full((batch, n_best), IMPOSSIBLE, "float32"),
-        state=_repeat(state, beam_size),
+        state=repeat_rows(state, beam_size),
     )
 
 
@@ -276,7 +251,7 @@ def _grow(beam, candidates, ends, rules):
     totals, order = ops.top_k(totals, beam.last_ids.shape[1])
     parents = ops.take_along_axis(candidates.parents, order, axis=1)
     last_ids = ops.take_along_axis(candidates.ids, order, axis=1)
-    ids = _write(_select(beam.ids, parents), last_ids, beam.position, rules)
+    ids = write(select(beam.ids, parents), last_ids, beam.position)
     return parents, dict(last_ids=last_ids, ids=ids, log_probabilities=totals)
 
 
@@ -293,12 +268,12 @@ def _finish(beam, candidates, ends, rules):
     sources = older + ops.arange(n_best, dtype="int32")
     sources = ops.concatenate([sources, candidates.parents + n_best], axis=1)
     sources = ops.take_along_axis(sources, order, axis=1)
-    ids = _select(ops.concatenate([beam.finished_ids, beam.ids], axis=1), sources)
+    ids = select(ops.concatenate([beam.finished_ids, beam.ids], axis=1), sources)
     # What finished before gets one more padding id.
     last_ids = ops.concatenate([older + rules.special_ids.pad_id, candidates.ids], 1)
     last_ids = ops.take_along_axis(last_ids, order, axis=1)
     return dict(
-        finished_ids=_write(ids, last_ids, beam.position, rules),
+        finished_ids=write(ids, last_ids, beam.position),
         finished_lengths=ops.take_along_axis(lengths, order, axis=1),
         finished_log_probabilities=ops.take_along_axis(totals, order, axis=1),
     )
@@ -328,47 +303,6 @@ def _result(beam, rules):
 
 def _scores(log_probabilities, lengths, alpha):
     return log_probabilities / length_penalty(lengths, alpha)
-
-
-def _write(ids, last_ids, position, rules):
-    """Returns `ids` (..., L) with `last_ids` (...) in column `position`."""
-    return ops.where(rules.columns == position, ops.expand_dims(last_ids, -1), ids)
-
-
-def _select(x, indices):
-    """Returns (B, J, L): of `x` (B, M, L), the entries at `indices` (B, J)."""
-    batch, width, length = ops.shape(x)
-    rows = _rows(indices, width)
-    selected = ops.take(ops.reshape(x, (batch * width, length)), rows, axis=0)
-    return ops.reshape(selected, (batch, indices.shape[1], length))
-
-
-def _rows(indices, width):
-    """Returns the flat positions (B * J,) of `indices` (B, J) in (B, width)."""
-    starts = ops.arange(ops.shape(indices)[0], dtype="int32") * width
-    return ops.reshape(ops.expand_dims(starts, 1) + indices, (-1,))
-
-
-def _repeat(state, beam_size):
-    def repeat(leaf):
-        leaf = ops.convert_to_tensor(leaf)
-        one_row_each = beam_size == 1 or len(leaf.shape) == 0
-        return leaf if one_row_each else ops.repeat(leaf, beam_size, axis=0)
-
-    return keras.tree.map_structure(repeat, state)
-
-
-def _reorder(state, parents):
-    """Returns `state` with the rows of the hypotheses' parents (B, K)."""
-    beam_size = parents.shape[1]
-    if beam_size == 1:
-        return state
-    rows = _rows(parents, beam_size)
-
-    def reorder(leaf):
-        return ops.take(leaf, rows, axis=0) if len(leaf.shape) else leaf
-
-    return keras.tree.map_structure(reorder, state)
 
 
 def _check_arguments(max_lengths, limit, beam_size, n_best, alpha):

@@ -1,0 +1,60 @@
+"""What every search needs and returns: special ids, hypotheses, their scores."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from keras import ops
+
+# Log-probability of what cannot be, and of a place that no hypothesis has taken.
+IMPOSSIBLE = -math.inf
+
+
+class SpecialIds(NamedTuple):
+    """Ids that steer a search; `pad_id` and `start_id` are never produced."""
+
+    pad_id: int = 0
+    start_id: int = 1
+    end_id: int = 2
+
+
+class DecodingResult(NamedTuple):
+    """Hypotheses of each sentence, best first.
+
+    A place that no hypothesis fills (every continuation was impossible, or the logits
+    were NaN) has only `pad_id`, length 0 and scores of minus infinity.
+    """
+
+    ids: Any  # (B, N, L) int32, `end_id` included where produced, then `pad_id`
+    lengths: Any  # (B, N) int32, tokens, the end token counted
+    scores: Any  # (B, N) float32, log_probabilities / length_penalty(lengths)
+    log_probabilities: Any  # (B, N) float32, nats
+
+
+def length_penalty(length, alpha):
+    """Returns the divisor that makes log-probabilities of different lengths comparable.
+
+    `((5 + length) / 6) ** alpha`: Wu et al., 2016, equation 14,
+    https://arxiv.org/abs/1609.08144, the penalty of "Attention Is All You Need"
+    (section 6.1, alpha = 0.6). Other systems divide by other functions of the length,
+    so an alpha cannot be carried over as it is:
+
+    | system                       | divisor                                   |
+    |------------------------------|-------------------------------------------|
+    | here, Tensor2Tensor          | `((5 + length) / (5 + 1)) ** alpha`       |
+    | fairseq, Marian, CTranslate2 | `length ** alpha`                         |
+    | Sockeye                      | `((beta + length) / (beta + 1)) ** alpha` |
+
+    Args:
+        length: Tokens of the hypothesis, end token counted; a number or any tensor.
+        alpha: 0 gives 1 (no normalisation); larger values favour longer outputs.
+
+    Returns:
+        A float32 tensor of the shape of `length`.
+
+    Example:
+        >>> float(length_penalty(7, 1.0))
+        2.0
+    """
+    return ((5.0 + ops.cast(length, "float32")) / 6.0) ** alpha

@@ -1,0 +1,147 @@
+"""Frozen dataclasses of options that check themselves and go to JSON and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import operator
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+
+def option(default, help, *, choices=None, **bounds):
+    """Returns a dataclass field that documents and bounds one option.
+
+    Args:
+        default: Value when none is given.
+        help: One line for the command line's help, with the unit.
+        choices: Allowed values, or `None` for any.
+        **bounds: Limits of a number: `minimum`, `maximum`, `above` or `below`.
+
+    Returns:
+        A `dataclasses.field`.
+    """
+    rules = {"help": help, "choices": choices, "bounds": bounds}
+    return dataclasses.field(default=default, metadata=rules)
+
+
+_BOUNDS = {
+    "minimum": (operator.ge, "at least"),
+    "maximum": (operator.le, "at most"),
+    "above": (operator.gt, "above"),
+    "below": (operator.lt, "below"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Base of the options: validation, JSON round trip, `replace`.
+
+    Raises:
+        TypeError: If a value has the wrong type.
+        ValueError: If a value is out of its range, or a key is not known.
+    """
+
+    def __post_init__(self):
+        hints = typing.get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            _check_type(field.name, value, hints[field.name])
+            _check_rules(field.name, value, field.metadata)
+
+    def replace(self, **changes):
+        """Returns a copy with `changes` made, checked like a new one."""
+        reject_unknown(type(self), changes)
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the options as plain Python values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]):
+        """Builds the options from `to_dict`'s result; missing keys keep defaults."""
+        if not isinstance(values, dict):
+            raise TypeError(
+                f"`{cls.__name__}` is read from an object of names and values. "
+                f"Received: {values!r}"
+            )
+        reject_unknown(cls, values)
+        hints = typing.get_type_hints(cls)
+        built = {}
+        for name, value in values.items():
+            kind = hints[name]
+            if isinstance(kind, type) and issubclass(kind, Config):
+                value = value if isinstance(value, kind) else kind.from_dict(value)
+            built[name] = value
+        return cls(**built)
+
+    def to_json(self) -> str:
+        """Returns the options as indented JSON."""
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, origin: str = "config"):
+        """Builds the options from JSON text; `origin` names it in errors."""
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{origin}:{error.lineno}: not valid JSON: {error.msg}"
+            ) from error
+        try:
+            return cls.from_dict(values)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{origin}: {error}") from error
+
+    @classmethod
+    def load(cls, path: str | Path):
+        """Reads the options from a JSON file."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: not valid UTF-8") from error
+        return cls.from_json(text, str(path))
+
+
+def reject_unknown(cls, values):
+    """Raises `ValueError` if `values` has a key that is no option of `cls`."""
+    known = [field.name for field in dataclasses.fields(cls)]
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        raise ValueError(
+            f"`{cls.__name__}` has no option {', '.join(map(repr, unknown))}. "
+            f"Known options: {', '.join(known)}"
+        )
+
+
+def _check_type(name, value, hint):
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    # A bool is an int in Python, and an int is a fine float: neither by accident.
+    accepted = kinds + ((int,) if float in kinds else ())
+    if not isinstance(value, accepted) or (
+        isinstance(value, bool) and bool not in kinds
+    ):
+        names = " or ".join("None" if k is type(None) else k.__name__ for k in kinds)
+        raise TypeError(f"`{name}` must be {names}. Received: {name}={value!r}")
+
+
+def _check_rules(name, value, rules):
+    if value is None or not rules:
+        return
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"`{name}` must be finite. Received: {name}={value!r}")
+    if rules["choices"] is not None and value not in rules["choices"]:
+        allowed = ", ".join(map(repr, rules["choices"]))
+        raise ValueError(
+            f"`{name}` must be one of {allowed}. Received: {name}={value!r}"
+        )
+    for name_of_bound, bound in rules["bounds"].items():
+        holds, words = _BOUNDS[name_of_bound]
+        if not holds(value, bound):
+            raise ValueError(
+                f"`{name}` must be {words} {bound}. Received: {name}={value!r}"
+            )

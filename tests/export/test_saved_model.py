@@ -1,0 +1,213 @@
+"""The SavedModel against the live translator, and what it is made of."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_transformer import ExportedTranslator
+from keras_transformer.export import latest_version, write_saved_model
+from tests import tiny_run
+
+TEXTS = ["the good bear runs.", "", "a dog", "the old man </s> sings. 🐈", "  "]
+
+# A stranger's process: TensorFlow and the compiled SentencePiece operations alone, as
+# in TensorFlow Serving; the Python side of tensorflow-text would import Keras.
+STRANGER = """
+import importlib.util, json, sys
+text = importlib.util.find_spec("tensorflow_text").submodule_search_locations[0]
+blocked = ("keras", "keras_hub", "keras_transformer", "sentencepiece")
+sys.modules.update(dict.fromkeys((*blocked, "tensorflow_text")))
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.framework import op_def_registry
+
+definition = saved_model_pb2.SavedModel()
+with open(sys.argv[1] + "/saved_model.pb", "rb") as file:
+    definition.ParseFromString(file.read())
+graph = definition.meta_graphs[0].graph_def
+functions = {function.signature.name for function in graph.library.function}
+nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+operations = sorted({node.op for node in nodes} - functions)
+foreign = [op for op in operations if op_def_registry.get(op) is None]
+
+tf.load_op_library(text + "/python/ops/_sentencepiece_tokenizer.so")
+serve = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+
+def call(texts):
+    result = serve(text=tf.constant(texts, tf.string))
+    assert sorted(result) == ["score", "translation"]
+    return {
+        "translation": [text.decode() for text in result["translation"].numpy()],
+        "score": result["score"].numpy().tolist(),
+    }
+
+texts = json.loads(sys.argv[2])
+json.dump(
+    {
+        "together": call(texts), "alone": [call([text]) for text in texts],
+        "empty": call([]), "operations": operations, "foreign": foreign,
+        "imported": [name for name in blocked if sys.modules.get(name)],
+    },
+    sys.stdout,
+)
+"""
+
+# TensorFlow has them, a server must not need them.
+FORBIDDEN = ("PyFunc", "EagerPyFunc", "Xla", "ReadFile", "WriteFile", "Print")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return tiny_run.saved_model(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def stranger(path):
+    """What a process without Keras and this package gets from the SavedModel."""
+    arguments = [sys.executable, "-c", STRANGER, path, json.dumps(TEXTS)]
+    done = subprocess.run(arguments, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def live():
+    return [best[0] for best in tiny_run.translator().translate(TEXTS)]
+
+
+@pytest.fixture(scope="module")
+def definition(path):
+    message = saved_model_pb2.SavedModel()
+    message.ParseFromString((path / "saved_model.pb").read_bytes())
+    return message
+
+
+def test_it_loads_without_keras_and_this_package(stranger):
+    assert stranger["imported"] == []
+
+
+def test_a_batch_gives_strings_and_scores_of_the_live_translator(stranger, live):
+    assert stranger["together"]["translation"] == [t.text for t in live]
+    np.testing.assert_allclose(
+        stranger["together"]["score"], [t.score for t in live], rtol=1e-5
+    )
+    assert len({t.text for t in live}) >= 3
+
+
+def test_single_sentences_give_strings_and_scores_of_the_live_translator(
+    stranger, live
+):
+    for alone, expected in zip(stranger["alone"], live, strict=True):
+        assert alone["translation"] == [expected.text]
+        np.testing.assert_allclose(alone["score"], [expected.score], rtol=1e-4)
+
+
+def test_an_empty_batch_gives_an_empty_batch(stranger):
+    assert stranger["empty"] == {"translation": [], "score": []}
+
+
+def test_the_signature_takes_text_and_returns_translation_and_score(definition):
+    signature = definition.meta_graphs[0].signature_def["serving_default"]
+    described = {
+        name: (info.dtype, [size.size for size in info.tensor_shape.dim])
+        for side in (signature.inputs, signature.outputs)
+        for name, info in side.items()
+    }
+    text, number = tf.string.as_datatype_enum, tf.float32.as_datatype_enum
+    assert described == {
+        "text": (text, [-1]), "translation": (text, [-1]), "score": (number, [-1])
+    }  # fmt: skip
+
+
+def test_every_operation_is_of_tensorflow_or_sentencepiece(stranger):
+    # Asked of a process that had imported TensorFlow alone.
+    assert stranger["foreign"] == [
+        "SentencepieceDetokenizeOp", "SentencepieceOp", "SentencepieceTokenizeOp"
+    ]  # fmt: skip
+
+
+def test_no_operation_needs_python_a_compiler_or_the_outside(stranger):
+    assert "MatMul" in stranger["operations"]
+    found = [op for op in stranger["operations"] if op.startswith(FORBIDDEN)]
+    assert not found
+
+
+def test_no_path_of_the_machine_that_exported_is_inside(path, definition):
+    here = str(Path(__file__).resolve().parents[2]).encode()
+    inside = [here, str(path.parent).encode(), sys.prefix.encode()]
+    for file in path.rglob("*"):
+        content = file.read_bytes() if file.is_file() else b""
+        assert not [place for place in inside if place in content], file
+    assert not list((path / "assets").iterdir())
+
+
+def test_the_exported_translator_is_called_like_the_live_one(path, live):
+    exported = ExportedTranslator(path.parent)
+    assert exported.path == path
+    assert exported(TEXTS, batch_size=2) == [translation.text for translation in live]
+    assert exported([]) == []
+
+
+@pytest.mark.parametrize("texts", ["a dog", [None], [1], [b"a dog"]])
+def test_the_exported_translator_refuses_what_the_live_one_refuses(path, texts):
+    with pytest.raises(TypeError, match="`texts` must be a sequence of strings"):
+        ExportedTranslator(path)(texts)
+
+
+def test_a_failing_export_leaves_nothing(tmp_path, monkeypatch):
+    def half(module, directory, **_):
+        Path(directory).mkdir()
+        (Path(directory) / "saved_model.pb").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tf.saved_model, "save", half)
+    with pytest.raises(OSError, match="No space left"):
+        write_saved_model(tf.Module(), {}, tmp_path / "name" / "1")
+    assert not list((tmp_path / "name").iterdir())
+
+
+def test_a_server_sees_no_half_written_version(tmp_path, monkeypatch):
+    seen = []
+
+    def save(module, directory, **_):
+        Path(directory).mkdir()
+        seen.extend(path.name for path in (tmp_path / "name").iterdir())
+
+    monkeypatch.setattr(tf.saved_model, "save", save)
+    written = write_saved_model(tf.Module(), {}, tmp_path / "name" / "1")
+    assert written == tmp_path / "name" / "1"
+    assert len(seen) == 1
+    assert not seen[0].isdecimal()
+    assert [path.name for path in (tmp_path / "name").iterdir()] == ["1"]
+
+
+def test_an_existing_version_is_never_overwritten(path):
+    before = sorted((f, f.stat().st_mtime_ns) for f in path.rglob("*"))
+    with pytest.raises(FileExistsError, match="version is never overwritten"):
+        tiny_run.translator().export(path)
+    assert sorted((f, f.stat().st_mtime_ns) for f in path.rglob("*")) == before
+
+
+def test_the_latest_version_is_the_largest_whole_number(tmp_path):
+    for name in ("2", "10", "9", "11", ".12.partial", "thirteen"):
+        (tmp_path / name).mkdir()
+        if name != "11":  # An empty directory is no version.
+            (tmp_path / name / "saved_model.pb").touch()
+    assert latest_version(tmp_path) == tmp_path / "10"
+    assert latest_version(tmp_path / "9") == tmp_path / "9"
+
+
+@pytest.mark.parametrize("name", ["missing", "empty", "file"])
+def test_without_a_saved_model_the_error_names_the_path(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(FileNotFoundError, match=f"{name} holds no SavedModel"):
+        ExportedTranslator(tmp_path / name)

@@ -1,0 +1,360 @@
+"""The rules of the package's own source: who imports whom, sizes, docstrings.
+
+The source is read, not run, so an import inside a function counts like any other.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import keras
+import pytest
+
+import keras_transformer
+
+PACKAGE = "keras_transformer"
+ROOT = Path(keras_transformer.__file__).parent
+
+# What each part may import from the package besides itself, lowest level first: data
+# flows text -> ids -> batches -> model -> decoding -> text, and imports only go down.
+LEVELS = (
+    {"options": set(), "files": set()},
+    {"config": {"options"}},
+    {
+        "masks": set(),
+        "losses": set(),
+        "metrics": {"losses"},
+        "schedules": set(),
+        "decoding": set(),
+        "export": set(),
+        "text": {"config", "files"},
+    },
+    {"layers": {"masks"}},
+    {"models": {"layers", "masks", "config"}},
+    {"translator": {"models", "decoding", "text", "config", "export", "files"}},
+)
+MODEL_SIDE = {"layers", "models", "losses", "metrics", "schedules", "masks", "decoding"}
+BELOW = {part for level in LEVELS for part in level}
+ABOVE = {"training": BELOW, "evaluation": BELOW}
+EVERYTHING = BELOW | set(ABOVE) | {"quickstart", "cli"}
+MAY_IMPORT = {
+    **{part: allowed for level in LEVELS for part, allowed in level.items()},
+    **ABOVE,
+    "quickstart": EVERYTHING,
+    "cli": EVERYTHING,
+}
+MAY_IMPORT_TENSORFLOW = {
+    "text", "export", "translator", "training", "quickstart", "cli",
+}  # fmt: skip
+
+MOST_LINES_OF_A_FILE = 350
+MOST_LINES_OF_A_FUNCTION = 60
+
+
+@functools.cache
+def sources():
+    """The syntax tree of every module of the package, by its name."""
+    trees = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if parts[-1] == "__init__":
+            parts = parts[:-1]
+        trees[".".join((PACKAGE, *parts))] = ast.parse(path.read_text("utf-8"))
+    return trees
+
+
+def part_of(module):
+    """The file or folder below the package: "layers" of keras_transformer.layers.x."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def imports_of(module):
+    """Names of the modules that a module imports, anywhere in its source."""
+    imported = set()
+    for node in ast.walk(sources()[module]):
+        if isinstance(node, ast.Import):
+            imported.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}:{node.lineno}: a relative import"
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                imported.add(submodule if submodule in sources() else node.module)
+    return imported
+
+
+def imports_of_the_package(module):
+    return {
+        name
+        for name in imports_of(module)
+        if name == PACKAGE or name.startswith(PACKAGE + ".")
+    }
+
+
+def test_every_part_stands_in_the_table():
+    parts = {part_of(module) for module in sources()} - {""}
+    assert parts == set(MAY_IMPORT)
+
+
+def test_parts_import_only_what_the_table_allows():
+    offenders = []
+    for module in sources():
+        part = part_of(module)
+        for imported in imports_of_the_package(module) if part else ():
+            if part_of(imported) not in MAY_IMPORT[part] | {part}:
+                offenders.append(f"{module} imports {imported}")
+    assert not offenders, "\n".join(offenders)
+
+
+def test_table_only_goes_down():
+    """The rule of the table itself: a level sees the levels below, and leaves."""
+    below = set()
+    for level in LEVELS:
+        for part, allowed in level.items():
+            leaves = {name for name in level if not level[name]}
+            assert allowed - {part} <= below | leaves, part
+        below |= set(level)
+    assert not MAY_IMPORT["text"] & MODEL_SIDE
+    assert not any("text" in MAY_IMPORT[part] for part in MODEL_SIDE)
+
+
+def test_no_module_imports_itself_by_a_detour():
+    finished = set()
+
+    def visit(module, path):
+        assert module not in path, " -> ".join((*path, module))
+        if module not in finished:
+            for imported in imports_of_the_package(module):
+                visit(imported, (*path, module))
+            finished.add(module)
+
+    for module in sources():
+        visit(module, ())
+    assert finished == set(sources())
+
+
+def test_text_and_model_sides_never_import_each_other():
+    offenders = []
+    for module in sources():
+        imported = {part_of(name) for name in imports_of_the_package(module)}
+        part = part_of(module)
+        if part == "text" and imported & MODEL_SIDE:
+            offenders.append(module)
+        if part in MODEL_SIDE and "text" in imported:
+            offenders.append(module)
+    assert not offenders
+
+
+def test_tensorflow_is_imported_only_where_it_is_needed():
+    """Layers, models, losses and decoding run on the JAX and PyTorch backends."""
+    offenders = []
+    for module in sources():
+        roots = {name.split(".")[0] for name in imports_of(module)}
+        tensorflow = {root for root in roots if root.startswith(("tensorflow", "tf_"))}
+        if tensorflow and part_of(module) not in MAY_IMPORT_TENSORFLOW:
+            offenders.append(f"{module} imports {', '.join(tensorflow)}")
+    assert not offenders, "\n".join(offenders)
+
+
+def test_input_is_never_checked_with_assert():
+    """`python -O` removes assert statements."""
+    offenders = [
+        f"{module}:{node.lineno}"
+        for module, tree in sources().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert)
+    ]
+    assert not offenders
+
+
+def test_no_file_is_a_drawer_for_odds_and_ends():
+    names = {path.stem.strip("_") for path in ROOT.rglob("*")}
+    assert not names & {"util", "utils", "helper", "helpers", "common", "misc"}
+
+
+def test_files_are_short():
+    offenders = []
+    for path in sorted(ROOT.rglob("*.py")):
+        lines = len(path.read_text("utf-8").splitlines())
+        if lines > MOST_LINES_OF_A_FILE:
+            offenders.append(f"{path.relative_to(ROOT)}: {lines} lines")
+    assert not offenders, "\n".join(offenders)
+
+
+def lines_of(function):
+    """Lines of a function, its decorators and docstring left out."""
+    lines = function.end_lineno - function.lineno + 1
+    if ast.get_docstring(function) is not None:
+        docstring = function.body[0]
+        lines -= docstring.end_lineno - docstring.lineno + 1
+    return lines
+
+
+def test_functions_are_short():
+    offenders = [
+        f"{module}.{node.name}: {lines_of(node)} lines"
+        for module, tree in sources().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and lines_of(node) > MOST_LINES_OF_A_FUNCTION
+    ]
+    assert not offenders, "\n".join(offenders)
+
+
+def public_objects():
+    """Public classes and functions of the parts that the package offers names of."""
+    offered = [getattr(keras_transformer, name) for name in keras_transformer.__all__]
+    found = {}
+    for part in sorted({part_of(value.__module__) for value in offered}):
+        module_name = f"{PACKAGE}.{part}"
+        module = importlib.import_module(module_name)
+        for name in getattr(module, "__all__", vars(module)):
+            value = getattr(module, name)
+            made_here = getattr(value, "__module__", "").startswith(module_name)
+            is_code = inspect.isclass(value) or inspect.isfunction(value)
+            if is_code and made_here and not name.startswith("_"):
+                found[f"{module_name}.{name}"] = value
+    return found
+
+
+def body_of(function):
+    """The statements of a function, those of the functions inside it left out."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    nodes, pending = [], list(tree.body[0].body)
+    while pending:
+        node = pending.pop()
+        nodes.append(node)
+        if not isinstance(node, ast.FunctionDef | ast.Lambda):
+            pending.extend(ast.iter_child_nodes(node))
+    return nodes
+
+
+def takes_arguments(function):
+    return bool(set(inspect.signature(function).parameters) - {"self", "cls", "kwargs"})
+
+
+def gives_a_value(function):
+    return any(isinstance(n, ast.Return) and n.value for n in body_of(function))
+
+
+def raises(function):
+    """Whether it raises, itself or through a function named check_something."""
+    for node in body_of(function):
+        if isinstance(node, ast.Raise):
+            return True
+        if isinstance(node, ast.Call):
+            called = node.func
+            name = getattr(called, "id", getattr(called, "attr", ""))
+            if name.lstrip("_").startswith("check_"):
+                return True
+    return False
+
+
+def sections_of_function(function):
+    sections = {"Args:": takes_arguments(function), "Returns:": gives_a_value(function)}
+    sections["Raises:"] = raises(function)
+    return {name for name, needed in sections.items() if needed}
+
+
+def needed_sections(value):
+    """Headings that the docstring of a class or function must have."""
+    if inspect.isclass(value):
+        return sections_of_class(value)
+    return sections_of_function(value)
+
+
+def sections_of_class(cls):
+    is_record = issubclass(cls, tuple) or dataclasses.is_dataclass(cls)
+    if is_record or "__init__" not in vars(cls):
+        return set()  # Named fields say what they are where they stand.
+    sections = {"Args:": takes_arguments(cls.__init__), "Raises:": raises(cls.__init__)}
+    is_called = issubclass(cls, keras.layers.Layer | keras.losses.Loss)
+    if is_called and "call" in vars(cls):
+        sections |= {"Call arguments:": True, "Returns:": True}
+    return {name for name, needed in sections.items() if needed}
+
+
+@pytest.mark.parametrize("name", public_objects())
+def test_public_code_is_documented(name):
+    """In full for the package's own names; of others, at least what they raise.
+
+    The first line of the others may say what they take and return.
+    """
+    value = public_objects()[name]
+    # The class's own: a dataclass without one gets its signature instead.
+    docstring = value.__dict__["__doc__"] if inspect.isclass(value) else value.__doc__
+    assert docstring and not docstring.startswith(f"{value.__name__}("), "no docstring"
+    needed = needed_sections(value)
+    if value.__name__ not in keras_transformer.__all__:
+        needed &= {"Raises:", "Call arguments:"}
+    lacking = needed - {line.strip() for line in docstring.splitlines()}
+    assert not lacking, f"{name} lacks {', '.join(sorted(lacking))}"
+
+
+@pytest.mark.parametrize("name", keras_transformer.__all__)
+def test_public_name_resolves_and_shows_an_example(name):
+    value = getattr(keras_transformer, name)
+    assert value.__name__ == name
+    is_record = dataclasses.is_dataclass(value) or hasattr(value, "_fields")
+    assert is_record or "Example:" in value.__doc__
+
+
+def own_public_methods(cls):
+    """Public methods and properties that none of its bases has."""
+    for name, attribute in vars(cls).items():
+        is_code = isinstance(attribute, property | classmethod | staticmethod)
+        is_code = is_code or inspect.isfunction(attribute)
+        is_new = not any(hasattr(base, name) for base in cls.__bases__)
+        if is_code and is_new and not name.startswith("_"):
+            yield name, getattr(cls, name)
+
+
+def test_public_methods_are_documented():
+    offenders = [
+        f"{name}.{method_name}"
+        for name, value in public_objects().items()
+        if inspect.isclass(value)
+        for method_name, method in own_public_methods(value)
+        if not method.__doc__
+    ]
+    assert not offenders, "\n".join(offenders)
+
+
+def test_every_module_says_what_it_is():
+    offenders = [m for m, tree in sources().items() if not ast.get_docstring(tree)]
+    assert not offenders, "\n".join(offenders)
+
+
+def test_all_modules_import():
+    for module in pkgutil.walk_packages([str(ROOT)], prefix=PACKAGE + "."):
+        assert importlib.import_module(module.name).__name__ in sources()
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'keras_transformer' has no .* 'Nothing'"):
+        keras_transformer.Nothing  # noqa: B018
+
+
+def test_importing_the_package_imports_no_text_and_no_export():
+    """They need TensorFlow, which a JAX or PyTorch user does without."""
+    check = (
+        "import sys, keras_transformer\n"
+        "roots = {name.split('.')[0] for name in sys.modules}\n"
+        "parts = {name.split('.')[1] for name in sys.modules\n"
+        "         if name.startswith('keras_transformer.')}\n"
+        "assert {'layers', 'models', 'losses'} <= parts, parts\n"
+        "print(sorted(roots & {'tensorflow_text', 'sentencepiece', 'sacrebleu'}),\n"
+        "      sorted(parts & {'text', 'export', 'translator', 'training', 'cli'}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", check], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[] []"

@@ -1,0 +1,265 @@
+"""Bad input: what a stranger gets wrong, and the clear error for it."""
+
+from __future__ import annotations
+
+import gzip
+import re
+
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer import cli
+from keras_transformer.losses import MaskedCrossentropy
+from keras_transformer.schedules import TransformerSchedule
+from tests import tiny_run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Good and bad files."""
+    folder = tmp_path_factory.mktemp("bad")
+    good = tiny_run.write_pairs(folder / "good.tsv").read_bytes()
+    contents = {
+        "three.en": b"a\nb\nc\n",
+        "two.de": b"a\nb\n",
+        "empty.tsv": b"",
+        "latin1.tsv": b"dog\tHund\nb\xe4r\tbear\n",
+        "latin1.json": b'{"model": "\xe4"}',
+        "no_tab.tsv": b"dog\tHund\ndog Hund\n",
+        "no_target.tsv": b"dog\tHund\nbear\t \n",
+        "cut.tsv.gz": gzip.compress(good)[:-20],
+        "damaged.tsv.gz": b"\x1f\x8b" + b"\x07" * 50,
+        "no_json.json": b'{\n"model": oops}',
+        "unknown.json": b'{"training": {"epoch": 3}}',
+        "unknown_section.json": b'{"optimizer": {}}',
+        "text.json": b'{"training": {"epochs": "3"}}',
+        "list.json": b"[1, 2]",
+        "null.json": b'{"model": null}',
+        "full/notes.txt": b"mine",
+        "broken/model.keras": b"no model",
+        "broken/decoding.json": b"{}",
+        "broken/tokenizer/tokenizer.json": b"{}",
+        "stopped/config.json": b"{}",
+    }
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+# {f} is the folder above, {o} an empty one for output, {s} a SavedModel, {r} a run.
+GOOD = "train --train {f}/good.tsv --run {o}/run --vocabulary-size 300 "
+STRICT = "--run {o}/run --vocabulary-size 300 --bad-line-budget 0"
+COMMANDS = {
+    # Options.
+    GOOD + "--d-model 10 --num-heads 3": "`d_model` must be a multiple of `num_heads`",
+    GOOD + "--dropout-rate 1.0": "`dropout_rate` must be below 1.0",
+    GOOD + "--dropout-rate -0.1": "`dropout_rate` must be at least 0.0",
+    GOOD + "--dropout-rate nan": "`dropout_rate` must be finite",
+    GOOD + "--warmup-steps 0": "`warmup_steps` must be at least 1",
+    GOOD + "--label-smoothing 1": "`label_smoothing` must be below 1.0",
+    GOOD + "--beam-size 0": "`beam_size` must be at least 1",
+    GOOD + "--length-penalty -1": "`length_penalty` must be at least 0.0",
+    GOOD + "--average-checkpoints 0": "`average_checkpoints` must be at least 1",
+    GOOD + "--activation sharp": "activation",
+    GOOD + "--epochs many": "argument --epochs: invalid int value: 'many'",
+    GOOD + "--preset huge": "argument --preset: invalid choice: 'huge'",
+    GOOD + "--optimizer magic": "argument --optimizer: invalid choice: 'magic'",
+    GOOD + "--colour red": "unrecognized arguments: --colour red",
+    # Files of options.
+    GOOD + "--config {f}/missing.json": "missing.json: No such file or directory",
+    GOOD + "--config {f}/full": "full: Is a directory",
+    GOOD + "--config {f}/no_json.json": "no_json.json:2: not valid JSON",
+    GOOD + "--config {f}/latin1.json": "latin1.json",
+    GOOD + "--config {f}/unknown.json": "`TrainingConfig` has no option 'epoch'",
+    GOOD + "--config {f}/unknown_section.json": "`RunConfig` has no option 'optimizer'",
+    GOOD + "--config {f}/text.json": "`epochs` must be int. Received: epochs='3'",
+    GOOD + "--config {f}/list.json": "`RunConfig` is read from an object",
+    GOOD + "--config {f}/null.json": "`TransformerConfig` is read from an object",
+    # Training text.
+    "train --train {f}/missing.tsv --run {o}/run": "missing.tsv: no such file",
+    "train --train {f}/full --run {o}/run": "full must be a regular file",
+    "train --train {f}/empty.tsv --run {o}/run": "empty.tsv is empty",
+    "train --train {f}/three.en {f}/two.de --run {o}/run": "has 3 lines but",
+    "train --train a b c --run {o}/run": "two aligned files or in one file",
+    "train --train {f}/latin1.tsv " + STRICT: "latin1.tsv:2: source is not valid UTF-8",
+    "train --train {f}/no_tab.tsv " + STRICT: "no_tab.tsv:2: no tab",
+    "train --train {f}/no_target.tsv " + STRICT: "no_target.tsv:2: target is empty",
+    "train --train {f}/cut.tsv.gz " + STRICT: "cut.tsv.gz is a damaged gzip file",
+    "train --train {f}/damaged.tsv.gz " + STRICT: "damaged.tsv.gz is a damaged gzip",
+    "train --train tfds:any/pair --run {o}/run": "keras-transformer-seq2seq[tfds]",
+    GOOD + "--valid {f}/missing.tsv": "missing.tsv: no such file",
+    GOOD + "--valid {f}/no_tab.tsv --bad-line-budget 0": "no_tab.tsv:2: no tab",
+    GOOD + "--max-length 2 --bad-line-budget 9": "good.tsv:10: source has",
+    GOOD + "--max-length 2": "The corpus has no good pair",
+    GOOD + "--vocabulary-size 9000": "`vocabulary_size` must be at most",
+    GOOD + "--vocabulary-size 270": "`vocabulary_size` must be at least 2",
+    GOOD + "--vocabulary-size 7": "`vocabulary_size` must be at least 8",
+    "train --train {f}/good.tsv --run {f}/full": "needs a new or empty directory",
+    "train --train {f}/good.tsv --run {f}/good.tsv": "needs a new or empty directory",
+    "quickstart --run {f}/full --saved-models {o}": "needs a new or empty directory",
+    # Models.
+    "translate --model {f}/missing dog": "missing is not a directory",
+    "translate --model {f}/full dog": "full holds no SavedModel",
+    "translate --model {f}/stopped dog": "stopped holds no",
+    "translate --model {f}/broken dog": "model.keras",
+    "translate --model {s} --beam-size 2 dog": "Received: beam_size",
+    "translate --model {r} --beam-size 0 dog": "`beam_size` must be at least 1",
+    "evaluate --model {f}/full --test {f}/good.tsv": "full holds no SavedModel",
+    "export --run {f}/full --output {o}/1": "full holds no",
+    "export --run {s} --output {o}/1": "holds no trained translator",
+    "export --run {r} --output {s}": "An exported version is never overwritten",
+    # Text to translate.
+    "translate --model {s} --input {f}/good.tsv dog": "or `--input`, not both",
+    "translate --model {s} --input {f}/missing": "missing: No such file or directory",
+    "translate --model {s} --input {f}/full": "full: Is a directory",
+    "translate --model {s} --input {f}/latin1.tsv": "latin1.tsv:2: not valid UTF-8",
+    "translate --model {s} dog --output {f}/full": "full: Is a directory",
+    "evaluate --model {s} --test {f}/missing.tsv": "missing.tsv: no such file",
+    "evaluate --model {s} --test {f}/no_tab.tsv --output {o}/out": "no_tab.tsv:2: no",
+    "evaluate --model {s} --test {f}/empty.tsv --output {o}/out": "empty.tsv is empty",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_ends_with_one_clear_line_and_leaves_nothing(
+    command, folder, tmp_path, tmp_path_factory, capsys
+):
+    places = {"f": folder, "o": tmp_path}
+    if "{s}" in command:
+        places["s"] = tiny_run.saved_model(tmp_path_factory)
+    if "{r}" in command:
+        places["r"] = tiny_run.run_directory(tmp_path_factory)
+    before = sorted(folder.rglob("*"))
+    try:
+        status = cli.main([word.format(**places) for word in command.split()])
+    except SystemExit as stop:
+        status = stop.code
+    lines = capsys.readouterr().err.splitlines()
+    if status == 1:
+        assert len(lines) == 1
+    else:
+        assert status == 2
+    assert lines[-1].startswith("keras-transformer")
+    assert COMMANDS[command] in lines[-1]
+    assert "Traceback" not in "".join(lines)
+    # An empty directory does no harm: the same command can be given again.
+    assert not [path for path in tmp_path.rglob("*") if not path.is_dir()]
+    assert sorted(folder.rglob("*")) == before
+
+
+X = np.ones((2, 3, 4), "float32")
+CALLS = {
+    # Layers.
+    "no heads": (lambda: kt.MultiHeadAttention(0, 4), "`num_heads` must be a positive"),
+    "heads as text": (lambda: kt.MultiHeadAttention("2", 4), "`num_heads` must be a"),
+    "dropout of one": (lambda: kt.FeedForward(8, dropout_rate=1.0), "in [0, 1)"),
+    "float mask": (
+        lambda: kt.MultiHeadAttention(2, 2)(X, mask=np.ones((2, 3), "float32")),
+        "`mask` must be boolean",
+    ),
+    "mask of rank 4": (
+        lambda: kt.MultiHeadAttention(2, 2)(X, mask=np.ones((2, 2, 3, 3), bool)),
+        "`mask` must have the shape (B, S) or (B, T, S)",
+    ),
+    "unknown positions": (
+        lambda: kt.PositionalEmbedding(9, 4, positions="polar"),
+        "`positions` must be 'sinusoidal' or 'learned'",
+    ),
+    "learned positions without a length": (
+        lambda: kt.PositionalEmbedding(9, 4, positions="learned"),
+        "`max_length` must be a positive integer",
+    ),
+    "learned positions too short": (
+        lambda: kt.PositionalEmbedding(9, 4, positions="learned", max_length=2)(
+            np.ones((1, 3), "int32")
+        ),
+        "longer than the learned positions",
+    ),
+    "schedule without warm-up": (
+        lambda: TransformerSchedule(16, 0), "`warmup_steps`"
+    ),
+    "loss with all mass smoothed": (
+        lambda: MaskedCrossentropy(1.0), "`label_smoothing`"
+    ),
+    # Options.
+    "unknown preset": (
+        lambda: kt.TransformerConfig.preset("huge"), "`preset` must be one of tiny"
+    ),
+    "unknown option of a preset": (
+        lambda: kt.TransformerConfig.preset("tiny", width=3), "has no option 'width'"
+    ),
+    "true is no number": (lambda: kt.DecodingConfig(beam_size=True), "must be int"),
+    "two vocabularies, one matrix": (
+        lambda: kt.TransformerConfig(source_vocabulary_size=50),
+        "needs one joint vocabulary",
+    ),
+    "two special ids alike": (
+        lambda: kt.TransformerConfig(end_id=1), "must be four different ids"
+    ),
+    "special id beyond the vocabulary": (
+        lambda: kt.TransformerConfig(unknown_id=37000), "must be four different ids"
+    ),
+    # Text.
+    "options of TFDS with a file": (
+        lambda: kt.open_pairs("a.tsv", split="train"), "only go with a source of"
+    ),
+    "no SentencePiece model": (
+        lambda: kt.Tokenizer(b"nothing"), "is not a SentencePiece model"
+    ),
+    "nothing to learn from": (
+        lambda: kt.Tokenizer.learn([], kt.TokenizerConfig()), "no text to learn"
+    ),
+    # Translating.
+    "one text for a list": (
+        lambda: tiny_run.translator()("a dog"), "must be a sequence of strings"
+    ),
+    "numbers for texts": (
+        lambda: tiny_run.translator()([1, 2]), "must be a sequence of strings"
+    ),
+    "more translations than hypotheses": (
+        lambda: tiny_run.translator().translate(["a"], n_best=4),
+        "`n_best` must be from 1 to `beam_size`. Received: n_best=4, beam_size=3",
+    ),
+    "no translations": (
+        lambda: tiny_run.translator().translate(["a"], n_best=0), "`n_best` must be"
+    ),
+    "no batch": (
+        lambda: tiny_run.translator()(["a"], batch_size=0),
+        "`batch_size` must be at least 1",
+    ),
+    "tokenizer of another model": (
+        lambda: kt.Translator(
+            kt.Transformer(tiny_run.CONFIG.model.replace(
+                source_vocabulary_size=299, target_vocabulary_size=299)),
+            tiny_run.tokenizers(),
+        ),
+        "Received: 300 pieces, source_vocabulary_size=299",
+    ),
+    "learned positions shorter than the longest output": (
+        lambda: kt.Translator(
+            tiny_run.model(positions="learned", max_positions=9),
+            tiny_run.tokenizers(),
+        ),
+        "306 tokens, max_positions=9",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_call_raises_a_clear_error(name):
+    call, fragment = CALLS[name]
+    with pytest.raises((TypeError, ValueError), match=re.escape(fragment)):
+        call()
+
+
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_a_saved_model_refuses_an_empty_batch_size(tmp_path_factory, batch_size):
+    exported = kt.ExportedTranslator(tiny_run.saved_model(tmp_path_factory))
+    with pytest.raises(ValueError, match="`batch_size` must be at least 1"):
+        exported(["a dog"], batch_size=batch_size)
+
+
+def test_there_are_enough_bad_inputs():
+    assert len(COMMANDS) + len(CALLS) >= 30

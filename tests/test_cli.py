@@ -1,0 +1,285 @@
+"""The command line, in process, at the smallest sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sacrebleu
+
+from keras_transformer import RunConfig, cli, training
+from tests import tiny_run
+
+LEARNED = {
+    "source_vocabulary_size", "target_vocabulary_size", "pad_id", "start_id", "end_id",
+    "unknown_id",
+}  # fmt: skip
+SIZES = (
+    "--num-encoder-layers 1 --num-decoder-layers 1 --d-model 16 --d-ff 32 "
+    "--num-heads 2 --vocabulary-size 300 --batch-tokens 256 --warmup-steps 10 "
+    "--average-checkpoints 1 --beam-size 1 --max-extra-length 3"
+).split()
+TEXTS = ["the good dog runs.", "a bear", "the old man sings."]
+
+
+@pytest.fixture(scope="module")
+def saved_model(tmp_path_factory):
+    return tiny_run.saved_model(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Training and test pairs, one file each."""
+    folder = tmp_path_factory.mktemp("files")
+    train = tiny_run.write_pairs(folder / "train.tsv")
+    return train, tiny_run.write_pairs(folder / "test.tsv", tiny_run.VALID[:5])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, files):
+    """The run directory that `train` made."""
+    directory = tmp_path_factory.mktemp("cli") / "run"
+    train, test = map(str, files)
+    words = ["train", "--train", train, "--valid", test, "--run", str(directory)]
+    assert cli.main([*words, *SIZES, "--max-updates", "3", "--epochs", "1"]) == 0
+    return directory
+
+
+def test_train_evaluate_export_and_translate_end_to_end(
+    trained, files, tmp_path, capsys
+):
+    config = RunConfig.load(trained / "config.json")
+    assert (config.model.d_model, config.training.max_updates) == (16, 3)
+    output, version = tmp_path / "out" / "test.txt", tmp_path / "saved" / "tiny" / "1"
+    words = ["--test", str(files[1]), "--output", str(output)]
+    assert cli.main(["evaluate", "--model", str(trained), *words]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-3].startswith("BLEU ")
+    assert f"version:{sacrebleu.__version__}" in printed[-3]
+    live = output.read_text(encoding="utf-8").splitlines()
+    assert len(live) == 5
+
+    assert cli.main(["export", "--run", str(trained), "--output", str(version)]) == 0
+    assert capsys.readouterr().out == f"{version}\n"
+    sources = [source for source, _ in tiny_run.VALID[:5]]
+    assert cli.main(["translate", "--model", str(version.parent), *sources]) == 0
+    assert capsys.readouterr().out.splitlines() == live
+
+
+def test_translate_takes_arguments_a_file_or_standard_input(
+    saved_model, tmp_path, monkeypatch, capsys
+):
+    expected = tiny_run.translator()(TEXTS)
+    content = "".join(text + "\n" for text in TEXTS)
+    source = tmp_path / "in.txt"
+    source.write_text(content, encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", io.StringIO(content))
+    words = ["translate", "--model", str(saved_model)]
+    for rest in (TEXTS, ["--input", str(source)], []):
+        assert cli.main([*words, *rest]) == 0
+        assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_translate_writes_a_file(saved_model, tmp_path, capsys):
+    output = tmp_path / "new" / "out.txt"
+    words = ["translate", "--model", str(saved_model), "--output", str(output)]
+    assert cli.main([*words, *TEXTS]) == 0
+    expected = tiny_run.translator()(TEXTS)
+    assert output.read_text(encoding="utf-8").splitlines() == expected
+    assert capsys.readouterr().out == ""
+
+
+def test_every_input_line_gives_one_output_line(monkeypatch, capsys):
+    class Breaking:
+        def __call__(self, texts):
+            return [f"{text}\n{text}" for text in texts]
+
+    monkeypatch.setattr(cli, "_load", lambda options: Breaking())
+    assert cli.main(["translate", "--model", "any", "a", "b"]) == 0
+    assert capsys.readouterr().out == "a a\nb b\n"
+
+
+def test_only_a_line_feed_ends_an_input_line(tmp_path, monkeypatch, capsys):
+    source = tmp_path / "in.txt"
+    source.write_bytes("a\rb\u2028c\r\nd\n".encode())
+    seen = []
+    monkeypatch.setattr(cli, "_load", lambda _: lambda texts: seen.extend(texts) or [])
+    assert cli.main(["translate", "--model", "any", "--input", str(source)]) == 0
+    assert seen == ["a\rb\u2028c", "d"]
+    capsys.readouterr()
+
+
+def test_evaluate_reads_a_saved_model(saved_model, files, capsys):
+    assert cli.main(["evaluate", "--model", str(saved_model), "--test",
+                     str(files[1])]) == 0  # fmt: skip
+    lines = capsys.readouterr().out.splitlines()
+    sources, references = zip(*tiny_run.VALID[:5], strict=True)
+    translations = tiny_run.translator()(list(sources))
+    bleu = sacrebleu.corpus_bleu(translations, [list(references)])
+    assert f"BLEU {bleu.score:.2f}  nrefs:1" in lines[-3]
+    assert lines[-1].startswith("5 sentences in ")
+
+
+def test_decoding_flags_replace_those_of_the_run(trained):
+    options = cli._parser().parse_args(
+        ["translate", "--model", str(trained), "--beam-size", "3", "a"]
+    )
+    translator = cli._load(options)
+    assert translator.config.beam_size == 3
+    assert translator.config.max_extra_length == 3
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What `train` was called with; nothing is trained."""
+    calls = []
+    monkeypatch.setattr(training, "train", lambda *arguments: calls.append(arguments))
+    return calls
+
+
+def train_with(files, *flags):
+    words = ["train", "--train", str(files[0]), "--run", "unused", *map(str, flags)]
+    return cli.main(words)
+
+
+def test_flags_go_before_the_file_which_goes_before_the_preset(files, asked, tmp_path):
+    path = tmp_path / "config.json"
+    values = {"model": {"d_model": 96, "d_ff": 77, "num_heads": 3}}
+    path.write_text(json.dumps(values), encoding="utf-8")
+    flags = ["--preset", "tiny", "--config", path, "--d-model", "48"]
+    assert train_with(files, *flags) == 0
+    model = asked[0][2].model
+    # The flag; the file; the preset, as the file does not say.
+    assert (model.d_model, model.d_ff, model.num_heads) == (48, 77, 3)
+    assert model.num_encoder_layers == 4
+
+
+def test_without_flags_the_defaults_hold(files, asked):
+    assert train_with(files) == 0
+    assert asked[0][2] == RunConfig()
+    assert asked[0][1] == Path("unused")
+    assert asked[0][3] is None
+
+
+def test_a_config_of_a_run_can_be_given_again(files, asked, trained):
+    assert train_with(files, "--config", trained / "config.json") == 0
+    assert asked[0][2] == RunConfig.load(trained / "config.json")
+
+
+def other_value(field, kinds):
+    """A value that is not the field's default, as a word for its flag."""
+    if field.metadata["choices"]:
+        return [c for c in field.metadata["choices"] if c != field.default][0]
+    if str in kinds:
+        return "gelu"
+    if int in kinds:
+        return (field.default or 8) * 2
+    return (field.default or 0.5) * 0.95
+
+
+SECTIONS = {field.name: type(field.default) for field in dataclasses.fields(RunConfig)}
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [
+        (section, field.name)
+        for section, config in SECTIONS.items()
+        for field in dataclasses.fields(config)
+        if field.name not in LEARNED
+    ],
+)
+def test_every_option_has_a_flag(files, asked, section, name):
+    config = SECTIONS[section]
+    field = next(f for f in dataclasses.fields(config) if f.name == name)
+    flag = "--" + name.replace("_", "-")
+    default = getattr(config(), name)
+    if isinstance(default, bool):
+        value, words = not default, [flag if not default else f"--no-{flag[2:]}"]
+    else:
+        value = other_value(field, [type(default), *_kinds(field)])
+        words = [flag, value]
+    assert train_with(files, *words) == 0
+    given = getattr(asked[0][2], section)
+    assert given == config().replace(**{name: value})
+    assert getattr(given, name) != default
+
+
+def _kinds(field):
+    return [int] if "int" in str(field.type) else []
+
+
+def test_the_learned_sizes_have_no_flag(files, asked, capsys):
+    for name in LEARNED:
+        with pytest.raises(SystemExit, match="2"):
+            train_with(files, "--" + name.replace("_", "-"), "7")
+        assert "unrecognized arguments" in capsys.readouterr().err
+
+
+def test_two_files_are_aligned_and_one_is_tab_separated(asked, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("x\ty\n", encoding="utf-8")
+    paths = [str(tmp_path / name) for name in ("a", "b")]
+    words = ["train", "--run", "unused", "--train"]
+    assert cli.main([*words, *paths, "--valid", *paths[:1]]) == 0
+    kinds = [type(asked[0][0]).__name__, type(asked[0][3]).__name__]
+    assert kinds == ["AlignedFiles", "TsvFile"]
+
+
+@pytest.mark.parametrize("verb", ["", "quickstart", "train", "translate", "export"])
+def test_help_ends_well(verb, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main([*verb.split(), "--help"])
+    assert "usage: keras-transformer" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [[], ["paint"], ["train"], ["export", "--run", "x"]])
+def test_bad_usage_has_status_2(words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(words)
+    assert "keras-transformer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("two\nlines"), "two lines"),
+        (KeyError("x"), "KeyError: 'x' (--traceback shows where)"),
+        (OSError(28, "No space left on device", "a.txt"), "a.txt: No space left on"),
+        (KeyboardInterrupt(), "interrupted"),
+    ],
+)
+def test_an_error_is_one_line_and_status_1(monkeypatch, capsys, error, line):
+    def fail(options):
+        raise error
+
+    monkeypatch.setattr(cli, "_load", fail)
+    assert cli.main(["translate", "--model", "any", "a"]) == 1
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"keras-transformer: error: {line}")
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+
+
+def test_traceback_shows_where(monkeypatch):
+    def fail(options):
+        raise KeyError("x")
+
+    monkeypatch.setattr(cli, "_load", fail)
+    with pytest.raises(KeyError):
+        cli.main(["--traceback", "translate", "--model", "any", "a"])
+
+
+def test_the_console_script_is_installed():
+    script = Path(sys.executable).with_name("keras-transformer")
+    done = subprocess.run(
+        [script, "--help"], capture_output=True, encoding="utf-8", check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for verb in ("quickstart", "train", "evaluate", "translate", "export"):
+        assert verb in done.stdout

@@ -1,0 +1,111 @@
+"""Evaluation against sacreBLEU's own functions."""
+
+from __future__ import annotations
+
+import pytest
+import sacrebleu
+
+from keras_transformer import evaluate
+from keras_transformer.evaluation import write_lines
+
+REFERENCES = [
+    "Der alte Mann schläft heute nicht.",
+    "Zwei Hunde laufen durch den Schnee.",
+    "Ein Vogel singt auf dem Baum vor dem Haus.",
+]
+TRANSLATIONS = [
+    "Der alte Mann schläft nicht.",
+    "Zwei Hunde rennen durch den Schnee.",
+    "ein Vogel singt auf dem Baum vor dem Haus",
+]
+PAIRS = [(f"sentence {i}", reference) for i, reference in enumerate(REFERENCES)]
+
+
+def translate(texts):
+    return [TRANSLATIONS[int(text.split()[1])] for text in texts]
+
+
+def test_scores_are_those_of_sacrebleu():
+    scores = evaluate(translate, PAIRS)
+    bleu = sacrebleu.corpus_bleu(TRANSLATIONS, [REFERENCES])
+    chrf = sacrebleu.corpus_chrf(TRANSLATIONS, [REFERENCES])
+    assert 20 < bleu.score < 90
+    assert scores.bleu == pytest.approx(bleu.score, abs=1e-12)
+    assert scores.chrf == pytest.approx(chrf.score, abs=1e-12)
+    assert scores.sentences == 3
+
+
+def test_scores_are_cased():
+    lowered = evaluate(lambda texts: [t.lower() for t in REFERENCES], PAIRS)
+    assert lowered.bleu < 80
+    assert evaluate(lambda texts: REFERENCES, PAIRS).bleu == pytest.approx(100)
+
+
+def test_signatures_say_how_the_scores_were_computed():
+    scores = evaluate(translate, PAIRS)
+    version = sacrebleu.__version__
+    assert scores.bleu_signature == (
+        f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{version}"
+    )
+    assert scores.chrf_signature == (
+        f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{version}"
+    )
+    lines = str(scores).splitlines()
+    assert lines[0] == f"BLEU {scores.bleu:.2f}  {scores.bleu_signature}"
+    assert lines[1] == f"chrF {scores.chrf:.2f}  {scores.chrf_signature}"
+    assert lines[2].startswith("3 sentences in ")
+
+
+def test_every_source_is_translated_once_and_in_order():
+    pairs = [(f"sentence {i}", f"reference {i}") for i in range(600)]
+    asked = []
+
+    def remember(texts):
+        asked.extend(texts)
+        return [text.replace("sentence", "reference") for text in texts]
+
+    assert evaluate(remember, iter(pairs)).sentences == 600
+    assert asked == [source for source, _ in pairs]
+
+
+def test_progress_does_not_change_the_scores(capsys):
+    shown = evaluate(translate, PAIRS, show_progress=True)
+    assert shown.bleu == evaluate(translate, PAIRS).bleu
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("breaks", ["\n", "\r\n", "\r", "\u2028", "\x0b"])
+def test_the_output_has_one_line_a_sentence(tmp_path, breaks):
+    output = tmp_path / "new" / "translations.txt"
+    evaluate(lambda texts: ["a" + breaks + "b", "", "ü"], PAIRS, output)
+    assert output.read_bytes() == "a b\n\nü\n".encode()
+    assert [path.name for path in output.parent.iterdir()] == ["translations.txt"]
+
+
+def test_the_output_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    output = tmp_path / "translations.txt"
+    output.write_text("old\n", encoding="utf-8")
+
+    def full_disk(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        write_lines(output, ["new"])
+    assert output.read_text(encoding="utf-8") == "old\n"
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_translations_that_fail_leave_the_output_alone(tmp_path):
+    def fail(texts):
+        raise RuntimeError("no translator")
+
+    with pytest.raises(RuntimeError, match="no translator"):
+        evaluate(fail, PAIRS, tmp_path / "translations.txt")
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_pair_there_is_nothing_to_evaluate(tmp_path):
+    with pytest.raises(ValueError, match="nothing to evaluate.*no pairs"):
+        evaluate(translate, [], tmp_path / "translations.txt")
+    assert not list(tmp_path.iterdir())
