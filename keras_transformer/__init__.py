@@ -5,84 +5,56 @@ translation and export need TensorFlow and are imported on first use.
 """
 
 import importlib
+import sys
+from pathlib import Path
 
-from keras_transformer.config import (
-    DataConfig,
-    DecodingConfig,
-    RunConfig,
-    TokenizerConfig,
-    TrainingConfig,
-    TransformerConfig,
-)
-from keras_transformer.decoding import SpecialIds, beam_search, greedy_search
-from keras_transformer.layers import (
-    DecoderLayer,
-    EncoderLayer,
-    FeedForward,
-    MultiHeadAttention,
-    PositionalEmbedding,
-    scaled_dot_product_attention,
-    sinusoidal_encoding,
-)
-from keras_transformer.losses import MaskedCrossentropy
-from keras_transformer.masks import causal_mask, padding_mask, valid_length_mask
-from keras_transformer.metrics import MaskedAccuracy, Perplexity
-from keras_transformer.models import Transformer
-from keras_transformer.schedules import TransformerSchedule
-
-_NEED_TENSORFLOW = {
-    "Corpus": "text",
-    "ExportedTranslator": "export",
-    "Tokenizer": "text",
-    "TokenizerPair": "text",
-    "Translator": "translator",
-    "evaluate": "evaluation",
-    "open_pairs": "text",
-    "train": "training",
+_MODULES = {
+    "config": (
+        "DataConfig",
+        "DecodingConfig",
+        "RunConfig",
+        "TokenizerConfig",
+        "TrainingConfig",
+        "TransformerConfig",
+    ),
+    "decoding": ("SpecialIds", "beam_search", "greedy_search"),
+    "evaluation": ("evaluate",),
+    "export": ("ExportedTranslator",),
+    "layers": (
+        "DecoderLayer",
+        "EncoderLayer",
+        "FeedForward",
+        "MultiHeadAttention",
+        "PositionalEmbedding",
+        "scaled_dot_product_attention",
+        "sinusoidal_encoding",
+    ),
+    "losses": ("MaskedCrossentropy",),
+    "masks": ("causal_mask", "padding_mask", "valid_length_mask"),
+    "metrics": ("MaskedAccuracy", "Perplexity"),
+    "models": ("Transformer",),
+    "schedules": ("TransformerSchedule",),
+    "text": ("Corpus", "Tokenizer", "TokenizerPair", "open_pairs"),
+    "training": ("train",),
+    "translator": ("Translator",),
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = [
-    "Corpus",
-    "DataConfig",
-    "DecoderLayer",
-    "DecodingConfig",
-    "EncoderLayer",
-    "ExportedTranslator",
-    "FeedForward",
-    "MaskedAccuracy",
-    "MaskedCrossentropy",
-    "MultiHeadAttention",
-    "Perplexity",
-    "PositionalEmbedding",
-    "RunConfig",
-    "SpecialIds",
-    "Tokenizer",
-    "TokenizerConfig",
-    "TokenizerPair",
-    "TrainingConfig",
-    "Transformer",
-    "TransformerConfig",
-    "TransformerSchedule",
-    "Translator",
-    "beam_search",
-    "causal_mask",
-    "evaluate",
-    "greedy_search",
-    "open_pairs",
-    "padding_mask",
-    "scaled_dot_product_attention",
-    "sinusoidal_encoding",
-    "train",
-    "valid_length_mask",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name):
-    if name not in _NEED_TENSORFLOW:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_NEED_TENSORFLOW[name]}")
-    return getattr(module, name)
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__():
     return sorted({*globals(), *__all__})
+
+
+# Importing the package registers its classes, so that Keras can load files with them.
+# The command line alone checks its arguments first: loading Keras takes seconds.
+if Path((sys.argv or [""])[0]).stem != "keras-transformer":
+    for _module in ("layers", "losses", "metrics", "models", "schedules"):
+        importlib.import_module(f"{__name__}.{_module}")

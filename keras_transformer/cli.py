@@ -3,39 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
+import contextlib
 import os
 import sys
-import types
-import typing
 from pathlib import Path
 
-from keras_transformer.config import (
-    DataConfig,
-    DecodingConfig,
-    RunConfig,
-    TokenizerConfig,
-    TrainingConfig,
-    TransformerConfig,
-)
+from keras_transformer.config import DecodingConfig, TransformerConfig
+from keras_transformer.flags import SECTIONS, add_flags, given, run_config
 
-# The learned vocabulary sets these.
-_NOT_FLAGS = {
-    "source_vocabulary_size",
-    "target_vocabulary_size",
-    "pad_id",
-    "start_id",
-    "end_id",
-    "unknown_id",
-}
-_SECTIONS = {
-    "model": TransformerConfig,
-    "tokenizer": TokenizerConfig,
-    "data": DataConfig,
-    "training": TrainingConfig,
-    "decoding": DecodingConfig,
-}
 _PAIRS_HELP = (
     "two aligned text files, one file of source<TAB>target lines, gzipped or not, or "
     "tfds:NAME"
@@ -53,8 +28,6 @@ def main(arguments: list[str] | None = None) -> int:
         Bad usage ends the process with status 2, as `argparse` does.
     """
     options = _parser().parse_args(arguments)
-    # Its native code reports every missing GPU driver as an error.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         options.run(options)
     except KeyboardInterrupt:
@@ -153,7 +126,7 @@ def _add_train(verbs):
         type=Path,
         help="JSON file of options, such as a run's config.json; flags go before it",
     )
-    _add_flags(parser, _SECTIONS)
+    add_flags(parser, SECTIONS)
 
 
 def _add_evaluate(verbs):
@@ -165,7 +138,7 @@ def _add_evaluate(verbs):
         "--test", nargs="+", required=True, metavar="FILE", help=_PAIRS_HELP
     )
     parser.add_argument("--output", type=Path, help="file for the translations")
-    _add_flags(parser, {"decoding": DecodingConfig})
+    add_flags(parser, {"decoding": DecodingConfig})
 
 
 def _add_translate(verbs):
@@ -179,7 +152,7 @@ def _add_translate(verbs):
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="sentences")
     parser.add_argument("--input", type=Path, help="file of sentences")
     parser.add_argument("--output", type=Path, help="file for the translations")
-    _add_flags(parser, {"decoding": DecodingConfig})
+    add_flags(parser, {"decoding": DecodingConfig})
 
 
 def _add_export(verbs):
@@ -190,7 +163,7 @@ def _add_export(verbs):
     parser.add_argument(
         "--output", type=Path, required=True, help="such as saved_models/NAME/1"
     )
-    _add_flags(parser, {"decoding": DecodingConfig})
+    add_flags(parser, {"decoding": DecodingConfig})
 
 
 def _add_model(parser):
@@ -199,59 +172,9 @@ def _add_model(parser):
     )
 
 
-def _add_flags(parser, sections):
-    """Adds a flag for every option of the configuration classes."""
-    for section, config in sections.items():
-        group = parser.add_argument_group(f"{section} options")
-        hints = typing.get_type_hints(config)
-        for field in dataclasses.fields(config):
-            if field.name in _NOT_FLAGS:
-                continue
-            kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
-            kind = next(kind for kind in kinds if kind is not types.NoneType)
-            details = {"type": kind, "choices": field.metadata["choices"]}
-            if kind is bool:
-                details = {"action": argparse.BooleanOptionalAction}
-            elif kind is not str:
-                details["metavar"] = kind.__name__.upper()
-            text = field.metadata["help"].replace("%", "%%")
-            group.add_argument(
-                "--" + field.name.replace("_", "-"),
-                dest=f"{section}.{field.name}",
-                default=argparse.SUPPRESS,
-                help=f"{text} (default: {field.default})",
-                **details,
-            )
-
-
-def _given(options, section):
-    """Returns the options of a section that the command line gave."""
-    prefix = section + "."
-    return {
-        name.removeprefix(prefix): value
-        for name, value in vars(options).items()
-        if name.startswith(prefix)
-    }
-
-
-def _run_config(options) -> RunConfig:
-    """Flags go before the configuration file, which goes before the preset."""
-    values = {}
-    if options.config is not None:
-        RunConfig.load(options.config)  # For errors that name the file.
-        values = json.loads(options.config.read_text(encoding="utf-8"))
-    sections = {
-        section: values.get(section, {}) | _given(options, section)
-        for section in _SECTIONS
-    }
-    if options.preset:
-        preset = TransformerConfig.PRESETS[options.preset]
-        sections["model"] = preset | sections["model"]
-    return RunConfig.from_dict(sections)
-
-
 def _open(files):
-    from keras_transformer.text import open_pairs
+    with _quiet():
+        from keras_transformer.text import open_pairs
 
     if len(files) > 2:
         raise ValueError(
@@ -261,40 +184,59 @@ def _open(files):
     return open_pairs(*files)
 
 
+@contextlib.contextmanager
+def _quiet():
+    """Hides what TensorFlow's native code prints to standard error when imported."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    sys.stderr.flush()
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
+
+
 def _load(options):
     """Returns the translator of a run directory or of a SavedModel."""
-    from keras_transformer.export import ExportedTranslator
-
     if not options.model.is_dir():
         raise FileNotFoundError(f"{options.model} is not a directory.")
     if (options.model / "model.keras").exists():
         return _load_run(options)
-    if changes := _given(options, "decoding"):
+    if changes := given(options, "decoding"):
         raise ValueError(
             "A SavedModel decodes as it was exported; give decoding options to "
             f"`export`. Received: {', '.join(sorted(changes))}"
         )
+    with _quiet():
+        from keras_transformer.export import ExportedTranslator
+
     return ExportedTranslator(options.model)
 
 
 def _load_run(options):
     """Returns the translator of a run directory, with the decoding options given."""
-    from keras_transformer.translator import Translator
+    with _quiet():
+        from keras_transformer.translator import Translator
 
     translator = Translator.load(options.model)
-    config = translator.config.replace(**_given(options, "decoding"))
+    config = translator.config.replace(**given(options, "decoding"))
     return Translator(translator.model, translator.tokenizers, config)
 
 
 def _quickstart(options):
-    from keras_transformer.quickstart import quickstart
+    with _quiet():
+        from keras_transformer.quickstart import quickstart
 
     quickstart(options.language, options.directory, options.saved_models)
 
 
 def _train(options):
-    config = _run_config(options)
-    from keras_transformer.training import train
+    config = run_config(options)
+    with _quiet():
+        from keras_transformer.training import train
 
     validation = _open(options.valid) if options.valid else None
     train(_open(options.train), options.directory, config, validation)
@@ -324,7 +266,8 @@ def _translate(options):
 
 def _input_lines(path):
     """Returns the lines of a file, gzip or not, or of standard input."""
-    from keras_transformer.text import read_lines
+    with _quiet():
+        from keras_transformer.text import read_lines
 
     if path is None:
         return [line.rstrip("\r\n") for line in sys.stdin]

@@ -36,6 +36,7 @@ LEVELS = (
         "schedules": set(),
         "decoding": set(),
         "export": set(),
+        "flags": {"config"},
         "text": {"config", "files"},
     },
     {"layers": {"masks"}},

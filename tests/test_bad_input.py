@@ -115,7 +115,7 @@ COMMANDS = {
     "translate --model {s} --input {f}/missing": "missing: No such file or directory",
     "translate --model {s} --input {f}/full": "full: Is a directory",
     "translate --model {s} --input {f}/latin1.tsv": "latin1.tsv:2: not valid UTF-8",
-    "translate --model {s} dog --output {f}/full": "full: Is a directory",
+    "translate --model {s} dog --output {f}/full": "full is a directory",
     "evaluate --model {s} --test {f}/missing.tsv": "missing.tsv: no such file",
     "evaluate --model {s} --test {f}/no_tab.tsv --output {o}/out": "no_tab.tsv:2: no",
     "evaluate --model {s} --test {f}/empty.tsv --output {o}/out": "empty.tsv is empty",

@@ -1,0 +1,86 @@
+"""Command-line flags made from the configuration classes, and read back."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import types
+import typing
+
+from keras_transformer.config import (
+    DataConfig,
+    DecodingConfig,
+    RunConfig,
+    TokenizerConfig,
+    TrainingConfig,
+    TransformerConfig,
+)
+
+# The learned vocabulary sets these.
+_NOT_FLAGS = {
+    "source_vocabulary_size",
+    "target_vocabulary_size",
+    "pad_id",
+    "start_id",
+    "end_id",
+    "unknown_id",
+}
+SECTIONS = {
+    "model": TransformerConfig,
+    "tokenizer": TokenizerConfig,
+    "data": DataConfig,
+    "training": TrainingConfig,
+    "decoding": DecodingConfig,
+}
+
+
+def add_flags(parser, sections):
+    """Adds a flag for every option of the configuration classes."""
+    for section, config in sections.items():
+        group = parser.add_argument_group(f"{section} options")
+        hints = typing.get_type_hints(config)
+        for field in dataclasses.fields(config):
+            if field.name in _NOT_FLAGS:
+                continue
+            kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
+            kind = next(kind for kind in kinds if kind is not types.NoneType)
+            details = {"type": kind, "choices": field.metadata["choices"]}
+            if kind is bool:
+                details = {"action": argparse.BooleanOptionalAction}
+            elif kind is not str:
+                details["metavar"] = kind.__name__.upper()
+            text = field.metadata["help"].replace("%", "%%")
+            group.add_argument(
+                "--" + field.name.replace("_", "-"),
+                dest=f"{section}.{field.name}",
+                default=argparse.SUPPRESS,
+                help=f"{text} (default: {field.default})",
+                **details,
+            )
+
+
+def given(options, section):
+    """Returns the options of a section that the command line gave."""
+    prefix = section + "."
+    return {
+        name.removeprefix(prefix): value
+        for name, value in vars(options).items()
+        if name.startswith(prefix)
+    }
+
+
+def run_config(options) -> RunConfig:
+    """Flags go before the configuration file, which goes before the preset."""
+    values = {}
+    if options.config is not None:
+        RunConfig.load(options.config)  # For errors that name the file.
+        values = json.loads(options.config.read_text(encoding="utf-8"))
+    sections = {
+        section: values.get(section, {}) | given(options, section)
+        for section in SECTIONS
+    }
+    if options.preset:
+        preset = TransformerConfig.PRESETS[options.preset]
+        sections["model"] = preset | sections["model"]
+    return RunConfig.from_dict(sections)
