@@ -121,11 +121,14 @@ def test_saved_model_continues_the_schedule(tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     (
-        ({"d_model": 0}, "`d_model` must be positive. Received: d_model=0"),
-        ({"d_model": -4}, "`d_model` must be positive. Received: d_model=-4"),
-        ({"warmup_steps": 0}, "`warmup_steps` must be positive"),
-        ({"scale": 0.0}, "`scale` must be positive. Received: scale=0.0"),
-        ({"scale": float("nan")}, "`scale` must be positive. Received: scale=nan"),
+        ({"d_model": 0}, "`d_model` must be a positive number. Received: d_model=0"),
+        ({"d_model": -4}, "`d_model` must be a positive number. Received: d_model=-4"),
+        ({"warmup_steps": 0}, "`warmup_steps` must be a positive number"),
+        ({"scale": 0.0}, "`scale` must be a positive number. Received: scale=0.0"),
+        (
+            {"scale": float("nan")},
+            "`scale` must be a positive number. Received: scale=nan",
+        ),
     ),
 )
 def test_bad_arguments_are_refused(arguments, message):

@@ -222,6 +222,7 @@ def fake_tfds(monkeypatch):
     info = types.SimpleNamespace(
         splits={"train": types.SimpleNamespace(num_examples=3)},
         features={"en": None, "de": None},
+        supervised_keys=("en", "de"),
     )
     module.builder = lambda name: {"toy": types.SimpleNamespace(info=info)}[name]
     module.load = lambda name, split, shuffle_files: examples
@@ -236,6 +237,18 @@ def test_tfds_pairs_are_read_by_their_keys(fake_tfds):
     good = [tuple(pair) for pair in text.pairs(bad_lines)]
     assert good == [(1, "eins", "one"), (3, "drei", "three")]
     assert bad_lines.examples == ["tfds:toy/train:2: target is empty"]
+
+
+def test_tfds_pairs_without_keys_are_the_supervised_ones(fake_tfds):
+    pairs = open_pairs("tfds:toy").pairs(BadLines(1))
+    assert [tuple(pair) for pair in pairs] == [(1, "one", "eins"), (3, "three", "drei")]
+
+
+def test_a_tfds_name_without_supervised_keys_asks_for_them(fake_tfds, monkeypatch):
+    info = sys.modules["tensorflow_datasets"].builder("toy").info
+    monkeypatch.setattr(info, "supervised_keys", None)
+    with pytest.raises(ValueError, match="`source_key` must be one of .*=None"):
+        open_pairs("tfds:toy")
 
 
 @pytest.mark.parametrize(
