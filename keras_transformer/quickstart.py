@@ -43,7 +43,7 @@ CONFIG = RunConfig(
         average_checkpoints=1,
     ),
 )
-SIZES = {"train": 80000, "valid": 500, "test": 500}
+SIZES = {"train": 100000, "valid": 500, "test": 500}
 
 
 def quickstart(
