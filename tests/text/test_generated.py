@@ -374,6 +374,29 @@ CASES = [
         "Die Frau kannte den alten Mann.",
         "La femme connaissait le vieil homme.",
     ),
+    (
+        said(
+            "I",
+            "believe",
+            "present",
+            complement=clause("the/cook", "call", "present", theme="Anna"),
+        ),
+        "I believe that the cook is calling Anna.",
+        "Ich glaube, dass der Koch Anna anruft.",
+        "Je crois que le cuisinier appelle Anna.",
+    ),
+    (
+        said("we", "help", theme=np_("the/child", plural=True)),
+        "We helped the children.",
+        "Wir haben den Kindern geholfen.",
+        "Nous avons aidé les enfants.",
+    ),
+    (
+        said("Paul", "need", "present", theme="my/ladder"),
+        "Paul needs my ladder.",
+        "Paul braucht meine Leiter.",
+        "Paul a besoin de mon échelle.",
+    ),
 ]
 
 
@@ -419,6 +442,13 @@ def test_sentences_are_well_formed(triples):
         assert not bad.search(sentence), sentence
     for source, target, in_french in triples:
         assert source.endswith("?") == target.endswith("?") == in_french.endswith(" ?")
+
+
+def test_never_is_the_only_negation():
+    grammar = Grammar(5)
+    for _ in range(3000):
+        for draw in (grammar.passive, grammar.simple):
+            assert not re.search(r"not \w* ?never", english.say(draw()))
 
 
 def test_sentences_have_the_intended_length(triples):
