@@ -221,3 +221,25 @@ class RunConfig(Config):
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
     decoding: DecodingConfig = DecodingConfig()
+
+    def __post_init__(self):
+        super().__post_init__()
+        if (
+            not self.tokenizer.joint_vocabulary
+            and self.model.tied_embeddings == "three-way"
+        ):
+            raise ValueError(
+                "Three-way `tied_embeddings` needs one joint vocabulary; use "
+                "'two-way' or 'none' for separate ones. Received: "
+                "joint_vocabulary=False, tied_embeddings='three-way'"
+            )
+        longest = max(
+            self.data.max_length,
+            self.decoding.max_source_length + self.decoding.max_extra_length,
+        )
+        if self.model.positions == "learned" and longest > self.model.max_positions:
+            raise ValueError(
+                "Learned positions must cover `max_length` and `max_source_length` + "
+                f"`max_extra_length` tokens. Received: {longest} tokens, "
+                f"max_positions={self.model.max_positions}"
+            )

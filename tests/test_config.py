@@ -288,3 +288,23 @@ def test_options_are_frozen(config_class):
 def test_every_option_has_a_line_of_help(config_class):
     for field in dataclasses.fields(config_class):
         assert len(field.metadata["help"]) > 3, field.name
+
+
+def test_separate_vocabularies_cannot_share_one_matrix():
+    separate = TokenizerConfig(joint_vocabulary=False)
+    with pytest.raises(ValueError, match="needs one joint vocabulary"):
+        RunConfig(tokenizer=separate)
+    model = TransformerConfig(tied_embeddings="two-way")
+    assert RunConfig(model=model, tokenizer=separate).tokenizer is separate
+
+
+def test_learned_positions_cover_training_and_decoding():
+    learned = {"positions": "learned", "max_positions": 60}
+    data, decoding = DataConfig(max_length=60), DecodingConfig(max_source_length=10)
+    model = TransformerConfig(**learned)
+    assert RunConfig(model=model, data=data, decoding=decoding).model is model
+    with pytest.raises(ValueError, match="61 tokens, max_positions=60"):
+        RunConfig(model=model, data=data.replace(max_length=61), decoding=decoding)
+    with pytest.raises(ValueError, match="62 tokens, max_positions=60"):
+        longer = decoding.replace(max_source_length=12)
+        RunConfig(model=model, data=data, decoding=longer)
