@@ -30,6 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         options.run(options)
+        # A reader that has gone shows here, not in Python's own flush at exit.
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return _fail("interrupted")
     except BrokenPipeError:
@@ -56,7 +58,8 @@ def _describe(error):
     message = " ".join(str(error).split())
     if isinstance(error, (*expected, OSError)) and message:
         return message
-    return f"{type(error).__name__}: {message} (--traceback shows where)"
+    hint = "keras-transformer --traceback VERB ... shows where"
+    return f"{type(error).__name__}: {message} ({hint})"
 
 
 def _parser():
@@ -89,7 +92,12 @@ def _add_quickstart(verbs):
         _quickstart,
         "Train on built-in, generated sentences, evaluate, export, translate.",
     )
-    parser.add_argument("--language", choices=("de", "fr"), default="de")
+    parser.add_argument(
+        "--language",
+        choices=("de", "fr"),
+        default="de",
+        help="target language, from English (default: de)",
+    )
     parser.add_argument(
         "--run", type=Path, dest="directory", help="run directory (new or empty)"
     )
@@ -138,7 +146,7 @@ def _add_evaluate(verbs):
         "--test", nargs="+", required=True, metavar="FILE", help=_PAIRS_HELP
     )
     parser.add_argument("--output", type=Path, help="file for the translations")
-    add_flags(parser, {"decoding": DecodingConfig})
+    add_flags(parser, {"decoding": DecodingConfig}, default="as the run has it")
 
 
 def _add_translate(verbs):
@@ -152,18 +160,24 @@ def _add_translate(verbs):
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="sentences")
     parser.add_argument("--input", type=Path, help="file of sentences")
     parser.add_argument("--output", type=Path, help="file for the translations")
-    add_flags(parser, {"decoding": DecodingConfig})
+    add_flags(parser, {"decoding": DecodingConfig}, default="as the run has it")
 
 
 def _add_export(verbs):
     parser = _add_verb(
         verbs, "export", _export, "Write a SavedModel for TensorFlow Serving."
     )
-    parser.add_argument("--run", type=Path, required=True, dest="model")
+    parser.add_argument(
+        "--run",
+        type=Path,
+        required=True,
+        dest="model",
+        help="directory of the training run",
+    )
     parser.add_argument(
         "--output", type=Path, required=True, help="such as saved_models/NAME/1"
     )
-    add_flags(parser, {"decoding": DecodingConfig})
+    add_flags(parser, {"decoding": DecodingConfig}, default="as the run has it")
 
 
 def _add_model(parser):
@@ -253,11 +267,14 @@ def _evaluate(options):
 
 def _translate(options):
     from keras_transformer.evaluation import one_line, write_lines
+    from keras_transformer.files import check_not_directory
 
     if options.texts and options.input:
         raise ValueError("Give sentences or `--input`, not both.")
-    translator = _load(options)
-    translations = translator(options.texts or _input_lines(options.input))
+    texts = options.texts or _input_lines(options.input)
+    if options.output is not None:
+        check_not_directory(options.output)
+    translations = _load(options)(texts)
     if options.output is not None:
         return write_lines(options.output, translations)
     for text in translations:
@@ -269,12 +286,13 @@ def _input_lines(path):
     with _quiet():
         from keras_transformer.text import read_lines
 
-    if path is None:
-        return [line.rstrip("\r\n") for line in sys.stdin]
+    # Bytes, since only a line feed ends a line, and bad ones are to be named.
+    lines = sys.stdin.buffer if path is None else read_lines(path)
+    path = "standard input" if path is None else path
     texts = []
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(lines, start=1):
         try:
-            texts.append(line.decode("utf-8"))
+            texts.append(line.rstrip(b"\r\n").decode("utf-8"))
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}:{number}: not valid UTF-8") from error
     return texts

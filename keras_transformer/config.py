@@ -208,7 +208,7 @@ class DecodingConfig(Config):
         50, "longest output beyond the source (tokens)", minimum=0
     )
     max_source_length: int = option(
-        256, "source tokens beyond which a sentence is cut", minimum=1
+        256, "source tokens, the end token counted, kept of a sentence", minimum=2
     )
 
 
@@ -224,6 +224,13 @@ class RunConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
+        model = self.model
+        ids = (model.pad_id, model.start_id, model.end_id, model.unknown_id)
+        if ids != (0, 1, 2, 3):
+            raise ValueError(
+                "The tokenizer of a run has `pad_id`, `start_id`, `end_id` and "
+                f"`unknown_id` 0, 1, 2 and 3. Received: {ids}"
+            )
         if (
             not self.tokenizer.joint_vocabulary
             and self.model.tied_embeddings == "three-way"

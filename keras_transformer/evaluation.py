@@ -10,7 +10,7 @@ from pathlib import Path
 import sacrebleu
 from rich.progress import track
 
-from keras_transformer.files import replacing
+from keras_transformer.files import check_not_directory, replacing
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ def evaluate(
         The `Scores`.
 
     Raises:
+        IsADirectoryError: If `output` is a directory.
         ValueError: If there is no pair.
 
     Example:
@@ -71,6 +72,8 @@ def evaluate(
     rows = [(source, reference) for source, reference, *_ in pairs]
     if not rows:
         raise ValueError("There is nothing to evaluate. Received: no pairs")
+    if output is not None:
+        check_not_directory(output)
     sources, references = map(list, zip(*rows, strict=True))
     translations, seconds = _translate_all(translate, sources, show_progress)
     if output is not None:

@@ -28,11 +28,23 @@ def replacing(path: str | Path) -> Iterator[Path]:
         ...     temporary.write_text("{}")
     """
     path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a directory, not a file to write.")
+    check_not_directory(path)
     temporary = path.with_name(f".partial-{os.getpid()}-{path.name}")
     try:
         yield temporary
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_not_directory(path: str | Path):
+    """Checks early that a file can be written at `path`.
+
+    Args:
+        path: File to write.
+
+    Raises:
+        IsADirectoryError: If it is a directory.
+    """
+    if Path(path).is_dir():
+        raise IsADirectoryError(f"{path} is a directory, not a file to write.")

@@ -35,8 +35,8 @@ SECTIONS = {
 }
 
 
-def add_flags(parser, sections):
-    """Adds a flag for every option of the configuration classes."""
+def add_flags(parser, sections, default="{}"):
+    """Adds a flag for every option; `default` words each default in the help."""
     for section, config in sections.items():
         group = parser.add_argument_group(f"{section} options")
         hints = typing.get_type_hints(config)
@@ -48,14 +48,16 @@ def add_flags(parser, sections):
             details = {"type": kind, "choices": field.metadata["choices"]}
             if kind is bool:
                 details = {"action": argparse.BooleanOptionalAction}
-            elif kind is not str:
-                details["metavar"] = kind.__name__.upper()
+            elif field.metadata["choices"] is None:
+                details["metavar"] = "NAME" if kind is str else kind.__name__.upper()
             text = field.metadata["help"].replace("%", "%%")
+            if field.default is not None:
+                text += f" (default: {default.format(field.default)})"
             group.add_argument(
                 "--" + field.name.replace("_", "-"),
                 dest=f"{section}.{field.name}",
                 default=argparse.SUPPRESS,
-                help=f"{text} (default: {field.default})",
+                help=text,
                 **details,
             )
 

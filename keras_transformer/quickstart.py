@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import keras
 from rich.console import Console
 from rich.table import Table
 
@@ -73,7 +74,13 @@ def quickstart(
 
     Raises:
         FileExistsError: If `directory` holds something.
+        RuntimeError: If the Keras backend is not TensorFlow.
     """
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            "The quick start exports a SavedModel; set KERAS_BACKEND=tensorflow. "
+            f"Received: backend {keras.backend.backend()!r}"
+        )
     console = Console() if console is None else console
     name = f"quickstart-en-{language}"
     directory = Path("runs") / name if directory is None else Path(directory)

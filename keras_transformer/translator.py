@@ -76,6 +76,14 @@ class Translator:
                     f"size. Received: {tokenizer.vocabulary_size} pieces, "
                     f"{side}_vocabulary_size={expected}"
                 )
+        ids = (sizes.pad_id, sizes.start_id, sizes.end_id)
+        target = self.tokenizers.target
+        expected = (target.pad_id, target.start_id, target.end_id)
+        if ids != expected:
+            raise ValueError(
+                "The tokenizers and the model must have the same `pad_id`, `start_id` "
+                f"and `end_id`. Received: {expected} and {ids}"
+            )
         longest = self.config.max_source_length + self.config.max_extra_length
         if sizes.positions == "learned" and longest > sizes.max_positions:
             raise ValueError(
@@ -97,6 +105,7 @@ class Translator:
 
         Raises:
             FileNotFoundError: If a part is missing.
+            ValueError: If decoding.json is bad or the parts do not fit each other.
         """
         directory = Path(directory)
         for name in ("model.keras", "tokenizer", "decoding.json"):
@@ -131,6 +140,7 @@ class Translator:
 
         Raises:
             TypeError: If `texts` is not a sequence of strings.
+            ValueError: If `batch_size` is less than 1.
         """
         return [best[0].text for best in self.translate(texts, 1, batch_size)]
 
@@ -146,7 +156,9 @@ class Translator:
 
         Returns:
             For each text, in order, its `n_best` translations, best first. A search
-            that finds fewer leaves out the rest.
+            that finds fewer leaves out the rest; one that finds none gives an empty
+            translation with score -inf. A text with nothing but spaces gives empty
+            ones with score 0.
 
         Raises:
             TypeError: If `texts` is not a sequence of strings.

@@ -78,7 +78,8 @@ def test_translate_takes_arguments_a_file_or_standard_input(
     content = "".join(text + "\n" for text in TEXTS)
     source = tmp_path / "in.txt"
     source.write_text(content, encoding="utf-8")
-    monkeypatch.setattr("sys.stdin", io.StringIO(content))
+    stream = io.TextIOWrapper(io.BytesIO(content.encode("utf-8")))
+    monkeypatch.setattr("sys.stdin", stream)
     words = ["translate", "--model", str(saved_model)]
     for rest in (TEXTS, ["--input", str(source)], []):
         assert cli.main([*words, *rest]) == 0
@@ -251,7 +252,10 @@ def test_bad_usage_has_status_2(words, capsys):
     ("error", "line"),
     [
         (ValueError("two\nlines"), "two lines"),
-        (KeyError("x"), "KeyError: 'x' (--traceback shows where)"),
+        (
+            KeyError("x"),
+            "KeyError: 'x' (keras-transformer --traceback VERB ... shows where)",
+        ),
         (OSError(28, "No space left on device", "a.txt"), "a.txt: No space left on"),
         (KeyboardInterrupt(), "interrupted"),
     ],
@@ -285,3 +289,11 @@ def test_the_console_script_is_installed():
     assert (done.returncode, done.stderr) == (0, "")
     for verb in ("quickstart", "train", "evaluate", "translate", "export"):
         assert verb in done.stdout
+
+
+def test_bad_bytes_on_standard_input_are_named_by_line(trained, monkeypatch, capsys):
+    stream = io.TextIOWrapper(io.BytesIO(b"a dog\n\xff\n"))
+    monkeypatch.setattr("sys.stdin", stream)
+    assert cli.main(["translate", "--model", str(trained)]) == 1
+    error = "keras-transformer: error: standard input:2: not valid UTF-8\n"
+    assert capsys.readouterr() == ("", error)

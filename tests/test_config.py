@@ -308,3 +308,9 @@ def test_learned_positions_cover_training_and_decoding():
     with pytest.raises(ValueError, match="62 tokens, max_positions=60"):
         longer = decoding.replace(max_source_length=12)
         RunConfig(model=model, data=data, decoding=longer)
+
+
+def test_a_run_has_the_special_ids_of_its_tokenizer():
+    model = TransformerConfig(pad_id=9)
+    with pytest.raises(ValueError, match=r"0, 1, 2 and 3. Received: \(9, 1, 2, 3\)"):
+        RunConfig(model=model)

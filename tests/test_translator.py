@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import DecodingConfig, TokenizerConfig, TokenizerPair, Translator
+from keras_transformer import (
+    DecodingConfig,
+    TokenizerConfig,
+    TokenizerPair,
+    Transformer,
+    Translator,
+)
 from tests import tiny_run
 
 TEXTS = [
@@ -216,3 +222,9 @@ def test_learned_positions_must_reach_the_longest_output(max_positions, fits):
 def test_texts_must_be_a_sequence_of_strings(translator, texts):
     with pytest.raises(TypeError, match="`texts` must be a sequence of strings"):
         translator(texts)
+
+
+def test_a_model_with_other_special_ids_is_refused():
+    sizes = tiny_run.model().config.replace(pad_id=3, unknown_id=0)
+    with pytest.raises(ValueError, match="must have the same `pad_id`"):
+        Translator(Transformer(sizes), tiny_run.tokenizers())

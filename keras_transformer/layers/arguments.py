@@ -15,7 +15,8 @@ def check_size(name, value, optional=False):
 
 def check_rate(name, value):
     """Raises `ValueError` unless `value` is a number in [0, 1)."""
-    if not isinstance(value, (int, float)) or not 0 <= value < 1:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < 1:
         raise ValueError(
             f"`{name}` must be a number in [0, 1). Received: {name}={value!r}"
         )

@@ -19,10 +19,15 @@ class KeepCheckpoints(keras.callbacks.Callback):
     Args:
         directory: Where epoch-0001.weights.h5 and so on are written.
         count: Checkpoints kept.
+
+    Raises:
+        ValueError: If `count` is less than 1.
     """
 
     def __init__(self, directory: str | Path, count: int):
         super().__init__()
+        if count < 1:
+            raise ValueError(f"`count` must be at least 1. Received: count={count}")
         self.directory = Path(directory)
         self.count = count
 

@@ -84,3 +84,8 @@ def test_a_failing_save_leaves_the_earlier_checkpoints(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         keep.on_epoch_end(1)
     assert [path.name for path in keep.paths()] == ["epoch-0001.weights.h5"]
+
+
+def test_keeping_no_checkpoint_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="`count` must be at least 1"):
+        KeepCheckpoints(tmp_path, 0)
