@@ -11,8 +11,8 @@ A search asks one thing of its user, a function `step(ids, state) -> (logits, st
 
 Row `sentence * K + hypothesis` of the R = B * K rows belongs to that hypothesis; greedy
 search has K = 1. What is the same for all hypotheses of a sentence (encoder output, its
-keys and values) should not be in the state: let `step` close over it, repeated to R
-rows once, and no search copies it.
+keys and values) should not be in the state: let `step` close over it, and no search
+repeats or copies it.
 
 Letters: B sentences, K beam size, N hypotheses returned, L longest output, V
 vocabulary, R rows, C candidates of a sentence.
