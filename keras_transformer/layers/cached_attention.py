@@ -40,7 +40,7 @@ class CachedAttention:
             inputs: Float tensor (B, k, D), the position's input for each hypothesis.
             cache: Keys and values of the earlier positions, from `initial_cache` or the
                 step before; not to be used again.
-            index: Integer scalar, the position, counted from 0.
+            index: Integer scalar, the position, counted from 0, or `cache_place` of it.
             bias: Float tensor that broadcasts to (B, H, k, L * k), added to the scores
                 of the entries l * k + j, position l of hypothesis j: 0 for the past of
                 a hypothesis and for itself, very low for all others.
@@ -72,7 +72,7 @@ class CachedAttention:
             The output (B, k, output_dim) and the attention weights (B, H, k, S).
         """
         (queries,) = self._project_step(inputs, weights[0], [self.key_dim])
-        return self._attend_step(queries, keys, values, bias, weights[1])
+        return self._attend_step(queries, keys, values, bias, weights[1], by_row=True)
 
     def _joined_projection(self, *names):
         """Prepares the projections of one step of decoding.
@@ -128,8 +128,8 @@ class CachedAttention:
         projected = affine(flat, *projection)
         return split_heads(projected, hypotheses, self.num_heads, widths)
 
-    def _attend_step(self, queries, keys, values, bias, projection):
-        outputs, attention_weights = attend(queries, keys, values, bias)
+    def _attend_step(self, queries, keys, values, bias, projection, by_row=False):
+        outputs, attention_weights = attend(queries, keys, values, bias, by_row)
         outputs = affine(merge_heads(outputs), *projection)
         shape = (-1, queries.shape[2], outputs.shape[-1])
         return ops.reshape(outputs, shape), attention_weights

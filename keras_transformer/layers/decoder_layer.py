@@ -146,7 +146,7 @@ class DecoderLayer(ResidualLayer):
             cache: Keys (B, H, L * k, K) and values of the positions before; not to be
                 used again.
             source: Keys and values (B, H, S, K) from `project_encoder_output`.
-            index: Integer scalar, the position, counted from 0.
+            index: Integer scalar, the position, counted from 0, or `cache_place` of it.
             biases: What `attention_bias` made of the masks of self-attention, as
                 `MultiHeadAttention.step` explains, and of the source.
             weights: `decoding_weights()`.

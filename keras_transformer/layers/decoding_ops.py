@@ -65,6 +65,25 @@ def new_cache(sentences, heads, length, width, dtype):
     return ops.zeros(shape, dtype=dtype)
 
 
+def cache_place(cache, hypotheses, index):
+    """Works out where a position lies, once for all caches of a size.
+
+    Args:
+        cache: Float tensor (B, H, L * k, K).
+        hypotheses: k.
+        index: Integer scalar, the position.
+
+    Returns:
+        What `write_position` takes in place of `index`.
+    """
+    if not _in_tensorflow_graph():
+        return index
+    import tensorflow as tf
+
+    sentences, _, entries, _ = tf.unstack(tf.shape(cache))
+    return tf.range(sentences * cache.shape[1]) * (entries // hypotheses) + index
+
+
 def write_position(cache, new, index):
     """Writes one position.
 
@@ -72,7 +91,7 @@ def write_position(cache, new, index):
         cache: Float tensor (B, H, L * k, K), which must not be used afterwards: in a
             TensorFlow graph it is overwritten.
         new: Float tensor (B, H, k, K).
-        index: Integer scalar, the position.
+        index: Integer scalar, the position, or `cache_place` of it.
 
     Returns:
         The cache with `new` at the entries index * k to (index + 1) * k.
@@ -81,15 +100,16 @@ def write_position(cache, new, index):
     if _in_tensorflow_graph():
         import tensorflow as tf
 
+        if not tf.convert_to_tensor(index).shape.rank:
+            index = cache_place(cache, hypotheses, index)
         # Every other operation would copy the whole cache.
         rows = (-1, hypotheses * width)
-        flat = tf.reshape(cache, rows)
-        count = tf.shape(cache)[0] * cache.shape[1]
-        length = tf.shape(cache)[2] // hypotheses
         written = tf.raw_ops.InplaceUpdate(
-            x=flat, i=tf.range(count) * length + index, v=tf.reshape(new, rows)
+            x=tf.reshape(cache, rows), i=index, v=tf.reshape(new, rows)
         )
-        return tf.reshape(written, tf.shape(cache))
+        known = None not in cache.shape[1:]
+        shape = (-1, *cache.shape[1:]) if known else tf.shape(cache)
+        return tf.reshape(written, shape)
     start = index * hypotheses
     if keras.backend.backend() == "jax" or _XLA.get():
         zero = ops.zeros_like(start)
@@ -175,7 +195,7 @@ def transpose(x, axes):
     return tf.bitcast(tf.transpose(tf.bitcast(x, integers), axes), x.dtype)
 
 
-def attend(queries, keys, values, bias):
+def attend(queries, keys, values, bias, by_row=False):
     """Attends as `scaled_dot_product_attention` does, with less to compute.
 
     The queries come scaled by 1 / sqrt(K), the mask comes as a bias that is made once
@@ -186,26 +206,38 @@ def attend(queries, keys, values, bias):
         keys: Float tensor (B, H, S, K).
         values: Float tensor (B, H, S, Kv).
         bias: Float tensor that broadcasts to (B, H, k, S), from `attention_bias`.
+        by_row: Whether to multiply the k rows one by one, which pays where S is the
+            length of a sentence and not k times that.
 
     Returns:
         The output (B, H, k, Kv) and the attention weights (B, H, k, S).
     """
-    if queries.shape[2] == 1 and _in_tensorflow_graph():
-        return _attend_of_one(queries, keys, values, bias)
+    if (by_row or queries.shape[2] == 1) and _in_tensorflow_graph():
+        return _attend_by_row(queries, keys, values, bias)
     scores = ops.matmul(queries, ops.swapaxes(keys, -1, -2)) + bias
     weights = masked_softmax(scores)
     return ops.matmul(weights, values), weights
 
 
-def _attend_of_one(queries, keys, values, bias):
-    """As `attend` for k = 1, with operations that oneDNN leaves alone."""
+def _attend_by_row(queries, keys, values, bias):
+    """As `attend`, with operations that oneDNN leaves alone."""
     import tensorflow as tf
 
     dtype = queries.dtype
-    product = tf.raw_ops.BatchMatMulV3
-    scores = product(x=queries, y=keys, Tout=dtype, adj_y=True) + bias
-    scores = tf.cast(scores, tf.float32)
-    weights = tf.exp(scores - tf.reduce_max(scores, axis=-1, keepdims=True))
+    weights = tf.cast(_product(queries, keys, adj_y=True) + bias, tf.float32)
+    weights = tf.exp(weights - tf.reduce_max(weights, axis=-1, keepdims=True))
     weights /= tf.reduce_sum(weights, axis=-1, keepdims=True)
     weights = tf.cast(weights, dtype)
-    return product(x=weights, y=values, Tout=dtype), weights
+    return _product(weights, values), weights
+
+
+def _product(x, y, adj_y=False):
+    """Multiplies (B, H, k, M) by (B, H, M, N), or by its transpose."""
+    import tensorflow as tf
+
+    product = tf.raw_ops.BatchMatMulV3
+    if x.shape[2] == 1:
+        return product(x=x, y=y, Tout=x.dtype, adj_y=adj_y)
+    # One row at a time: above some size of each product it is several times slower.
+    rows = product(x=x[:, :, :, None], y=y[:, :, None], Tout=x.dtype, adj_y=adj_y)
+    return tf.squeeze(rows, 3)

@@ -6,7 +6,12 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.attention import attention_bias
-from keras_transformer.layers.decoding_ops import affine, prepared, resize_cache
+from keras_transformer.layers.decoding_ops import (
+    affine,
+    cache_place,
+    prepared,
+    resize_cache,
+)
 
 
 class CachedDecoding:
@@ -124,7 +129,7 @@ class CachedDecoding:
         biases = attention_bias(past, self.compute_dtype), state["source_bias"]
         states = self.target_embedding(ids[:, None], start=index, training=False)
         states = ops.reshape(states, (-1, beam_size, self.config.d_model))
-        caches = []
+        caches, places = [], {}
         for layer, cache, source, layer_weights in zip(
             self.decoder_layers,
             state["caches"],
@@ -132,8 +137,11 @@ class CachedDecoding:
             weights["layers"],
             strict=True,
         ):
+            heads = cache[0].shape[1]
+            if heads not in places:
+                places[heads] = cache_place(cache[0], beam_size, index)
             states, cache, attention_weights = layer.step(
-                states, cache, source, index, biases, layer_weights
+                states, cache, source, places[heads], biases, layer_weights
             )
             caches.append(cache)
         if self.decoder_norm is not None:

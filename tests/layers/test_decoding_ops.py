@@ -12,6 +12,7 @@ from keras import ops
 from keras_transformer.layers.attention import attention_bias
 from keras_transformer.layers.decoding_ops import (
     attend,
+    cache_place,
     compiled_with_xla,
     merge_heads,
     new_cache,
@@ -81,6 +82,24 @@ def test_a_position_is_written_and_no_other_changes(rng, way, hypotheses):
     np.testing.assert_array_equal(
         ops.convert_to_numpy(cache), expected_cache(new, order, hypotheses)
     )
+
+
+@every_way
+def test_a_place_that_is_worked_out_once_serves_every_cache_of_its_size(rng, way):
+    new = positions(rng, 4)
+
+    def written(new):
+        caches = [new_cache(B, H, L * 4, width, "float32") for width in (K, K - 2)]
+        place = cache_place(caches[0], 4, ops.convert_to_tensor(3, "int32"))
+        parts = new[3], new[3][..., : K - 2]
+        return [
+            write_position(*pair, place) for pair in zip(caches, parts, strict=True)
+        ]
+
+    expected = expected_cache(new, [3], 4)
+    wide, narrow = map(ops.convert_to_numpy, called(way, written, new))
+    np.testing.assert_array_equal(wide, expected)
+    np.testing.assert_array_equal(narrow, expected[..., : K - 2])
 
 
 @every_way
@@ -214,7 +233,8 @@ def test_a_transposition_moves_the_same_values(rng, way, dtype):
 @every_way
 @pytest.mark.parametrize("hypotheses", [1, 4])
 @pytest.mark.parametrize("scale", [1.0, 100.0])
-def test_attention_is_that_of_the_paper(rng, way, hypotheses, scale):
+@pytest.mark.parametrize("by_row", [False, True])
+def test_attention_is_that_of_the_paper(rng, way, hypotheses, scale, by_row):
     shapes = [(B, H, hypotheses, K), (B, H, 11, K), (B, H, 11, 13)]
     queries, keys, values = (
         rng.normal(0, scale, shape).astype("float32") for shape in shapes
@@ -222,7 +242,9 @@ def test_attention_is_that_of_the_paper(rng, way, hypotheses, scale):
     mask = np.array([[True] * 11, [True] * 4 + [False] * 7])[:, None, None]
     bias = ops.convert_to_numpy(attention_bias(ops.convert_to_tensor(mask), "float32"))
     scaled = queries * np.float32(K**-0.5)
-    output, weights = called(way, lambda *x: attend(*x), scaled, keys, values, bias)
+    output, weights = called(
+        way, lambda *x: attend(*x, by_row), scaled, keys, values, bias
+    )
     for head in range(H):
         expected = dot_product_attention(
             queries[:, head], keys[:, head], values[:, head], mask[:, 0]
