@@ -1,29 +1,12 @@
-"""Who takes part: each contender's module, its variant and its environment."""
+"""Who decodes: each contender's module, its variant and its environment."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-
-
-@dataclasses.dataclass(frozen=True)
-class Contender:
-    """A way of decoding, run in a process of its own.
-
-    `module` has a class `Peer(size, variant, threads, folder)` with three methods:
-    `prepare(setting)`, `run()`, whose time is measured, and `lengths(output)`, which
-    counts the tokens that `run` decoded for each sentence.
-    """
-
-    module: str
-    variant: str
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
+from worker import MACHINE, Contender
 
 _TENSORFLOW = {"KERAS_BACKEND": "tensorflow"}
 _JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 
-MACHINE = "machine"
 CONTENDERS = {
     "ours-float32": Contender("peers.ours", "float32"),
     "ours-bfloat16": Contender("peers.ours", "bfloat16"),
@@ -35,7 +18,6 @@ CONTENDERS = {
     "kerashub-tensorflow": Contender("peers.kerashub_peer", "graph", _TENSORFLOW),
     "kerashub-tensorflow-xla": Contender("peers.kerashub_peer", "xla", _TENSORFLOW),
     "kerashub-jax": Contender("peers.kerashub_peer", "xla", _JAX),
-    # Not a contender: measures the peaks that `floor.limit` needs.
     MACHINE: Contender("peers.machine", "peaks"),
 }
 KERASHUB = tuple(name for name in CONTENDERS if name.startswith("kerashub-"))

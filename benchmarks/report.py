@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import floor
 from contenders import KERASHUB
+from figures import best_of_rounds, markdown, paired_ratios, quartiles, spread
 from workload import SETTINGS, SIZES
 
 # Ours, a peer, and how many times the peer's speed is aimed at.
@@ -59,21 +60,6 @@ _SPEEDS = {
 }
 
 
-def quartiles(values: Sequence[float]) -> dict[str, float]:
-    """Median and quartiles, the values themselves at their ends.
-
-    Args:
-        values: At least one figure of any unit.
-
-    Returns:
-        The keys "median", "quartile_1" and "quartile_3".
-    """
-    if len(values) == 1:
-        values = [*values, *values]
-    first, median, third = statistics.quantiles(values, n=4, method="inclusive")
-    return {"median": median, "quartile_1": first, "quartile_3": third}
-
-
 def speeds(setting_name: str, seconds: Mapping[str, list]) -> dict[str, list[float]]:
     """Tokens a second of each contender in each round.
 
@@ -104,7 +90,7 @@ def limits(setting_name: str, peaks: Sequence[Mapping[str, float]]) -> dict[str,
     """
     if not peaks:
         return {}
-    best = {key: max(each[key] for each in peaks) for key in peaks[0]}
+    best = best_of_rounds(peaks)
     setting = SETTINGS[setting_name]
     return {
         dtype: floor.limit(
@@ -119,21 +105,16 @@ def limits(setting_name: str, peaks: Sequence[Mapping[str, float]]) -> dict[str,
 
 
 def ratios(by_contender: Mapping[str, list]) -> dict[str, dict[str, float]]:
-    """Speed over a peer's, from the two turns of each round.
-
-    Neighbours in time are compared, so that a machine that slows down between two
-    rounds changes no ratio.
+    """Speed over a peer's, for `PAIRS`.
 
     Args:
         by_contender: Tokens a second in each round, as from `speeds`.
 
     Returns:
-        `quartiles` for each "ours / peer".
+        `paired_ratios` for each "ours / peer".
     """
     return {
-        f"{ours} / {peer}": quartiles(
-            [a / b for a, b in zip(by_contender[ours], by_contender[peer], strict=True)]
-        )
+        f"{ours} / {peer}": paired_ratios(by_contender[ours], by_contender[peer])
         for ours, peer in PAIRS
         if ours in by_contender and peer in by_contender
     }
@@ -178,13 +159,13 @@ def _speed_table(settings):
     heading = ["tokens/s", "limit fp32 / bf16", *_SPEEDS]
     rows = []
     for name, summary in settings.items():
-        limit = " / ".join(_number(value) for value in summary["limit"].values())
+        limit = " / ".join(f"{value:.0f}" for value in summary["limit"].values())
         cells = [
-            _spread(summary["tokens_per_second"].get(contender), _number)
+            spread(summary["tokens_per_second"].get(contender))
             for contender in _SPEEDS.values()
         ]
         rows.append([name, limit or "-", *cells])
-    return _markdown(heading, rows)
+    return markdown(heading, rows)
 
 
 def _ratio_table(settings):
@@ -196,10 +177,10 @@ def _ratio_table(settings):
             reached = "-"
             if target is not None:
                 reached = "yes" if ratio["median"] >= target else "no"
-            rows.append([name, pair, _spread(ratio, "{:.2f}".format), target, reached])
+            rows.append([name, pair, spread(ratio, ".2f"), target, reached])
         for ours, limit in _shares(summary).items():
             rows.append([name, ours, f"{limit:.2f}", None, "-"])
-    return _markdown(["setting", "ratio", "median", "target", "reached"], rows)
+    return markdown(["setting", "ratio", "median", "target", "reached"], rows)
 
 
 def _shares(summary):
@@ -210,22 +191,3 @@ def _shares(summary):
         for dtype, limit in summary["limit"].items()
         if f"ours-{dtype}" in summary["tokens_per_second"]
     }
-
-
-def _spread(values, number):
-    if values is None:
-        return "-"
-    first, third = number(values["quartile_1"]), number(values["quartile_3"])
-    return f"{number(values['median'])} ({first} to {third})"
-
-
-def _number(value):
-    return f"{value:.0f}"
-
-
-def _markdown(heading, rows):
-    cells = [heading, ["---"] * len(heading), *rows]
-    return "\n".join(
-        "| " + " | ".join("-" if c is None else str(c) for c in row) + " |"
-        for row in cells
-    )

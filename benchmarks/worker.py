@@ -3,7 +3,8 @@
 The runner writes commands and reads replies, each one line of JSON:
 
     {"command": "prepare", "setting": NAME}    -> {"calls": calls that fill a turn}
-    {"command": "run", "calls": N}             -> {"seconds": ..., "lengths": ...,
+    {"command": "run", "calls": N}             -> {"seconds": of a call, "result": ...,
+                                                   "peak_memory": in bytes,
                                                    "idle_cpu_seconds": ...}
     {"command": "rest"}                        -> {}
 
@@ -14,18 +15,20 @@ it waits would give away.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import math
 import os
+import resource
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from contenders import CONTENDERS
-from workload import SETTINGS, SIZES, TARGET_LENGTH
-
+# Not a contender: measures the peaks that a limit needs.
+MACHINE = "machine"
 _WARM_UP_CALLS = 2
 _SECONDS_A_TURN = 1.0  # calls shorter than this are repeated within a turn
 
@@ -34,11 +37,27 @@ class WorkerError(RuntimeError):
     """A contender failed; the text is the last line it wrote."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """A way of doing the work, run in a process of its own.
+
+    `module` has a class `Peer(size, variant, threads, folder)` with `versions` and
+    three methods: `prepare(setting)`, `run()`, whose time is measured, and
+    `result(output)`, which says in JSON what `run` did.
+    """
+
+    module: str
+    variant: str
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
 class Worker:
     """The runner's end: starts the process and asks it.
 
     Args:
-        name: A key of `CONTENDERS`.
+        contender: What to run.
+        workload: Name of a module with `SIZES`, `SETTINGS` and `check(result)`, which
+            raises an error if the work was not done.
         size: A key of `SIZES`.
         threads: Threads of computation, and processors it may use.
         folder: Directory for the contender's files.
@@ -48,12 +67,21 @@ class Worker:
         WorkerError: If the contender cannot be loaded.
     """
 
-    def __init__(self, name: str, size: str, threads: int, folder: Path, log: Path):
+    def __init__(
+        self,
+        contender: Contender,
+        workload: str,
+        size: str,
+        threads: int,
+        folder: Path,
+        log: Path,
+    ):
         self._log = log
-        environment = os.environ | CONTENDERS[name].environment | thread_limits(threads)
+        environment = os.environ | contender.environment | thread_limits(threads)
+        names = [contender.module, contender.variant, workload, size]
         with log.open("ab") as printed:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, name, size, str(threads), str(folder)],
+                [sys.executable, __file__, *names, str(threads), str(folder)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=printed,
@@ -113,7 +141,9 @@ def last_line(path: Path) -> str:
     return lines[-1] if lines else "The process ended without a word."
 
 
-def serve(name: str, size: str, threads: int, folder: str):
+def serve(
+    module: str, variant: str, workload: str, size: str, threads: int, folder: str
+):
     """The contender's end: loads it once, then answers commands until they end."""
     # Libraries print where they like: replies get a descriptor of their own.
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -124,62 +154,47 @@ def serve(name: str, size: str, threads: int, folder: str):
     def reply(**values):
         print(json.dumps(values), file=replies, flush=True)
 
-    contender = CONTENDERS[name]
-    peer_class = importlib.import_module(contender.module).Peer
-    peer = peer_class(SIZES[size], contender.variant, threads, folder)
+    work = importlib.import_module(workload)
+    peer_class = importlib.import_module(module).Peer
+    peer = peer_class(work.SIZES[size], variant, threads, folder)
     reply(versions=peer_class.versions)
     resting_since = time.process_time()
     for line in sys.stdin:
         command = json.loads(line)
         if command["command"] == "prepare":
-            reply(calls=_prepare(peer, SETTINGS[command["setting"]]))
+            peer.prepare(work.SETTINGS[command["setting"]])
+            reply(calls=_warm_up(peer, work.check))
         elif command["command"] == "rest":
             reply()
             resting_since = time.process_time()
         else:
             idle = time.process_time() - resting_since
-            reply(idle_cpu_seconds=idle, **_run(peer, command["calls"]))
+            reply(idle_cpu_seconds=idle, **_run(peer, command["calls"], work.check))
 
 
-def _prepare(peer, setting):
-    peer.prepare(setting)
+def _warm_up(peer, check):
+    """Runs until all is compiled; returns how many calls fill a turn."""
     for _ in range(_WARM_UP_CALLS):
-        start = time.perf_counter()
-        output = peer.run()
-        seconds = time.perf_counter() - start
-    check_lengths(peer.lengths(output))
+        seconds = _run(peer, 1, check)["seconds"]
     return math.ceil(_SECONDS_A_TURN / seconds)
 
 
-def _run(peer, calls):
+def _run(peer, calls, check):
     start = time.perf_counter()
     for _ in range(calls):
         output = peer.run()
     seconds = (time.perf_counter() - start) / calls
-    lengths = peer.lengths(output)
-    check_lengths(lengths)
-    return {"seconds": seconds, "lengths": lengths}
+    result = peer.result(output)
+    check(result)
+    return {"seconds": seconds, "result": result, "peak_memory": peak_memory()}
 
 
-def check_lengths(lengths):
-    """Raises an error if a sentence ended early.
-
-    Args:
-        lengths: Tokens decoded for each sentence; the end token may be missing from
-            the last. The machine's peaks, a dictionary, have none.
-
-    Raises:
-        ValueError: If a sentence has another length.
-    """
-    if isinstance(lengths, dict):
-        return
-    if not set(lengths) <= {TARGET_LENGTH - 1, TARGET_LENGTH}:
-        raise ValueError(
-            f"Every sentence must be decoded for {TARGET_LENGTH} tokens. "
-            f"Received: lengths {sorted(set(lengths))}"
-        )
+def peak_memory() -> int:
+    """Most memory that this process ever had resident (bytes)."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
 
 
 if __name__ == "__main__":
-    contender_name, size_name, thread_count, directory = sys.argv[1:]
-    serve(contender_name, size_name, int(thread_count), directory)
+    *names_of_the_work, thread_count, directory = sys.argv[1:]
+    serve(*names_of_the_work, int(thread_count), directory)

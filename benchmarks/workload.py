@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -89,3 +90,22 @@ def word(piece_id: int) -> str:
         piece_id, digit = divmod(piece_id, 26)
         letters = chr(ord("a") + digit) + letters
     return "w" + letters
+
+
+def check(result: Sequence[int] | Mapping[str, float]):
+    """Raises an error if a sentence ended early.
+
+    Args:
+        result: Tokens decoded for each sentence; the end token may be missing from
+            the last. The machine's peaks, which have none, pass.
+
+    Raises:
+        ValueError: If a sentence has another length.
+    """
+    if isinstance(result, Mapping):
+        return
+    if not set(result) <= {TARGET_LENGTH - 1, TARGET_LENGTH}:
+        raise ValueError(
+            f"Every sentence must be decoded for {TARGET_LENGTH} tokens. "
+            f"Received: lengths {sorted(set(result))}"
+        )

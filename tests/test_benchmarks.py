@@ -1,8 +1,10 @@
-"""The pure parts of benchmarks/: the limit, the figures, the tables, the workload."""
+"""Benchmarks: limits, figures, tables, workloads; each contender of a tiny training."""
 
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import re
 import subprocess
 import sys
@@ -71,10 +73,10 @@ def test_limit_agrees_with_the_figures_that_the_project_started_from(module):
 
 
 def test_quartiles(module):
-    report = module("report")
+    figures = module("figures")
     expected = {"median": 3.0, "quartile_1": 2.0, "quartile_3": 4.0}
-    assert report.quartiles([5.0, 1.0, 4.0, 2.0, 3.0]) == expected
-    assert set(report.quartiles([7.0]).values()) == {7.0}
+    assert figures.quartiles([5.0, 1.0, 4.0, 2.0, 3.0]) == expected
+    assert set(figures.quartiles([7.0]).values()) == {7.0}
 
 
 def test_ratios_compare_the_turns_of_one_round(module):
@@ -157,20 +159,21 @@ def test_every_piece_has_a_word_of_its_own(module):
 
 @pytest.mark.parametrize("lengths", ([28, 30], [31], [0]))
 def test_decoding_that_ends_early_is_refused(module, lengths):
-    worker = module("worker")
-    worker.check_lengths([29, 30])
+    workload = module("workload")
+    workload.check([29, 30])
     with pytest.raises(ValueError, match="decoded for 30 tokens. Received: lengths"):
-        worker.check_lengths(lengths)
+        workload.check(lengths)
 
 
-def test_names_of_the_command_line_are_checked():
+@pytest.mark.parametrize("script", ("decoding.py", "training.py", "training_gpu.py"))
+def test_names_of_the_command_line_are_checked(script):
     done = subprocess.run(
-        [sys.executable, FOLDER / "decoding.py", "--only", "huge-1-greedy"],
+        [sys.executable, FOLDER / script, "--only", "huge"],
         capture_output=True,
         text=True,
     )
     assert done.returncode == 2
-    assert "invalid choice: 'huge-1-greedy'" in done.stderr
+    assert "invalid choice: 'huge'" in done.stderr
 
 
 def test_profile_counts_an_operation_without_those_inside_it(module):
@@ -185,3 +188,248 @@ def test_profile_counts_an_operation_without_those_inside_it(module):
     events = [event(2, 70, 9), event(1, 0, 50), event(2, 10, 20), event(3, 11, 5)]
     found = sorted(own_times(events, names))
     assert found == [("While", 30), ("_FusedMatMul", 9), ("_FusedMatMul", 20)]
+
+
+def test_training_batches_are_padded_pairs_that_end_and_shift(module):
+    workload = module("training_workload")
+    for setting in workload.SETTINGS.values():
+        vocabulary_size = workload.SIZES[setting.size].vocabulary_size
+        counted = 0
+        for (source, target_in), target_out in workload.batches(setting):
+            assert source.shape == target_in.shape == target_out.shape
+            assert target_out.size <= max(setting.target_tokens, target_out.shape[1])
+            assert target_out.shape[1] <= setting.longest_padded
+            np.testing.assert_array_equal(target_in[:, 0], workload.START_ID)
+            assert not (target_in == workload.END_ID).any()
+            for ids in (source, target_out):
+                lengths = (ids != workload.PAD_ID).sum(axis=1)
+                assert setting.shortest <= lengths.min()
+                assert lengths.max() <= setting.longest
+                last = ids[np.arange(len(ids)), lengths - 1]
+                np.testing.assert_array_equal(last, workload.END_ID)
+                assert (ids == workload.END_ID).sum() == len(ids)
+                assert ids.max() < vocabulary_size
+                counted += lengths.sum()
+            kept = target_in[:, 1:] != workload.PAD_ID
+            shifted = target_out[:, :-1]
+            np.testing.assert_array_equal(target_in[:, 1:][kept], shifted[kept])
+            assert (shifted[~kept] <= workload.END_ID).all()
+        assert counted == setting.tokens
+
+
+def test_training_batches_hold_the_tokens_of_the_setting(module):
+    """In the order of their buckets: as many pairs as fit into 4096 tokens."""
+    workload = module("training_workload")
+    shapes = [ids.shape for _, ids in workload.batches(workload.SETTINGS["tiny"])]
+    assert set(shapes) == {(512, 8), (256, 16), (170, 24), (128, 32), (102, 40)}
+    for name, shape in {"small": (64, 32), "base": (32, 32)}.items():
+        batches = workload.batches(workload.SETTINGS[name])
+        assert {ids.shape for _, ids in batches} == {shape}
+
+
+def test_limit_of_training_is_three_forward_passes_over_the_peak(module):
+    floor, workload = module("training_floor"), module("training_workload")
+    size = module("workload").Size(
+        num_layers=1, d_model=2, d_ff=3, num_heads=1, vocabulary_size=11
+    )
+    setting = workload.Setting("toy", "toy", 3, 3, target_tokens=8, num_batches=1)
+    # One pair of 3 and 3 tokens: 36 weights each way, and the 22 of the output matrix;
+    # attention to 9 source, 6 target and 9 source tokens, 2 * 2 * 2 operations each.
+    forward = 2 * 3 * 36 + 2 * 3 * (36 + 22) + 8 * (9 + 6 + 9)
+    assert floor.flops(size, setting) == 3 * forward
+    expected = 6 * 1e9 / (3 * forward)
+    assert floor.limit(size, setting, 1e9) == pytest.approx(expected)
+
+
+def test_limits_of_training_agree_with_those_that_the_project_started_from(module):
+    """At 471 GFLOP/s; those counted no attention and no difference of lengths."""
+    floor, workload = module("training_floor"), module("training_workload")
+    for name, tokens in {"tiny": 61100, "small": 21400, "base": 2700}.items():
+        setting = workload.SETTINGS[name]
+        found = floor.limit(workload.SIZES[name], setting, 471e9)
+        assert found == pytest.approx(tokens, rel=0.06), name
+
+
+def training_replies(**seconds):
+    """Replies of contenders that took so long, and of a machine of 1 TFLOP/s."""
+    turns = {
+        name.replace("_", "-"): [
+            {"seconds": s, "peak_memory": 5e8 + s, "result": {"loss": 4.0}}
+            for s in each
+        ]
+        for name, each in seconds.items()
+    }
+    peaks = {"float32_flops": 1e12, "bfloat16_flops": 2e12}
+    return turns | {"machine": [{"seconds": 1.0, "peak_memory": 1, "result": peaks}]}
+
+
+def test_training_compares_our_best_with_the_best_peer_of_its_type(module):
+    replies = training_replies(
+        ours_float32=[4.0, 8.0],
+        ours_float32_xla=[2.0, 4.0],
+        kerashub_float32=[6.0, 12.0],
+        pytorch_float32=[5.0, 10.0],
+        ours_bfloat16=[1.0, 1.0],
+    )
+    summary = module("training_report").summarise("base", [replies])
+    pair = summary["ratios"]["float32"]
+    assert (pair["ours"], pair["peer"]) == ("ours-float32-xla", "pytorch-float32")
+    assert (pair["quartile_1"], pair["median"], pair["quartile_3"]) == (2.5, 2.5, 2.5)
+    assert summary["ratios"]["bfloat16"] is None
+    assert summary["contenders"]["ours-float32"]["peak_memory"] == 5e8 + 8.0
+    assert summary["limit"]["bfloat16"] == 2 * summary["limit"]["float32"]
+
+
+def test_training_tables_name_speed_share_memory_and_target(module):
+    report, workload = module("training_report"), module("training_workload")
+    replies = training_replies(ours_float32=[2.0, 2.0], marian_float32=[3.0, 3.0])
+    text = report.tables({"base": report.summarise("base", [replies])})
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines()]
+    tokens = workload.SETTINGS["base"].tokens
+    limit = report.limits("base", [replies["machine"][0]["result"]])["float32"]
+    share = f"{tokens / 2 / limit:.2f}"
+    assert ["ours-float32", "2048 (2048 to 2048)", share, "0.50"] in rows
+    pair = ["base", "ours-float32 / marian-float32", "1.50 (1.50 to 1.50)"]
+    assert [*pair, "1.3", "yes"] in rows
+
+
+@pytest.mark.parametrize("loss", (float("nan"), float("inf"), 0.0, -1.0))
+def test_training_that_does_not_learn_is_refused(module, loss):
+    workload = module("training_workload")
+    workload.check({"loss": 3.9})
+    with pytest.raises(ValueError, match="positive number of nats. Received: loss="):
+        workload.check({"loss": loss})
+
+
+def test_training_ratios_are_of_turns_in_the_same_group(module):
+    """The machine slows down threefold after the first group: ratios stay."""
+    groups = [
+        training_replies(ours_float32=[1.0, 1.0], kerashub_float32=[5.0, 5.0]),
+        training_replies(ours_float32=[3.0, 3.0], pytorch_float32=[6.0, 6.0]),
+    ]
+    summary = module("training_report").summarise("base", groups)
+    pair = summary["ratios"]["float32"]
+    assert (pair["peer"], pair["median"]) == ("kerashub-float32", 5.0)
+    assert summary["contenders"]["ours-float32"]["seconds"] == [1.0, 1.0, 3.0, 3.0]
+    assert len(summary["peaks"]) == 2
+
+
+def test_training_contenders_take_turns_with_ours_of_their_type(module):
+    contenders = module("training_contenders")
+    names = [name for group in contenders.GROUPS for name in group]
+    assert set(names) == set(contenders.CONTENDERS)
+    for group in contenders.GROUPS:
+        (dtype,) = {name.split("-")[1] for name in group if name != "machine"}
+        assert {f"ours-{dtype}", f"ours-{dtype}-xla", "machine"} < set(group)
+        assert any(not name.startswith(("ours-", "machine")) for name in group)
+
+
+def test_groups_without_any_rival_that_was_chosen_are_left_out(module):
+    runner, contenders = module("runner"), module("training_contenders")
+    benchmark = SimpleNamespace(groups=contenders.GROUPS)
+
+    def groups(*names):
+        arguments = SimpleNamespace(contenders=names, threads=1, repeats=1)
+        return runner.Run(benchmark, arguments, None)._groups()
+
+    assert groups("ours-float32", "machine") == [("ours-float32", "machine")]
+    assert groups("tutorial-float32", "ours-float32", "ours-bfloat16", "machine") == [
+        ("tutorial-float32", "ours-float32", "machine"),
+        ("ours-bfloat16", "machine"),
+    ]
+    assert len(groups(*contenders.CONTENDERS)) == len(contenders.GROUPS)
+
+
+def test_losses_of_the_keras_peers_agree_with_ours(module):
+    from keras_transformer import MaskedCrossentropy
+
+    peers = module("peers.keras_training")
+    rng = np.random.default_rng(7)
+    logits = rng.normal(0, 2, (3, 5, 11)).astype("float32")
+    targets = np.array([[3, 6, 1, 2, 5], [4, 2, 0, 0, 0], [1, 1, 2, 0, 0]], "int32")
+    expected = float(MaskedCrossentropy(label_smoothing=0.1)(targets, logits))
+    for loss in (peers.graph_crossentropy, peers.compiled_crossentropy):
+        assert float(loss(targets, logits)) == pytest.approx(expected, rel=1e-5)
+
+
+def trained(script, folder, *arguments):
+    """Runs a training benchmark of the toy size; returns its results."""
+    output = folder / "results.json"
+    done = subprocess.run(
+        [sys.executable, FOLDER / script, "--only", "toy", "--repeats", "1"]
+        + ["--output", output, "--contenders", *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert output.with_suffix(".md").read_text("utf-8").strip() == done.stdout.strip()
+    return json.loads(output.read_text("utf-8"))["settings"]["toy"]["contenders"]
+
+
+def test_training_benchmark_runs_ours(tmp_path):
+    found = trained("training.py", tmp_path, "ours-float32")["ours-float32"]
+    # A vocabulary of 50 whose ids are uniform: log 50 = 3.9 nats, and a bad start.
+    assert 3.5 < found["loss"] < 6.0
+    assert found["tokens_per_second"]["median"] > 0
+    assert 1e8 < found["peak_memory"] < 1e10
+
+
+@pytest.mark.slow
+def test_training_benchmark_runs_every_contender(module, tmp_path):
+    for name in ("torch", "transformers", "keras_hub"):
+        pytest.importorskip(name)
+    names = module("training_contenders").CONTENDERS
+    found = trained("training.py", tmp_path, *names)
+    assert {*found, "machine"} == set(names)
+    assert all(3.5 < figures["loss"] < 6.0 for figures in found.values())
+
+
+@pytest.mark.slow
+def test_training_benchmark_for_gpus_runs_without_one(module, tmp_path):
+    for name in ("torch", "jax"):
+        pytest.importorskip(name)
+    names = module("training_gpu").CONTENDERS
+    found = trained("training_gpu.py", tmp_path, *names)
+    assert {*found, "machine"} == set(names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ("jax", "torch"))
+def test_package_trains_where_tensorflow_cannot_be_imported(backend):
+    pytest.importorskip(backend)
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_TENSORFLOW],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"KERAS_BACKEND": backend},
+    )
+    assert done.returncode == 0, done.stderr
+    first, last = json.loads(done.stdout.splitlines()[-1])
+    assert last < first
+
+
+_WITHOUT_TENSORFLOW = """
+import json, sys
+sys.modules |= {"tensorflow": None, "tensorflow_text": None}
+import keras, numpy as np
+import keras_transformer as kt
+
+keras.utils.set_random_seed(1)
+config = kt.TransformerConfig(
+    source_vocabulary_size=23, target_vocabulary_size=23, d_model=16, d_ff=32,
+    num_heads=2, num_encoder_layers=1, num_decoder_layers=1,
+)
+model = kt.Transformer(config, dtype="mixed_bfloat16")
+rate = kt.TransformerSchedule(config.d_model, warmup_steps=20)
+model.compile(
+    keras.optimizers.Adam(rate, beta_2=0.98, epsilon=1e-9),
+    loss=kt.MaskedCrossentropy(label_smoothing=0.1),
+    metrics=[kt.MaskedAccuracy(), kt.Perplexity()],
+)
+ids = np.random.default_rng(1).integers(4, 9, (64, 7)).astype("int32")
+ids[::3, 5:] = 0
+history = model.fit((ids, ids), ids, batch_size=16, epochs=4, verbose=0).history
+assert {"loss", "accuracy", "perplexity"} == set(history)
+print(json.dumps([float(history["loss"][0]), float(history["loss"][-1])]))
+"""

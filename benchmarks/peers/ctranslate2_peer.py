@@ -17,7 +17,7 @@ from workload import (
 
 
 class Peer:
-    """Translates with `ctranslate2.Translator`; see `contenders.Contender`.
+    """Translates with `ctranslate2.Translator`; see `worker.Contender`.
 
     The threads of one batch, and all else as by default. `variant` is the type that
     weights are kept and multiplied in: float32 or int8.
@@ -48,7 +48,7 @@ class Peer:
             max_decoding_length=TARGET_LENGTH,
         )
 
-    def lengths(self, output) -> list[int]:
+    def result(self, output) -> list[int]:
         """Tokens decoded for each sentence."""
         return [len(result.hypotheses[0]) for result in output]
 

@@ -17,7 +17,7 @@ from workload import (
 
 
 class Peer:
-    """Generates with KerasHub's samplers; see `contenders.Contender`.
+    """Generates with KerasHub's samplers; see `worker.Contender`.
 
     `variant` is "xla" or "graph"; the environment chooses the backend. KerasHub has no
     sinusoids and no ReLU here: positions are learned and the activation is GELU.
@@ -67,6 +67,6 @@ class Peer:
         """Generates for all sentences as one batch: ids [B, 1 + T] and their mask."""
         return self._model.generate(dict(self._inputs), stop_token_ids=None)
 
-    def lengths(self, output) -> list[int]:
+    def result(self, output) -> list[int]:
         """Tokens decoded for each sentence, the start not counted."""
         return (output["decoder_padding_mask"].sum(axis=1) - 1).tolist()

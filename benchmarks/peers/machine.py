@@ -18,7 +18,7 @@ _SECONDS = 0.15  # for each single figure
 
 
 class Peer:
-    """Measures peaks; see `contenders.Contender`."""
+    """Measures peaks; see `worker.Contender`."""
 
     versions = {"torch": torch.__version__, "tensorflow": tf.__version__}
 
@@ -42,8 +42,8 @@ class Peer:
             measured[f"{name}_bandwidth"] = _read(self._weights * dtype.itemsize)
         return measured
 
-    def lengths(self, output) -> dict[str, float]:
-        """No lengths: the peaks themselves."""
+    def result(self, output) -> dict[str, float]:
+        """The peaks themselves."""
         return output
 
 

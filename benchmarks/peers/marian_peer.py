@@ -16,7 +16,7 @@ from workload import (
 
 
 class Peer:
-    """Generates with keys and values cached; see `contenders.Contender`.
+    """Generates with keys and values cached; see `worker.Contender`.
 
     `variant` is the type of weights and arithmetic: float32 or bfloat16.
     """
@@ -29,7 +29,7 @@ class Peer:
     def __init__(self, size: Size, variant: str, threads: int, folder: str):
         torch.set_num_threads(threads)
         torch.manual_seed(3)
-        model = transformers.MarianMTModel(_config(size))
+        model = transformers.MarianMTModel(marian_config(size))
         self._model = model.to(getattr(torch, variant)).eval()
         self._source, self._beam = None, 1
 
@@ -51,12 +51,18 @@ class Peer:
             use_cache=True,
         )
 
-    def lengths(self, output) -> list[int]:
+    def result(self, output) -> list[int]:
         """Tokens decoded for each sentence: none is padding, the start not counted."""
         return (output[:, 1:] != PAD_ID).sum(dim=1).tolist()
 
 
-def _config(size):
+def marian_config(size: Size, **options) -> transformers.MarianConfig:
+    """Returns the configuration of a model of the sizes.
+
+    Args:
+        size: The Transformer's sizes.
+        **options: Further options of Marian's.
+    """
     return transformers.MarianConfig(
         vocab_size=size.vocabulary_size,
         d_model=size.d_model,
@@ -74,4 +80,5 @@ def _config(size):
         decoder_start_token_id=START_ID,
         # The default would make the last token the end token.
         forced_eos_token_id=None,
+        **options,
     )

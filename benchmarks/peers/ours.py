@@ -10,7 +10,7 @@ from workload import Setting, Size, source_ids, word
 
 
 class Peer:
-    """Calls `serving_default`, strings in and strings out; see `contenders.Contender`.
+    """Calls `serving_default`, strings in and strings out; see `worker.Contender`.
 
     `folder` holds what `export_ours.py` wrote.
     """
@@ -39,6 +39,6 @@ class Peer:
         """Translates all sentences as one batch: strings [B]."""
         return self._serve(text=self._texts)["translation"].numpy()
 
-    def lengths(self, output) -> list[int]:
+    def result(self, output) -> list[int]:
         """Tokens decoded for each sentence: each is a word of the vocabulary."""
         return [len(text.split()) for text in output]
