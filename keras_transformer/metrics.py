@@ -5,7 +5,8 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.losses import smoothed_crossentropy
+from keras_transformer.fused_crossentropy import TokenScores
+from keras_transformer.losses import first_largest, smoothed_crossentropy
 
 
 class TokenMean(keras.metrics.Metric):
@@ -14,7 +15,14 @@ class TokenMean(keras.metrics.Metric):
     Args:
         pad_id: Target id that does not count.
         name: Name of the metric.
+
+    Attributes:
+        takes_scores: Whether `y_pred` may be `TokenScores`, which a model that trains
+            without the logits gives. Not inherited: a subclass with `values` of its own
+            gets logits until it says that it takes scores too.
     """
+
+    takes_scores = False
 
     def __init__(self, pad_id=0, name=None, **kwargs):
         super().__init__(name=name, **kwargs)
@@ -31,7 +39,7 @@ class TokenMean(keras.metrics.Metric):
 
         Args:
             y_true: Integer tensor (B, T).
-            y_pred: Logits, a float tensor (B, T, V).
+            y_pred: Logits, a float tensor (B, T, V), or `TokenScores`.
             sample_weight: Factor on each token, (B, T), or on each row, (B,).
         """
         y_true = ops.convert_to_tensor(y_true)
@@ -54,6 +62,12 @@ class TokenMean(keras.metrics.Metric):
         return super().get_config() | {"pad_id": self.pad_id}
 
 
+def takes_scores(metric, pad_id):
+    """Whether a metric can be updated from `TokenScores`, made with this `pad_id`."""
+    takes = vars(type(metric)).get("takes_scores", False)
+    return isinstance(metric, TokenMean) and takes and metric.pad_id == pad_id
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MaskedAccuracy(TokenMean):
     """Share of the tokens, padding left out, whose highest logit is the target's.
@@ -69,11 +83,15 @@ class MaskedAccuracy(TokenMean):
         >>> metric.result()  # 1.0
     """
 
+    takes_scores = True
+
     def __init__(self, pad_id=0, name="accuracy", **kwargs):
         super().__init__(pad_id=pad_id, name=name, **kwargs)
 
     def values(self, y_true, y_pred):
-        predicted = ops.argmax(y_pred, axis=-1)
+        if isinstance(y_pred, TokenScores):
+            return y_pred.correct
+        predicted = first_largest(ops.convert_to_tensor(y_pred))
         return ops.equal(ops.cast(predicted, y_true.dtype), y_true)
 
 
@@ -94,10 +112,14 @@ class Perplexity(TokenMean):
         >>> metric.result()  # 4.0
     """
 
+    takes_scores = True
+
     def __init__(self, pad_id=0, name="perplexity", **kwargs):
         super().__init__(pad_id=pad_id, name=name, **kwargs)
 
     def values(self, y_true, y_pred):
+        if isinstance(y_pred, TokenScores):
+            return y_pred.crossentropy
         return smoothed_crossentropy(y_true, y_pred)
 
     def result(self):

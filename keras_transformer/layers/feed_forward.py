@@ -5,7 +5,10 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from keras_transformer.graph_mode import in_tensorflow_graph
+from keras_transformer.layers import decoding_ops, training_ops
 from keras_transformer.layers.arguments import check_rate, check_size
+from keras_transformer.layers.dropout import Dropout
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -39,7 +42,7 @@ class FeedForward(keras.layers.Layer):
         self.d_ff = d_ff
         self.activation = keras.activations.get(activation)
         self.dropout_rate = dropout_rate
-        self.hidden_dropout = keras.layers.Dropout(
+        self.hidden_dropout = Dropout(
             dropout_rate, dtype=self.dtype_policy, name="hidden_dropout"
         )
         self.supports_masking = True
@@ -63,13 +66,20 @@ class FeedForward(keras.layers.Layer):
     def call(self, inputs, training=None):
         # One matrix product over all positions is faster than one a sentence.
         flat = ops.reshape(inputs, (-1, inputs.shape[-1]))  # (B * T, D)
-        hidden = ops.matmul(flat, self.hidden_kernel) + self.hidden_bias
-        hidden = self.hidden_dropout(self.activation(hidden), training=training)
-        outputs = ops.matmul(hidden, self.output_kernel) + self.output_bias
+        in_graph = training and in_tensorflow_graph()
+        affine = training_ops.affine if in_graph else decoding_ops.affine
+        hidden = self.activation(affine(flat, *self._weights("hidden")))
+        hidden = self.hidden_dropout(hidden, training=training)
+        outputs = affine(hidden, *self._weights("output"))
         # Sizes that are known cost a graph nothing; at most one may be left open.
         known = inputs.shape[1:]
         shape = ops.shape(inputs) if None in known else (-1, *known)
         return ops.reshape(outputs, shape)
+
+    def _weights(self, name):
+        """Kernel and bias as tensors."""
+        weights = (getattr(self, f"{name}_{kind}") for kind in ("kernel", "bias"))
+        return map(ops.convert_to_tensor, weights)
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from keras_transformer.graph_mode import in_tensorflow_graph
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.attention import scaled_dot_product_attention
 from keras_transformer.layers.cached_attention import CachedAttention
 from keras_transformer.layers.decoding_ops import affine
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.training_ops import dropped_softmax
 from keras_transformer.masks import attention_mask, carried_mask
 
 
@@ -74,7 +77,7 @@ class MultiHeadAttention(CachedAttention, keras.layers.Layer):
         self.output_dim = output_dim
         self.dropout_rate = dropout_rate
         self.use_bias = use_bias
-        self.attention_dropout = keras.layers.Dropout(
+        self.attention_dropout = Dropout(
             dropout_rate, dtype=self.dtype_policy, name="attention_dropout"
         )
         self.supports_masking = True
@@ -121,8 +124,12 @@ class MultiHeadAttention(CachedAttention, keras.layers.Layer):
         key = query if key is None else key
         value = key if value is None else value
         mask = carried_mask(key) if mask is None else mask
-        queries, keys, values = self._project(query, key, value)
-        output, attention_weights = self._attend(
+        if training and in_tensorflow_graph():
+            attend, scale = self._attend_in_graph, self.key_dim**-0.5
+        else:
+            attend, scale = self._attend, 1.0
+        queries, keys, values = self._project(query, key, value, scale)
+        output, attention_weights = attend(
             queries, keys, values, mask=mask, training=training
         )
         return (output, attention_weights) if return_attention_weights else output
@@ -143,25 +150,31 @@ class MultiHeadAttention(CachedAttention, keras.layers.Layer):
             return self._project_together(key, names)
         return self._project_one(key, names[0]), self._project_one(value, names[1])
 
-    def _project(self, query, key, value):
-        """Projects to (B, H, T, K), (B, H, S, K), (B, H, S, Kv)."""
+    def _project(self, query, key, value, scale=1.0):
+        """Projects to (B, H, T, K) times `scale`, (B, H, S, K), (B, H, S, Kv)."""
         if key is query and value is query:
-            return self._project_together(query, ("query", "key", "value"))
-        return (self._project_one(query, "query"), *self.project_key_value(key, value))
+            return self._project_together(query, ("query", "key", "value"), scale)
+        queries = self._project_one(query, "query", scale)
+        return (queries, *self.project_key_value(key, value))
 
-    def _project_together(self, inputs, names):
-        """Projects one tensor several ways with one matrix product."""
-        kernels = [getattr(self, f"{name}_kernel") for name in names]
-        widths = [kernel.shape[1] for kernel in kernels]
-        bias = None
-        if self.use_bias:
-            bias = ops.concatenate([getattr(self, f"{name}_bias") for name in names])
-        projected = self._linear(inputs, ops.concatenate(kernels, axis=1), bias)
+    def _project_together(self, inputs, names, scale=1.0):
+        """Projects one tensor several ways at once, the first times `scale`."""
+
+        def joined(kind):
+            parts = [getattr(self, f"{name}_{kind}") for name in names]
+            parts[0] = _scaled(parts[0], scale)
+            return ops.concatenate(parts, axis=-1)
+
+        bias = joined("bias") if self.use_bias else None
+        projected = self._linear(inputs, joined("kernel"), bias)
+        widths = [getattr(self, f"{name}_kernel").shape[1] for name in names]
         ends = [sum(widths[: i + 1]) for i in range(len(widths) - 1)]
         return tuple(map(self._split_heads, ops.split(projected, ends, axis=-1)))
 
-    def _project_one(self, inputs, name):
-        kernel, bias = getattr(self, f"{name}_kernel"), getattr(self, f"{name}_bias")
+    def _project_one(self, inputs, name, scale=1.0):
+        kernel = _scaled(getattr(self, f"{name}_kernel"), scale)
+        bias = getattr(self, f"{name}_bias")
+        bias = None if bias is None else _scaled(bias, scale)
         return self._split_heads(self._linear(inputs, kernel, bias))
 
     def _linear(self, inputs, kernel, bias=None):
@@ -192,6 +205,18 @@ class MultiHeadAttention(CachedAttention, keras.layers.Layer):
             dropout=lambda weights: self.attention_dropout(weights, training=training),
         )
         return self._merge_heads(outputs), attention_weights
+
+    def _attend_in_graph(self, queries, keys, values, mask=None, training=None):
+        """As `_attend` in training, of scaled queries, for a TensorFlow graph."""
+        mask = attention_mask(mask)
+        if mask is not None:
+            mask = ops.expand_dims(mask, axis=1)  # (B, 1, 1 or T, S), for all heads
+        scores = ops.matmul(queries, ops.swapaxes(keys, -1, -2))  # (B, H, T, S)
+        keep, scale = None, 1.0
+        if self.attention_dropout.is_hashed:
+            keep, scale = self.attention_dropout.next_in_graph(ops.shape(scores))
+        dropped, attention_weights = dropped_softmax(scores, mask, keep, scale)
+        return self._merge_heads(ops.matmul(dropped, values)), attention_weights
 
     def _merge_heads(self, outputs):
         """(B, H, T, Kv) --> (B, T, output_dim)."""
@@ -238,3 +263,8 @@ class MultiHeadAttention(CachedAttention, keras.layers.Layer):
             "dropout_rate": self.dropout_rate,
             "use_bias": self.use_bias,
         }
+
+
+def _scaled(weight, scale):
+    # A weight is smaller than what it is multiplied by.
+    return weight if scale == 1.0 else weight * scale

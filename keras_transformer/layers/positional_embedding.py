@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.arguments import check_rate, check_size
+from keras_transformer.layers.dropout import Dropout
 from keras_transformer.masks import carried_mask
 
 
@@ -91,9 +92,7 @@ class PositionalEmbedding(keras.layers.Layer):
         self.positions = positions
         self.max_length = max_length
         self.pad_id = pad_id
-        self.dropout = keras.layers.Dropout(
-            dropout_rate, dtype=self.dtype_policy, name="dropout"
-        )
+        self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
         self.supports_masking = True
 
     def build(self, input_shape):

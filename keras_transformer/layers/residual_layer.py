@@ -5,7 +5,9 @@ from __future__ import annotations
 import keras
 
 from keras_transformer.layers.arguments import check_rate, check_size
+from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 
 
@@ -105,14 +107,12 @@ class ResidualLayer(keras.layers.Layer):
 
     def make_norm(self, name):
         """Returns the normalisation called `name`; override to replace it."""
-        return keras.layers.LayerNormalization(
-            epsilon=1e-6, dtype=self.dtype_policy, name=name
-        )
+        return LayerNormalization(epsilon=1e-6, dtype=self.dtype_policy, name=name)
 
     def _add_sublayer(self, name, sublayer, *shapes):
         """Keeps a sub-layer, its norm and its dropout as attributes, built."""
         norm = self.make_norm(f"{name}_norm")
-        dropout = keras.layers.Dropout(
+        dropout = Dropout(
             self.dropout_rate, dtype=self.dtype_policy, name=f"{name}_dropout"
         )
         sublayer.build(*shapes)

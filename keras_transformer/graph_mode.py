@@ -1,0 +1,45 @@
+"""Tells how and on how many replicas an operation is about to run.
+
+What is cheapest depends on who runs it: XLA merges element-wise operations into one
+loop, and a TensorFlow graph without XLA makes a pass over memory of each.
+"""
+
+from __future__ import annotations
+
+import keras
+
+
+def in_tensorflow_graph() -> bool:
+    """Whether a TensorFlow graph is being traced that XLA will not compile.
+
+    Example:
+        >>> in_tensorflow_graph()
+        False
+    """
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    # TensorFlow has no public name for this question.
+    from tensorflow.python.ops import control_flow_util
+
+    if not tf.inside_function():
+        return False
+    graph = tf.compat.v1.get_default_graph()
+    return not control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
+def num_replicas() -> int:
+    """Copies of the model that share the batch, by a TensorFlow strategy; else 1.
+
+    A Keras loss is divided by it, because the replicas' gradients are summed.
+
+    Example:
+        >>> num_replicas()
+        1
+    """
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync

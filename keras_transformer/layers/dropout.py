@@ -1,0 +1,162 @@
+"""Dropout with a mask hashed from positions, a few integer operations an element."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.graph_mode import in_tensorflow_graph
+
+# Decisions are made of 16 bits.
+STEPS = 2**16
+# Odd constants of MurmurHash3 and xxHash and the golden ratio, all times 2^32.
+GOLDEN, MIX_1, MIX_2, MIX_3 = 0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35, 0x7FEB352D
+SEED_FACTOR, CALL_FACTOR = 0x27D4EB2F, 0x165667B1
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Dropout(keras.layers.Dropout):
+    """Sets a random share of the inputs to 0 in training and scales up the others.
+
+    As `keras.layers.Dropout`, whose arguments and seed generator it has, but the mask
+    is a hash of the seed, the call's number and the position: on a CPU a fraction of
+    the cost of Keras' random numbers. The same seed gives the same masks in every
+    mode of TensorFlow and on JAX. With PyTorch, or with a `noise_shape`, it is Keras'
+    own dropout.
+
+    The share dropped is `rate` rounded to a multiple of 1 / 65536, and the scale is
+    that of the rounded rate, so that the expected output is the input.
+
+    Args:
+        rate: Share of the units to drop, in [0, 1].
+        noise_shape: Shape of the mask, broadcast to the inputs; default theirs.
+        seed: Integer seed; default drawn from Python's generator.
+    Call arguments:
+        inputs: Float tensor (...).
+        training: Whether anything is dropped.
+    Returns:
+        Float tensor (...).
+    Raises:
+        ValueError: If `rate` is outside [0, 1].
+
+    Example:
+        >>> Dropout(0.5, seed=1)(np.ones((2, 3)), training=True)  # of 0 and 2
+    """
+
+    def call(self, inputs, training=False):
+        if not training or not self.is_hashed:
+            return super().call(inputs, training=training)
+        if in_tensorflow_graph():
+            return _drop_in_graph(inputs, *self.next_in_graph(ops.shape(inputs)))
+        threshold = round(self.rate * STEPS)
+        keep = keep_mask(ops.shape(inputs), threshold, self.seed_generator.next())
+        # A product with the mask would keep what is not finite.
+        return ops.where(keep, inputs * _scale(threshold), ops.zeros_like(inputs))
+
+    @property
+    def is_hashed(self):
+        """Whether the mask is a hash and not Keras' own."""
+        by_us = self.noise_shape is None and keras.backend.backend() != "torch"
+        return by_us and 0 < round(self.rate * STEPS) < STEPS
+
+    def next_in_graph(self, shape):
+        """Returns the next mask, for a TensorFlow graph and a layer that `is_hashed`.
+
+        Args:
+            shape: Shape of the tensor, of integers or scalar tensors.
+
+        Returns:
+            Boolean tensor of that shape, True where an element is kept, and the factor
+            on what is kept.
+        """
+        threshold = round(self.rate * STEPS)
+        keep = _packed_keep_mask(shape, threshold, self.seed_generator.next())
+        return keep, _scale(threshold)
+
+
+def _scale(threshold):
+    return STEPS / (STEPS - threshold)
+
+
+def _drop_in_graph(inputs, keep, scale):
+    """As the general line, with the cheapest operations of a graph.
+
+    A selection takes longer than a product.
+    """
+    factors = ops.cast(keep, inputs.dtype) * scale
+
+    @ops.custom_gradient
+    def drop(inputs):
+        return inputs * factors, lambda upstream: upstream * factors
+
+    return drop(inputs)
+
+
+def keep_mask(shape, threshold, state):
+    """Decides which elements are kept.
+
+    Args:
+        shape: Shape of the tensor, of integers or scalar tensors.
+        threshold: Share to drop, in 1 / 65536.
+        state: Integer tensor (2,): seed and number of the call.
+
+    Returns:
+        Boolean tensor of that shape, True with the probability
+        1 - threshold / 65536.
+    """
+    num_rows, num_columns = _as_matrix(shape)
+    columns = ops.arange(num_columns, dtype="int32")
+    row_keys = _keys(ops.arange(num_rows, dtype="int32"), state)
+    # Columns 2 j and 2 j + 1 are the halves of word j.
+    column_keys = _keys(num_rows + columns // 2, state)
+    shifts = ops.cast(columns % 2 * 16, "uint32")
+    words = ops.right_shift(_words(row_keys, column_keys), shifts)
+    bits = ops.bitwise_and(words, _uint32(STEPS - 1))
+    return ops.reshape(ops.greater_equal(bits, _uint32(threshold)), shape)
+
+
+def _packed_keep_mask(shape, threshold, state):
+    """As `keep_mask`, two elements at a time."""
+    num_rows, num_columns = _as_matrix(shape)
+    num_words = (num_columns + 1) // 2
+    keys = _keys(ops.arange(num_rows + num_words, dtype="int32"), state)
+    words = ops.reshape(_words(keys[:num_rows], keys[num_rows:]), (-1, 1))
+    halves = ops.reshape(ops.view(words, "uint16"), (num_rows, 2 * num_words))
+    keep = ops.greater_equal(halves, ops.cast(threshold, "uint16"))
+    return ops.reshape(keep[:, :num_columns], shape)
+
+
+def _as_matrix(shape):
+    """Rows and columns of the tensor as a matrix; the last axis may be very short."""
+    num_trailing = 2 if len(shape) > 3 else 1
+    num_rows = num_columns = 1
+    for size in shape[:-num_trailing]:
+        num_rows = num_rows * size
+    for size in shape[-num_trailing:]:
+        num_columns = num_columns * size
+    return num_rows, num_columns
+
+
+def _keys(places, state):
+    """Hashes places (N,) with the seed and the call's number to uint32 (N,)."""
+    seed, call = ops.unstack(ops.cast(state, "uint32"), 2)
+    keys = ops.cast(places, "uint32") * _uint32(GOLDEN) + seed
+    keys = _fold(keys, 16) * _uint32(MIX_1)
+    # The seed enters twice: one of another layer can be reached by going some rows on.
+    keys = keys + (seed * _uint32(SEED_FACTOR) + call * _uint32(CALL_FACTOR))
+    return _fold(_fold(keys, 13) * _uint32(MIX_2), 16)
+
+
+def _words(row_keys, column_keys):
+    """Hashes row and column keys to words (R, C)."""
+    words = ops.bitwise_xor(row_keys[:, None], column_keys[None, :])
+    return _fold(words * _uint32(MIX_3), 16)
+
+
+def _fold(words, bits):
+    return ops.bitwise_xor(words, ops.right_shift(words, _uint32(bits)))
+
+
+def _uint32(number):
+    return ops.convert_to_tensor(np.uint32(number))

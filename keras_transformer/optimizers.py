@@ -1,0 +1,49 @@
+"""Adam with one operation for each weight."""
+
+from __future__ import annotations
+
+import keras
+
+from keras_transformer.graph_mode import in_tensorflow_graph
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Adam(keras.optimizers.Adam):
+    """Adam (Kingma and Ba, 2015, https://arxiv.org/abs/1412.6980).
+
+    As `keras.optimizers.Adam`, whose arguments and variables it has. In a TensorFlow
+    graph without XLA it updates a weight with one operation in place of about twenty.
+    Of a sparse gradient, that of a lookup, the rows read twice count as their sum,
+    in the second moment too.
+
+    Example:
+        >>> model.compile(optimizer=Adam(1e-3, beta_2=0.98, epsilon=1e-9))
+    """
+
+    def update_step(self, gradient, variable, learning_rate):
+        if keras.backend.backend() != "tensorflow":
+            super().update_step(gradient, variable, learning_rate)
+            return
+        import tensorflow as tf
+
+        # Keras would square the parts of a sparse gradient before it adds them up.
+        gradient = tf.convert_to_tensor(gradient)
+        if self.amsgrad or not in_tensorflow_graph():
+            super().update_step(gradient, variable, learning_rate)
+            return
+        dtype = variable.dtype
+        step = tf.cast(self.iterations.value + 1, dtype)
+        place = self._get_variable_index(variable)
+        # The same formula as Keras', with its epsilon: that of section 2 of the paper.
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=self._momentums[place].value.handle,
+            v=self._velocities[place].value.handle,
+            beta1_power=tf.pow(tf.cast(self.beta_1, dtype), step),
+            beta2_power=tf.pow(tf.cast(self.beta_2, dtype), step),
+            lr=tf.cast(learning_rate, dtype),
+            beta1=tf.cast(self.beta_1, dtype),
+            beta2=tf.cast(self.beta_2, dtype),
+            epsilon=tf.cast(self.epsilon, dtype),
+            grad=tf.cast(gradient, dtype),
+        )

@@ -1,0 +1,219 @@
+"""Hashed dropout: its statistics, its seeds, and one mask whoever computes it."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.layers import Dropout
+from keras_transformer.layers.dropout import STEPS, keep_mask
+
+ON_TORCH = keras.backend.backend() == "torch"
+hashed_only = pytest.mark.skipif(ON_TORCH, reason="PyTorch has Keras' own dropout")
+ROWS, COLUMNS, RATE = 509, 256, 0.1
+THRESHOLD = round(RATE * STEPS)
+EXACT_RATE = THRESHOLD / STEPS
+
+
+def drop(inputs, seed=3, rate=RATE, calls=1, **options):
+    """The output of the last of some calls of a new layer."""
+    layer = Dropout(rate, seed=seed, **options)
+    for _ in range(calls):
+        outputs = layer(inputs, training=True)
+    return ops.convert_to_numpy(outputs)
+
+
+def dropped(seed, call, shape=(ROWS, COLUMNS), threshold=THRESHOLD):
+    """1 where an element is dropped, less the rate, in units of the deviation."""
+    state = ops.convert_to_tensor(np.array([seed, call], "int32"))
+    keep = ops.convert_to_numpy(keep_mask(shape, threshold, state))
+    rate = threshold / STEPS
+    return (~keep - rate) / np.sqrt(rate * (1 - rate))
+
+
+def score(products):
+    """Sum of independent products of mean 0 and variance 1, in deviations."""
+    return products.sum() / np.sqrt(products.size)
+
+
+@pytest.mark.parametrize("rate", (0.003, 0.1, 0.3, 0.5, 0.9))
+def test_share_dropped_is_the_rate_and_the_rest_is_scaled(rate):
+    outputs = drop(np.ones((ROWS, COLUMNS), "float32"), rate=rate)
+    deviation = np.sqrt(rate * (1 - rate) / outputs.size)
+    assert abs((outputs == 0).mean() - rate) < 4 * deviation
+    np.testing.assert_allclose(outputs[outputs != 0], 1 / (1 - rate), rtol=1e-3)
+
+
+@hashed_only
+def test_scale_is_that_of_the_rounded_rate():
+    outputs = drop(np.ones((3, 5), "float32"), rate=1e-4)
+    np.testing.assert_allclose(outputs.max(), STEPS / (STEPS - 7), rtol=1e-7)
+
+
+@hashed_only
+@pytest.mark.parametrize(
+    "rows, columns", ((0, 1), (1, 0), (1, 1), (0, 2), (2, 0), (3, 5), (0, 128), (64, 0))
+)
+def test_neighbours_are_independent(rows, columns):
+    scores = []
+    for call in range(30):
+        x = dropped(5, call)
+        scores.append(score(x[rows:, columns:] * x[: ROWS - rows, : COLUMNS - columns]))
+    assert abs(np.sum(scores)) / np.sqrt(30) < 4
+    assert 0.6 < np.std(scores) < 1.5
+
+
+@hashed_only
+def test_calls_and_seeds_are_independent():
+    for call in range(20):
+        one = dropped(5, call)
+        assert abs(score(one * dropped(5, call + 1))) < 4.5
+        assert abs(score(one * dropped(6, call))) < 4.5
+        assert abs(score(one * dropped(1_000_000 + call, 0))) < 4.5
+
+
+@hashed_only
+def test_rows_and_columns_have_no_structure():
+    """Sums over lines vary as sums of independent numbers do, and so do corners."""
+    by_row, by_column, by_corner = [], [], []
+    for call in range(30):
+        x = dropped(5, call)
+        by_row.append((x.sum(axis=1) ** 2).mean() / COLUMNS)
+        by_column.append((x.sum(axis=0) ** 2).mean() / ROWS)
+        corners = x[0:-1:2, ::2] * x[1::2, ::2] * x[0:-1:2, 1::2] * x[1::2, 1::2]
+        by_corner.append(score(corners))
+    assert abs(np.mean(by_row) - 1) < 4 * np.sqrt(2 / ROWS / 30)
+    assert abs(np.mean(by_column) - 1) < 4 * np.sqrt(2 / COLUMNS / 30)
+    assert abs(np.sum(by_corner)) / np.sqrt(30) < 4
+    # The largest singular value of a random matrix, and no more.
+    largest = np.linalg.svd(dropped(5, 0), compute_uv=False)[0]
+    assert largest < 1.03 * (np.sqrt(ROWS) + np.sqrt(COLUMNS))
+
+
+def test_seed_and_call_determine_the_mask():
+    inputs = np.ones((3, 7, 11), "float32")
+    np.testing.assert_array_equal(drop(inputs), drop(inputs))
+    assert (drop(inputs) != drop(inputs, seed=4)).any()
+    assert (drop(inputs) != drop(inputs, calls=2)).any()
+
+
+def test_restored_seed_generator_repeats_the_mask():
+    layer, inputs = Dropout(0.5, seed=1), np.ones((5, 7), "float32")
+    layer(inputs, training=True)
+    state = ops.convert_to_numpy(layer.seed_generator.state.value)
+    expected = ops.convert_to_numpy(layer(inputs, training=True))
+    again = Dropout(0.5, seed=2)
+    again.seed_generator.state.assign(state)
+    found = ops.convert_to_numpy(again(inputs, training=True))
+    np.testing.assert_array_equal(found, expected)
+
+
+@hashed_only
+def test_mask_is_known():
+    """The same everywhere: a change of the hash would break resumed runs."""
+    state = ops.convert_to_tensor(np.array([7, 2], "int32"))
+    keep = ops.convert_to_numpy(keep_mask((3, 5), STEPS // 2, state))
+    assert keep.astype(int).tolist() == KNOWN_MASK
+
+
+KNOWN_MASK = [[0, 0, 1, 0, 0], [0, 1, 0, 1, 1], [1, 1, 0, 1, 1]]
+
+
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16", "float32", "float64"))
+def test_output_has_the_compute_dtype(dtype):
+    outputs = Dropout(0.5, dtype=dtype)(np.ones((3, 5)), training=True)
+    assert keras.backend.standardize_dtype(outputs.dtype) == dtype
+
+
+@pytest.mark.parametrize("training", (False, None))
+def test_nothing_is_dropped_outside_training(rng, training):
+    inputs = rng.normal(size=(3, 5)).astype("float32")
+    outputs = Dropout(0.5)(inputs, training=training)
+    np.testing.assert_array_equal(ops.convert_to_numpy(outputs), inputs)
+
+
+def test_rates_of_none_and_all_are_those_of_keras():
+    inputs = np.ones((3, 5), "float32")
+    np.testing.assert_array_equal(drop(inputs, rate=0.0), inputs)
+    np.testing.assert_array_equal(drop(inputs, rate=1.0), 0 * inputs)
+
+
+def test_noise_shape_is_shared_as_in_keras():
+    outputs = drop(np.ones((2, 64, 3), "float32"), rate=0.5, noise_shape=(2, 1, 3))
+    np.testing.assert_array_equal(outputs, np.broadcast_to(outputs[:, :1], (2, 64, 3)))
+
+
+def test_config_round_trip():
+    layer = Dropout(0.25, noise_shape=(2, 1), seed=9, name="named")
+    saved = keras.saving.serialize_keras_object(layer)
+    again = keras.saving.deserialize_keras_object(saved)
+    assert type(again) is Dropout
+    assert again.get_config() == layer.get_config()
+
+
+SHAPES = ((6,), (5, 7), (2, 3, 8), (2, 3, 5, 7), (2, 3, 4, 6))
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow")
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", ("float32", "bfloat16"))
+def test_graph_and_xla_drop_and_pass_gradients_as_the_general_path(shape, dtype, rng):
+    import tensorflow as tf
+
+    inputs = tf.cast(rng.normal(size=shape), dtype)
+    slopes = tf.cast(rng.normal(size=shape), dtype)
+
+    def outputs_and_gradient(inputs):
+        layer = Dropout(0.3, seed=8, dtype=dtype)
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = layer(inputs, training=True)
+        return outputs, tape.gradient(outputs, inputs, slopes)
+
+    layer = Dropout(0.3, seed=8, dtype=dtype)
+
+    def traced(inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = layer(inputs, training=True)
+        return outputs, tape.gradient(outputs, inputs, slopes)
+
+    expected = outputs_and_gradient(inputs)
+    state = layer.seed_generator.state.value + 0
+    open_shape = [tf.TensorSpec([None] * len(shape), dtype)]
+    for options in ({}, {"input_signature": open_shape}, {"jit_compile": True}):
+        layer.seed_generator.state.assign(state)
+        found = tf.function(traced, **options)(inputs)
+        for one, other in zip(found, expected, strict=True):
+            one, other = tf.cast(one, "float32"), tf.cast(other, "float32")
+            np.testing.assert_allclose(one, other, rtol=1e-2 * (dtype != "float32"))
+            assert (tf.equal(one, 0) == tf.equal(other, 0)).numpy().all()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow")
+def test_graph_keeps_booleans_for_the_gradient():
+    import tensorflow as tf
+
+    layer = Dropout(0.3, seed=8)
+
+    @tf.function
+    def gradient(inputs):
+        return tf.gradients(layer(inputs, training=True), inputs)
+
+    spec = tf.TensorSpec((None, 5))
+    graph = gradient.get_concrete_function(spec).graph.as_graph_def()
+    operations = [node.op for node in graph.node]
+    assert "Bitcast" in operations and operations.count("Cast") > 1
+    assert not {op for op in operations if "Random" in op}
+
+
+def test_inference_leaves_no_trace():
+    """Nor are numbers drawn: the seed generator stands still."""
+    layer = Dropout(0.5, seed=1)
+    before = ops.convert_to_numpy(layer.seed_generator.state.value).copy()
+    inputs = ops.ones((3, 5))
+    assert layer.call(inputs, training=False) is inputs
+    after = ops.convert_to_numpy(layer.seed_generator.state.value)
+    np.testing.assert_array_equal(before, after)

@@ -1,0 +1,175 @@
+"""Gradients of our own: those of the general lines, in float32 and bfloat16."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.layers import FeedForward, MultiHeadAttention
+from keras_transformer.layers.layer_normalization import LayerNormalization
+from keras_transformer.layers.training_ops import dropped_softmax
+from tests.reference import numpy_transformer
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="paths of TensorFlow's graph"
+)
+TOLERANCES = {"float32": 2e-6, "mixed_bfloat16": 4e-2}
+rng = np.random.default_rng(0)
+INPUTS = rng.normal(size=(3, 5, 8)).astype("float32")
+KEYS = rng.normal(size=(3, 6, 8)).astype("float32")
+SLOPES = rng.normal(size=(3, 5, 8)).astype("float32")
+MASK = rng.integers(0, 2, size=(3, 5, 6)).astype(bool)
+MASK[1, 2] = False
+
+
+def randomised(layer, *shapes):
+    layer.build(*shapes)
+    values = np.random.default_rng(1)
+    for weight in layer.weights:
+        if "seed" not in weight.name:
+            weight.assign(values.normal(size=weight.shape) / 2)
+    return layer
+
+
+def step(layer, inputs, **options):
+    """The output and the gradients of inputs and weights of a weighted sum of it."""
+    import tensorflow as tf
+
+    inputs = [tf.constant(x) for x in inputs]
+    weights = [weight.value for weight in layer.trainable_weights]
+
+    def compute():
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = layer(*inputs, training=True, **options)
+            total = 0.0
+            for output in keras.tree.flatten(outputs):
+                slopes = np.resize(SLOPES, output.shape)
+                total += tf.reduce_sum(tf.cast(output, "float32") * slopes)
+        return outputs, tape.gradient(total, [*inputs, *weights])
+
+    return compute
+
+
+def assert_graph_gives_the_same(layer, inputs, **options):
+    import tensorflow as tf
+
+    compute = step(layer, inputs, **options)
+    expected = keras.tree.flatten(compute())
+    tolerance = TOLERANCES[layer.dtype_policy.name]
+    for how in ({}, {"jit_compile": True}):
+        found = keras.tree.flatten(tf.function(compute, **how)())
+        for ours, general in zip(found, expected, strict=True):
+            ours, general = (
+                np.asarray(ops.cast(x, "float32")) for x in (ours, general)
+            )
+            # A key's bias changes nothing: its gradient is rounding alone.
+            atol = tolerance * max(5.0, np.abs(general).max())
+            np.testing.assert_allclose(ours, general, rtol=0, atol=atol)
+
+
+def types(layer, inputs, **how):
+    """Types of the operations of a training step's graph."""
+    import tensorflow as tf
+
+    traced = tf.function(step(layer, inputs), **how).get_concrete_function()
+    return {op.type for op in traced.graph.get_operations()}
+
+
+@pytest.fixture(params=list(TOLERANCES))
+def policy(request):
+    return request.param
+
+
+def test_normalisation(policy):
+    layer = randomised(LayerNormalization(dtype=policy), (None, None, 8))
+    assert_graph_gives_the_same(layer, [INPUTS])
+    assert "IdentityN" in types(layer, [INPUTS])
+    assert "IdentityN" not in types(layer, [INPUTS], jit_compile=True)
+
+
+def test_normalisation_is_the_reference():
+    import tensorflow as tf
+
+    layer = randomised(LayerNormalization(epsilon=1e-6), (None, None, 8))
+    found = tf.function(lambda x: layer(x, training=True))(INPUTS)
+    gamma, beta = (ops.convert_to_numpy(w).astype("float64") for w in layer.weights)
+    rows = INPUTS.astype("float64")
+    centred = rows - rows.mean(-1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(found, expected * gamma + beta, atol=3e-6)
+
+
+def test_normalisation_over_other_axes_is_keras_own():
+    layer = randomised(LayerNormalization(axis=1), (None, 5, 8))
+    assert_graph_gives_the_same(layer, [INPUTS])
+    assert "IdentityN" not in types(layer, [INPUTS])
+
+
+# In bfloat16 the sign of a hidden unit, and so the slope of "relu", can be by chance.
+@pytest.mark.parametrize(
+    "policy, activation",
+    (("float32", "relu"), ("float32", "gelu"), ("mixed_bfloat16", "gelu")),
+)
+def test_feed_forward(policy, activation):
+    layer = FeedForward(7, activation=activation, dtype=policy)
+    assert_graph_gives_the_same(randomised(layer, (None, None, 8)), [INPUTS])
+
+
+@pytest.mark.parametrize("masked", (False, True))
+@pytest.mark.parametrize("use_bias", (False, True))
+def test_attention_and_its_weights(policy, masked, use_bias):
+    layer = MultiHeadAttention(2, 4, use_bias=use_bias, dtype=policy)
+    randomised(layer, (None, None, 8))
+    mask = ops.convert_to_tensor(MASK) if masked else None
+    options = {"mask": mask, "return_attention_weights": True}
+    assert_graph_gives_the_same(layer, [INPUTS, KEYS], **options)
+
+
+def test_self_attention_with_dropout_drops_the_same(policy):
+    """The eager step, the graph and XLA each draw a mask: the same one."""
+    import tensorflow as tf
+
+    found = []
+    for run in (lambda f: f, tf.function, lambda f: tf.function(f, jit_compile=True)):
+        layer = MultiHeadAttention(2, 4, dropout_rate=0.4, dtype=policy)
+        randomised(layer, (None, None, 8))
+        state = layer.attention_dropout.seed_generator.state
+        state.assign(np.array([5, 1]))
+        found.append(keras.tree.flatten(run(step(layer, [INPUTS]))()))
+        assert np.asarray(state)[1] == 2
+    for general, *others in zip(*found, strict=True):
+        general = np.asarray(ops.cast(general, "float32"))
+        atol = TOLERANCES[policy] * max(1.0, np.abs(general).max())
+        for other in others:
+            other = np.asarray(ops.cast(other, "float32"))
+            np.testing.assert_allclose(other, general, rtol=0, atol=atol)
+
+
+def test_weights_are_the_reference_and_zero_where_nothing_is_allowed():
+    import tensorflow as tf
+
+    scores = np.random.default_rng(2).normal(size=(3, 2, 5, 6))
+    scores[0, 0] = 1e38
+    mask = MASK[:, None]
+    dropped, weights = tf.function(lambda s: dropped_softmax(s, tf.constant(mask)))(
+        tf.constant(scores, "float32")
+    )
+    expected = numpy_transformer.softmax(scores, np.broadcast_to(mask, scores.shape))
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+    np.testing.assert_array_equal(dropped, weights)
+    assert not np.asarray(weights)[1, :, 2].any()
+
+
+def test_inference_graph_has_no_gradient_of_ours():
+    import tensorflow as tf
+
+    for layer in (
+        LayerNormalization(), FeedForward(7), MultiHeadAttention(2, 4),
+    ):  # fmt: skip
+        randomised(layer, (None, None, 8))
+        traced = tf.function(lambda x, layer=layer: layer(x, training=False))
+        graph = traced.get_concrete_function(tf.TensorSpec((None, None, 8))).graph
+        assert "IdentityN" not in {op.type for op in graph.get_operations()}
