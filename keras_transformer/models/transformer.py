@@ -8,13 +8,15 @@ from keras import ops
 from keras_transformer.config import TransformerConfig
 from keras_transformer.layers.decoder_layer import DecoderLayer
 from keras_transformer.layers.encoder_layer import EncoderLayer
+from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.cached_decoding import CachedDecoding
+from keras_transformer.models.exact_training import ExactTraining
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(CachedDecoding, keras.Model):
+class Transformer(CachedDecoding, ExactTraining, keras.Model):
     """The encoder-decoder Transformer of Vaswani et al., 2017.
 
     Figure 1 of https://arxiv.org/abs/1706.03762, on token ids. It trains with
@@ -31,8 +33,10 @@ class Transformer(CachedDecoding, keras.Model):
     Call arguments:
         inputs: A pair of integer tensors: source (B, S) and target_in (B, T).
         training: Whether dropout is applied.
+        return_states: Whether to return the last states instead of the logits.
     Returns:
-        Logits, a float tensor (B, T, V): row t scores the token after target_in[t].
+        Logits, a float tensor (B, T, V): row t scores the token after target_in[t]; or
+        the decoder's last states, (B, T, D).
     Raises:
         TypeError: If `config` is not a `TransformerConfig`.
 
@@ -115,9 +119,7 @@ class Transformer(CachedDecoding, keras.Model):
     def _make_norm(self, name):
         if not self.config.norm_first:
             return None
-        return keras.layers.LayerNormalization(
-            epsilon=1e-6, dtype=self.dtype_policy, name=name
-        )
+        return LayerNormalization(epsilon=1e-6, dtype=self.dtype_policy, name=name)
 
     def build(self, input_shape=None):
         config = self.config
@@ -140,10 +142,11 @@ class Transformer(CachedDecoding, keras.Model):
             )
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(self, inputs, training=None, return_states=False):
         source, target_in = inputs
         encoder_output, source_mask = self.encode(source, training=training)
-        return self.decode(target_in, encoder_output, source_mask, training=training)
+        decode = self.decode_states if return_states else self.decode
+        return decode(target_in, encoder_output, source_mask, training=training)
 
     def encode(self, source, training=None):
         """Encodes source sentences.
@@ -229,6 +232,14 @@ class Transformer(CachedDecoding, keras.Model):
         else:
             kernel = ops.transpose(self.target_embedding.embeddings)
         return ops.cast(kernel, self.compute_dtype)
+
+    def output_rows(self):
+        makers = ("call", "decode", "logits", "_output_kernel")
+        if any(getattr(type(self), m) is not getattr(Transformer, m) for m in makers):
+            return None
+        if self.config.tied_embeddings == "none":
+            return ops.transpose(self.output_kernel)
+        return ops.convert_to_tensor(self.target_embedding.embeddings)
 
     def with_dtype(self, dtype):
         """Returns this model if it computes and stores in `dtype`, or a copy that does.

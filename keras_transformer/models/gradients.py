@@ -1,0 +1,26 @@
+"""Lengths of gradients, in the operations of Keras."""
+
+from __future__ import annotations
+
+from keras import ops
+
+
+def not_finite(scalar):
+    """Returns 1.0 for an infinite number or none, else 0.0."""
+    return 1.0 - ops.cast(ops.isfinite(scalar), "float32")
+
+
+def global_norm(gradients):
+    """Returns the length of all gradients together, float32; `None` counts as zero."""
+    squares = [
+        ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients if g is not None
+    ]
+    return ops.sqrt(ops.sum(ops.stack(squares)))
+
+
+def clipped(gradients, norm, longest):
+    """Returns the gradients, scaled down if their norm exceeds `longest`."""
+    if longest is None:
+        return gradients
+    scale = longest / ops.maximum(norm, longest)
+    return [g if g is None else g * ops.cast(scale, g.dtype) for g in gradients]

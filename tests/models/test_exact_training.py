@@ -1,0 +1,327 @@
+"""The gradient of one large batch, whatever the batches; nothing not finite applied."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import (
+    MaskedAccuracy,
+    MaskedCrossentropy,
+    Perplexity,
+    Transformer,
+    TransformerConfig,
+    TransformerSchedule,
+)
+
+SIZE = 41
+CONFIG = TransformerConfig(
+    source_vocabulary_size=SIZE,
+    target_vocabulary_size=SIZE,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    d_model=12,
+    d_ff=20,
+    num_heads=3,
+    dropout_rate=0.0,
+    attention_dropout_rate=0.0,
+    activation_dropout_rate=0.0,
+)
+WIDTHS = (5, 7)  # The widest source and target.
+RATE = 32.0  # So large that the rounding of the weights does not hide the gradient.
+
+
+def make_batch(rng, rows, source_width, target_width, lengths):
+    """`((source, target_in), target_out, weights)`, of targets of given lengths."""
+    source = rng.integers(4, SIZE, (rows, source_width))
+    target = rng.integers(4, SIZE, (rows, target_width))
+    for row, length in enumerate(lengths):
+        target[row, length:] = 0
+    target_in = np.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=1)
+    target_in[target == 0] = 0
+    weights = rng.uniform(0.5, 2.0, rows).astype("float32")
+    source, target_in, target = (a.astype("int32") for a in (source, target_in, target))
+    return (source, target_in), target, weights
+
+
+def make_batches():
+    rng = np.random.default_rng(5)
+    return [
+        make_batch(rng, 3, 5, 7, [7, 2, 1]),
+        make_batch(rng, 2, 4, 3, [3, 1]),
+        make_batch(rng, 4, 3, 5, [5, 0, 4, 2]),
+    ]
+
+
+def joined(batches):
+    """The rows of all batches in one."""
+
+    def join(arrays, width=None):
+        if width is not None:
+            arrays = [np.pad(a, ((0, 0), (0, width - a.shape[1]))) for a in arrays]
+        return np.concatenate(arrays)
+
+    sources, targets_in = (
+        join([b[0][side] for b in batches], WIDTHS[side]) for side in (0, 1)
+    )
+    targets = join([b[1] for b in batches], WIDTHS[1])
+    return (sources, targets_in), targets, join([b[2] for b in batches])
+
+
+def poisoned(batch):
+    """The batch with a weight that makes its loss infinite."""
+    inputs, targets, weights = batch
+    return inputs, targets, np.full_like(weights, np.inf)
+
+
+def make_model(optimizer=None, loss=None, kind=Transformer, dtype=None, **options):
+    """A model whose weights are the same every time, compiled."""
+    keras.utils.set_random_seed(8)
+    model = kind(CONFIG, dtype=dtype)
+    model.compile(
+        keras.optimizers.SGD(RATE) if optimizer is None else optimizer,
+        MaskedCrossentropy(0.1) if loss is None else loss,
+        metrics=[MaskedAccuracy(), Perplexity()],
+        **options,
+    )
+    return model
+
+
+class Data(keras.utils.PyDataset):
+    """Batches in their order, with their weights or without."""
+
+    def __init__(self, batches, weighted=False):
+        super().__init__()
+        self.batches = [batch if weighted else batch[:2] for batch in batches]
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index]
+
+
+def fit(model, batches, weighted=False, **options):
+    """Trains and returns the history."""
+    data = Data(batches, weighted)
+    return model.fit(data, shuffle=False, verbose=0, **options).history
+
+
+def change_of(model, batches, weighted=False):
+    """What training adds to each weight."""
+    before = model.get_weights()
+    fit(model, batches, weighted)
+    return [new - old for new, old in zip(model.get_weights(), before, strict=True)]
+
+
+def assert_same(changes, expected):
+    """To a few units in the last place of the largest."""
+    largest = max(np.abs(change).max() for change in expected)
+    assert largest > 1e-4
+    for change, wanted in zip(changes, expected, strict=True):
+        np.testing.assert_allclose(change, wanted, rtol=0, atol=5e-6 * largest)
+
+
+def state_of(model):
+    """Values of the weights and of the optimizer's variables."""
+    variables = [*model.weights, *model.optimizer.variables]
+    return [ops.convert_to_numpy(variable) for variable in variables]
+
+
+@pytest.mark.parametrize("clipnorm", (None, 0.05))
+@pytest.mark.parametrize("weighted", (False, True))
+def test_accumulated_batches_give_the_update_of_the_large_batch(weighted, clipnorm):
+    batches = make_batches()
+    large = make_model(global_clipnorm=clipnorm)
+    expected = change_of(large, [joined(batches)], weighted)
+    small = make_model(gradient_accumulation_steps=3, global_clipnorm=clipnorm)
+    assert_same(change_of(small, batches, weighted), expected)
+    if clipnorm is not None:
+        length = np.sqrt(sum(np.square(change).sum() for change in expected))
+        np.testing.assert_allclose(length, RATE * clipnorm, rtol=1e-5)
+
+
+def test_a_gradient_shorter_than_the_limit_is_not_clipped():
+    batches = make_batches()[:1]
+    expected = change_of(make_model(), batches)
+    assert_same(change_of(make_model(global_clipnorm=100.0), batches), expected)
+
+
+def test_a_mean_loss_of_keras_accumulates_by_its_own_number_of_targets():
+    rng = np.random.default_rng(5)
+    batches = [make_batch(rng, rows, 4, 7, [7] * rows) for rows in (1, 5)]
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    expected = change_of(make_model(loss=loss), [joined(batches)])
+    small = make_model(loss=loss, gradient_accumulation_steps=2)
+    assert_same(change_of(small, batches), expected)
+
+
+def test_schedule_and_iterations_count_updates():
+    schedule = TransformerSchedule(d_model=12, warmup_steps=10)
+    model = make_model(keras.optimizers.Adam(schedule), gradient_accumulation_steps=2)
+    first, second, third = make_batches()
+    fit(model, [first, second, third], epochs=2)
+    assert int(ops.convert_to_numpy(model.optimizer.iterations)) == 3
+    rate = ops.convert_to_numpy(model.optimizer.learning_rate)
+    np.testing.assert_allclose(rate, ops.convert_to_numpy(schedule(3)), rtol=1e-6)
+    # The third batch of the first epoch and the first of the second made one update.
+    whole = make_model(keras.optimizers.Adam(schedule), gradient_accumulation_steps=2)
+    fit(whole, [first, second, third, first, second, third])
+    for value, expected in zip(state_of(model), state_of(whole), strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_without_options_it_trains_as_keras_does():
+    class Plain(Transformer):
+        train_step = keras.Model.train_step
+
+    def change(kind):
+        # A small epsilon would show the rounding of gradients that are almost zero.
+        optimizer = keras.optimizers.Adam(0.01, epsilon=1e-3)
+        return change_of(make_model(optimizer, kind=kind), make_batches())
+
+    assert_same(change(Transformer), change(Plain))
+
+
+def test_logged_losses_are_means_over_tokens():
+    batches = make_batches()
+    model = make_model(keras.optimizers.SGD(0.0))
+    history = fit(model, batches, validation_data=Data(batches))
+    large = model.evaluate(*joined(batches)[:2], batch_size=64, verbose=0)
+    for name in ("loss", "val_loss"):
+        np.testing.assert_allclose(history[name], large[0], rtol=1e-6)
+    mean_of_batches = np.mean(
+        [model.evaluate(*b[:2], batch_size=64, verbose=0)[0] for b in batches]
+    )
+    assert abs(mean_of_batches - large[0]) > 1e-3
+
+
+@pytest.mark.parametrize("steps", (1, 3))
+def test_a_batch_that_is_not_finite_is_skipped_and_counted(steps):
+    first, second, third = make_batches()
+    options = {"gradient_accumulation_steps": steps, "nonfinite": "skip"}
+    model = make_model(keras.optimizers.Adam(0.01), **options)
+    history = fit(model, [first, poisoned(second), third], weighted=True)
+    assert model.nonfinite_batches == 1
+    assert np.isfinite(list(history.values())).all()
+    # With accumulation the update still comes after the third batch.
+    nothing = second[0], np.zeros_like(second[1]), second[2]
+    other = make_model(keras.optimizers.Adam(0.01), **options)
+    expected = fit(other, [first, nothing, third], weighted=True)
+    assert history == expected
+    for value, wanted in zip(state_of(model), state_of(other), strict=True):
+        np.testing.assert_array_equal(value, wanted)
+    updates = int(ops.convert_to_numpy(model.optimizer.iterations))
+    assert updates == (2 if steps == 1 else 1)
+
+
+def test_a_gradient_that_is_not_finite_is_never_applied():
+    @keras.saving.register_keras_serializable(package="tests")
+    class RootOfZero(MaskedCrossentropy):
+        """Adds 0, whose derivative is no number."""
+
+        def __call__(self, y_true, y_pred, sample_weight=None):
+            zero = ops.sqrt(0.0 * ops.sum(y_pred))
+            return super().__call__(y_true, y_pred, sample_weight) + zero
+
+    optimizer = keras.optimizers.Adam(0.01)
+    model = make_model(optimizer, loss=RootOfZero(), nonfinite="skip")
+    optimizer.build(model.trainable_weights)
+    before = state_of(model)
+    history = fit(model, make_batches())
+    assert model.nonfinite_batches == 3
+    assert np.isfinite(history["loss"]).all()
+    for value, expected in zip(state_of(model), before, strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_training_stops_after_a_batch_that_is_not_finite():
+    seen = []
+    record = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: seen.append(batch)
+    )
+    first, second, third = make_batches()
+    model = make_model()
+    with pytest.raises(FloatingPointError, match="not finite after 1 updates"):
+        fit(model, [first, poisoned(second), third], weighted=True, callbacks=record)
+    assert seen == [0, 1]
+    other = make_model()
+    fit(other, [first], weighted=True)
+    for value, expected in zip(state_of(model), state_of(other), strict=True):
+        np.testing.assert_array_equal(value, expected)
+    fit(model, [third], callbacks=[record])  # An earlier one does not count again.
+    assert seen == [0, 1, 0]
+
+
+def test_a_batch_without_a_target_changes_nothing():
+    inputs, targets, _ = make_batches()[0]
+    model = make_model(keras.optimizers.Adam(0.01))
+    model.optimizer.build(model.trainable_weights)
+    before = state_of(model)
+    fit(model, [(inputs, np.zeros_like(targets))])
+    assert model.nonfinite_batches == 0
+    for value, expected in zip(state_of(model), before, strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_mixed_bfloat16_accumulates_in_float32():
+    batches = make_batches()
+    options = {"dtype": "mixed_bfloat16", "gradient_accumulation_steps": 3}
+    changes = change_of(make_model(**options), batches)
+    expected = change_of(make_model(), [joined(batches)])
+    largest = max(np.abs(change).max() for change in expected)
+    for change, wanted in zip(changes, expected, strict=True):
+        np.testing.assert_allclose(change, wanted, rtol=0, atol=0.05 * largest)
+
+
+def test_files_keep_the_options_and_no_training_state(tmp_path):
+    options = {"gradient_accumulation_steps": 2, "global_clipnorm": 0.5}
+    model = make_model(keras.optimizers.Adam(0.01), nonfinite="skip", **options)
+    weights = len(model.weights)
+    assert len(model.variables) - weights >= 3 + weights
+    fit(model, make_batches())
+    model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+
+    bare = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    assert len(bare.variables) == len(Transformer(CONFIG).variables)
+    assert bare.nonfinite_batches == 0
+    bare.load_weights(tmp_path / "model.weights.h5")
+
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.gradient_accumulation_steps == 2
+    assert (loaded.global_clipnorm, loaded.nonfinite) == (0.5, "skip")
+    for value, expected in zip(state_of(loaded), state_of(model), strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_compiling_again_drops_the_accumulators():
+    model = make_model(gradient_accumulation_steps=2)
+    many = len(model.variables)
+    model.compile(keras.optimizers.SGD(1.0), MaskedCrossentropy())
+    assert len(model.variables) == many - 2 - len(model.weights)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"gradient_accumulation_steps": 0}, "must be an integer of at least 1"),
+        ({"gradient_accumulation_steps": 1.5}, "must be an integer of at least 1"),
+        ({"global_clipnorm": 0.0}, "`global_clipnorm` must be above 0"),
+        ({"nonfinite": "ignore"}, "`nonfinite` must be 'stop' or 'skip'"),
+        ({"dtype": "mixed_float16"}, "use the dtype 'mixed_bfloat16'"),
+        (
+            {"optimizer": keras.optimizers.Adam(global_clipnorm=1.0)},
+            "Give `global_clipnorm` to `compile`",
+        ),
+        (
+            {"optimizer": keras.optimizers.Adam(gradient_accumulation_steps=2)},
+            "Give `gradient_accumulation_steps` to `compile`",
+        ),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_model(**options)
