@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
-from collections import defaultdict
+from array import array
 from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import DataConfig, TokenizerConfig
+from keras_transformer.text.batches import Buckets, padded_batch
 from keras_transformer.text.parallel_text import BadLines, Pair, ParallelText
-from keras_transformer.text.tokenizer import END_ID, PAD_ID, START_ID, TokenizerPair
+from keras_transformer.text.tokenizer import TokenizerPair
 
 # Pairs that are tokenised at a time: enough that the call's own cost vanishes.
 _CHUNK = 1024
@@ -30,12 +30,16 @@ class Corpus:
     sentence: it costs next to nothing, 14.4 % padding against 14.3 % on Multi30k with
     10,000 pieces and batches of 4096 tokens, and there are few distinct shapes.
 
-    Reading is streamed: memory holds `config.shuffle_buffer` pairs as text, and the
-    batches being filled. A corpus larger than that is shuffled a window at a time.
-    Bad lines, among them pairs beyond `config.max_length` tokens, are skipped up to
-    `config.bad_line_budget`. One pass when the corpus is made finds them all, so that
-    no training run meets one later, and counts the batches: the number depends on the
-    lengths alone, so every epoch has the same.
+    One pass when the corpus is made finds the bad lines, among them pairs beyond
+    `config.max_length` tokens, so that no training run meets one later, and keeps the
+    length of every pair (6 bytes). The lengths and (`seed`, epoch) alone determine the
+    batches, so every epoch has the same number of them, and passing over those that an
+    interrupted run has seen takes no tokenising.
+
+    A corpus of at most `config.shuffle_buffer` pairs is kept in memory as ids. A larger
+    one, or one whose pieces are sampled, is read as a stream in every epoch: memory
+    holds `config.shuffle_buffer` pairs as text, which are shuffled, and the batches
+    being filled. Sampled pieces are determined by (`seed`, epoch, batch).
 
     Args:
         text: Pairs, as `open_pairs` returns.
@@ -52,6 +56,8 @@ class Corpus:
         num_batches: Batches of an epoch.
         num_tokens: Source and target tokens of an epoch, the end tokens counted and
             padding left out.
+        batch_tokens: Such tokens of each batch that the newest `epoch` has come to;
+            of the usual pieces where others are sampled.
         bad_lines: `BadLines`, the lines that every epoch skips.
 
     Raises:
@@ -79,138 +85,198 @@ class Corpus:
         self.config = DataConfig() if config is None else config
         self.seed = seed
         self.static_shapes = static_shapes
-        self._boundaries = bucket_boundaries(self.config.max_length)
+        self.batch_tokens: list[int] = []
+        self._buckets = Buckets(self.config.max_length, self.config.batch_tokens)
         # Cheap, and first: misaligned files would otherwise show as bad lines.
         self.num_lines = text.count()
         self.bad_lines = BadLines(self.config.bad_line_budget)
-        self.num_pairs = self.num_batches = self.num_tokens = 0
-        for sources, targets in self._grouped(None, self.bad_lines):
-            self.num_pairs += len(sources)
-            self.num_batches += 1
-            self.num_tokens += sum(len(ids) + 1 for ids in sources + targets)
+        self._read()
+        good = self._bucket_of_pair >= 0
+        self.num_pairs = int(good.sum())
+        self.num_tokens = int(self._tokens_of_pair[good].sum())
         if not self.num_pairs:
             raise ValueError(f"The corpus has no good pair; {self.bad_lines}.")
+        # The number depends on the lengths alone, so in any order it is the same.
+        buckets = ((bucket,) for bucket in self._bucket_of_pair[good].tolist())
+        self.num_batches = sum(1 for _ in self._buckets.group(buckets))
 
-    def dataset(self, *, shuffle: bool = True, first_epoch: int = 0) -> tf.data.Dataset:
+    def dataset(
+        self, *, shuffle: bool = True, first_epoch: int = 0, first_batch: int = 0
+    ) -> tf.data.Dataset:
         """Returns the batches; each iteration of the dataset is one epoch.
 
         Args:
             shuffle: Give every epoch another order, which (`seed`, epoch) determines
                 alone. Otherwise every epoch is the same, as validation needs.
             first_epoch: Number of the epoch that the first iteration gives.
+            first_batch: Batch that each iteration begins with, to go on with an epoch.
 
         Returns:
             A `tf.data.Dataset` of `((source, target_in), target_out)`, int32, shapes
-            [B, S], [B, T] and [B, T]; `num_batches` is its cardinality.
+            [B, S], [B, T] and [B, T]; its cardinality is that of one iteration.
         """
         epochs = itertools.count(first_epoch)
         ids = tf.TensorSpec([None, None], tf.int32)
         batches = tf.data.Dataset.from_generator(
-            lambda: self.epoch(next(epochs), shuffle=shuffle),
+            lambda: self.epoch(next(epochs), shuffle=shuffle, first_batch=first_batch),
             output_signature=((ids, ids), ids),
         )
         # Without a known number Keras warns at the end of every epoch.
-        number = tf.data.experimental.assert_cardinality(self.num_batches)
-        return batches.apply(number).prefetch(tf.data.AUTOTUNE)
+        number = self.num_batches - first_batch
+        batches = batches.apply(tf.data.experimental.assert_cardinality(number))
+        # Autotuning sleeps for up to a second, and the end of an epoch waits for it.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return batches.prefetch(2).with_options(options)
 
-    def epoch(self, epoch: int, *, shuffle: bool = True) -> Iterator[tuple]:
+    def epoch(
+        self, epoch: int, *, shuffle: bool = True, first_batch: int = 0
+    ) -> Iterator[tuple]:
         """Yields the batches of one epoch as NumPy arrays.
 
         Args:
             epoch: Number of the epoch, which determines the order.
             shuffle: Whether to shuffle.
+            first_batch: Batch to begin with; those before it cost next to nothing.
 
         Yields:
             `((source, target_in), target_out)`, int32 arrays.
         """
         rng = np.random.default_rng((self.seed, epoch)) if shuffle else None
-        bad_lines = BadLines(self.config.bad_line_budget)
-        for source_rows, target_rows in self._grouped(rng, bad_lines):
-            yield self._batch(source_rows, target_rows)
+        self.batch_tokens = batch_tokens = []
+        groups = self._buckets.group(self._ordered(rng), rng)
+        for number, (bucket, entries) in enumerate(groups):
+            pairs = [pair for _, pair, _ in entries]
+            batch_tokens.append(int(self._tokens_of_pair[pairs].sum()))
+            if number >= first_batch:
+                rows = [row for _, _, row in entries]
+                draw = (self.seed, epoch, number) if shuffle else None
+                yield self._batch(bucket, self._ids(rows, draw))
 
-    def _grouped(self, rng, bad_lines) -> Iterator[tuple[list, list]]:
-        """Yields the sources and the targets of each batch, as ids without padding."""
-        chunks = self._ordered(rng, bad_lines)
-        yield from self._bucketed(self._tokenized(chunks, bad_lines), rng)
+    def _read(self):
+        """Reads the corpus once: bad lines, lengths, and the ids if they are few."""
+        buckets, tokens = array("h"), array("i")
+        self._cached = None if self.config.subword_sampling else _CachedIds()
+        pairs = self.text.pairs(self.bad_lines)
+        while chunk := list(itertools.islice(pairs, _CHUNK)):
+            rows = self._tokenized(chunk)
+            for pair, (source, target) in zip(chunk, rows, strict=True):
+                good = self._is_good(pair, source, target)
+                longer = max(len(source), len(target)) + 1
+                buckets.append(self._buckets.of(longer) if good else -1)
+                tokens.append(len(source) + len(target) + 2)
+            if self._cached is not None:
+                self._cached.extend(rows)
+            if len(buckets) > self.config.shuffle_buffer:
+                self._cached = None
+        self._bucket_of_pair = np.array(buckets)
+        self._tokens_of_pair = np.array(tokens)
 
-    def _ordered(self, rng, bad_lines) -> Iterator[list[Pair]]:
-        """Yields the pairs in chunks, shuffled within the shuffle buffer."""
-        pairs = self.text.pairs(bad_lines)
+    def _is_good(self, pair, source, target):
+        """Whether both sides have a fitting length; counts a bad line otherwise."""
+        most = self.config.max_length
+        for side, ids in (("source", source), ("target", target)):
+            if not 0 < len(ids) < most:
+                reason = _length_problem(side, len(ids), most)
+                self.bad_lines.add(self.text.place(pair.line, side), reason)
+                return False
+        return True
+
+    def _ordered(self, rng) -> Iterator[tuple]:
+        """Yields bucket, number and content of each good pair, in an epoch's order."""
+        first = 0
+        for window in self._windows(rng):
+            last = first + len(window)
+            order = np.arange(len(window))
+            if rng:
+                rng.shuffle(order)
+            buckets = self._bucket_of_pair[first:last]
+            if len(buckets) == len(window):
+                order = order[buckets[order] >= 0]
+                for place, bucket in zip(order, buckets[order].tolist(), strict=True):
+                    yield bucket, first + place, window[place]
+            first = last
+        if first != len(self._bucket_of_pair):
+            raise ValueError("The training data has changed since the run began.")
+
+    def _windows(self, rng):
+        """Yields the pairs, as ids or as text, by as many as are shuffled at a time."""
+        if self._cached is not None:
+            yield self._cached
+            return
+        pairs = self.text.pairs(BadLines(self.config.bad_line_budget))
         size = self.config.shuffle_buffer if rng else _CHUNK
         while window := list(itertools.islice(pairs, size)):
-            if rng:
-                rng.shuffle(window)
-            for start in range(0, len(window), _CHUNK):
-                yield window[start : start + _CHUNK]
+            yield window
 
-    def _tokenized(self, chunks, bad_lines) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields the ids of each good pair, without start and end."""
-        most = self.config.max_length
-        for pairs in chunks:
-            sources = _ids(self.tokenizers.source, [pair.source for pair in pairs])
-            targets = _ids(self.tokenizers.target, [pair.target for pair in pairs])
-            for pair, source, target in zip(pairs, sources, targets, strict=True):
-                for side, ids in (("source", source), ("target", target)):
-                    if not 0 < len(ids) < most:
-                        reason = _length_problem(side, len(ids), most)
-                        bad_lines.add(self.text.place(pair.line, side), reason)
-                        break
-                else:
-                    yield source, target
+    def _ids(self, rows, draw) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Returns the ids of the pairs of a batch, without start and end.
 
-    def _bucketed(self, rows, rng) -> Iterator[tuple[list, list]]:
-        """Groups pairs of similar length into batches, in the order they fill up."""
-        buckets = defaultdict(list)
-        for source, target in rows:
-            boundary = self._boundary(max(len(source), len(target)) + 1)
-            buckets[boundary].append((source, target))
-            if len(buckets[boundary]) == self._batch_size(boundary):
-                yield tuple(zip(*buckets.pop(boundary), strict=True))
-        leftovers = list(self._leftovers(buckets))
-        if rng:
-            rng.shuffle(leftovers)
-        yield from leftovers
-
-    def _leftovers(self, buckets) -> Iterator[tuple[list, list]]:
-        """Groups the pairs of buckets that never filled.
-
-        They join the next longer bucket, so that the epoch ends in a few well-filled
-        batches and not in one scrap for each bucket.
+        Args:
+            rows: The pairs, as ids or as text.
+            draw: Numbers that determine the sampled pieces; `None` for the usual ones.
         """
-        rest = []
-        for boundary in sorted(buckets):
-            rest += buckets[boundary]
-            size = self._batch_size(boundary)
-            while len(rest) >= size:
-                yield tuple(zip(*rest[:size], strict=True))
-                rest = rest[size:]
-        if rest:
-            yield tuple(zip(*rest, strict=True))
+        if self._cached is not None:
+            return rows
+        if not self.config.subword_sampling or draw is None:
+            return self._tokenized(rows)
+        return self._sampled(rows, draw)
 
-    def _boundary(self, length):
-        """Returns the upper end of the bucket of a sentence of `length` tokens."""
-        return self._boundaries[bisect.bisect_left(self._boundaries, length)]
+    def _sampled(self, pairs, draw):
+        """As `_tokenized`, cut into random pieces; as usual where these are too many.
 
-    def _batch_size(self, boundary):
-        return max(1, self.config.batch_tokens // boundary)
+        Which pairs make a batch depends on the usual pieces, so that every epoch has
+        the same number of batches.
+        """
+        sides, rate = [], self.config.subword_sampling
+        for side in ("source", "target"):
+            texts = [getattr(pair, side) for pair in pairs]
+            tokenizer = getattr(self.tokenizers, side)
+            ids = tokenizer.sample(texts, rate, (*draw, len(sides)))
+            if not all(0 < len(row) < self.config.max_length for row in ids):
+                usual = _ids(tokenizer, texts)
+                ids = [
+                    row if 0 < len(row) < self.config.max_length else other
+                    for row, other in zip(ids, usual, strict=True)
+                ]
+            sides.append(ids)
+        return list(zip(*sides, strict=True))
 
-    def _batch(self, source_rows, target_rows):
+    def _tokenized(self, pairs: list[Pair]) -> list[tuple[np.ndarray, np.ndarray]]:
+        sources = _ids(self.tokenizers.source, [pair.source for pair in pairs])
+        targets = _ids(self.tokenizers.target, [pair.target for pair in pairs])
+        return list(zip(sources, targets, strict=True))
+
+    def _batch(self, bucket, rows):
         """Returns `((source, target_in), target_out)` of one batch."""
-        size = len(source_rows)
-        widths = [
-            self._boundary(max(len(row) for row in rows) + 1)
-            for rows in (source_rows, target_rows)
-        ]
+        sides = list(zip(*rows, strict=True))
+        longest = (max(map(len, side)) + 1 for side in sides)
+        size, widths = len(rows), [self._buckets.width(length) for length in longest]
         if self.static_shapes:
-            widths = [max(widths)] * 2
-            size = self._batch_size(max(widths))
-        source = _padded(source_rows, (size, widths[0]))
-        target_out = _padded(target_rows, (size, widths[1]))
-        target_in = np.full_like(target_out, PAD_ID)
-        target_in[: len(target_rows), 0] = START_ID
-        target_in[:, 1:] = target_out[:, :-1]
-        target_in[target_in == END_ID] = PAD_ID
-        return (source, target_in), target_out
+            size, widths = self._buckets.sizes[bucket], [max(widths)] * 2
+        return padded_batch(*sides, (size, *widths))
+
+
+class _CachedIds:
+    """The ids of many pairs, four bytes each, as a sequence of pairs of arrays."""
+
+    def __init__(self):
+        self._sides = [(array("i"), array("q", [0])) for _ in range(2)]
+
+    def extend(self, rows):
+        for (ids, ends), side in zip(self._sides, zip(*rows, strict=True), strict=True):
+            for row in side:
+                ids.frombytes(row.tobytes())
+                ends.append(len(ids))
+
+    def __len__(self):
+        return len(self._sides[0][1]) - 1
+
+    def __getitem__(self, pair):
+        return tuple(
+            np.frombuffer(ids, np.int32, ends[pair + 1] - ends[pair], 4 * ends[pair])
+            for ids, ends in self._sides
+        )
 
 
 def learn_tokenizers(
@@ -236,20 +302,6 @@ def learn_tokenizers(
     return TokenizerPair.learn(sources, targets, config)
 
 
-def bucket_boundaries(max_length: int) -> list[int]:
-    """Returns the longest length of each bucket: steps of 4 tokens, then of 20 %.
-
-    Example:
-        >>> bucket_boundaries(100)
-        [4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 76, 88, 100]
-    """
-    boundaries = [min(4, max_length)]
-    while (last := boundaries[-1]) < max_length:
-        step = max(4, last // 5 // 4 * 4)
-        boundaries.append(min(max_length, last + step))
-    return boundaries
-
-
 def _ids(tokenizer, texts):
     """Returns the ids of each text as an array."""
     # Strings live on the CPU; so should the small tensors that go with them.
@@ -262,13 +314,3 @@ def _length_problem(side, length, most):
     if not length:
         return f"{side} has no visible character"
     return f"{side} has {length + 1} tokens with the end, more than `max_length` {most}"
-
-
-def _padded(rows, shape):
-    """Returns ids of `shape`: each row, the end id, padding; then rows of padding."""
-    padded = np.full(shape, PAD_ID, np.int32)
-    lengths = np.array([len(row) for row in rows])
-    inside = np.arange(shape[1]) < lengths[:, None]
-    padded[: len(rows)][inside] = np.concatenate(rows)
-    padded[np.arange(len(rows)), lengths] = END_ID
-    return padded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,17 @@ class ParallelText:
     def _rows(self) -> Iterator[list[bytes]]:
         """Yields the undecoded fields of each line; a good line has two."""
         raise NotImplementedError
+
+    def fingerprint(self) -> str:
+        """Returns a digest of the lines, whatever the files' names and packing.
+
+        Raises:
+            ValueError: If a file is damaged, or the two sides differ in number.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        for fields in self._rows():
+            digest.update(b"\t".join(fields) + b"\n")
+        return digest.hexdigest()
 
     def pairs(self, bad_lines: BadLines | None = None) -> Iterator[Pair]:
         """Streams the good pairs in the order of the file.

@@ -9,15 +9,17 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.config import TokenizerConfig
 from keras_transformer.files import replacing
+from keras_transformer.text.subword_sampling import SubwordSampler
 
 PAD_ID, START_ID, END_ID, UNKNOWN_ID = 0, 1, 2, 3
 
@@ -52,6 +54,7 @@ class Tokenizer:
     def __init__(self, model: bytes, origin: str = "`model`"):
         self._model = model
         self._processor = _processor(model, origin)
+        self._sampler = None
 
     @classmethod
     def learn(cls, sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
@@ -98,6 +101,31 @@ class Tokenizer:
             Ragged int32 ids, shape [B, None].
         """
         return self._tokenize(texts)
+
+    def sample(
+        self, texts: Sequence[str], rate: float, seed: Sequence[int]
+    ) -> list[np.ndarray]:
+        """Cuts training texts into random pieces, for a model that spells robustly.
+
+        BPE-dropout for a vocabulary learned with `algorithm` "bpe", Kudo's sampling for
+        "unigram": `SubwordSampler` has both. `detokenize` gives the text as ever.
+
+        Args:
+            texts: Strings.
+            rate: `DataConfig.subword_sampling`, above 0 and below 1.
+            seed: Whole numbers, such as (seed, epoch, chunk, side). With the texts and
+                the rate they determine the pieces exactly, in any process and thread.
+
+        Returns:
+            int32 ids of each text, without start and end, shape [None] each.
+
+        Raises:
+            ValueError: If `rate` is out of range, or the vocabulary is not one that
+                `learn` makes.
+        """
+        if self._sampler is None or self._sampler.rate != rate:
+            self._sampler = SubwordSampler(self._model, rate)
+        return self._sampler.sample(texts, seed)
 
     def detokenize(self, ids) -> tf.Tensor:
         """Joins pieces to texts.

@@ -1,3 +1,5 @@
+import gzip
+
 import keras
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from keras_transformer.text import (
     learn_tokenizers,
     open_pairs,
 )
-from keras_transformer.text.corpus import bucket_boundaries
+from keras_transformer.text.batches import bucket_boundaries
 
 WORDS = "one two three four five six seven eight nine ten".split()
 NUM_PAIRS = 211
@@ -274,9 +276,9 @@ def test_model_fit_takes_one_epoch_after_the_other(text, tokenizers):
     epochs = []
 
     class Watched(Corpus):
-        def epoch(self, epoch, *, shuffle=True):
+        def epoch(self, epoch, **options):
             epochs.append(epoch)
-            return super().epoch(epoch, shuffle=shuffle)
+            return super().epoch(epoch, **options)
 
     corpus = Watched(text, tokenizers, DataConfig(batch_tokens=200))
     source = keras.Input([None], dtype="int32")
@@ -324,3 +326,95 @@ def test_separate_vocabularies_tokenise_each_side_with_its_own(text):
     assert isinstance(pair, TokenizerPair) and pair.source is not pair.target
     batches = list(Corpus(text, pair).epoch(0))
     assert sorted(numbers(batches, pair)) == list(range(NUM_PAIRS))
+
+
+def test_an_epoch_can_be_gone_on_with_at_any_batch(corpus):
+    whole = list(corpus.epoch(4))
+    for batch in (0, 1, len(whole) // 2, len(whole) - 1):
+        assert same(corpus.epoch(4, first_batch=batch), whole[batch:])
+    rest = corpus.dataset(first_epoch=4, first_batch=3)
+    assert rest.cardinality() == len(whole) - 3
+    assert same(rest, whole[3:])
+
+
+def test_passing_over_batches_needs_no_tokenising(text, tokenizers, monkeypatch):
+    config = DataConfig(batch_tokens=200, shuffle_buffer=50)
+    corpus = Corpus(text, tokenizers, config)
+    expected = list(corpus.epoch(2))
+    tokenized = []
+    tokenize = Corpus._tokenized
+    monkeypatch.setattr(
+        Corpus, "_tokenized", lambda *a: tokenized.append(a) or tokenize(*a)
+    )
+    assert same(corpus.epoch(2, first_batch=len(expected) - 2), expected[-2:])
+    assert len(tokenized) == 2
+
+
+def test_ids_in_memory_are_those_of_the_text(text, tokenizers, corpus):
+    config = corpus.config.replace(shuffle_buffer=NUM_PAIRS)
+    cached = Corpus(text, tokenizers, config, seed=3)
+    assert cached._cached is not None
+    streamed = Corpus(text, tokenizers, config, seed=3)
+    streamed._cached = None
+    assert same(cached.epoch(1), streamed.epoch(1))
+    beyond = Corpus(text, tokenizers, config.replace(shuffle_buffer=NUM_PAIRS - 1))
+    assert beyond._cached is None
+
+
+def test_the_tokens_of_each_batch_are_counted(corpus):
+    expected = [
+        int((source != 0).sum() + (target != 0).sum())
+        for (source, _), target in corpus.epoch(3)
+    ]
+    assert corpus.batch_tokens == expected
+    list(corpus.epoch(3, first_batch=5))
+    assert corpus.batch_tokens == expected
+
+
+def test_sampled_pieces_are_determined_by_seed_epoch_and_batch(text, tokenizers):
+    config = DataConfig(batch_tokens=200, subword_sampling=0.3)
+    plain = Corpus(text, tokenizers, config.replace(subword_sampling=0.0))
+    corpus = Corpus(text, tokenizers, config)
+    assert corpus.num_batches == plain.num_batches
+    whole = list(corpus.epoch(1))
+    assert same(corpus.epoch(1), whole)
+    assert same(corpus.epoch(1, first_batch=4), whole[4:])
+    # The same pairs in the same batches, cut differently; and anew in each epoch.
+    assert numbers(whole, tokenizers) == numbers(plain.epoch(1), tokenizers)
+    assert not same(whole, plain.epoch(1))
+    assert len({str(row[row > 0]) for n in range(3) for (s, _), _ in corpus.epoch(n)
+                for row in s}) > 2 * NUM_PAIRS  # fmt: skip
+    assert same(corpus.epoch(0, shuffle=False), plain.epoch(0, shuffle=False))
+
+
+def test_sampled_pairs_keep_within_the_longest(text, tokenizers):
+    lengths = [
+        len(ids)
+        for pair in text.pairs()
+        for ids in tokenizers.source.tokenize([pair.source, pair.target])
+    ]
+    most = max(lengths) + 1
+    config = DataConfig(batch_tokens=200, subword_sampling=0.9, max_length=most)
+    batches = list(Corpus(text, tokenizers, config).epoch(0))
+    assert max((s != 0).sum(1).max() for (s, _), _ in batches) <= most
+    assert sorted(numbers(batches, tokenizers)) == list(range(NUM_PAIRS))
+
+
+def test_text_that_changes_during_a_run_is_noticed(tmp_path, tokenizers):
+    path = tmp_path / "a.tsv"
+    path.write_text("one\ttwo\n" * 9)
+    config = DataConfig(shuffle_buffer=4)
+    corpus = Corpus(TsvFile(path), tokenizers, config)
+    for lines in (8, 10):
+        path.write_text("one\ttwo\n" * lines)
+        with pytest.raises(ValueError, match="training data has changed since"):
+            list(corpus.epoch(0))
+
+
+def test_a_fingerprint_is_that_of_the_lines(tmp_path, text):
+    copy = tmp_path / "copy.tsv.gz"
+    copy.write_bytes(gzip.compress(text.path.read_bytes()))
+    assert TsvFile(copy).fingerprint() == text.fingerprint()
+    changed = tmp_path / "changed.tsv"
+    changed.write_bytes(text.path.read_bytes().replace(b"one", b"eno", 1))
+    assert TsvFile(changed).fingerprint() != text.fingerprint()
