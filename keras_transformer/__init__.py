@@ -34,6 +34,7 @@ _MODULES = {
     "masks": ("causal_mask", "padding_mask", "valid_length_mask"),
     "metrics": ("MaskedAccuracy", "Perplexity"),
     "models": ("Transformer",),
+    "optimizers": ("Adam",),
     "schedules": ("TransformerSchedule",),
     "text": ("Corpus", "Tokenizer", "TokenizerPair", "open_pairs"),
     "training": ("train",),
@@ -57,5 +58,5 @@ def __dir__():
 # Importing the package registers its classes, so that Keras can load files with them.
 # The command line alone checks its arguments first: loading Keras takes seconds.
 if Path((sys.argv or [""])[0]).stem != "keras-transformer":
-    for _module in ("layers", "losses", "metrics", "models", "schedules"):
+    for _module in ("layers", "losses", "metrics", "models", "optimizers", "schedules"):
         importlib.import_module(f"{__name__}.{_module}")

@@ -134,6 +134,15 @@ def _train(options):
     train(_open(options.train), options.directory, config, validation)
 
 
+def _average(options):
+    with _quiet():
+        from keras_transformer.training import average_run
+
+    paths = average_run(options.run, options.output, options.last, options.checkpoints)
+    names = ", ".join(path.name for path in paths)
+    print(f"{options.output}: the mean of {names}")  # noqa: T201
+
+
 def _evaluate(options):
     with _quiet():
         from keras_transformer.evaluation import evaluate
@@ -238,6 +247,7 @@ def _serve(options):
 _VERBS = {
     "quickstart": _quickstart,
     "train": _train,
+    "average": _average,
     "evaluate": _evaluate,
     "translate": _translate,
     "export": _export,

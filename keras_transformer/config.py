@@ -10,6 +10,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 from keras_transformer.options import Config, option, reject_unknown
+from keras_transformer.training_config import TrainingConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,40 +161,16 @@ class DataConfig(Config):
         128, "tokens a side, the end token counted; longer pairs are bad", minimum=2
     )
     shuffle_buffer: int = option(200000, "pairs shuffled at a time", minimum=1)
+    subword_sampling: float = option(
+        0.0,
+        "randomness of the pieces in training: BPE-dropout's share of merges, or "
+        "alpha of a unigram vocabulary; 0 is none",
+        minimum=0.0,
+        below=1.0,
+    )
     bad_line_budget: int = option(
         100, "bad lines that are skipped before the run stops (lines)", minimum=0
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingConfig(Config):
-    """How a model is trained; the defaults are the paper's (section 5)."""
-
-    epochs: int = option(20, "passes over the corpus", minimum=1)
-    max_updates: int | None = option(
-        None, "stop after this many weight updates", minimum=1
-    )
-    max_minutes: float | None = option(
-        None, "stop after the update that passes this time (minutes)", above=0.0
-    )
-    optimizer: str = option(
-        "adam",
-        "Keras optimizer",
-        choices=("adam", "sgd", "momentum", "adagrad", "rmsprop"),
-    )
-    learning_rate_scale: float = option(
-        1.0, "factor on the paper's schedule", above=0.0
-    )
-    warmup_steps: int = option(4000, "linear warm-up (updates)", minimum=1)
-    label_smoothing: float = option(
-        0.1, "probability mass spread over the vocabulary", minimum=0.0, below=1.0
-    )
-    average_checkpoints: int = option(
-        5, "last checkpoints whose mean is the final model; 1 keeps the last", minimum=1
-    )
-    mixed_precision: bool = option(False, "compute in bfloat16, keep float32 weights")
-    jit_compile: bool = option(False, "compile the training step with XLA")
-    seed: int = option(1, "seed of weights, dropout and shuffling", minimum=0)
 
 
 @dataclasses.dataclass(frozen=True)

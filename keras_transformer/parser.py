@@ -29,6 +29,7 @@ def make_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(required=True, metavar="VERB", dest="verb")
     _add_quickstart(verbs)
     _add_train(verbs)
+    _add_average(verbs)
     _add_evaluate(verbs)
     _add_translate(verbs)
     _add_export(verbs)
@@ -53,7 +54,10 @@ def _add_quickstart(verbs):
         help="target language, from English (default: de)",
     )
     parser.add_argument(
-        "--run", type=Path, dest="directory", help="run directory (new or empty)"
+        "--run",
+        type=Path,
+        dest="directory",
+        help="run directory: new, empty, or that of a run to go on with",
     )
     parser.add_argument(
         "--saved-models",
@@ -76,7 +80,7 @@ def _add_train(verbs):
         type=Path,
         required=True,
         dest="directory",
-        help="run directory (new or empty)",
+        help="run directory: new, empty, or that of a run to go on with",
     )
     parser.add_argument(
         "--preset", choices=tuple(TransformerConfig.PRESETS), help="model sizes"
@@ -87,6 +91,37 @@ def _add_train(verbs):
         help="JSON file of options, such as a run's config.json; flags go before it",
     )
     add_flags(parser, SECTIONS)
+
+
+def _add_average(verbs):
+    parser = _add_verb(
+        verbs,
+        "average",
+        "Make a new run of the mean of a run's checkpoints.",
+        "Make a new run of the mean of a run's checkpoints, finished or not, for "
+        "`evaluate`, `translate` and `export`.",
+    )
+    parser.add_argument("--run", type=Path, required=True, help="run directory")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument(
+        "--last",
+        type=int,
+        metavar="K",
+        help="take the last K checkpoints (default: all that the run keeps)",
+    )
+    chosen.add_argument(
+        "--checkpoints",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="take these .weights.h5 files",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        help="run directory to write (new or empty)",
+    )
 
 
 def _add_evaluate(verbs):

@@ -20,7 +20,7 @@ from keras_transformer.evaluation import Scores, evaluate
 from keras_transformer.export import ExportedTranslator
 from keras_transformer.text import open_pairs
 from keras_transformer.text.generated import write_corpus
-from keras_transformer.training import check_new_directory, train
+from keras_transformer.training import train
 
 # Chosen on the generated validation sentences, for a few minutes on two cores.
 CONFIG = RunConfig(
@@ -73,7 +73,7 @@ def quickstart(
         The `Scores` of the test sentences.
 
     Raises:
-        FileExistsError: If `directory` holds something.
+        FileExistsError: If `directory` holds something other than its run.
         RuntimeError: If the Keras backend is not TensorFlow.
     """
     if keras.backend.backend() != "tensorflow":
@@ -84,7 +84,6 @@ def quickstart(
     console = Console() if console is None else console
     name = f"quickstart-en-{language}"
     directory = Path("runs") / name if directory is None else Path(directory)
-    check_new_directory(directory)
     with tempfile.TemporaryDirectory() as temporary:
         console.print(f"generating English-{language} sentences from the grammar")
         files = write_corpus(temporary, language, **(sizes or SIZES))

@@ -318,7 +318,7 @@ def test_every_option_has_a_flag(files, asked, section, name):
     field = next(f for f in dataclasses.fields(config) if f.name == name)
     flag = "--" + name.replace("_", "-")
     default = getattr(config(), name)
-    if isinstance(default, bool):
+    if "bool" in str(field.type):
         value, words = not default, [flag if not default else f"--no-{flag[2:]}"]
     else:
         value = other_value(field, [type(default), *_kinds(field)])

@@ -21,7 +21,8 @@ def test_every_example_is_short_and_has_a_test():
     names = sorted(path.stem for path in EXAMPLES.glob("*.py"))
     # tests/export/test_clients.py runs the clients.
     clients = ["grpc_client", "rest_client"]
-    assert names == ["compose_layers", "fit_arrays", *clients, "serve_saved_model"]
+    others = ["serve_saved_model", "train_multi30k"]
+    assert names == ["compose_layers", "fit_arrays", *clients, *others]
     for name in names:
         assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 110
 
@@ -53,3 +54,29 @@ def test_arrays_reach_fit_and_decoding():
 @pytest.mark.slow
 def test_arrays_are_reversed_after_training():
     assert load("fit_arrays").main([]) > 0.9
+
+
+def test_the_recipe_trains_and_scores(tmp_path):
+    example = load("train_multi30k")
+    config = example.CONFIG
+    config = config.replace(
+        model=config.model.replace(
+            num_encoder_layers=1, num_decoder_layers=1, d_model=16, d_ff=32, num_heads=2
+        ),
+        tokenizer=config.tokenizer.replace(vocabulary_size=400),
+        training=config.training.replace(max_updates=2, jit_compile=False),
+        decoding=config.decoding.replace(beam_size=1, max_extra_length=3),
+    )
+    bleu = example.main(["--run", str(tmp_path / "run")], config)
+    assert 0 <= bleu <= 100
+    assert (tmp_path / "run" / "test.translations.txt").is_file()
+
+
+def test_the_recipe_scores_tokens_in_lower_case():
+    score = load("train_multi30k").tokenized_lowercased_bleu
+    reference = "Ein Hund läuft, sehr schnell, über die Wiese."
+    assert score([reference.upper()], [reference]) == pytest.approx(100)
+    # One of eleven tokens is wrong: 10/11, 8/10, 6/9 and 4/8 of the n-grams are right.
+    other = "Ein Hund läuft, sehr langsam, über die Wiese."
+    expected = 100 * (10 / 11 * 8 / 10 * 6 / 9 * 4 / 8) ** 0.25
+    assert score([other], [reference]) == pytest.approx(expected)

@@ -1,15 +1,14 @@
 """Training runs. Needs TensorFlow for the text."""
 
+from keras_transformer.training.average_run import average_run
 from keras_transformer.training.averaging import KeepCheckpoints, load_average
-from keras_transformer.training.fit import (
-    check_new_directory,
-    compiled_model,
-    make_optimizer,
-    train,
-)
+from keras_transformer.training.compiling import compiled_model, make_optimizer
+from keras_transformer.training.fit import train
+from keras_transformer.training.run_directory import check_new_directory
 
 __all__ = [
     "KeepCheckpoints",
+    "average_run",
     "check_new_directory",
     "compiled_model",
     "load_average",

@@ -1,7 +1,9 @@
-"""Checkpoints of a run, and the mean of the last ones."""
+"""Checkpoints of a run, and the mean of the last or the best ones."""
 
 from __future__ import annotations
 
+import collections
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,42 +11,91 @@ import keras
 import numpy as np
 
 from keras_transformer.files import replacing
+from keras_transformer.training.ema import averaged_weights
+from keras_transformer.training.monitor import Monitor
+
+_NAME = re.compile(r"epoch-(\d+)\.weights\.h5")
 
 
 class KeepCheckpoints(keras.callbacks.Callback):
-    """Saves the weights after every epoch and keeps the last `count` of them.
+    """Saves the weights after every epoch and keeps `count` of them.
 
     A file is written under a temporary name and renamed, so none is ever half-written.
+    Where the optimizer keeps a moving average of the weights, that is what is saved.
+
+    A file that a saved state of the run names is not removed before that state is: a
+    run that goes on from there finds the checkpoints it had.
 
     Args:
         directory: Where epoch-0001.weights.h5 and so on are written.
         count: Checkpoints kept.
+        monitor: By what the best are kept, of equals the earlier; `None` keeps the
+            last.
+        keep_states: States of the run that are kept, each with what `state` returned.
 
     Raises:
         ValueError: If `count` is less than 1.
     """
 
-    def __init__(self, directory: str | Path, count: int):
+    def __init__(
+        self,
+        directory: str | Path,
+        count: int,
+        monitor: Monitor | None = None,
+        keep_states: int = 1,
+    ):
         super().__init__()
         if count < 1:
             raise ValueError(f"`count` must be at least 1. Received: count={count}")
         self.directory = Path(directory)
         self.count = count
+        self.monitor = monitor
+        self._kept: dict[int, float | None] = {}  # By epoch, counted from 1.
+        self._in_states = collections.deque(maxlen=keep_states)
 
     def on_epoch_end(self, epoch, logs=None):
+        epoch += 1
         self.directory.mkdir(parents=True, exist_ok=True)
-        path = self.directory / f"epoch-{epoch + 1:04d}.weights.h5"
-        with replacing(path) as temporary:
+        with replacing(self._path(epoch)) as temporary, averaged_weights(self.model):
             self.model.save_weights(temporary)
-        for path in self.paths()[: -self.count]:
-            path.unlink()
+        self._kept[epoch] = None if self.monitor is None else self.monitor.value(logs)
+        worst_first = sorted(self._kept, key=self._rank)
+        self._kept = {number: self._kept[number] for number in sorted(self._kept)}
+        for number in worst_first[: -self.count]:
+            del self._kept[number]
+        self._remove_others(set(self._kept).union(*self._in_states))
+
+    def _rank(self, epoch):
+        """Returns what is the higher the sooner an epoch is kept."""
+        if self.monitor is None:
+            return epoch
+        return self.monitor.rank(self._kept[epoch]), -epoch
+
+    def _path(self, epoch):
+        return self.directory / f"epoch-{epoch:04d}.weights.h5"
+
+    def _remove_others(self, epochs):
+        for number, path in checkpoints_in(self.directory).items():
+            if number not in epochs:
+                path.unlink(missing_ok=True)
 
     def paths(self) -> list[Path]:
-        """Returns the checkpoints, oldest first."""
-        return sorted(
-            self.directory.glob("epoch-*.weights.h5"),
-            key=lambda path: int(path.name.split(".")[0].removeprefix("epoch-")),
-        )
+        """Returns the checkpoints kept, oldest first."""
+        return [self._path(epoch) for epoch in sorted(self._kept)]
+
+    def prune(self):
+        """Removes all other checkpoints, once the run needs no saved state any more."""
+        self._remove_others(set(self._kept))
+
+    def state(self) -> dict:
+        """Returns what `restore` needs after an interruption."""
+        self._in_states.append(list(self._kept))
+        return {"kept": list(self._kept.items())}
+
+    def restore(self, state: dict):
+        """Goes on from what `state` returned."""
+        self._kept = {int(epoch): value for epoch, value in state["kept"]}
+        self._in_states.append(list(self._kept))
 
 
 def load_average(model: keras.Model, paths: Sequence[Path]):
@@ -68,3 +119,10 @@ def load_average(model: keras.Model, paths: Sequence[Path]):
         for total, weight in zip(totals, model.get_weights(), strict=True):
             total += weight
     model.set_weights([total / len(paths) for total in totals])
+
+
+def checkpoints_in(directory: Path) -> dict[int, Path]:
+    """Returns the checkpoints in a directory by epoch, oldest first."""
+    matches = {path: _NAME.fullmatch(path.name) for path in directory.glob("*.h5")}
+    found = {int(match[1]): path for path, match in matches.items() if match}
+    return dict(sorted(found.items()))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from pathlib import Path
 
 import keras
+import numpy as np
+from keras import ops
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -16,32 +19,52 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from keras_transformer.files import replacing
+from keras_transformer.training.distribution import Distribution
+
 
 class TokenRate(keras.callbacks.Callback):
     """Adds `tokens_per_second` to the logs, for the callbacks after it.
 
-    Source and target tokens, padding left out, over the time of the epoch's training so
-    far; in the middle of an epoch its batches count alike.
+    Source and target tokens of the batches, padding left out, over the time of the
+    epoch's training so far.
 
     Args:
         corpus: Training `Corpus`.
+        first_batch: Batch of the epoch that the training begins with.
     """
 
-    def __init__(self, corpus):
+    def __init__(self, corpus, first_batch: int = 0):
         super().__init__()
         self.corpus = corpus
+        self.first_batch = first_batch
+        self._counted = first_batch
+        self._tokens, self._seconds = 0, 0.0
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._start = time.monotonic()
+        self._now = time.monotonic()
 
     def on_train_batch_end(self, batch, logs=None):
-        tokens = self.corpus.num_tokens * (batch + 1) / self.corpus.num_batches
-        self._rate = tokens / (time.monotonic() - self._start)
-        logs["tokens_per_second"] = self._rate
+        # A call may have taken several batches: see `steps_per_execution`.
+        done = self.first_batch + batch + 1
+        self._tokens += sum(self.corpus.batch_tokens[self._counted : done])
+        self._counted = done
+        before, self._now = self._now, time.monotonic()
+        self._seconds += self._now - before
+        logs["tokens_per_second"] = self._rate = self._tokens / self._seconds
 
     def on_epoch_end(self, epoch, logs=None):
         # The last batch's: Keras made new logs after the validation.
         logs["tokens_per_second"] = self._rate
+        self._counted, self._tokens, self._seconds = 0, 0, 0.0
+
+    def state(self) -> dict:
+        """Returns what `restore` needs after an interruption."""
+        return {"tokens": self._tokens, "seconds": self._seconds}
+
+    def restore(self, state: dict):
+        """Goes on from what `state` returned."""
+        self._tokens, self._seconds = state["tokens"], state["seconds"]
 
 
 class ProgressReport(keras.callbacks.Callback):
@@ -50,12 +73,16 @@ class ProgressReport(keras.callbacks.Callback):
     Args:
         corpus: Training `Corpus`.
         console: Rich console to write to; the bar shows on terminals only.
+        epochs: Epochs of the whole run.
+        first_batch: Batch of the first epoch that the training begins with.
     """
 
-    def __init__(self, corpus, console: Console):
+    def __init__(self, corpus, console: Console, epochs: int, first_batch: int = 0):
         super().__init__()
         self.corpus = corpus
         self.console = console
+        self.epochs = epochs
+        self.first_batch = first_batch
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -67,7 +94,7 @@ class ProgressReport(keras.callbacks.Callback):
         )
 
     def on_train_begin(self, logs=None):
-        total = self.corpus.num_batches * self.params["epochs"]
+        total = self.corpus.num_batches * self.epochs
         self._task = self._progress.add_task("starting", total=total)
         self._progress.start()
 
@@ -75,20 +102,21 @@ class ProgressReport(keras.callbacks.Callback):
         self._epoch = epoch + 1
 
     def on_train_batch_end(self, batch, logs=None):
+        batches = self.first_batch + batch + 1
         self._progress.update(
             self._task,
-            advance=1,
-            description=f"epoch {self._epoch}/{self.params['epochs']}  "
+            completed=(self._epoch - 1) * self.corpus.num_batches + batches,
+            description=f"epoch {self._epoch}/{self.epochs}  "
             f"loss {logs['loss']:.3f}  accuracy {logs['accuracy']:.3f}  "
             f"{logs['tokens_per_second']:,.0f} tokens/s",
         )
 
     def on_epoch_end(self, epoch, logs=None):
-        parts = [f"epoch {epoch + 1}/{self.params['epochs']}"]
+        parts = [f"epoch {epoch + 1}/{self.epochs}"]
         for name, value in logs.items():
             digits = ",.0f" if name == "tokens_per_second" else ".4f"
             parts.append(f"{name} {value:{digits}}")
-        updates = int(self.model.optimizer.iterations.numpy())
+        updates = int(ops.convert_to_numpy(self.model.optimizer.iterations))
         self.console.print(
             "  ".join([*parts, f"updates {updates}"]), highlight=False, soft_wrap=True
         )
@@ -98,41 +126,135 @@ class ProgressReport(keras.callbacks.Callback):
 
 
 class StopAtLimit(keras.callbacks.Callback):
-    """Ends the training after a number of updates or minutes.
+    """Ends the training after a number of updates or minutes of the whole run.
 
     Args:
         max_updates: Most weight updates, or `None`.
-        max_minutes: Most time since the training began, or `None`.
+        max_minutes: Most time of training, interruptions left out, or `None`.
+        distribution: The devices: several processes stop after the same batch.
     """
 
-    def __init__(self, max_updates: int | None, max_minutes: float | None):
+    def __init__(
+        self,
+        max_updates: int | None,
+        max_minutes: float | None,
+        distribution: Distribution | None = None,
+    ):
         super().__init__()
         self.max_updates = math.inf if max_updates is None else max_updates
         self.max_minutes = math.inf if max_minutes is None else max_minutes
+        self.distribution = Distribution() if distribution is None else distribution
+        self._seconds = 0.0
 
     def on_train_begin(self, logs=None):
-        self._updates, self._start = 0, time.monotonic()
+        self._start = time.monotonic() - self._seconds
 
     def on_train_batch_end(self, batch, logs=None):
-        self._updates += 1
-        minutes = (time.monotonic() - self._start) / 60
-        if self._updates >= self.max_updates or minutes >= self.max_minutes:
+        self._seconds = time.monotonic() - self._start
+        updates = int(ops.convert_to_numpy(self.model.optimizer.iterations))
+        if self.distribution.any(self.reached(updates)):
             self.model.stop_training = True
 
+    def reached(self, updates: int) -> bool:
+        """Returns whether a run may train no longer after so many updates."""
+        return updates >= self.max_updates or self._seconds >= 60 * self.max_minutes
 
-class StopOnDivergence(keras.callbacks.Callback):
-    """Raises an error as soon as the loss is infinite or not a number.
+    def state(self) -> dict:
+        """Returns what `restore` needs after an interruption."""
+        return {"seconds": self._seconds}
+
+    def restore(self, state: dict):
+        """Goes on from what `state` returned."""
+        self._seconds = state["seconds"]
+
+
+class NonfiniteBatches(keras.callbacks.Callback):
+    """Keeps the batches whose loss or gradient was not finite, and stops if asked.
+
+    Such a batch is never applied: see `ExactTraining`. It is written to
+    `directory`/epoch-0001-batch-000001.npz: the ids `source`, `target_in` and
+    `target_out`, and `source_text` and `target_text`.
+
+    Args:
+        corpus: Training `Corpus`.
+        directory: Where the batches are written.
+        stop: Whether to stop; otherwise they are only counted.
+        console: Told of their number.
+        first_batch: Batch of the first epoch that the training begins with.
+        writes: Whether this process writes files.
 
     Raises:
-        FloatingPointError: On such a loss.
+        FloatingPointError: After such a batch, if `stop` is on.
     """
 
+    def __init__(
+        self,
+        corpus,
+        directory: str | Path,
+        stop: bool,
+        console: Console,
+        first_batch: int = 0,
+        writes: bool = True,
+    ):
+        super().__init__()
+        self.corpus = corpus
+        self.directory = Path(directory)
+        self.stop = stop
+        self.console = console
+        self.first_batch = first_batch
+        self.writes = writes
+
+    def on_train_begin(self, logs=None):
+        self._count = self._count_of_epoch = self.model.nonfinite_batches
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch, self._seen = epoch, self.first_batch
+
     def on_train_batch_end(self, batch, logs=None):
-        if not math.isfinite(logs["loss"]):
-            # A running mean over the epoch: once infinite it stays so.
-            updates = int(self.model.optimizer.iterations.numpy())
+        first, self._seen = self._seen, self.first_batch + batch + 1
+        count = self.model.nonfinite_batches
+        if count > self._count and self.stop:
+            paths = self._write(first, self._seen) if self.writes else []
+            updates = int(ops.convert_to_numpy(self.model.optimizer.iterations))
             raise FloatingPointError(
-                f"The loss is {logs['loss']} after {updates} updates. Lower "
-                "`learning_rate_scale` or lengthen `warmup_steps`; the checkpoints of "
-                "earlier epochs are intact."
+                "The loss or the gradient of a batch is not finite after "
+                f"{updates} updates; the weights are those before it. The batch is in "
+                f"{', '.join(map(str, paths)) or self.directory}. Lower "
+                "`learning_rate_scale`, lengthen `warmup_steps`, set "
+                "`global_clipnorm`, or go on with `nonfinite_batches` 'skip'."
             )
+        self._count = count
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self._count > self._count_of_epoch:
+            self.console.print(
+                f"warning: skipped {self._count - self._count_of_epoch} batches whose "
+                "loss or gradient was not finite",
+                highlight=False,
+            )
+        self._count_of_epoch = self._count
+
+    def _write(self, first, last):
+        """Writes the batches of one call of the training step; returns the paths."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        batches = self.corpus.epoch(self._epoch, first_batch=first)
+        paths, tokenizers = [], self.corpus.tokenizers
+        for number in range(first, min(last, self.corpus.num_batches)):
+            (source, target_in), target_out = next(batches)
+            name = f"epoch-{self._epoch + 1:04d}-batch-{number + 1:06d}.npz"
+            paths.append(self.directory / name)
+            with replacing(paths[-1]) as temporary:
+                np.savez(
+                    temporary,
+                    source=source,
+                    target_in=target_in,
+                    target_out=target_out,
+                    source_text=_texts(tokenizers.source, source),
+                    target_text=_texts(tokenizers.target, target_out),
+                )
+        return paths
+
+
+def _texts(tokenizer, ids):
+    """Returns the texts of ids (B, T) as NumPy strings."""
+    return np.array([text.decode() for text in tokenizer.detokenize(ids).numpy()])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import NamedTuple
 
 import keras
 from rich.console import Console
 
-from keras_transformer.config import RunConfig, TrainingConfig
-from keras_transformer.files import replacing
-from keras_transformer.losses import MaskedCrossentropy
-from keras_transformer.metrics import MaskedAccuracy, Perplexity
+from keras_transformer.config import RunConfig
 from keras_transformer.models.transformer import Transformer
-from keras_transformer.schedules import TransformerSchedule
 from keras_transformer.text import (
     Corpus,
     ParallelText,
@@ -21,12 +19,58 @@ from keras_transformer.text import (
 )
 from keras_transformer.training.averaging import KeepCheckpoints, load_average
 from keras_transformer.training.callbacks import (
+    NonfiniteBatches,
     ProgressReport,
     StopAtLimit,
-    StopOnDivergence,
     TokenRate,
 )
+from keras_transformer.training.compiling import compiled_model, with_device_defaults
+from keras_transformer.training.distribution import Distribution, distribution_scope
+from keras_transformer.training.export_best import ExportBest
+from keras_transformer.training.logs import EpochLog, TensorBoardLog
+from keras_transformer.training.run_directory import RunDirectory, fingerprints
+from keras_transformer.training.saving import SaveState, limits
+from keras_transformer.training.selection import (
+    Selection,
+    check_selection,
+    make_selection,
+)
+from keras_transformer.training.state import (
+    StateFiles,
+    TrainingState,
+    build_training_variables,
+    capture,
+    restore,
+    restore_callbacks,
+)
+from keras_transformer.training.stop_signals import StopSignals
 from keras_transformer.translator import Translator
+
+
+class Run(NamedTuple):
+    """What a training needs, made from text and options.
+
+    Attributes:
+        path: Directory of the run.
+        config: All options, with the vocabulary sizes.
+        model: The model, compiled.
+        training: Training corpus.
+        validation: Validation corpus, or `None`.
+        selection: Callbacks that choose among the states.
+        states: Files of the states to resume from.
+        distribution: The devices.
+        console: Where progress goes.
+    """
+
+    path: Path
+    config: RunConfig
+    model: Transformer
+    training: Corpus
+    validation: Corpus | None
+    selection: Selection
+    states: StateFiles
+    distribution: Distribution
+    console: Console
 
 
 def train(
@@ -38,13 +82,20 @@ def train(
 ) -> Translator:
     """Learns a vocabulary, trains a `Transformer` with `model.fit`, keeps everything.
 
-    The directory then holds config.json, tokenizer/, checkpoints/, log.csv,
-    tensorboard/, and the translator made of the mean of the last checkpoints:
+    The directory then holds config.json, data.json, tokenizer/, states/, checkpoints/,
+    log.csv, tensorboard/, and the translator made of the mean of the checkpoints:
     model.keras and decoding.json. `Translator.load(directory)` reads it.
+
+    A run that was interrupted, at whatever moment, goes on from its last state when it
+    is called again with the same text and options; options that say when to stop may
+    be others. On processors it ends with the weights of an uninterrupted run, to the
+    bit. A finished run is only loaded, unless it may train for longer now.
+
+    SIGTERM, or Ctrl-C once, ends the run after the current batch with its state saved.
 
     Args:
         text: Training pairs, as `open_pairs` returns.
-        directory: Directory of the run; must be new or empty.
+        directory: Directory of the run: new, empty, or that of a run to go on with.
         config: All options; the vocabulary sizes are set to those learned.
         validation: Pairs whose loss, accuracy and perplexity are logged every epoch.
         console: Where progress goes; default the terminal.
@@ -53,111 +104,87 @@ def train(
         The trained `Translator`.
 
     Raises:
-        FileExistsError: If `directory` holds something.
-        FloatingPointError: If the loss becomes infinite or not a number.
+        BlockingIOError: If another process trains in `directory`.
+        FileExistsError: If `directory` holds something other than a run.
+        FloatingPointError: If a loss or gradient is not finite.
+        KeyboardInterrupt: After Ctrl-C, with the state saved.
         OSError: If a file cannot be read.
-        ValueError: If the data or an option is bad.
+        SystemExit: After SIGTERM, with the state saved; the status is 143.
+        ValueError: If the data or an option is bad, or differs from that of the run
+            in `directory`.
 
     Example:
         >>> pairs = open_pairs("train.en", "train.de")
         >>> train(pairs, "runs/en-de", RunConfig())(["Two men are talking."])
         ['Zwei Männer unterhalten sich.']
     """
-    directory = Path(directory)
-    check_new_directory(directory)
     config = RunConfig() if config is None else config
     console = Console() if console is None else console
-    keras.utils.set_random_seed(config.training.seed)
+    check_selection(config.training, validated=validation is not None)
+    directory = RunDirectory(directory)
+    with contextlib.ExitStack() as stack:
+        kind = config.training.distribute
+        distribution = stack.enter_context(distribution_scope(kind))
+        if distribution.is_chief:
+            stack.enter_context(directory.locked())
+            directory.remove_temporary_files()
+        else:
+            console = Console(quiet=True)
+        keras.utils.set_random_seed(config.training.seed)
+        data = fingerprints(text, validation)
+        config, tokenizers = _begun_or_new(directory, config, data, text, console)
+        keep, path = config.training.keep_states, directory.path
+        states = StateFiles(path / "states", keep, writes=distribution.is_chief)
+        state = states.latest(console)
+        if _is_finished(path, state, config):
+            console.print(
+                f"{path} is finished: {state.updates:,} updates. To train on, raise "
+                "`epochs`, `max_updates`, `max_minutes` or `patience`.",
+                highlight=False,
+                soft_wrap=True,
+            )
+            return Translator.load(path)
+        # All that can be wrong with options and data shows here, before it is kept.
+        model = compiled_model(config)
+        corpora = _corpora(text, validation, tokenizers, config)
+        if distribution.is_chief:
+            if directory.is_set_up:
+                directory.save_config(config)
+            else:
+                directory.set_up(config, data, tokenizers)
+        translator = Translator(model, tokenizers, config.decoding)
+        selection = make_selection(config, path, translator, validation, console)
+        run = Run(
+            path, config, model, *corpora, selection, states, distribution, console
+        )
+        with StopSignals() as signals:
+            state = _train_to_the_end(run, state, signals)
+        return _finish(run, state, translator)
 
+
+def _begun_or_new(directory, config, data, text, console):
+    """Returns options and vocabularies of the run: its own, or new ones."""
+    if directory.is_set_up:
+        config = directory.config_to_go_on(config, data)
+        return config, TokenizerPair.load(directory.path / "tokenizer")
     console.print("learning the vocabulary")
     tokenizers = learn_tokenizers(text, config.tokenizer, config.data.bad_line_budget)
-    config = config.replace(
-        model=config.model.replace(
-            source_vocabulary_size=tokenizers.source.vocabulary_size,
-            target_vocabulary_size=tokenizers.target.vocabulary_size,
-        )
-    )
-    # All that can be wrong with options and data shows here, before anything is kept.
-    model = compiled_model(config)
-    corpora = _corpora(text, validation, tokenizers, config)
-    directory.mkdir(parents=True, exist_ok=True)
-    with replacing(directory / "config.json") as temporary:
-        temporary.write_text(config.to_json(), encoding="utf-8")
-    tokenizers.save(directory / "tokenizer")
-
-    console.print(f"training {model.count_params():,} parameters")
-    checkpoints = KeepCheckpoints(
-        directory / "checkpoints", config.training.average_checkpoints
-    )
-    _fit(model, corpora, checkpoints, directory, config, console)
-    load_average(model, checkpoints.paths())
-    translator = Translator(model, tokenizers, config.decoding)
-    translator.save(directory)
-    return translator
-
-
-def compiled_model(config: RunConfig) -> Transformer:
-    """Returns a new `Transformer`, compiled with the run's optimizer, loss, metrics."""
-    options = config.training
-    model = Transformer(
-        config.model, dtype="mixed_bfloat16" if options.mixed_precision else "float32"
-    )
-    pad_id = config.model.pad_id
-    model.compile(
-        optimizer=make_optimizer(options, config.model.d_model),
-        loss=MaskedCrossentropy(options.label_smoothing, pad_id),
-        metrics=[MaskedAccuracy(pad_id), Perplexity(pad_id)],
-        jit_compile=options.jit_compile,
-    )
-    return model
-
-
-def make_optimizer(options: TrainingConfig, d_model: int) -> keras.optimizers.Optimizer:
-    """Returns the run's optimizer with the paper's learning-rate schedule.
-
-    "adam" has the paper's beta_1 0.9, beta_2 0.98 and epsilon 1e-9 (section 5.3),
-    "momentum" is stochastic gradient descent with momentum 0.9.
-
-    Args:
-        options: Names the optimizer and the schedule's scale and warm-up.
-        d_model: Width of the model, for the schedule.
-
-    Returns:
-        A Keras optimizer.
-    """
-    rate = TransformerSchedule(
-        d_model, options.warmup_steps, options.learning_rate_scale
-    )
-    optimizers = keras.optimizers
-    makers = {
-        "adam": lambda: optimizers.Adam(rate, beta_1=0.9, beta_2=0.98, epsilon=1e-9),
-        "sgd": lambda: optimizers.SGD(rate),
-        "momentum": lambda: optimizers.SGD(rate, momentum=0.9),
-        "adagrad": lambda: optimizers.Adagrad(rate),
-        "rmsprop": lambda: optimizers.RMSprop(rate),
+    sizes = {
+        "source_vocabulary_size": tokenizers.source.vocabulary_size,
+        "target_vocabulary_size": tokenizers.target.vocabulary_size,
     }
-    return makers[options.optimizer]()
+    return config.replace(model=config.model.replace(**sizes)), tokenizers
 
 
-def check_new_directory(directory: Path):
-    """Checks that a run can be kept in a directory.
-
-    Args:
-        directory: Directory of the run.
-
-    Raises:
-        FileExistsError: Unless it is empty or does not exist.
-    """
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise FileExistsError(
-            f"{directory} holds something already; a run needs a new or empty "
-            "directory. Choose another or remove it."
-        )
+def _is_finished(path, state, config):
+    """Whether the run ended with the limits that it has now, and left its model."""
+    ended = state is not None and state.finished == limits(config.training)
+    return ended and all((path / n).exists() for n in ("model.keras", "decoding.json"))
 
 
 def _corpora(text, validation, tokenizers: TokenizerPair, config: RunConfig):
     """Returns the training corpus and the validation corpus or `None`."""
-    options = {"static_shapes": config.training.jit_compile}
+    options = {"static_shapes": with_device_defaults(config.training).jit_compile}
     training = Corpus(
         text, tokenizers, config.data, seed=config.training.seed, **options
     )
@@ -166,31 +193,72 @@ def _corpora(text, validation, tokenizers: TokenizerPair, config: RunConfig):
     return training, Corpus(validation, tokenizers, config.data, **options)
 
 
-def _fit(model, corpora, checkpoints, directory, config, console):
-    """Runs `model.fit` with the run's callbacks."""
-    training, validation = corpora
-    options = config.training
-    callbacks = [
-        StopOnDivergence(),
-        StopAtLimit(options.max_updates, options.max_minutes),
-        TokenRate(training),
-        checkpoints,
-        keras.callbacks.CSVLogger(directory / "log.csv"),
-        keras.callbacks.TensorBoard(directory / "tensorboard"),
-        ProgressReport(training, console),
-    ]
-    for name, corpus in (("training", training), ("validation", validation)):
+def _train_to_the_end(
+    run: Run, state: TrainingState | None, signals: StopSignals
+) -> TrainingState:
+    """Trains from a state, or from the beginning, until a limit ends it.
+
+    An epoch that was broken off is gone on with in a `fit` of its own, since Keras has
+    no other way to begin within an epoch; the next one starts from the state at its
+    end, just as another process would.
+    """
+    _report_data(run)
+    build_training_variables(run.model)
+    if state is None:
+        run.console.print(
+            f"training {run.model.count_params():,} parameters", highlight=False
+        )
+        state = capture(run.model, epoch=0, batch=0)
+    else:
+        run.console.print(
+            f"going on after {state.updates:,} updates, at batch {state.batch + 1:,} "
+            f"of epoch {state.epoch + 1}",
+            highlight=False,
+        )
+    while state.finished != limits(run.config.training):
+        state = _fit(run, state, signals)
+    return state
+
+
+def _report_data(run):
+    for name, corpus in (("training", run.training), ("validation", run.validation)):
         if corpus is not None:
-            console.print(
+            run.console.print(
                 f"{name} data: {corpus.num_pairs:,} pairs, {corpus.num_batches:,} "
                 f"batches, {corpus.bad_lines}",
                 highlight=False,
             )
+
+
+def _fit(run: Run, state: TrainingState, signals: StopSignals) -> TrainingState:
+    """Runs `model.fit` from a state, to the end of its epoch if it is within one.
+
+    Returns:
+        The state that the training has come to.
+    """
+    options, distribution = run.config.training, run.distribution
+    limit = StopAtLimit(options.max_updates, options.max_minutes, distribution)
+    callbacks = _callbacks(run, limit, state)
+    restore(run.model, state, callbacks)
+    distribution.separate_dropout(run.model)
+    if state.epoch >= options.epochs or limit.reached(state.updates):
+        state.finished = limits(options)
+        state.callbacks_at_end = state.callbacks_at_end or state.callbacks
+        run.states.save(state)
+        return state
+    saver = SaveState(
+        run.states, callbacks, options, run.training.num_batches, state, signals,
+        distribution, run.console,
+    )  # fmt: skip
+    callbacks.append(saver)
+    batches = run.training.dataset(first_epoch=state.epoch, first_batch=state.batch)
+    validation = run.validation and run.validation.dataset(shuffle=False)
     try:
-        model.fit(
-            training.dataset(),
-            validation_data=validation and validation.dataset(shuffle=False),
-            epochs=options.epochs,
+        run.model.fit(
+            distribution.dataset(batches),
+            validation_data=validation and distribution.dataset(validation),
+            initial_epoch=state.epoch,
+            epochs=state.epoch + 1 if state.batch else options.epochs,
             callbacks=callbacks,
             shuffle=False,  # The corpus shuffles.
             verbose=0,
@@ -200,3 +268,49 @@ def _fit(model, corpora, checkpoints, directory, config, console):
         for callback in callbacks:
             callback.on_train_end()
         raise
+    return saver.newest
+
+
+def _callbacks(run: Run, limit: StopAtLimit, state: TrainingState) -> list:
+    """Returns the callbacks of a `fit`, in order, but for the last, `SaveState`.
+
+    Those of the selection come after what may stop the run and before the logs, to
+    which they add. Only the chief of several processes writes files.
+    """
+    options, is_chief = run.config.training, run.distribution.is_chief
+    stop = options.nonfinite_batches == "stop"
+    callbacks = [
+        NonfiniteBatches(
+            run.training, run.path / "nonfinite", stop, run.console, state.batch,
+            is_chief,
+        ),
+        limit,
+        TokenRate(run.training, state.batch),
+    ]  # fmt: skip
+    if not is_chief:
+        files = (KeepCheckpoints, ExportBest)
+        chosen = [c for c in run.selection.callbacks if not isinstance(c, files)]
+        return callbacks + chosen
+    logs = [EpochLog(run.path / "log.csv"), TensorBoardLog(run.path / "tensorboard")]
+    if not state.callbacks:
+        # What is there was written before the first state that was saved.
+        for log in logs:
+            log.restore({})
+    progress = ProgressReport(run.training, run.console, options.epochs, state.batch)
+    return callbacks + run.selection.callbacks + logs + [progress]
+
+
+def _finish(run: Run, state: TrainingState, translator: Translator) -> Translator:
+    """Makes the final model of the checkpoints and writes it; returns it."""
+    checkpoints = run.selection.checkpoints
+    if run.distribution.is_chief:
+        restore_callbacks([checkpoints], state.callbacks_at_end)
+        if checkpoints.paths():
+            load_average(run.model, checkpoints.paths())
+        if not state.batch:
+            # Within an epoch, a run that goes on may need those before it again.
+            checkpoints.prune()
+        translator.save(run.path)
+    # Nobody reads before it is written.
+    run.distribution.any(False)
+    return translator if run.distribution.is_chief else Translator.load(run.path)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 import keras
 import numpy as np
 import pytest
 
 from keras_transformer.training import KeepCheckpoints, load_average
+from keras_transformer.training.averaging import checkpoints_in
+from keras_transformer.training.monitor import Monitor
 
 
 def small_model():
@@ -65,10 +70,78 @@ def test_the_last_checkpoints_are_kept(tmp_path):
 
 
 def test_ten_thousand_epochs_keep_their_order(tmp_path):
-    for epoch in (9_998, 9_999, 10_000):
-        (tmp_path / f"epoch-{epoch:04d}.weights.h5").touch()
-    paths = KeepCheckpoints(tmp_path, 2).paths()
-    assert [path.name[6:11].strip(".") for path in paths] == ["9998", "9999", "10000"]
+    keep = KeepCheckpoints(tmp_path, 3)
+    keep.set_model(small_model())
+    for epoch in (9_997, 9_998, 9_999):
+        keep.on_epoch_end(epoch)
+    numbers = [path.name[6:11].strip(".") for path in keep.paths()]
+    assert numbers == ["9998", "9999", "10000"]
+    assert list(checkpoints_in(tmp_path)) == [9998, 9999, 10000]
+
+
+# The best of the losses after each epoch, at most two, of equals the earlier.
+LOSSES = [5.0, 4.0, 4.0, 6.0, 3.0, math.nan, 2.0]
+BEST = [[1], [1, 2], [2, 3], [2, 3], [2, 5], [2, 5], [5, 7]]
+
+
+def driven(keep, losses, first=0):
+    """Runs the ends of epochs; returns the epochs kept after each."""
+    keep.set_model(small_model())
+    kept = []
+    for epoch, loss in enumerate(losses, start=first):
+        keep.model.set_weights([np.full((3, 2), epoch + 1.0), np.zeros(2)])
+        keep.on_epoch_end(epoch, {"val_loss": loss, "val_bleu": -loss})
+        kept.append([int(path.name[6:10]) for path in keep.paths()])
+    return kept
+
+
+@pytest.mark.parametrize("figure", ["loss", "bleu"])
+def test_the_best_checkpoints_are_kept(tmp_path, figure):
+    keep = KeepCheckpoints(tmp_path, 2, Monitor(figure))
+    assert driven(keep, LOSSES) == BEST
+    assert sorted(tmp_path.iterdir()) == keep.paths()
+    load_average(keep.model, keep.paths())
+    np.testing.assert_array_equal(keep.model.get_weights()[0], np.full((3, 2), 6.0))
+
+
+def test_an_epoch_without_a_number_is_kept_until_there_are_better(tmp_path):
+    keep = KeepCheckpoints(tmp_path, 2, Monitor("loss"))
+    kept = driven(keep, [math.nan, 5.0, 4.0, math.nan])
+    assert kept == [[1], [1, 2], [2, 3], [2, 3]]
+
+
+@pytest.mark.parametrize("stopped", range(1, len(LOSSES)))
+def test_the_best_list_survives_a_restart(tmp_path, stopped):
+    first = KeepCheckpoints(tmp_path, 2, Monitor("loss"))
+    driven(first, LOSSES[:stopped])
+    state = json.loads(json.dumps(first.state()))
+    second = KeepCheckpoints(tmp_path, 2, Monitor("loss"))
+    second.restore(state)
+    kept = driven(second, LOSSES[stopped:], first=stopped)
+    assert kept == BEST[stopped:]
+    assert all(path.is_file() for path in second.paths())
+
+
+@pytest.mark.parametrize("monitor", [None, Monitor("loss")])
+def test_a_run_that_goes_back_to_any_saved_state_finds_its_checkpoints(
+    tmp_path, monitor
+):
+    """Whatever happened after the state was saved, and be it the oldest one kept."""
+    keep = KeepCheckpoints(tmp_path, 2, monitor, keep_states=2)
+    states, losses = [], [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0]
+    for epoch, loss in enumerate(losses):
+        driven(keep, [loss], first=epoch)
+        if epoch % 2:
+            states.append(keep.state())
+    for state in states[-2:]:
+        back = KeepCheckpoints(tmp_path, 2, monitor, keep_states=2)
+        back.restore(state)
+        assert len(back.paths()) == 2
+        assert all(path.is_file() for path in back.paths())
+    assert len(list(tmp_path.iterdir())) == 5  # epochs 3 to 7
+    keep.prune()
+    assert sorted(tmp_path.iterdir()) == keep.paths()
+    assert [path.name[9:10] for path in keep.paths()] == ["6", "7"]
 
 
 def test_a_failing_save_leaves_the_earlier_checkpoints(tmp_path, monkeypatch):

@@ -9,16 +9,14 @@ import threading
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from rich.console import Console
 
 from keras_transformer import RunConfig, Transformer, Translator, open_pairs, train
 from keras_transformer.config import TrainingConfig
-from keras_transformer.training import (
-    KeepCheckpoints,
-    compiled_model,
-    fit,
-    make_optimizer,
-)
+from keras_transformer.text import Corpus, TokenizerPair
+from keras_transformer.training import compiled_model, fit, make_optimizer
+from keras_transformer.training.compiling import with_device_defaults
 from tests import tiny_run
 
 
@@ -41,8 +39,8 @@ def weights_of(path, config):
 
 def test_a_run_leaves_everything_in_its_directory(directory):
     assert sorted(path.name for path in directory.iterdir()) == [
-        "checkpoints", "config.json", "decoding.json", "log.csv", "model.keras",
-        "tensorboard", "tokenizer",
+        "checkpoints", "config.json", "data.json", "decoding.json", "log.csv",
+        "model.keras", "states", "tensorboard", "tokenizer",
     ]  # fmt: skip
     assert list((directory / "tensorboard").rglob("events.out.tfevents.*"))
 
@@ -117,7 +115,7 @@ def test_a_run_stops_exactly_at_max_updates(short_runs):
 
 def test_a_run_refuses_a_directory_that_holds_something(tmp_path):
     text = open_pairs(tiny_run.write_pairs(tmp_path / "train.tsv"))
-    with pytest.raises(FileExistsError, match="needs a new or empty directory"):
+    with pytest.raises(FileExistsError, match="needs a new or empty directory, or"):
         train(text, tmp_path, tiny_run.CONFIG)
     assert [path.name for path in tmp_path.iterdir()] == ["train.tsv"]
 
@@ -126,17 +124,18 @@ def test_a_run_refuses_a_directory_that_holds_something(tmp_path):
 def diverged(tmp_path_factory):
     """A run whose weights are NaN from the second epoch on: its directory, screen."""
 
-    class PlantNaN(KeepCheckpoints):
+    class PlantNaN(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
-            super().on_epoch_end(epoch, logs)
             weight = self.model.weights[0]
             weight.assign(np.full(weight.shape, np.nan))
 
     folder, screen = tmp_path_factory.mktemp("diverged"), io.StringIO()
     console = Console(file=screen, force_terminal=True)
+    made = fit._callbacks
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit, "KeepCheckpoints", PlantNaN)
-        with pytest.raises(FloatingPointError, match="loss is nan after .* updates"):
+        patch.setattr(fit, "_callbacks", lambda *a: [*made(*a), PlantNaN()])
+        message = "loss or the gradient of a batch is not finite after . updates.*npz"
+        with pytest.raises(FloatingPointError, match=message):
             tiny_run.run(folder, console=console)
     return folder / "run", screen.getvalue()
 
@@ -148,6 +147,22 @@ def test_a_diverging_run_stops_and_keeps_earlier_checkpoints(diverged):
     config = RunConfig.load(directory / "config.json")
     assert all(np.isfinite(w).all() for w in weights_of(checkpoint, config))
     assert not (directory / "model.keras").exists()
+
+
+def test_a_diverging_run_keeps_the_batch(diverged):
+    (path,) = (diverged[0] / "nonfinite").iterdir()
+    assert path.name == "epoch-0002-batch-000001.npz"
+    config = RunConfig.load(diverged[0] / "config.json")
+    text = open_pairs(diverged[0].parent / "train.tsv")
+    tokenizers = TokenizerPair.load(diverged[0] / "tokenizer")
+    corpus = Corpus(text, tokenizers, config.data, seed=config.training.seed)
+    (source, target_in), target_out = next(corpus.epoch(1))
+    with np.load(path, allow_pickle=False) as batch:
+        np.testing.assert_array_equal(batch["source"], source)
+        np.testing.assert_array_equal(batch["target_in"], target_in)
+        np.testing.assert_array_equal(batch["target_out"], target_out)
+        pairs = list(zip(batch["source_text"], batch["target_text"], strict=True))
+    assert set(pairs) <= set(tiny_run.TRAIN)
 
 
 def test_a_run_that_fails_gives_the_terminal_back(diverged):
@@ -172,7 +187,7 @@ def test_bad_data_stops_a_run_before_it_trains(tmp_path, monkeypatch, name):
     path = tiny_run.write_pairs(tmp_path / "train.tsv")
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join([*lines[:2], line, *lines[2:]]), encoding="utf-8")
-    monkeypatch.setattr(keras.Model, "fit", lambda *_, **__: pytest.fail("trained"))
+    monkeypatch.setattr(Transformer, "fit", lambda *_, **__: pytest.fail("trained"))
     data = tiny_run.CONFIG.data.replace(bad_line_budget=0)
     config = tiny_run.CONFIG.replace(data=data)
     with pytest.raises(ValueError, match=message):
@@ -205,6 +220,28 @@ def test_adam_has_the_papers_constants():
     assert (adam.beta_1, adam.beta_2, adam.epsilon) == (0.9, 0.98, 1e-9)
 
 
+def test_the_moving_average_is_the_optimizers():
+    plain, averaged = (
+        make_optimizer(TrainingConfig(ema_decay=decay), d_model=16)
+        for decay in (None, 0.95)
+    )
+    assert not plain.use_ema
+    assert (averaged.use_ema, averaged.ema_momentum) == (True, 0.95)
+
+
+def test_a_processor_computes_in_float32_without_xla_unless_asked(monkeypatch):
+    def chosen(**options):
+        options = with_device_defaults(TrainingConfig(**options))
+        return options.mixed_precision, options.jit_compile
+
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
+    assert chosen() == (False, False)
+    assert chosen(mixed_precision=True) == (True, False)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["gpu"])
+    assert chosen() == (True, True)
+    assert chosen(jit_compile=False) == (True, False)
+
+
 def test_momentum_is_a_tenth_short_of_one():
     options = (TrainingConfig(optimizer=name) for name in ("sgd", "momentum"))
     momenta = [make_optimizer(o, d_model=16).momentum for o in options]
@@ -232,7 +269,7 @@ def test_epochs_see_the_same_pairs_in_different_orders(tmp_path, monkeypatch):
             epochs.append([str(row[row > 0]) for row in rows])
         raise Stop
 
-    monkeypatch.setattr(keras.Model, "fit", look)
+    monkeypatch.setattr(Transformer, "fit", look)
     with pytest.raises(Stop):
         tiny_run.run(tmp_path)
     first, second = epochs
@@ -248,7 +285,7 @@ def test_another_seed_gives_other_initial_weights(tmp_path, monkeypatch):
         initial.append(model.get_weights()[0])
         raise Stop
 
-    monkeypatch.setattr(keras.Model, "fit", look)
+    monkeypatch.setattr(Transformer, "fit", look)
     for number, seed in enumerate((1, 1, 2)):
         (tmp_path / str(number)).mkdir()
         with pytest.raises(Stop):

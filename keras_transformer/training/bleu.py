@@ -1,0 +1,104 @@
+"""BLEU of decoded validation sentences while a model is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+from keras import ops
+from rich.console import Console
+
+from keras_transformer.evaluation import evaluate
+from keras_transformer.training.ema import averaged_weights
+from keras_transformer.translator import Translator
+
+
+class ValidationBleu(keras.callbacks.Callback):
+    """Translates validation sentences greedily and adds `val_bleu` to the logs.
+
+    The score is sacreBLEU's, as `evaluate` gives it, after every epoch and every
+    `updates` weight updates. Greedy search ranks the states of one model much as a beam
+    does and takes a fraction of its time. One graph, traced at the first score, serves
+    the whole run; no random number is drawn, so the training goes on as if nothing
+    had happened.
+
+    Args:
+        translator: A `Translator` of the model in training.
+        pairs: Source and reference texts.
+        updates: Weight updates between two scores, or `None` for the epochs' ends only.
+        directory: TensorBoard directory for the scores between the epochs' ends.
+        console: Where those scores are printed.
+    """
+
+    def __init__(
+        self,
+        translator: Translator,
+        pairs: Sequence[tuple[str, str]],
+        updates: int | None,
+        directory: str | Path,
+        console: Console,
+    ):
+        super().__init__()
+        greedy = translator.config.replace(beam_size=1, n_best=None)
+        self.translator = Translator(translator.model, translator.tokenizers, greedy)
+        self.pairs = list(pairs)
+        self.updates = updates
+        self.console = console
+        self._scored_at, self._bleu = 0, None
+        self._directory, self._writer = Path(directory), None
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.updates is None:
+            return
+        # A call may have made several updates, or none: see `steps_per_execution` and
+        # `gradient_accumulation_steps`.
+        updates = self._updates()
+        if updates // self.updates > self._scored_at // self.updates:
+            self._score(updates)
+            self._write(updates)
+
+    def on_epoch_end(self, epoch, logs=None):
+        updates = self._updates()
+        if self._bleu is None or updates != self._scored_at:
+            self._score(updates)
+        logs["val_bleu"] = self._bleu
+
+    def on_train_end(self, logs=None):
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _updates(self):
+        if hasattr(self.model, "jax_state_sync"):
+            # On JAX the variables are behind within an epoch.
+            self.model.jax_state_sync()
+        return int(ops.convert_to_numpy(self.model.optimizer.iterations))
+
+    def _score(self, updates):
+        with averaged_weights(self.model):
+            self._bleu = evaluate(self.translator, self.pairs).bleu
+        self._scored_at = updates
+
+    def _write(self, updates):
+        """Shows a score between the epochs' ends, for which Keras has no log."""
+        self.console.print(
+            f"updates {updates}  val_bleu {self._bleu:.2f}", highlight=False
+        )
+        if self._writer is None:
+            self._writer = tf.summary.create_file_writer(
+                str(self._directory / "validation")
+            )
+        # Named like Keras' own figures of validations by update.
+        with self._writer.as_default():
+            tf.summary.scalar("evaluation_bleu_vs_iterations", self._bleu, step=updates)
+        self._writer.flush()
+
+    def state(self) -> dict:
+        """Returns what `restore` needs after an interruption."""
+        return {"scored_at": self._scored_at, "bleu": self._bleu}
+
+    def restore(self, state: dict):
+        """Goes on from what `state` returned."""
+        self._scored_at, self._bleu = state["scored_at"], state["bleu"]

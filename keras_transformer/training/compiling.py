@@ -1,0 +1,78 @@
+"""A model with its optimizer, loss and metrics, as the options of a run say."""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+from keras_transformer.config import RunConfig, TrainingConfig
+from keras_transformer.losses import MaskedCrossentropy
+from keras_transformer.metrics import MaskedAccuracy, Perplexity
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.optimizers import Adam
+from keras_transformer.schedules import TransformerSchedule
+
+
+def compiled_model(config: RunConfig) -> Transformer:
+    """Returns a new `Transformer`, compiled with the run's optimizer, loss, metrics."""
+    options = with_device_defaults(config.training)
+    model = Transformer(
+        config.model, dtype="mixed_bfloat16" if options.mixed_precision else "float32"
+    )
+    pad_id = config.model.pad_id
+    model.compile(
+        optimizer=make_optimizer(options, config.model.d_model),
+        loss=MaskedCrossentropy(options.label_smoothing, pad_id),
+        metrics=[MaskedAccuracy(pad_id), Perplexity(pad_id)],
+        jit_compile=options.jit_compile,
+        steps_per_execution=options.steps_per_execution,
+        gradient_accumulation_steps=options.gradient_accumulation_steps,
+        global_clipnorm=options.global_clipnorm,
+        nonfinite=options.nonfinite_batches,
+    )
+    return model
+
+
+def with_device_defaults(options: TrainingConfig) -> TrainingConfig:
+    """Returns the options with `mixed_precision` and `jit_compile` chosen.
+
+    On a GPU both are on, on processors both are off, unless they are given.
+    """
+    on_gpu = bool(tf.config.list_physical_devices("GPU"))
+    chosen = {
+        name: on_gpu
+        for name in ("mixed_precision", "jit_compile")
+        if getattr(options, name) is None
+    }
+    return options.replace(**chosen)
+
+
+def make_optimizer(options: TrainingConfig, d_model: int) -> keras.optimizers.Optimizer:
+    """Returns the run's optimizer with the paper's learning-rate schedule.
+
+    "adam" has the paper's beta_1 0.9, beta_2 0.98 and epsilon 1e-9 (section 5.3),
+    "momentum" is stochastic gradient descent with momentum 0.9.
+
+    Args:
+        options: Names the optimizer, the schedule's scale and warm-up, and the factor
+            of the weights' moving average.
+        d_model: Width of the model, for the schedule.
+
+    Returns:
+        A Keras optimizer.
+    """
+    rate = TransformerSchedule(
+        d_model, options.warmup_steps, options.learning_rate_scale
+    )
+    optimizers = keras.optimizers
+    makers = {
+        "adam": (Adam, {"beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9}),
+        "sgd": (optimizers.SGD, {}),
+        "momentum": (optimizers.SGD, {"momentum": 0.9}),
+        "adagrad": (optimizers.Adagrad, {}),
+        "rmsprop": (optimizers.RMSprop, {}),
+    }
+    make, constants = makers[options.optimizer]
+    if options.ema_decay is not None:
+        constants |= {"use_ema": True, "ema_momentum": options.ema_decay}
+    return make(rate, **constants)

@@ -1,0 +1,286 @@
+"""Where a run trains: one device, the devices of this host, or several hosts.
+
+A global batch is what one process would train on. Its rows are split among the
+replicas of the model; rows of padding, which carry no token, make their number a
+multiple of the replicas. So every batch has the gradient and the loss that it has on
+one device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import keras
+import tensorflow as tf
+
+# The kinds beside "none", with the backend that each needs.
+_BACKENDS = {
+    "mirrored": "tensorflow",
+    "multi_worker": "tensorflow",
+    "data_parallel": "jax",
+    "model_parallel": "jax",
+}
+# A seed generator counts its draws in the second number of its state; the bits above
+# these hold the number of the replica, so that each drops other units.
+_COUNTER_BITS = 22
+
+# How `model_parallel` splits the weights, by the end of their path: "model" names the
+# axis of the matrix that is spread over the devices (Shoeybi et al., 2019, section 3,
+# https://arxiv.org/abs/1909.08053). The others have a copy on each device.
+TRANSFORMER_LAYOUT = {
+    r"attention/(query|key|value)_kernel$": (None, "model"),
+    r"attention/(query|key|value)_bias$": ("model",),
+    r"attention/output_kernel$": ("model", None),
+    r"feed_forward/hidden_kernel$": (None, "model"),
+    r"feed_forward/hidden_bias$": ("model",),
+    r"feed_forward/output_kernel$": ("model", None),
+    r"embedding/embeddings$": ("model", None),
+    r"^[^/]*/output_kernel$": (None, "model"),
+}
+
+
+class Distribution:
+    """One device; the base of the kinds that `distribution_scope` makes.
+
+    Attributes:
+        num_replicas: Parts that the rows of a global batch are split into.
+        num_processes: Processes that train together.
+        is_chief: Whether this process writes the run's files: all do but the further
+            workers of several hosts.
+    """
+
+    num_replicas = 1
+    num_processes = 1
+    is_chief = True
+
+    def scope(self):
+        """Returns the context in which the model is made, compiled and trained."""
+        return contextlib.nullcontext()
+
+    def dataset(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """Returns what `model.fit` and `model.evaluate` take on these devices.
+
+        Args:
+            batches: Global batches, the same in every process: nested structures of
+                tensors whose first axis is the rows and in which 0 is padding.
+
+        Returns:
+            The batches with a number of rows that the replicas can share.
+        """
+        return batches
+
+    def separate_dropout(self, model: keras.Model):
+        """Makes the replicas of a model draw different random numbers.
+
+        Call it when the model is made and whenever its state has been restored; once
+        more changes nothing.
+
+        Args:
+            model: Model made in the scope.
+        """
+
+    def any(self, flag: bool) -> bool:
+        """Returns whether `flag` is true in any process, which must all ask together.
+
+        What one process notices alone, such as a signal or that time is up, must make
+        all of them act after the same batch: else they wait for it for ever.
+        """
+        return bool(flag)
+
+
+class ReplicatedOnTensorFlow(Distribution):
+    """Copies of the model in step with one another, by a `tf.distribute` strategy.
+
+    Args:
+        strategy: A `MirroredStrategy` or `MultiWorkerMirroredStrategy`.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy):
+        self.strategy = strategy
+        self.num_replicas = strategy.num_replicas_in_sync
+        resolver = strategy.cluster_resolver
+        if resolver is not None and resolver.task_type is not None:
+            workers = resolver.cluster_spec().as_dict()
+            kinds = [kind for kind in ("chief", "worker") if kind in workers]
+            self.num_processes = sum(len(workers[kind]) for kind in kinds)
+            self.is_chief = (resolver.task_type, resolver.task_id) == (kinds[0], 0)
+
+    def scope(self):
+        return self.strategy.scope()
+
+    def dataset(self, batches):
+        # Each worker reads every batch and keeps its rows.
+        options = tf.data.Options()
+        policy = tf.data.experimental.AutoShardPolicy.DATA
+        options.experimental_distribute.auto_shard_policy = policy
+        return pad_rows(batches, self.num_replicas).with_options(options)
+
+    def separate_dropout(self, model):
+        states = [v.value for v in model.variables if v.name == "seed_generator_state"]
+
+        def separate():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            for state in states:
+                count = tf.bitwise.bitwise_and(state[1], 2**_COUNTER_BITS - 1)
+                offset = tf.cast(replica, state.dtype) * 2**_COUNTER_BITS
+                state.assign(tf.stack([state[0], count + offset]))
+
+        if states:
+            self.strategy.run(tf.function(separate))
+
+    def any(self, flag):
+        if self.num_processes == 1:
+            return bool(flag)
+        flags = self.strategy.run(lambda: tf.constant(float(flag)))
+        return float(self.strategy.reduce("SUM", flags, axis=None)) > 0
+
+
+class SpreadOnJax(Distribution):
+    """Data and weights spread over JAX devices, by a `keras.distribution`.
+
+    Args:
+        distribution: A `keras.distribution.DataParallel` or `ModelParallel`.
+    """
+
+    def __init__(self, distribution):
+        self.distribution = distribution
+        mesh = distribution.device_mesh
+        self.num_replicas = mesh.shape[mesh.axis_names.index("batch")]
+
+    def scope(self):
+        return self.distribution.scope()
+
+    def dataset(self, batches):
+        return pad_rows(batches, self.num_replicas)
+
+
+class TransformerParallel(keras.distribution.ModelParallel):
+    """`ModelParallel` that leaves whole what the devices cannot split evenly.
+
+    Args:
+        model_devices: Devices that share one copy of the model.
+        layout: Axes by regular expression of a weight's path, as
+            `TRANSFORMER_LAYOUT`.
+
+    Raises:
+        ValueError: If `model_devices` does not divide the number of devices.
+    """
+
+    def __init__(self, model_devices: int, layout=None):
+        devices = keras.distribution.list_devices()
+        if len(devices) % model_devices:
+            raise ValueError(
+                "`model_devices` must divide the number of devices. Received: "
+                f"model_devices={model_devices}, {len(devices)} devices"
+            )
+        shape = (len(devices) // model_devices, model_devices)
+        mesh = keras.distribution.DeviceMesh(shape, ("batch", "model"), devices)
+        layout_map = keras.distribution.LayoutMap(mesh)
+        for pattern, axes in (TRANSFORMER_LAYOUT if layout is None else layout).items():
+            layout_map[pattern] = axes
+        super().__init__(layout_map=layout_map, batch_dim_name="batch")
+        self.model_devices = model_devices
+
+    def get_variable_layout(self, variable):
+        layout = super().get_variable_layout(variable)
+        for size, axis in zip(variable.shape, layout.axes, strict=True):
+            if axis is not None and size % self.model_devices:
+                whole = [None] * len(variable.shape)
+                return keras.distribution.TensorLayout(whole, self.device_mesh)
+        return layout
+
+
+@contextlib.contextmanager
+def distribution_scope(
+    distribute: str = "none", model_devices: int | None = None
+) -> Iterator[Distribution]:
+    """Sets up the devices of a run; the model is made and trained inside.
+
+    "multi_worker" must come before anything else in the process that uses TensorFlow,
+    and needs the environment variable TF_CONFIG; every worker runs the same program.
+
+    Args:
+        distribute: "none"; "mirrored", all GPUs of this host, or all its logical CPU
+            devices; "multi_worker", those of all hosts in TF_CONFIG; with the JAX
+            backend "data_parallel", a copy of the model on each device, or
+            "model_parallel", its matrices spread over them.
+        model_devices: For "model_parallel": devices that share one copy of the model;
+            default all.
+
+    Yields:
+        A `Distribution`.
+
+    Raises:
+        ValueError: If `distribute` is unknown, the backend is another one, or
+            TF_CONFIG is missing.
+
+    Example:
+        >>> with distribution_scope(config.training.distribute) as distribution:
+        ...     model = compiled_model(config)
+        ...     # Here a state is restored, if there is one.
+        ...     distribution.separate_dropout(model)
+        ...     model.fit(
+        ...         distribution.dataset(corpus.dataset()),
+        ...         validation_data=distribution.dataset(validation.dataset()),
+        ...         callbacks=files if distribution.is_chief else [],
+        ...     )
+    """
+    distribution = _make(distribute, model_devices)
+    with distribution.scope():
+        yield distribution
+
+
+def _make(distribute, model_devices):
+    if distribute == "none":
+        return Distribution()
+    if distribute not in _BACKENDS:
+        raise ValueError(
+            f"`distribute` must be one of none, {', '.join(_BACKENDS)}. Received: "
+            f"{distribute!r}"
+        )
+    needed, found = _BACKENDS[distribute], keras.config.backend()
+    if found != needed:
+        raise ValueError(
+            f"`distribute` {distribute!r} needs the {needed} backend: set "
+            f"KERAS_BACKEND={needed}. Received: {found}"
+        )
+    if distribute == "mirrored":
+        devices = tf.config.list_logical_devices("GPU")
+        devices = devices or tf.config.list_logical_devices("CPU")
+        names = [device.name for device in devices]
+        return ReplicatedOnTensorFlow(tf.distribute.MirroredStrategy(names))
+    if distribute == "multi_worker":
+        if "TF_CONFIG" not in os.environ:
+            raise ValueError(
+                "`distribute` 'multi_worker' needs the environment variable TF_CONFIG, "
+                'such as {"cluster": {"worker": ["host1:12345", "host2:12345"]}, '
+                '"task": {"type": "worker", "index": 0}}. Received: none'
+            )
+        return ReplicatedOnTensorFlow(tf.distribute.MultiWorkerMirroredStrategy())
+    if distribute == "data_parallel":
+        return SpreadOnJax(keras.distribution.DataParallel())
+    if model_devices is None:
+        model_devices = len(keras.distribution.list_devices())
+    return SpreadOnJax(TransformerParallel(model_devices))
+
+
+def pad_rows(batches: tf.data.Dataset, multiple: int) -> tf.data.Dataset:
+    """Returns batches with rows of zeros at the end, up to a multiple of `multiple`.
+
+    Example:
+        >>> ones = tf.data.Dataset.from_tensors(tf.ones((3, 2)))
+        >>> next(iter(pad_rows(ones, 2))).shape  # (4, 2)
+    """
+
+    def padded(tensor):
+        rows = -tf.shape(tensor)[0] % multiple
+        return tf.pad(tensor, [[0, rows]] + [[0, 0]] * (len(tensor.shape) - 1))
+
+    return batches.map(
+        lambda *parts: tf.nest.map_structure(
+            padded, parts[0] if len(parts) == 1 else parts
+        ),
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )

@@ -1,0 +1,72 @@
+"""The exponential moving average of the weights that a Keras optimizer keeps."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import keras
+from keras import ops
+
+
+@contextlib.contextmanager
+def averaged_weights(model: keras.Model) -> Iterator[None]:
+    """Puts the optimizer's moving average into the model while the block runs.
+
+    Afterwards the model has its own weights again, to the bit. Keras'
+    `SwapEMAWeights` adds and subtracts to swap them, which rounds. Without `use_ema`
+    nothing changes. After w_1, w_2, ... the average of decay d is
+
+        m_1 = w_1,  m_t = d m_(t-1) + (1 - d) w_t.
+
+    Args:
+        model: Compiled model; where its optimizer has `use_ema`, the average is in it.
+
+    Example:
+        >>> with averaged_weights(model):
+        ...     model.save_weights("average.weights.h5")
+    """
+    pairs = _weights_and_averages(model)
+    raw = [ops.convert_to_numpy(weight) for weight, _ in pairs]
+    for weight, average in pairs:
+        weight.assign(average)
+    try:
+        yield
+    finally:
+        for (weight, _), value in zip(pairs, raw, strict=True):
+            weight.assign(value)
+
+
+def _weights_and_averages(model):
+    """Returns the trainable weights, each with its average; none without `use_ema`."""
+    optimizer = getattr(model, "optimizer", None)
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    if not getattr(optimizer, "use_ema", False) or not optimizer.built:
+        return []
+    # Keras has no public name for them; its own callback reads these two.
+    averages = optimizer._model_variables_moving_average
+    return [
+        (weight, average)
+        for weight, average in zip(
+            optimizer._trainable_variables, averages, strict=True
+        )
+        if average is not None
+    ]
+
+
+class ValidateAverage(keras.callbacks.Callback):
+    """Has `model.fit` validate the moving average of the weights, not the last ones."""
+
+    def __init__(self):
+        super().__init__()
+        self._block = contextlib.ExitStack()
+
+    def on_test_begin(self, logs=None):
+        self._block.enter_context(averaged_weights(self.model))
+
+    def on_test_end(self, logs=None):
+        self._block.close()
+
+    def on_train_end(self, logs=None):
+        # A validation that was broken off must not leave the average in the model.
+        self._block.close()

@@ -1,0 +1,185 @@
+"""What the directory of a run holds, and whether a command may go on with it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from keras_transformer.config import RunConfig
+from keras_transformer.files import replacing
+from keras_transformer.text.parallel_text import ParallelText
+from keras_transformer.text.tokenizer import TokenizerPair
+
+# Options that do not change what a batch does to the weights, or that say when to stop.
+CHANGEABLE = {
+    "data": {"bad_line_budget"},
+    "training": {
+        "epochs",
+        "max_updates",
+        "max_minutes",
+        "patience",
+        "nonfinite_batches",
+        "checkpoint_updates",
+        "checkpoint_minutes",
+        "keep_states",
+    },
+}
+# A run learns these; a command that starts one does not know them.
+_LEARNED = ("source_vocabulary_size", "target_vocabulary_size")
+_TOKENIZER_FILES = {"joint.model", "source.model", "target.model", "tokenizer.json"}
+
+
+class RunDirectory:
+    """The directory of a run: new, half set up, or with a run to go on with.
+
+    A run is set up when config.json stands there, which is written last, beside
+    data.json, the fingerprints of the text, and tokenizer/. What a process that was
+    killed before that left behind is written anew.
+
+    Args:
+        path: The directory; it need not exist.
+
+    Raises:
+        FileExistsError: If it holds something else.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.is_set_up = all(
+            (self.path / name).exists()
+            for name in ("config.json", "data.json", "tokenizer")
+        )
+        if not self.is_set_up and not self._is_rest_of_set_up():
+            check_new_directory(self.path)
+
+    def _is_rest_of_set_up(self):
+        """Whether a killed process may have left what is there."""
+        if not self.path.is_dir():
+            return False
+        folder = self.path / "tokenizer"
+        if folder.exists() and not folder.is_dir():
+            return False
+        names = {p.name for p in self.path.iterdir() if not _is_temporary(p)}
+        inside = {p.name for p in folder.glob("*") if not _is_temporary(p)}
+        return names <= {"tokenizer", "data.json"} and inside <= _TOKENIZER_FILES
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other processes from training here; ends with this one, however.
+
+        Raises:
+            BlockingIOError: If another process trains here.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            raise BlockingIOError(
+                f"Another process is training in {self.path}. Wait until it ends, or "
+                "choose another directory."
+            ) from error
+        finally:
+            os.close(descriptor)
+
+    def set_up(self, config: RunConfig, data: dict, tokenizers: TokenizerPair):
+        """Writes what makes the directory a run.
+
+        Args:
+            config: All options, with the vocabulary sizes that were learned.
+            data: What `fingerprints` returned.
+            tokenizers: The vocabularies.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        tokenizers.save(self.path / "tokenizer")
+        with replacing(self.path / "data.json") as temporary:
+            temporary.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        self.save_config(config)
+        self.is_set_up = True
+
+    def save_config(self, config: RunConfig):
+        """Writes config.json."""
+        with replacing(self.path / "config.json") as temporary:
+            temporary.write_text(config.to_json(), encoding="utf-8")
+
+    def config_to_go_on(self, config: RunConfig, data: dict) -> RunConfig:
+        """Returns the options to go on with: those given, and the vocabulary sizes.
+
+        Args:
+            config: Options of the command.
+            data: Fingerprints of the command's text.
+
+        Raises:
+            ValueError: If the run was begun with other text, or with other options
+                than those that may change.
+        """
+        begun = RunConfig.load(self.path / "config.json")
+        sizes = {name: getattr(begun.model, name) for name in _LEARNED}
+        config = config.replace(model=config.model.replace(**sizes))
+        differing = list(_differences(begun, config))
+        if differing:
+            allowed = sorted(set().union(*CHANGEABLE.values()))
+            raise ValueError(
+                f"{self.path} holds a run with other options: {'; '.join(differing)}. "
+                "Give those to go on, or choose another directory. Only these may "
+                f"change: {', '.join(allowed)}."
+            )
+        path = self.path / "data.json"
+        begun_data = json.loads(path.read_text(encoding="utf-8"))
+        for side in ("training", "validation"):
+            if begun_data[side] != data[side]:
+                raise ValueError(
+                    f"{self.path} holds a run with other {side} data: its lines are "
+                    "not those that are given now. Give the same to go on, or choose "
+                    "another directory."
+                )
+        return config
+
+    def remove_temporary_files(self):
+        """Removes what a killed process was writing."""
+        for folder in (".", "states", "checkpoints", "tokenizer", "nonfinite"):
+            for path in (self.path / folder).glob(".partial-*"):
+                if path.is_file():
+                    path.unlink(missing_ok=True)
+
+
+def check_new_directory(directory: Path):
+    """Checks that a run can be kept in a directory.
+
+    Args:
+        directory: Directory of the run.
+
+    Raises:
+        FileExistsError: Unless it is empty or does not exist.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise FileExistsError(
+            f"{directory} holds something already; a run needs a new or empty "
+            "directory, or that of a run to go on with. Choose another or remove it."
+        )
+
+
+def fingerprints(text: ParallelText, validation: ParallelText | None) -> dict:
+    """Returns what tells the run's text from any other: digests of its lines."""
+    return {
+        "training": text.fingerprint(),
+        "validation": None if validation is None else validation.fingerprint(),
+    }
+
+
+def _differences(begun, config):
+    """Yields a phrase for each option that differs and may not."""
+    for section, options in begun.to_dict().items():
+        now = config.to_dict()[section]
+        for name, value in options.items():
+            if value != now[name] and name not in CHANGEABLE.get(section, ()):
+                yield f"`{name}` is {now[name]!r} and was {value!r}"
+
+
+def _is_temporary(path):
+    return path.name.startswith(".partial-")

@@ -1,0 +1,125 @@
+"""When the state of a run is saved: now and then, at the ends, before it stops."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+from rich.console import Console
+
+from keras_transformer.config import TrainingConfig
+from keras_transformer.training.distribution import Distribution
+from keras_transformer.training.state import (
+    StateFiles,
+    TrainingState,
+    capture,
+    restore_metrics,
+    states_of,
+)
+from keras_transformer.training.stop_signals import StopSignals
+
+# What may end a training; a finished run goes on when one of them is changed.
+_LIMITS = ("epochs", "max_updates", "max_minutes", "patience")
+
+
+class SaveState(keras.callbacks.Callback):
+    """Saves the state of a run; the last of its callbacks, since it saves theirs too.
+
+    The end of an epoch is saved after its validation. Where a limit ends the training
+    within an epoch, the state is that before the epoch's end, but saved after it: so a
+    later run with a higher limit trains on the rest of the epoch.
+
+    Args:
+        files: Where states go.
+        callbacks: The run's other callbacks.
+        options: When to save, and the limits of the run.
+        num_batches: Batches of an epoch.
+        begin: The state that the training begins with.
+        signals: Asked after every batch whether to save and stop.
+        distribution: The devices: with several processes all save at once.
+        console: Told where a run was stopped.
+    """
+
+    def __init__(
+        self,
+        files: StateFiles,
+        callbacks: Sequence[keras.callbacks.Callback],
+        options: TrainingConfig,
+        num_batches: int,
+        begin: TrainingState,
+        signals: StopSignals,
+        distribution: Distribution,
+        console: Console,
+    ):
+        super().__init__()
+        self.files = files
+        self.callbacks = list(callbacks)
+        self.options = options
+        self.num_batches = num_batches
+        self.newest = begin
+        self.signals = signals
+        self.distribution = distribution
+        self.console = console
+        self._first_batch = begin.batch
+        self._at_stop = None
+
+    def on_train_begin(self, logs=None):
+        self._saved_at = time.monotonic()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch = epoch
+        if self._first_batch:
+            restore_metrics(self.model, self.newest)
+
+    def on_train_batch_end(self, batch, logs=None):
+        batches = self._first_batch + batch + 1
+        if batches >= self.num_batches:
+            return  # The end of the epoch follows.
+        if self.model.stop_training:
+            self._at_stop = self._capture(self._epoch, batches)
+        elif self.distribution.any(self.signals.received is not None):
+            self._save(self._capture(self._epoch, batches))
+            self._stop()
+        elif self.distribution.any(self._is_due()):
+            self._save(self._capture(self._epoch, batches))
+
+    def on_epoch_end(self, epoch, logs=None):
+        state = self._at_stop or self._capture(epoch + 1, 0)
+        if self.model.stop_training or epoch + 1 >= self.options.epochs:
+            state.finished = limits(self.options)
+            state.callbacks_at_end = states_of(self.callbacks)
+        self._save(state)
+        if self.distribution.any(self.signals.received is not None):
+            self._stop()
+
+    def _capture(self, epoch, batch):
+        return capture(self.model, epoch, batch, self.callbacks)
+
+    def _save(self, state):
+        self.files.save(state)
+        self.newest, self._saved_at = state, time.monotonic()
+
+    def _is_due(self):
+        every = self.options.checkpoint_updates
+        if every is not None:
+            updates = int(ops.convert_to_numpy(self.model.optimizer.iterations))
+            if updates // every > self.newest.updates // every:
+                return True
+        minutes = self.options.checkpoint_minutes
+        return minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
+
+    def _stop(self):
+        name = "another process" if self.signals.received is None else None
+        self.console.print(
+            f"stopped by {name or self.signals.received.name} after "
+            f"{self.newest.updates:,} updates; the same command goes on from there",
+            highlight=False,
+        )
+        self.signals.stop()
+
+
+def limits(options: TrainingConfig) -> dict:
+    """Returns the options that say when a training ends."""
+    return {name: getattr(options, name) for name in _LIMITS}

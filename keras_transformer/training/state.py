@@ -1,0 +1,277 @@
+"""The whole state of a training run in one file, to go on from after a crash.
+
+A state is a NumPy .npz archive: the values of all variables, and a JSON header with
+their names, the place in the data and what the callbacks remember. It holds no pickled
+object, so that reading one runs no code. The archive has a checksum (CRC-32) of each
+part; a file that was cut or changed is noticed and passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import keras
+import numpy as np
+from keras import ops
+from rich.console import Console
+
+from keras_transformer.files import replacing
+
+_FORMAT = 1
+_NAME = re.compile(r"update-(\d+)-epoch-(\d+)-batch-(\d+)\.npz")
+
+
+@dataclass
+class TrainingState:
+    """Where a run is.
+
+    Attributes:
+        updates: Weight updates made.
+        epoch: Number of the epoch, counted from 0.
+        batch: Batches of this epoch that have been trained on.
+        callbacks: What each callback remembers, by the name of its class.
+        finished: The limits with which the training came to its end here; empty as
+            long as it goes on.
+        callbacks_at_end: As `callbacks`, but after the epoch's end that followed.
+        variables: Path, shape and type of each variable.
+        values: Their values.
+    """
+
+    updates: int
+    epoch: int = 0
+    batch: int = 0
+    callbacks: dict[str, dict] = field(default_factory=dict)
+    finished: dict = field(default_factory=dict)
+    callbacks_at_end: dict[str, dict] = field(default_factory=dict)
+    variables: list[list] = field(default_factory=list)
+    values: list[np.ndarray] = field(default_factory=list)
+
+
+def capture(model: keras.Model, epoch: int, batch: int, callbacks=()) -> TrainingState:
+    """Copies the state of a model in training.
+
+    Args:
+        model: Compiled model whose variables `build_training_variables` has made.
+        epoch: Number of the epoch, counted from 0.
+        batch: Batches of the epoch that have been trained on.
+        callbacks: Those that have `state()` are asked for it.
+
+    Returns:
+        A `TrainingState`.
+    """
+    variables = training_variables(model)
+    return TrainingState(
+        updates=int(ops.convert_to_numpy(model.optimizer.iterations)),
+        epoch=epoch,
+        batch=batch,
+        callbacks=states_of(callbacks),
+        variables=_describe(variables),
+        values=[_value(variable) for variable in variables],
+    )
+
+
+def restore(model: keras.Model, state: TrainingState, callbacks=()):
+    """Sets all variables of a model, and its callbacks, to a state.
+
+    Keras resets the metrics when an epoch begins; `restore_metrics` sets them again.
+
+    Args:
+        model: Compiled model, made with the options of the state's.
+        state: What `capture` returned.
+        callbacks: Those that have `restore(state)`.
+
+    Raises:
+        ValueError: If the state is that of another model.
+    """
+    variables = training_variables(model)
+    # Without the paths: Keras numbers the models that a process makes.
+    found = [kind for _, *kind in _describe(variables)]
+    if found != [kind for _, *kind in state.variables]:
+        raise ValueError(
+            f"The state after {state.updates} updates is that of another model: it "
+            f"has {len(state.variables)} variables and this one {len(found)}, or "
+            "their shapes differ."
+        )
+    for variable, value in zip(variables, state.values, strict=True):
+        variable.assign(value)
+    restore_callbacks(callbacks, state.callbacks)
+
+
+def states_of(callbacks) -> dict[str, dict]:
+    """Returns what callbacks that have `state()` remember, by their class' name."""
+    return {type(c).__name__: c.state() for c in callbacks if hasattr(c, "state")}
+
+
+def restore_callbacks(callbacks, states: dict[str, dict]):
+    """Calls `restore` of each callback that `states_of` has a state of."""
+    for callback in callbacks:
+        if type(callback).__name__ in states:
+            callback.restore(states[type(callback).__name__])
+
+
+def restore_metrics(model: keras.Model, state: TrainingState):
+    """Sets the metrics of a model to a state, for the rest of an epoch."""
+    metrics = model.metrics_variables
+    values = state.values[len(state.values) - len(metrics) :]
+    for variable, value in zip(metrics, values, strict=True):
+        variable.assign(value)
+
+
+def build_training_variables(model: keras.Model):
+    """Makes the variables that Keras would make in the first batch.
+
+    Args:
+        model: Compiled `Transformer`.
+    """
+    ids = keras.KerasTensor((None, None), "int32")
+    # Keras has no public name for it, and calls it itself on JAX and PyTorch.
+    model._symbolic_build(data_batch=((ids, ids), ids))
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+
+
+def training_variables(model: keras.Model) -> list[keras.Variable]:
+    """Returns all variables of a training, each once; those of the metrics last."""
+    metrics = model.metrics_variables
+    seen = {id(variable) for variable in metrics}
+    variables = []
+    for variable in [*model.variables, *model.optimizer.variables]:
+        if id(variable) not in seen:
+            seen.add(id(variable))
+            variables.append(variable)
+    return variables + list(metrics)
+
+
+class StateFiles:
+    """The newest states of a run, as files of a directory.
+
+    A file is written under a temporary name, brought to the disk, and renamed; only
+    then are older ones removed. So a crash or a full disk leaves the older ones.
+
+    Args:
+        directory: Directory of the states.
+        keep: States kept.
+        writes: Whether this process writes; the others of several only read.
+
+    Example:
+        >>> files = StateFiles("runs/en-de/states", keep=2)
+        >>> files.save(capture(model, epoch=0, batch=100))
+        >>> restore(model, files.latest(Console()))
+    """
+
+    def __init__(self, directory: str | Path, keep: int, writes: bool = True):
+        self.directory = Path(directory)
+        self.keep = keep
+        self.writes = writes
+
+    def save(self, state: TrainingState):
+        """Writes a state, and removes those that are too old.
+
+        Args:
+            state: What `capture` returned.
+
+        Raises:
+            OSError: If it cannot be written; the older ones are intact.
+        """
+        if not self.writes:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        name = (
+            f"update-{state.updates:09d}-epoch-{state.epoch:04d}"
+            f"-batch-{state.batch:06d}.npz"
+        )
+        header = {"format": _FORMAT, **_without_values(state)}
+        parts = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
+        parts |= {f"{i:06d}": value for i, value in enumerate(state.values)}
+        with replacing(self.directory / name) as temporary:
+            with open(temporary, "wb") as stream:
+                np.savez(stream, **parts)
+                stream.flush()
+                os.fsync(stream.fileno())
+        _sync_directory(self.directory)
+        for path in self.paths()[: -self.keep]:
+            path.unlink(missing_ok=True)
+
+    def latest(self, console: Console) -> TrainingState | None:
+        """Reads the newest state that is whole.
+
+        Args:
+            console: Told of each damaged file that is passed over.
+
+        Returns:
+            A `TrainingState`, or `None` if there is none.
+        """
+        for path in reversed(self.paths()):
+            try:
+                return _read(path)
+            # Damage shows in many ways, depending on where the file was hit.
+            except Exception as error:
+                console.print(
+                    f"warning: {path} is damaged ({type(error).__name__}: {error}); "
+                    "the state before it is tried",
+                    highlight=False,
+                    markup=False,
+                    soft_wrap=True,
+                )
+                # Else it would count as one of the newest, and be found again.
+                if self.writes:
+                    path.rename(path.with_name(f"damaged-{path.name}"))
+        return None
+
+    def paths(self) -> list[Path]:
+        """Returns the files, oldest first."""
+        matches = {p: _NAME.fullmatch(p.name) for p in self.directory.glob("*.npz")}
+        # An epoch's end makes no update, so the epoch goes first.
+        order = {p: (int(m[2]), int(m[3])) for p, m in matches.items() if m}
+        return sorted(order, key=order.get)
+
+
+def _without_values(state):
+    """Returns all of a state that JSON can hold."""
+    return {name: value for name, value in vars(state).items() if name != "values"}
+
+
+def _read(path):
+    # Without this a file could hold a pickle, which may run any code.
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+        header = json.loads(archive["header"].tobytes())
+        if header.pop("format") != _FORMAT:
+            raise ValueError("it has another format")
+        state = TrainingState(**header)
+        for number, (_, shape, dtype) in enumerate(state.variables):
+            value = archive[f"{number:06d}"]
+            if list(value.shape) != shape:
+                raise ValueError("a variable has another shape")
+            state.values.append(value.astype(_file_type(dtype), copy=False))
+    return state
+
+
+def _describe(variables):
+    return [[v.path, list(v.shape), _type(v)] for v in variables]
+
+
+def _type(variable):
+    return keras.backend.standardize_dtype(variable.dtype)
+
+
+def _value(variable):
+    value = np.array(ops.convert_to_numpy(variable))
+    return value.astype(_file_type(_type(variable)), copy=False)
+
+
+def _file_type(dtype):
+    """NumPy's files know no bfloat16; float32 holds its values exactly."""
+    return "float32" if dtype == "bfloat16" else dtype
+
+
+def _sync_directory(path):
+    """Makes names given and taken in a directory outlast a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

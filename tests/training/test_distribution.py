@@ -1,0 +1,175 @@
+"""Many devices and hosts train as one process does: the same losses and weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.training.distribution import (
+    TransformerParallel,
+    distribution_scope,
+    pad_rows,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+def started(path, backend="tensorflow", environment=None, **options):
+    """Starts `distributed_run`, which will write `path`."""
+    command = [
+        sys.executable, "-m", "tests.training.distributed_run", path,
+        json.dumps(options),
+    ]  # fmt: skip
+    environment = os.environ | {"KERAS_BACKEND": backend} | (environment or {})
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finished(process, path):
+    """What a run that was started has written."""
+    _, errors = process.communicate(timeout=900)
+    assert process.returncode == 0, errors[-6000:]
+    return json.loads(path.read_text("utf-8"))
+
+
+def run(path, **options):
+    """The result of `distributed_run`."""
+    return finished(started(path, **options), path)
+
+
+def run_workers(folder, count, **options):
+    """The results of `count` workers on loopback, the chief's first."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
+    for s in sockets:
+        s.close()
+    processes = {}
+    for index in range(count):
+        task = {"type": "worker", "index": index}
+        config = json.dumps({"cluster": {"worker": addresses}, "task": task})
+        path = folder / f"worker-{index}.json"
+        environment = {"TF_CONFIG": config}
+        processes[path] = started(
+            path, distribute="multi_worker", environment=environment, **options
+        )
+    try:
+        return [finished(process, path) for path, process in processes.items()]
+    finally:
+        for process in processes.values():
+            process.kill()
+
+
+def assert_same_run(result, expected):
+    """The same losses to 1e-5, and weights as near as Adam leaves them."""
+    assert result["updates"] == expected["updates"]
+    assert result["history"].keys() == expected["history"].keys()
+    for name, values in expected["history"].items():
+        np.testing.assert_allclose(result["history"][name], values, rtol=1e-5)
+    np.testing.assert_allclose(
+        result["batch_losses"], expected["batch_losses"], rtol=1e-5
+    )
+    for values, wanted in zip(result["weights"], expected["weights"], strict=True):
+        np.testing.assert_allclose(values, wanted, rtol=0, atol=2e-4)
+
+
+HARD = {"steps": 2, "clipnorm": 0.3}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [{}, HARD, {"poison": 2}],
+    ids=("plain", "accumulated and clipped", "with a bad batch"),
+)
+def test_four_mirrored_devices_train_as_one(tmp_path, options):
+    expected = run(tmp_path / "one.json", **options)
+    result = run(tmp_path / "four.json", distribute="mirrored", devices=4, **options)
+    assert (expected["replicas"], result["replicas"]) == (1, 4)
+    assert_same_run(result, expected)
+    assert result["nonfinite_batches"] == expected["nonfinite_batches"]
+
+
+@pytest.mark.slow
+def test_replicas_drop_other_units_and_the_same_again_in_the_next_run(tmp_path):
+    options = {"distribute": "mirrored", "devices": 2, "dropout": 0.3}
+    result = run(tmp_path / "first.json", **options)
+    again = run(tmp_path / "second.json", **options)
+    assert result["batch_losses"] == again["batch_losses"]
+    # Ten batches; separated a second time, they go on from where they were.
+    assert result["draws"] == [[10, 2**22 + 10]] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, HARD], ids=("plain", "accumulated, clipped"))
+def test_two_workers_train_as_one_process(tmp_path, options):
+    expected = run(tmp_path / "one.json", **options)
+    chief, other = run_workers(tmp_path, 2, **options)
+    assert (chief["replicas"], other["replicas"]) == (2, 2)
+    assert (chief["chief"], other["chief"]) == (True, False)
+    assert_same_run(chief, expected)
+    assert_same_run(other, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["data_parallel", "model_parallel"])
+@pytest.mark.parametrize("tied", ["three-way", "none"])
+def test_four_jax_devices_train_as_one(tmp_path, kind, tied):
+    options = {"backend": "jax", "tied_embeddings": tied}
+    expected = run(tmp_path / "one.json", **options)
+    result = run(tmp_path / "four.json", distribute=kind, devices=4, **options)
+    assert_same_run(result, expected)
+    # In each layer, of 2 with 3 attentions: 4 kernels and 3 biases of an attention, 2
+    # kernels and 1 bias of a feed-forward network. And the vocabulary's matrices.
+    split = 3 * 7 + 2 * 3 + (3 if tied == "none" else 1)
+    assert result["split"] == (split if kind == "model_parallel" else 0)
+
+
+def test_one_device_changes_nothing():
+    data = tf.data.Dataset.from_tensors(tf.ones((3, 2)))
+    with distribution_scope() as distribution:
+        assert distribution.dataset(data) is data
+        assert distribution.is_chief
+        assert distribution.num_replicas == distribution.num_processes == 1
+        assert distribution.any(True) is True
+        assert distribution.any(False) is False
+
+
+def test_rows_of_padding_fill_up_to_a_multiple():
+    pair = (tf.ones((3, 2)), tf.ones((3,)))
+    data = tf.data.Dataset.from_tensors((pair, tf.ones((3, 4, 5))))
+    ((first, second), third) = next(iter(pad_rows(data, 4)))
+    assert (first.shape, second.shape, third.shape) == ((4, 2), (4,), (4, 4, 5))
+    np.testing.assert_array_equal(first, [[1, 1], [1, 1], [1, 1], [0, 0]])
+    assert next(iter(pad_rows(data, 3)))[1].shape == (3, 4, 5)
+    alone = tf.data.Dataset.from_tensors(tf.ones((3, 2)))
+    assert next(iter(pad_rows(alone, 2))).shape == (4, 2)
+
+
+@pytest.mark.parametrize(
+    "distribute, message",
+    [
+        ("all", "must be one of none, mirrored, multi_worker"),
+        ("model_parallel", "set KERAS_BACKEND=jax"),
+        ("multi_worker", "needs the environment variable TF_CONFIG"),
+    ],
+)
+def test_bad_distribution_is_refused(monkeypatch, distribute, message):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(ValueError, match=message), distribution_scope(distribute):
+        pass
+
+
+def test_model_devices_must_divide_the_devices():
+    count = len(keras.distribution.list_devices())
+    with pytest.raises(ValueError, match="must divide the number of devices"):
+        TransformerParallel(count + 1)

@@ -1,0 +1,158 @@
+"""`keras-transformer train` in a process of its own, ended by signals."""
+
+from __future__ import annotations
+
+import csv
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import keras
+import numpy as np
+import pytest
+from rich.console import Console
+
+from keras_transformer.training.state import StateFiles
+from tests import tiny_run
+
+pytestmark = pytest.mark.slow
+
+FLAGS = (
+    "--num-encoder-layers 1 --num-decoder-layers 1 --d-model 16 --d-ff 32 "
+    "--num-heads 2 --vocabulary-size 300 --batch-tokens 120 --warmup-steps 10 "
+    "--average-checkpoints 2 --epochs 60 --checkpoint-updates 1 --ema-decay 0.9 "
+    "--gradient-accumulation-steps 2"
+).split()
+
+
+class Training:
+    """The command, and the directory of its run."""
+
+    def __init__(self, folder):
+        folder.mkdir(exist_ok=True)
+        text = tiny_run.write_pairs(folder / "train.tsv")
+        valid = tiny_run.write_pairs(folder / "valid.tsv", tiny_run.VALID)
+        self.run = folder / "run"
+        files = ["--train", text, "--valid", valid, "--run", self.run]
+        script = Path(sys.executable).with_name("keras-transformer")
+        self.command = [script, "train", *map(str, files), *FLAGS]
+
+    def start(self):
+        return subprocess.Popen(
+            self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def finish(self):
+        process = self.start()
+        output, _ = process.communicate()
+        assert process.returncode == 0, output
+        return output
+
+    def states(self):
+        return [path.name for path in StateFiles(self.run / "states", 1).paths()]
+
+    def final(self):
+        return StateFiles(self.run / "states", 1).latest(Console(quiet=True))
+
+    def log(self):
+        with open(self.run / "log.csv", encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        return [row.pop("tokens_per_second") and row for row in rows]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    training = Training(tmp_path_factory.mktemp("whole"))
+    training.finish()
+    return training
+
+
+def assert_same(training, whole):
+    for found, expected in zip(
+        training.final().values, whole.final().values, strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    assert training.final().updates == whole.final().updates
+    assert training.log() == whole.log()
+    names = [sorted(p.name for p in (t.run / "checkpoints").iterdir())
+             for t in (training, whole)]  # fmt: skip
+    assert names[0] == names[1]
+    for name in names[0]:
+        paths = [t.run / "checkpoints" / name for t in (training, whole)]
+        assert_same_weights(*paths)
+    assert_same_weights(*(t.run / "model.keras" for t in (training, whole)))
+
+
+def assert_same_weights(path, other):
+    for a, b in zip(weights(path), weights(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def weights(path):
+    if path.suffix == ".keras":
+        return keras.models.load_model(path, compile=False).get_weights()
+    arrays = []
+
+    def add(_, item):
+        if isinstance(item, h5py.Dataset):
+            arrays.append(item[()])
+
+    with h5py.File(path) as file:
+        file.visititems(add)
+    return arrays
+
+
+def test_kill_9_at_ten_random_moments_changes_nothing(whole, tmp_path):
+    training, rng = Training(tmp_path), random.Random(7)
+    process, seen = training.start(), []
+    for _ in range(10):
+        # A state is written after every update, so that a moment in the time between
+        # two of them is within a step, a state, or an epoch's end.
+        before, patience = training.states(), rng.randrange(1, 12)
+        changes = 0
+        while process.poll() is None and changes < patience:
+            if (now := training.states()) != before:
+                before, changes = now, changes + 1
+        time.sleep(rng.random() * 0.02)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        seen += training.states()[-1:]
+        process = training.start()
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert len(set(seen)) == 10
+    assert_same(training, whole)
+
+
+def test_kill_9_while_it_is_set_up_changes_nothing(whole, tmp_path):
+    training = Training(tmp_path)
+    for name in (".", "tokenizer", "data.json", "config.json"):
+        process = training.start()
+        while process.poll() is None and not (training.run / name).exists():
+            pass
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    training.finish()
+    assert_same(training, whole)
+
+
+def test_sigterm_ends_with_a_state_and_a_line(whole, tmp_path):
+    training = Training(tmp_path)
+    process = training.start()
+    while process.poll() is None and len(training.states()) < 2:
+        pass
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate()
+    assert process.returncode == 143
+    line = output.splitlines()[-1]
+    assert line.startswith("stopped by SIGTERM after ")
+    assert line.endswith(" updates; the same command goes on from there")
+    assert "going on after" in training.finish()
+    assert_same(training, whole)

@@ -1,0 +1,348 @@
+"""Runs that were killed go on as if nothing had happened."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import shutil
+import signal
+
+import keras
+import numpy as np
+import pytest
+from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from keras_transformer import open_pairs, train
+from keras_transformer.training import fit, run_directory, state
+from keras_transformer.training.state import StateFiles
+from tests import tiny_run
+
+# Everything that has a state: dropout, accumulated gradients, moving averages.
+OPTIONS = {
+    "epochs": 2,
+    "checkpoint_updates": 2,
+    "gradient_accumulation_steps": 2,
+    "ema_decay": 0.9,
+    "global_clipnorm": 1.0,
+}
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+class Extra(keras.callbacks.Callback):
+    """A callback that a test adds; it comes before the others unless it `is_last`."""
+
+    is_last = False
+
+
+class KillAfter(Extra):
+    """Ends the run after some batches, before its state is saved."""
+
+    def __init__(self, batches):
+        super().__init__()
+        self.left = batches
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            raise Killed
+
+
+class Folder:
+    """A directory for one run and its text."""
+
+    def __init__(self, path):
+        path.mkdir(exist_ok=True)
+        self.run = path / "run"
+        self.text = tiny_run.write_pairs(path / "train.tsv")
+        self.valid = tiny_run.write_pairs(path / "valid.tsv", tiny_run.VALID)
+        self.screen = io.StringIO()
+
+    def train(self, data=None, extra=None, **training):
+        """Trains, with a callback `extra` if given; returns the translator."""
+        training = {"average_checkpoints": 2, "warmup_steps": 10} | OPTIONS | training
+        config = tiny_run.CONFIG.replace(
+            training=tiny_run.CONFIG.training.replace(**training),
+            data=tiny_run.CONFIG.data.replace(**{"batch_tokens": 120} | (data or {})),
+        )
+        made = fit._callbacks
+        with pytest.MonkeyPatch.context() as patch:
+            if extra is not None:
+                # Before all others, or after those that write and before the state.
+                first, last = ([], [extra]) if extra.is_last else ([extra], [])
+                patch.setattr(fit, "_callbacks", lambda *a: first + made(*a) + last)
+            return train(
+                open_pairs(self.text), self.run, config, open_pairs(self.valid),
+                Console(file=self.screen, width=200),
+            )  # fmt: skip
+
+    def final(self):
+        """All variables at the end, those of optimizer, dropout and metrics too."""
+        return StateFiles(self.run / "states", 1).latest(Console(quiet=True))
+
+    def log(self):
+        with open(self.run / "log.csv", encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        # The one figure that is of the clock.
+        return [row.pop("tokens_per_second") and row for row in rows]
+
+    def said(self, words):
+        return words in self.screen.getvalue()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """A whole run, its final weights and its batches an epoch."""
+    folder = Folder(tmp_path_factory.mktemp("uninterrupted"))
+    folder.weights = folder.train().model.get_weights()
+    folder.batches = int(folder.screen.getvalue().split(" batches")[0].split()[-1])
+    return folder
+
+
+def assert_same_run(folder, weights, expected):
+    for found, weight in zip(weights, expected.weights, strict=True):
+        np.testing.assert_array_equal(found, weight)
+    found, other = folder.final(), expected.final()
+    assert (found.updates, found.epoch, found.batch) == (
+        other.updates, other.epoch, other.batch,
+    )  # fmt: skip
+    for value, other_value in zip(found.values, other.values, strict=True):
+        np.testing.assert_array_equal(value, other_value)
+    assert folder.log() == expected.log()
+    names = sorted(path.name for path in (folder.run / "checkpoints").iterdir())
+    assert names == sorted(p.name for p in (expected.run / "checkpoints").iterdir())
+
+
+def killed(folder, batches, **training):
+    with pytest.raises(Killed):
+        folder.train(extra=KillAfter(batches), **training)
+
+
+def test_a_run_killed_in_the_middle_of_epochs_ends_the_same(uninterrupted, tmp_path):
+    folder, batches = Folder(tmp_path), uninterrupted.batches
+    assert batches >= 6
+    killed(folder, 1)  # Before the first state.
+    killed(folder, batches - 1)
+    assert folder.final().batch % 4 == 0 < folder.final().batch
+    killed(
+        folder, batches
+    )  # In the second epoch, reached from the middle of the first.
+    weights = folder.train().model.get_weights()
+    assert folder.said("of epoch 2")
+    assert_same_run(folder, weights, uninterrupted)
+    assert logged_epochs(folder) == [0, 1]
+
+
+class KillAtEpochEnd(Extra):
+    """Ends the run when the logs of an epoch are written and its state is not."""
+
+    is_last = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        raise Killed
+
+
+def test_what_was_logged_after_the_last_state_is_not_repeated(uninterrupted, tmp_path):
+    folder = Folder(tmp_path)
+    with pytest.raises(Killed):
+        folder.train(extra=KillAtEpochEnd())
+    assert len(folder.log()) == 1
+    weights = folder.train().model.get_weights()
+    assert_same_run(folder, weights, uninterrupted)
+    assert logged_epochs(folder) == [0, 1]
+
+
+def logged_epochs(folder):
+    log = EventAccumulator(str(folder.run / "tensorboard" / "validation")).Reload()
+    return [event.step for event in log.Tensors("epoch_loss")]
+
+
+@pytest.mark.slow
+def test_a_run_killed_after_every_batch_ends_the_same(uninterrupted, tmp_path):
+    # Each run gets one update further, and loses the batch after it.
+    folder = Folder(tmp_path)
+    for _ in range(uninterrupted.batches - 1):
+        killed(folder, 3, checkpoint_updates=1)
+    weights = folder.train(checkpoint_updates=1).model.get_weights()
+    assert_same_run(folder, weights, uninterrupted)
+
+
+def test_several_batches_a_call_give_the_same_run(uninterrupted, tmp_path):
+    folder = Folder(tmp_path)
+    options = {"steps_per_execution": 4}
+    killed(folder, 2, checkpoint_updates=1, **options)
+    assert folder.final().batch == 4
+    weights = folder.train(**options).model.get_weights()
+    assert_same_run(folder, weights, uninterrupted)
+
+
+def test_a_damaged_state_falls_back_to_the_one_before(uninterrupted, tmp_path):
+    folder = Folder(tmp_path)
+    killed(folder, uninterrupted.batches - 1, checkpoint_updates=1)
+    older, newest = StateFiles(folder.run / "states", 2).paths()
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    weights = folder.train().model.get_weights()
+    assert folder.said(f"warning: {newest} is damaged")
+    assert_same_run(folder, weights, uninterrupted)
+    assert not older.exists()
+
+
+def test_a_run_without_a_whole_state_begins_anew(uninterrupted, tmp_path):
+    folder = Folder(tmp_path)
+    killed(folder, uninterrupted.batches + 2)
+    for path in (folder.run / "states").iterdir():
+        path.write_bytes(path.read_bytes()[:-1000])
+    weights = folder.train().model.get_weights()
+    assert_same_run(folder, weights, uninterrupted)
+
+
+def test_a_full_disk_leaves_the_older_state(uninterrupted, tmp_path, monkeypatch):
+    folder, saved = Folder(tmp_path), []
+    savez = np.savez
+
+    def full(stream, **parts):
+        saved.append(stream)
+        if len(saved) == 2:
+            stream.write(b"half")
+            raise OSError(28, "No space left on device")
+        savez(stream, **parts)
+
+    monkeypatch.setattr(state.np, "savez", full)
+    with pytest.raises(OSError, match="No space left"):
+        folder.train()
+    monkeypatch.undo()
+    assert [path.name for path in (folder.run / "states").iterdir()] == [
+        "update-000000002-epoch-0000-batch-000004.npz"
+    ]
+    weights = folder.train().model.get_weights()
+    assert_same_run(folder, weights, uninterrupted)
+
+
+def test_sigterm_and_ctrl_c_save_and_stop(uninterrupted, tmp_path):
+    class Signal(Extra):
+        def __init__(self, number):
+            super().__init__()
+            self.number = number
+
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 2:
+                os.kill(os.getpid(), self.number)
+
+    folder = Folder(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as stopped:
+        folder.train(extra=Signal(signal.SIGTERM))
+    assert stopped.value.code == 143
+    assert (folder.final().epoch, folder.final().batch) == (0, 3)
+    assert folder.said("stopped by SIGTERM after 1 updates; the same command goes on")
+    with pytest.raises(KeyboardInterrupt):
+        folder.train(extra=Signal(signal.SIGINT))
+    assert (folder.final().epoch, folder.final().batch) == (0, 6)
+    assert signal.getsignal(signal.SIGTERM) is before
+    weights = folder.train().model.get_weights()
+    assert_same_run(folder, weights, uninterrupted)
+
+
+def test_a_run_with_a_higher_limit_goes_on_exactly(uninterrupted, tmp_path):
+    folder = Folder(tmp_path)
+    folder.train(max_updates=2)
+    assert (folder.run / "model.keras").exists()
+    assert len(folder.log()) == 1
+    assert folder.final().batch == 4
+    weights = folder.train().model.get_weights()
+    assert_same_run(folder, weights, uninterrupted)
+
+
+def test_a_finished_run_is_only_loaded(uninterrupted, tmp_path, monkeypatch):
+    folder = Folder(tmp_path)
+    shutil.copytree(uninterrupted.run, folder.run)
+    monkeypatch.setattr(keras.Model, "fit", lambda *_, **__: pytest.fail("trained"))
+    weights = folder.train().model.get_weights()
+    assert folder.said("is finished:")
+    assert_same_run(folder, weights, uninterrupted)
+    # Killed after the last state and before the model was written.
+    (folder.run / "model.keras").unlink()
+    weights = folder.train().model.get_weights()
+    assert_same_run(folder, weights, uninterrupted)
+    assert (folder.run / "model.keras").exists()
+
+
+def test_other_options_and_other_text_are_refused(uninterrupted, tmp_path):
+    folder = Folder(tmp_path)
+    shutil.copytree(uninterrupted.run, folder.run)
+    expected = "other options: `seed` is 5 and was 1; .*may change: .*max_updates"
+    expected = expected.replace("; ", r"\. ")
+    with pytest.raises(ValueError, match=expected):
+        folder.train(seed=5)
+    with pytest.raises(ValueError, match="`batch_tokens` is 99 and was 120"):
+        folder.train(data={"batch_tokens": 99})
+    lines = folder.valid.read_text(encoding="utf-8").splitlines(keepends=True)
+    folder.valid.write_text("".join(reversed(lines)), encoding="utf-8")
+    with pytest.raises(ValueError, match="a run with other validation data"):
+        folder.train()
+    tiny_run.write_pairs(folder.text, tiny_run.PAIRS)
+    with pytest.raises(ValueError, match="a run with other training data"):
+        folder.train()
+
+
+@pytest.mark.parametrize("step", ["tokenizer", "data.json", "config.json"])
+def test_a_run_killed_while_it_was_set_up_starts_again(
+    tmp_path, monkeypatch, step, uninterrupted
+):
+    folder = Folder(tmp_path)
+    replacing = run_directory.replacing
+
+    def dying(path):
+        if path.name == step:
+            raise Killed
+        return replacing(path)
+
+    def half_saved(tokenizers, directory):
+        directory.mkdir()
+        (directory / "joint.model").write_bytes(b"")
+        (directory / ".partial-7-joint.model").write_bytes(b"half")
+        raise Killed
+
+    monkeypatch.setattr(run_directory, "replacing", dying)
+    if step == "tokenizer":
+        monkeypatch.setattr(run_directory.TokenizerPair, "save", half_saved)
+    with pytest.raises(Killed):
+        folder.train(epochs=1)
+    monkeypatch.undo()
+    monkeypatch.setattr(fit, "_train_to_the_end", lambda *_: fail_later())
+    with pytest.raises(Killed):
+        folder.train(epochs=1)
+    names = sorted(path.name for path in folder.run.iterdir())
+    assert names == ["config.json", "data.json", "tokenizer"]
+    assert [path.name for path in sorted((folder.run / "tokenizer").iterdir())] == [
+        "joint.model", "tokenizer.json",
+    ]  # fmt: skip
+    same = (p / "tokenizer" / "joint.model" for p in (folder.run, uninterrupted.run))
+    assert len({path.read_bytes() for path in same}) == 1
+
+
+def fail_later():
+    raise Killed
+
+
+def test_two_processes_do_not_train_in_one_directory(tmp_path):
+    folder = Folder(tmp_path)
+    with run_directory.RunDirectory(folder.run).locked():
+        with pytest.raises(BlockingIOError, match="Another process is training in"):
+            folder.train()
+
+
+def test_a_directory_with_something_else_is_refused(tmp_path):
+    for name in ("tokenizer/mine.txt", "notes.txt", "config.json"):
+        directory = tmp_path / name.replace("/", "-")
+        path = directory / name
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+        with pytest.raises(FileExistsError, match="holds something already"):
+            run_directory.RunDirectory(directory)

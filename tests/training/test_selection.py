@@ -1,0 +1,289 @@
+"""BLEU in the loop, best checkpoints, exports: with a real model and `model.fit`."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from rich.console import Console
+
+from keras_transformer import Corpus, Translator, open_pairs
+from keras_transformer.config import TrainingConfig
+from keras_transformer.evaluation import evaluate
+from keras_transformer.export import ExportedTranslator
+from keras_transformer.training import compiled_model
+from keras_transformer.training.averaging import load_average
+from keras_transformer.training.bleu import ValidationBleu
+from keras_transformer.training.ema import averaged_weights
+from keras_transformer.training.export_best import ExportBest
+from keras_transformer.training.monitor import Monitor
+from keras_transformer.training.selection import check_selection, make_selection
+from tests import tiny_run
+
+
+def config_of(**training):
+    size = tiny_run.tokenizers().source.vocabulary_size
+    sizes = {"source_vocabulary_size": size, "target_vocabulary_size": size}
+    return tiny_run.CONFIG.replace(
+        model=tiny_run.CONFIG.model.replace(**sizes),
+        training=tiny_run.CONFIG.training.replace(**training),
+    )
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """The training pairs and the validation pairs."""
+    folder = tmp_path_factory.mktemp("text")
+    pairs = {"train": tiny_run.TRAIN, "valid": tiny_run.VALID}
+    return [
+        open_pairs(tiny_run.write_pairs(folder / f"{name}.tsv", rows))
+        for name, rows in pairs.items()
+    ]
+
+
+@pytest.fixture(scope="module")
+def corpora(texts):
+    return [
+        Corpus(text, tiny_run.tokenizers(), tiny_run.CONFIG.data, seed=1)
+        for text in texts
+    ]
+
+
+class Run:
+    """A model in training, its selection and what both wrote."""
+
+    def __init__(self, texts, directory, **training):
+        keras.utils.set_random_seed(1)
+        self.config = config_of(**training)
+        self.model = compiled_model(self.config)
+        self.translator = Translator(
+            self.model, tiny_run.tokenizers(), self.config.decoding
+        )
+        self.stream = io.StringIO()
+        console = Console(file=self.stream, width=200)
+        self.selection = make_selection(
+            self.config, directory, self.translator, texts[1], console
+        )
+
+    def fit(self, corpora, *more, epochs=2):
+        training, validation = corpora
+        history = self.model.fit(
+            training.dataset(),
+            validation_data=validation.dataset(shuffle=False),
+            epochs=epochs,
+            callbacks=[*self.selection.callbacks, *more],
+            shuffle=False,
+            verbose=0,
+        )
+        return history.history
+
+    def find(self, kind):
+        (callback,) = (c for c in self.selection.callbacks if isinstance(c, kind))
+        return callback
+
+
+def greedy_bleu(run, pairs):
+    """A second way to the score: a new translator of the model as it stands."""
+    greedy = run.config.decoding.replace(beam_size=1)
+    translator = Translator(run.model, tiny_run.tokenizers(), greedy)
+    return evaluate(translator, pairs).bleu
+
+
+# Enough training that some words are right.
+LEARNING = {"learning_rate_scale": 2.0, "warmup_steps": 20}
+
+
+def test_val_bleu_is_what_evaluate_gives_for_the_first_pairs(texts, corpora, tmp_path):
+    run = Run(texts, tmp_path, monitor="bleu", bleu_sentences=5, **LEARNING)
+    history = run.fit(corpora, epochs=12)
+    assert len(history["val_bleu"]) == 12
+    expected = greedy_bleu(run, tiny_run.VALID[:5])
+    assert history["val_bleu"][-1] == pytest.approx(expected, abs=1e-9)
+    assert expected > 1
+    assert greedy_bleu(run, tiny_run.VALID) != pytest.approx(expected)
+
+
+def test_bleu_comes_every_so_many_updates_and_leaves_the_training_alone(
+    texts, corpora, tmp_path
+):
+    plain, scored = Run(texts, tmp_path / "a"), None
+    plain_history = plain.fit(corpora)
+    scored = Run(texts, tmp_path / "b", bleu_updates=3)
+    scored_history = scored.fit(corpora)
+    for a, b in zip(plain.model.variables, scored.model.variables, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert plain_history["loss"] == scored_history["loss"]
+    updates = int(scored.model.optimizer.iterations)
+    assert updates == 2 * corpora[0].num_batches > 6
+    lines = scored.stream.getvalue().splitlines()
+    shown = [int(line.split()[1]) for line in lines]
+    assert shown == list(range(3, updates + 1, 3))
+    (events,) = (tmp_path / "b" / "tensorboard" / "validation").iterdir()
+    steps = [
+        (value.tag, event.step)
+        for event in tf.compat.v1.train.summary_iterator(str(events))
+        for value in event.summary.value
+    ]
+    assert steps == [("evaluation_bleu_vs_iterations", step) for step in shown]
+
+
+def test_one_graph_serves_all_scores(texts, corpora, tmp_path):
+    run = Run(texts, tmp_path, bleu_updates=1)
+    run.fit(corpora)
+    bleu = run.find(ValidationBleu)
+    (function,) = bleu.translator._functions.values()
+    assert function.experimental_get_tracing_count() == 1
+
+
+def test_a_score_is_not_given_twice_for_one_state_of_the_model(
+    texts, corpora, tmp_path, monkeypatch
+):
+    run = Run(texts, tmp_path, bleu_updates=corpora[0].num_batches)
+    scored, bleu = [], run.find(ValidationBleu)
+    score = bleu._score
+    monkeypatch.setattr(bleu, "_score", lambda n: (scored.append(n), score(n)))
+    run.fit(corpora)
+    batches = corpora[0].num_batches
+    assert scored == [batches, 2 * batches]
+
+
+def test_several_updates_a_call_do_not_miss_a_score(texts, tmp_path, monkeypatch):
+    run = Run(texts, tmp_path, bleu_updates=10)
+    bleu, scored = run.find(ValidationBleu), []
+    bleu.set_model(run.model)
+    monkeypatch.setattr(
+        bleu, "_score", lambda n: (scored.append(n), setattr(bleu, "_scored_at", n))
+    )
+    monkeypatch.setattr(bleu, "_write", lambda n: None)
+    for updates in (0, 4, 8, 12, 12, 16, 20, 31):
+        run.model.optimizer.iterations.assign(updates)
+        bleu.on_train_batch_end(0)
+    assert scored == [12, 20, 31]
+    again = Run(texts, tmp_path, bleu_updates=10).find(ValidationBleu)
+    again.restore(json.loads(json.dumps(bleu.state())))
+    assert again._scored_at == 31
+
+
+def test_the_average_is_what_is_scored(texts, corpora, tmp_path):
+    options = {"monitor": "bleu", "ema_decay": 0.9, **LEARNING}
+    run = Run(texts, tmp_path, **options)
+    scores = []
+
+    class Score(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 7:
+                scores.append(greedy_bleu(run, tiny_run.VALID))
+                with averaged_weights(self.model):
+                    scores.append(greedy_bleu(run, tiny_run.VALID))
+
+    history = run.fit(corpora, Score(), epochs=8)
+    assert history["val_bleu"][-1] == pytest.approx(scores[1])
+    assert scores[0] != pytest.approx(scores[1])
+
+
+def test_the_checkpoints_are_those_of_the_best_epochs(texts, corpora, tmp_path):
+    run = Run(texts, tmp_path, average="best", monitor="loss", **LEARNING)
+    weights = []
+
+    class Weights(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            weights.append(self.model.get_weights())
+
+    losses = run.fit(corpora, Weights(), epochs=6)["val_loss"]
+    best = sorted(range(6), key=losses.__getitem__)[:2]
+    load_average(run.model, run.selection.checkpoints.paths())
+    for weight, *values in zip(
+        run.model.get_weights(), *(weights[epoch] for epoch in best), strict=True
+    ):
+        mean = np.mean(np.stack(values).astype("float64"), axis=0)
+        np.testing.assert_array_equal(weight, mean.astype("float32"))
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+
+
+def test_each_new_best_is_exported_as_the_next_version(tmp_path, monkeypatch):
+    translator, exported = tiny_run.translator(), []
+
+    def export(path):
+        path.mkdir(parents=True)
+        exported.append(path.name)
+        return path
+
+    monkeypatch.setattr(translator, "export", export)
+    stream = io.StringIO()
+    console = Console(file=stream, width=500)
+    directory = tmp_path / "export" / "tiny"
+    (directory / "7").mkdir(parents=True)  # somebody else's
+    (directory / ".8-1234.partial").mkdir()
+
+    def callback():
+        made = ExportBest(translator, Monitor("loss"), directory, console)
+        made.set_model(translator.model)
+        return made
+
+    first = callback()
+    for epoch, loss in enumerate([3.0, 4.0, 2.0, 2.0]):
+        first.on_epoch_end(epoch, {"val_loss": loss})
+    assert exported == ["8", "9"]
+    second = callback()
+    second.restore(json.loads(json.dumps(first.state())))
+    for epoch, loss in enumerate([2.5, 1.0, 0.5], start=4):
+        second.on_epoch_end(epoch, {"val_loss": loss})
+    assert exported == ["8", "9", "10", "11"]
+    names = sorted(path.name for path in directory.iterdir())
+    assert names == [".8-1234.partial", "10", "11", "7"]
+    assert f"exported {directory / '11'}: val_loss 0.5000" in stream.getvalue()
+
+
+def test_the_export_translates_as_the_best_epoch_did(texts, corpora, tmp_path):
+    directory = tmp_path / "en-de"
+    run = Run(texts, directory, export_best=True, monitor="loss", **LEARNING)
+    run.fit(corpora, epochs=1)
+    sources = [source for source, _ in tiny_run.VALID]
+    exported = ExportedTranslator(directory / "export" / "en-de")
+    assert exported(sources) == run.translator(sources)
+    assert len(run.selection.callbacks) == 2
+
+
+NEEDS_VALIDATION = {
+    "`average` 'best'": {"average": "best"},
+    "`monitor` 'bleu'": {"monitor": "bleu"},
+    "`patience`": {"patience": 2},
+    "`bleu_updates`": {"bleu_updates": 5},
+    "`export_best`": {"export_best": True},
+}
+
+
+@pytest.mark.parametrize("name", NEEDS_VALIDATION)
+def test_an_option_that_needs_validation_pairs_says_so(name):
+    options = TrainingConfig(**NEEDS_VALIDATION[name])
+    with pytest.raises(ValueError, match=f"^{name} needs validation pairs.*no valid"):
+        check_selection(options, validated=False)
+    check_selection(options, validated=True)
+
+
+def test_the_default_options_need_no_validation_pairs(texts, tmp_path):
+    check_selection(TrainingConfig(), validated=False)
+    run = Run([texts[0], None], tmp_path)
+    assert run.selection.callbacks == [run.selection.checkpoints]
+
+
+def test_exporting_needs_tensorflow(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(ValueError, match="`export_best` needs the TensorFlow backend"):
+        check_selection(TrainingConfig(export_best=True), validated=True)
+    check_selection(TrainingConfig(), validated=True)
+
+
+def test_a_checkpoint_of_a_run_fits_a_model_that_was_never_compiled(
+    texts, corpora, tmp_path
+):
+    run = Run(texts, tmp_path)
+    run.fit(corpora, epochs=1)
+    fresh = type(run.model)(run.config.model)
+    load_average(fresh, run.selection.checkpoints.paths())
+    for a, b in zip(fresh.get_weights(), run.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -1,0 +1,97 @@
+"""Two workers, one of them killed: the same commands again end the same run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from tests import tiny_run
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 600  # Longest wait for anything.
+
+
+def start_workers(folder, text, config):
+    """Starts `keras-transformer train` on two workers; returns the processes."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
+    for s in sockets:
+        s.close()
+    command = [
+        sys.executable, "-c", "from keras_transformer.cli import main; main()", "train",
+        "--train", text, "--run", folder / "run", "--config", config,
+        "--distribute", "multi_worker",
+    ]  # fmt: skip
+    workers = []
+    for index in range(2):
+        task = {"type": "worker", "index": index}
+        cluster = json.dumps({"cluster": {"worker": addresses}, "task": task})
+        log = open(folder / f"worker-{index}.log", "ab")
+        with log:
+            worker = subprocess.Popen(
+                list(map(str, command)), cwd=ROOT, stdout=log, stderr=log,
+                env=os.environ | {"TF_CONFIG": cluster},
+            )  # fmt: skip
+        workers.append(worker)
+    return workers
+
+
+def logs(folder):
+    return "".join(p.read_text("utf-8")[-3000:] for p in folder.glob("worker-*.log"))
+
+
+def finish(workers, folder):
+    for worker in workers:
+        assert worker.wait(SECONDS) == 0, logs(folder)
+
+
+def wait_for_state(folder, workers):
+    """Waits until a state has been saved within the training."""
+    end = time.monotonic() + SECONDS
+    while not list((folder / "run" / "states").glob("*")):
+        assert time.monotonic() < end, logs(folder)
+        assert all(worker.poll() is None for worker in workers), logs(folder)
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_started_again_and_the_run_goes_on(tmp_path):
+    text = tiny_run.write_pairs(tmp_path / "train.tsv")
+    training = tiny_run.CONFIG.training.replace(epochs=20, checkpoint_updates=5)
+    config = tmp_path / "config.json"
+    config.write_text(tiny_run.CONFIG.replace(training=training).to_json(), "utf-8")
+
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole.mkdir()
+    broken.mkdir()
+    finish(start_workers(whole, text, config), whole)
+
+    workers = start_workers(broken, text, config)
+    try:
+        wait_for_state(broken, workers)
+        workers[1].send_signal(signal.SIGKILL)
+        # The chief cannot go on alone; a supervisor ends and restarts it too.
+        workers[0].send_signal(signal.SIGKILL)
+        for worker in workers:
+            worker.wait(SECONDS)
+        assert not (broken / "run" / "model.keras").exists()
+        finish(start_workers(broken, text, config), broken)
+    finally:
+        for worker in workers:
+            worker.kill()
+    found, expected = (
+        keras.saving.load_model(folder / "run" / "model.keras", compile=False)
+        for folder in (broken, whole)
+    )
+    for value, wanted in zip(found.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=0, atol=1e-5)
