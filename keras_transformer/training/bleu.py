@@ -28,7 +28,8 @@ class ValidationBleu(keras.callbacks.Callback):
         translator: A `Translator` of the model in training.
         pairs: Source and reference texts.
         updates: Weight updates between two scores, or `None` for the epochs' ends only.
-        directory: TensorBoard directory for the scores between the epochs' ends.
+        directory: TensorBoard directory for the scores between the epochs' ends, or
+            `None`.
         console: Where those scores are printed.
     """
 
@@ -37,7 +38,7 @@ class ValidationBleu(keras.callbacks.Callback):
         translator: Translator,
         pairs: Sequence[tuple[str, str]],
         updates: int | None,
-        directory: str | Path,
+        directory: str | Path | None,
         console: Console,
     ):
         super().__init__()
@@ -47,7 +48,7 @@ class ValidationBleu(keras.callbacks.Callback):
         self.updates = updates
         self.console = console
         self._scored_at, self._bleu = 0, None
-        self._directory, self._writer = Path(directory), None
+        self._directory, self._writer = directory, None
 
     def on_train_batch_end(self, batch, logs=None):
         if self.updates is None:
@@ -86,10 +87,11 @@ class ValidationBleu(keras.callbacks.Callback):
         self.console.print(
             f"updates {updates}  val_bleu {self._bleu:.2f}", highlight=False
         )
+        if self._directory is None:
+            return
         if self._writer is None:
-            self._writer = tf.summary.create_file_writer(
-                str(self._directory / "validation")
-            )
+            path = Path(self._directory) / "validation"
+            self._writer = tf.summary.create_file_writer(str(path))
         # Named like Keras' own figures of validations by update.
         with self._writer.as_default():
             tf.summary.scalar("evaluation_bleu_vs_iterations", self._bleu, step=updates)

@@ -26,18 +26,18 @@ _BACKENDS = {
 # these hold the number of the replica, so that each drops other units.
 _COUNTER_BITS = 22
 
-# How `model_parallel` splits the weights, by the end of their path: "model" names the
-# axis of the matrix that is spread over the devices (Shoeybi et al., 2019, section 3,
+# How `model_parallel` splits the weights, by their whole path: "model" names the axis
+# of the matrix that is spread over the devices (Shoeybi et al., 2019, section 3,
 # https://arxiv.org/abs/1909.08053). The others have a copy on each device.
 TRANSFORMER_LAYOUT = {
-    r"attention/(query|key|value)_kernel$": (None, "model"),
-    r"attention/(query|key|value)_bias$": ("model",),
-    r"attention/output_kernel$": ("model", None),
-    r"feed_forward/hidden_kernel$": (None, "model"),
-    r"feed_forward/hidden_bias$": ("model",),
-    r"feed_forward/output_kernel$": ("model", None),
-    r"embedding/embeddings$": ("model", None),
-    r"^[^/]*/output_kernel$": (None, "model"),
+    r".*attention/(query|key|value)_kernel": (None, "model"),
+    r".*attention/(query|key|value)_bias": ("model",),
+    r".*attention/output_kernel": ("model", None),
+    r".*feed_forward/hidden_kernel": (None, "model"),
+    r".*feed_forward/hidden_bias": ("model",),
+    r".*feed_forward/output_kernel": ("model", None),
+    r".*embedding/embeddings": ("model", None),
+    r"[^/]*/output_kernel": (None, "model"),
 }
 
 
@@ -55,8 +55,18 @@ class Distribution:
     num_processes = 1
     is_chief = True
 
+    def run(self):
+        """Returns the context of the whole run; `distribution_scope` enters it."""
+        return contextlib.nullcontext()
+
     def scope(self):
-        """Returns the context in which the model is made, compiled and trained."""
+        """Returns the context in which the model is made and compiled, and only that.
+
+        With several processes a variable made inside is sent by the chief to the
+        others, so all must make the same ones in the same order. What one process does
+        alone, such as saving, for which Keras makes variables of its own, belongs
+        outside, and so does `fit`, which calls it.
+        """
         return contextlib.nullcontext()
 
     def dataset(self, batches: tf.data.Dataset) -> tf.data.Dataset:
@@ -149,7 +159,7 @@ class SpreadOnJax(Distribution):
         mesh = distribution.device_mesh
         self.num_replicas = mesh.shape[mesh.axis_names.index("batch")]
 
-    def scope(self):
+    def run(self):
         return self.distribution.scope()
 
     def dataset(self, batches):
@@ -196,7 +206,7 @@ class TransformerParallel(keras.distribution.ModelParallel):
 def distribution_scope(
     distribute: str = "none", model_devices: int | None = None
 ) -> Iterator[Distribution]:
-    """Sets up the devices of a run; the model is made and trained inside.
+    """Sets up the devices of a run; the model is trained and used inside.
 
     "multi_worker" must come before anything else in the process that uses TensorFlow,
     and needs the environment variable TF_CONFIG; every worker runs the same program.
@@ -218,7 +228,8 @@ def distribution_scope(
 
     Example:
         >>> with distribution_scope(config.training.distribute) as distribution:
-        ...     model = compiled_model(config)
+        ...     with distribution.scope():
+        ...         model = compiled_model(config)
         ...     # Here a state is restored, if there is one.
         ...     distribution.separate_dropout(model)
         ...     model.fit(
@@ -228,7 +239,7 @@ def distribution_scope(
         ...     )
     """
     distribution = _make(distribute, model_devices)
-    with distribution.scope():
+    with distribution.run():
         yield distribution
 
 

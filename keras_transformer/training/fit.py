@@ -17,7 +17,7 @@ from keras_transformer.text import (
     TokenizerPair,
     learn_tokenizers,
 )
-from keras_transformer.training.averaging import KeepCheckpoints, load_average
+from keras_transformer.training.averaging import load_average
 from keras_transformer.training.callbacks import (
     NonfiniteBatches,
     ProgressReport,
@@ -26,7 +26,6 @@ from keras_transformer.training.callbacks import (
 )
 from keras_transformer.training.compiling import compiled_model, with_device_defaults
 from keras_transformer.training.distribution import Distribution, distribution_scope
-from keras_transformer.training.export_best import ExportBest
 from keras_transformer.training.logs import EpochLog, TensorBoardLog
 from keras_transformer.training.run_directory import RunDirectory, fingerprints
 from keras_transformer.training.saving import SaveState, limits
@@ -145,7 +144,9 @@ def train(
             )
             return Translator.load(path)
         # All that can be wrong with options and data shows here, before it is kept.
-        model = compiled_model(config)
+        with distribution.scope():
+            model = compiled_model(config)
+            build_training_variables(model)
         corpora = _corpora(text, validation, tokenizers, config)
         if distribution.is_chief:
             if directory.is_set_up:
@@ -153,7 +154,9 @@ def train(
             else:
                 directory.set_up(config, data, tokenizers)
         translator = Translator(model, tokenizers, config.decoding)
-        selection = make_selection(config, path, translator, validation, console)
+        selection = make_selection(
+            config, path, translator, validation, console, distribution.is_chief
+        )
         run = Run(
             path, config, model, *corpora, selection, states, distribution, console
         )
@@ -203,7 +206,6 @@ def _train_to_the_end(
     end, just as another process would.
     """
     _report_data(run)
-    build_training_variables(run.model)
     if state is None:
         run.console.print(
             f"training {run.model.count_params():,} parameters", highlight=False
@@ -288,9 +290,7 @@ def _callbacks(run: Run, limit: StopAtLimit, state: TrainingState) -> list:
         TokenRate(run.training, state.batch),
     ]  # fmt: skip
     if not is_chief:
-        files = (KeepCheckpoints, ExportBest)
-        chosen = [c for c in run.selection.callbacks if not isinstance(c, files)]
-        return callbacks + chosen
+        return callbacks + run.selection.callbacks
     logs = [EpochLog(run.path / "log.csv"), TensorBoardLog(run.path / "tensorboard")]
     if not state.callbacks:
         # What is there was written before the first state that was saved.

@@ -71,6 +71,7 @@ def make_selection(
     translator: Translator,
     validation: ParallelText | None,
     console: Console,
+    writes: bool = True,
 ) -> Selection:
     """Returns the callbacks that a run's options ask for.
 
@@ -84,6 +85,7 @@ def make_selection(
         translator: The run's `Translator`, made of the model in training.
         validation: Validation pairs, or `None`.
         console: Where the callbacks report.
+        writes: Whether this process writes files; of several only one does.
 
     Returns:
         A `Selection`.
@@ -100,15 +102,15 @@ def make_selection(
         monitor if options.average == "best" else None,
         options.keep_states,
     )
-    callbacks = [checkpoints]
-    if options.export_best:
+    callbacks = [checkpoints] if writes else []
+    if options.export_best and writes:
         exports = directory / "export" / directory.resolve().name
         callbacks.append(ExportBest(translator, monitor, exports, console))
     if options.patience is not None:
         callbacks.append(StopWithoutProgress(monitor, options.patience, console))
     if options.bleu_updates is not None or options.monitor == "bleu":
         pairs = _first_pairs(validation, options.bleu_sentences, config)
-        tensorboard = directory / "tensorboard"
+        tensorboard = directory / "tensorboard" if writes else None
         bleu = ValidationBleu(
             translator, pairs, options.bleu_updates, tensorboard, console
         )

@@ -114,6 +114,16 @@ def draws(distribution, model):
     return [int(copy[1]) for copy in copies]
 
 
+def split(variables):
+    """Number of variables of which the first of four devices holds a quarter."""
+    import keras
+
+    if keras.config.backend() != "jax":
+        return 0
+    held = [(v.value.addressable_shards[0].data.size, v.value.size) for v in variables]
+    return sum(4 * part == whole for part, whole in held)
+
+
 def train(options):
     """Trains; returns losses, weights and counters as lists and numbers."""
     import keras
@@ -128,7 +138,8 @@ def train(options):
     with distribution_scope(
         options["distribute"], options["model_devices"]
     ) as distribution:
-        model = compiled(options)
+        with distribution.scope():
+            model = compiled(options)
         distribution.separate_dropout(model)
         history = model.fit(
             distribution.dataset(dataset(options["poison"])),
@@ -138,7 +149,7 @@ def train(options):
             verbose=0,
             callbacks=[record],
         ).history
-        weights = [np.asarray(weight) for weight in model.get_weights()]
+        weights = {w.path: np.asarray(w) for w in model.weights}
         before = draws(distribution, model)
         distribution.separate_dropout(model)
         return {
@@ -149,10 +160,8 @@ def train(options):
             "draws": [before, draws(distribution, model)],
             "updates": int(keras.ops.convert_to_numpy(model.optimizer.iterations)),
             "nonfinite_batches": model.nonfinite_batches,
-            "weights": [weight.ravel()[:50].tolist() for weight in weights],
-            "split": sum("model" in str(w.value.sharding) for w in model.weights)
-            if keras.config.backend() == "jax"
-            else 0,
+            "weights": {p: w.ravel()[:50].tolist() for p, w in weights.items()},
+            "split": [split(model.weights), split(model.optimizer.variables)],
         }
 
 

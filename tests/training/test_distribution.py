@@ -78,8 +78,15 @@ def assert_same_run(result, expected):
     np.testing.assert_allclose(
         result["batch_losses"], expected["batch_losses"], rtol=1e-5
     )
-    for values, wanted in zip(result["weights"], expected["weights"], strict=True):
-        np.testing.assert_allclose(values, wanted, rtol=0, atol=2e-4)
+    weights, wanted = result["weights"], expected["weights"]
+    assert weights.keys() == wanted.keys()
+    for path in weights:
+        # The softmax does not see the bias of a key: its gradient is the rounding of
+        # zero, and Adam makes steps of full length of it.
+        if not path.endswith("key_bias"):
+            values = weights[path], wanted[path]
+            # Both runs have the same mistakes, so nothing may be no number.
+            np.testing.assert_allclose(*values, rtol=0, atol=2e-4, equal_nan=False)
 
 
 HARD = {"steps": 2, "clipnorm": 0.3}
@@ -96,7 +103,10 @@ def test_four_mirrored_devices_train_as_one(tmp_path, options):
     result = run(tmp_path / "four.json", distribute="mirrored", devices=4, **options)
     assert (expected["replicas"], result["replicas"]) == (1, 4)
     assert_same_run(result, expected)
-    assert result["nonfinite_batches"] == expected["nonfinite_batches"]
+    # One batch of five in both epochs.
+    bad = 2 if "poison" in options else 0
+    assert result["updates"] == (10 - bad) // options.get("steps", 1)
+    assert result["nonfinite_batches"] == expected["nonfinite_batches"] == bad
 
 
 @pytest.mark.slow
@@ -105,8 +115,9 @@ def test_replicas_drop_other_units_and_the_same_again_in_the_next_run(tmp_path):
     result = run(tmp_path / "first.json", **options)
     again = run(tmp_path / "second.json", **options)
     assert result["batch_losses"] == again["batch_losses"]
-    # Ten batches; separated a second time, they go on from where they were.
-    assert result["draws"] == [[10, 2**22 + 10]] * 2
+    # Ten batches, in each of which the tied embedding drops units of the source and of
+    # the target; separated a second time, they go on from where they were.
+    assert result["draws"] == [[20, 2**22 + 20]] * 2
 
 
 @pytest.mark.slow
@@ -131,7 +142,8 @@ def test_four_jax_devices_train_as_one(tmp_path, kind, tied):
     # In each layer, of 2 with 3 attentions: 4 kernels and 3 biases of an attention, 2
     # kernels and 1 bias of a feed-forward network. And the vocabulary's matrices.
     split = 3 * 7 + 2 * 3 + (3 if tied == "none" else 1)
-    assert result["split"] == (split if kind == "model_parallel" else 0)
+    # And Adam's two moments of each, of which a device holds a quarter as well.
+    assert result["split"] == ([split, 2 * split] if "model" in kind else [0, 0])
 
 
 def test_one_device_changes_nothing():

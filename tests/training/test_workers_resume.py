@@ -19,18 +19,26 @@ from tests import tiny_run
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600  # Longest wait for anything.
+_PROGRAM = "import sys; from keras_transformer.cli import main; sys.exit(main())"
 
 
-def start_workers(folder, text, config):
+def write_config(folder, **options):
+    path = folder / "config.json"
+    training = tiny_run.CONFIG.training.replace(**options)
+    path.write_text(tiny_run.CONFIG.replace(training=training).to_json(), "utf-8")
+    return path
+
+
+def start_workers(folder, text, config, *options):
     """Starts `keras-transformer train` on two workers; returns the processes."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
     for s in sockets:
         s.close()
     command = [
-        sys.executable, "-c", "from keras_transformer.cli import main; main()", "train",
-        "--train", text, "--run", folder / "run", "--config", config,
-        "--distribute", "multi_worker",
+        sys.executable, "-c", _PROGRAM, "train", "--train", text,
+        "--run", folder / "run", "--config", config, "--distribute", "multi_worker",
+        *options,
     ]  # fmt: skip
     workers = []
     for index in range(2):
@@ -67,10 +75,7 @@ def wait_for_state(folder, workers):
 @pytest.mark.slow
 def test_a_killed_worker_is_started_again_and_the_run_goes_on(tmp_path):
     text = tiny_run.write_pairs(tmp_path / "train.tsv")
-    training = tiny_run.CONFIG.training.replace(epochs=20, checkpoint_updates=5)
-    config = tmp_path / "config.json"
-    config.write_text(tiny_run.CONFIG.replace(training=training).to_json(), "utf-8")
-
+    config = write_config(tmp_path, epochs=20, checkpoint_updates=5)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
     broken.mkdir()
@@ -95,3 +100,24 @@ def test_a_killed_worker_is_started_again_and_the_run_goes_on(tmp_path):
     )
     for value, wanted in zip(found.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_allclose(value, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_what_the_chief_does_alone_keeps_the_workers_in_step(tmp_path):
+    text = tiny_run.write_pairs(tmp_path / "train.tsv")
+    options = {"monitor": "bleu", "average": "best", "export_best": True}
+    options |= {"bleu_updates": 1, "ema_decay": 0.9, "gradient_accumulation_steps": 2}
+    config = write_config(tmp_path, epochs=2, **options)
+    workers = start_workers(tmp_path, text, config, "--valid", text)
+    try:
+        finish(workers, tmp_path)
+    finally:
+        for worker in workers:
+            worker.kill()
+    run = tmp_path / "run"
+    assert (run / "model.keras").exists()
+    assert (run / "export" / "run" / "1" / "saved_model.pb").exists()
+    # The name of an event file ends with host, process, a number and "v2".
+    events = (run / "tensorboard").rglob("events.*")
+    writers = {path.name.split(".")[-3] for path in events}
+    assert writers == {str(workers[0].pid)}
