@@ -31,12 +31,7 @@ class Buckets:
         return bisect.bisect_left(self.boundaries, length)
 
     def width(self, length: int) -> int:
-        """Returns how wide a batch is whose longest side has `length` tokens.
-
-        Beyond the last bucket, where only sampled pieces can lead, in steps of 4.
-        """
-        if length > self.boundaries[-1]:
-            return -(-length // 4) * 4
+        """Returns how wide a batch is whose longest side has `length` tokens."""
         return self.boundaries[self.of(length)]
 
     def group(self, entries: Iterable, rng=None) -> Iterator[tuple[int, list]]:

@@ -34,12 +34,14 @@ class Corpus:
     `config.max_length` tokens, so that no training run meets one later, and keeps the
     length of every pair (6 bytes). The lengths and (`seed`, epoch) alone determine the
     batches, so every epoch has the same number of them, and passing over those that an
-    interrupted run has seen takes no tokenising.
+    interrupted run has seen takes no tokenising, unless pieces are sampled.
 
     A corpus of at most `config.shuffle_buffer` pairs is kept in memory as ids. A larger
     one, or one whose pieces are sampled, is read as a stream in every epoch: memory
     holds `config.shuffle_buffer` pairs as text, which are shuffled, and the batches
-    being filled. Sampled pieces are determined by (`seed`, epoch, batch).
+    being filled. Sampled pieces are determined by (`seed`, epoch) and the place in its
+    order. They make pairs longer, some more than others, so buckets are dealt out anew:
+    of some thousand pairs, the longest get the buckets that the longest had.
 
     Args:
         text: Pairs, as `open_pairs` returns.
@@ -56,8 +58,8 @@ class Corpus:
         num_batches: Batches of an epoch.
         num_tokens: Source and target tokens of an epoch, the end tokens counted and
             padding left out.
-        batch_tokens: Such tokens of each batch that the newest `epoch` has come to;
-            of the usual pieces where others are sampled.
+        batch_tokens: Such tokens of each batch that the newest `epoch` has come to, of
+            the pieces that were sampled, if they were.
         bad_lines: `BadLines`, the lines that every epoch skips.
 
     Raises:
@@ -137,21 +139,24 @@ class Corpus:
         Args:
             epoch: Number of the epoch, which determines the order.
             shuffle: Whether to shuffle.
-            first_batch: Batch to begin with; those before it cost next to nothing.
+            first_batch: Batch to begin with; those before it cost next to nothing, or
+                no more than the sampling of their pieces.
 
         Yields:
             `((source, target_in), target_out)`, int32 arrays.
         """
         rng = np.random.default_rng((self.seed, epoch)) if shuffle else None
         self.batch_tokens = batch_tokens = []
-        groups = self._buckets.group(self._ordered(rng), rng)
-        for number, (bucket, entries) in enumerate(groups):
-            pairs = [pair for _, pair, _ in entries]
-            batch_tokens.append(int(self._tokens_of_pair[pairs].sum()))
+        pairs = self._ordered(rng)
+        sampled = bool(shuffle and self.config.subword_sampling)
+        if sampled:
+            pairs = self._sampled(pairs, epoch)
+        for number, (bucket, entries) in enumerate(self._buckets.group(pairs, rng)):
+            batch_tokens.append(sum(tokens for _, tokens, _ in entries))
             if number >= first_batch:
                 rows = [row for _, _, row in entries]
-                draw = (self.seed, epoch, number) if shuffle else None
-                yield self._batch(bucket, self._ids(rows, draw))
+                is_text = self._cached is None and not sampled
+                yield self._batch(bucket, self._tokenized(rows) if is_text else rows)
 
     def _read(self):
         """Reads the corpus once: bad lines, lengths, and the ids if they are few."""
@@ -183,7 +188,10 @@ class Corpus:
         return True
 
     def _ordered(self, rng) -> Iterator[tuple]:
-        """Yields bucket, number and content of each good pair, in an epoch's order."""
+        """Yields bucket, tokens and content of each good pair, in an epoch's order.
+
+        The content is the ids, if they are kept in memory, else the text.
+        """
         first = 0
         for window in self._windows(rng):
             last = first + len(window)
@@ -193,8 +201,9 @@ class Corpus:
             buckets = self._bucket_of_pair[first:last]
             if len(buckets) == len(window):
                 order = order[buckets[order] >= 0]
-                for place, bucket in zip(order, buckets[order].tolist(), strict=True):
-                    yield bucket, first + place, window[place]
+                tokens = self._tokens_of_pair[first + order].tolist()
+                rows = (window[place] for place in order)
+                yield from zip(buckets[order].tolist(), tokens, rows, strict=True)
             first = last
         if first != len(self._bucket_of_pair):
             raise ValueError("The training data has changed since the run began.")
@@ -209,25 +218,26 @@ class Corpus:
         while window := list(itertools.islice(pairs, size)):
             yield window
 
-    def _ids(self, rows, draw) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns the ids of the pairs of a batch, without start and end.
+    def _sampled(self, pairs, epoch) -> Iterator[tuple]:
+        """Yields the same with the ids of random pieces, and the buckets dealt out anew.
 
-        Args:
-            rows: The pairs, as ids or as text.
-            draw: Numbers that determine the sampled pieces; `None` for the usual ones.
+        As many pairs have each bucket as before, so there are as many batches; by the
+        pieces' own lengths alone their number would be another in every epoch.
         """
-        if self._cached is not None:
-            return rows
-        if not self.config.subword_sampling or draw is None:
-            return self._tokenized(rows)
-        return self._sampled(rows, draw)
+        for number in itertools.count():
+            chunk = list(itertools.islice(pairs, _CHUNK))
+            if not chunk:
+                return
+            buckets, _, texts = zip(*chunk, strict=True)
+            rows = self._sample(texts, (self.seed, epoch, number))
+            longer = [max(map(len, sides)) for sides in rows]
+            dealt = np.empty(len(chunk), int)
+            dealt[np.argsort(longer, kind="stable")] = np.sort(buckets)
+            tokens = [len(source) + len(target) + 2 for source, target in rows]
+            yield from zip(dealt.tolist(), tokens, rows, strict=True)
 
-    def _sampled(self, pairs, draw):
-        """As `_tokenized`, cut into random pieces; as usual where these are too many.
-
-        Which pairs make a batch depends on the usual pieces, so that every epoch has
-        the same number of batches.
-        """
+    def _sample(self, pairs, draw):
+        """As `_tokenized`, cut into random pieces; as usual where these are too many."""
         sides, rate = [], self.config.subword_sampling
         for side in ("source", "target"):
             texts = [getattr(pair, side) for pair in pairs]
