@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import warnings
 
 from keras_transformer.files import check_not_directory
 from keras_transformer.flags import given, run_config
@@ -244,6 +245,28 @@ def _serve(options):
     serve(options.directory, config)
 
 
+def _plot(options):
+    check_not_directory(options.output)
+    with _quiet():
+        from keras_transformer.plots import verb
+
+    translator = None
+    if options.kind == "attention":
+        if not _is_run(options.model):
+            raise ValueError(
+                "`plot attention` needs the directory of a training run. Received: "
+                f"--model {options.model}"
+            )
+        translator = _load_run(options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        verb.plot(options, translator)
+    for warning in dict.fromkeys(str(warning.message) for warning in caught):
+        message = " ".join(warning.split())
+        print(f"keras-transformer: warning: {message}", file=sys.stderr)  # noqa: T201
+    print(options.output)  # noqa: T201
+
+
 _VERBS = {
     "quickstart": _quickstart,
     "train": _train,
@@ -252,4 +275,5 @@ _VERBS = {
     "translate": _translate,
     "export": _export,
     "serve": _serve,
+    "plot": _plot,
 }

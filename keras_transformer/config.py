@@ -1,130 +1,37 @@
 """Every option of the package, once: frozen dataclasses that check themselves.
 
 The command line builds its flags, its help and its defaults from these fields, and a
-run directory keeps them as JSON, so an option is written down in this file alone.
+run directory keeps them as JSON, so an option is written down once: here, in
+`model_config` or in `training_config`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
-from keras_transformer.options import Config, option, reject_unknown
+from keras_transformer.model_config import (
+    FAMILIES,
+    RecurrentConfig,
+    Seq2SeqConfig,
+    TransformerConfig,
+    family_of,
+)
+from keras_transformer.options import Config, option
 from keras_transformer.training_config import TrainingConfig
 
-
-@dataclasses.dataclass(frozen=True)
-class TransformerConfig(Config):
-    """Sizes of a `Transformer`; the defaults are the paper's base model (Table 3)."""
-
-    source_vocabulary_size: int = option(37000, "source pieces, V", minimum=1)
-    target_vocabulary_size: int = option(37000, "target pieces, V", minimum=1)
-    num_encoder_layers: int = option(6, "encoder layers, N", minimum=1)
-    num_decoder_layers: int = option(6, "decoder layers, N", minimum=1)
-    d_model: int = option(512, "width of the model", minimum=1)
-    d_ff: int = option(2048, "width of the feed-forward layer", minimum=1)
-    num_heads: int = option(8, "attention heads, h", minimum=1)
-    key_dim: int | None = option(
-        None, "width of a head's query and key; default d_model / num_heads", minimum=1
-    )
-    value_dim: int | None = option(
-        None, "width of a head's value; default key_dim", minimum=1
-    )
-    activation: str = option("relu", "feed-forward activation, a Keras name")
-    norm_first: bool = option(False, "normalise before each sub-layer (pre-norm)")
-    use_bias: bool = option(False, "add biases to the attention projections")
-    positions: str = option(
-        "sinusoidal", "kind of position vector", choices=("sinusoidal", "learned")
-    )
-    max_positions: int = option(
-        512, "most positions of learned position vectors (tokens)", minimum=1
-    )
-    tied_embeddings: str = option(
-        "three-way",
-        "one matrix for source, target and output (three-way), for target and "
-        "output (two-way), or none",
-        choices=("three-way", "two-way", "none"),
-    )
-    dropout_rate: float = option(
-        0.1, "dropout of sub-layer outputs and embeddings", minimum=0.0, below=1.0
-    )
-    attention_dropout_rate: float = option(
-        0.1, "dropout of attention weights", minimum=0.0, below=1.0
-    )
-    activation_dropout_rate: float = option(
-        0.1, "dropout inside the feed-forward network", minimum=0.0, below=1.0
-    )
-    pad_id: int = option(0, "id of padding", minimum=0)
-    start_id: int = option(1, "id that starts a sentence", minimum=0)
-    end_id: int = option(2, "id that ends a sentence", minimum=0)
-    unknown_id: int = option(3, "id of an unknown piece", minimum=0)
-
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
-        # The Multi30k setting of Wu et al., 2021, https://arxiv.org/abs/2105.14462.
-        "tiny": dict(
-            num_encoder_layers=4, num_decoder_layers=4, d_model=128, d_ff=256,
-            num_heads=4,
-        ),
-        "small": dict(
-            num_encoder_layers=3, num_decoder_layers=3, d_model=256, d_ff=1024,
-            num_heads=4,
-        ),
-        # Table 3 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762.
-        "base": dict(),
-        "big": dict(d_model=1024, d_ff=4096, num_heads=16, dropout_rate=0.3),
-    }  # fmt: skip
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.key_dim is None and self.d_model % self.num_heads:
-            raise ValueError(
-                "`d_model` must be a multiple of `num_heads` unless `key_dim` is "
-                f"given. Received: d_model={self.d_model}, num_heads={self.num_heads}"
-            )
-        if (
-            self.tied_embeddings == "three-way"
-            and self.source_vocabulary_size != self.target_vocabulary_size
-        ):
-            raise ValueError(
-                "Three-way `tied_embeddings` needs one joint vocabulary; use "
-                "'two-way' or 'none' for separate ones. Received: "
-                f"source_vocabulary_size={self.source_vocabulary_size}, "
-                f"target_vocabulary_size={self.target_vocabulary_size}"
-            )
-        ids = (self.pad_id, self.start_id, self.end_id, self.unknown_id)
-        smallest = min(self.source_vocabulary_size, self.target_vocabulary_size)
-        if len(set(ids)) < 4 or max(ids) >= smallest:
-            raise ValueError(
-                "`pad_id`, `start_id`, `end_id` and `unknown_id` must be four "
-                f"different ids below the vocabulary size. Received: {ids}, "
-                f"vocabulary size {smallest}"
-            )
-
-    @classmethod
-    def preset(cls, name: str, **overrides) -> TransformerConfig:
-        """Returns the sizes called `name` ("tiny", "small", "base" or "big").
-
-        Args:
-            name: A key of `TransformerConfig.PRESETS`.
-            **overrides: Options that replace the preset's.
-
-        Returns:
-            A `TransformerConfig`.
-
-        Raises:
-            ValueError: If no preset has that name.
-
-        Example:
-            >>> TransformerConfig.preset("tiny").d_model
-            128
-        """
-        if name not in cls.PRESETS:
-            raise ValueError(
-                f"`preset` must be one of {', '.join(cls.PRESETS)}. Received: {name!r}"
-            )
-        values = cls.PRESETS[name] | overrides
-        reject_unknown(cls, values)
-        return cls(**values)
+__all__ = [
+    "FAMILIES",
+    "DataConfig",
+    "DecodingConfig",
+    "RecurrentConfig",
+    "RunConfig",
+    "Seq2SeqConfig",
+    "TokenizerConfig",
+    "TrainingConfig",
+    "TransformerConfig",
+    "family_of",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,7 +145,7 @@ class DecodingConfig(Config):
 class RunConfig(Config):
     """All options of a training run; `config.json` of its directory."""
 
-    model: TransformerConfig = TransformerConfig()
+    model: TransformerConfig | RecurrentConfig = TransformerConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
@@ -267,9 +174,19 @@ class RunConfig(Config):
             self.decoding.max_source_length,
             self.decoding.longest_output,
         )
-        if self.model.positions == "learned" and longest > self.model.max_positions:
+        limit = self.model.most_positions
+        if limit is not None and longest > limit:
             raise ValueError(
                 "Learned positions must cover `max_length` and `max_source_length` + "
                 f"`max_extra_length` tokens. Received: {longest} tokens, "
-                f"max_positions={self.model.max_positions}"
+                f"max_positions={limit}"
             )
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]):
+        """As of every options; `model` is of the family that it names."""
+        if isinstance(values, dict) and "model" in values:
+            model = values["model"]
+            kind = family_of(model) if isinstance(model, dict) else TransformerConfig
+            values = values | {"model": kind.from_dict(model)}
+        return super().from_dict(values)

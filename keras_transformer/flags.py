@@ -9,16 +9,19 @@ import types
 import typing
 
 from keras_transformer.config import (
+    FAMILIES,
     DataConfig,
     DecodingConfig,
     RunConfig,
     TokenizerConfig,
     TrainingConfig,
     TransformerConfig,
+    family_of,
 )
 
-# The learned vocabulary sets these.
+# `add_family_flags` adds the first; the learned vocabulary sets the others.
 _NOT_FLAGS = {
+    "family",
     "source_vocabulary_size",
     "target_vocabulary_size",
     "pad_id",
@@ -35,7 +38,7 @@ SECTIONS = {
 }
 
 
-def add_flags(parser, sections, default="{}", without=()):
+def add_flags(parser, sections, default="{}", without=(), title="{} options"):
     """Adds a flag for every option.
 
     Args:
@@ -43,9 +46,10 @@ def add_flags(parser, sections, default="{}", without=()):
         sections: Configuration classes by section name.
         default: Wording of each default in the help.
         without: Names of options that get no flag.
+        title: Wording of the title of each section in the help.
     """
     for section, config in sections.items():
-        group = parser.add_argument_group(f"{section} options")
+        group = parser.add_argument_group(title.format(section))
         hints = typing.get_type_hints(config)
         for field in dataclasses.fields(config):
             if field.name in _NOT_FLAGS or field.name in without:
@@ -69,6 +73,27 @@ def add_flags(parser, sections, default="{}", without=()):
             )
 
 
+def add_family_flags(parser):
+    """Adds `--family`, and the flags of the families that the Transformer has not.
+
+    Args:
+        parser: An `argparse.ArgumentParser` with the flags of `SECTIONS`.
+    """
+    parser.add_argument(
+        "--family",
+        choices=tuple(FAMILIES),
+        dest="model.family",
+        default=argparse.SUPPRESS,
+        help="kind of model (default: transformer)",
+    )
+    added = {field.name for field in dataclasses.fields(TransformerConfig)}
+    for family, config in FAMILIES.items():
+        if config is not TransformerConfig:
+            title = f"{{}} options of --family {family}"
+            add_flags(parser, {"model": config}, without=added, title=title)
+            added |= {field.name for field in dataclasses.fields(config)}
+
+
 def given(options, section):
     """Returns the options of a section that the command line gave."""
     prefix = section + "."
@@ -90,6 +115,6 @@ def run_config(options) -> RunConfig:
         for section in SECTIONS
     }
     if options.preset:
-        preset = TransformerConfig.PRESETS[options.preset]
+        preset = family_of(sections["model"]).preset_options(options.preset)
         sections["model"] = preset | sections["model"]
     return RunConfig.from_dict(sections)

@@ -1,4 +1,4 @@
-"""Ids to ids: a Transformer and a search together; needs no TensorFlow."""
+"""Ids to ids: a model and a search together; needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from keras_transformer.decoding import (
     sample,
     score_in_parts,
 )
-from keras_transformer.models.transformer import Transformer
+from keras_transformer.models.seq2seq import Seq2Seq
 
 
 class Generator:
@@ -27,7 +27,7 @@ class Generator:
     Sources are integer tensors (B, S), each row ending with the end id, then padding.
 
     Args:
-        model: A `Transformer`.
+        model: A `Transformer`, or another `Seq2Seq`.
         config: How to search.
         weights: `model.decoding_weights()` to keep, or `None` to make them from the
             model's present weights each time.
@@ -42,7 +42,7 @@ class Generator:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Seq2Seq,
         config: DecodingConfig,
         weights=None,
         fixed_shapes: bool = False,
@@ -165,10 +165,8 @@ class Generator:
 
     def _coverage_penalty(self, state):
         """The penalty (B * K,) of the hypotheses of a state of the model."""
-        is_token = state["source_bias"][:, :, 0] == 0.0  # (B, 1, S)
-        penalty = coverage_penalty(
-            state["coverage"], is_token, self.config.coverage_penalty
-        )
+        covered, is_token = self.model.coverage(state)
+        penalty = coverage_penalty(covered, is_token, self.config.coverage_penalty)
         return ops.reshape(penalty, (-1,))
 
     def _longest_outputs(self, lengths, prefix_lengths=0):

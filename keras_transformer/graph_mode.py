@@ -16,17 +16,37 @@ def in_tensorflow_graph() -> bool:
         >>> in_tensorflow_graph()
         False
     """
+    return _is_in_graph() and not _is_in_xla_graph()
+
+
+def compiled_by_xla() -> bool:
+    """Whether XLA compiles what is being traced, as it always does on JAX.
+
+    Example:
+        >>> compiled_by_xla()
+        False
+    """
+    if keras.backend.backend() == "jax":
+        return True
+    return _is_in_graph() and _is_in_xla_graph()
+
+
+def _is_in_graph():
     if keras.backend.backend() != "tensorflow":
         return False
+    import tensorflow as tf
+
+    return tf.inside_function()
+
+
+def _is_in_xla_graph():
     import tensorflow as tf
 
     # TensorFlow has no public name for this question.
     from tensorflow.python.ops import control_flow_util
 
-    if not tf.inside_function():
-        return False
     graph = tf.compat.v1.get_default_graph()
-    return not control_flow_util.GraphOrParentsInXlaContext(graph)
+    return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
 def num_replicas() -> int:

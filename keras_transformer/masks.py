@@ -70,6 +70,82 @@ def valid_length_mask(valid_lengths, length):
     return ops.arange(length, dtype="int32") < valid_lengths[:, :, None]
 
 
+def local_window_mask(length, window, causal=False):
+    """Lets a query attend to the keys that are at most `window` positions away.
+
+    For a layer whose memory grows with the length squared; `LocalAttention` attends to
+    the same keys without such a mask.
+
+    Args:
+        length: Number of positions, T; an integer or a scalar tensor.
+        window: Positions to each side that a query sees.
+        causal: Whether a query sees no position behind its own.
+
+    Returns:
+        Boolean tensor (1, T, T).
+
+    Raises:
+        ValueError: If `window` is negative.
+
+    Example:
+        >>> local_window_mask(3, window=1)[0, 0]  # [True, True, False]
+    """
+    if window < 0:
+        raise ValueError(f"`window` must be at least 0. Received: window={window}")
+    positions = ops.arange(length, dtype="int32")
+    return ops.expand_dims(
+        within_window(positions[:, None], positions[None, :], window, causal), axis=0
+    )
+
+
+def within_window(queries, keys, window, causal=False):
+    """Tells which positions of keys lie in the window of positions of queries.
+
+    Args:
+        queries: Integer tensor or array (...).
+        keys: Integer tensor or array that broadcasts with `queries`.
+        window: Positions to each side that a query sees.
+        causal: Whether a query sees no position behind its own.
+
+    Returns:
+        Boolean tensor or array, of the shape that both broadcast to.
+    """
+    ahead = 0 if causal else window
+    return (keys >= queries - window) & (keys <= queries + ahead)
+
+
+def graph_mask(adjacency, self_loops=False):
+    """Lets a node attend to the nodes that its edges lead to.
+
+    A node without an edge attends to nothing, and attention gives it zeros.
+
+    Args:
+        adjacency: Tensor (N, N) or (B, N, N), boolean or numbers; entry [t, s] is other
+            than 0 where node t may attend to node s.
+        self_loops: Whether every node attends to itself, edge or not.
+
+    Returns:
+        Boolean tensor (1, N, N) or (B, N, N).
+
+    Raises:
+        ValueError: If `adjacency` is not square or has another rank.
+
+    Example:
+        >>> graph_mask(np.array([[0, 1], [0, 0]]))[0, 0]  # [False, True]
+    """
+    adjacency = ops.convert_to_tensor(adjacency)
+    shape = tuple(adjacency.shape)
+    if len(shape) not in (2, 3) or shape[-1] != shape[-2]:
+        raise ValueError(
+            "`adjacency` must have the shape (N, N) or (B, N, N). Received: shape "
+            f"{shape}"
+        )
+    mask = ops.cast(adjacency, "bool")
+    if self_loops:
+        mask = ops.logical_or(mask, ops.eye(shape[-1], dtype="bool"))
+    return ops.expand_dims(mask, axis=0) if len(shape) == 2 else mask
+
+
 def attention_mask(mask):
     """Brings the masks that layers accept to a shape that broadcasts to (B, T, S).
 

@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from keras_transformer.config import DecodingConfig, TransformerConfig
-from keras_transformer.flags import SECTIONS, add_flags
+from keras_transformer.flags import SECTIONS, add_family_flags, add_flags
+from keras_transformer.plot_parser import add_plot
 from keras_transformer.serving.config import ServingConfig
 
 _PAIRS_HELP = (
@@ -34,6 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_translate(verbs)
     _add_export(verbs)
     _add_serve(verbs)
+    add_plot(verbs)
     return parser
 
 
@@ -91,6 +93,7 @@ def _add_train(verbs):
         help="JSON file of options, such as a run's config.json; flags go before it",
     )
     add_flags(parser, SECTIONS)
+    add_family_flags(parser)
 
 
 def _add_average(verbs):

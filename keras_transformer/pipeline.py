@@ -16,8 +16,7 @@ from keras import ops
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.generation import Generator
-from keras_transformer.layers.decoding_ops import compiled_with_xla
-from keras_transformer.models.transformer import Transformer
+from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.text.tokenizer import TokenizerPair
 
 # With XLA, source lengths are rounded up to a multiple of this (tokens), and batches
@@ -54,7 +53,7 @@ class Pipeline:
     `truncated`. A text with nothing but spaces gives an empty translation with score 0.
 
     Args:
-        model: A `Transformer`.
+        model: A `Transformer`, or another `Seq2Seq`.
         tokenizers: A `TokenizerPair` with the model's vocabulary sizes.
         config: How to search.
         weights: `model.decoding_weights()` to keep, or `None` to make them from the
@@ -64,7 +63,7 @@ class Pipeline:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Seq2Seq,
         tokenizers: TokenizerPair,
         config: DecodingConfig,
         weights=None,
@@ -244,8 +243,7 @@ class Pipeline:
 
         @tf.function(jit_compile=True, autograph=False)
         def compiled(*inputs):
-            with compiled_with_xla():
-                return function(*inputs)
+            return function(*inputs)
 
         outputs = compiled(*(_padded_for_xla(x, batch) for x in inputs))
         return tuple(x[:batch] for x in outputs)

@@ -1,4 +1,4 @@
-"""Text to text: tokenizers, Transformer and search together. Needs TensorFlow."""
+"""Text to text: tokenizers, model and search together. Needs TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from keras_transformer.config import DecodingConfig
 from keras_transformer.export.saved_model import check_texts
 from keras_transformer.export.translator import export_translator
 from keras_transformer.files import replacing
-from keras_transformer.models.transformer import Transformer
+from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.pipeline import INPUTS, Pipeline
 from keras_transformer.text.tokenizer import TokenizerPair
 from keras_transformer.translation import Alignment, Score, Translation
 
 
 class Translator:
-    """Translates sentences with a trained `Transformer`.
+    """Translates sentences with a trained `Transformer`, or another `Seq2Seq`.
 
     A text is cut into pieces, searched for with `beam_search`, and joined to text
     again. On the TensorFlow backend all of it is one graph, the one that `export`
@@ -31,7 +31,7 @@ class Translator:
     spaces gives an empty translation with score 0.
 
     Args:
-        model: A `Transformer`.
+        model: A `Transformer`, or another `Seq2Seq`.
         tokenizers: A `TokenizerPair` with the model's vocabulary sizes.
         config: How to search.
 
@@ -47,7 +47,7 @@ class Translator:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Seq2Seq,
         tokenizers: TokenizerPair,
         config: DecodingConfig | None = None,
     ):
@@ -86,11 +86,12 @@ class Translator:
                 f"Received: alignment_layer={layer}"
             )
         longest = max(self.config.max_source_length, self.config.longest_output)
-        if sizes.positions == "learned" and longest > sizes.max_positions:
+        limit = sizes.most_positions
+        if limit is not None and longest > limit:
             raise ValueError(
                 "Learned positions must cover `max_source_length` + "
                 f"`max_extra_length` tokens. Received: {longest} tokens, "
-                f"max_positions={sizes.max_positions}"
+                f"max_positions={limit}"
             )
 
     @classmethod

@@ -28,8 +28,15 @@ ROOT = Path(keras_transformer.__file__).parent
 # flows text -> ids -> batches -> model -> decoding -> text, and imports only go down.
 LEVELS = (
     {"options": set(), "files": set(), "graph_mode": set()},
-    {"training_config": {"options"}},
-    {"config": {"options", "training_config"}},
+    {
+        "encoder_config": {"options"},
+        "model_config": {"options"},
+        "training_config": {"options"},
+    },  # fmt: skip
+    {
+        "config": {"options", "model_config", "training_config"},
+        "language_model_config": {"options", "encoder_config"},
+    },
     {
         "masks": set(),
         "fused_crossentropy": {"graph_mode"},
@@ -50,13 +57,18 @@ LEVELS = (
             "layers",
             "masks",
             "config",
+            "encoder_config",
+            "language_model_config",
             "losses",
             "metrics",
             "fused_crossentropy",
             "graph_mode",
         }
     },  # fmt: skip
-    {"generation": {"models", "decoding", "config"}},
+    {
+        "generation": {"models", "decoding", "config"},
+        "language_sampling": {"models", "decoding"},
+    },
     {"pipeline": {"generation", "models", "layers", "text", "config"}},
     {"export": {"pipeline", "models", "text", "config", "files"}},
     {
@@ -84,6 +96,7 @@ MODEL_SIDE = {
 }  # fmt: skip
 BELOW = {part for level in LEVELS for part in level}
 ABOVE = {
+    "plots": {"generation", "models", "layers", "masks", "schedules", "files"},
     "training": BELOW | {"evaluation"},
     "evaluation": BELOW,
     "bulk": {"text", "files"},
@@ -96,7 +109,8 @@ MAY_IMPORT = {
     **{part: allowed for level in LEVELS for part, allowed in level.items()},
     **ABOVE,
     "quickstart": EVERYTHING,
-    "parser": {"config", "flags", "serving"},
+    "plot_parser": set(),
+    "parser": {"config", "flags", "plot_parser", "serving"},
     "cli": EVERYTHING | {"parser"},
 }
 MAY_IMPORT_TENSORFLOW = {
@@ -108,6 +122,7 @@ MAY_IMPORT_TENSORFLOW = {
 # tensor in place, and the training step, of which each backend has its own.
 HAVE_TENSORFLOW_PATHS = {
     "keras_transformer.graph_mode",
+    "keras_transformer.language_sampling",
     "keras_transformer.layers.decoding_ops",
     "keras_transformer.losses",
     "keras_transformer.models.tensorflow_steps",

@@ -11,6 +11,7 @@ import pytest
 from keras_transformer import (
     DataConfig,
     DecodingConfig,
+    RecurrentConfig,
     RunConfig,
     TokenizerConfig,
     TrainingConfig,
@@ -19,6 +20,7 @@ from keras_transformer import (
 
 CONFIGS = (
     TransformerConfig,
+    RecurrentConfig,
     TokenizerConfig,
     DataConfig,
     TrainingConfig,

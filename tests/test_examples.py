@@ -19,12 +19,14 @@ def load(name):
 
 def test_every_example_is_short_and_has_a_test():
     names = sorted(path.stem for path in EXAMPLES.glob("*.py"))
-    # tests/export/test_clients.py runs the clients.
-    clients = ["grpc_client", "rest_client"]
-    others = ["serve_saved_model", "train_multi30k"]
-    assert names == ["compose_layers", "fit_arrays", *clients, *others]
+    # test_clients.py runs the clients; files named after the others run them.
+    here = {"compose_layers", "fit_arrays", "serve_saved_model", "train_multi30k"}
+    clients = {"grpc_client", "rest_client"}
+    encoders = {"classify_images", "classify_nodes", "classify_sentences", "tag_words"}
+    alone = {"language_model", "recurrent_translation"}
+    assert set(names) == here | clients | encoders | alone
     for name in names:
-        assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 110
+        assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 100
 
 
 def test_composed_layers_learn_and_survive_saving(tmp_path):

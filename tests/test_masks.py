@@ -39,6 +39,43 @@ def test_valid_lengths_of_queries():
     assert_mask(mask, [[[1, 0, 0], [1, 1, 1]], [[0, 0, 0], [1, 1, 0]]])
 
 
+def test_local_window_reaches_to_both_sides():
+    expected = [[[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]]
+    assert_mask(masks.local_window_mask(4, window=1), expected)
+
+
+def test_causal_local_window_reaches_back_only():
+    expected = [[[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1]]]
+    assert_mask(masks.local_window_mask(4, window=2, causal=True), expected)
+
+
+def test_local_window_of_zero_is_the_position_itself():
+    assert_mask(masks.local_window_mask(3, window=0), np.eye(3)[None])
+
+
+def test_negative_window_is_refused():
+    with pytest.raises(ValueError, match="`window` must be at least 0.*window=-1"):
+        masks.local_window_mask(3, window=-1)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float32"])
+def test_graph_mask_is_true_at_edges(dtype):
+    adjacency = np.array([[0, 1, 0], [1, 0, 1], [0, 0, 0]], dtype)
+    assert_mask(masks.graph_mask(adjacency), [[[0, 1, 0], [1, 0, 1], [0, 0, 0]]])
+
+
+def test_graph_mask_of_several_graphs_with_self_loops():
+    adjacency = np.array([[[0, 1], [0, 0]], [[0, 0], [0.5, 0]]])
+    expected = [[[1, 1], [0, 1]], [[1, 0], [1, 1]]]
+    assert_mask(masks.graph_mask(adjacency, self_loops=True), expected)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 5)])
+def test_adjacency_that_is_not_square_is_refused(shape):
+    with pytest.raises(ValueError, match=r"`adjacency` must have the shape \(N, N\)"):
+        masks.graph_mask(np.ones(shape))
+
+
 def test_masks_combine():
     ids = np.array([[5, 7, 0]])
     both = masks.padding_mask(ids) & masks.causal_mask(3)

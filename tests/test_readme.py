@@ -60,7 +60,7 @@ def test_every_command_is_understood(command):
 def test_every_verb_is_shown():
     shown = {command.split()[0] for command in commands()}
     running = {"quickstart", "train", "average", "evaluate"}
-    assert shown == running | {"translate", "export", "serve"}
+    assert shown == running | {"translate", "export", "serve", "plot"}
 
 
 def test_the_signatures_and_their_inputs_are_those_of_an_export():

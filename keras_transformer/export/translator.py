@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.export.saved_model import write_saved_model
-from keras_transformer.models.transformer import Transformer
+from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.pipeline import INPUTS, Pipeline
 from keras_transformer.text.tokenizer import TokenizerPair
 
@@ -17,7 +17,7 @@ DTYPES = ("float32", "bfloat16")
 
 
 def export_translator(
-    model: Transformer,
+    model: Seq2Seq,
     tokenizers: TokenizerPair,
     config: DecodingConfig,
     path: str | Path,
@@ -48,7 +48,7 @@ def export_translator(
     versions, as `export.serving_files` says.
 
     Args:
-        model: A `Transformer`.
+        model: A `Transformer`, or another `Seq2Seq`.
         tokenizers: A `TokenizerPair` with its vocabulary sizes.
         config: How to search; a request cannot change it.
         path: Directory to create, such as "saved_models/en-de/1".

@@ -61,7 +61,85 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
         >>> output, weights = scaled_dot_product_attention(query, key, value)
     """
     scale = key.shape[-1] ** -0.5
-    scores = ops.matmul(query * scale, ops.swapaxes(key, -1, -2))  # (..., T, S)
+    return dot_product_attention(query * scale, key, value, mask=mask, dropout=dropout)
+
+
+def dot_product_attention(
+    query, key, value, mask=None, bias=None, dropout=None, weigh=masked_softmax
+):
+    """Attends to values by the dot product of queries and keys, not scaled.
+
+    Keys and values may have fewer heads than queries; see `grouped_product`.
+
+    Args:
+        query: Float tensor (..., T, K).
+        key: Float tensor (..., S, K).
+        value: Float tensor (..., S, Kv).
+        mask: Boolean tensor that broadcasts to (..., T, S), or `None`.
+        bias: Float tensor that broadcasts to (..., T, S), added to the scores, or
+            `None`. One in float32 adds exactly to scores in half precision.
+        dropout: Callable applied to the attention weights, or `None`.
+        weigh: Function of scores and mask that returns the attention weights.
+
+    Returns:
+        The output (..., T, Kv) and the attention weights (..., T, S) before dropout.
+    """
+    scores = grouped_product(query, ops.swapaxes(key, -1, -2))  # (..., T, S)
+    if bias is not None:
+        scores = ops.add(scores, bias)
+    attention_weights = weigh(scores, mask)
+    if bias is not None:
+        attention_weights = ops.cast(attention_weights, value.dtype)
+    dropped = attention_weights if dropout is None else dropout(attention_weights)
+    return grouped_product(dropped, value), attention_weights
+
+
+def grouped_product(rows, matrices):
+    """Multiplies the rows of H heads by matrices, of which there may be fewer.
+
+    With G matrices each one serves H / G heads that follow each other, without being
+    copied: section 2.2 of Ainslie et al., 2023, https://arxiv.org/abs/2305.13245.
+
+    Args:
+        rows: Float tensor (B, H, T, M), or (..., T, M) where each has its matrix.
+        matrices: Float tensor (B, G, M, N), or (..., M, N).
+
+    Returns:
+        Float tensor (B, H, T, N), or (..., T, N).
+    """
+    if len(rows.shape) != 4 or rows.shape[1] == matrices.shape[1]:
+        return ops.matmul(rows, matrices)
+    batch, heads, length, width = ops.shape(rows)
+    groups = matrices.shape[1]
+    folded = ops.reshape(rows, (batch, groups, heads // groups * length, width))
+    product = ops.matmul(folded, matrices)
+    return ops.reshape(product, (batch, heads, length, ops.shape(product)[-1]))
+
+
+def additive_attention(query, key, value, kernel, mask=None, dropout=None):
+    """Attends to values by a small network's score of each query with each key.
+
+    softmax_s(w . tanh(q_t + k_s)) V, with queries and keys projected beforehand: the
+    alignment model of Bahdanau et al., 2015, https://arxiv.org/abs/1409.0473 (appendix
+    A.1.2). Takes memory for T * S vectors of width U.
+
+    Args:
+        query: Float tensor (..., T, U).
+        key: Float tensor (..., S, U).
+        value: Float tensor (..., S, Dv).
+        kernel: Float tensor (U,), w.
+        mask: Boolean tensor that broadcasts to (..., T, S), True where a query may
+            attend to a key, or `None`. A query with nothing to attend to gets zeros.
+        dropout: Callable applied to the attention weights, or `None`.
+
+    Returns:
+        The output (..., T, Dv) and the attention weights (..., T, S) before dropout.
+
+    Example:
+        >>> output, weights = additive_attention(query, key, value, kernel)
+    """
+    hidden = ops.tanh(ops.expand_dims(query, -2) + ops.expand_dims(key, -3))
+    scores = ops.matmul(hidden, kernel[:, None])[..., 0]  # (..., T, S)
     attention_weights = masked_softmax(scores, mask)
     dropped = attention_weights if dropout is None else dropout(attention_weights)
     return ops.matmul(dropped, value), attention_weights

@@ -17,7 +17,9 @@ class DecoderLayer(ResidualLayer):
     https://arxiv.org/abs/1706.03762. The sub-layers are the attributes
     `self_attention`, `cross_attention` and `feed_forward`, with `self_attention_norm`,
     `cross_attention_norm` and `feed_forward_norm`. `ResidualLayer` documents the
-    arguments and how to replace a sub-layer.
+    arguments and how to replace a sub-layer. A `self_attention` whose attribute
+    `causal` is true, as `LocalAttention` and `LinearAttention` have, is not given the
+    causal mask.
 
     For decoding step by step, `decoding_weights` and `project_encoder_output` compute
     once what `step` needs, and `step` decodes one position.
@@ -79,8 +81,9 @@ class DecoderLayer(ResidualLayer):
             The output (B, T, D) and the attention weights (B, H, T, S).
         """
         mask = attention_mask(carried_mask(inputs) if mask is None else mask)
-        causal = causal_mask(ops.shape(inputs)[1])
-        mask = causal if mask is None else ops.logical_and(mask, causal)
+        if not getattr(self.self_attention, "causal", False):
+            causal = causal_mask(ops.shape(inputs)[1])
+            mask = causal if mask is None else ops.logical_and(mask, causal)
         if encoder_output_mask is None:
             encoder_output_mask = carried_mask(encoder_output)
         source_mask = attention_mask(encoder_output_mask)

@@ -11,40 +11,11 @@ B sentences, H heads, L positions, k hypotheses of a sentence, K width of a head
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-
 import keras
 from keras import ops
 
+from keras_transformer.graph_mode import compiled_by_xla, in_tensorflow_graph
 from keras_transformer.layers.attention import masked_softmax
-
-_XLA = contextvars.ContextVar("xla", default=False)
-
-
-@contextlib.contextmanager
-def compiled_with_xla():
-    """Says that what is traced inside is compiled with XLA.
-
-    TensorFlow has no public way to tell whether XLA compiles the graph being traced.
-
-    Example:
-        >>> with compiled_with_xla():
-        ...     logits, state = model.decode_step(ids, parents, state)
-    """
-    token = _XLA.set(True)
-    try:
-        yield
-    finally:
-        _XLA.reset(token)
-
-
-def _in_tensorflow_graph():
-    if keras.backend.backend() != "tensorflow" or _XLA.get():
-        return False
-    import tensorflow as tf
-
-    return tf.inside_function()
 
 
 def new_cache(sentences, heads, length, width, dtype):
@@ -56,7 +27,7 @@ def new_cache(sentences, heads, length, width, dtype):
     the cache being touched.
     """
     shape = (sentences, heads, length, width)
-    if _in_tensorflow_graph():
+    if in_tensorflow_graph():
         import tensorflow as tf
 
         # Zeros of one shape are one tensor in a graph, and writing to one of two
@@ -76,12 +47,25 @@ def cache_place(cache, hypotheses, index):
     Returns:
         What `write_position` takes in place of `index`.
     """
-    if not _in_tensorflow_graph():
+    if not in_tensorflow_graph():
         return index
     import tensorflow as tf
 
     sentences, _, entries, _ = tf.unstack(tf.shape(cache))
     return tf.range(sentences * cache.shape[1]) * (entries // hypotheses) + index
+
+
+def position_of(place):
+    """Returns the position that `cache_place` was given.
+
+    Args:
+        place: Integer scalar, the position, or `cache_place` of it.
+
+    Returns:
+        Integer scalar.
+    """
+    # The first row of the first cache starts at entry 0.
+    return place[0] if len(getattr(place, "shape", ())) else place
 
 
 def write_position(cache, new, index):
@@ -97,7 +81,7 @@ def write_position(cache, new, index):
         The cache with `new` at the entries index * k to (index + 1) * k.
     """
     hypotheses, width = new.shape[2:]
-    if _in_tensorflow_graph():
+    if in_tensorflow_graph():
         import tensorflow as tf
 
         if not tf.convert_to_tensor(index).shape.rank:
@@ -111,7 +95,7 @@ def write_position(cache, new, index):
         shape = (-1, *cache.shape[1:]) if known else tf.shape(cache)
         return tf.reshape(written, shape)
     start = index * hypotheses
-    if keras.backend.backend() == "jax" or _XLA.get():
+    if compiled_by_xla():
         zero = ops.zeros_like(start)
         return ops.slice_update(cache, (zero, zero, start, zero), new)
     parts = [cache[:, :, :start], new, cache[:, :, start + hypotheses :]]
@@ -186,7 +170,7 @@ def merge_heads(outputs):
 
 def transpose(x, axes):
     """As `ops.transpose`."""
-    if not _in_tensorflow_graph():
+    if not in_tensorflow_graph():
         return ops.transpose(x, axes)
     import tensorflow as tf
 
@@ -212,7 +196,7 @@ def attend(queries, keys, values, bias, by_row=False):
     Returns:
         The output (B, H, k, Kv) and the attention weights (B, H, k, S).
     """
-    if (by_row or queries.shape[2] == 1) and _in_tensorflow_graph():
+    if (by_row or queries.shape[2] == 1) and in_tensorflow_graph():
         return _attend_by_row(queries, keys, values, bias)
     scores = ops.matmul(queries, ops.swapaxes(keys, -1, -2)) + bias
     weights = masked_softmax(scores)

@@ -1,5 +1,29 @@
 """Models: layers composed."""
 
+from keras_transformer.models.encoder import EncoderStack
+from keras_transformer.models.image_classifier import ImageClassifier
+from keras_transformer.models.language_model import LanguageModel
+from keras_transformer.models.masked_language_model import (
+    MaskedLanguageModel,
+    MaskedTokens,
+)
+from keras_transformer.models.node_classifier import NodeClassifier
+from keras_transformer.models.recurrent_seq2seq import RecurrentSeq2Seq
+from keras_transformer.models.tagger import Tagger
+from keras_transformer.models.text_classifier import TextClassifier
+from keras_transformer.models.text_encoder import TextEncoder
 from keras_transformer.models.transformer import Transformer
 
-__all__ = ["Transformer"]
+__all__ = [
+    "EncoderStack",
+    "ImageClassifier",
+    "LanguageModel",
+    "MaskedLanguageModel",
+    "MaskedTokens",
+    "NodeClassifier",
+    "RecurrentSeq2Seq",
+    "Tagger",
+    "TextClassifier",
+    "TextEncoder",
+    "Transformer",
+]

@@ -14,11 +14,13 @@ from keras_transformer.layers.decoding_ops import (
 )
 
 
-class CachedDecoding:
-    """What `Transformer` does when targets are decoded step by step.
+class CachedSteps:
+    """What the models that decode step by step over caches share.
 
-    A mixin: it uses the model's config, layers and `encode`. `start_decoding` makes a
-    state, `decode_step` adds one position to it, `resize_decoding` changes its size.
+    A mixin: it uses the model's `decoder_layers` and output matrix. The model's
+    `start_decoding` makes a state, a dictionary; of it, "index" is the position (),
+    "caches" are the keys and values of the positions before, a pair a layer, and
+    "ancestors" (B, k, L) says whose they are. `decode_step` adds one position to it.
     """
 
     def decoding_weights(self):
@@ -31,6 +33,60 @@ class CachedDecoding:
             "output": prepared(self._output_kernel()),
             "layers": tuple(layer.decoding_weights() for layer in self.decoder_layers),
         }
+
+    def resize_decoding(self, state, sentences, length):
+        """Returns the state of some sentences, with room for more positions.
+
+        Args:
+            state: As `start_decoding` or `decode_step` returned it.
+            sentences: Integer tensor (B',), places of the sentences to keep.
+            length: Positions, an integer or a scalar tensor, at least as many as now.
+
+        Returns:
+            The state of B' sentences.
+        """
+        kept = keras.tree.map_structure(
+            lambda leaf: ops.take(leaf, sentences, axis=0),
+            {name: state[name] for name in state if name not in ("index", "caches")},
+        )
+        _, beam_size, room = ops.shape(kept["ancestors"])
+        more = length - room
+        kept["ancestors"] = ops.pad(kept["ancestors"], ((0, 0), (0, 0), (0, more)))
+        caches = keras.tree.map_structure(
+            lambda cache: resize_cache(cache, sentences, more * beam_size),
+            state["caches"],
+        )
+        return kept | {"index": state["index"], "caches": caches}
+
+    def _past(self, parents, state):
+        """Follows the hypotheses to their past.
+
+        Returns:
+            The ancestors (B, k, L): in whose entries of the caches, of the k at each
+            position, a hypothesis's own past lies; and a mask that broadcasts to
+            (B, 1, k, L * k), True for a hypothesis's past and for itself.
+        """
+        index, beam_size = state["index"], parents.shape[1]
+        batch, _, length = ops.shape(state["ancestors"])
+        places = ops.arange(length, dtype="int32")
+        if beam_size == 1:
+            mask = ops.reshape(places <= index, (1, 1, 1, length))
+            return state["ancestors"], mask
+        slots = ops.arange(beam_size, dtype="int32")
+        before = of_parents(state["ancestors"], parents)
+        ancestors = ops.where(places == index, slots[:, None], before)
+        is_own = ancestors[..., None] == slots  # (B, k, L, k)
+        is_past = ops.logical_and(is_own, (places <= index)[:, None])
+        shape = (batch, 1, beam_size, length * beam_size)
+        return ancestors, ops.reshape(is_past, shape)
+
+
+class CachedDecoding(CachedSteps):
+    """What `Transformer` does when targets are decoded step by step.
+
+    A mixin: it uses the model's config, layers and `encode`. `start_decoding` makes a
+    state, `decode_step` adds one position to it, `resize_decoding` changes its size.
+    """
 
     def start_decoding(self, source, length, beam_size=1, coverage=False):
         """Encodes the source and makes the state of `decode_step`.
@@ -85,30 +141,6 @@ class CachedDecoding:
             state["coverage"] = ops.zeros((batch, beam_size, source_length))
         return state
 
-    def resize_decoding(self, state, sentences, length):
-        """Returns the state of some sentences, with room for more positions.
-
-        Args:
-            state: As `start_decoding` or `decode_step` returned it.
-            sentences: Integer tensor (B',), places of the sentences to keep.
-            length: Positions, an integer or a scalar tensor, at least as many as now.
-
-        Returns:
-            The state of B' sentences.
-        """
-        kept = keras.tree.map_structure(
-            lambda leaf: ops.take(leaf, sentences, axis=0),
-            {name: state[name] for name in state if name not in ("index", "caches")},
-        )
-        _, beam_size, room = ops.shape(kept["ancestors"])
-        more = length - room
-        kept["ancestors"] = ops.pad(kept["ancestors"], ((0, 0), (0, 0), (0, more)))
-        caches = keras.tree.map_structure(
-            lambda cache: resize_cache(cache, sentences, more * beam_size),
-            state["caches"],
-        )
-        return kept | {"index": state["index"], "caches": caches}
-
     def decode_step(self, ids, parents, state, weights=None):
         """Scores the next token of each hypothesis; equals `decode` at that position.
 
@@ -150,34 +182,16 @@ class CachedDecoding:
         state = dict(state, index=index + 1, ancestors=ancestors, caches=tuple(caches))
         if "coverage" in state:
             attention_weights = ops.cast(attention_weights, "float32")
-            before = _of_parents(state["coverage"], parents)
+            before = of_parents(state["coverage"], parents)
             state["coverage"] = before + ops.mean(attention_weights, axis=1)
         return affine(flat, *weights["output"]), state
 
-    def _past(self, parents, state):
-        """Follows the hypotheses to their past.
-
-        Returns:
-            The ancestors (B, k, L): in whose entries of the caches, of the k at each
-            position, a hypothesis's own past lies; and a mask that broadcasts to
-            (B, 1, k, L * k), True for a hypothesis's past and for itself.
-        """
-        index, beam_size = state["index"], parents.shape[1]
-        batch, _, length = ops.shape(state["ancestors"])
-        places = ops.arange(length, dtype="int32")
-        if beam_size == 1:
-            mask = ops.reshape(places <= index, (1, 1, 1, length))
-            return state["ancestors"], mask
-        slots = ops.arange(beam_size, dtype="int32")
-        before = _of_parents(state["ancestors"], parents)
-        ancestors = ops.where(places == index, slots[:, None], before)
-        is_own = ancestors[..., None] == slots  # (B, k, L, k)
-        is_past = ops.logical_and(is_own, (places <= index)[:, None])
-        shape = (batch, 1, beam_size, length * beam_size)
-        return ancestors, ops.reshape(is_past, shape)
+    def coverage(self, state):
+        """Returns a state's attention summed up (B, k, S) and its mask (B, 1, S)."""
+        return state["coverage"], state["source_bias"][:, :, 0] == 0.0
 
 
-def _of_parents(x, parents):
+def of_parents(x, parents):
     """Returns, of `x` (B, k, L), the rows of the hypotheses' parents (B, k)."""
     batch, beam_size, length = ops.shape(x)
     rows = ops.arange(batch, dtype="int32")[:, None] * beam_size + parents

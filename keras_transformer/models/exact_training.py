@@ -103,14 +103,38 @@ class ExactTraining:
     @property
     def nonfinite_batches(self):
         """Number of batches since `compile` that were not applied."""
-        state = getattr(self, "_jax_state", None)
         if self._update_state is None:
             return 0
-        if state is None or self._jax_state_synced:
-            return _number(self._update_state.nonfinite_batches)
-        # Within `fit` on JAX the variables are behind; to read all would be slow.
-        values = state["non_trainable_variables"]
-        return _number(values[-len(self._update_state.variables)])
+        return self._now(
+            self._update_state.nonfinite_batches,
+            self.non_trainable_variables,
+            "non_trainable_variables",
+        )
+
+    @property
+    def updates(self):
+        """Number of weight updates that the optimizer has made.
+
+        Other than `optimizer.iterations`, it is up to date in a callback within `fit`
+        on JAX too.
+        """
+        return self._now(
+            self.optimizer.iterations, self.optimizer.variables, "optimizer_variables"
+        )
+
+    def sync_variables(self):
+        """Brings all variables up to date, which within `fit` on JAX are behind."""
+        if keras.config.backend() == "jax":
+            self.jax_state_sync()
+
+    def _now(self, counter, variables, kind):
+        """Returns the value of a counter, one of the variables of a kind."""
+        state = getattr(self, "_jax_state", None)
+        if state is None or self._jax_state_synced or not state.get(kind):
+            return _number(counter)
+        # To bring all variables up to date after every batch would be slow.
+        place = [variable is counter for variable in variables].index(True)
+        return _number(state[kind][place])
 
     def loss_divisor(self, y):
         """Returns the number that the loss of a batch was divided by, to be overridden.
@@ -163,7 +187,7 @@ class ExactTraining:
         if check.found:
             raise FloatingPointError(
                 "The loss or the gradient of a batch is not finite after "
-                f"{_number(self.optimizer.iterations)} updates; the weights are those "
+                f"{self.updates} updates; the weights are those "
                 "before it. Lower the learning rate, lengthen its warm-up, clip the "
                 "gradient with `global_clipnorm`, or skip with `nonfinite`='skip'."
             )

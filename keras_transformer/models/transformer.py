@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import keras
-from keras import ops
 
 from keras_transformer.config import TransformerConfig
 from keras_transformer.layers.decoder_layer import DecoderLayer
@@ -12,11 +11,11 @@ from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.cached_decoding import CachedDecoding
-from keras_transformer.models.exact_training import ExactTraining
+from keras_transformer.models.seq2seq import Seq2Seq
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(CachedDecoding, ExactTraining, keras.Model):
+class Transformer(CachedDecoding, Seq2Seq):
     """The encoder-decoder Transformer of Vaswani et al., 2017.
 
     Figure 1 of https://arxiv.org/abs/1706.03762, on token ids. It trains with
@@ -49,23 +48,10 @@ class Transformer(CachedDecoding, ExactTraining, keras.Model):
         >>> model((source, target_in)).shape  # (1, 2, 50)
     """
 
+    config_class = TransformerConfig
+
     def __init__(self, config, **kwargs):
-        super().__init__(**kwargs)
-        if not isinstance(config, TransformerConfig):
-            raise TypeError(
-                "`config` must be a `TransformerConfig`, such as "
-                f"`TransformerConfig.preset('tiny')`. Received: {config!r}"
-            )
-        self.config = config
-        self.target_embedding = self._make_embedding(
-            "target_embedding", config.target_vocabulary_size
-        )
-        if config.tied_embeddings == "three-way":
-            self.source_embedding = self.target_embedding
-        else:
-            self.source_embedding = self._make_embedding(
-                "source_embedding", config.source_vocabulary_size
-            )
+        super().__init__(config, **kwargs)
         self.encoder_layers = [
             self.make_encoder_layer(f"encoder_layer_{i}")
             for i in range(config.num_encoder_layers)
@@ -104,7 +90,8 @@ class Transformer(CachedDecoding, ExactTraining, keras.Model):
             "dtype": self.dtype_policy,
         }
 
-    def _make_embedding(self, name, vocabulary_size):
+    def make_embedding(self, name, vocabulary_size):
+        """Returns an embedding called `name`; override to use another one."""
         config = self.config
         return PositionalEmbedding(
             vocabulary_size=vocabulary_size,
@@ -124,9 +111,7 @@ class Transformer(CachedDecoding, ExactTraining, keras.Model):
     def build(self, input_shape=None):
         config = self.config
         states = (None, None, config.d_model)
-        self.target_embedding.build((None, None))
-        if self.source_embedding is not self.target_embedding:
-            self.source_embedding.build((None, None))
+        self.build_embeddings()
         for layer in self.encoder_layers:
             layer.build(states)
         for layer in self.decoder_layers:
@@ -134,19 +119,8 @@ class Transformer(CachedDecoding, ExactTraining, keras.Model):
         if config.norm_first:
             self.encoder_norm.build(states)
             self.decoder_norm.build(states)
-        if config.tied_embeddings == "none":
-            self.output_kernel = self.add_weight(
-                shape=(config.d_model, config.target_vocabulary_size),
-                initializer="glorot_uniform",
-                name="output_kernel",
-            )
+        self.build_output_kernel()
         self.built = True
-
-    def call(self, inputs, training=None, return_states=False):
-        source, target_in = inputs
-        encoder_output, source_mask = self.encode(source, training=training)
-        decode = self.decode_states if return_states else self.decode
-        return decode(target_in, encoder_output, source_mask, training=training)
 
     def encode(self, source, training=None):
         """Encodes source sentences.
@@ -166,21 +140,6 @@ class Transformer(CachedDecoding, ExactTraining, keras.Model):
         if self.encoder_norm is not None:
             states = self.encoder_norm(states)
         return states, source_mask
-
-    def decode(self, target_in, encoder_output, source_mask, training=None):
-        """Scores every next token of whole target sentences.
-
-        Args:
-            target_in: Integer tensor (B, T).
-            encoder_output: Float tensor (B, S, D), from `encode`.
-            source_mask: Boolean tensor (B, 1, S), from `encode`.
-            training: Whether dropout is applied.
-
-        Returns:
-            Logits (B, T, V).
-        """
-        states = self.decode_states(target_in, encoder_output, source_mask, training)
-        return self.logits(states)
 
     def decode_states(self, target_in, encoder_output, source_mask, training=None):
         """As `decode`, without the last product: states (B, T, D), for `logits`."""
@@ -217,61 +176,3 @@ class Transformer(CachedDecoding, ExactTraining, keras.Model):
                 states, encoder_output, encoder_output_mask=source_mask, training=False
             )
         return attention_weights
-
-    def logits(self, states):
-        """Multiplies states (B, T, D) by the output matrix (D, V), tied or not."""
-        flat = ops.reshape(states, (-1, self.config.d_model))
-        logits = ops.matmul(flat, self._output_kernel())
-        shape = (*ops.shape(states)[:2], self.config.target_vocabulary_size)
-        return ops.reshape(logits, shape)
-
-    def _output_kernel(self):
-        """The output matrix (D, V)."""
-        if self.config.tied_embeddings == "none":
-            kernel = self.output_kernel
-        else:
-            kernel = ops.transpose(self.target_embedding.embeddings)
-        return ops.cast(kernel, self.compute_dtype)
-
-    def output_rows(self):
-        makers = ("call", "decode", "logits", "_output_kernel")
-        if any(getattr(type(self), m) is not getattr(Transformer, m) for m in makers):
-            return None
-        if self.config.tied_embeddings == "none":
-            return ops.transpose(self.output_kernel)
-        return ops.convert_to_tensor(self.target_embedding.embeddings)
-
-    def with_dtype(self, dtype):
-        """Returns this model if it computes and stores in `dtype`, or a copy that does.
-
-        Args:
-            dtype: Float type, such as "bfloat16".
-        """
-        if self.dtype_policy.name == dtype:
-            return self
-        policy = keras.DTypePolicy(dtype)
-        config = self.get_config() | {
-            "dtype": keras.saving.serialize_keras_object(policy)
-        }
-        copy = type(self).from_config(config)
-        for ours, theirs in zip(copy.weights, self.weights, strict=True):
-            ours.assign(ops.cast(theirs, dtype))
-        return copy
-
-    def compute_output_shape(self, input_shape):
-        return (*input_shape[1], self.config.target_vocabulary_size)
-
-    def get_config(self):
-        return {
-            "config": self.config.to_dict(),
-            "name": self.name,
-            "trainable": self.trainable,
-            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
-        }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        options = dict(config)
-        options["config"] = TransformerConfig.from_dict(options["config"])
-        options["dtype"] = keras.saving.deserialize_keras_object(options["dtype"])
-        return cls(**options)

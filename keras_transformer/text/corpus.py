@@ -219,7 +219,7 @@ class Corpus:
             yield window
 
     def _sampled(self, pairs, epoch) -> Iterator[tuple]:
-        """Yields the same with the ids of random pieces, and the buckets dealt out anew.
+        """Yields the pairs as ids of random pieces, with the buckets dealt out anew.
 
         As many pairs have each bucket as before, so there are as many batches; by the
         pieces' own lengths alone their number would be another in every epoch.
@@ -237,7 +237,7 @@ class Corpus:
             yield from zip(dealt.tolist(), tokens, rows, strict=True)
 
     def _sample(self, pairs, draw):
-        """As `_tokenized`, cut into random pieces; as usual where these are too many."""
+        """As `_tokenized`, in random pieces; in the usual ones if too many."""
         sides, rate = [], self.config.subword_sampling
         for side in ("source", "target"):
             texts = [getattr(pair, side) for pair in pairs]

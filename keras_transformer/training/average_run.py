@@ -7,7 +7,7 @@ from pathlib import Path
 
 from keras_transformer.config import RunConfig
 from keras_transformer.files import replacing
-from keras_transformer.models.transformer import Transformer
+from keras_transformer.models.families import make_model
 from keras_transformer.text.tokenizer import TokenizerPair
 from keras_transformer.training.averaging import checkpoints_in, load_average
 from keras_transformer.training.run_directory import check_new_directory
@@ -48,7 +48,7 @@ def average_run(
     paths = _chosen(run, last, checkpoints)
     config = RunConfig.load(run / "config.json")
     tokenizers = TokenizerPair.load(run / "tokenizer")
-    model = Transformer(config.model)
+    model = make_model(config.model)
     for path in paths:
         _check_fits(model, path, run)
     load_average(model, paths)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import keras
 import tensorflow as tf
-from keras import ops
 from rich.console import Console
 
 from keras_transformer.evaluation import evaluate
@@ -55,13 +54,13 @@ class ValidationBleu(keras.callbacks.Callback):
             return
         # A call may have made several updates, or none: see `steps_per_execution` and
         # `gradient_accumulation_steps`.
-        updates = self._updates()
+        updates = self.model.updates
         if updates // self.updates > self._scored_at // self.updates:
             self._score(updates)
             self._write(updates)
 
     def on_epoch_end(self, epoch, logs=None):
-        updates = self._updates()
+        updates = self.model.updates
         if self._bleu is None or updates != self._scored_at:
             self._score(updates)
         logs["val_bleu"] = self._bleu
@@ -71,13 +70,8 @@ class ValidationBleu(keras.callbacks.Callback):
             self._writer.close()
             self._writer = None
 
-    def _updates(self):
-        if hasattr(self.model, "jax_state_sync"):
-            # On JAX the variables are behind within an epoch.
-            self.model.jax_state_sync()
-        return int(ops.convert_to_numpy(self.model.optimizer.iterations))
-
     def _score(self, updates):
+        self.model.sync_variables()
         with averaged_weights(self.model):
             self._bleu = evaluate(self.translator, self.pairs).bleu
         self._scored_at = updates

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from keras import ops
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -116,10 +115,8 @@ class ProgressReport(keras.callbacks.Callback):
         for name, value in logs.items():
             digits = ",.0f" if name == "tokens_per_second" else ".4f"
             parts.append(f"{name} {value:{digits}}")
-        updates = int(ops.convert_to_numpy(self.model.optimizer.iterations))
-        self.console.print(
-            "  ".join([*parts, f"updates {updates}"]), highlight=False, soft_wrap=True
-        )
+        parts.append(f"updates {self.model.updates}")
+        self.console.print("  ".join(parts), highlight=False, soft_wrap=True)
 
     def on_train_end(self, logs=None):
         self._progress.stop()
@@ -151,8 +148,7 @@ class StopAtLimit(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self._seconds = time.monotonic() - self._start
-        updates = int(ops.convert_to_numpy(self.model.optimizer.iterations))
-        if self.distribution.any(self.reached(updates)):
+        if self.distribution.any(self.reached(self.model.updates)):
             self.model.stop_training = True
 
     def reached(self, updates: int) -> bool:
@@ -215,11 +211,10 @@ class NonfiniteBatches(keras.callbacks.Callback):
         count = self.model.nonfinite_batches
         if count > self._count and self.stop:
             paths = self._write(first, self._seen) if self.writes else []
-            updates = int(ops.convert_to_numpy(self.model.optimizer.iterations))
             raise FloatingPointError(
                 "The loss or the gradient of a batch is not finite after "
-                f"{updates} updates; the weights are those before it. The batch is in "
-                f"{', '.join(map(str, paths)) or self.directory}. Lower "
+                f"{self.model.updates} updates; the weights are those before it. The "
+                f"batch is in {', '.join(map(str, paths)) or self.directory}. Lower "
                 "`learning_rate_scale`, lengthen `warmup_steps`, set "
                 "`global_clipnorm`, or go on with `nonfinite_batches` 'skip'."
             )

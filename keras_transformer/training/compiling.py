@@ -8,15 +8,16 @@ import tensorflow as tf
 from keras_transformer.config import RunConfig, TrainingConfig
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, Perplexity
-from keras_transformer.models.transformer import Transformer
+from keras_transformer.models.families import make_model
+from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.optimizers import Adam
 from keras_transformer.schedules import TransformerSchedule
 
 
-def compiled_model(config: RunConfig) -> Transformer:
-    """Returns a new `Transformer`, compiled with the run's optimizer, loss, metrics."""
+def compiled_model(config: RunConfig) -> Seq2Seq:
+    """Returns a new model, compiled with the run's optimizer, loss and metrics."""
     options = with_device_defaults(config.training)
-    model = Transformer(
+    model = make_model(
         config.model, dtype="mixed_bfloat16" if options.mixed_precision else "float32"
     )
     pad_id = config.model.pad_id

@@ -10,7 +10,7 @@ import keras
 from rich.console import Console
 
 from keras_transformer.config import RunConfig
-from keras_transformer.models.transformer import Transformer
+from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.text import (
     Corpus,
     ParallelText,
@@ -63,7 +63,7 @@ class Run(NamedTuple):
 
     path: Path
     config: RunConfig
-    model: Transformer
+    model: Seq2Seq
     training: Corpus
     validation: Corpus | None
     selection: Selection
@@ -79,7 +79,7 @@ def train(
     validation: ParallelText | None = None,
     console: Console | None = None,
 ) -> Translator:
-    """Learns a vocabulary, trains a `Transformer` with `model.fit`, keeps everything.
+    """Learns a vocabulary, trains a model with `model.fit`, keeps everything.
 
     The directory then holds config.json, data.json, tokenizer/, states/, checkpoints/,
     log.csv, tensorboard/, and the translator made of the mean of the checkpoints:

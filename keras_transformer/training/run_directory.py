@@ -177,8 +177,10 @@ def _differences(begun, config):
     for section, options in begun.to_dict().items():
         now = config.to_dict()[section]
         for name, value in options.items():
-            if value != now[name] and name not in CHANGEABLE.get(section, ()):
-                yield f"`{name}` is {now[name]!r} and was {value!r}"
+            # Another family of models has other options.
+            given = now.get(name)
+            if value != given and name not in CHANGEABLE.get(section, ()):
+                yield f"`{name}` is {given!r} and was {value!r}"
 
 
 def _is_temporary(path):

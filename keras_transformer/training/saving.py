@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 
 import keras
-from keras import ops
 from rich.console import Console
 
 from keras_transformer.config import TrainingConfig
@@ -79,11 +78,9 @@ class SaveState(keras.callbacks.Callback):
             return  # The end of the epoch follows.
         if self.model.stop_training:
             self._at_stop = self._capture(self._epoch, batches)
-        elif self.distribution.any(self.signals.received is not None):
+        elif self.distribution.any(self._is_signalled() or self._is_due()):
             self._save(self._capture(self._epoch, batches))
-            self._stop()
-        elif self.distribution.any(self._is_due()):
-            self._save(self._capture(self._epoch, batches))
+            self._stop_if_signalled()
 
     def on_epoch_end(self, epoch, logs=None):
         state = self._at_stop or self._capture(epoch + 1, 0)
@@ -91,8 +88,7 @@ class SaveState(keras.callbacks.Callback):
             state.finished = limits(self.options)
             state.callbacks_at_end = states_of(self.callbacks)
         self._save(state)
-        if self.distribution.any(self.signals.received is not None):
-            self._stop()
+        self._stop_if_signalled()
 
     def _capture(self, epoch, batch):
         return capture(self.model, epoch, batch, self.callbacks)
@@ -101,19 +97,24 @@ class SaveState(keras.callbacks.Callback):
         self.files.save(state)
         self.newest, self._saved_at = state, time.monotonic()
 
+    def _is_signalled(self):
+        return self.signals.received is not None
+
     def _is_due(self):
         every = self.options.checkpoint_updates
         if every is not None:
-            updates = int(ops.convert_to_numpy(self.model.optimizer.iterations))
-            if updates // every > self.newest.updates // every:
+            if self.model.updates // every > self.newest.updates // every:
                 return True
         minutes = self.options.checkpoint_minutes
         return minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
 
-    def _stop(self):
-        name = "another process" if self.signals.received is None else None
+    def _stop_if_signalled(self):
+        if not self.distribution.any(self._is_signalled()):
+            return
+        received = self.signals.received
+        by = "a signal to another process" if received is None else received.name
         self.console.print(
-            f"stopped by {name or self.signals.received.name} after "
+            f"stopped by {by} after "
             f"{self.newest.updates:,} updates; the same command goes on from there",
             highlight=False,
         )

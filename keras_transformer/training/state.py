@@ -20,6 +20,7 @@ from keras import ops
 from rich.console import Console
 
 from keras_transformer.files import replacing
+from keras_transformer.models.exact_training import ExactTraining
 
 _FORMAT = 1
 _NAME = re.compile(r"update-(\d+)-epoch-(\d+)-batch-(\d+)\.npz")
@@ -51,7 +52,9 @@ class TrainingState:
     values: list[np.ndarray] = field(default_factory=list)
 
 
-def capture(model: keras.Model, epoch: int, batch: int, callbacks=()) -> TrainingState:
+def capture(
+    model: ExactTraining, epoch: int, batch: int, callbacks=()
+) -> TrainingState:
     """Copies the state of a model in training.
 
     Args:
@@ -63,9 +66,10 @@ def capture(model: keras.Model, epoch: int, batch: int, callbacks=()) -> Trainin
     Returns:
         A `TrainingState`.
     """
+    model.sync_variables()
     variables = training_variables(model)
     return TrainingState(
-        updates=int(ops.convert_to_numpy(model.optimizer.iterations)),
+        updates=model.updates,
         epoch=epoch,
         batch=batch,
         callbacks=states_of(callbacks),

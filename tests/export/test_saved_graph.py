@@ -17,20 +17,19 @@ from tests import tiny_run
 # added. A name joins it once it is known to be in TensorFlow 2.20.
 CORE = set(
     """
-    AddV2 All Any ArgMax Assert AssignVariableOp BatchMatMulV2 BatchMatMulV3
+    AddV2 All Any ArgMax Assert AssignVariableOp BatchMatMulV2 BatchMatMulV3 BiasAdd
     Bitcast BitwiseOr BroadcastTo Cast ConcatV2 Const Cos Cumsum DisableCopyOnRead
-    Empty Equal Exp ExpandDims Fill FloorDiv GatherV2 Greater GreaterEqual
-    Identity If InplaceUpdate IsFinite LeftShift Less LessEqual Log LogicalAnd
-    LogicalNot LogicalOr MatMul Max Maximum Mean MergeV2Checkpoints Minimum Mul
-    Neg NoOp NotEqual Pack Pad PadV2 Placeholder Pow Prod RaggedGather RaggedRange
-    RaggedTensorToTensor Range ReadVariableOp RealDiv Relu Reshape RestoreV2 Roll
-    Rsqrt SaveV2 Select SelectV2 Shape ShardedFilename Sin Size Softmax SplitV
-    SquaredDifference Squeeze StatefulPartitionedCall
-    StatelessRandomUniformFullIntV2 StatelessRandomUniformV2 StatelessWhile
-    StaticRegexFullMatch StopGradient StridedSlice StringJoin Sub Sum
-    TensorListFromTensor TensorListGetItem TensorListReserve TensorListSetItem
-    TensorListStack TensorScatterAdd TensorScatterUpdate Tile TopKV2 Transpose
-    Unpack VarHandleOp Where While ZerosLike
+    Empty Equal Exp ExpandDims Fill FloorDiv GatherV2 Greater GreaterEqual Identity If
+    InplaceUpdate IsFinite LeftShift Less LessEqual Log LogicalAnd LogicalNot
+    LogicalOr MatMul Max Maximum Mean MergeV2Checkpoints Minimum Mul Neg NoOp NotEqual
+    Pack Pad PadV2 Placeholder Pow Prod RaggedGather RaggedRange RaggedTensorToTensor
+    Range ReadVariableOp RealDiv Relu Reshape RestoreV2 ReverseV2 Roll Rsqrt SaveV2
+    Select SelectV2 Shape ShardedFilename Sigmoid Sin Size Softmax Split SplitV
+    SquaredDifference Squeeze StatefulPartitionedCall StatelessRandomUniformFullIntV2
+    StatelessRandomUniformV2 StatelessWhile StaticRegexFullMatch StopGradient
+    StridedSlice StringJoin Sub Sum Tanh TensorListFromTensor TensorListGetItem
+    TensorListReserve TensorListSetItem TensorListStack TensorScatterAdd
+    TensorScatterUpdate Tile TopKV2 Transpose Unpack VarHandleOp Where While ZerosLike
     """.split()
 )
 # Operations of tensorflow-text: TensorFlow Serving's model server links all of its

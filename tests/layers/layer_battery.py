@@ -117,7 +117,7 @@ class LayerBattery:
         mixed.set_weights(exact.get_weights())
         output = mixed(*inputs)
         assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
-        assert {weight.dtype for weight in mixed.weights} == {"float32"}
+        assert {weight.dtype for weight in mixed.weights} <= {"float32"}
         for part in vars(mixed).values():
             if isinstance(part, keras.layers.Layer):
                 assert part.compute_dtype == "bfloat16", part.path

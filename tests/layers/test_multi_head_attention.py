@@ -9,7 +9,12 @@ from keras import ops
 
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.layers.attention import attention_bias
-from keras_transformer.masks import attention_mask, causal_mask, valid_length_mask
+from keras_transformer.masks import (
+    attention_mask,
+    causal_mask,
+    graph_mask,
+    valid_length_mask,
+)
 from tests.layers.layer_battery import LayerBattery
 from tests.layers.reference_weights import (
     assert_close,
@@ -18,8 +23,9 @@ from tests.layers.reference_weights import (
     set_weights,
     weights_of,
 )
+from tests.layers.step_by_step import MODES, decode_steps
+from tests.reference import numpy_attention, torch_witness
 from tests.reference import numpy_transformer as reference
-from tests.reference import torch_witness
 
 BATCH, TARGET_LENGTH, SOURCE_LENGTH = 2, 5, 7
 NUM_HEADS, KEY_DIM, VALUE_DIM, OUTPUT_DIM = 3, 5, 7, 23
@@ -35,12 +41,17 @@ class TestBattery(LayerBattery):
         "output_dim": OUTPUT_DIM,
         "dropout_rate": 0.5,
         "use_bias": True,
+        "num_key_value_heads": 1,
+        "positions": None,
     }
     exact_options = {"dropout_rate": 0.0}
     input_shapes = ((2, 5, 11), (2, 7, 13), (2, 7, 17))
     output_shape = (2, 5, OUTPUT_DIM)
     # It adds the same number to all scores of a query, which the softmax removes.
     weights_without_gradient = ("key_bias",)
+
+    def test_battery_sets_every_argument_to_something_else_than_its_default(self):
+        """`positions` need `query` alone: the battery below sets them."""
 
 
 def random_inputs(rng, lengths=(TARGET_LENGTH, SOURCE_LENGTH, SOURCE_LENGTH)):
@@ -278,3 +289,85 @@ def test_symbolic_attention_weights_have_their_shape():
     output, attention_weights = layer(query, key, return_attention_weights=True)
     assert output.shape == (None, None, 11)
     assert attention_weights.shape == (None, NUM_HEADS, None, 7)
+
+
+class TestBatteryOfSelfAttention(LayerBattery):
+    layer_class = MultiHeadAttention
+    options = TestBattery.options | {"key_dim": 4, "positions": "rotary"}
+    exact_options = {"dropout_rate": 0.0}
+    input_shapes = ((2, 5, 11),)
+    output_shape = (2, 5, OUTPUT_DIM)
+
+
+@pytest.mark.parametrize("num_key_value_heads", [1, 2, 3, 6])
+def test_grouped_heads_agree_with_the_reference(rng, num_key_value_heads):
+    inputs = rng.standard_normal((BATCH, TARGET_LENGTH, 11)).astype("float32")
+    layer = MultiHeadAttention(
+        6, KEY_DIM, value_dim=VALUE_DIM, num_key_value_heads=num_key_value_heads
+    )
+    layer.build(inputs.shape)
+    randomise(layer, rng)
+    mask = rng.random((BATCH, TARGET_LENGTH, TARGET_LENGTH)) < 0.6
+    output, attention_weights = layer(inputs, mask=mask, return_attention_weights=True)
+    expected = numpy_attention.self_attention(
+        inputs, weights_of(layer, "attention"), 6, num_key_value_heads, mask
+    )
+    assert_close(output, expected[0])
+    assert_close(attention_weights, expected[1])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("hypotheses", [1, 3])
+def test_grouped_steps_equal_call_under_the_causal_mask(rng, hypotheses, mode):
+    inputs = rng.standard_normal((BATCH, TARGET_LENGTH, 11)).astype("float32")
+    layer = MultiHeadAttention(
+        6, KEY_DIM, value_dim=VALUE_DIM, num_key_value_heads=2, use_bias=True
+    )
+    layer.build(inputs.shape)
+    randomise(layer, rng)
+    expected = ops.convert_to_numpy(layer(inputs, mask=causal_mask(TARGET_LENGTH)))
+    for found in decode_steps(layer, inputs, hypotheses, mode=mode):
+        assert_close(found, expected)
+
+
+def test_grouped_step_across_equals_call(rng):
+    query, key, value = random_inputs(rng)
+    layer = MultiHeadAttention(6, KEY_DIM, num_key_value_heads=2)
+    layer.build(query.shape, key.shape, value.shape)
+    randomise(layer, rng)
+    mask = random_mask(rng)
+    mask[..., 0] = True  # A step needs something to attend to.
+    expected = ops.convert_to_numpy(layer(query, key, value, mask=mask))
+    bias = attention_bias(attention_mask(mask)[:, None], "float32")
+    weights = layer.decoding_weights("query")
+    projected = layer.project_key_value(key, value)
+    assert_close(layer.step_across(query, *projected, bias, weights)[0], expected)
+
+
+def test_cache_holds_the_heads_of_keys_and_values_alone(rng):
+    layer = MultiHeadAttention(6, KEY_DIM, value_dim=VALUE_DIM, num_key_value_heads=2)
+    layer.build((BATCH, TARGET_LENGTH, 11))
+    keys, values = layer.initial_cache(BATCH, 3, 7)
+    assert keys.shape == (BATCH, 2, 21, KEY_DIM)
+    assert values.shape == (BATCH, 2, 21, VALUE_DIM)
+    assert layer.key_kernel.shape == (11, 2 * KEY_DIM)
+
+
+def test_heads_that_do_not_divide_into_groups_are_refused():
+    with pytest.raises(ValueError, match="`num_heads` must be a multiple.*=6, .*=4"):
+        MultiHeadAttention(6, KEY_DIM, num_key_value_heads=4)
+
+
+def test_nodes_without_edges_get_zeros(rng):
+    """Attention along the edges of a graph: node 2 has none."""
+    inputs = rng.standard_normal((BATCH, 4, 11)).astype("float32")
+    layer = random_layer(rng, [inputs.shape])
+    adjacency = np.array([[1, 1, 0, 0], [1, 0, 0, 1], [0, 0, 0, 0], [0, 0, 1, 0]])
+    output, attention_weights = layer(
+        inputs, mask=graph_mask(adjacency), return_attention_weights=True
+    )
+    assert not ops.convert_to_numpy(output)[:, 2].any()
+    assert ops.convert_to_numpy(output)[:, [0, 1, 3]].all()
+    weights = ops.convert_to_numpy(attention_weights)
+    np.testing.assert_array_equal(weights[0, 0] > 0, adjacency > 0)
+    np.testing.assert_allclose(weights[:, :, 3, 2], 1, atol=1e-6)

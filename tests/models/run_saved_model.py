@@ -1,4 +1,4 @@
-"""Runs saved Transformers on the backend that KERAS_BACKEND names; a test's child.
+"""Runs saved models on the backend that KERAS_BACKEND names; a test's child.
 
     python -m tests.models.run_saved_model FOLDER
 
@@ -22,7 +22,7 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 from keras import ops  # noqa: E402
 
-from keras_transformer import Transformer  # noqa: E402
+from keras_transformer.models.seq2seq import Seq2Seq  # noqa: E402
 
 
 def main(folder):
@@ -32,7 +32,7 @@ def main(folder):
         source, target_in = inputs["source"], inputs["target_in"]
     for path in sorted(folder.glob("*.keras")):
         model = keras.saving.load_model(path)
-        if not isinstance(model, Transformer):
+        if not isinstance(model, Seq2Seq):
             raise TypeError(f"{path} holds a {type(model).__name__}")
         np.savez(
             path.with_suffix(f".{BACKEND}.npz"),

@@ -6,7 +6,6 @@ import io
 import json
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from rich.console import Console
 
@@ -16,10 +15,7 @@ CORPUS = SimpleNamespace(num_batches=4, batch_tokens=[300, 500, 100, 300])
 
 
 def fake_model(updates=0):
-    iterations = np.int64(updates)
-    return SimpleNamespace(
-        stop_training=False, optimizer=SimpleNamespace(iterations=iterations)
-    )
+    return SimpleNamespace(stop_training=False, updates=updates)
 
 
 @pytest.fixture
@@ -75,7 +71,7 @@ def stops(callback, updates):
     callback.set_model(fake_model())
     callback.on_train_begin()
     for update in range(1, updates + 1):
-        callback.model.optimizer.iterations = np.int64(update)
+        callback.model.updates = update
         callback.on_train_batch_end(0)
         if callback.model.stop_training:
             return update

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from keras_transformer.models.exact_training import ExactTraining
 from keras_transformer.training.state import (
     StateFiles,
     TrainingState,
@@ -19,10 +20,14 @@ from keras_transformer.training.state import (
 )
 
 
+class Model(ExactTraining, keras.Sequential):
+    pass
+
+
 def small_model():
     """A model with every kind of variable, after two updates."""
     layers = [keras.Input((3,)), keras.layers.Dropout(0.5), keras.layers.Dense(2)]
-    model = keras.Sequential(layers)
+    model = Model(layers)
     model.compile(keras.optimizers.Adam(use_ema=True), "mse", metrics=["mae"])
     x, y = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
     model.fit(x, y, batch_size=2, verbose=0)
@@ -83,7 +88,7 @@ def test_bfloat16_variables_come_back(tmp_path, model):
 
 
 def test_the_state_of_another_model_is_refused(model):
-    other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(5)])
+    other = Model([keras.Input((3,)), keras.layers.Dense(5)])
     other.compile(keras.optimizers.Adam(), "mse")
     other.optimizer.build(other.trainable_variables)
     with pytest.raises(ValueError, match="is that of another model"):

@@ -1,0 +1,99 @@
+"""Which figure is on the image? A Vision Transformer.
+
+    python examples/classify_images.py --images DIRECTORY --patch-size 4
+
+DIRECTORY holds files of MNIST's form: {train,valid}-{images-idx3,labels-idx1}-ubyte.gz.
+Default: the 1,797 images of scikit-learn (`pip install scikit-learn`).
+"""
+
+import argparse
+import gzip
+from pathlib import Path
+
+import keras
+import numpy as np
+
+import keras_transformer as kt
+from keras_transformer import plots
+
+
+def read_idx(path):
+    """Returns the array of a file of the IDX format."""
+    data = gzip.decompress(path.read_bytes())
+    shape = np.frombuffer(data, ">i4", count=data[3], offset=4)
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(shape)
+
+
+def read_images(directory):
+    """Returns images (N, height, width, 1), in [0, 1], and classes, of both parts."""
+    for part in ("train", "valid"):
+        images = read_idx(Path(directory) / f"{part}-images-idx3-ubyte.gz")
+        classes = read_idx(Path(directory) / f"{part}-labels-idx1-ubyte.gz")
+        yield images[..., None].astype("float32") / 255, classes
+
+
+def load_small_images():
+    """Returns what `read_images` does, of 8 x 8 pixels, a fifth for validation."""
+    from sklearn.datasets import load_digits
+
+    images, classes = load_digits(return_X_y=True)
+    images = images.reshape(-1, 8, 8, 1).astype("float32") / 16
+    is_valid = np.arange(len(images)) % 5 == 0
+    return [(images[part], classes[part]) for part in (~is_valid, is_valid)]
+
+
+class Shifted(keras.utils.PyDataset):
+    """Batches of the images in a new order, each moved by up to `most` pixels."""
+
+    def __init__(self, images, classes, most, batch_size=64):
+        super().__init__()
+        self.images, self.classes, self.most = images, classes, most
+        self.batch_size, self.rng = batch_size, np.random.default_rng(1)
+        self.on_epoch_end()
+
+    def __len__(self):
+        return -(-len(self.images) // self.batch_size)
+
+    def __getitem__(self, index):
+        rows = self.order[index * self.batch_size :][: self.batch_size]
+        moves = self.rng.integers(-self.most, self.most + 1, (len(rows), 2))
+        pairs = zip(self.images[rows], moves, strict=True)
+        moved = [np.roll(image, move, axis=(0, 1)) for image, move in pairs]
+        return np.stack(moved), self.classes[rows]
+
+    def on_epoch_end(self):
+        self.order = self.rng.permutation(len(self.images))
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", help="directory of MNIST's files")
+    parser.add_argument("--patch-size", type=int, default=2, help="pixels")
+    parser.add_argument("--picture", default="image.png", help="of attention")
+    parser.add_argument("--epochs", type=int, default=15)
+    options = parser.parse_args(arguments)
+    keras.utils.set_random_seed(1)
+    path = options.images
+    train, valid = read_images(path) if path else load_small_images()
+    sizes = {"num_layers": 4, "d_model": 64, "d_ff": 128, "num_heads": 4}
+    config = kt.EncoderConfig(**sizes, norm_first=True, activation="gelu")
+    model = kt.ImageClassifier(config, train[0].shape[1:], options.patch_size, 10)
+    batches = Shifted(*train, most=2 if path else 0)  # Small ones have no margin.
+    steps = options.epochs * len(batches)
+    warm_up = {"warmup_target": 0.002, "warmup_steps": 1 + steps // 10}
+    rate = keras.optimizers.schedules.CosineDecay(0.0, steps, **warm_up)
+    optimizer = keras.optimizers.AdamW(rate, weight_decay=0.01)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False)
+    model.fit(batches, validation_data=valid, epochs=options.epochs, verbose=2)
+    accuracy = model.history.history["val_accuracy"][-1]
+    print(f"right: {accuracy:.1%} of {len(valid[0])} images")
+    # How the class token attends to the patches of an image, each in its place.
+    weights = keras.ops.convert_to_numpy(model.attention(valid[0][:1]))[0, :, 0, 1:]
+    grid = weights.reshape(len(weights), valid[0].shape[1] // options.patch_size, -1)
+    plots.attention(grid).savefig(options.picture)
+    return accuracy
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Which field is a paper of? Attention along the links of a citation graph.
+
+Few papers' fields are known; their words and those of the papers that they are linked
+with tell the others'. Beside it: logistic regression of the words (scikit-learn).
+
+    python examples/classify_nodes.py --files nodes.tsv.gz edges.tsv.gz
+
+A line of the first file has a node, its split (train, valid, ...), its class and the
+numbers of its words; one of the second has two nodes. Default: a generated graph.
+"""
+
+import argparse
+import gzip
+
+import keras
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+
+import keras_transformer as kt
+from keras_transformer import plots
+
+
+def read_graph(nodes, edges):
+    """Returns features (N, F), links (E, 2), classes (N,) from 1 on, splits (N,)."""
+    with gzip.open(nodes, "rt") as file:
+        rows = [line.rstrip("\n").split("\t") for line in file]
+    with gzip.open(edges, "rt") as file:
+        links = np.array([line.split("\t") for line in file], int)
+    words = [np.array(row[3].split(), int) for row in rows]
+    features = np.zeros((len(rows), 1 + max(w.max() for w in words if w.size)))
+    for node, own in enumerate(words):
+        features[node, own] = 1.0
+    classes = 1 + np.array([int(row[2]) for row in rows])
+    return features, links, classes, np.array([row[1] for row in rows])
+
+
+def make_graph(num_nodes=400, num_classes=4, num_words=300):
+    """Returns what `read_graph` does: nodes of a class share links and some words."""
+    rng = np.random.default_rng(1)
+    classes = rng.integers(1, num_classes + 1, num_nodes)
+    alike = classes[:, None] == classes
+    links = np.argwhere(rng.random(alike.shape) < np.where(alike, 0.03, 0.003))
+    is_own = np.arange(num_words) % num_classes == classes[:, None] - 1
+    features = rng.random(is_own.shape) < np.where(is_own, 0.06, 0.03)
+    splits = np.where(np.arange(num_nodes) < 10 * num_classes, "train", "valid")
+    return features.astype(float), links, classes, splits
+
+
+def make_model(num_features, num_classes):
+    """Returns two layers, which see two links far, under much dropout."""
+    config = kt.EncoderConfig(
+        num_layers=2, d_model=64, d_ff=16, num_heads=4, dropout_rate=0.5,
+        attention_dropout_rate=0.0, activation_dropout_rate=0.5,
+    )  # fmt: skip
+    return kt.NodeClassifier(config, num_features, 1 + num_classes, 0.9)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--files", nargs=2, metavar=("NODES", "EDGES"), help="gzip")
+    parser.add_argument("--picture", default="nodes.png", help="of attention")
+    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    keras.utils.set_random_seed(options.seed)
+    graph = read_graph(*options.files) if options.files else make_graph()
+    features, links, classes, splits = graph
+    train, valid = splits == "train", splits == "valid"
+
+    words_alone = LogisticRegression(max_iter=1000)
+    words_alone.fit(features[train], classes[train])
+    baseline = words_alone.score(features[valid], classes[valid])
+
+    # A node attends to those that it is linked with; its own words go past attention.
+    adjacency = np.zeros([len(features)] * 2, bool)
+    adjacency[links[:, 0], links[:, 1]] = adjacency[links[:, 1], links[:, 0]] = True
+    # One graph is a batch of one; the class 0 says that a node's is not known.
+    lengths = np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1)
+    inputs = (features / lengths)[None].astype("float32"), adjacency[None]
+    known = np.where(train, classes, 0)[None]
+    model = make_model(features.shape[1], int(classes.max()))
+    optimizer = keras.optimizers.AdamW(0.005, weight_decay=0.01)
+    model.compile(optimizer, kt.MaskedCrossentropy(), jit_compile=False)
+    model.fit(inputs, known, epochs=options.epochs, verbose=0)
+    predicted = np.argmax(model.predict(inputs, verbose=0)[0], axis=-1)
+    accuracy = np.mean(predicted[valid] == classes[valid])
+    print(f"right: {accuracy:.1%}; logistic regression of the words: {baseline:.1%}")
+    near = np.append(0, np.flatnonzero(adjacency[0]))  # A node and its neighbours.
+    weights = keras.ops.convert_to_numpy(model.attention(inputs)[0])[:, near][..., near]
+    names = near.astype(str)
+    plots.attention(weights, names, names).savefig(options.picture)
+    return accuracy, baseline
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""A learned vector for each position, added to the inputs."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.arguments import check_rate, check_size
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.masks import carried_mask
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LearnedPositionalEmbedding(keras.layers.Layer):
+    """Adds a learned vector to each position, then drops out.
+
+    Section 3.5 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, after
+    Gehring et al., 2017. For inputs that are vectors already, such as the patches of
+    an image; `PositionalEmbedding` embeds tokens too. There is no vector behind
+    `max_length`, so longer inputs are refused.
+
+    Args:
+        max_length: Positions, the rows of the table.
+        dropout_rate: Share of the sum's units dropped in training, in [0, 1).
+    Call arguments:
+        inputs: Float tensor (B, T, D).
+        start: Position of the first vector, an integer or integer scalar tensor.
+        training: Whether dropout is applied.
+    Returns:
+        Float tensor (B, T, D).
+    Raises:
+        ValueError: If `max_length` is not positive, the rate is outside [0, 1) or the
+            inputs are longer than `max_length`.
+
+    Example:
+        >>> layer = LearnedPositionalEmbedding(max_length=7)
+        >>> layer(np.ones((2, 5, 6), "float32")).shape  # (2, 5, 6)
+    """
+
+    def __init__(self, max_length, dropout_rate=0.0, **kwargs):
+        super().__init__(**kwargs)
+        check_size("max_length", max_length)
+        check_rate("dropout_rate", dropout_rate)
+        self.max_length = max_length
+        self.dropout_rate = dropout_rate
+        self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+        self.supports_masking = True
+
+    def build(self, input_shape):
+        self.position_embeddings = self.add_weight(
+            shape=(self.max_length, input_shape[-1]),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+            name="position_embeddings",
+        )
+        self.built = True
+
+    def call(self, inputs, start=0, training=None):
+        self._check_length(start, inputs.shape[1])
+        places = start + ops.arange(ops.shape(inputs)[1], dtype="int32")
+        vectors = ops.take(self.position_embeddings, places, axis=0)
+        vectors = ops.cast(vectors, self.compute_dtype)
+        return self.dropout(inputs + vectors, training=training)
+
+    def _check_length(self, start, length):
+        # Sizes that only a run knows cannot be checked.
+        known = isinstance(start, int) and length is not None
+        if known and start + length > self.max_length:
+            raise ValueError(
+                "The input is longer than the learned positions; raise `max_length` or "
+                f"use sinusoidal ones. Received: {length} positions, start={start}, "
+                f"max_length={self.max_length}"
+            )
+
+    def compute_mask(self, inputs, previous_mask):
+        """The output carries the mask of the inputs."""
+        return carried_mask(inputs)
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def get_config(self):
+        return super().get_config() | {
+            "max_length": self.max_length,
+            "dropout_rate": self.dropout_rate,
+        }

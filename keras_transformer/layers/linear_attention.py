@@ -1,0 +1,212 @@
+"""Attention whose time and memory grow with the length, without a window."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.blocks import join_blocks, split_blocks
+from keras_transformer.layers.decoding_ops import affine, merge_heads, new_cache
+from keras_transformer.layers.head_projections import HeadProjections
+from keras_transformer.masks import attention_mask, carried_mask
+
+# Positions that causal attention takes at once.
+BLOCK = 64
+
+
+def linear_attention(queries, keys, values, causal=False):
+    """Attends by the product of features, whose sums need no matrix of T times S.
+
+    phi(Q) (phi(K)^T V) / phi(Q) sum(phi(K)): equations 4 to 9 of Katharopoulos et al.,
+    2020, https://arxiv.org/abs/2006.16236. The causal form goes by blocks: the
+    sums of the blocks before, and a small product within the block.
+
+    Args:
+        queries: Features of the queries, float tensor (B, H, T, K), not negative.
+        keys: Features of the keys, float tensor (B, H, S, K); 0 where a position may
+            not be attended to.
+        values: Float tensor (B, H, S, Kv).
+        causal: Whether query t attends to keys 0 to t alone; needs S = T.
+
+    Returns:
+        Float tensor (B, H, T, Kv); zeros where the features of all keys are 0.
+
+    Example:
+        >>> linear_attention(ops.elu(q) + 1, ops.elu(k) + 1, v)
+    """
+    values = _with_ones(values)
+    if not causal:
+        return _divided(ops.matmul(queries, _summed(keys, values)))
+    length = ops.shape(queries)[2]
+    queries, keys, values = (split_blocks(x, BLOCK) for x in (queries, keys, values))
+    sums = _summed(keys, values)  # (B, H, N, K, Kv + 1)
+    rest = ((0, 0), (0, 0))
+    before = ops.cumsum(ops.pad(sums[:, :, :-1], (*rest, (1, 0), *rest)), axis=2)
+    products = ops.tril(ops.matmul(queries, ops.swapaxes(keys, -1, -2)))
+    outputs = ops.matmul(products, values) + ops.matmul(queries, before)
+    return _divided(join_blocks(outputs, length))
+
+
+def _with_ones(values):
+    """Adds a unit of 1, whose weighted sum is the sum of the weights."""
+    return ops.pad(values, ((0, 0), (0, 0), (0, 0), (0, 1)), constant_values=1)
+
+
+def _summed(keys, values):
+    """(..., S, K), (..., S, Kv + 1) --> (..., K, Kv + 1)."""
+    return ops.matmul(ops.swapaxes(keys, -1, -2), values)
+
+
+def _divided(outputs):
+    """(..., T, Kv + 1) --> (..., T, Kv), divided by the last unit."""
+    totals = outputs[..., -1:]
+    return outputs[..., :-1] / ops.where(totals > 0, totals, 1.0)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LinearAttention(HeadProjections, keras.layers.Layer):
+    """Multi-head attention without softmax, linear in the length.
+
+    A query's weight on a key is phi(q) . phi(k) over the sum of these, with phi(x) =
+    elu(x) + 1 of each unit: Katharopoulos et al., 2020,
+    https://arxiv.org/abs/2006.16236. There is no matrix of weights to return or to drop
+    from. Override `feature_map` for other features. Sums are in float32.
+
+    `initial_cache` and `step` do causal self-attention one position at a time, as those
+    of `MultiHeadAttention` do and a `DecoderLayer` calls them, with a state whose size
+    does not depend on the length. It is a sum over the past, so it serves one
+    hypothesis of a sentence and no beam.
+
+    Args:
+        num_heads: Heads, H.
+        key_dim: Width of each head's queries and keys, K.
+        value_dim: Width of each head's values, Kv; default `key_dim`.
+        output_dim: Width of the output; default the width of `query`.
+        causal: Whether a query sees no position behind its own; for self-attention.
+        use_bias: Whether the projections add a bias.
+    Call arguments:
+        query: Float tensor (B, T, D_query).
+        key: Float tensor (B, S, D_key); default `query`, which is self-attention.
+        value: Float tensor (B, S, D_value); default `key`.
+        mask: Boolean tensor (B, S) or (B, 1, S), True where a position may be attended
+            to; default the Keras mask that `key` carries.
+        training: Of no effect; layers pass it on.
+    Returns:
+        Float tensor (B, T, output_dim).
+    Raises:
+        ValueError: If a size is not positive, the mask differs between queries, or a
+            `key` is given to causal attention.
+
+    Example:
+        >>> attention = LinearAttention(num_heads=2, key_dim=3)
+        >>> attention(np.ones((1, 500, 6), "float32")).shape  # (1, 500, 6)
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        value_dim=None,
+        output_dim=None,
+        causal=False,
+        use_bias=False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self._keep_sizes(num_heads, key_dim, value_dim, output_dim, use_bias)
+        self.causal = causal
+        self.supports_masking = True
+
+    def feature_map(self, inputs):
+        """Turns queries or keys into what is multiplied; override for other features.
+
+        Args:
+            inputs: Float tensor (B, H, T, K).
+
+        Returns:
+            Float tensor (B, H, T, K), positive.
+        """
+        return ops.elu(inputs) + 1.0
+
+    def call(self, query, key=None, value=None, mask=None, training=None):
+        if self.causal and key is not None:
+            raise ValueError(
+                "Causal attention is self-attention: give `query` alone, or set "
+                "`causal=False`. Received: causal=True and a `key`"
+            )
+        key = query if key is None else key
+        value = key if value is None else value
+        mask = attention_mask(carried_mask(key) if mask is None else mask)
+        queries, keys, values = self._project(query, key, value)
+        queries, keys, values = self._features(queries, keys, values)
+        if mask is not None:
+            keys = ops.where(self._key_mask(mask), keys, 0.0)
+        outputs = linear_attention(queries, keys, values, self.causal)
+        return self._merge_heads(ops.cast(outputs, self.compute_dtype))
+
+    def _features(self, queries, keys, values):
+        """Features of queries and keys, and the values, all in float32."""
+        # Half precision is too coarse for sums over a whole sequence.
+        parts = (ops.cast(x, "float32") for x in (queries, keys, values))
+        queries, keys, values = parts
+        return self.feature_map(queries), self.feature_map(keys), values
+
+    def _key_mask(self, mask):
+        """(B, 1, S) --> (B, 1, S, 1)."""
+        if mask.shape[1] != 1:
+            raise ValueError(
+                "`mask` must be the same for all queries, (B, S) or (B, 1, S); a "
+                "causal one is this layer's own with `causal=True`. Received: shape "
+                f"{tuple(mask.shape)}"
+            )
+        return ops.expand_dims(mask, -1)
+
+    def initial_cache(self, sentences, hypotheses, length):
+        """Returns the state of `step` before the first position.
+
+        Args:
+            sentences: Number of sentences, B.
+            hypotheses: Hypotheses of each; only 1.
+            length: Of no effect; `MultiHeadAttention` needs it.
+
+        Returns:
+            A tuple of one float32 tensor (B, H, K, Kv + 1), the sums so far.
+
+        Raises:
+            ValueError: If `hypotheses` is more than 1.
+        """
+        if hypotheses != 1:
+            raise ValueError(
+                "The state of `LinearAttention` serves one hypothesis of a sentence; "
+                f"use no beam. Received: hypotheses={hypotheses}"
+            )
+        sizes = (self.num_heads, self.key_dim, self._head_value_dim + 1)
+        return (new_cache(sentences, *sizes, "float32"),)
+
+    def step(self, inputs, cache, index, bias, weights):
+        """Causal self-attention of one new position to itself and those before it.
+
+        Args:
+            inputs: Float tensor (B, 1, D).
+            cache: The sums so far, from `initial_cache` or the step before.
+            index: Of no effect; `MultiHeadAttention` needs it, and `bias`.
+            bias: Of no effect.
+            weights: `decoding_weights("query", "key", "value")`.
+
+        Returns:
+            The output (B, 1, output_dim) and the new sums.
+        """
+        parts = self._project_step(inputs, weights[0], "query", "key", "value")
+        queries, keys, values = self._features(*parts)
+        sums = cache[0] + _summed(keys, _with_ones(values))
+        outputs = _divided(ops.matmul(queries, sums))
+        merged = merge_heads(ops.cast(outputs, self.compute_dtype))
+        outputs = affine(merged, *weights[1])
+        return ops.reshape(outputs, (-1, 1, outputs.shape[-1])), (sums,)
+
+    def compute_mask(self, inputs, previous_mask):
+        """The output is as long as the query and carries its mask."""
+        return carried_mask(inputs)
+
+    def get_config(self):
+        return super().get_config() | {"causal": self.causal}

@@ -1,0 +1,157 @@
+"""Attention to a window around each position, for long sequences."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.layers.arguments import check_size
+from keras_transformer.layers.attention import attention_bias
+from keras_transformer.layers.attention_record import is_recording
+from keras_transformer.layers.blocks import (
+    join_blocks,
+    split_blocks,
+    with_neighbours,
+)
+from keras_transformer.layers.decoding_ops import position_of
+from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.masks import (
+    attention_mask,
+    carried_mask,
+    local_window_mask,
+    within_window,
+)
+
+# Smaller blocks save arithmetic and lose more by small matrix products.
+SMALLEST_BLOCK = 32
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LocalAttention(MultiHeadAttention):
+    """Self-attention of each position to those at most `window` away.
+
+    Equals `MultiHeadAttention` under `local_window_mask`, but positions are taken in
+    blocks that attend to themselves and to what stands next to them, so that time and
+    memory grow with the length and not with its square (section 3.1 of Beltagy et
+    al., 2020, https://arxiv.org/abs/2004.05150). No matrix of T times T is made, unless
+    the attention weights are asked for.
+
+    In a `DecoderLayer` it must be `causal`. A decoding step attends to the window too;
+    its cache holds all positions.
+
+    Args:
+        num_heads: Heads, H.
+        key_dim: Width of each head's queries and keys.
+        window: Positions to each side that a query sees, at least 1.
+        causal: Whether a query sees no position behind its own.
+        **kwargs: Further arguments of `MultiHeadAttention`.
+    Call arguments:
+        query: Float tensor (B, T, D).
+        mask: Boolean tensor (B, T) or (B, 1, T), True where a position may be attended
+            to; default the Keras mask that `query` carries.
+        training: Whether dropout is applied.
+        return_attention_weights: Whether the weights are returned too, (B, H, T, T),
+            for a look at short sequences: this takes time and memory for that matrix.
+    Returns:
+        Float tensor (B, T, output_dim); with `return_attention_weights` a tuple of it
+        and the attention weights before dropout.
+    Raises:
+        ValueError: If an argument is out of its range or the mask differs between
+            queries.
+
+    Example:
+        >>> attention = LocalAttention(num_heads=2, key_dim=3, window=4)
+        >>> attention(np.ones((1, 500, 6), "float32")).shape  # (1, 500, 6)
+    """
+
+    def __init__(self, num_heads, key_dim, window, causal=False, **kwargs):
+        super().__init__(num_heads, key_dim, **kwargs)
+        check_size("window", window)
+        self.window = window
+        self.causal = causal
+
+    # Keras matches the names of `build` with those of `call`.
+    def build(self, query_shape):
+        super().build(query_shape)
+
+    def call(self, query, mask=None, training=None, return_attention_weights=False):
+        mask = attention_mask(carried_mask(query) if mask is None else mask)
+        if mask is not None and mask.shape[1] != 1:
+            raise ValueError(
+                "`mask` must be the same for all queries, (B, T) or (B, 1, T); the "
+                "window is this layer's own, and so is the causal mask with "
+                f"`causal=True`. Received: shape {tuple(mask.shape)}"
+            )
+        if return_attention_weights or is_recording():
+            window = local_window_mask(ops.shape(query)[1], self.window, self.causal)
+            mask = window if mask is None else ops.logical_and(mask, window)
+        return super().call(
+            query,
+            mask=mask,
+            training=training,
+            return_attention_weights=return_attention_weights,
+        )
+
+    def _attend(self, queries, keys, values, mask=None, training=None):
+        length, size = ops.shape(queries)[2], max(self.window, SMALLEST_BLOCK)
+        if queries.shape[2] == 1 or (mask is not None and mask.shape[1] != 1):
+            return super()._attend(queries, keys, values, mask, training)
+        if self.positions is not None:
+            queries, keys = self._place(queries, keys)
+        copies = self.num_heads // self._key_value_heads
+        if copies > 1:
+            keys, values = (ops.repeat(x, copies, axis=1) for x in (keys, values))
+        outputs, attention_weights = self._attend_scored(
+            split_blocks(queries, size),
+            self._surroundings(keys, size),
+            self._surroundings(values, size),
+            self._block_mask(mask, length, size),
+            self._block_bias(size),
+            training,
+        )
+        return join_blocks(outputs, length), attention_weights
+
+    def _surroundings(self, inputs, size):
+        """(B, H, T, K) --> (B, H, N, C', K), what each block of queries may see."""
+        after = 0 if self.causal else self.window
+        return with_neighbours(split_blocks(inputs, size), self.window, after)
+
+    def _block_positions(self, size):
+        """Positions, within a block, of its queries (C,) and of its keys (C',)."""
+        after = 0 if self.causal else self.window
+        own = np.arange(size, dtype="int32")
+        return own, np.arange(-self.window, size + after, dtype="int32")
+
+    def _block_mask(self, mask, length, size):
+        """Returns the mask of the blocks, (B or 1, 1, N, C, C')."""
+        if mask is None:
+            mask = ops.ones((1, 1, length), dtype="bool")
+        # Not every backend pads booleans.
+        is_key = ops.cast(ops.expand_dims(mask, -1), "int32")  # (B, 1, T, 1)
+        is_key = ops.swapaxes(self._surroundings(is_key, size), -1, -2) > 0
+        own, near = self._block_positions(size)
+        in_window = within_window(own[:, None], near[None], self.window, self.causal)
+        return ops.logical_and(is_key, in_window)
+
+    def _block_bias(self, size):
+        """Returns the bias of positions, (H, 1, C, C'), or `None`."""
+        if self.positions is None:
+            return None
+        positions = map(ops.convert_to_tensor, self._block_positions(size))
+        bias = self._position_bias(*positions)
+        return None if bias is None else ops.expand_dims(bias, 1)
+
+    def step(self, inputs, cache, index, bias, weights):
+        """As `MultiHeadAttention.step`, of what lies in the window."""
+        hypotheses, entries = inputs.shape[1], ops.shape(cache[0])[2]
+        places = ops.arange(entries, dtype="int32") // hypotheses
+        in_window = within_window(position_of(index), places, self.window)
+        bias = ops.minimum(bias, attention_bias(in_window, self.compute_dtype))
+        return super().step(inputs, cache, index, bias, weights)
+
+    def compute_output_shape(self, query_shape):
+        return super().compute_output_shape(query_shape)
+
+    def get_config(self):
+        return super().get_config() | {"window": self.window, "causal": self.causal}

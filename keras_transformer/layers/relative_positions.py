@@ -1,0 +1,184 @@
+"""Positions that enter the attention itself: rotary embedding and linear biases."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+from keras import ops
+
+
+def rotate(inputs, positions, base=10000.0):
+    """Turns each pair of units by an angle that grows with the position.
+
+    Units 2i and 2i + 1 at position p turn by p / base^(2i / K), so that the product of
+    a query and a key depends on their distance alone: section 3.2 of Su et al., 2021,
+    https://arxiv.org/abs/2104.09864. Some systems pair units i and i + K / 2 instead:
+    the same with the columns of the query and key matrices in another order.
+
+    Args:
+        inputs: Float tensor (..., T, K), K even.
+        positions: Integer or float tensor (T,), or (1,) for one position of all.
+        base: The slowest pair turns by about one radian in `base` positions.
+
+    Returns:
+        Float tensor (..., T, K) of the type of `inputs`.
+
+    Example:
+        >>> rotate(np.array([[1.0, 0.0]]), np.array([1]))  # [[cos(1), sin(1)]]
+    """
+    width = inputs.shape[-1]
+    pairs = ops.arange(width // 2, dtype="float32")
+    frequencies = ops.exp(pairs * (-2.0 * math.log(base) / width))
+    angles = ops.cast(positions, "float32")[:, None] * frequencies  # (T, K / 2)
+    cosines, sines = ops.cos(angles), ops.sin(angles)
+    wide = ops.cast(inputs, "float32")
+    even, odd = wide[..., ::2], wide[..., 1::2]
+    turned = ops.stack(
+        [even * cosines - odd * sines, even * sines + odd * cosines], axis=-1
+    )
+    return ops.cast(ops.reshape(turned, ops.shape(inputs)), inputs.dtype)
+
+
+def alibi_slopes(num_heads):
+    """Returns how steeply each head's bias falls with the distance.
+
+    For a power of two the geometric sequence from 2^(-8 / H) to 2^-8; else that of the
+    next lower power, then every other one of twice that power: section 3 of Press et
+    al., 2022, https://arxiv.org/abs/2108.12409, and the authors' code.
+
+    Args:
+        num_heads: Heads, H.
+
+    Returns:
+        List of H floats, a unit of score a position.
+
+    Example:
+        >>> alibi_slopes(2)
+        [0.0625, 0.00390625]
+    """
+    power = 2 ** int(math.log2(num_heads))
+    slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]
+    between = [2 ** (-4 * i / power) for i in range(1, 2 * power, 2)]
+    return slopes + between[: num_heads - power]
+
+
+class RelativePositions:
+    """Base of what `MultiHeadAttention` takes as `positions`; adds nothing itself.
+
+    To bring in positions in another way, override one of the methods and register the
+    class with `keras.saving.register_keras_serializable`.
+    """
+
+    def check_key_dim(self, key_dim):
+        """Raises `ValueError` if heads of this width do not go with it."""
+
+    def place(self, inputs, positions):
+        """Puts positions into the projected queries or keys.
+
+        Args:
+            inputs: Float tensor (B, H, T, K).
+            positions: Integer tensor (T,), or (1,) for one position of all.
+
+        Returns:
+            Float tensor (B, H, T, K).
+        """
+        return inputs
+
+    def bias(self, num_heads, query_positions, key_positions):
+        """Returns what is added to the scores.
+
+        Args:
+            num_heads: Heads, H.
+            query_positions: Integer tensor (T,).
+            key_positions: Integer tensor (S,).
+
+        Returns:
+            Float tensor (H, T, S), or `None` for nothing.
+        """
+        return None
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {}
+
+    @classmethod
+    def from_config(cls, config):
+        """Makes an object of `get_config`'s result."""
+        return cls(**config)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class RotaryPositions(RelativePositions):
+    """Turns queries and keys by their positions; see `rotate`.
+
+    Args:
+        base: The slowest pair turns by about one radian in `base` positions; the
+            paper's is 10000, and more is usual for longer sequences.
+    Raises:
+        ValueError: If `base` is not above 1.
+
+    Example:
+        >>> MultiHeadAttention(2, 8, positions=RotaryPositions(base=500000.0))
+    """
+
+    def __init__(self, base=10000.0):
+        if not base > 1:
+            raise ValueError(f"`base` must be above 1. Received: base={base!r}")
+        self.base = base
+
+    def check_key_dim(self, key_dim):
+        if key_dim % 2:
+            raise ValueError(
+                "`key_dim` must be even for rotary positions. Received: "
+                f"key_dim={key_dim}"
+            )
+
+    def place(self, inputs, positions):
+        return rotate(inputs, positions, self.base)
+
+    def get_config(self):
+        return {"base": self.base}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class AlibiPositions(RelativePositions):
+    """Lowers each score by a slope times the distance; see `alibi_slopes`.
+
+    The paper's attention is causal; without a causal mask the bias falls to both sides.
+
+    Example:
+        >>> MultiHeadAttention(2, 8, positions=AlibiPositions())
+    """
+
+    def bias(self, num_heads, query_positions, key_positions):
+        slopes = ops.convert_to_tensor(alibi_slopes(num_heads), dtype="float32")
+        distances = ops.abs(query_positions[:, None] - key_positions[None, :])
+        return -slopes[:, None, None] * ops.cast(distances, "float32")
+
+
+def relative_positions(positions):
+    """Returns the object that `positions` stands for.
+
+    Args:
+        positions: "rotary", "alibi", an object of `RelativePositions`, its serialised
+            form, or `None` for no positions.
+
+    Returns:
+        An object of `RelativePositions`, or `None`.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    if isinstance(positions, dict):
+        positions = keras.saving.deserialize_keras_object(positions)
+    if positions is None or isinstance(positions, RelativePositions):
+        return positions
+    if positions == "rotary":
+        return RotaryPositions()
+    if positions == "alibi":
+        return AlibiPositions()
+    raise ValueError(
+        "`positions` must be 'rotary', 'alibi', an object of `RelativePositions` or "
+        f"None. Received: positions={positions!r}"
+    )

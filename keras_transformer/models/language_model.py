@@ -1,0 +1,232 @@
+"""A decoder-only Transformer: a language model, with one cached decoding step."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from keras_transformer.language_model_config import LanguageModelConfig
+from keras_transformer.layers.attention import attention_bias
+from keras_transformer.layers.causal_layer import CausalLayer
+from keras_transformer.layers.decoding_ops import affine, cache_place
+from keras_transformer.layers.layer_normalization import LayerNormalization
+from keras_transformer.layers.positional_embedding import PositionalEmbedding
+from keras_transformer.models.cached_decoding import CachedSteps
+from keras_transformer.models.exact_training import ExactTraining
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LanguageModel(CachedSteps, ExactTraining, keras.Model):
+    """Scores every next token of a text from those before it.
+
+    The decoder of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, without a
+    source: Liu et al., 2018, section 4.2.3, https://arxiv.org/abs/1801.10198. With
+    `norm_first` and learned positions it has the shape of GPT-2 (Radford et al., 2019,
+    "Language Models are Unsupervised Multitask Learners").
+
+    It trains with `model.compile` and `model.fit` on `(ids_in, ids_out)`, where
+    `ids_in` is `ids_out` shifted right by the start id. Padding (`config.pad_id`)
+    stands at the end of a row. `LanguageSampler` continues texts with it. To use other
+    layers, override `make_layer`.
+
+    A SavedModel of it: `model.export(path, input_signature=[keras.InputSpec("int32",
+    (None, None))])`.
+
+    Args:
+        config: A `LanguageModelConfig`.
+    Call arguments:
+        ids: Integer tensor (B, T).
+        training: Whether dropout is applied.
+        return_states: Whether to return the last states instead of the logits.
+    Returns:
+        Logits, a float tensor (B, T, V): row t scores the token after ids[t]; or the
+        last layer's states, (B, T, D).
+    Raises:
+        TypeError: If `config` is not a `LanguageModelConfig`.
+
+    Example:
+        >>> config = LanguageModelConfig(
+        ...     vocabulary_size=50, num_layers=2, d_model=16, d_ff=32, num_heads=2
+        ... )
+        >>> LanguageModel(config)(np.array([[1, 7, 9]])).shape  # (1, 3, 50)
+    """
+
+    def __init__(self, config, **kwargs):
+        super().__init__(**kwargs)
+        if not isinstance(config, LanguageModelConfig):
+            raise TypeError(
+                f"`config` must be a `LanguageModelConfig`. Received: {config!r}"
+            )
+        self.config = config
+        self.embedding = self.make_embedding("embedding")
+        self.decoder_layers = [
+            self.make_layer(f"layer_{i}") for i in range(config.num_layers)
+        ]
+        # Pre-norm leaves the last layer's sum without a norm; post-norm does not.
+        self.norm = None
+        if config.norm_first:
+            self.norm = LayerNormalization(
+                epsilon=1e-6, dtype=self.dtype_policy, name="norm"
+            )
+        # Every size is known, so the weights exist from the start.
+        self.build()
+
+    def make_layer(self, name):
+        """Returns a causal layer called `name`; override to use another one."""
+        config = self.config
+        return CausalLayer(
+            num_heads=config.num_heads,
+            d_ff=config.d_ff,
+            key_dim=config.key_dim,
+            value_dim=config.value_dim,
+            dropout_rate=config.dropout_rate,
+            attention_dropout_rate=config.attention_dropout_rate,
+            activation_dropout_rate=config.activation_dropout_rate,
+            activation=config.activation,
+            norm_first=config.norm_first,
+            use_bias=config.use_bias,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def make_embedding(self, name):
+        """Returns the embedding called `name`; override to use another one."""
+        config = self.config
+        return PositionalEmbedding(
+            vocabulary_size=config.vocabulary_size,
+            d_model=config.d_model,
+            dropout_rate=config.dropout_rate,
+            positions=config.positions,
+            max_length=config.max_positions if config.positions == "learned" else None,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def build(self, input_shape=None):
+        config = self.config
+        states_shape = (None, None, config.d_model)
+        self.embedding.build((None, None))
+        for layer in self.decoder_layers:
+            layer.build(states_shape)
+        if self.norm is not None:
+            self.norm.build(states_shape)
+        if not config.tied_embeddings:
+            self.output_kernel = self.add_weight(
+                shape=(config.d_model, config.vocabulary_size),
+                initializer="glorot_uniform",
+                name="output_kernel",
+            )
+        self.built = True
+
+    def call(self, ids, training=None, return_states=False):
+        # Padding ends a row, so the causal mask hides it from every real position.
+        states = self.embedding(ids, training=training)
+        for layer in self.decoder_layers:
+            states = layer(states, training=training)
+        if self.norm is not None:
+            states = self.norm(states)
+        return states if return_states else self.logits(states)
+
+    def logits(self, states):
+        """Multiplies states (B, T, D) by the output matrix (D, V), tied or not."""
+        flat = ops.reshape(states, (-1, self.config.d_model))
+        logits = ops.matmul(flat, self._output_kernel())
+        shape = (*ops.shape(states)[:2], self.config.vocabulary_size)
+        return ops.reshape(logits, shape)
+
+    def _output_kernel(self):
+        """The output matrix (D, V)."""
+        if self.config.tied_embeddings:
+            kernel = ops.transpose(self.embedding.embeddings)
+        else:
+            kernel = self.output_kernel
+        return ops.cast(kernel, self.compute_dtype)
+
+    def output_rows(self):
+        makers = ("call", "logits", "_output_kernel")
+        if any(getattr(type(self), m) is not getattr(LanguageModel, m) for m in makers):
+            return None
+        if self.config.tied_embeddings:
+            return ops.convert_to_tensor(self.embedding.embeddings)
+        return ops.transpose(self.output_kernel)
+
+    def start_decoding(self, rows, length, beam_size=1):
+        """Makes the state of `decode_step`, before the start token.
+
+        Args:
+            rows: Texts that are decoded side by side, B; an integer or a scalar tensor.
+            length: Most positions that will be decoded, L (tokens).
+            beam_size: Hypotheses of a text, k.
+
+        Returns:
+            The state, as `CachedSteps` describes it.
+
+        Raises:
+            ValueError: If learned positions are fewer than `length`.
+        """
+        config = self.config
+        too_long = isinstance(length, int) and length > config.max_positions
+        if config.positions == "learned" and too_long:
+            raise ValueError(
+                "`length` must not exceed the learned positions. Received: "
+                f"length={length}, max_positions={config.max_positions}"
+            )
+        return {
+            "index": ops.zeros((), dtype="int32"),
+            "ancestors": ops.zeros((rows, beam_size, length), dtype="int32"),
+            "caches": tuple(
+                layer.initial_cache(rows, beam_size, length)
+                for layer in self.decoder_layers
+            ),
+        }
+
+    def decode_step(self, ids, parents, state, weights=None):
+        """Scores the next token of each hypothesis; equals a call at that position.
+
+        Args:
+            ids: Integer tensor (R,), the last token of each of the R = B * k rows.
+            parents: Integer tensor (B, k), the hypothesis of the step before that each
+                row continues.
+            state: As `start_decoding` or the step before returned it; not to be used
+                again.
+            weights: `decoding_weights()`, computed here if not given.
+
+        Returns:
+            Logits (R, V) and the new state.
+        """
+        weights = self.decoding_weights() if weights is None else weights
+        index, beam_size = state["index"], parents.shape[1]
+        ancestors, past = self._past(parents, state)
+        bias = attention_bias(past, self.compute_dtype)
+        states = self.embedding(ids[:, None], start=index, training=False)
+        states = ops.reshape(states, (-1, beam_size, self.config.d_model))
+        place = cache_place(state["caches"][0][0], beam_size, index)
+        caches = []
+        for layer, cache, layer_weights in zip(
+            self.decoder_layers, state["caches"], weights["layers"], strict=True
+        ):
+            states, cache = layer.step(states, cache, place, bias, layer_weights)
+            caches.append(cache)
+        if self.norm is not None:
+            states = self.norm(states)
+        flat = ops.reshape(states, (-1, self.config.d_model))
+        state = {"index": index + 1, "ancestors": ancestors, "caches": tuple(caches)}
+        return affine(flat, *weights["output"]), state
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape, self.config.vocabulary_size)
+
+    def get_config(self):
+        return {
+            "config": self.config.to_dict(),
+            "name": self.name,
+            "trainable": self.trainable,
+            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        options = dict(config)
+        options["config"] = LanguageModelConfig.from_dict(options["config"])
+        options["dtype"] = keras.saving.deserialize_keras_object(options["dtype"])
+        return cls(**options)

@@ -1,0 +1,109 @@
+"""A class for every node of a graph."""
+
+from __future__ import annotations
+
+import keras
+
+from keras_transformer.layers.arguments import check_rate, check_size
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.masks import graph_mask
+from keras_transformer.models.encoder import (
+    EncoderModel,
+    EncoderStack,
+    HasEncoderConfig,
+)
+from keras_transformer.models.exact_training import ExactTraining
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class NodeClassifier(HasEncoderConfig, ExactTraining, EncoderModel):
+    """An encoder whose nodes attend along the edges of a graph, and a linear map.
+
+    The layers are those of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762; the
+    graph is the mask of their attention, as in the graph attention networks of
+    Velickovic et al., 2018, section 2.1, https://arxiv.org/abs/1710.10903, which score
+    an edge in another way. Nodes have no order, so there are no positions; L layers
+    see L edges far. Attention takes memory for all pairs of nodes, N^2 a head.
+
+    It trains with `model.fit((features, adjacency), classes)` and `MaskedCrossentropy`,
+    for which the class 0 is none: of padding, and of nodes without a known class.
+
+    Args:
+        config: An `EncoderConfig`.
+        num_features: Width of a node's features, F.
+        num_classes: Number of classes, the class 0 counted.
+        feature_dropout_rate: Share of the features dropped in training, in [0, 1).
+    Call arguments:
+        inputs: A pair of tensors. Float features (B, N, F) of each node of B graphs;
+            and adjacency (B, N, N), boolean or numbers, other than 0 at [t, s] where
+            node t attends to node s. A node attends to itself only if it says so, and
+            one without edges only passes on its own state. Rows of padding have none.
+        training: Whether dropout is applied.
+    Returns:
+        Logits, a float tensor (B, N, num_classes).
+    Raises:
+        TypeError: If `config` is not an `EncoderConfig`.
+        ValueError: If a size is not positive or the rate is outside [0, 1).
+
+    Example:
+        >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
+        >>> model = NodeClassifier(config, num_features=5, num_classes=4)
+        >>> adjacency = np.array([[[1, 1, 0], [1, 1, 0], [0, 0, 1]]])
+        >>> model((np.ones((1, 3, 5)), adjacency)).shape  # (1, 3, 4)
+    """
+
+    def __init__(
+        self, config, num_features, num_classes, feature_dropout_rate=0.0, **kwargs
+    ):
+        super().__init__(config, **kwargs)
+        check_size("num_features", num_features)
+        check_size("num_classes", num_classes)
+        check_rate("feature_dropout_rate", feature_dropout_rate)
+        self.num_features = num_features
+        self.num_classes = num_classes
+        self.feature_dropout_rate = feature_dropout_rate
+        dtype = self.dtype_policy
+        self.feature_dropout = Dropout(
+            feature_dropout_rate, dtype=dtype, name="feature_dropout"
+        )
+        self.feature_map = keras.layers.Dense(
+            config.d_model, dtype=dtype, name="feature_map"
+        )
+        self.stack = EncoderStack(config, dtype=dtype, name="stack")
+        self.dropout = Dropout(config.dropout_rate, dtype=dtype, name="dropout")
+        self.output_map = keras.layers.Dense(
+            num_classes, dtype=dtype, name="output_map"
+        )
+        # Every size is known, so the weights exist from the start.
+        self.build()
+
+    def build(self, input_shape=None):
+        states = (None, None, self.config.d_model)
+        self.feature_map.build((None, None, self.num_features))
+        self.stack.build(states)
+        self.output_map.build(states)
+        self.built = True
+
+    def call(self, inputs, training=None):
+        features, adjacency = inputs
+        states = self.feature_map(self.feature_dropout(features, training=training))
+        states = self.stack(states, mask=graph_mask(adjacency), training=training)
+        return self.output_map(self.dropout(states, training=training))
+
+    def input_signature(self):
+        """Any batch of graphs of any size."""
+        features = keras.InputSpec(
+            shape=(None, None, self.num_features), dtype="float32"
+        )
+        adjacency = keras.InputSpec(shape=(None, None, None), dtype="bool")
+        return [(features, adjacency)]
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[0][:2], self.num_classes)
+
+    def get_config(self):
+        return super().get_config() | {
+            "num_features": self.num_features,
+            "num_classes": self.num_classes,
+            "feature_dropout_rate": self.feature_dropout_rate,
+        }

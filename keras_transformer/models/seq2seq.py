@@ -1,0 +1,158 @@
+"""What every model from source ids to target ids has, and what it must have."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from keras_transformer.config import Seq2SeqConfig
+from keras_transformer.models.exact_training import ExactTraining
+
+
+class Seq2Seq(ExactTraining, keras.Model):
+    """Base of the models from a source sequence to a target sequence of ids.
+
+    It trains with `model.compile` and `model.fit` on `((source, target_in),
+    target_out)`, where `target_in` is `target_out` shifted right by the start id.
+    `Generator`, `Translator` and exports take any such model. A subclass has a
+    `config_class` and the methods
+
+    - `make_embedding(name, vocabulary_size)`: a layer with a matrix `embeddings`
+      (V, D), which the output may share.
+    - `encode(source, training)`: the encoder's output (B, S, E) and its boolean mask
+      (B, 1, S), True where a position is not padding.
+    - `decode_states(target_in, encoder_output, source_mask, training)`: the states
+      (B, T, D) that `logits` multiplies by the output matrix.
+    - `attention(target_in, encoder_output, source_mask, layer)`: how a decoder layer
+      attends to the source, (B, H, T, S).
+    - `start_decoding`, `decode_step`, `resize_decoding`, `decoding_weights` and
+      `coverage`: decoding step by step, as `CachedDecoding` describes them.
+
+    Args:
+        config: The sizes, a `config_class`.
+    Call arguments:
+        inputs: A pair of integer tensors: source (B, S) and target_in (B, T).
+        training: Whether dropout is applied.
+        return_states: Whether to return the last states instead of the logits.
+    Returns:
+        Logits, a float tensor (B, T, V): row t scores the token after target_in[t]; or
+        the decoder's last states, (B, T, D).
+    Raises:
+        TypeError: If `config` is not a `config_class`.
+    """
+
+    config_class = Seq2SeqConfig
+
+    def __init__(self, config, **kwargs):
+        super().__init__(**kwargs)
+        name = self.config_class.__name__
+        if not isinstance(config, self.config_class):
+            raise TypeError(
+                f"`config` must be a `{name}`, such as `{name}.preset('tiny')`. "
+                f"Received: {config!r}"
+            )
+        self.config = config
+        self.target_embedding = self.make_embedding(
+            "target_embedding", config.target_vocabulary_size
+        )
+        if config.tied_embeddings == "three-way":
+            self.source_embedding = self.target_embedding
+        else:
+            self.source_embedding = self.make_embedding(
+                "source_embedding", config.source_vocabulary_size
+            )
+
+    def build_embeddings(self):
+        """Builds the source and the target embedding, for `build`."""
+        self.target_embedding.build((None, None))
+        if self.source_embedding is not self.target_embedding:
+            self.source_embedding.build((None, None))
+
+    def build_output_kernel(self):
+        """Makes the output matrix if no embedding is, for `build`."""
+        config = self.config
+        if config.tied_embeddings == "none":
+            self.output_kernel = self.add_weight(
+                shape=(config.d_model, config.target_vocabulary_size),
+                initializer="glorot_uniform",
+                name="output_kernel",
+            )
+
+    def call(self, inputs, training=None, return_states=False):
+        source, target_in = inputs
+        encoder_output, source_mask = self.encode(source, training=training)
+        decode = self.decode_states if return_states else self.decode
+        return decode(target_in, encoder_output, source_mask, training=training)
+
+    def decode(self, target_in, encoder_output, source_mask, training=None):
+        """Scores every next token of whole target sentences.
+
+        Args:
+            target_in: Integer tensor (B, T).
+            encoder_output: Float tensor (B, S, E), from `encode`.
+            source_mask: Boolean tensor (B, 1, S), from `encode`.
+            training: Whether dropout is applied.
+
+        Returns:
+            Logits (B, T, V).
+        """
+        states = self.decode_states(target_in, encoder_output, source_mask, training)
+        return self.logits(states)
+
+    def logits(self, states):
+        """Multiplies states (B, T, D) by the output matrix (D, V), tied or not."""
+        flat = ops.reshape(states, (-1, self.config.d_model))
+        logits = ops.matmul(flat, self._output_kernel())
+        shape = (*ops.shape(states)[:2], self.config.target_vocabulary_size)
+        return ops.reshape(logits, shape)
+
+    def _output_kernel(self):
+        """The output matrix (D, V)."""
+        if self.config.tied_embeddings == "none":
+            kernel = self.output_kernel
+        else:
+            kernel = ops.transpose(self.target_embedding.embeddings)
+        return ops.cast(kernel, self.compute_dtype)
+
+    def output_rows(self):
+        makers = ("call", "decode", "logits", "_output_kernel")
+        if any(getattr(type(self), m) is not getattr(Seq2Seq, m) for m in makers):
+            return None
+        if self.config.tied_embeddings == "none":
+            return ops.transpose(self.output_kernel)
+        return ops.convert_to_tensor(self.target_embedding.embeddings)
+
+    def with_dtype(self, dtype):
+        """Returns this model if it computes and stores in `dtype`, or a copy that does.
+
+        Args:
+            dtype: Float type, such as "bfloat16".
+        """
+        if self.dtype_policy.name == dtype:
+            return self
+        policy = keras.DTypePolicy(dtype)
+        config = self.get_config() | {
+            "dtype": keras.saving.serialize_keras_object(policy)
+        }
+        copy = type(self).from_config(config)
+        for ours, theirs in zip(copy.weights, self.weights, strict=True):
+            ours.assign(ops.cast(theirs, dtype))
+        return copy
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[1], self.config.target_vocabulary_size)
+
+    def get_config(self):
+        return {
+            "config": self.config.to_dict(),
+            "name": self.name,
+            "trainable": self.trainable,
+            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        options = dict(config)
+        options["config"] = cls.config_class.from_dict(options["config"])
+        options["dtype"] = keras.saving.deserialize_keras_object(options["dtype"])
+        return cls(**options)

@@ -1,0 +1,61 @@
+"""A label for every token."""
+
+from __future__ import annotations
+
+import keras
+
+from keras_transformer.layers.arguments import check_size
+from keras_transformer.models.encoder import EncoderModel
+from keras_transformer.models.exact_training import ExactTraining
+from keras_transformer.models.text_encoder import HasTextEncoder
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Tagger(HasTextEncoder, ExactTraining, EncoderModel):
+    """A text encoder with a linear map from each state to the scores of the tags.
+
+    Sequence labelling such as part-of-speech tagging, as section 5.3 of Devlin et al.,
+    2019, https://arxiv.org/abs/1810.04805. It trains with `model.fit(ids, tags)` and
+    `MaskedCrossentropy`, for which the tag 0 is none: of padding, and of tokens that
+    are not to be learned from, such as all but a word's first piece.
+
+    Args:
+        encoder: A `TextEncoder`.
+        num_tags: Number of tags, the tag 0 counted.
+    Call arguments:
+        inputs: Integer tensor (B, S), or (B, S, F) if the encoder has features.
+        training: Whether dropout is applied.
+    Returns:
+        Logits, a float tensor (B, S, num_tags).
+    Raises:
+        TypeError: If `encoder` is not a `TextEncoder`.
+        ValueError: If `num_tags` is not positive.
+
+    Example:
+        >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
+        >>> tagger = Tagger(TextEncoder(config, vocabulary_size=11), num_tags=5)
+        >>> tagger(np.array([[3, 4, 9, 0]])).shape  # (1, 4, 5)
+    """
+
+    def __init__(self, encoder, num_tags, **kwargs):
+        super().__init__(encoder, **kwargs)
+        check_size("num_tags", num_tags)
+        self.num_tags = num_tags
+        self.output_map = keras.layers.Dense(
+            num_tags, dtype=self.dtype_policy, name="output_map"
+        )
+        # Every size is known, so the weights exist from the start.
+        self.build()
+
+    def build(self, input_shape=None):
+        self.output_map.build((None, None, self.encoder.config.d_model))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        return self.output_map(self.encoder(inputs, training=training))
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:2], self.num_tags)
+
+    def get_config(self):
+        return super().get_config() | {"num_tags": self.num_tags}

@@ -1,0 +1,111 @@
+"""A class for every sentence."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.arguments import check_size
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.models.encoder import ClassToken, EncoderModel, check_pooling
+from keras_transformer.models.text_encoder import HasTextEncoder
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TextClassifier(HasTextEncoder, EncoderModel):
+    """A text encoder, one state for the sentence, and a linear map to the classes.
+
+    The state is the mean of the tokens' last states, padding left out, or the last
+    state of a learned class token before the first one, which attends and is attended
+    to as the others: section 4.1 of Devlin et al., 2019,
+    https://arxiv.org/abs/1810.04805.
+
+    Args:
+        encoder: A `TextEncoder`.
+        num_classes: Number of classes.
+        pooling: "mean" or "class_token".
+    Call arguments:
+        inputs: Integer tensor (B, S), or (B, S, F) if the encoder has features.
+        training: Whether dropout is applied, to the sentence's state too.
+    Returns:
+        Logits, a float tensor (B, num_classes).
+    Raises:
+        TypeError: If `encoder` is not a `TextEncoder`.
+        ValueError: If `num_classes` is not positive or `pooling` is another.
+
+    Example:
+        >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
+        >>> encoder = TextEncoder(config, vocabulary_size=11)
+        >>> model = TextClassifier(encoder, num_classes=2)
+        >>> model(np.array([[3, 4, 9, 0]])).shape  # (1, 2)
+    """
+
+    def __init__(self, encoder, num_classes, pooling="mean", **kwargs):
+        super().__init__(encoder, **kwargs)
+        check_size("num_classes", num_classes)
+        check_pooling(pooling)
+        self.num_classes = num_classes
+        self.pooling = pooling
+        self.class_token = None
+        if pooling == "class_token":
+            self.class_token = ClassToken(dtype=self.dtype_policy, name="class_token")
+        self.dropout = Dropout(
+            encoder.config.dropout_rate, dtype=self.dtype_policy, name="dropout"
+        )
+        self.output_map = keras.layers.Dense(
+            num_classes, dtype=self.dtype_policy, name="output_map"
+        )
+        # Every size is known, so the weights exist from the start.
+        self.build()
+
+    def build(self, input_shape=None):
+        d_model = self.encoder.config.d_model
+        if self.class_token is not None:
+            self.class_token.build((None, None, d_model))
+        self.output_map.build((None, d_model))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        state = self.sentence_state(inputs, training=training)
+        return self.output_map(self.dropout(state, training=training))
+
+    def sentence_state(self, inputs, training=None):
+        """Returns one vector a sentence.
+
+        Args:
+            inputs: As of a call.
+            training: Whether dropout is applied.
+
+        Returns:
+            Float tensor (B, D); of the mean, zeros for a sentence of padding alone.
+        """
+        if self.class_token is None:
+            states = self.encoder(inputs, training=training)
+            return masked_mean(states, self.encoder.mask(inputs))
+        tokens = self.encoder.embedding(inputs, training=training)
+        states = self.class_token(tokens)
+        mask = self.class_token.compute_mask(tokens, self.encoder.mask(inputs))
+        return self.encoder.stack(states, mask=mask, training=training)[:, 0]
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], self.num_classes)
+
+    def get_config(self):
+        return super().get_config() | {
+            "num_classes": self.num_classes,
+            "pooling": self.pooling,
+        }
+
+
+def masked_mean(states, mask):
+    """Averages over the positions that the mask allows.
+
+    Args:
+        states: Float tensor (B, S, D).
+        mask: Boolean tensor (B, S).
+
+    Returns:
+        Float tensor (B, D), zeros where the mask allows none.
+    """
+    factors = ops.cast(mask, states.dtype)[..., None]
+    return ops.sum(states * factors, axis=1) / ops.maximum(ops.sum(factors, axis=1), 1)

@@ -1,0 +1,145 @@
+"""Token ids to states: the part that text models share and pre-training trains."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.arguments import check_size
+from keras_transformer.layers.feature_embedding import FeatureEmbedding
+from keras_transformer.layers.positional_embedding import PositionalEmbedding
+from keras_transformer.models.encoder import EncoderStack, HasEncoderConfig
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TextEncoder(HasEncoderConfig, keras.layers.Layer):
+    """Embedding with positions, then a stack of encoder layers.
+
+    The encoder of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, for `Tagger`,
+    `TextClassifier` and `MaskedLanguageModel`. Give the encoder of one to another, and
+    they share its weights: so a pre-trained one is put to use.
+
+    Args:
+        config: An `EncoderConfig`.
+        vocabulary_size: Number of tokens, or of features, V.
+        num_features: Ids that describe a token together, F, as `FeatureEmbedding` takes
+            them; default one id a token.
+        positions: "sinusoidal" or "learned".
+        max_length: Rows of the learned table (tokens); only for learned positions.
+        pad_id: Id of padding, which stands anywhere in a row and is not attended to.
+    Call arguments:
+        ids: Integer tensor (B, S), or (B, S, F) with `num_features`.
+        training: Whether dropout is applied.
+    Returns:
+        Float tensor (B, S, D).
+    Raises:
+        TypeError: If `config` is not an `EncoderConfig`.
+        ValueError: If an argument is out of its range.
+
+    Example:
+        >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
+        >>> encoder = TextEncoder(config, vocabulary_size=11)
+        >>> encoder(np.array([[3, 4, 5, 0]])).shape  # (1, 4, 6)
+    """
+
+    def __init__(
+        self,
+        config,
+        vocabulary_size,
+        num_features=None,
+        positions="sinusoidal",
+        max_length=None,
+        pad_id=0,
+        **kwargs,
+    ):
+        super().__init__(config, **kwargs)
+        check_size("num_features", num_features, optional=True)
+        self.vocabulary_size = vocabulary_size
+        self.num_features = num_features
+        self.positions = positions
+        self.max_length = max_length
+        self.pad_id = pad_id
+        self.embedding = self.make_embedding("embedding")
+        self.stack = EncoderStack(config, dtype=self.dtype_policy, name="stack")
+
+    def make_embedding(self, name):
+        """Returns the embedding called `name`; override to use another one."""
+        layer_class = FeatureEmbedding if self.num_features else PositionalEmbedding
+        return layer_class(
+            vocabulary_size=self.vocabulary_size,
+            d_model=self.config.d_model,
+            dropout_rate=self.config.dropout_rate,
+            positions=self.positions,
+            max_length=self.max_length,
+            pad_id=self.pad_id,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    @property
+    def ids_shape(self):
+        """The shape of `ids`: (None, None), or (None, None, F)."""
+        return (None, None, self.num_features)[: 3 if self.num_features else 2]
+
+    def build(self, ids_shape=None):
+        self.embedding.build(self.ids_shape)
+        self.stack.build((None, None, self.config.d_model))
+        self.built = True
+
+    def call(self, ids, training=None):
+        states = self.embedding(ids, training=training)
+        return self.stack(states, mask=self.mask(ids), training=training)
+
+    def mask(self, ids):
+        """Returns a boolean tensor (B, S), True where a token is not padding."""
+        is_real = ops.not_equal(ids, self.pad_id)
+        return ops.any(is_real, axis=-1) if self.num_features else is_real
+
+    def compute_output_shape(self, ids_shape):
+        return (*ids_shape[:2], self.config.d_model)
+
+    def get_config(self):
+        return super().get_config() | {
+            "vocabulary_size": self.vocabulary_size,
+            "num_features": self.num_features,
+            "positions": self.positions,
+            "max_length": self.max_length,
+            "pad_id": self.pad_id,
+        }
+
+
+class HasTextEncoder:
+    """Mixin before an `EncoderModel` whose argument `encoder` is a `TextEncoder`.
+
+    Raises:
+        TypeError: If `encoder` is not a `TextEncoder`.
+    """
+
+    def __init__(self, encoder, **kwargs):
+        super().__init__(**kwargs)
+        if not isinstance(encoder, TextEncoder):
+            raise TypeError(
+                f"`encoder` must be a `TextEncoder`. Received: {type(encoder).__name__}"
+            )
+        self.encoder = encoder
+        if not encoder.built:
+            encoder.build()
+
+    @property
+    def stack(self):
+        """The `EncoderStack` of the encoder."""
+        return self.encoder.stack
+
+    def input_signature(self):
+        """Any batch of ids, (B, S) or (B, S, F)."""
+        return [keras.InputSpec(shape=self.encoder.ids_shape, dtype="int32")]
+
+    def get_config(self):
+        return super().get_config() | {
+            "encoder": keras.saving.serialize_keras_object(self.encoder)
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        encoder = keras.saving.deserialize_keras_object(config["encoder"])
+        return cls(**(config | {"encoder": encoder}))

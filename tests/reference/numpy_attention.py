@@ -1,0 +1,132 @@
+"""Other kinds of attention in float64 NumPy, for the tests.
+
+Written from the equations of the papers named, one query and one key at a time. It
+imports neither Keras nor the package. Letters and masks are those of
+`numpy_transformer`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.reference.numpy_transformer import project, softmax
+
+
+def additive_attention(query, key, value, weights, mask=None):
+    """Bahdanau et al., 2015, A.1.2: softmax_s(w . tanh(W_q q_t + W_k k_s)) V.
+
+    Args:
+        query: [B, T, D_query].
+        key: [B, S, D_key].
+        value: [B, S, D_value].
+        weights: `query_kernel` [D_query, U], `key_kernel` [D_key, U], `score_kernel`
+            [U] and optionally `query_bias` [U].
+        mask: Boolean, broadcast to [B, T, S].
+
+    Returns:
+        The output [B, T, D_value] and the attention weights [B, T, S].
+    """
+    queries, keys = project(query, weights, "query"), project(key, weights, "key")
+    scores = np.zeros((len(query), query.shape[1], key.shape[1]))
+    for b, t, s in np.ndindex(scores.shape):
+        scores[b, t, s] = weights["score_kernel"] @ np.tanh(queries[b, t] + keys[b, s])
+    attention_weights = softmax(scores, mask)
+    return attention_weights @ np.asarray(value, np.float64), attention_weights
+
+
+def relu_weights(scores, mask):
+    """Wortsman et al., 2023, section 3: relu(score) over the number of keys."""
+    weights = np.zeros(scores.shape)
+    mask = np.broadcast_to(mask, scores.shape)
+    for index in np.ndindex(scores.shape[:-1]):
+        allowed = mask[index]
+        positive = np.maximum(scores[index][allowed], 0)
+        weights[index][allowed] = positive / max(allowed.sum(), 1)
+    return weights
+
+
+def rotation(position, width, base=10000.0):
+    """Su et al., 2021, equation 15: the matrix R of a position, [K, K]."""
+    matrix = np.zeros((width, width))
+    for i in range(width // 2):
+        angle = position * base ** (-2 * i / width)
+        pair = slice(2 * i, 2 * i + 2)
+        sine, cosine = np.sin(angle), np.cos(angle)
+        matrix[pair, pair] = [[cosine, -sine], [sine, cosine]]
+    return matrix
+
+
+def self_attention(
+    inputs, weights, num_heads, num_key_value_heads=None, mask=None, weigh=softmax,
+    rotary_base=None, slopes=None,
+):  # fmt: skip
+    """Multi-head self-attention with the options of its relatives, a pair at a time.
+
+    Args:
+        inputs: [B, T, D].
+        weights: Attention weights, see `numpy_transformer`.
+        num_heads: H.
+        num_key_value_heads: G; head h uses keys and values of head h // (H / G).
+        mask: Boolean, broadcast to [B, T, T].
+        weigh: Function of scores [B, T, T] and mask.
+        rotary_base: Turns queries and keys by `rotation` with this base.
+        slopes: ALiBi: of each head, what a score loses for each position of distance.
+
+    Returns:
+        The output [B, T, D_out] and the attention weights [B, H, T, T].
+    """
+    queries = project(inputs, weights, "query")
+    keys, values = project(inputs, weights, "key"), project(inputs, weights, "value")
+    groups = num_key_value_heads or num_heads
+    key_dim, value_dim = queries.shape[-1] // num_heads, values.shape[-1] // groups
+    batch, length = queries.shape[:2]
+    mask = np.ones((1, 1, length), bool) if mask is None else mask
+    outputs, attention_weights = [], []
+    for head in range(num_heads):
+        group = head // (num_heads // groups)
+        q = queries[..., head * key_dim : (head + 1) * key_dim]
+        k = keys[..., group * key_dim : (group + 1) * key_dim]
+        scores = np.zeros((batch, length, length))
+        for b, t, s in np.ndindex(scores.shape):
+            if rotary_base is None:
+                product = q[b, t] @ k[b, s]
+            else:
+                turned = rotation(t, key_dim, rotary_base) @ q[b, t]
+                product = turned @ rotation(s, key_dim, rotary_base) @ k[b, s]
+            scores[b, t, s] = product / np.sqrt(key_dim)
+            if slopes is not None:
+                scores[b, t, s] -= slopes[head] * abs(t - s)
+        attention_weights.append(weigh(scores, mask))
+        v = values[..., group * value_dim : (group + 1) * value_dim]
+        outputs.append(attention_weights[-1] @ v)
+    output = project(np.concatenate(outputs, axis=-1), weights, "output")
+    return output, np.stack(attention_weights, axis=1)
+
+
+def linear_attention(query, key, value, weights, num_heads, mask=None):
+    """Katharopoulos et al., 2020, equation 4 with phi(x) = elu(x) + 1.
+
+    The arguments and the output are those of `numpy_transformer.multi_head_attention`.
+    """
+    queries, keys = project(query, weights, "query"), project(key, weights, "key")
+    values = project(value, weights, "value")
+    key_dim = queries.shape[-1] // num_heads
+    value_dim = values.shape[-1] // num_heads
+    shape = (len(queries), queries.shape[1], keys.shape[1])
+    mask = np.broadcast_to(True if mask is None else mask, shape)
+    outputs = np.zeros((*shape[:2], num_heads * value_dim))
+    for b, t, head in np.ndindex(*shape[:2], num_heads):
+        of_key = slice(head * key_dim, (head + 1) * key_dim)
+        of_value = slice(head * value_dim, (head + 1) * value_dim)
+        products = [
+            mask[b, t, s] * (_phi(queries[b, t, of_key]) @ _phi(keys[b, s, of_key]))
+            for s in range(shape[2])
+        ]
+        if sum(products) > 0:
+            shares = np.array(products) / sum(products)
+            outputs[b, t, of_value] = shares @ values[b, :, of_value]
+    return project(outputs, weights, "output")
+
+
+def _phi(x):
+    return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))

@@ -1,0 +1,134 @@
+"""The examples of the models without a decoder run, at a tiny size."""
+
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import pytest
+
+from tests.test_examples import load
+
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+
+
+def picture(tmp_path):
+    return ["--picture", str(tmp_path / "picture.png")]
+
+
+def write(path, text):
+    path.write_bytes(gzip.compress(text.encode("utf-8")))
+    return str(path)
+
+
+def tagged(tmp_path, name):
+    lines = ["The dog sleeps .\tDET NOUN VERB PUNCT", "Dogs sleep\tNOUN VERB"]
+    return write(tmp_path / name, "\n".join(lines * 3) + "\n")
+
+
+def test_words_of_a_file_are_tagged(tmp_path):
+    example = load("tag_words")
+    files = ["--files", tagged(tmp_path, "t.gz"), tagged(tmp_path, "v.gz")]
+    accuracy, baseline = example.main([*files, "--epochs", "1", *picture(tmp_path)])
+    assert 0 <= accuracy <= 1
+    assert baseline == 1
+
+
+def test_generated_words_are_tagged(tmp_path):
+    arguments = [*picture(tmp_path)]
+    accuracy, baseline = load("tag_words").main(arguments)
+    assert (tmp_path / "picture.png").stat().st_size > 1000
+    assert accuracy > 0.9 > baseline
+
+
+def test_features_of_a_word():
+    features = load("tag_words").features_of("McX-12")
+    starts, ends = ["m-", "mc-", "mcx-", "mcx--"], ["-2", "-12", "--12", "-x-12"]
+    assert features == ["mcx-12", "shape XxX-9", *starts, *ends]
+
+
+def test_most_frequent_tag_is_that_of_the_word_or_else_noun():
+    train = [[("a", "X"), ("a", "Y"), ("a", "Y"), ("b", "X"), ("c", "X")]]
+    valid = [[("a", "Y"), ("a", "X"), ("b", "X"), ("new", "NOUN")]]
+    assert load("tag_words").most_frequent_tags(train, valid) == 0.75
+
+
+def test_sentences_of_a_file_are_classified_after_pre_training(tmp_path):
+    text = write(tmp_path / "x.gz", "a good film\t1\na bad film\t0\n" * 6)
+    arguments = ["--files", text, text, "--epochs", "1", "--pretrain", "1"]
+    example = load("classify_sentences")
+    accuracy, baseline = example.main([*arguments, *picture(tmp_path)])
+    assert 0 <= accuracy <= 1
+    assert baseline == 1
+
+
+def test_denials_are_understood_by_the_model_and_not_by_a_bag_of_words(tmp_path):
+    arguments = ["--epochs", "6", *picture(tmp_path)]
+    accuracy, baseline = load("classify_sentences").main(arguments)
+    assert (tmp_path / "picture.png").stat().st_size > 1000
+    assert accuracy > 0.9
+    assert 0.3 < baseline < 0.7
+
+
+def idx(array):
+    sizes = np.array(array.shape, ">i4").tobytes()
+    return gzip.compress(bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes())
+
+
+def test_images_of_files_are_classified(tmp_path):
+    rng = np.random.default_rng(1)
+    for part, count in (("train", 7), ("valid", 3)):
+        images = rng.integers(0, 256, (count, 6, 4), "uint8")
+        classes = rng.integers(0, 10, count).astype("uint8")
+        for name, array in (("images-idx3", images), ("labels-idx1", classes)):
+            (tmp_path / f"{part}-{name}-ubyte.gz").write_bytes(idx(array))
+    example = load("classify_images")
+    train, _ = example.read_images(tmp_path)
+    assert train[0].shape == (7, 6, 4, 1) and train[0].max() <= 1
+    assert example.read_idx(tmp_path / "valid-labels-idx1-ubyte.gz").tolist() == [
+        *classes
+    ]
+    arguments = ["--images", str(tmp_path), "--epochs", "1", *picture(tmp_path)]
+    accuracy = example.main(arguments)
+    assert 0 <= accuracy <= 1
+
+
+def test_images_are_moved_and_all_shown():
+    images = np.arange(5 * 36, dtype="float32").reshape(5, 6, 6, 1)
+    batches = load("classify_images").Shifted(images, np.arange(5), 1, batch_size=2)
+    seen = [batches[index] for index in range(len(batches))]
+    assert [len(classes) for _, classes in seen] == [2, 2, 1]
+    assert sorted(np.concatenate([classes for _, classes in seen])) == [*range(5)]
+    for moved, classes in seen:
+        for image, number in zip(moved, classes, strict=True):
+            assert sorted(image.ravel()) == sorted(images[number].ravel())
+
+
+def test_built_in_digits_are_classified(tmp_path):
+    arguments = ["--epochs", "3", *picture(tmp_path)]
+    assert load("classify_images").main(arguments) > 0.7
+    assert (tmp_path / "picture.png").stat().st_size > 1000
+
+
+def test_nodes_of_files_are_classified(tmp_path):
+    rows = ["0\ttrain\t0\t0 2", "1\ttrain\t1\t1", "2\tvalid\t0\t0 3", "3\tnone\t-1\t"]
+    nodes = write(tmp_path / "n.gz", "\n".join(rows) + "\n")
+    edges = write(tmp_path / "e.gz", "0\t2\n1\t3\n")
+    example = load("classify_nodes")
+    features, links, classes, splits = example.read_graph(nodes, edges)
+    expected = [[1, 0, 1, 0], [0, 1, 0, 0], [1, 0, 0, 1], [0, 0, 0, 0]]
+    np.testing.assert_array_equal(features, expected)
+    np.testing.assert_array_equal(links, [[0, 2], [1, 3]])
+    assert classes.tolist() == [1, 2, 1, 0]
+    assert splits.tolist() == ["train", "train", "valid", "none"]
+    arguments = ["--files", nodes, edges, "--epochs", "2", *picture(tmp_path)]
+    accuracy, baseline = example.main(arguments)
+    assert accuracy in (0, 1)
+    assert baseline == 1
+
+
+def test_links_of_a_generated_graph_help(tmp_path):
+    accuracy, baseline = load("classify_nodes").main(picture(tmp_path))
+    assert (tmp_path / "picture.png").stat().st_size > 1000
+    assert accuracy > baseline + 0.1

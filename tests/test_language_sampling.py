@@ -1,0 +1,133 @@
+"""What the sampler draws from a language model: the distribution it says."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import LanguageModel, LanguageSampler
+from tests.models.test_language_model import SIZES, random_model
+from tests.reference import numpy_transformer as reference
+
+PROMPTS = np.array([[9, 4, 17], [8, 0, 0]], "int32")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_model(np.random.default_rng(3), norm_first=True, pad_id=0)
+
+
+def drawn(sampler, prompts, length, **options):
+    result = sampler(prompts, length, **options)
+    return ops.convert_to_numpy(result.ids)[:, 0], result
+
+
+def next_logits(model, row):
+    """Logits of the token after a row of ids."""
+    ids = np.array([[1, *row]], "int32")
+    return ops.convert_to_numpy(model(ids))[0, -1].astype("float64")
+
+
+def test_temperature_0_takes_the_best_token_at_every_step(model):
+    ids, result = drawn(LanguageSampler(model), PROMPTS, 11, temperature=0)
+    for row, prompt in zip(ids, ([9, 4, 17], [8]), strict=True):
+        expected = list(prompt)
+        while len(expected) < 11 and expected[-1] != 2:
+            logits = next_logits(model, expected)
+            logits[:2] = -np.inf  # Padding and start are never drawn.
+            expected.append(int(logits.argmax()))
+        assert row.tolist() == expected + [0] * (11 - len(expected))
+    assert (ops.convert_to_numpy(result.lengths) <= 11).all()
+
+
+def test_log_probabilities_are_the_models_for_the_whole_text(model):
+    ids, result = drawn(LanguageSampler(model, top_k=3), PROMPTS[:1], 7, seed=5)
+    length = int(ops.convert_to_numpy(result.lengths)[0, 0])
+    row = ids[0, :length]
+    logits = ops.convert_to_numpy(model(np.array([[1, *row[:-1]]], "int32")))[0]
+    expected = reference.log_softmax(logits)[np.arange(length), row].sum()
+    actual = ops.convert_to_numpy(result.log_probabilities)[0, 0]
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "filters"), [(1.0, {}), (0.7, {"top_k": 4}), (1.3, {"top_p": 0.6})]
+)
+def test_frequencies_are_the_probabilities_that_remain(model, temperature, filters):
+    """Of 4,000 draws of one token each."""
+    rows = 4000
+    sampler = LanguageSampler(model, **filters)
+    prompts = np.full((rows, 1), 9, "int32")
+    ids, _ = drawn(sampler, prompts, 2, temperature=temperature, seed=11)
+    logits = next_logits(model, [9])
+    logits[:2] = -np.inf
+    weights = np.exp((logits - logits.max()) / temperature)
+    order = np.argsort(-weights, kind="stable")
+    if "top_k" in filters:
+        weights[order[4:]] = 0
+    if "top_p" in filters:
+        before = np.cumsum(weights[order]) - weights[order]
+        weights[order[before >= 0.6 * weights.sum()]] = 0
+    expected = weights / weights.sum()
+    frequencies = np.bincount(ids[:, 1], minlength=29) / rows
+    assert not frequencies[expected == 0].any()
+    np.testing.assert_allclose(frequencies, expected, atol=0.03)
+
+
+def test_a_row_depends_on_its_own_prompt_and_seed_alone(model):
+    sampler = LanguageSampler(model)
+    together, _ = drawn(sampler, PROMPTS, 9, seed=20)
+    alone, _ = drawn(sampler, PROMPTS[1:, :1], 9, seed=21)
+    np.testing.assert_array_equal(alone[0], together[1])
+    again, _ = drawn(sampler, PROMPTS, 9, seed=20)
+    np.testing.assert_array_equal(again, together)
+    other, _ = drawn(sampler, PROMPTS, 9, seed=22)
+    assert (other != together).any()
+
+
+def test_a_text_may_begin_with_nothing_and_must_not_end_too_early(model):
+    sampler = LanguageSampler(model, min_length=8, no_repeat_ngram_size=1)
+    ids, result = drawn(sampler, np.zeros((3, 0), "int32"), 9, temperature=2.0)
+    assert (ops.convert_to_numpy(result.lengths) >= 8).all()
+    assert all(len(set(row[row > 0])) == (row > 0).sum() for row in ids)
+
+
+def test_new_weights_are_used(model):
+    """The graph that draws must not keep those of its first call."""
+    copy = LanguageModel.from_config(model.get_config())
+    sampler = LanguageSampler(copy)
+    before, _ = drawn(sampler, PROMPTS, 9, temperature=0)
+    copy.set_weights(model.get_weights())
+    after, _ = drawn(sampler, PROMPTS, 9, temperature=0)
+    expected, _ = drawn(LanguageSampler(model), PROMPTS, 9, temperature=0)
+    np.testing.assert_array_equal(after, expected)
+    assert (before != after).any()
+
+
+@pytest.mark.parametrize(
+    ("prompts", "options", "message"),
+    [
+        (PROMPTS[0], {}, r"`prompts` must have one row a text.*shape \(3,\)"),
+        (PROMPTS[:0], {}, "B at least 1"),
+        (PROMPTS, {"length": 2}, "`length` must be at least 1 and that of the prompts"),
+        (PROMPTS, {"temperature": -1.0}, "`temperature` must be finite and at least 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(model, prompts, options, message):
+    with pytest.raises(ValueError, match=message):
+        LanguageSampler(model)(prompts, **({"length": 5} | options))
+
+
+def test_learned_positions_bound_the_length():
+    model = random_model(np.random.default_rng(4), positions="learned")
+    with pytest.raises(ValueError, match="max_positions=19"):
+        LanguageSampler(model)(PROMPTS, SIZES["max_positions"] + 1)
+
+
+def test_half_precision_draws_tokens():
+    config = random_model(np.random.default_rng(4)).config
+    model = LanguageModel(config, dtype=keras.DTypePolicy("mixed_bfloat16"))
+    ids, _ = drawn(LanguageSampler(model, top_k=5), PROMPTS, 6)
+    np.testing.assert_array_equal(ids[0, :3], PROMPTS[0])
