@@ -28,7 +28,7 @@ def masked_relu(scores, mask=None):
     """
     positive = ops.relu(scores)
     if mask is None:
-        return positive / scores.shape[-1]
+        return positive / ops.cast(ops.shape(scores)[-1], positive.dtype)
     number = ops.sum(ops.cast(mask, positive.dtype), axis=-1, keepdims=True)
     return ops.where(mask, positive, 0.0) / ops.maximum(number, 1.0)
 

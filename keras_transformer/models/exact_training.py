@@ -105,11 +105,10 @@ class ExactTraining:
         """Number of batches since `compile` that were not applied."""
         if self._update_state is None:
             return 0
-        return self._now(
-            self._update_state.nonfinite_batches,
-            self.non_trainable_variables,
-            "non_trainable_variables",
-        )
+        # `variables` ends with the update's, and these begin with the counter.
+        place = -len(self._update_state.variables)
+        counter = self._update_state.nonfinite_batches
+        return self._now(counter, "non_trainable_variables", place)
 
     @property
     def updates(self):
@@ -118,22 +117,20 @@ class ExactTraining:
         Other than `optimizer.iterations`, it is up to date in a callback within `fit`
         on JAX too.
         """
-        return self._now(
-            self.optimizer.iterations, self.optimizer.variables, "optimizer_variables"
-        )
+        # An optimizer makes its counter before all else.
+        return self._now(self.optimizer.iterations, "optimizer_variables", 0)
 
     def sync_variables(self):
         """Brings all variables up to date, which within `fit` on JAX are behind."""
         if keras.config.backend() == "jax":
             self.jax_state_sync()
 
-    def _now(self, counter, variables, kind):
-        """Returns the value of a counter, one of the variables of a kind."""
+    def _now(self, counter, kind, place):
+        """Returns the value of a counter, the variable of a kind at a place."""
         state = getattr(self, "_jax_state", None)
         if state is None or self._jax_state_synced or not state.get(kind):
             return _number(counter)
         # To bring all variables up to date after every batch would be slow.
-        place = [variable is counter for variable in variables].index(True)
         return _number(state[kind][place])
 
     def loss_divisor(self, y):

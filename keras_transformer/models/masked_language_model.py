@@ -151,23 +151,23 @@ class MaskedTokens(keras.utils.PyDataset):
         self.batch_size = batch_size
         self.masking = (mask_id, first_id, vocabulary_size, rate)
         self.seed = seed
-        self.epoch = 0
+        self.epoch = -1
+        self.on_epoch_end()
 
     def __len__(self):
         return math.ceil(len(self.ids) / self.batch_size)
 
     def __getitem__(self, index):
         # A batch depends on its number alone, so that workers may make it.
-        order = np.random.default_rng((self.seed, self.epoch)).permutation(
-            len(self.ids)
-        )
-        rows = order[index * self.batch_size : (index + 1) * self.batch_size]
+        rows = self._order[index * self.batch_size : (index + 1) * self.batch_size]
         generator = np.random.default_rng((self.seed, self.epoch, index))
         return mask_tokens(self.ids[rows], generator, *self.masking)
 
     def on_epoch_end(self):
         """Goes on to the next epoch's order and masks."""
         self.epoch += 1
+        generator = np.random.default_rng((self.seed, self.epoch))
+        self._order = generator.permutation(len(self.ids))
 
 
 def _check_masking(mask_id, first_id, vocabulary_size, rate):

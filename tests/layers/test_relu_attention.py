@@ -98,3 +98,16 @@ def test_padding_changes_nothing(rng):
     mask = np.tile(np.arange(LENGTH + 3) < LENGTH, (2, 1))
     expected = ops.convert_to_numpy(layer(inputs))
     assert_close(layer(padded, mask=mask)[:, :LENGTH], expected)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="TensorFlow's graphs"
+)
+def test_a_graph_need_not_know_the_length(rng):
+    import tensorflow as tf
+
+    layer = random_layer(rng)
+    x = rng.normal(size=SHAPE).astype("float32")
+    signature = [tf.TensorSpec((None, None, SHAPE[-1]), "float32")]
+    graph = tf.function(layer, input_signature=signature, autograph=False)
+    assert_close(graph(x), layer(x))
