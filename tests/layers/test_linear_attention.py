@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from keras_transformer.layers import DecoderLayer
-from keras_transformer.layers import linear_attention as module
 from keras_transformer.layers.linear_attention import LinearAttention
 from keras_transformer.masks import causal_mask, valid_length_mask
 from tests.layers.layer_battery import LayerBattery
@@ -57,6 +58,8 @@ class TestBatteryOfCrossAttention(WithoutDropout):
 @pytest.fixture(params=[4, 64])
 def block(request, monkeypatch):
     """17 positions are five blocks, or one."""
+    # By its name: the package's `linear_attention` is the function.
+    module = sys.modules[LinearAttention.__module__]
     monkeypatch.setattr(module, "BLOCK", request.param)
 
 
