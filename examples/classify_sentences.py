@@ -1,7 +1,7 @@
 """Is a sentence in favour or against? A sentence classifier.
 
-Beside it: logistic regression of a bag of words, which needs scikit-learn.
-With --pretrain the encoder first learns to fill in hidden words of the same sentences.
+A word is itself, its first four letters and its first six; with --pretrain only itself,
+and the encoder first learns to fill in hidden ones. Beside it: a bag of words.
 
     python examples/classify_sentences.py --files train.tsv.gz valid.tsv.gz
 
@@ -45,51 +45,52 @@ def make_sentences(count, seed):
     return words, classes
 
 
-def to_ids(sentences, vocabulary):
-    """Returns ids (N, 48), padded."""
-    rows = [[vocabulary.get(word, UNKNOWN) for word in words] for words in sentences]
-    return keras.utils.pad_sequences(rows, 48, padding="post", truncating="post")
+def features_of(words, number):
+    """Returns some features of each word: itself, its first 4 letters, its first 6."""
+    return [[word, f"{word[:4]}-", f"{word[:6]}--"][:number] for word in words]
 
 
-def bag_of_words(train, valid):
-    """Returns the accuracy of logistic regression."""
-    regression = LogisticRegression(max_iter=1000)
-    model = make_pipeline(CountVectorizer(analyzer=list), regression)
-    return model.fit(*train).score(*valid)
+def to_ids(rows, features):
+    """Returns ids (N, 48, F), padded; of one feature, (N, 48)."""
+    rows = [[[features.get(f, UNKNOWN) for f in word] for word in row] for row in rows]
+    ids = keras.utils.pad_sequences(rows, 48, padding="post", truncating="post")
+    return ids[..., 0] if ids.shape[2] == 1 else ids
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--files", nargs=2, metavar=("TRAIN", "VALID"), help="gzip")
     parser.add_argument("--picture", default="sentence.png", help="of attention")
-    parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--pretrain", type=int, default=0, help="epochs of it")
+    for name, default in {"epochs": 10, "pretrain": 0, "seed": 1}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args(arguments)
-    keras.utils.set_random_seed(1)
+    keras.utils.set_random_seed(options.seed)
     files = options.files and map(read_sentences, options.files)
     train, valid = files or (make_sentences(2000, seed=1), make_sentences(500, seed=2))
-    counts = Counter(word for words in train[0] for word in words).most_common()
-    vocabulary = {w: n for n, (w, count) in enumerate(counts, FIRST) if count > 1}
-    ids, valid_ids = (to_ids(words, vocabulary) for words, _ in (train, valid))
+    number = 1 if options.pretrain else 3  # One, where words are hidden.
+    rows = [[features_of(s, number) for s in part] for part in (train[0], valid[0])]
+    counts = Counter(f for row in rows[0] for word in row for f in word)
+    features = {f: n for n, (f, c) in enumerate(counts.most_common(), FIRST) if c > 1}
+    ids, valid_ids = (to_ids(part, features) for part in rows)
 
     sizes = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
-    config = kt.EncoderConfig(**sizes, dropout_rate=0.3)
-    encoder = kt.TextEncoder(config, FIRST + len(vocabulary))
+    config = kt.EncoderConfig(**sizes, dropout_rate=0.4)
+    encoder = kt.TextEncoder(config, FIRST + len(features), *ids.shape[2:])
     if options.pretrain:
-        hidden = kt.MaskedTokens(ids, 64, MASK, FIRST, FIRST + len(vocabulary))
+        hidden = kt.MaskedTokens(ids, 64, MASK, FIRST, FIRST + len(features))
         pretraining = kt.MaskedLanguageModel(encoder)
         pretraining.compile("adam", kt.MaskedCrossentropy(), jit_compile=False)
         pretraining.fit(hidden, epochs=options.pretrain, verbose=2)
     model = kt.TextClassifier(encoder, num_classes=2)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["accuracy"], jit_compile=False)
-    data = {"validation_data": (valid_ids, valid[1]), "batch_size": 64, "verbose": 2}
-    model.fit(ids, train[1], epochs=options.epochs, **data)
-    accuracy = model.history.history["val_accuracy"][-1]
-    baseline = bag_of_words(train, valid)
+    fit = {"validation_data": (valid_ids, valid[1]), "batch_size": 64, "verbose": 2}
+    history = model.fit(ids, train[1], epochs=options.epochs, **fit).history
+    accuracy = history["val_accuracy"][-1]
+    bag, regression = CountVectorizer(analyzer=list), LogisticRegression(max_iter=1000)
+    baseline = make_pipeline(bag, regression).fit(*train).score(*valid)
     print(f"right: {accuracy:.1%}; logistic regression: {baseline:.1%}")
-    words = valid[0][0]
-    weights = model.attention(valid_ids[:1, : len(words)])[0]
+    weights = model.attention(valid_ids[:1, : len(words := valid[0][0])])[0]
     plots.attention(weights, words, words).savefig(options.picture)
     return accuracy, baseline
 

@@ -9,47 +9,40 @@ it trains on sentences of a grammar, for less than a minute. Needs the extra `pl
 """
 
 import argparse
+import functools
 import random
 import tempfile
 import time
 from pathlib import Path
 
-from keras_transformer import (
-    DataConfig,
-    RecurrentConfig,
-    RunConfig,
-    TokenizerConfig,
-    TrainingConfig,
-    TransformerConfig,
-    Translator,
-    evaluate,
-    open_pairs,
-    plots,
-    train,
-)
+import keras_transformer as kt
+from keras_transformer import plots
 from keras_transformer.text.generated import write_corpus
 
-MODELS = {"recurrent": RecurrentConfig, "transformer": TransformerConfig}
-CONFIG = RunConfig(
-    tokenizer=TokenizerConfig(vocabulary_size=4000),
-    data=DataConfig(batch_tokens=1000),
-    training=TrainingConfig(warmup_steps=200, learning_rate_scale=0.5),
+MODELS = {
+    "recurrent": kt.RecurrentConfig.preset,
+    "transformer": functools.partial(kt.TransformerConfig.preset, norm_first=True),
+}
+CONFIG = kt.RunConfig(
+    tokenizer=kt.TokenizerConfig(vocabulary_size=4000),
+    data=kt.DataConfig(batch_tokens=1000),
+    training=kt.TrainingConfig(warmup_steps=200, learning_rate_scale=0.5),
 )
 
 
 def sampled(path, count, folder):
     """Writes some of a file's pairs, drawn at random, and opens them."""
-    lines = [f"{pair.source}\t{pair.target}\n" for pair in open_pairs(path).pairs()]
+    lines = [f"{pair.source}\t{pair.target}\n" for pair in kt.open_pairs(path).pairs()]
     chosen = Path(folder) / "sampled.tsv"
     lines = random.Random(1).sample(lines, min(count, len(lines)))
     chosen.write_text("".join(lines), encoding="utf-8")
-    return open_pairs(chosen)
+    return kt.open_pairs(chosen)
 
 
 def print_times(translator):
     """Prints the time of sentences that have as many tokens as their translations."""
     config = translator.config.replace(max_extra_length=0, min_output_length=80)
-    translator = Translator(translator.model, translator.tokenizers, config)
+    translator = kt.Translator(translator.model, translator.tokenizers, config)
     translator(["a"])  # Makes the graph.
     for length in (10, 20, 40, 80):
         begin = time.perf_counter()
@@ -79,14 +72,14 @@ def main(arguments=None, config=CONFIG):
             files = write_corpus(folder, "fr", **sizes).values()
         path, valid, test = files
         text = sampled(path, options.pairs, folder)
-        pairs = [(pair.source, pair.target) for pair in open_pairs(test).pairs()]
-        for name, family in MODELS.items():
-            model = family.preset(options.size, dropout_rate=0.3)
+        pairs = [(pair.source, pair.target) for pair in kt.open_pairs(test).pairs()]
+        for name, preset in MODELS.items():
+            model = preset(options.size, dropout_rate=0.3)
             run = config.replace(model=model, training=training)
             begin = time.perf_counter()
-            translator = train(text, Path(folder) / name, run, open_pairs(valid))
+            translator = kt.train(text, Path(folder) / name, run, kt.open_pairs(valid))
             minutes = (time.perf_counter() - begin) / 60
-            found[name] = evaluate(translator, pairs)
+            found[name] = kt.evaluate(translator, pairs)
             print(f"{name}: {minutes:.1f} minutes of training\n{found[name]}")
             print_times(translator)
             seen = translator.align([pairs[len(pairs) // 2][0]])[0]

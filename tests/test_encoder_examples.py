@@ -64,7 +64,7 @@ def test_sentences_of_a_file_are_classified_after_pre_training(tmp_path):
 
 
 def test_denials_are_understood_by_the_model_and_not_by_a_bag_of_words(tmp_path):
-    arguments = ["--epochs", "6", *picture(tmp_path)]
+    arguments = picture(tmp_path)
     accuracy, baseline = load("classify_sentences").main(arguments)
     assert (tmp_path / "picture.png").stat().st_size > 1000
     assert accuracy > 0.9

@@ -9,14 +9,15 @@ def test_both_models_train_score_and_show_their_attention(tmp_path, capsys):
     train = tiny_run.write_pairs(tmp_path / "train.tsv")
     test = str(tiny_run.write_pairs(tmp_path / "test.tsv", tiny_run.VALID))
     config = tiny_run.CONFIG.replace(decoding=example.CONFIG.decoding)
-    sizes = {"d_model": 16, "dropout_rate": 0.0}
+    recurrent = {"d_model": 16, "units": 12}
+    transformer = {"d_model": 16, "d_ff": 16, "num_heads": 2}
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
     example.MODELS = {
-        "recurrent": _Preset(example.RecurrentConfig, units=12, **sizes),
-        "transformer": _Preset(
-            example.TransformerConfig, num_encoder_layers=1, num_decoder_layers=1,
-            d_ff=16, num_heads=2, **sizes,
+        "recurrent": lambda size, **_: example.kt.RecurrentConfig(**recurrent),
+        "transformer": lambda size, **_: example.kt.TransformerConfig(
+            **transformer, **layers
         ),
-    }  # fmt: skip
+    }
     files = ["--train", str(train), "--valid", test, "--test", test]
     options = ["--pairs", "33", "--epochs", "1", "--pictures", str(tmp_path)]
     scores = example.main([*files, *options], config)
@@ -28,16 +29,6 @@ def test_both_models_train_score_and_show_their_attention(tmp_path, capsys):
         assert f"{name}: 0." in printed
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert printed.count("80 tokens to 80 tokens: ") == 2
-
-
-class _Preset:
-    """Stands for a family of models of which every preset has these sizes."""
-
-    def __init__(self, family, **sizes):
-        self.family, self.sizes = family, sizes
-
-    def preset(self, name, **options):
-        return self.family(**(options | self.sizes))
 
 
 def test_pairs_are_drawn_from_the_whole_file(tmp_path):
