@@ -48,7 +48,9 @@ def length_penalty(length, alpha):
 
     Args:
         length: Tokens of the hypothesis, end token counted; a number or any tensor.
-        alpha: 0 gives 1 (no normalisation); larger values favour longer outputs.
+        alpha: 0 gives 1 (no normalisation); larger values favour longer outputs. Above
+            1 the divisor outgrows the log-probabilities, and the best score of some
+            texts is that of an output that repeats itself to the longest length.
 
     Returns:
         A float32 tensor of the shape of `length`.
