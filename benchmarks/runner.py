@@ -72,15 +72,22 @@ def main(benchmark: Benchmark, arguments: argparse.Namespace) -> int:
         run = Run(benchmark, arguments, Path(folder))
         for size in dict.fromkeys(settings[name].size for name in arguments.only):
             run.measure(size)
+            # What was measured is kept if a later size is interrupted.
+            text = _write(benchmark, run.results, arguments.output)
     _warn_about_the_restless(run.results["idle_share"])
-    text = benchmark.tables(run.results["settings"])
-    for what, why in run.results["failures"].items():
-        text += f"\n\nLeft out: {what}: {why}"
     print(text)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(run.results, indent=1), encoding="utf-8")
-    arguments.output.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
     return 1 if run.results["failures"] else 0
+
+
+def _write(benchmark, results, output):
+    """Writes what was measured so far; returns the tables."""
+    text = benchmark.tables(results["settings"])
+    for what, why in results["failures"].items():
+        text += f"\n\nLeft out: {what}: {why}"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    output.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
+    return text
 
 
 def parser(
