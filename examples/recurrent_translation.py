@@ -5,7 +5,7 @@
 
 Prints the BLEU of each, its training time and its time per sentence by length, and
 draws what it attends to in one sentence: recurrent.png, transformer.png. Without files
-it trains on sentences of a grammar, for less than a minute. Needs the extra `plots`.
+it trains on sentences of a grammar. Needs the extra `plots`.
 """
 
 import argparse

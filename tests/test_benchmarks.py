@@ -340,6 +340,31 @@ def test_groups_without_any_rival_that_was_chosen_are_left_out(module):
     assert len(groups(*contenders.CONTENDERS)) == len(contenders.GROUPS)
 
 
+def test_an_interrupted_benchmark_keeps_what_it_measured(module, monkeypatch, tmp_path):
+    runner = module("runner")
+
+    def measure(self, size):
+        if size == "small":
+            raise KeyboardInterrupt
+        self.results["settings"][size] = {"speed": 7}
+        self.results["failures"]["a peer, tiny"] = "no compiler"
+
+    monkeypatch.setattr(runner.Run, "measure", measure)
+    sizes = {name: SimpleNamespace(size=name) for name in ("tiny", "small")}
+    benchmark = SimpleNamespace(
+        name="test",
+        workload=SimpleNamespace(SETTINGS=sizes),
+        tables=lambda settings: f"of {', '.join(settings)}",
+    )
+    output = tmp_path / "new" / "found.json"
+    arguments = SimpleNamespace(only=list(sizes), threads=1, repeats=1, output=output)
+    with pytest.raises(KeyboardInterrupt):
+        runner.main(benchmark, arguments)
+    assert json.loads(output.read_text("utf-8"))["settings"] == {"tiny": {"speed": 7}}
+    expected = "of tiny\n\nLeft out: a peer, tiny: no compiler\n"
+    assert output.with_suffix(".md").read_text("utf-8") == expected
+
+
 def test_losses_of_the_keras_peers_agree_with_ours(module):
     from keras_transformer import MaskedCrossentropy
 

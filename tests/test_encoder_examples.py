@@ -71,6 +71,17 @@ def test_denials_are_understood_by_the_model_and_not_by_a_bag_of_words(tmp_path)
     assert 0.3 < baseline < 0.7
 
 
+def test_an_unknown_word_is_known_by_its_beginning():
+    example = load("classify_sentences")
+    known = {"wonderful": 5, "wond-": 6, "wonder--": 7}
+    rows = [example.features_of(["wonderland", "wonky", "wonderful"], 3)]
+    ids = example.to_ids(rows, known)
+    assert ids.shape == (1, 48, 3)
+    assert ids[0, :4].tolist() == [[3, 6, 7], [3, 3, 3], [5, 6, 7], [0, 0, 0]]
+    words = example.to_ids([example.features_of(["wonderful"], 1)], known)
+    assert words[0, :2].tolist() == [5, 0]
+
+
 def idx(array):
     sizes = np.array(array.shape, ">i4").tobytes()
     return gzip.compress(bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes())

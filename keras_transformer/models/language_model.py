@@ -13,10 +13,11 @@ from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.models.cached_decoding import CachedSteps
 from keras_transformer.models.exact_training import ExactTraining
+from keras_transformer.models.has_config import HasConfig
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class LanguageModel(CachedSteps, ExactTraining, keras.Model):
+class LanguageModel(CachedSteps, HasConfig, ExactTraining, keras.Model):
     """Scores every next token of a text from those before it.
 
     The decoder of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, without a
@@ -50,6 +51,8 @@ class LanguageModel(CachedSteps, ExactTraining, keras.Model):
         ... )
         >>> LanguageModel(config)(np.array([[1, 7, 9]])).shape  # (1, 3, 50)
     """
+
+    config_class = LanguageModelConfig
 
     def __init__(self, config, **kwargs):
         super().__init__(**kwargs)
@@ -215,18 +218,3 @@ class LanguageModel(CachedSteps, ExactTraining, keras.Model):
 
     def compute_output_shape(self, input_shape):
         return (*input_shape, self.config.vocabulary_size)
-
-    def get_config(self):
-        return {
-            "config": self.config.to_dict(),
-            "name": self.name,
-            "trainable": self.trainable,
-            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
-        }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        options = dict(config)
-        options["config"] = LanguageModelConfig.from_dict(options["config"])
-        options["dtype"] = keras.saving.deserialize_keras_object(options["dtype"])
-        return cls(**options)

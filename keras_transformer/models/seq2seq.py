@@ -7,9 +7,10 @@ from keras import ops
 
 from keras_transformer.config import Seq2SeqConfig
 from keras_transformer.models.exact_training import ExactTraining
+from keras_transformer.models.has_config import HasConfig
 
 
-class Seq2Seq(ExactTraining, keras.Model):
+class Seq2Seq(HasConfig, ExactTraining, keras.Model):
     """Base of the models from a source sequence to a target sequence of ids.
 
     It trains with `model.compile` and `model.fit` on `((source, target_in),
@@ -141,18 +142,3 @@ class Seq2Seq(ExactTraining, keras.Model):
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[1], self.config.target_vocabulary_size)
-
-    def get_config(self):
-        return {
-            "config": self.config.to_dict(),
-            "name": self.name,
-            "trainable": self.trainable,
-            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
-        }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        options = dict(config)
-        options["config"] = cls.config_class.from_dict(options["config"])
-        options["dtype"] = keras.saving.deserialize_keras_object(options["dtype"])
-        return cls(**options)
