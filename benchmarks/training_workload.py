@@ -90,9 +90,9 @@ class Setting:
 SETTINGS = {
     setting.name: setting
     for setting in (
-        Setting("tiny", "tiny", 5, 40, target_tokens=4096, num_batches=6),
-        Setting("small", "small", 32, 32, target_tokens=64 * 32, num_batches=4),
-        Setting("base", "base", 32, 32, target_tokens=32 * 32, num_batches=2),
+        Setting("tiny", "tiny", 5, 40, target_tokens=4096, num_batches=12),
+        Setting("small", "small", 32, 32, target_tokens=64 * 32, num_batches=12),
+        Setting("base", "base", 32, 32, target_tokens=32 * 32, num_batches=4),
         # As many tokens as keep a GPU busy; about those of the paper's batches.
         Setting("base-gpu", "base", 64, 64, target_tokens=384 * 64, num_batches=20),
         Setting("toy", "toy", 5, 13, target_tokens=64, num_batches=2),

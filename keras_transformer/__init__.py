@@ -18,6 +18,7 @@ _MODULES = {
         "TrainingConfig",
         "TransformerConfig",
     ),
+    "cores": ("split_batches_over_cores",),
     "decoding": ("SpecialIds", "beam_search", "greedy_search", "reordering", "sample"),
     "encoder_config": ("EncoderConfig",),
     "evaluation": ("evaluate",),

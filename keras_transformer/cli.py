@@ -129,8 +129,9 @@ def _quickstart(options):
 def _train(options):
     config = run_config(options)
     with _quiet():
-        from keras_transformer.training import train
+        from keras_transformer.training import split_by_default, train
 
+    split_by_default(config.training)
     validation = _open(options.valid) if options.valid else None
     train(_open(options.train), options.directory, config, validation)
 

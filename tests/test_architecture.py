@@ -27,7 +27,7 @@ ROOT = Path(keras_transformer.__file__).parent
 # What each part may import from the package besides itself, lowest level first: data
 # flows text -> ids -> batches -> model -> decoding -> text, and imports only go down.
 LEVELS = (
-    {"options": set(), "files": set(), "graph_mode": set()},
+    {"options": set(), "files": set(), "graph_mode": set(), "cores": set()},
     {
         "encoder_config": {"options"},
         "model_config": {"options"},
@@ -63,6 +63,7 @@ LEVELS = (
             "metrics",
             "fused_crossentropy",
             "graph_mode",
+            "cores",
         }
     },  # fmt: skip
     {
@@ -97,7 +98,7 @@ MODEL_SIDE = {
 BELOW = {part for level in LEVELS for part in level}
 ABOVE = {
     "plots": {"generation", "models", "layers", "masks", "schedules", "files"},
-    "training": BELOW | {"evaluation"},
+    "training": BELOW | {"evaluation", "cores"},
     "evaluation": BELOW,
     "bulk": {"text", "files"},
     "ray_data": {"bulk", "export", "files"},
@@ -121,6 +122,7 @@ MAY_IMPORT_TENSORFLOW = {
 # paths beside the general ones, for what is no operation of Keras, such as a write to a
 # tensor in place, and the training step, of which each backend has its own.
 HAVE_TENSORFLOW_PATHS = {
+    "keras_transformer.cores",
     "keras_transformer.graph_mode",
     "keras_transformer.language_sampling",
     "keras_transformer.layers.decoding_ops",

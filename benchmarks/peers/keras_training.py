@@ -9,6 +9,8 @@ from keras import ops
 from training_workload import LABEL_SMOOTHING, LEARNING_RATE, Setting, batches
 from workload import PAD_ID, Size
 
+ADAM = {"learning_rate": LEARNING_RATE, "beta_2": 0.98, "epsilon": 1e-9}
+
 
 class KerasPeer(ABC):
     """One `model.fit` of an epoch is a turn; see `worker.Contender`.
@@ -36,6 +38,10 @@ class KerasPeer(ABC):
     def make_model(self, size: Size, longest: int) -> keras.Model:
         """Returns a model of source and target ids that gives logits [B, T, V]."""
 
+    def make_optimizer(self) -> keras.optimizers.Optimizer:
+        """Returns Adam with the paper's constants."""
+        return keras.optimizers.Adam(**ADAM)
+
     def make_loss(self):
         """Returns the loss: the form that is faster for the way it is compiled."""
         return compiled_crossentropy if self.jit_compile else graph_crossentropy
@@ -44,7 +50,7 @@ class KerasPeer(ABC):
         """Makes and compiles the model, and the batches, which stay in memory."""
         self._model = self.make_model(self._size, setting.longest_padded)
         self._model.compile(
-            keras.optimizers.Adam(LEARNING_RATE, beta_2=0.98, epsilon=1e-9),
+            self.make_optimizer(),
             loss=self.make_loss(),
             jit_compile=self.jit_compile,
         )

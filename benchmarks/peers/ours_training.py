@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import keras
-from peers.keras_training import KerasPeer
+from peers.keras_training import ADAM, KerasPeer
 from training_workload import DROPOUT_RATE, LABEL_SMOOTHING
 from workload import PAD_ID, Size
 
-from keras_transformer import MaskedCrossentropy, Transformer, TransformerConfig
+from keras_transformer import (
+    Adam,
+    MaskedCrossentropy,
+    Transformer,
+    TransformerConfig,
+    split_batches_over_cores,
+)
 
 
 class Peer(KerasPeer):
-    """Trains ours; see `KerasPeer`."""
+    """Trains ours; see `KerasPeer`.
+
+    As `keras-transformer train` on a few cores: each has a part of a batch.
+    """
+
+    def __init__(self, size: Size, variant: str, threads: int, folder: str):
+        tensorflow = keras.backend.backend() == "tensorflow"
+        if tensorflow and not variant.endswith("xla"):
+            split_batches_over_cores(threads)
+        super().__init__(size, variant, threads, folder)
 
     def make_model(self, size: Size, longest: int) -> keras.Model:
         """Returns a `Transformer`, dropout in all three places."""
@@ -30,6 +45,10 @@ class Peer(KerasPeer):
             ),
             dtype=keras.config.dtype_policy(),
         )
+
+    def make_optimizer(self):
+        """Returns the package's Adam."""
+        return Adam(**ADAM)
 
     def make_loss(self):
         """Returns the package's loss."""

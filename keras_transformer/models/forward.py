@@ -24,7 +24,7 @@ def loss_and_scores(model, x, y, sample_weight, training):
         and the model's output or, where they suffice, `TokenScores`, as `y_pred` of the
         metrics.
     """
-    rows = model.output_rows() if _scores_suffice(model) else None
+    rows = model.output_rows() if scores_suffice(model) else None
     if rows is None:
         y_pred = model(x, training=training)
         loss = model.compute_loss(x, y, y_pred, sample_weight, training=training)
@@ -35,7 +35,7 @@ def loss_and_scores(model, x, y, sample_weight, training):
     return loss * num_replicas(), y_pred
 
 
-def _scores_suffice(model):
+def scores_suffice(model):
     """Whether no logits are needed, by the loss and the metrics as compiled."""
     # A subclass may compute anything.
     own = ("compute_loss", "compute_metrics")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import keras
 from keras import ops
 
-from keras_transformer.models.forward import loss_and_scores
+from keras_transformer.cores import num_parts
+from keras_transformer.fused_crossentropy import TokenScores
+from keras_transformer.graph_mode import num_replicas
+from keras_transformer.models.forward import loss_and_scores, scores_suffice
 from keras_transformer.models.gradients import not_finite
 
 
@@ -29,7 +34,7 @@ def train_step(model, data):
     if replicated:
         total = _sum(context, divisor)
     with tf.GradientTape() as tape:
-        loss, y_pred = loss_and_scores(model, x, y, sample_weight, True)
+        loss, y_pred = _loss_and_scores(model, x, y, sample_weight, True)
         share = loss
         if accumulated:
             share = loss * divisor
@@ -51,6 +56,34 @@ def train_step(model, data):
     # A loss that is no number would be the epoch's.
     tf.cond(wrong[0] > 0, lambda: None, update_metrics)
     return _logs(model, context)
+
+
+def _loss_and_scores(model, x, y, sample_weight, training):
+    """As `loss_and_scores`, in parts of the rows that run side by side."""
+    parts = num_parts()
+    whole = parts == 1 or model.jit_compile or num_replicas() > 1
+    if whole or model.output_rows() is None or not scores_suffice(model):
+        return loss_and_scores(model, x, y, sample_weight, training)
+    import tensorflow as tf
+
+    num_rows = tf.shape(tf.nest.flatten(y)[0])[0]
+    cuts = [num_rows * part // parts for part in range(parts + 1)]
+    total = divisor = 0.0
+    scores = []
+    for first, end in itertools.pairwise(cuts):
+        rows = _rows((x, y, sample_weight), slice(first, end))
+        loss, part_scores = loss_and_scores(model, *rows, training)
+        part_divisor = model.loss_divisor(rows[1])
+        total += loss * part_divisor
+        divisor += part_divisor
+        scores.append((part_scores.crossentropy, part_scores.correct))
+    scores = [tf.concat(tensors, axis=0) for tensors in zip(*scores, strict=True)]
+    return total / tf.maximum(divisor, 1.0), TokenScores(*scores)
+
+
+def _rows(data, rows):
+    """The same structure with some rows of each of its tensors."""
+    return keras.tree.map_structure(lambda t: None if t is None else t[rows], data)
 
 
 def _sum(context, values):
@@ -138,7 +171,7 @@ def test_step(model, data):
     import tensorflow as tf
 
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    loss, y_pred = loss_and_scores(model, x, y, sample_weight, False)
+    loss, y_pred = _loss_and_scores(model, x, y, sample_weight, False)
     model._loss_tracker.update_state(loss, sample_weight=model.loss_divisor(y))
     model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
     return _logs(model, tf.distribute.get_replica_context())

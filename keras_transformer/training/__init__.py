@@ -2,7 +2,11 @@
 
 from keras_transformer.training.average_run import average_run
 from keras_transformer.training.averaging import KeepCheckpoints, load_average
-from keras_transformer.training.compiling import compiled_model, make_optimizer
+from keras_transformer.training.compiling import (
+    compiled_model,
+    make_optimizer,
+    split_by_default,
+)
 from keras_transformer.training.fit import train
 from keras_transformer.training.run_directory import check_new_directory
 
@@ -13,5 +17,6 @@ __all__ = [
     "compiled_model",
     "load_average",
     "make_optimizer",
+    "split_by_default",
     "train",
 ]

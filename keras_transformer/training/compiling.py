@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+
 import keras
 import tensorflow as tf
 
 from keras_transformer.config import RunConfig, TrainingConfig
+from keras_transformer.cores import available_cores, split_batches_over_cores
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, Perplexity
 from keras_transformer.models.families import make_model
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.optimizers import Adam
 from keras_transformer.schedules import TransformerSchedule
+
+# Measured on two; with many the parts of a batch become small and the graph large.
+_MOST_CORES = 4
+_THREADS = {"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"}
 
 
 def compiled_model(config: RunConfig) -> Seq2Seq:
@@ -46,6 +53,22 @@ def with_device_defaults(options: TrainingConfig) -> TrainingConfig:
         if getattr(options, name) is None
     }
     return options.replace(**chosen)
+
+
+def split_by_default(options: TrainingConfig):
+    """Splits batches over the cores, where that is faster; before anything is computed.
+
+    That is with TensorFlow on a few cores, without XLA and `tf.distribute`, unless the
+    environment already says how many threads there are.
+
+    Args:
+        options: Of the training.
+    """
+    if keras.backend.backend() != "tensorflow" or _THREADS & set(os.environ):
+        return
+    alone = options.distribute == "none" and not options.jit_compile
+    if alone and 1 < available_cores() <= _MOST_CORES:
+        split_batches_over_cores()
 
 
 def make_optimizer(options: TrainingConfig, d_model: int) -> keras.optimizers.Optimizer:

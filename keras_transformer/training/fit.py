@@ -87,8 +87,9 @@ def train(
 
     A run that was interrupted, at whatever moment, goes on from its last state when it
     is called again with the same text and options; options that say when to stop may
-    be others. On processors it ends with the weights of an uninterrupted run, to the
-    bit. A finished run is only loaded, unless it may train for longer now.
+    be others. On processors, as many as before, it ends with the weights of an
+    uninterrupted run, to the bit. A finished run is only loaded, unless it may train
+    for longer now.
 
     SIGTERM, or Ctrl-C once, ends the run after the current batch with its state saved.
 

@@ -1,0 +1,79 @@
+"""How many processor cores share a batch in training, each with rows of its own."""
+
+from __future__ import annotations
+
+import os
+
+import keras
+
+_num_parts = 1
+
+
+def split_batches_over_cores(num_cores: int | None = None) -> int:
+    """Lets every core compute the loss and gradient of some rows of each batch.
+
+    TensorFlow otherwise spreads each operation over the cores and runs one after the
+    other: the many small operations of a Transformer then wait for each other more than
+    they compute. After this call `fit` and `evaluate` cut a batch into as many parts as
+    cores, which run side by side, each operation on one core. The gradient is that of
+    the whole batch, but for rounding; dropout draws other numbers.
+
+    Call it before TensorFlow computes anything. It is for training on a few cores, of
+    models with `MaskedCrossentropy` and metrics that need no logits; all else, XLA and
+    `tf.distribute` among it, is computed whole, as before, but an operation keeps to
+    one core. On a machine with a GPU the call changes nothing.
+
+    Args:
+        num_cores: Parts of a batch; default the cores that the process may use.
+
+    Returns:
+        The number of parts.
+
+    Raises:
+        RuntimeError: If TensorFlow has computed something already.
+        ValueError: If `num_cores` is not an integer of at least 1, or the backend is
+            not TensorFlow.
+
+    Example:
+        >>> split_batches_over_cores()  # on two cores
+        2
+    """
+    global _num_parts
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "`split_batches_over_cores` needs the TensorFlow backend. Received: "
+            f"KERAS_BACKEND={keras.backend.backend()}"
+        )
+    import tensorflow as tf
+
+    num_cores = available_cores() if num_cores is None else num_cores
+    if not isinstance(num_cores, int) or num_cores < 1:
+        raise ValueError(
+            "`num_cores` must be an integer of at least 1. Received: "
+            f"num_cores={num_cores!r}"
+        )
+    if num_cores == 1 or tf.config.list_physical_devices("GPU"):
+        return _num_parts
+    threading = tf.config.threading
+    try:
+        threading.set_intra_op_parallelism_threads(1)
+        threading.set_inter_op_parallelism_threads(num_cores)
+    except RuntimeError as error:
+        raise RuntimeError(
+            "`split_batches_over_cores` sets the number of TensorFlow's threads: call "
+            "it before anything is computed, models and data sets included."
+        ) from error
+    _num_parts = num_cores
+    return _num_parts
+
+
+def num_parts() -> int:
+    """Parts into which a batch is cut: 1 before `split_batches_over_cores`."""
+    return _num_parts
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
