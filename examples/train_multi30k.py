@@ -28,8 +28,8 @@ from keras_transformer import (
 )
 from keras_transformer.text.generated import write_corpus
 
-# Theirs: sizes, dropout, average of the last 10, beam of 5. Ours: pre-norm and a warm-up
-# of 1,000 updates to a learning rate of 0.004, with which the sixth epoch has the
+# Theirs: sizes, dropout, average of the last 10, beam of 5. Ours: pre-norm and a warm-
+# up of 1,000 updates to a learning rate of 0.004, with which the sixth epoch has the
 # validation loss that the thirteenth had with post-norm and 2,000; 6,000 pieces;
 # more updates; our length penalty, see `length_penalty`: above 1 some texts go on.
 CONFIG = RunConfig(
