@@ -52,12 +52,13 @@ def split_batches_over_cores(num_cores: int | None = None) -> int:
             "`num_cores` must be an integer of at least 1. Received: "
             f"num_cores={num_cores!r}"
         )
-    if num_cores == 1 or tf.config.list_physical_devices("GPU"):
+    if tf.config.list_physical_devices("GPU"):
         return _num_parts
     threading = tf.config.threading
     try:
-        threading.set_intra_op_parallelism_threads(1)
-        threading.set_inter_op_parallelism_threads(num_cores)
+        if num_cores > 1:
+            threading.set_intra_op_parallelism_threads(1)
+            threading.set_inter_op_parallelism_threads(num_cores)
     except RuntimeError as error:
         raise RuntimeError(
             "`split_batches_over_cores` sets the number of TensorFlow's threads: call "
