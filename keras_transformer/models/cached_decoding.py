@@ -194,6 +194,7 @@ class CachedDecoding(CachedSteps):
 def of_parents(x, parents):
     """Returns, of `x` (B, k, L), the rows of the hypotheses' parents (B, k)."""
     batch, beam_size, length = ops.shape(x)
+    parents = ops.convert_to_tensor(parents, dtype="int32")
     rows = ops.arange(batch, dtype="int32")[:, None] * beam_size + parents
     taken = ops.take(ops.reshape(x, (-1, length)), ops.reshape(rows, (-1,)), axis=0)
     return ops.reshape(taken, (batch, beam_size, length))
