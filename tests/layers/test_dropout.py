@@ -123,6 +123,8 @@ KNOWN_MASK = [[0, 0, 1, 0, 0], [0, 1, 0, 1, 1], [1, 1, 0, 1, 1]]
 
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16", "float32", "float64"))
 def test_output_has_the_compute_dtype(dtype):
+    if dtype == "float64" and keras.backend.backend() == "jax":
+        pytest.skip("JAX computes in float64 only if it is told to (jax_enable_x64)")
     outputs = Dropout(0.5, dtype=dtype)(np.ones((3, 5)), training=True)
     assert keras.backend.standardize_dtype(outputs.dtype) == dtype
 
