@@ -121,8 +121,10 @@ def _load_run(options):
 
 def _quickstart(options):
     with _quiet():
-        from keras_transformer.quickstart import quickstart
+        from keras_transformer.quickstart import CONFIG, quickstart
+        from keras_transformer.training import split_by_default
 
+    split_by_default(CONFIG.training)
     quickstart(options.language, options.directory, options.saved_models)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
+from keras_transformer.layer_config import LayerConfig
 from keras_transformer.options import Config, option, reject_unknown
 
 
@@ -98,36 +99,18 @@ class Seq2SeqConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class TransformerConfig(Seq2SeqConfig):
+class TransformerConfig(LayerConfig, Seq2SeqConfig):
     """Sizes of a `Transformer`; the defaults are the paper's base model (Table 3)."""
 
     family: str = option("transformer", "kind of model", choices=("transformer",))
     num_encoder_layers: int = option(6, "encoder layers, N", minimum=1)
     num_decoder_layers: int = option(6, "decoder layers, N", minimum=1)
-    d_ff: int = option(2048, "width of the feed-forward layer", minimum=1)
-    num_heads: int = option(8, "attention heads, h", minimum=1)
-    key_dim: int | None = option(
-        None, "width of a head's query and key; default d_model / num_heads", minimum=1
-    )
-    value_dim: int | None = option(
-        None, "width of a head's value; default key_dim", minimum=1
-    )
-    activation: str = option("relu", "feed-forward activation, a Keras name")
-    norm_first: bool = option(False, "normalise before each sub-layer (pre-norm)")
-    use_bias: bool = option(False, "add biases to the attention projections")
     positions: str = option(
         "sinusoidal", "kind of position vector", choices=("sinusoidal", "learned")
     )
     max_positions: int = option(
         512, "most positions of learned position vectors (tokens)", minimum=1
     )
-    attention_dropout_rate: float = option(
-        0.1, "dropout of attention weights", minimum=0.0, below=1.0
-    )
-    activation_dropout_rate: float = option(
-        0.1, "dropout inside the feed-forward network", minimum=0.0, below=1.0
-    )
-
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         # The Multi30k setting of Wu et al., 2021, https://arxiv.org/abs/2105.14462.
         "tiny": dict(
@@ -142,14 +125,6 @@ class TransformerConfig(Seq2SeqConfig):
         "base": dict(),
         "big": dict(d_model=1024, d_ff=4096, num_heads=16, dropout_rate=0.3),
     }  # fmt: skip
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.key_dim is None and self.d_model % self.num_heads:
-            raise ValueError(
-                "`d_model` must be a multiple of `num_heads` unless `key_dim` is "
-                f"given. Received: d_model={self.d_model}, num_heads={self.num_heads}"
-            )
 
     @property
     def most_positions(self) -> int | None:

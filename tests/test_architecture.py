@@ -29,10 +29,13 @@ ROOT = Path(keras_transformer.__file__).parent
 LEVELS = (
     {"options": set(), "files": set(), "graph_mode": set(), "cores": set()},
     {
-        "encoder_config": {"options"},
-        "model_config": {"options"},
+        "layer_config": {"options"},
         "training_config": {"options"},
     },  # fmt: skip
+    {
+        "model_config": {"options", "layer_config"},
+        "encoder_config": {"options", "layer_config"},
+    },
     {
         "config": {"options", "model_config", "training_config"},
         "language_model_config": {"options", "encoder_config"},

@@ -9,35 +9,11 @@ from keras_transformer.encoder_config import EncoderConfig
 from keras_transformer.layers.attention_record import recorded_attention
 from keras_transformer.layers.encoder_layer import EncoderLayer
 from keras_transformer.layers.layer_normalization import LayerNormalization
-
-
-class HasEncoderConfig:
-    """Mixin before a Keras layer or model whose argument `config` is `EncoderConfig`.
-
-    Raises:
-        TypeError: If `config` is not an `EncoderConfig`.
-    """
-
-    def __init__(self, config, **kwargs):
-        super().__init__(**kwargs)
-        if not isinstance(config, EncoderConfig):
-            raise TypeError(
-                "`config` must be an `EncoderConfig`, such as "
-                f"`EncoderConfig(num_layers=2)`. Received: {config!r}"
-            )
-        self.config = config
-
-    def get_config(self):
-        return super().get_config() | {"config": self.config.to_dict()}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        options = config | {"config": EncoderConfig.from_dict(config["config"])}
-        return cls(**options)
+from keras_transformer.models.has_config import HasConfig
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class EncoderStack(HasEncoderConfig, keras.layers.Layer):
+class EncoderStack(HasConfig, keras.layers.Layer):
     """Encoder layers one after the other, with a last norm if they normalise first.
 
     The left side of figure 1 of Vaswani et al., 2017,
@@ -61,6 +37,8 @@ class EncoderStack(HasEncoderConfig, keras.layers.Layer):
         >>> EncoderStack(config)(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
     """
 
+    config_class = EncoderConfig
+
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
         self.encoder_layers = [
@@ -77,9 +55,9 @@ class EncoderStack(HasEncoderConfig, keras.layers.Layer):
 
     def make_encoder_layer(self, name):
         """Returns an encoder layer called `name`; override to use another one."""
-        options = self.config.to_dict()
-        del options["num_layers"], options["d_model"]
-        return EncoderLayer(**options, dtype=self.dtype_policy, name=name)
+        return EncoderLayer(
+            **self.config.layer_options(), dtype=self.dtype_policy, name=name
+        )
 
     def build(self, states_shape):
         for layer in self.encoder_layers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from keras_transformer.encoder_config import EncoderConfig
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.learned_positional_embedding import (
@@ -14,13 +15,13 @@ from keras_transformer.models.encoder import (
     ClassToken,
     EncoderModel,
     EncoderStack,
-    HasEncoderConfig,
     check_pooling,
 )
+from keras_transformer.models.has_config import HasConfig
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class ImageClassifier(HasEncoderConfig, EncoderModel):
+class ImageClassifier(HasConfig, EncoderModel):
     """Patches of an image as tokens, an encoder, and a linear map to the classes.
 
     The Vision Transformer, section 3.1 of Dosovitskiy et al., 2021,
@@ -53,6 +54,8 @@ class ImageClassifier(HasEncoderConfig, EncoderModel):
         >>> model = ImageClassifier(config, (8, 8, 1), patch_size=4, num_classes=10)
         >>> model(np.zeros((3, 8, 8, 1))).shape  # (3, 10)
     """
+
+    config_class = EncoderConfig
 
     def __init__(
         self,

@@ -55,12 +55,7 @@ class LanguageModel(CachedSteps, HasConfig, ExactTraining, keras.Model):
     config_class = LanguageModelConfig
 
     def __init__(self, config, **kwargs):
-        super().__init__(**kwargs)
-        if not isinstance(config, LanguageModelConfig):
-            raise TypeError(
-                f"`config` must be a `LanguageModelConfig`. Received: {config!r}"
-            )
-        self.config = config
+        super().__init__(config, **kwargs)
         self.embedding = self.make_embedding("embedding")
         self.decoder_layers = [
             self.make_layer(f"layer_{i}") for i in range(config.num_layers)
@@ -76,20 +71,8 @@ class LanguageModel(CachedSteps, HasConfig, ExactTraining, keras.Model):
 
     def make_layer(self, name):
         """Returns a causal layer called `name`; override to use another one."""
-        config = self.config
         return CausalLayer(
-            num_heads=config.num_heads,
-            d_ff=config.d_ff,
-            key_dim=config.key_dim,
-            value_dim=config.value_dim,
-            dropout_rate=config.dropout_rate,
-            attention_dropout_rate=config.attention_dropout_rate,
-            activation_dropout_rate=config.activation_dropout_rate,
-            activation=config.activation,
-            norm_first=config.norm_first,
-            use_bias=config.use_bias,
-            dtype=self.dtype_policy,
-            name=name,
+            **self.config.layer_options(), dtype=self.dtype_policy, name=name
         )
 
     def make_embedding(self, name):

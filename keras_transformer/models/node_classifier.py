@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import keras
 
+from keras_transformer.encoder_config import EncoderConfig
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.masks import graph_mask
 from keras_transformer.models.encoder import (
     EncoderModel,
     EncoderStack,
-    HasEncoderConfig,
 )
 from keras_transformer.models.exact_training import ExactTraining
+from keras_transformer.models.has_config import HasConfig
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class NodeClassifier(HasEncoderConfig, ExactTraining, EncoderModel):
+class NodeClassifier(HasConfig, ExactTraining, EncoderModel):
     """An encoder whose nodes attend along the edges of a graph, and a linear map.
 
     The layers are those of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762; the
@@ -51,6 +52,8 @@ class NodeClassifier(HasEncoderConfig, ExactTraining, EncoderModel):
         >>> adjacency = np.array([[[1, 1, 0], [1, 1, 0], [0, 0, 1]]])
         >>> model((np.ones((1, 3, 5)), adjacency)).shape  # (1, 3, 4)
     """
+
+    config_class = EncoderConfig
 
     def __init__(
         self, config, num_features, num_classes, feature_dropout_rate=0.0, **kwargs

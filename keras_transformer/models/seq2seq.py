@@ -45,14 +45,7 @@ class Seq2Seq(HasConfig, ExactTraining, keras.Model):
     config_class = Seq2SeqConfig
 
     def __init__(self, config, **kwargs):
-        super().__init__(**kwargs)
-        name = self.config_class.__name__
-        if not isinstance(config, self.config_class):
-            raise TypeError(
-                f"`config` must be a `{name}`, such as `{name}.preset('tiny')`. "
-                f"Received: {config!r}"
-            )
-        self.config = config
+        super().__init__(config, **kwargs)
         self.target_embedding = self.make_embedding(
             "target_embedding", config.target_vocabulary_size
         )

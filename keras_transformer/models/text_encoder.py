@@ -5,14 +5,16 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from keras_transformer.encoder_config import EncoderConfig
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.feature_embedding import FeatureEmbedding
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
-from keras_transformer.models.encoder import EncoderStack, HasEncoderConfig
+from keras_transformer.models.encoder import EncoderStack
+from keras_transformer.models.has_config import HasConfig
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class TextEncoder(HasEncoderConfig, keras.layers.Layer):
+class TextEncoder(HasConfig, keras.layers.Layer):
     """Embedding with positions, then a stack of encoder layers.
 
     The encoder of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, for `Tagger`,
@@ -41,6 +43,8 @@ class TextEncoder(HasEncoderConfig, keras.layers.Layer):
         >>> encoder = TextEncoder(config, vocabulary_size=11)
         >>> encoder(np.array([[3, 4, 5, 0]])).shape  # (1, 4, 6)
     """
+
+    config_class = EncoderConfig
 
     def __init__(
         self,

@@ -68,27 +68,15 @@ class Transformer(CachedDecoding, Seq2Seq):
 
     def make_encoder_layer(self, name):
         """Returns an encoder layer called `name`; override to use another one."""
-        return EncoderLayer(**self._layer_options(), name=name)
+        return EncoderLayer(
+            **self.config.layer_options(), dtype=self.dtype_policy, name=name
+        )
 
     def make_decoder_layer(self, name):
         """Returns a decoder layer called `name`; override to use another one."""
-        return DecoderLayer(**self._layer_options(), name=name)
-
-    def _layer_options(self):
-        config = self.config
-        return {
-            "num_heads": config.num_heads,
-            "d_ff": config.d_ff,
-            "key_dim": config.key_dim,
-            "value_dim": config.value_dim,
-            "dropout_rate": config.dropout_rate,
-            "attention_dropout_rate": config.attention_dropout_rate,
-            "activation_dropout_rate": config.activation_dropout_rate,
-            "activation": config.activation,
-            "norm_first": config.norm_first,
-            "use_bias": config.use_bias,
-            "dtype": self.dtype_policy,
-        }
+        return DecoderLayer(
+            **self.config.layer_options(), dtype=self.dtype_policy, name=name
+        )
 
     def make_embedding(self, name, vocabulary_size):
         """Returns an embedding called `name`; override to use another one."""

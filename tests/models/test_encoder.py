@@ -160,7 +160,9 @@ def test_text_encoder_config_round_trip():
 
 def test_config_of_another_type_is_refused():
     for build in (EncoderStack, lambda config: TextEncoder(config, 11)):
-        with pytest.raises(TypeError, match="`config` must be an `EncoderConfig`"):
+        with pytest.raises(
+            TypeError, match="`config` must be of the class `EncoderConfig`"
+        ):
             build({"num_layers": 2})
 
 

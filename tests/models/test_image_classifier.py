@@ -126,5 +126,7 @@ def test_bad_arguments_are_refused():
         ImageClassifier(CONFIG, SHAPE, 3, 0)
     with pytest.raises(ValueError, match="`pooling` must be 'mean' or 'class_token'"):
         ImageClassifier(CONFIG, SHAPE, 3, 11, pooling="max")
-    with pytest.raises(TypeError, match="`config` must be an `EncoderConfig`"):
+    with pytest.raises(
+        TypeError, match="`config` must be of the class `EncoderConfig`"
+    ):
         ImageClassifier({}, SHAPE, 3, 11)

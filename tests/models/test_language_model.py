@@ -236,7 +236,9 @@ def test_layers_are_made_in_a_method_to_override(rng):
 
 
 def test_wrong_arguments_are_refused(rng):
-    with pytest.raises(TypeError, match="`config` must be a `LanguageModelConfig`"):
+    with pytest.raises(
+        TypeError, match="`config` must be of the class `LanguageModelConfig`"
+    ):
         LanguageModel({"d_model": 16})
     with pytest.raises(ValueError, match="three different ids below `vocabulary_size`"):
         LanguageModelConfig(**(SIZES | {"end_id": 1}))

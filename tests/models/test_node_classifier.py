@@ -119,7 +119,9 @@ def test_bad_arguments_are_refused(model):
         NodeClassifier(CONFIG, 3, 0)
     with pytest.raises(ValueError, match="`feature_dropout_rate` must be a number in"):
         NodeClassifier(CONFIG, 3, 3, feature_dropout_rate=1.0)
-    with pytest.raises(TypeError, match="`config` must be an `EncoderConfig`"):
+    with pytest.raises(
+        TypeError, match="`config` must be of the class `EncoderConfig`"
+    ):
         NodeClassifier(None, 3, 3)
     with pytest.raises(ValueError, match=r"`adjacency` must have the shape \(N, N\)"):
         model((FEATURES, CHAIN[:, :, :3]))

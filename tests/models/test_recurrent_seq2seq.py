@@ -244,7 +244,9 @@ def test_the_paper_model_has_its_size():
 
 
 def test_config_of_another_family_is_refused():
-    with pytest.raises(TypeError, match="`config` must be a `RecurrentConfig`"):
+    with pytest.raises(
+        TypeError, match="`config` must be of the class `RecurrentConfig`"
+    ):
         RecurrentSeq2Seq(TransformerConfig())
 
 

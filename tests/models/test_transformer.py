@@ -264,5 +264,7 @@ def test_predict_equals_call(rng):
 
 
 def test_config_of_another_type_is_refused():
-    with pytest.raises(TypeError, match="`config` must be a `TransformerConfig`"):
+    with pytest.raises(
+        TypeError, match="`config` must be of the class `TransformerConfig`"
+    ):
         Transformer(SIZES)
