@@ -5,8 +5,8 @@ with tell the others'. Beside it: logistic regression of the words (scikit-learn
 
     python examples/classify_nodes.py --files nodes.tsv.gz edges.tsv.gz
 
-A line of the first file has a node, its split (train, valid, ...), its class and the
-numbers of its words; one of the second has two nodes. Default: a generated graph.
+A line of the first file has a node's name, its split (train, valid, ...), its class and
+the numbers of its words; one of the second names two nodes. Default: a generated graph.
 """
 
 import argparse
@@ -24,8 +24,9 @@ def read_graph(nodes, edges):
     """Returns features (N, F), links (E, 2), classes (N,) from 1 on, splits (N,)."""
     with gzip.open(nodes, "rt") as file:
         rows = [line.rstrip("\n").split("\t") for line in file]
+    number = {row[0]: i for i, row in enumerate(rows)}
     with gzip.open(edges, "rt") as file:
-        links = np.array([line.split("\t") for line in file], int)
+        links = np.array([[number[node] for node in line.split()] for line in file])
     words = [np.array(row[3].split(), int) for row in rows]
     features = np.zeros((len(rows), 1 + max(w.max() for w in words if w.size)))
     for node, own in enumerate(words):

@@ -28,7 +28,7 @@ UNKNOWN, MASK, FIRST = 3, 4, 5  # 0 is padding.
 def read_sentences(path):
     """Returns the sentences, lists of words, and their classes."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
-        texts, classes = zip(*(line.split("\t") for line in file), strict=True)
+        texts, classes = zip(*(s.split("\t") for s in file if s.strip()), strict=True)
     return [text.split() for text in texts], np.array(classes, int)
 
 
@@ -90,7 +90,7 @@ def main(arguments=None):
     bag, regression = CountVectorizer(analyzer=list), LogisticRegression(max_iter=1000)
     baseline = make_pipeline(bag, regression).fit(*train).score(*valid)
     print(f"right: {accuracy:.1%}; logistic regression: {baseline:.1%}")
-    weights = model.attention(valid_ids[:1, : len(words := valid[0][0])])[0]
+    weights = model.attention(valid_ids[:1, : len(words := valid[0][0][:48])])[0]
     plots.attention(weights, words, words).savefig(options.picture)
     return accuracy, baseline
 

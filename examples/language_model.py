@@ -14,14 +14,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_transformer import (
-    Adam,
-    LanguageModel,
-    LanguageModelConfig,
-    LanguageSampler,
-    MaskedCrossentropy,
-    plots,
-)
+import keras_transformer as kt
+from keras_transformer import plots
 from keras_transformer.text.generated import generate_pairs
 
 START, UNKNOWN, FIRST = 1, 3, 4
@@ -45,21 +39,21 @@ def rows_of(ids, context, step):
 def make_model(vocabulary_size, width, layers, updates):
     """Returns a model, compiled with a learning rate that rises and falls."""
     keras.utils.set_random_seed(1)
-    config = LanguageModelConfig(
+    config = kt.LanguageModelConfig(
         vocabulary_size=vocabulary_size, num_layers=layers, d_model=width,
         d_ff=4 * width, num_heads=4, norm_first=True, attention_dropout_rate=0.0,
     )  # fmt: skip
     rate = keras.optimizers.schedules.CosineDecay(
         0.0, updates, alpha=0.1, warmup_target=0.3 / width, warmup_steps=100
     )
-    model, adam = LanguageModel(config), Adam(rate, beta_2=0.99)
-    model.compile(adam, MaskedCrossentropy(), jit_compile=False)
+    model, adam = kt.LanguageModel(config), kt.Adam(rate, beta_2=0.99)
+    model.compile(adam, kt.MaskedCrossentropy(), jit_compile=False)
     return model
 
 
 def write(model, ids, length, context):
     """Continues a text; where it fills the context, from the last half of that."""
-    sampler = LanguageSampler(model, top_k=20, min_length=context)
+    sampler = kt.LanguageSampler(model, top_k=20, min_length=context)
     while len(ids) < length:
         past = ids[-(context // 2) :]
         result = sampler([past], context, temperature=0.8, seed=len(ids))
@@ -79,12 +73,14 @@ def main(arguments=None):
     text, context = read(options.text), options.context
     cut = len(text) if options.tail else len(text) * 9 // 10
     text, tail = text[:cut], read(options.tail) if options.tail else text[cut:]
+    if min(len(text), len(tail)) < context:
+        parser.error(f"the text and its tail must have {context} characters or more")
     characters = sorted(set(text))
     number = {character: i for i, character in enumerate(characters, FIRST)}
     texts = [text, tail, options.prompt]
     ids, tail, prompt = ([number.get(c, UNKNOWN) for c in part] for part in texts)
     rows, scored = rows_of(ids, context, context // 2), rows_of(tail, context, context)
-    updates = options.epochs * len(rows[0]) // 32
+    updates = max(1, options.epochs * len(rows[0]) // 32)
     model = make_model(FIRST + len(characters), options.width, options.layers, updates)
     history = model.fit(*rows, 32, options.epochs, verbose=2, validation_data=scored)
     sample = write(model, prompt, 400, context)

@@ -64,6 +64,7 @@ def main(arguments=None, config=CONFIG):
     files, found = [options.train, options.valid, options.test], {}
     if any(files) and not all(files):
         parser.error("give --train, --valid and --test, or none of them")
+    options.pictures.mkdir(parents=True, exist_ok=True)
     kept = 1 + options.epochs // 10
     training = config.training.replace(epochs=options.epochs, average_checkpoints=kept)
     with tempfile.TemporaryDirectory() as folder:

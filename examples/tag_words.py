@@ -50,7 +50,7 @@ def ids_of(sentence, features):
 
 def batches(sentences, features, tags):
     """Returns batches, ids (B, S, 10) and tags (B, S), in an order ever new."""
-    rows = [(ids_of(row, features), [tags[tag] for _, tag in row]) for row in sentences]
+    rows = [(ids_of(s, features), [1 + tags.index(t) for _, t in s]) for s in sentences]
     shapes = tf.TensorSpec((None, 10), tf.int32), tf.TensorSpec((None,), tf.int32)
     data = tf.data.Dataset.from_generator(lambda: rows, output_signature=shapes)
     limits, sizes = [10, 20, 40], [128, 64, 32, 16]
@@ -77,7 +77,7 @@ def main(arguments=None):
     train, valid = files or (make_sentences(2000, seed=1), make_sentences(500, seed=2))
     counts = Counter(f for s in train for word, _ in s for f in features_of(word))
     features = {f: n for n, (f, c) in enumerate(counts.most_common(), 2) if c > 1}
-    tags = {t: n for n, t in enumerate(sorted({t for s in train for _, t in s}), 1)}
+    tags = sorted({tag for s in train + valid for _, tag in s})
     sizes = {"num_layers": 2, "d_model": 128, "d_ff": 256, "num_heads": 4}
     config = kt.EncoderConfig(**sizes, dropout_rate=0.3)
     encoder = kt.TextEncoder(config, 2 + len(features), num_features=10)

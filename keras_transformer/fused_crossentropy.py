@@ -91,8 +91,8 @@ def _with_gradient(total, slopes, states, matrix):
 def _over_chunks(states, matrix, targets, weights, label_smoothing, gradient):
     """The scores (N, 3) of `_chunk` and the gradients of all tokens' losses."""
     tokens, width = ops.shape(states)[0], states.shape[-1]
-    count = tokens // CHUNK_TOKENS + 1
-    size = tokens // count + 1
+    count = tokens // (CHUNK_TOKENS + 1) + 1
+    size = (tokens + count - 1) // count
 
     def split(tensor):
         padding = [[0, count * size - tokens]] + [[0, 0]] * (len(tensor.shape) - 1)
@@ -105,12 +105,14 @@ def _over_chunks(states, matrix, targets, weights, label_smoothing, gradient):
         return matrix_slope + ops.cast(more, "float32"), (scores, state_slopes)
 
     products = ops.cast(matrix, states.dtype)
-    mean = ops.mean(ops.cast(products, "float32"), axis=0)
+    # As a product, because the mean along the first axis of a matrix is slow.
+    classes = matrix.shape[0]
+    mean = ops.matmul(ops.full((classes,), 1 / classes), ops.cast(products, "float32"))
     start = ops.zeros(())
     if gradient:
         # What smoothing takes from every class alike.
         pulled = ops.matmul(weights, ops.cast(states, "float32"))
-        pulled = pulled * (-label_smoothing / matrix.shape[0])
+        pulled = pulled * (-label_smoothing / classes)
         start = ops.broadcast_to(pulled, matrix.shape)
     chunks = split(states), split(targets), split(weights)
     matrix_slope, outputs = _scan(step, start, chunks, ("float32", states.dtype))

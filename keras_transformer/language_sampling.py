@@ -70,6 +70,7 @@ class LanguageSampler:
     ) -> DecodingResult:
         prompts = np.asarray(prompts, "int32")
         _check(prompts, length, temperature)
+        self._check_ids(prompts)
         rows = len(prompts)
         uniforms = [
             np.random.default_rng(seed + row).random(length) for row in range(rows)
@@ -83,6 +84,14 @@ class LanguageSampler:
                 np.full(rows, temperature, "float32"),
             )
         )
+
+    def _check_ids(self, prompts):
+        size = self.model.config.vocabulary_size
+        if np.any((prompts < 0) | (prompts >= size)):
+            raise ValueError(
+                "`prompts` must hold ids of the vocabulary, from 0 to "
+                f"{size - 1}. Received: ids from {prompts.min()} to {prompts.max()}"
+            )
 
     def _draw_of(self, length):
         """Returns the function that draws texts of `length`; on TensorFlow a graph."""

@@ -142,7 +142,8 @@ def graph_mask(adjacency, self_loops=False):
         )
     mask = ops.cast(adjacency, "bool")
     if self_loops:
-        mask = ops.logical_or(mask, ops.eye(shape[-1], dtype="bool"))
+        nodes = ops.arange(ops.shape(mask)[-1])
+        mask = ops.logical_or(mask, ops.equal(nodes[:, None], nodes))
     return ops.expand_dims(mask, axis=0) if len(shape) == 2 else mask
 
 

@@ -13,7 +13,10 @@ class TrainingConfig(Config):
 
     epochs: int = option(20, "passes over the corpus", minimum=1)
     max_updates: int | None = option(
-        None, "stop after this many weight updates", minimum=1
+        None,
+        "stop after this many weight updates; of `steps_per_execution` the last ones "
+        "may go beyond",
+        minimum=1,
     )
     max_minutes: float | None = option(
         None, "stop after the update that passes this time (minutes)", above=0.0
@@ -98,3 +101,12 @@ class TrainingConfig(Config):
         choices=("none", "mirrored", "multi_worker", "data_parallel", "model_parallel"),
     )
     seed: int = option(1, "seed of weights, dropout and shuffling", minimum=0)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.jit_compile and self.distribute in ("mirrored", "multi_worker"):
+            raise ValueError(
+                "XLA cannot compile a step of several replicas: leave `jit_compile` "
+                "out, or `distribute`. Received: jit_compile=True, "
+                f"distribute={self.distribute!r}"
+            )

@@ -111,6 +111,8 @@ def test_new_weights_are_used(model):
     [
         (PROMPTS[0], {}, r"`prompts` must have one row a text.*shape \(3,\)"),
         (PROMPTS[:0], {}, "B at least 1"),
+        (PROMPTS - 1, {}, "from 0 to 28. Received: ids from -1 to 16"),
+        (PROMPTS + 20, {}, "from 0 to 28. Received: ids from 20 to 37"),
         (PROMPTS, {"length": 2}, "`length` must be at least 1 and that of the prompts"),
         (PROMPTS, {"temperature": -1.0}, "`temperature` must be finite and at least 0"),
     ],

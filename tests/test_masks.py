@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -68,6 +69,16 @@ def test_graph_mask_of_several_graphs_with_self_loops():
     adjacency = np.array([[[0, 1], [0, 0]], [[0, 0], [0.5, 0]]])
     expected = [[[1, 1], [0, 1]], [[1, 0], [1, 1]]]
     assert_mask(masks.graph_mask(adjacency, self_loops=True), expected)
+
+
+def test_graph_mask_with_self_loops_of_any_number_of_nodes():
+    adjacency = keras.Input((None, None))
+    mask = keras.layers.Lambda(
+        lambda x: masks.graph_mask(x, self_loops=True), output_shape=(None, None)
+    )
+    model = keras.Model(adjacency, mask(adjacency))
+    expected = [[[1, 1], [0, 1]]]
+    assert_mask(model(np.array([[[0.0, 1.0], [0.0, 0.0]]])), expected)
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 5)])

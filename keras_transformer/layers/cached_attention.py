@@ -11,6 +11,7 @@ from keras_transformer.layers.decoding_ops import (
     merge_heads,
     new_cache,
     position_of,
+    resize_cache,
     write_position,
 )
 
@@ -18,10 +19,10 @@ from keras_transformer.layers.decoding_ops import (
 class CachedAttention:
     """What `MultiHeadAttention` does when a sequence is decoded step by step.
 
-    A mixin: it uses the layer's sizes and projections. `initial_cache` and `step` do
-    self-attention one position at a time; `step_across` attends to the keys and values
-    of a source, which `project_key_value` computes once; `decoding_weights` prepares
-    what both multiply by.
+    A mixin: it uses the layer's sizes and projections. `initial_cache`, `step` and
+    `resize_cache` do self-attention one position at a time; `step_across` attends to
+    the keys and values of a source, which `project_key_value` computes once;
+    `decoding_weights` prepares what both multiply by.
     """
 
     def initial_cache(self, sentences, hypotheses, length):
@@ -42,6 +43,19 @@ class CachedAttention:
             new_cache(sentences, number, entries, width, self.compute_dtype)
             for number, width in map(self._heads_of, ("key", "value"))
         )
+
+    def resize_cache(self, cache, sentences, more):
+        """Returns the cache of some sentences, with room for more entries.
+
+        Args:
+            cache: Keys and values, from `initial_cache` or `step`.
+            sentences: Integer tensor (B',), places of the sentences to keep.
+            more: Entries to add, k a position; an integer or a scalar tensor.
+
+        Returns:
+            Keys and values (B', G, L * k + more, ...).
+        """
+        return tuple(resize_cache(part, sentences, more) for part in cache)
 
     def step(self, inputs, cache, index, bias, weights):
         """Self-attention of one new position to itself and those before it.

@@ -49,6 +49,10 @@ class CausalLayer(EncoderLayer):
         """Returns the empty cache of `step`; see `MultiHeadAttention.initial_cache`."""
         return self.self_attention.initial_cache(rows, hypotheses, length)
 
+    def resize_cache(self, cache, rows, more):
+        """As `MultiHeadAttention.resize_cache`, of its self-attention."""
+        return self.self_attention.resize_cache(cache, rows, more)
+
     def step(self, inputs, cache, index, bias, weights):
         """Decodes one position; the layer's `call` gives the same for that position.
 

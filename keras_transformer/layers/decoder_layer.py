@@ -62,8 +62,8 @@ class DecoderLayer(ResidualLayer):
         encoder_output_mask=None,
         training=None,
     ):
-        outputs, _ = self.call_with_attention(
-            inputs, encoder_output, mask, encoder_output_mask, training
+        outputs, _ = self._call(
+            inputs, encoder_output, mask, encoder_output_mask, training, weigh=False
         )
         return outputs
 
@@ -80,6 +80,12 @@ class DecoderLayer(ResidualLayer):
         Returns:
             The output (B, T, D) and the attention weights (B, H, T, S).
         """
+        return self._call(
+            inputs, encoder_output, mask, encoder_output_mask, training, weigh=True
+        )
+
+    def _call(self, inputs, encoder_output, mask, encoder_output_mask, training, weigh):
+        """The output, and with `weigh` the weights of the attention to the source."""
         mask = attention_mask(carried_mask(inputs) if mask is None else mask)
         if not getattr(self.self_attention, "causal", False):
             causal = causal_mask(ops.shape(inputs)[1])
@@ -99,12 +105,11 @@ class DecoderLayer(ResidualLayer):
 
         def cross_attention(x):
             nonlocal attention_weights
+            options = {"mask": source_mask, "training": training}
+            if not weigh:
+                return self.cross_attention(x, encoder_output, **options)
             output, attention_weights = self.cross_attention(
-                x,
-                encoder_output,
-                mask=source_mask,
-                training=training,
-                return_attention_weights=True,
+                x, encoder_output, return_attention_weights=True, **options
             )
             return output
 
@@ -138,6 +143,10 @@ class DecoderLayer(ResidualLayer):
     def initial_cache(self, sentences, hypotheses, length):
         """Returns the empty cache of `step`; see `MultiHeadAttention.initial_cache`."""
         return self.self_attention.initial_cache(sentences, hypotheses, length)
+
+    def resize_cache(self, cache, sentences, more):
+        """As `MultiHeadAttention.resize_cache`, of its self-attention."""
+        return self.self_attention.resize_cache(cache, sentences, more)
 
     def step(self, inputs, cache, source, index, biases, weights):
         """Decodes one position; the layer's `call` gives the same for that position.

@@ -198,8 +198,8 @@ def attend(queries, keys, values, bias, by_row=False):
     """
     if (by_row or queries.shape[2] == 1) and in_tensorflow_graph():
         return _attend_by_row(queries, keys, values, bias)
-    scores = ops.matmul(queries, ops.swapaxes(keys, -1, -2)) + bias
-    weights = masked_softmax(scores)
+    scores = ops.add(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), bias)
+    weights = ops.cast(masked_softmax(scores), values.dtype)
     return ops.matmul(weights, values), weights
 
 
@@ -208,7 +208,8 @@ def _attend_by_row(queries, keys, values, bias):
     import tensorflow as tf
 
     dtype = queries.dtype
-    weights = tf.cast(_product(queries, keys, adj_y=True) + bias, tf.float32)
+    weights = tf.cast(_product(queries, keys, adj_y=True), tf.float32)
+    weights += tf.cast(bias, tf.float32)
     weights = tf.exp(weights - tf.reduce_max(weights, axis=-1, keepdims=True))
     weights /= tf.reduce_sum(weights, axis=-1, keepdims=True)
     weights = tf.cast(weights, dtype)
@@ -220,6 +221,8 @@ def _product(x, y, adj_y=False):
     import tensorflow as tf
 
     product = tf.raw_ops.BatchMatMulV3
+    if x.dtype == tf.float16:  # For which it has no kernel.
+        return tf.matmul(x, y, transpose_b=adj_y)
     if x.shape[2] == 1:
         return product(x=x, y=y, Tout=x.dtype, adj_y=adj_y)
     # One row at a time: above some size of each product it is several times slower.

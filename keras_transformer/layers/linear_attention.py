@@ -183,6 +183,19 @@ class LinearAttention(HeadProjections, keras.layers.Layer):
         sizes = (self.num_heads, self.key_dim, self._head_value_dim + 1)
         return (new_cache(sentences, *sizes, "float32"),)
 
+    def resize_cache(self, cache, sentences, more):
+        """Returns the sums of some sentences, which need no room for more positions.
+
+        Args:
+            cache: The sums so far, from `initial_cache` or `step`.
+            sentences: Integer tensor (B',), places of the sentences to keep.
+            more: Of no effect; `MultiHeadAttention` needs it.
+
+        Returns:
+            A tuple of one float32 tensor (B', H, K, Kv + 1).
+        """
+        return (ops.take(cache[0], sentences, axis=0),)
+
     def step(self, inputs, cache, index, bias, weights):
         """Causal self-attention of one new position to itself and those before it.
 

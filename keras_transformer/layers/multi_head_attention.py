@@ -31,7 +31,7 @@ class MultiHeadAttention(CachedAttention, HeadProjections, keras.layers.Layer):
     `query_kernel` are W_i^Q.
 
     Queries, keys and values may have different widths. For decoding step by step,
-    `initial_cache` and `step` do self-attention one position at a time,
+    `initial_cache`, `step` and `resize_cache` do self-attention one position at a time,
     `project_key_value` computes the keys and values of a source once, and
     `step_across` attends to them; `decoding_weights` prepares both. Override `weigh` to
     use another function than softmax.

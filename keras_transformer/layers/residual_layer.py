@@ -78,7 +78,8 @@ class ResidualLayer(keras.layers.Layer):
         """Returns the attention sub-layer called `name` for inputs of width `d_model`.
 
         Override it to use another attention. For decoding step by step it needs the
-        methods of `MultiHeadAttention`.
+        methods of `MultiHeadAttention`, and to show what it attends to in
+        `call_with_attention`, the argument `return_attention_weights`.
         """
         if self.key_dim is None and d_model % self.num_heads:
             raise ValueError(

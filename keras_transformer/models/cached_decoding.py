@@ -10,7 +10,6 @@ from keras_transformer.layers.decoding_ops import (
     affine,
     cache_place,
     prepared,
-    resize_cache,
 )
 
 
@@ -52,11 +51,24 @@ class CachedSteps:
         _, beam_size, room = ops.shape(kept["ancestors"])
         more = length - room
         kept["ancestors"] = ops.pad(kept["ancestors"], ((0, 0), (0, 0), (0, more)))
-        caches = keras.tree.map_structure(
-            lambda cache: resize_cache(cache, sentences, more * beam_size),
-            state["caches"],
+        caches = tuple(
+            layer.resize_cache(cache, sentences, more * beam_size)
+            for layer, cache in zip(self.decoder_layers, state["caches"], strict=True)
         )
         return kept | {"index": state["index"], "caches": caches}
+
+    def _places(self, state, hypotheses):
+        """`cache_place` for each layer's caches, worked out once for those of a size.
+
+        Layers may differ: in their heads, or in what they keep of the past.
+        """
+        of_size, places = {}, []
+        for keys, *_ in state["caches"]:
+            size = tuple(keys.shape[1:3])
+            if size not in of_size:
+                of_size[size] = cache_place(keys, hypotheses, state["index"])
+            places.append(of_size[size])
+        return places
 
     def _past(self, parents, state):
         """Follows the hypotheses to their past.
@@ -161,19 +173,17 @@ class CachedDecoding(CachedSteps):
         biases = attention_bias(past, self.compute_dtype), state["source_bias"]
         states = self.target_embedding(ids[:, None], start=index, training=False)
         states = ops.reshape(states, (-1, beam_size, self.config.d_model))
-        caches, places = [], {}
-        for layer, cache, source, layer_weights in zip(
+        caches = []
+        for layer, cache, place, source, layer_weights in zip(
             self.decoder_layers,
             state["caches"],
+            self._places(state, beam_size),
             state["sources"],
             weights["layers"],
             strict=True,
         ):
-            heads = cache[0].shape[1]
-            if heads not in places:
-                places[heads] = cache_place(cache[0], beam_size, index)
             states, cache, attention_weights = layer.step(
-                states, cache, source, places[heads], biases, layer_weights
+                states, cache, source, place, biases, layer_weights
             )
             caches.append(cache)
         if self.decoder_norm is not None:

@@ -10,6 +10,7 @@ from keras_transformer.layers.attention_record import recorded_attention
 from keras_transformer.layers.encoder_layer import EncoderLayer
 from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.models.has_config import HasConfig
+from keras_transformer.models.has_signature import HasSignature
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -120,7 +121,7 @@ class ClassToken(keras.layers.Layer):
         return batch, None if length is None else length + 1, width
 
 
-class EncoderModel(keras.Model):
+class EncoderModel(HasSignature, keras.Model):
     """Base of the models without a decoder: they show their attention and export.
 
     A subclass has an `EncoderStack` as its attribute `stack`.
@@ -136,33 +137,26 @@ class EncoderModel(keras.Model):
         Returns:
             Attention weights (B, H, S, S): row t is the attention of position t. A
             class token is position 0.
+
+        Raises:
+            ValueError: If there is no such layer, or its attention has no weights, as
+                `LinearAttention` has none.
         """
-        chosen = self.stack.encoder_layers[layer].self_attention
+        layers = self.stack.encoder_layers
+        if not -len(layers) <= layer < len(layers):
+            raise ValueError(
+                f"`layer` must be from {-len(layers)} to {len(layers) - 1}. Received: "
+                f"layer={layer}"
+            )
+        chosen = layers[layer].self_attention
         with recorded_attention() as record:
             self(inputs, training=False)
+        if chosen not in record:
+            raise ValueError(
+                f"The attention of layer {layer} has no weights to show: it is "
+                f"{type(chosen).__name__}."
+            )
         return record[chosen][0]
-
-    def input_signature(self):
-        """Returns the `keras.InputSpec` of each argument of `call`, to be overridden.
-
-        Returns:
-            List of one structure like `inputs`, sizes that may vary `None`.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must define it.")
-
-    def export(self, filepath, *args, input_signature=None, **kwargs):
-        """As `keras.Model.export`; the signature is that of any batch by default.
-
-        Args:
-            filepath: Directory of the SavedModel, NAME/VERSION.
-            *args: As `keras.Model.export` takes after the path.
-            input_signature: Shapes and types of the inputs; default
-                `self.input_signature()`.
-            **kwargs: As `keras.Model.export`.
-        """
-        if input_signature is None:
-            input_signature = self.input_signature()
-        super().export(filepath, *args, input_signature=input_signature, **kwargs)
 
 
 def check_pooling(pooling):

@@ -130,12 +130,24 @@ class ImageClassifier(HasConfig, EncoderModel):
         Returns:
             Float tensor (B, S, D): the class token, if there is one, and the patches
             row by row.
+
+        Raises:
+            ValueError: If the images have another size than `image_shape`.
         """
+        self._check_size(inputs)
         patches = self.patch_embedding(inputs)  # (B, height / P, width / P, D)
         states = ops.reshape(patches, (ops.shape(patches)[0], -1, self.config.d_model))
         if self.class_token is not None:
             states = self.class_token(states)
         return self.positions(states, training=training)
+
+    def _check_size(self, inputs):
+        sizes = zip(inputs.shape[1:], self.image_shape, strict=False)
+        if len(inputs.shape) != 4 or any(size not in (None, n) for size, n in sizes):
+            raise ValueError(
+                f"Images must have the shape (B, *image_shape), {self.image_shape} "
+                f"each. Received: shape {tuple(inputs.shape)}"
+            )
 
     def input_signature(self):
         """Any batch of images of the size."""

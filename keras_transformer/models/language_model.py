@@ -8,16 +8,17 @@ from keras import ops
 from keras_transformer.language_model_config import LanguageModelConfig
 from keras_transformer.layers.attention import attention_bias
 from keras_transformer.layers.causal_layer import CausalLayer
-from keras_transformer.layers.decoding_ops import affine, cache_place
+from keras_transformer.layers.decoding_ops import affine
 from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.models.cached_decoding import CachedSteps
 from keras_transformer.models.exact_training import ExactTraining
 from keras_transformer.models.has_config import HasConfig
+from keras_transformer.models.has_signature import HasSignature
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class LanguageModel(CachedSteps, HasConfig, ExactTraining, keras.Model):
+class LanguageModel(CachedSteps, HasConfig, HasSignature, ExactTraining, keras.Model):
     """Scores every next token of a text from those before it.
 
     The decoder of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, without a
@@ -29,9 +30,6 @@ class LanguageModel(CachedSteps, HasConfig, ExactTraining, keras.Model):
     `ids_in` is `ids_out` shifted right by the start id. Padding (`config.pad_id`)
     stands at the end of a row. `LanguageSampler` continues texts with it. To use other
     layers, override `make_layer`.
-
-    A SavedModel of it: `model.export(path, input_signature=[keras.InputSpec("int32",
-    (None, None))])`.
 
     Args:
         config: A `LanguageModelConfig`.
@@ -186,10 +184,13 @@ class LanguageModel(CachedSteps, HasConfig, ExactTraining, keras.Model):
         bias = attention_bias(past, self.compute_dtype)
         states = self.embedding(ids[:, None], start=index, training=False)
         states = ops.reshape(states, (-1, beam_size, self.config.d_model))
-        place = cache_place(state["caches"][0][0], beam_size, index)
         caches = []
-        for layer, cache, layer_weights in zip(
-            self.decoder_layers, state["caches"], weights["layers"], strict=True
+        for layer, cache, place, layer_weights in zip(
+            self.decoder_layers,
+            state["caches"],
+            self._places(state, beam_size),
+            weights["layers"],
+            strict=True,
         ):
             states, cache = layer.step(states, cache, place, bias, layer_weights)
             caches.append(cache)
@@ -198,6 +199,10 @@ class LanguageModel(CachedSteps, HasConfig, ExactTraining, keras.Model):
         flat = ops.reshape(states, (-1, self.config.d_model))
         state = {"index": index + 1, "ancestors": ancestors, "caches": tuple(caches)}
         return affine(flat, *weights["output"]), state
+
+    def input_signature(self):
+        """Any batch of ids, (B, T)."""
+        return [keras.InputSpec(shape=(None, None), dtype="int32")]
 
     def compute_output_shape(self, input_shape):
         return (*input_shape, self.config.vocabulary_size)

@@ -8,9 +8,10 @@ from keras import ops
 from keras_transformer.config import Seq2SeqConfig
 from keras_transformer.models.exact_training import ExactTraining
 from keras_transformer.models.has_config import HasConfig
+from keras_transformer.models.has_signature import HasSignature
 
 
-class Seq2Seq(HasConfig, ExactTraining, keras.Model):
+class Seq2Seq(HasConfig, HasSignature, ExactTraining, keras.Model):
     """Base of the models from a source sequence to a target sequence of ids.
 
     It trains with `model.compile` and `model.fit` on `((source, target_in),
@@ -132,6 +133,11 @@ class Seq2Seq(HasConfig, ExactTraining, keras.Model):
         for ours, theirs in zip(copy.weights, self.weights, strict=True):
             ours.assign(ops.cast(theirs, dtype))
         return copy
+
+    def input_signature(self):
+        """Any batch of ids, source (B, S) and target_in (B, T)."""
+        ids = keras.InputSpec(shape=(None, None), dtype="int32")
+        return [(ids, ids)]
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[1], self.config.target_vocabulary_size)

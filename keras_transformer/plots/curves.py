@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -106,6 +107,8 @@ def training_curves(log, metrics: Sequence[str] | None = None, *, axes=None):
     """
     log = _read(log)
     metrics = _metrics_of(log) if metrics is None else list(metrics)
+    if not metrics:
+        raise ValueError("The log has no quantity to draw, such as `loss`.")
     for metric in metrics:
         _check_metric(log, metric)
     figure, axes = many_axes(axes, len(metrics), size=(4.4, 3.2), columns=3)
@@ -147,21 +150,24 @@ def _read(log):
 
 def _read_file(path):
     path = path / "log.csv" if path.is_dir() else path
-    with open(path, encoding="utf-8", newline="") as file:
-        rows = csv.DictReader(file)
-        names = rows.fieldnames or []
-        if "epoch" not in names:
-            raise ValueError(
-                f"{path}: not the log of a training run: its first line must name "
-                "columns, `epoch` among them."
-            )
-        columns = {name: [] for name in names}
-        for row in rows:
-            try:
-                for name in names:
-                    columns[name].append(float(row[name] or "nan"))
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"{path}:{rows.line_num}: {error}") from error
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not valid UTF-8") from error
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    names = rows.fieldnames or []
+    if "epoch" not in names or len(set(names)) < len(names):
+        raise ValueError(
+            f"{path}: not the log of a training run: its first line must name "
+            "columns, each once, `epoch` among them."
+        )
+    columns = {name: [] for name in names}
+    for row in rows:
+        try:
+            for name in names:
+                columns[name].append(float(row[name] or "nan"))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}:{rows.line_num}: {error}") from error
     columns["epoch"] = [epoch + 1 for epoch in columns["epoch"]]
     return columns
 

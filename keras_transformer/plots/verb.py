@@ -70,6 +70,11 @@ def _mask(options):
     _check_positive(options, "length")
     allowed = causal_mask(options.length)
     if options.valid_length is not None:
+        if not 0 <= options.valid_length <= options.length:
+            raise ValueError(
+                "`--valid-length` must be from 0 to `--length`. Received: "
+                f"--valid-length {options.valid_length}, --length {options.length}"
+            )
         lengths = np.array([options.valid_length], "int32")
         allowed = allowed & valid_length_mask(lengths, options.length)
     return mask(allowed)

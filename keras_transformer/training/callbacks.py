@@ -180,7 +180,8 @@ class NonfiniteBatches(keras.callbacks.Callback):
         writes: Whether this process writes files.
 
     Raises:
-        FloatingPointError: After such a batch, if `stop` is on.
+        FloatingPointError: After such a batch, if `stop` is on; otherwise after an
+            epoch of such batches alone.
     """
 
     def __init__(
@@ -221,11 +222,19 @@ class NonfiniteBatches(keras.callbacks.Callback):
         self._count = count
 
     def on_epoch_end(self, epoch, logs=None):
-        if self._count > self._count_of_epoch:
+        skipped = self._count - self._count_of_epoch
+        if skipped:
             self.console.print(
-                f"warning: skipped {self._count - self._count_of_epoch} batches whose "
-                "loss or gradient was not finite",
+                f"warning: skipped {skipped} batches whose loss or gradient was not "
+                "finite",
                 highlight=False,
+            )
+        if skipped and not self.first_batch and skipped >= self._seen:
+            raise FloatingPointError(
+                f"Every batch of epoch {epoch + 1} was skipped: no loss and gradient "
+                "is finite any more, and nothing changes the weights. Begin anew with "
+                "a lower `learning_rate_scale`, a longer `warmup_steps` or "
+                "`global_clipnorm`."
             )
         self._count_of_epoch = self._count
 

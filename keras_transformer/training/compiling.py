@@ -44,15 +44,32 @@ def compiled_model(config: RunConfig) -> Seq2Seq:
 def with_device_defaults(options: TrainingConfig) -> TrainingConfig:
     """Returns the options with `mixed_precision` and `jit_compile` chosen.
 
-    On a GPU both are on, on processors both are off, unless they are given.
+    Unless they are given, `mixed_precision` is on with a GPU, and `jit_compile` is what
+    Keras takes for the best: on with JAX, off with PyTorch, and with TensorFlow on with
+    a GPU but for `tf.distribute`, whose step XLA cannot compile.
     """
-    on_gpu = bool(tf.config.list_physical_devices("GPU"))
+    backend = keras.backend.backend()
+    on_gpu = _has_gpu(backend)
+    compiles = on_gpu and options.distribute == "none"
     chosen = {
-        name: on_gpu
-        for name in ("mixed_precision", "jit_compile")
-        if getattr(options, name) is None
+        "mixed_precision": on_gpu,
+        "jit_compile": {"tensorflow": compiles, "jax": True, "torch": False}[backend],
     }
-    return options.replace(**chosen)
+    return options.replace(
+        **{name: on for name, on in chosen.items() if getattr(options, name) is None}
+    )
+
+
+def _has_gpu(backend):
+    if backend == "jax":
+        import jax
+
+        return jax.default_backend() == "gpu"
+    if backend == "torch":
+        import torch
+
+        return torch.cuda.is_available()
+    return bool(tf.config.list_physical_devices("GPU"))
 
 
 def split_by_default(options: TrainingConfig):

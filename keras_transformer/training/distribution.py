@@ -9,6 +9,7 @@ one device.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 
@@ -263,18 +264,28 @@ def _make(distribute, model_devices):
         names = [device.name for device in devices]
         return ReplicatedOnTensorFlow(tf.distribute.MirroredStrategy(names))
     if distribute == "multi_worker":
-        if "TF_CONFIG" not in os.environ:
-            raise ValueError(
-                "`distribute` 'multi_worker' needs the environment variable TF_CONFIG, "
-                'such as {"cluster": {"worker": ["host1:12345", "host2:12345"]}, '
-                '"task": {"type": "worker", "index": 0}}. Received: none'
-            )
+        _check_cluster(os.environ.get("TF_CONFIG"))
         return ReplicatedOnTensorFlow(tf.distribute.MultiWorkerMirroredStrategy())
     if distribute == "data_parallel":
         return SpreadOnJax(keras.distribution.DataParallel())
     if model_devices is None:
         model_devices = len(keras.distribution.list_devices())
     return SpreadOnJax(TransformerParallel(model_devices))
+
+
+def _check_cluster(text):
+    """Raises `ValueError` unless the text is TF_CONFIG's, of several workers."""
+    try:
+        cluster = json.loads(text or "none")
+        whole = bool(cluster["cluster"]["worker"]) and "index" in cluster["task"]
+    except (ValueError, TypeError, KeyError):
+        whole = False
+    if not whole:
+        raise ValueError(
+            "`distribute` 'multi_worker' needs the environment variable TF_CONFIG, "
+            'such as {"cluster": {"worker": ["host1:12345", "host2:12345"]}, '
+            f'"task": {{"type": "worker", "index": 0}}}}. Received: {text or "none"}'
+        )
 
 
 def pad_rows(batches: tf.data.Dataset, multiple: int) -> tf.data.Dataset:

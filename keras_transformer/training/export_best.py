@@ -64,8 +64,12 @@ class ExportBest(keras.callbacks.Callback):
         del self.versions[:-_KEPT]
 
     def _next_version(self):
+        return max(self._all_versions(), default=0) + 1
+
+    def _all_versions(self):
+        """The versions that there are, oldest first."""
         names = [path.name for path in self.directory.glob("*")]
-        return 1 + max((int(name) for name in names if name.isdecimal()), default=0)
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def state(self) -> dict:
         """Returns what `restore` needs after an interruption."""
@@ -74,3 +78,6 @@ class ExportBest(keras.callbacks.Callback):
     def restore(self, state: dict):
         """Goes on from what `state` returned."""
         self.best, self.versions = state["best"], list(state["versions"])
+        # The directory is the run's: what is newer, it exported after that state.
+        newest = max(self.versions, default=0)
+        self.versions += [v for v in self._all_versions() if v > newest]

@@ -26,6 +26,7 @@ from keras_transformer.training.callbacks import (
 )
 from keras_transformer.training.compiling import compiled_model, with_device_defaults
 from keras_transformer.training.distribution import Distribution, distribution_scope
+from keras_transformer.training.ema import averaged_weights
 from keras_transformer.training.logs import EpochLog, TensorBoardLog
 from keras_transformer.training.run_directory import RunDirectory, fingerprints
 from keras_transformer.training.saving import SaveState, limits
@@ -135,7 +136,7 @@ def train(
         config, tokenizers = _begun_or_new(directory, config, data, text, console)
         keep, path = config.training.keep_states, directory.path
         states = StateFiles(path / "states", keep, writes=distribution.is_chief)
-        state = states.latest(console)
+        state = _state_to_go_on_from(states, path, console)
         if _is_finished(path, state, config):
             console.print(
                 f"{path} is finished: {state.updates:,} updates. To train on, raise "
@@ -180,6 +181,18 @@ def _begun_or_new(directory, config, data, text, console):
     return config.replace(model=config.model.replace(**sizes)), tokenizers
 
 
+def _state_to_go_on_from(states, path, console):
+    """Returns the last state, or `None` where a run that is lost lost nothing."""
+    state = states.latest(console)
+    if state is None and states.damaged() and any((path / "checkpoints").glob("*")):
+        raise ValueError(
+            f"No state in {states.directory} can be read, so the run cannot go on. Its "
+            "checkpoints are whole: `keras-transformer average` makes a model of them. "
+            f"To begin anew, remove {path} or choose another directory."
+        )
+    return state
+
+
 def _is_finished(path, state, config):
     """Whether the run ended with the limits that it has now, and left its model."""
     ended = state is not None and state.finished == limits(config.training)
@@ -218,6 +231,8 @@ def _train_to_the_end(
             f"of epoch {state.epoch + 1}",
             highlight=False,
         )
+    if state.finished == limits(run.config.training):
+        restore(run.model, state)  # It ended before, but left no model.
     while state.finished != limits(run.config.training):
         state = _fit(run, state, signals)
     return state
@@ -311,7 +326,11 @@ def _finish(run: Run, state: TrainingState, translator: Translator) -> Translato
         if not state.batch:
             # Within an epoch, a run that goes on may need those before it again.
             checkpoints.prune()
-        translator.save(run.path)
+        # A mean of checkpoints has another average of its weights than the run had.
+        with contextlib.ExitStack() as stack:
+            if not checkpoints.paths():
+                stack.enter_context(averaged_weights(run.model))
+            translator.save(run.path)
     # Nobody reads before it is written.
     run.distribution.any(False)
     return translator if run.distribution.is_chief else Translator.load(run.path)

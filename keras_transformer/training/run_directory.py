@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,6 +147,8 @@ class RunDirectory:
             for path in (self.path / folder).glob(".partial-*"):
                 if path.is_file():
                     path.unlink(missing_ok=True)
+        for export in self.path.glob("export/*/.*.partial"):
+            shutil.rmtree(export, ignore_errors=True)
 
 
 def check_new_directory(directory: Path):

@@ -8,6 +8,7 @@ part; a file that was cut or changed is noticed and passed over.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -208,12 +209,18 @@ class StateFiles:
 
         Returns:
             A `TrainingState`, or `None` if there is none.
+
+        Raises:
+            MemoryError: If there is not enough memory to read one.
+            OSError: If one cannot be read, for another reason than its damage.
         """
         for path in reversed(self.paths()):
             try:
                 return _read(path)
             # Damage shows in many ways, depending on where the file was hit.
             except Exception as error:
+                if _is_of_the_machine(error):
+                    raise
                 console.print(
                     f"warning: {path} is damaged ({type(error).__name__}: {error}); "
                     "the state before it is tried",
@@ -226,12 +233,23 @@ class StateFiles:
                     path.rename(path.with_name(f"damaged-{path.name}"))
         return None
 
+    def damaged(self) -> list[Path]:
+        """Returns the files that `latest` passed over, now or before."""
+        return sorted(self.directory.glob("damaged-*"))
+
     def paths(self) -> list[Path]:
         """Returns the files, oldest first."""
         matches = {p: _NAME.fullmatch(p.name) for p in self.directory.glob("*.npz")}
         # An epoch's end makes no update, so the epoch goes first.
         order = {p: (int(m[2]), int(m[3])) for p, m in matches.items() if m}
         return sorted(order, key=order.get)
+
+
+def _is_of_the_machine(error):
+    """Whether a file may be whole that could not be read."""
+    # A file that was cut may have NumPy seek to before its beginning.
+    is_seek = isinstance(error, OSError) and error.errno in (None, errno.EINVAL)
+    return isinstance(error, (OSError, MemoryError)) and not is_seek
 
 
 def _without_values(state):

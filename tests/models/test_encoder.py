@@ -8,7 +8,11 @@ import pytest
 from keras import ops
 
 from keras_transformer.encoder_config import EncoderConfig
-from keras_transformer.layers import EncoderLayer, PositionalEmbedding
+from keras_transformer.layers import (
+    EncoderLayer,
+    LinearAttention,
+    PositionalEmbedding,
+)
 from keras_transformer.models.encoder import ClassToken, EncoderModel, EncoderStack
 from keras_transformer.models.tagger import Tagger
 from keras_transformer.models.text_encoder import TextEncoder
@@ -182,6 +186,19 @@ def test_sizes_of_the_text_must_be_positive():
         TextEncoder(CONFIG, 11, num_features=0)
     with pytest.raises(ValueError, match="`vocabulary_size` must be a positive"):
         TextEncoder(CONFIG, 0)
+
+
+class LinearLayer(EncoderLayer):
+    def make_attention(self, name, d_model):
+        return LinearAttention(2, 3, name=name)
+
+
+def test_attention_says_which_layers_have_weights_to_show(monkeypatch):
+    with pytest.raises(ValueError, match="`layer` must be from -2 to 1. Received.*9"):
+        Tagger(text_encoder(), 3).attention(IDS, layer=9)
+    monkeypatch.setattr("keras_transformer.models.encoder.EncoderLayer", LinearLayer)
+    with pytest.raises(ValueError, match="no weights to show: it is LinearAttention"):
+        Tagger(text_encoder(), 3).attention(IDS)
 
 
 def test_a_model_must_say_what_it_exports():

@@ -113,6 +113,14 @@ def test_attention_is_a_distribution_over_the_tokens(model):
     assert_close(weights.sum(axis=-1), np.ones((2, 3, size)))
 
 
+@pytest.mark.parametrize("shape", [(2, 6, 12, 2), (2, 3, 30, 2), (2, 6, 15, 1)])
+def test_images_of_another_size_are_refused(shape):
+    model = ImageClassifier(CONFIG, SHAPE, 3, 11)
+    for compute in (model, model.predict):
+        with pytest.raises(ValueError, match="Images must have the shape"):
+            compute(np.zeros(shape, "float32"))
+
+
 def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="`patch_size` must divide the height and"):
         ImageClassifier(CONFIG, (6, 16, 2), 3, 11)

@@ -217,8 +217,7 @@ def test_saved_model_gives_the_same_logits(rng, tmp_path):
     import tensorflow as tf
 
     model = random_model(rng, norm_first=True)
-    signature = [keras.InputSpec("int32", (None, None))]
-    model.export(tmp_path / "1", verbose=False, input_signature=signature)
+    model.export(tmp_path / "1", verbose=False)
     served = tf.saved_model.load(tmp_path / "1")
     assert_close(served.serve(IDS_IN).numpy(), logits_of(model, IDS_IN))
 

@@ -189,5 +189,14 @@ def test_a_bad_log_is_named_with_its_line(tmp_path):
     path.write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(ValueError, match="not the log of a training run"):
         plots.training_curve(path)
+    path.write_text("epoch,loss,loss\n0,1,2\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="columns, each once"):
+        plots.training_curve(path)
+    path.write_bytes(b"epoch,lo\xe9\n0,1\n")
+    with pytest.raises(ValueError, match="other.csv: not valid UTF-8"):
+        plots.training_curve(path)
     with pytest.raises(FileNotFoundError):
         plots.training_curve(tmp_path / "none")
+    for empty in ({}, {"epoch": [1]}):
+        with pytest.raises(ValueError, match="no quantity to draw"):
+            plots.training_curves(empty)

@@ -168,6 +168,7 @@ def test_verb_warns_of_a_script_without_a_font_in_one_line(
     [
         (["mask", "-o", "a.doc"], "`--output` must end with the name of a kind of pic"),
         (["mask", "--length", 0, "-o", "a.png"], "`--length` must be at least 1"),
+        (["mask", "--length", 5, "--valid-length", 6, "-o", "a.png"], "from 0 to `--l"),
         (["mask", "--font", "none.ttf", "-o", "a.png"], "none.ttf is not a file"),
         (["training", "none", "-o", "a.png"], "none: No such file"),
         (

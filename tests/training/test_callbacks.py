@@ -121,11 +121,17 @@ def test_skipped_batches_are_counted_at_the_end_of_an_epoch(tmp_path):
     for epoch, count in enumerate((1, 3, 3)):
         check.on_epoch_begin(epoch)
         check.model.nonfinite_batches = count
-        check.on_train_batch_end(0)
+        check.on_train_batch_end(2)
         check.on_epoch_end(epoch)
     said = "warning: skipped 2 batches whose loss or gradient was not finite\n"
     assert stream.getvalue() == said
     assert not list(tmp_path.iterdir())
+    # Three of three: the weights will not change any more.
+    check.on_epoch_begin(3)
+    check.model.nonfinite_batches = 6
+    check.on_train_batch_end(2)
+    with pytest.raises(FloatingPointError, match="Every batch of epoch 4 was skipped"):
+        check.on_epoch_end(3)
 
 
 def test_the_report_is_one_line_an_epoch():

@@ -181,6 +181,17 @@ def test_bad_distribution_is_refused(monkeypatch, distribute, message):
         pass
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["{bad", "{}", "[1]", '{"cluster": {"worker": []}, "task": {"index": 0}}'],
+)
+def test_a_cluster_that_is_none_is_refused(monkeypatch, text):
+    monkeypatch.setenv("TF_CONFIG", text)
+    message = r"TF_CONFIG, such as .*Received: [\[{]"
+    with pytest.raises(ValueError, match=message), distribution_scope("multi_worker"):
+        pass
+
+
 def test_model_devices_must_divide_the_devices():
     count = len(keras.distribution.list_devices())
     with pytest.raises(ValueError, match="must divide the number of devices"):

@@ -240,6 +240,23 @@ def test_a_processor_computes_in_float32_without_xla_unless_asked(monkeypatch):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["gpu"])
     assert chosen() == (True, True)
     assert chosen(jit_compile=False) == (True, False)
+    # XLA cannot compile a step of several replicas.
+    assert chosen(distribute="mirrored") == (True, False)
+    assert chosen(distribute="multi_worker") == (True, False)
+
+
+@pytest.mark.parametrize(("backend", "compiles"), [("jax", True), ("torch", False)])
+def test_other_backends_are_asked_for_their_devices(monkeypatch, backend, compiles):
+    pytest.importorskip(backend)
+    monkeypatch.setattr(keras.backend, "backend", lambda: backend)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["gpu"])
+    options = with_device_defaults(TrainingConfig())
+    assert (options.mixed_precision, options.jit_compile) == (False, compiles)
+
+
+def test_replicas_are_not_compiled():
+    with pytest.raises(ValueError, match="XLA cannot compile a step of several"):
+        TrainingConfig(jit_compile=True, distribute="mirrored")
 
 
 def test_momentum_is_a_tenth_short_of_one():

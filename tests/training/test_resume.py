@@ -7,6 +7,7 @@ import io
 import os
 import shutil
 import signal
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from keras_transformer import open_pairs, train
+from keras_transformer import Translator, open_pairs, train
 from keras_transformer.training import fit, run_directory, state
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
@@ -193,13 +194,83 @@ def test_a_damaged_state_falls_back_to_the_one_before(uninterrupted, tmp_path):
     assert not older.exists()
 
 
-def test_a_run_without_a_whole_state_begins_anew(uninterrupted, tmp_path):
-    folder = Folder(tmp_path)
-    killed(folder, uninterrupted.batches + 2)
+def cut_states(folder):
     for path in (folder.run / "states").iterdir():
         path.write_bytes(path.read_bytes()[:-1000])
+
+
+def test_a_run_without_a_whole_state_begins_anew(uninterrupted, tmp_path):
+    folder = Folder(tmp_path)
+    killed(folder, uninterrupted.batches - 1)
+    cut_states(folder)
     weights = folder.train().model.get_weights()
     assert_same_run(folder, weights, uninterrupted)
+
+
+def test_but_does_not_throw_its_checkpoints_away(uninterrupted, tmp_path):
+    folder = Folder(tmp_path)
+    killed(folder, uninterrupted.batches + 2)
+    cut_states(folder)
+    before = (folder.run / "log.csv").read_bytes()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="No state in .* can be read.*begin anew"):
+            folder.train()
+    assert (folder.run / "log.csv").read_bytes() == before
+    assert len(list((folder.run / "checkpoints").iterdir())) == 1
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(5, "Input/output error")])
+def test_a_state_that_cannot_be_read_now_is_kept(
+    uninterrupted, tmp_path, monkeypatch, error
+):
+    folder = Folder(tmp_path)
+    killed(folder, uninterrupted.batches + 2)
+    names = sorted((folder.run / "states").iterdir())
+    with monkeypatch.context() as patch:
+        patch.setattr(state.np, "load", failing(error))
+        with pytest.raises(type(error)):
+            folder.train()
+    assert sorted((folder.run / "states").iterdir()) == names
+    weights = folder.train().model.get_weights()
+    assert_same_run(folder, weights, uninterrupted)
+
+
+def failing(error):
+    def fail(*args, **kwargs):
+        raise error
+
+    return fail
+
+
+def test_a_run_that_ended_without_its_model_makes_it_of_the_state(
+    tmp_path, monkeypatch
+):
+    folder = Folder(tmp_path)
+    killed(folder, 5, ema_decay=None)
+    # A limit that was passed before the first epoch ended, so before a checkpoint.
+    limits = {"max_updates": 2, "ema_decay": None}
+    with monkeypatch.context() as patch:
+        patch.setattr(Translator, "save", failing(OSError(28, "No space left")))
+        with pytest.raises(OSError, match="No space left"):
+            folder.train(**limits)
+    assert not list((folder.run / "checkpoints").glob("*"))
+    weights = folder.train(**limits).model.get_weights()
+    final = folder.final()
+    kept = zip(final.variables, final.values, strict=True)
+    values = [value for (path, *_), value in kept if "seed_generator" not in path]
+    for weight, value in zip(weights, values, strict=False):
+        np.testing.assert_array_equal(weight, value)
+
+
+def test_a_run_without_checkpoints_saves_the_moving_average(tmp_path):
+    folder = Folder(tmp_path)
+    killed(folder, 5)
+    trained = folder.train(max_updates=2).model
+    assert not list((folder.run / "checkpoints").glob("*"))
+    saved = Translator.load(folder.run).model
+    averages = trained.optimizer._model_variables_moving_average
+    for weight, average in zip(saved.trainable_weights, averages, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), average.numpy())
 
 
 def test_a_full_disk_leaves_the_older_state(uninterrupted, tmp_path, monkeypatch):
@@ -325,6 +396,15 @@ def test_a_run_killed_while_it_was_set_up_starts_again(
     ]  # fmt: skip
     same = (p / "tokenizer" / "joint.model" for p in (folder.run, uninterrupted.run))
     assert len({path.read_bytes() for path in same}) == 1
+
+
+def test_half_an_export_is_removed(tmp_path):
+    half = tmp_path / "export" / "en-de" / ".4-12ab.partial"
+    half.mkdir(parents=True)
+    (half / "saved_model.pb").write_bytes(b"half")
+    (half.parent / "3").mkdir()
+    run_directory.RunDirectory.remove_temporary_files(SimpleNamespace(path=tmp_path))
+    assert [path.name for path in half.parent.iterdir()] == ["3"]
 
 
 def fail_later():
