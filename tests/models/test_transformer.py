@@ -268,3 +268,15 @@ def test_config_of_another_type_is_refused():
         TypeError, match="`config` must be of the class `TransformerConfig`"
     ):
         Transformer(SIZES)
+
+
+def test_saved_model_gives_the_same_logits(rng, tmp_path):
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("a SavedModel is written with the TensorFlow backend")
+    import tensorflow as tf
+
+    model = random_model(rng)
+    model.export(tmp_path / "1", verbose=False)
+    served = tf.saved_model.load(tmp_path / "1")
+    logits = served.serve((SOURCE, TARGET_IN)).numpy()
+    assert_close(logits, ops.convert_to_numpy(model((SOURCE, TARGET_IN))))
