@@ -123,9 +123,9 @@ def test_built_in_digits_are_classified(tmp_path):
 
 
 def test_nodes_of_files_are_classified(tmp_path):
-    rows = ["0\ttrain\t0\t0 2", "1\ttrain\t1\t1", "2\tvalid\t0\t0 3", "3\tnone\t-1\t"]
+    rows = ["a\ttrain\t0\t0 2", "7\ttrain\t1\t1", "0\tvalid\t0\t0 3", "b\tnone\t-1\t"]
     nodes = write(tmp_path / "n.gz", "\n".join(rows) + "\n")
-    edges = write(tmp_path / "e.gz", "0\t2\n1\t3\n")
+    edges = write(tmp_path / "e.gz", "a\t0\n7\tb\n")
     example = load("classify_nodes")
     features, links, classes, splits = example.read_graph(nodes, edges)
     expected = [[1, 0, 1, 0], [0, 1, 0, 0], [1, 0, 0, 1], [0, 0, 0, 0]]
