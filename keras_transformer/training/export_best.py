@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import keras
 from rich.console import Console
 
+from keras_transformer.files import replacing
 from keras_transformer.training.ema import averaged_weights
 from keras_transformer.training.monitor import Monitor
 from keras_transformer.translator import Translator
@@ -43,7 +45,6 @@ class ExportBest(keras.callbacks.Callback):
         self.directory = Path(directory)
         self.console = console
         self.best = None
-        self.versions: list[int] = []
 
     def on_epoch_end(self, epoch, logs=None):
         value = self.monitor.value(logs)
@@ -53,31 +54,35 @@ class ExportBest(keras.callbacks.Callback):
         with averaged_weights(self.model):
             path = self.translator.export(self.directory / str(version))
         self.best = value
-        self.versions.append(version)
         self.console.print(
             f"exported {path}: {self.monitor.key} {value:.4f}",
             highlight=False,
             soft_wrap=True,
         )
-        for old in self.versions[:-_KEPT]:
+        self._prune(version)
+
+    def _prune(self, newest):
+        """Removes versions of this run that are too old, and no others.
+
+        A file beside them says which are the run's: a state would not know those that
+        were exported after it.
+        """
+        record = self.directory / ".exported.json"
+        versions = json.loads(record.read_text("utf-8")) if record.exists() else []
+        versions.append(newest)
+        for old in versions[:-_KEPT]:
             shutil.rmtree(self.directory / str(old), ignore_errors=True)
-        del self.versions[:-_KEPT]
+        with replacing(record) as temporary:
+            temporary.write_text(json.dumps(versions[-_KEPT:]), encoding="utf-8")
 
     def _next_version(self):
-        return max(self._all_versions(), default=0) + 1
-
-    def _all_versions(self):
-        """The versions that there are, oldest first."""
         names = [path.name for path in self.directory.glob("*")]
-        return sorted(int(name) for name in names if name.isdecimal())
+        return 1 + max((int(name) for name in names if name.isdecimal()), default=0)
 
     def state(self) -> dict:
         """Returns what `restore` needs after an interruption."""
-        return {"best": self.best, "versions": list(self.versions)}
+        return {"best": self.best}
 
     def restore(self, state: dict):
         """Goes on from what `state` returned."""
-        self.best, self.versions = state["best"], list(state["versions"])
-        # The directory is the run's: what is newer, it exported after that state.
-        newest = max(self.versions, default=0)
-        self.versions += [v for v in self._all_versions() if v > newest]
+        self.best = state["best"]

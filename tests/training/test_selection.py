@@ -241,14 +241,16 @@ def test_each_new_best_is_exported_as_the_next_version(tmp_path, monkeypatch):
         second.on_epoch_end(epoch, {"val_loss": loss})
     assert exported == ["8", "9", "10", "11"]
     names = sorted(path.name for path in directory.iterdir())
-    assert names == [".8-1234.partial", "10", "11", "7"]
+    assert names == [".8-1234.partial", ".exported.json", "10", "11", "7"]
     assert f"exported {directory / '11'}: val_loss 0.5000" in stream.getvalue()
-    # Killed before the state was saved: 10 and 11 are the run's all the same.
+    # Killed before the state was saved: 10 and 11 are the run's all the same, and a
+    # version that somebody put there since is not.
+    (directory / "12").mkdir()
     third = callback()
     third.restore(first.state())
     third.on_epoch_end(4, {"val_loss": 1.5})
     names = sorted(path.name for path in directory.iterdir())
-    assert names == [".8-1234.partial", "11", "12", "7"]
+    assert names == [".8-1234.partial", ".exported.json", "11", "12", "13", "7"]
 
 
 def test_the_export_translates_as_the_best_epoch_did(texts, corpora, tmp_path):
