@@ -7,6 +7,7 @@ loop, and a TensorFlow graph without XLA makes a pass over memory of each.
 from __future__ import annotations
 
 import keras
+from keras import ops
 
 
 def in_tensorflow_graph() -> bool:
@@ -47,6 +48,27 @@ def _is_in_xla_graph():
 
     graph = tf.compat.v1.get_default_graph()
     return control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
+def shape_of(tensor) -> tuple:
+    """As `ops.shape`, which in a TensorFlow graph is four operations a size.
+
+    Args:
+        tensor: Tensor (...) of known rank.
+
+    Returns:
+        Its sizes, integers where they are known, else integer scalar tensors.
+
+    Example:
+        >>> shape_of(np.zeros((2, 3)))
+        (2, 3)
+    """
+    if None not in tensor.shape or not _is_in_graph():
+        return ops.shape(tensor)
+    import tensorflow as tf
+
+    sizes = zip(tensor.shape, tf.unstack(tf.shape(tensor)), strict=True)
+    return tuple(size if known is None else known for known, size in sizes)
 
 
 def num_replicas() -> int:

@@ -129,6 +129,7 @@ HAVE_TENSORFLOW_PATHS = {
     "keras_transformer.graph_mode",
     "keras_transformer.language_sampling",
     "keras_transformer.layers.decoding_ops",
+    "keras_transformer.layers.dropout",
     "keras_transformer.losses",
     "keras_transformer.models.tensorflow_steps",
     "keras_transformer.fused_crossentropy",

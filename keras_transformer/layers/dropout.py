@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.graph_mode import in_tensorflow_graph
+from keras_transformer.graph_mode import in_tensorflow_graph, shape_of
 
 # Decisions are made of 16 bits.
 STEPS = 2**16
@@ -48,9 +48,9 @@ class Dropout(keras.layers.Dropout):
         if not training or not self.is_hashed:
             return super().call(inputs, training=training)
         if in_tensorflow_graph():
-            return _drop_in_graph(inputs, *self.next_in_graph(ops.shape(inputs)))
+            return _drop_in_graph(inputs, *self.next_in_graph(shape_of(inputs)))
         threshold = round(self.rate * STEPS)
-        keep = keep_mask(ops.shape(inputs), threshold, self.seed_generator.next())
+        keep = keep_mask(shape_of(inputs), threshold, self.seed_generator.next())
         # A product with the mask would keep what is not finite.
         return ops.where(keep, inputs * _scale(threshold), ops.zeros_like(inputs))
 
@@ -117,14 +117,18 @@ def keep_mask(shape, threshold, state):
 
 
 def _packed_keep_mask(shape, threshold, state):
-    """As `keep_mask`, two elements at a time."""
+    """As `keep_mask`, two elements at a time and in as few nodes as will do."""
+    import tensorflow as tf
+
     num_rows, num_columns = _as_matrix(shape)
     num_words = (num_columns + 1) // 2
-    keys = _keys(ops.arange(num_rows + num_words, dtype="int32"), state)
-    words = ops.reshape(_words(keys[:num_rows], keys[num_rows:]), (-1, 1))
-    halves = ops.reshape(ops.view(words, "uint16"), (num_rows, 2 * num_words))
-    keep = ops.greater_equal(halves, ops.cast(threshold, "uint16"))
-    return ops.reshape(keep[:, :num_columns], shape)
+    keys = _keys(tf.range(num_rows + num_words), state)
+    words = _words(*tf.split(keys, (num_rows, num_words)))
+    keep = tf.bitcast(words, tf.uint16) >= tf.constant(threshold, tf.uint16)
+    if not isinstance(num_columns, int) or num_columns % 2:
+        keep = tf.reshape(keep, (num_rows, 2 * num_words))
+        keep = tf.slice(keep, (0, 0), (num_rows, num_columns))
+    return tf.reshape(keep, shape)
 
 
 def _as_matrix(shape):
@@ -150,7 +154,9 @@ def _keys(places, state):
 
 def _words(row_keys, column_keys):
     """Hashes row and column keys to words (R, C)."""
-    words = ops.bitwise_xor(row_keys[:, None], column_keys[None, :])
+    words = ops.bitwise_xor(
+        ops.expand_dims(row_keys, 1), ops.expand_dims(column_keys, 0)
+    )
     return _fold(words * _uint32(MIX_3), 16)
 
 

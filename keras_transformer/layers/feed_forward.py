@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.graph_mode import in_tensorflow_graph
+from keras_transformer.graph_mode import in_tensorflow_graph, shape_of
 from keras_transformer.layers import decoding_ops, training_ops
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.dropout import Dropout
@@ -73,7 +73,7 @@ class FeedForward(keras.layers.Layer):
         outputs = affine(hidden, *self._weights("output"))
         # Sizes that are known cost a graph nothing; at most one may be left open.
         known = inputs.shape[1:]
-        shape = ops.shape(inputs) if None in known else (-1, *known)
+        shape = shape_of(inputs) if None in known else (-1, *known)
         return ops.reshape(outputs, shape)
 
     def _weights(self, name):

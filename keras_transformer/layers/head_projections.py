@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from keras import ops
 
+from keras_transformer.graph_mode import shape_of
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.decoding_ops import affine, prepared, split_heads
 
@@ -118,7 +119,7 @@ class HeadProjections:
 
     def _linear(self, inputs, kernel, bias=None):
         """Multiplies (B, T, D) by (D, E) as one matrix product, not one a sentence."""
-        batch, length = ops.shape(inputs)[:2]
+        batch, length = shape_of(inputs)[:2]
         flat = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, inputs.shape[-1]))
         # Outside of `__call__` Keras does not cast the weights.
         parts = [kernel] if bias is None else [kernel, bias]
@@ -127,13 +128,13 @@ class HeadProjections:
 
     def _split_heads(self, tensor, name):
         """(B, T, H * K) --> (B, H, T, K)."""
-        batch, length = ops.shape(tensor)[:2]
+        batch, length = shape_of(tensor)[:2]
         split = ops.reshape(tensor, (batch, length, *self._heads_of(name)))
         return ops.transpose(split, (0, 2, 1, 3))
 
     def _merge_heads(self, outputs):
         """(B, H, T, Kv) --> (B, T, output_dim)."""
-        batch, _, length, _ = ops.shape(outputs)
+        batch, _, length, _ = shape_of(outputs)
         merged = ops.reshape(
             ops.transpose(outputs, (0, 2, 1, 3)),
             (batch, length, self.num_heads * self._head_value_dim),

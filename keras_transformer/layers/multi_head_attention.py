@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.graph_mode import in_tensorflow_graph
+from keras_transformer.graph_mode import in_tensorflow_graph, shape_of
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.attention import (
     dot_product_attention,
@@ -168,7 +168,7 @@ class MultiHeadAttention(CachedAttention, HeadProjections, keras.layers.Layer):
         bias = None
         if self.positions is not None:
             queries, keys = self._place(queries, keys)
-            places = ops.arange(ops.shape(queries)[2], dtype="int32")
+            places = ops.arange(shape_of(queries)[2], dtype="int32")
             bias = self._position_bias(places, places)
         if mask is not None:
             mask = ops.expand_dims(mask, axis=1)  # (B, 1, 1 or T, S), for all heads
@@ -176,7 +176,7 @@ class MultiHeadAttention(CachedAttention, HeadProjections, keras.layers.Layer):
 
     def _place(self, queries, keys):
         """Puts the positions from 0 into queries and keys of one sequence."""
-        places = ops.arange(ops.shape(queries)[2], dtype="int32")
+        places = ops.arange(shape_of(queries)[2], dtype="int32")
         place = self.relative_positions.place
         return place(queries, places), place(keys, places)
 
@@ -205,7 +205,7 @@ class MultiHeadAttention(CachedAttention, HeadProjections, keras.layers.Layer):
             scores = ops.add(scores, bias)
         keep, scale = None, 1.0
         if self.attention_dropout.is_hashed:
-            keep, scale = self.attention_dropout.next_in_graph(ops.shape(scores))
+            keep, scale = self.attention_dropout.next_in_graph(shape_of(scores))
         dropped, attention_weights = dropped_softmax(scores, mask, keep, scale)
         if bias is not None:
             dropped = ops.cast(dropped, values.dtype)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import numpy as np
 from keras import ops
 
+from keras_transformer.graph_mode import shape_of
+
 
 def normalise(inputs, gamma, beta, epsilon):
     """Normalises each row to mean 0 and variance 1, then scales and shifts.
@@ -145,10 +147,10 @@ def _rows(tensor):
 
 
 def _like(rows, tensor):
-    return ops.reshape(rows, ops.shape(tensor))
+    return ops.reshape(rows, shape_of(tensor))
 
 
 def _sum_of_rows(rows):
     """(N, D) --> (D,)."""
-    ones = ops.ones((1, ops.shape(rows)[0]), dtype=rows.dtype)
-    return ops.matmul(ones, rows)[0]
+    ones = ops.ones((1, shape_of(rows)[0]), dtype=rows.dtype)
+    return ops.reshape(ops.matmul(ones, rows), rows.shape[1:])

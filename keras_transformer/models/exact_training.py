@@ -170,6 +170,9 @@ class ExactTraining:
             FloatingPointError: At the end, if `nonfinite` is "stop" and a loss or
                 gradient was not finite.
         """
+        if self.built and self.optimizer and not self.optimizer.built:
+            # Where a step makes variables TensorFlow traces it twice.
+            self.optimizer.build(self.trainable_variables)
         if self.nonfinite != "stop" or self._update_state is None:
             return super().fit(*args, **kwargs)
         options = inspect.signature(super().fit).bind(*args, **kwargs).arguments

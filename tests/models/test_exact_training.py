@@ -185,6 +185,21 @@ def test_without_options_it_trains_as_keras_does():
     assert_same(change(Transformer), change(Plain))
 
 
+def test_a_step_is_traced_once():
+    class Counted(Transformer):
+        traces = 0
+
+        def train_step(self, *args):
+            self.traces += 1
+            return super().train_step(*args)
+
+    model = Counted(CONFIG)
+    model.compile("adam", MaskedCrossentropy(), jit_compile=False)
+    model.fit(Data(make_batches()[:1]), epochs=2, verbose=0)
+    # PyTorch traces nothing, and calls it for every batch.
+    assert model.traces == (2 if keras.backend.backend() == "torch" else 1)
+
+
 def test_logged_losses_are_means_over_tokens():
     batches = make_batches()
     model = make_model(keras.optimizers.SGD(0.0))
