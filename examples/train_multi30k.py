@@ -15,40 +15,32 @@ from pathlib import Path
 import sacrebleu
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
-from keras_transformer import (
-    DataConfig,
-    DecodingConfig,
-    RunConfig,
-    TokenizerConfig,
-    TrainingConfig,
-    TransformerConfig,
-    evaluate,
-    open_pairs,
-    train,
-)
+import keras_transformer as kt
 from keras_transformer.text.generated import write_corpus
 
-# Theirs: sizes, dropout, number of updates, average of the last 10, beam of 5. Ours:
-# pre-norm and a warm-up of 1,000 updates to a learning rate of 0.004, with which the
-# sixth epoch has the validation loss of the thirteenth without; and 6,000 pieces.
-CONFIG = RunConfig(
-    model=TransformerConfig.preset(
+# Theirs: sizes, dropout, average of the last 10, beam of 5. Ours: pre-norm and 1,000
+# updates of warm-up to a learning rate of 0.004, with which the sixth epoch has the
+# validation loss of the thirteenth without; 6,000 pieces; and twice their number of
+# updates, after which the validation set has 1.0 BLEU more.
+CONFIG = kt.RunConfig(
+    model=kt.TransformerConfig.preset(
         "tiny",
         norm_first=True,
         dropout_rate=0.3,
         attention_dropout_rate=0.0,
         activation_dropout_rate=0.0,
     ),
-    tokenizer=TokenizerConfig(vocabulary_size=6000),
-    data=DataConfig(batch_tokens=4096, max_length=80),
-    training=TrainingConfig(
+    tokenizer=kt.TokenizerConfig(vocabulary_size=6000),
+    data=kt.DataConfig(batch_tokens=4096, max_length=80),
+    training=kt.TrainingConfig(
         epochs=1000,
-        max_updates=8000,
+        max_updates=16000,
         warmup_steps=1000,
         learning_rate_scale=1.43,
+        mixed_precision=True,
         average_checkpoints=10,
     ),
-    decoding=DecodingConfig(beam_size=5, length_penalty=1.0),
+    decoding=kt.DecodingConfig(beam_size=5, length_penalty=1.0),
 )
 
 
@@ -84,11 +76,11 @@ def main(arguments=None, config=CONFIG):
             files = write_corpus(folder, "de", train=2000, valid=200, test=200).values()
             changes["max_updates"] = min(200, config.training.max_updates)
         config = config.replace(training=config.training.replace(**changes))
-        training, validation, test = map(open_pairs, files)
-        translator = train(training, options.run, config, validation)
+        training, validation, test = map(kt.open_pairs, files)
+        translator = kt.train(training, options.run, config, validation)
         pairs = [(pair.source, pair.target) for pair in test.pairs()]
     output = Path(options.run) / "test.translations.txt"
-    print(evaluate(translator, pairs, output, show_progress=True))
+    print(kt.evaluate(translator, pairs, output, show_progress=True))
     lines = output.read_text(encoding="utf-8").splitlines()
     bleu = tokenized_lowercased_bleu(lines, [target for _, target in pairs])
     print(f"tokenised, lowercased BLEU {bleu:.2f}")
