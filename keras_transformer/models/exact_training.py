@@ -170,9 +170,6 @@ class ExactTraining:
             FloatingPointError: At the end, if `nonfinite` is "stop" and a loss or
                 gradient was not finite.
         """
-        if self.built and self.optimizer and not self.optimizer.built:
-            # Where a step makes variables TensorFlow traces it twice.
-            self.optimizer.build(self.trainable_variables)
         if self.nonfinite != "stop" or self._update_state is None:
             return super().fit(*args, **kwargs)
         options = inspect.signature(super().fit).bind(*args, **kwargs).arguments
@@ -192,6 +189,16 @@ class ExactTraining:
                 "gradient with `global_clipnorm`, or skip with `nonfinite`='skip'."
             )
         return history
+
+    def make_train_function(self, force=False):
+        """As `keras.Model.make_train_function`, with the optimizer's variables made.
+
+        A step that makes them would be traced twice by TensorFlow. Where they belong to
+        a strategy or a distribution, Keras has made them by now.
+        """
+        if self.built and self.optimizer and not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+        return super().make_train_function(force)
 
     def train_step(self, *args):
         """One batch; the arguments and the result are those of the backend."""

@@ -200,6 +200,18 @@ def test_a_step_is_traced_once():
     assert model.traces == (2 if keras.backend.backend() == "torch" else 1)
 
 
+def test_an_optimizer_of_a_strategy_is_built_in_its_scope():
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("a strategy is TensorFlow's")
+    import tensorflow as tf
+
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        model = make_model(keras.optimizers.SGD(0.1, momentum=0.9))
+    fit(model, make_batches()[:1])
+    for momentum in model.optimizer.momentums:
+        assert isinstance(momentum.value, tf.distribute.DistributedValues)
+
+
 def test_logged_losses_are_means_over_tokens():
     batches = make_batches()
     model = make_model(keras.optimizers.SGD(0.0))
