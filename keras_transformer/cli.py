@@ -10,6 +10,11 @@ import warnings
 from keras_transformer.files import check_not_directory
 from keras_transformer.flags import given, run_config
 from keras_transformer.parser import make_parser
+from keras_transformer.terminal import (
+    print_message,
+    print_result,
+    replace_closed_streams,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,16 +27,19 @@ def main(arguments: list[str] | None = None) -> int:
         The exit status: 0, or 1 after an error, which is one line on standard error.
         Bad usage ends the process with status 2, as `argparse` does.
     """
+    replace_closed_streams()
     options = make_parser().parse_args(arguments)
     try:
         _VERBS[options.verb](options)
         # A reader that has gone shows here, not in Python's own flush at exit.
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return _fail("interrupted")
     except BrokenPipeError:
         # The reader of our output has gone; Python's own flush at exit must not fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         if options.traceback:
@@ -41,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _fail(message):
-    print(f"keras-transformer: error: {message}", file=sys.stderr)  # noqa: T201
+    print_message(f"keras-transformer: error: {message}")
     return 1
 
 
@@ -144,17 +152,27 @@ def _average(options):
 
     paths = average_run(options.run, options.output, options.last, options.checkpoints)
     names = ", ".join(path.name for path in paths)
-    print(f"{options.output}: the mean of {names}")  # noqa: T201
+    print_result(f"{options.output}: the mean of {names}")
 
 
 def _evaluate(options):
+    _check_standard_output()
     with _quiet():
         from keras_transformer.evaluation import evaluate
 
     translator = _load(options)
     pairs = ((pair.source, pair.target) for pair in _open(options.test).pairs())
     scores = evaluate(translator, pairs, options.output, show_progress=True)
-    print(scores)  # noqa: T201
+    for line in str(scores).splitlines():
+        print_result(line)
+
+
+def _check_standard_output(instead=""):
+    """Checks before hours of work that its result can be printed."""
+    if sys.stdout is None:
+        raise ValueError(
+            f"Standard output must be open{instead}. Received: it is closed"
+        )
 
 
 def _translate(options):
@@ -164,6 +182,13 @@ def _translate(options):
         check_not_directory(options.output)
     if options.ray_workers is not None:
         return _translate_with_ray(options)
+    if options.output is None:
+        _check_standard_output(", or give `--output`")
+    if not options.texts and options.input is None and sys.stdin is None:
+        raise ValueError(
+            "Standard input must be open, or give sentences or `--input`. Received: it "
+            "is closed"
+        )
     translator = _load(options)
     if options.output is None:
         return _print_translations(translator, options)
@@ -180,7 +205,7 @@ def _translate(options):
         fingerprint=_fingerprint(translator, options),
         show_progress=True,
     )
-    print(summary, file=sys.stderr)  # noqa: T201
+    print_message(str(summary))
 
 
 def _print_translations(translator, options):
@@ -196,7 +221,7 @@ def _print_translations(translator, options):
         # A person waits for each line, and a program may write its lines slowly.
         window = 1 if sys.stdin.isatty() else BATCH_SIZE
     for translation in translate_lines(translator, texts, window=window):
-        print(one_line(translation), flush=True)  # noqa: T201
+        print_result(one_line(translation))
 
 
 def _fingerprint(translator, options):
@@ -229,13 +254,25 @@ def _translate_with_ray(options):
     summary = translate_text(
         options.model, options.input, options.output, workers, show_progress=True
     )
-    print(summary, file=sys.stderr)  # noqa: T201
+    print_message(str(summary))
 
 
 def _export(options):
     translator = _load_run(options)
-    path = translator.export(options.output, options.dtype, options.jit_compile)
-    print(path)  # noqa: T201
+    with _warnings_as_lines():
+        path = translator.export(options.output, options.dtype, options.jit_compile)
+    print_result(path)
+
+
+@contextlib.contextmanager
+def _warnings_as_lines():
+    """Prints each warning to users once, on a line like that of an error."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default", UserWarning)
+        yield
+    for warning in dict.fromkeys(str(warning.message) for warning in caught):
+        message = " ".join(warning.split())
+        print_message(f"keras-transformer: warning: {message}")
 
 
 def _serve(options):
@@ -261,13 +298,9 @@ def _plot(options):
                 f"--model {options.model}"
             )
         translator = _load_run(options)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
+    with _warnings_as_lines():
         verb.plot(options, translator)
-    for warning in dict.fromkeys(str(warning.message) for warning in caught):
-        message = " ".join(warning.split())
-        print(f"keras-transformer: warning: {message}", file=sys.stderr)  # noqa: T201
-    print(options.output)  # noqa: T201
+    print_result(options.output)
 
 
 _VERBS = {

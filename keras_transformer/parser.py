@@ -7,8 +7,9 @@ from pathlib import Path
 
 from keras_transformer.config import DecodingConfig, TransformerConfig
 from keras_transformer.flags import SECTIONS, add_family_flags, add_flags
-from keras_transformer.plot_parser import add_plot
+from keras_transformer.plot_parser import add_plot, sentence
 from keras_transformer.serving.config import ServingConfig
+from keras_transformer.terminal import printable
 
 _PAIRS_HELP = (
     "two aligned text files, one file of source<TAB>target lines, gzipped or not, or "
@@ -18,9 +19,16 @@ _PAIRS_HELP = (
 _OF_EXPORTS = {"n_best", "top_k", "top_p", "alignment_layer"}
 
 
+class _Parser(argparse.ArgumentParser):
+    """One whose complaints can be printed: a name that `*` gave may be a stranger's."""
+
+    def error(self, message):
+        super().error(printable(message))
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser; `verb` of what it parses is the verb's name."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="keras-transformer",
         description="Train a Transformer on pairs of sentences and serve it.",
     )
@@ -146,7 +154,9 @@ def _add_translate(verbs):
         "Translate arguments, a file or standard input, one sentence a line.",
     )
     _add_model(parser)
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="sentences")
+    parser.add_argument(
+        "texts", nargs="*", type=sentence, metavar="TEXT", help="sentences"
+    )
     parser.add_argument(
         "--input",
         type=Path,

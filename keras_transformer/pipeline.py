@@ -145,9 +145,11 @@ class Pipeline:
     def sample(self, text, temperature, seed):
         """Draws a translation of each of the strings [B].
 
-        `temperature` [B] 0 is greedy; `seed` [B] int64 is each text's own, so that an
-        output depends on its own inputs alone. Returns `translation` [B], `score` [B]
-        and `truncated` [B].
+        `temperature` [B] 0 is greedy. So are one below 0 and NaN, and an infinite one
+        draws all tokens alike: an error would be the whole batch's, in which a server
+        may have joined several clients' requests. `seed` [B] int64 is each text's own,
+        so that an output depends on its own inputs alone. Returns `translation` [B],
+        `score` [B] and `truncated` [B].
         """
         source = self._tokenize(text)
         longest = self.config.longest_output

@@ -2,7 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 from pathlib import Path
+
+
+def sentence(word: str) -> str:
+    """Returns an argument as text: UTF-8, whatever the locale takes its bytes for.
+
+    Args:
+        word: As Python gives it, with surrogates for bytes that the locale lacks.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is not UTF-8.
+    """
+    try:
+        word.encode("utf-8")
+        return word
+    except UnicodeEncodeError:
+        pass
+    try:
+        return os.fsencode(word).decode("utf-8")
+    except UnicodeError as error:
+        raise argparse.ArgumentTypeError("not valid UTF-8") from error
 
 
 def add_plot(verbs):
@@ -41,12 +63,15 @@ def _add_kind(kinds, name, help):
 
 def _add_plot_attention(kinds):
     parser = _add_kind(kinds, "attention", "What a run's layers attend to.")
-    parser.add_argument("text", metavar="TEXT", help="source sentence")
+    parser.add_argument("text", type=sentence, metavar="TEXT", help="source sentence")
     parser.add_argument(
         "--model", type=Path, required=True, metavar="RUN", help="run directory"
     )
     parser.add_argument(
-        "--translation", metavar="TEXT", help="default: what the run translates to"
+        "--translation",
+        type=sentence,
+        metavar="TEXT",
+        help="default: what the run translates to",
     )
     parser.add_argument(
         "--of",

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import keras
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 from keras_transformer.config import (
     DataConfig,
@@ -18,6 +19,7 @@ from keras_transformer.config import (
 )
 from keras_transformer.evaluation import Scores, evaluate
 from keras_transformer.export import ExportedTranslator
+from keras_transformer.terminal import printable, say
 from keras_transformer.text import open_pairs
 from keras_transformer.text.generated import write_corpus
 from keras_transformer.training import train
@@ -85,19 +87,18 @@ def quickstart(
     name = f"quickstart-en-{language}"
     directory = Path("runs") / name if directory is None else Path(directory)
     with tempfile.TemporaryDirectory() as temporary:
-        console.print(f"generating English-{language} sentences from the grammar")
+        say(console, f"generating English-{language} sentences from the grammar")
         files = write_corpus(temporary, language, **(sizes or SIZES))
         pairs = {split: open_pairs(path) for split, path in files.items()}
         translator = train(pairs["train"], directory, config, pairs["valid"], console)
         test = [(pair.source, pair.target) for pair in pairs["test"].pairs()]
     saved_model = translator.export(_next_version(Path(saved_models) / name))
-    console.print(f"exported {saved_model}; translating with it", highlight=False)
+    say(console, f"exported {saved_model}; translating with it")
     exported = ExportedTranslator(saved_model)
     scores = evaluate(exported, test, directory / "test.translations.txt")
-    console.print(_samples(exported, test[:6]))
-    console.print(
-        f"generated test sentences: {scores}", highlight=False, soft_wrap=True
-    )
+    console.print(_samples(exported, test[:6], console.encoding))
+    for line in f"generated test sentences: {scores}".splitlines():
+        say(console, line)
     return scores
 
 
@@ -106,10 +107,15 @@ def _next_version(directory):
     return directory / str(max(versions, default=0) + 1)
 
 
-def _samples(translate, pairs):
+def _samples(translate, pairs, encoding):
     """Returns a table of sentences, their translations and the references."""
-    table = Table("source", "translation", "reference", title="Unseen sentences")
+    # "fold": else a long word would end in an ellipsis, which ASCII has not.
+    columns = [
+        Column(name, overflow="fold") for name in ("source", "translation", "reference")
+    ]
+    table = Table(*columns, title="Unseen sentences")
     translations = translate([source for source, _ in pairs])
     for (source, reference), translation in zip(pairs, translations, strict=True):
-        table.add_row(source, translation, reference)
+        cells = (source, translation, reference)
+        table.add_row(*(Text(printable(cell, encoding)) for cell in cells))
     return table

@@ -124,13 +124,34 @@ def test_a_window_is_on_the_disk_before_the_next_is_read(tmp_path):
     output = tmp_path / "out.txt"
     partial = tmp_path / "out.txt.partial" / "translations"
 
-    def stream():
-        for number, line in enumerate(make_lines(100)):
-            if number and number % WINDOW == 0:
-                assert partial.read_bytes().count(b"\n") == number
-            yield line.encode() + b"\n"
+    class Stream(io.BytesIO):
+        number = 0
 
-    assert translate_file(reverse, stream(), output, **SIZES).sentences == 100
+        def readline(self, size):
+            if self.number and self.number % WINDOW == 0:
+                assert partial.read_bytes().count(b"\n") == self.number
+            self.number += 1
+            return super().readline(size)
+
+    stream = Stream("".join(line + "\n" for line in make_lines(100)).encode())
+    assert translate_file(reverse, stream, output, **SIZES).sentences == 100
+
+
+def test_a_long_line_of_a_stream_is_never_held_whole():
+    class Stream(io.BytesIO):
+        longest = 0
+
+        def readline(self, size=-1):
+            line = super().readline(size)
+            self.longest = max(self.longest, len(line))
+            return line
+
+        def __next__(self):
+            raise AssertionError("a line as long as it is")
+
+    stream = Stream(b"a" * (5 * MAX_LINE_BYTES + 7) + b"\nb\n")
+    assert list(read_texts(stream)) == ["a" * MAX_LINE_BYTES, "b"]
+    assert stream.longest == MAX_LINE_BYTES
 
 
 @pytest.mark.parametrize("name", ["out.txt", "out.txt.gz"])

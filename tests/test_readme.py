@@ -1,40 +1,82 @@
-"""The code in the README runs as it stands there."""
+"""The code in the README runs as it stands there, from the first block to the last."""
 
 import re
 import shlex
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from keras_transformer import cli
 from keras_transformer.parser import make_parser
 from keras_transformer.pipeline import INPUTS
 from tests import tiny_run
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+# Commands that need an installation, Docker, a server or half an hour. Files named
+# after the examples run those, tests/serving the server, test_ray_data.py the workers.
+NOT_RUN = (
+    "python3 -m venv", "pip install", "cd saved_models/en-de && docker compose up",
+    "keras-transformer serve", "curl ", "python examples/",
+    "keras-transformer train --preset small --train train.en-fr.tsv.gz",
+)  # fmt: skip
+TINY = (
+    "--num-encoder-layers 1 --num-decoder-layers 1 --d-model 16 --d-ff 32 "
+    "--num-heads 2 --vocabulary-size 300 --batch-tokens 4096 --epochs 3 "
+    "--max-extra-length 3 --beam-size 3"
+).split()
 
 
-def python_blocks():
-    return re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+def blocks(document):
+    """The language and text of each block, in order."""
+    text = document.read_text("utf-8")
+    return re.findall(r"```(bash|python)\n(.*?)```", text, re.DOTALL)
 
 
-def test_each_of_the_three_examples_runs(tmp_path, monkeypatch, rng):
-    layers, fit, serve = python_blocks()
+def write_files():
+    """What a reader has: the files that the commands name."""
+    for split, pairs in (
+        ("train", tiny_run.TRAIN), ("valid", tiny_run.VALID), ("test", tiny_run.VALID)
+    ):  # fmt: skip
+        for language, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+            text = "".join(line + "\n" for line in lines)
+            Path(f"{split}.{language}").write_text(text, encoding="utf-8")
+    Path("news.en.gz").write_bytes(Path("test.en").read_bytes())
+    Path("news.en").write_bytes(Path("test.en").read_bytes())
+
+
+def test_every_block_runs_in_order(tmp_path, monkeypatch, capfd):
+    """Nothing is defined elsewhere; a model is trained smaller than the reader's."""
     monkeypatch.chdir(tmp_path)
+    write_files()
+    names, ran = {}, []
+    for language, block in blocks(README):
+        if language == "python":
+            exec(block, names)
+            continue
+        for command in block.replace("\\\n", " ").splitlines():
+            if command.startswith(NOT_RUN) or "--ray-workers" in command:
+                continue
+            program, *words = shlex.split(command)
+            assert program == "keras-transformer"
+            words += TINY if words[0] == "train" else []
+            assert cli.main(words) == 0, capfd.readouterr().err
+            ran.append(words[0])
+    verbs = "train evaluate translate translate export train average plot plot"
+    assert ran == verbs.split()
+    assert names["model"].optimizer.iterations == 20  # Ten epochs of two batches.
+    assert len(Path("news.de").read_text("utf-8").splitlines()) == len(tiny_run.VALID)
+    for version in "12":
+        assert Path(f"saved_models/en-de/{version}/saved_model.pb").is_file()
+    assert Path("attention.png").is_file() and Path("training.png").is_file()
 
-    made = {}
-    exec(layers, made)
-    assert made["model"](np.array([[3, 4, 0]])).shape == (1, 2)
 
-    ids = rng.integers(4, 1000, (3, 5)).astype("int32")
-    made = {"source": ids, "target_in": ids[:, :3], "target_out": ids[:, 1:4]}
-    exec(fit.replace("epochs=10", "epochs=1, verbose=0"), made)
-    assert made["model"].optimizer.iterations == 1
-
-    tiny_run.translator().save("runs/en-de")
-    made = {}
-    exec(serve, made)
-    assert Path("saved_models/en-de/1/saved_model.pb").is_file()
+def test_training_at_scale_trains():
+    names = {}
+    (block,) = (b for lang, b in blocks(ROOT / "docs" / "training_at_scale.md"))
+    exec(block, names)
+    # Four batches make an update.
+    assert names["model"].updates == 5
 
 
 def section(title):
@@ -42,8 +84,8 @@ def section(title):
 
 
 def commands():
-    blocks = re.findall(r"```bash\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    text = "".join(block for language, block in blocks(README) if language == "bash")
+    lines = text.replace("\\\n", " ").splitlines()
     return [
         line.split("keras-transformer ")[1]
         for line in lines
@@ -55,6 +97,13 @@ def commands():
 def test_every_command_is_understood(command):
     options = make_parser().parse_args(shlex.split(command))
     assert options.verb == command.split()[0]
+
+
+@pytest.mark.parametrize("document", ["README.md", "examples/README.md"])
+def test_every_script_that_is_named_exists(document):
+    text = "".join(block for _, block in blocks(ROOT / document))
+    scripts = re.findall(r"^python (\S+)", text, re.MULTILINE)
+    assert scripts and [s for s in scripts if not (ROOT / s).is_file()] == []
 
 
 def test_every_verb_is_shown():

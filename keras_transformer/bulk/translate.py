@@ -23,7 +23,7 @@ from rich.progress import (
 )
 
 from keras_transformer.bulk.partial_output import PartialOutput
-from keras_transformer.text.lines import MAX_LINE_BYTES, read_lines
+from keras_transformer.text.lines import MAX_LINE_BYTES, lines_of, read_lines
 
 WINDOW = 2048
 BATCH_SIZE = 32
@@ -208,11 +208,7 @@ def read_texts(source: str | Path | BinaryIO) -> Iterator[str]:
     if isinstance(source, str | Path):
         name, lines = source, read_lines(Path(source))
     else:
-        name = "standard input"
-        lines = (
-            line.removesuffix(b"\n")[:MAX_LINE_BYTES].removesuffix(b"\r")
-            for line in source
-        )
+        name, lines = "standard input", lines_of(source)
     for number, line in enumerate(lines, start=1):
         whole = len(line) < MAX_LINE_BYTES
         try:

@@ -69,7 +69,7 @@ def sample(
         state: The state before the first token, as in `beam_search`.
         uniforms: Float tensor (B, L or more), numbers in [0, 1): column t draws token
             t. Independent uniform numbers make the outputs independent samples.
-        temperature: Float tensor (B,). Not above 0 is greedy.
+        temperature: Float tensor (B,). Not above 0, or NaN, is greedy.
         max_lengths: (B,) int32, longest output of each sentence (tokens, end token
             counted), at least 1.
         limit: The largest of `max_lengths` or more (tokens), an integer or a scalar

@@ -15,6 +15,7 @@ from pathlib import Path
 from keras_transformer.serving.batching import Workers
 from keras_transformer.serving.config import ServingConfig
 from keras_transformer.serving.versions import ModelVersions, check_directory
+from keras_transformer.terminal import printable
 
 # Two: while one batch runs, another signature need not wait for it. More would make
 # smaller batches that share the same cores.
@@ -67,9 +68,14 @@ def _check_installed():
 def _log_to_stderr():
     if not logger.handlers:
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        handler.setFormatter(_PrintableFormatter("%(asctime)s %(message)s"))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
+
+
+class _PrintableFormatter(logging.Formatter):
+    def format(self, record):
+        return "\n".join(map(printable, super().format(record).split("\n")))
 
 
 def bind(host: str, port: int) -> socket.socket:

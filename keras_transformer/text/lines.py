@@ -12,6 +12,7 @@ import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 MAX_LINE_BYTES = 1 << 18
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -64,11 +65,16 @@ def read_lines(path: Path) -> Iterator[bytes]:
     with _opened(path) as stream:
         if stream.peek(3)[:3] == _BYTE_ORDER_MARK:
             stream.read(3)
-        while line := stream.readline(MAX_LINE_BYTES):
-            rest = line
-            while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
-                rest = stream.readline(MAX_LINE_BYTES)
-            yield line.removesuffix(b"\n").removesuffix(b"\r")
+        yield from lines_of(stream)
+
+
+def lines_of(stream: BinaryIO) -> Iterator[bytes]:
+    """Yields the lines of a binary stream as `read_lines` does those of a file."""
+    while line := stream.readline(MAX_LINE_BYTES):
+        rest = line
+        while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
+            rest = stream.readline(MAX_LINE_BYTES)
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def count_lines(path: Path) -> int:

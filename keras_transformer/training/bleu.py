@@ -10,6 +10,7 @@ import tensorflow as tf
 from rich.console import Console
 
 from keras_transformer.evaluation import evaluate
+from keras_transformer.terminal import say
 from keras_transformer.training.ema import averaged_weights
 from keras_transformer.translator import Translator
 
@@ -78,9 +79,7 @@ class ValidationBleu(keras.callbacks.Callback):
 
     def _write(self, updates):
         """Shows a score between the epochs' ends, for which Keras has no log."""
-        self.console.print(
-            f"updates {updates}  val_bleu {self._bleu:.2f}", highlight=False
-        )
+        say(self.console, f"updates {updates}  val_bleu {self._bleu:.2f}")
         if self._directory is None:
             return
         if self._writer is None:

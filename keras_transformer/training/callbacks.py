@@ -19,6 +19,7 @@ from rich.progress import (
 )
 
 from keras_transformer.files import replacing
+from keras_transformer.terminal import say
 from keras_transformer.training.distribution import Distribution
 
 
@@ -116,7 +117,7 @@ class ProgressReport(keras.callbacks.Callback):
             digits = ",.0f" if name == "tokens_per_second" else ".4f"
             parts.append(f"{name} {value:{digits}}")
         parts.append(f"updates {self.model.updates}")
-        self.console.print("  ".join(parts), highlight=False, soft_wrap=True)
+        say(self.console, "  ".join(parts))
 
     def on_train_end(self, logs=None):
         self._progress.stop()
@@ -224,10 +225,10 @@ class NonfiniteBatches(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         skipped = self._count - self._count_of_epoch
         if skipped:
-            self.console.print(
+            say(
+                self.console,
                 f"warning: skipped {skipped} batches whose loss or gradient was not "
                 "finite",
-                highlight=False,
             )
         if skipped and not self.first_batch and skipped >= self._seen:
             raise FloatingPointError(

@@ -10,6 +10,7 @@ import keras
 from rich.console import Console
 
 from keras_transformer.files import replacing
+from keras_transformer.terminal import say
 from keras_transformer.training.ema import averaged_weights
 from keras_transformer.training.monitor import Monitor
 from keras_transformer.translator import Translator
@@ -54,11 +55,7 @@ class ExportBest(keras.callbacks.Callback):
         with averaged_weights(self.model):
             path = self.translator.export(self.directory / str(version))
         self.best = value
-        self.console.print(
-            f"exported {path}: {self.monitor.key} {value:.4f}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(self.console, f"exported {path}: {self.monitor.key} {value:.4f}")
         self._prune(version)
 
     def _prune(self, newest):

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from keras_transformer.config import RunConfig
 from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.terminal import say
 from keras_transformer.text import (
     Corpus,
     ParallelText,
@@ -138,11 +139,10 @@ def train(
         states = StateFiles(path / "states", keep, writes=distribution.is_chief)
         state = _state_to_go_on_from(states, path, console)
         if _is_finished(path, state, config):
-            console.print(
+            say(
+                console,
                 f"{path} is finished: {state.updates:,} updates. To train on, raise "
                 "`epochs`, `max_updates`, `max_minutes` or `patience`.",
-                highlight=False,
-                soft_wrap=True,
             )
             return Translator.load(path)
         # All that can be wrong with options and data shows here, before it is kept.
@@ -172,7 +172,7 @@ def _begun_or_new(directory, config, data, text, console):
     if directory.is_set_up:
         config = directory.config_to_go_on(config, data)
         return config, TokenizerPair.load(directory.path / "tokenizer")
-    console.print("learning the vocabulary")
+    say(console, "learning the vocabulary")
     tokenizers = learn_tokenizers(text, config.tokenizer, config.data.bad_line_budget)
     sizes = {
         "source_vocabulary_size": tokenizers.source.vocabulary_size,
@@ -221,15 +221,13 @@ def _train_to_the_end(
     """
     _report_data(run)
     if state is None:
-        run.console.print(
-            f"training {run.model.count_params():,} parameters", highlight=False
-        )
+        say(run.console, f"training {run.model.count_params():,} parameters")
         state = capture(run.model, epoch=0, batch=0)
     else:
-        run.console.print(
+        say(
+            run.console,
             f"going on after {state.updates:,} updates, at batch {state.batch + 1:,} "
             f"of epoch {state.epoch + 1}",
-            highlight=False,
         )
     if state.finished == limits(run.config.training):
         restore(run.model, state)  # It ended before, but left no model.
@@ -241,10 +239,10 @@ def _train_to_the_end(
 def _report_data(run):
     for name, corpus in (("training", run.training), ("validation", run.validation)):
         if corpus is not None:
-            run.console.print(
+            say(
+                run.console,
                 f"{name} data: {corpus.num_pairs:,} pairs, {corpus.num_batches:,} "
                 f"batches, {corpus.bad_lines}",
-                highlight=False,
             )
 
 

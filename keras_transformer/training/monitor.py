@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import keras
 from rich.console import Console
 
+from keras_transformer.terminal import say
+
 
 class Monitor:
     """A figure of the validation, by which epochs are compared.
@@ -67,10 +69,10 @@ class StopWithoutProgress(keras.callbacks.Callback):
         if self.epochs_without >= self.patience:
             self.model.stop_training = True
             best = "no number" if self.best is None else f"{self.best:.4f}"
-            self.console.print(
+            say(
+                self.console,
                 f"{self.monitor.key} has not been better than {best} for "
                 f"{self.epochs_without} epochs: the training ends",
-                highlight=False,
             )
 
     def state(self) -> dict:

@@ -9,6 +9,7 @@ import keras
 from rich.console import Console
 
 from keras_transformer.config import TrainingConfig
+from keras_transformer.terminal import say
 from keras_transformer.training.distribution import Distribution
 from keras_transformer.training.state import (
     StateFiles,
@@ -113,10 +114,10 @@ class SaveState(keras.callbacks.Callback):
             return
         received = self.signals.received
         by = "a signal to another process" if received is None else received.name
-        self.console.print(
+        say(
+            self.console,
             f"stopped by {by} after "
             f"{self.newest.updates:,} updates; the same command goes on from there",
-            highlight=False,
         )
         self.signals.stop()
 

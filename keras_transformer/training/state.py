@@ -22,6 +22,7 @@ from rich.console import Console
 
 from keras_transformer.files import replacing
 from keras_transformer.models.exact_training import ExactTraining
+from keras_transformer.terminal import say
 
 _FORMAT = 1
 _NAME = re.compile(r"update-(\d+)-epoch-(\d+)-batch-(\d+)\.npz")
@@ -221,12 +222,10 @@ class StateFiles:
             except Exception as error:
                 if _is_of_the_machine(error):
                     raise
-                console.print(
+                say(
+                    console,
                     f"warning: {path} is damaged ({type(error).__name__}: {error}); "
                     "the state before it is tried",
-                    highlight=False,
-                    markup=False,
-                    soft_wrap=True,
                 )
                 # Else it would count as one of the newest, and be found again.
                 if self.writes:

@@ -1,0 +1,100 @@
+"""What is printed: a message can be read and steers nothing, a result is exact.
+
+Names of files, lines of a corpus and translations are other people's words. Printed as
+they are, an escape sequence among them would reach the terminal, "[bold]" would be
+taken for markup, and a letter that the stream's encoding lacks would end a run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+# Control characters; what ends a line or turns its direction; bytes of a file's name
+# that are no text, which Python keeps as surrogates. A tab does no harm.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str, encoding: str | None = "utf-8") -> str:
+    """Returns a text on one line, with escapes for all that should not be printed.
+
+    Args:
+        text: Any text.
+        encoding: Encoding of the stream that it is for; letters that it lacks become
+            escapes too.
+
+    Returns:
+        Text without control characters.
+
+    Example:
+        >>> print(printable("a\\x1b[31mb"))
+        a\\x1b[31mb
+    """
+    text = _UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
+    encoding = encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def say(console, text: str):
+    """Prints a message on one line, as it stands: nothing in it is markup.
+
+    Args:
+        console: A `rich.console.Console`.
+        text: The message.
+    """
+    console.out(printable(text, console.encoding), highlight=False)
+
+
+def print_message(text: str):
+    """Prints a message on one line of standard error."""
+    if sys.stderr is not None:
+        print(printable(text, sys.stderr.encoding), file=sys.stderr)  # noqa: T201
+
+
+def print_result(result: str | Path):
+    """Prints one line that a verb was called for, at once.
+
+    A terminal shows it readably. A file or a pipe gets its very bytes: text in UTF-8,
+    as all text files here, and a path as the system has it. A process without standard
+    output prints nothing.
+
+    Args:
+        result: Text without line breaks, or a path.
+
+    Raises:
+        OSError: If standard output cannot be written.
+    """
+    stream = sys.stdout
+    if stream is None:
+        return
+    if stream.isatty() or not hasattr(stream, "buffer"):
+        print(printable(str(result), stream.encoding), flush=True)  # noqa: T201
+        return
+    is_path = isinstance(result, Path)
+    content = (
+        os.fsencode(result) if is_path else result.encode("utf-8", "surrogateescape")
+    )
+    stream.flush()
+    stream.buffer.write(content + b"\n")
+    stream.buffer.flush()
+
+
+def replace_closed_streams():
+    """Opens on nothing the standard streams that the process was started without.
+
+    Otherwise the next files to be opened take their numbers, and what native code
+    writes to standard error lands in one of them. Python's `sys.stdin` and `sys.stdout`
+    stay `None` there, by which a verb sees that it has none.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # It takes the lowest number that is free.
+    if sys.stderr is None:
+        # Libraries write to it unasked.
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)

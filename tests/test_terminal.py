@@ -1,0 +1,202 @@
+"""What is printed of other people's words: names, lines, translations."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from keras_transformer import cli
+from keras_transformer.evaluation import Scores
+from keras_transformer.plot_parser import sentence
+from keras_transformer.serving import server
+from keras_transformer.terminal import print_message, print_result, printable, say
+from tests import tiny_run
+
+ROOT = Path(__file__).parents[1]
+RED = "\x1b[31mred"
+
+
+def stream(encoding="utf-8", terminal=False):
+    """A text stream that keeps its bytes in `buffer`."""
+    made = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
+    made.isatty = lambda: terminal
+    return made
+
+
+def written(made):
+    return made.buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "shown"),
+    [
+        ("Zwei Männer, 两个人 👨‍👩", "utf-8", "Zwei Männer, 两个人 👨‍👩"),
+        ("[bold]a[/b] :smile: \\n", "utf-8", "[bold]a[/b] :smile: \\n"),
+        (RED, "utf-8", "\\x1b[31mred"),
+        ("a\tb\nc\rd\x07\x00\x7f", "utf-8", "a\tb\\nc\\rd\\x07\\x00\\x7f"),
+        ("\x9b2J\x85\u2028\u202etxt.exe", None, "\\x9b2J\\x85\\u2028\\u202etxt.exe"),
+        ("b\udcffr", "utf-8", "b\\udcffr"),
+        ("Bär 人", "ascii", "B\\xe4r \\u4eba"),
+        ("Bär 人", "latin-1", "Bär \\u4eba"),
+    ],
+)
+def test_what_should_not_be_printed_becomes_an_escape(text, encoding, shown):
+    assert printable(text, encoding) == shown
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_message_is_printed_as_it_stands_on_one_line(terminal):
+    made = stream("ascii")
+    text = f"[bold]{'long ' * 40}[/b] :smile: Bär {RED} 12"
+    say(Console(file=made, width=20, force_terminal=terminal), text)
+    shown = f"[bold]{'long ' * 40}[/b] :smile: B\\xe4r \\x1b[31mred 12\n"
+    assert written(made).decode("ascii") == shown
+
+
+def test_a_result_is_exact_in_a_pipe_and_readable_at_a_terminal(monkeypatch):
+    text, name = f"Bär {RED}", Path(os.fsdecode(b"B\xe4r\n"))
+    for terminal, expected in (
+        (False, "Bär \x1b[31mred\n".encode() + b"B\xe4r\n\n"),
+        (True, b"B\\xe4r \\x1b[31mred\nB\\udce4r\\n\n"),
+    ):
+        made = stream("ascii", terminal)
+        monkeypatch.setattr("sys.stdout", made)
+        print_result(text)
+        print_result(name)
+        assert written(made) == expected
+
+
+def test_without_a_stream_nothing_is_printed(monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    monkeypatch.setattr("sys.stderr", None)
+    print_result("a")
+    print_message("b")
+    say(Console(), "c")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_translations_reach_a_pipe_unchanged(monkeypatch, terminal):
+    made = stream(terminal=terminal)
+    monkeypatch.setattr("sys.stdout", made)
+    monkeypatch.setattr(
+        cli, "_load", lambda _: lambda texts: [f"é{RED}" for _ in texts]
+    )
+    assert cli.main(["translate", "--model", "any", "a"]) == 0
+    red = "\\x1b[31mred" if terminal else RED
+    assert written(made).decode() == f"é{red}\n"
+
+
+def test_a_run_and_a_corpus_may_have_any_name(tmp_path, monkeypatch):
+    corpus = tmp_path / "c[" / f"t]Bär{RED}.tsv"
+    run = tmp_path / "a[" / "b][bold]x"
+    corpus.parent.mkdir()
+    tiny_run.write_pairs(corpus)
+    with open(corpus, "a", encoding="utf-8") as file:
+        file.write("ein Bär ohne Ziel\n")
+    words = ["train", "--train", str(corpus), "--run", str(run), "--max-updates", "1",
+             "--num-encoder-layers", "1", "--num-decoder-layers", "1", "--d-model",
+             "16", "--d-ff", "32", "--num-heads", "2", "--vocabulary-size", "300",
+             "--average-checkpoints", "1"]  # fmt: skip
+    made = stream("ascii")
+    monkeypatch.setattr("sys.stdout", made)
+    assert cli.main(words) == 0
+    name = f"{tmp_path}/c[/t]B\\xe4r\\x1b[31mred.tsv"
+    assert f"bad lines: 1 ({name}:41: no tab" in written(made).decode("ascii")
+    assert cli.main(words) == 0
+    finished = f"\n{tmp_path}/a[/b][bold]x is finished: 1 updates."
+    assert finished in written(made).decode("ascii")
+
+
+def test_errors_and_usage_print_no_escape_sequence(capsys):
+    assert cli.main(["translate", "--model", RED, "a"]) == 1
+    assert "error: \\x1b[31mred is not a directory." in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["serve", "a", RED])
+    assert "unrecognized arguments: \\x1b[31mred\n" in capsys.readouterr().err
+
+
+def test_the_server_logs_no_escape_sequence():
+    formatter = server._PrintableFormatter("%(message)s")
+    record = server.logger.makeRecord("", 20, "", 0, "%s\n  in a", (RED,), None)
+    assert formatter.format(record) == "\\x1b[31mred\n  in a"
+
+
+def test_scores_are_lines(monkeypatch, capsys):
+    scores = Scores(30.5, "nrefs:1", 50.25, "nrefs:1", 2, 0.5)
+    monkeypatch.setattr(cli, "_load", lambda _: None)
+    monkeypatch.setattr("keras_transformer.evaluation.evaluate", lambda *a, **k: scores)
+    assert cli.main(["evaluate", "--model", "any", "--test", __file__]) == 0
+    assert capsys.readouterr().out == f"{scores}\n"
+
+
+def test_a_sentence_is_text_in_every_locale():
+    assert sentence("Bär 人") == "Bär 人"
+    assert sentence("B\udcc3\udca4r") == "Bär"  # What Python makes of it in ASCII.
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["translate", "--model", "any", "B\udce4r"])
+
+
+CLOSED = """
+import json, sys
+sys.argv[0], path = "keras-transformer", sys.argv[1]
+from keras_transformer import cli
+commands, statuses = json.load(open(path)), []
+for words in commands:
+    try:
+        statuses.append(cli.main(words))
+    except SystemExit as end:
+        statuses.append(end.code)
+json.dump(statuses, open(path, "w"))
+"""
+
+
+def test_every_verb_does_without_standard_streams(tmp_path_factory, tmp_path):
+    """The shell closes all three; what the verbs open must not take their places."""
+    model = tiny_run.saved_model(tmp_path_factory)
+    output, test = tmp_path / "out.txt", tiny_run.write_pairs(tmp_path / "test.tsv")
+    (tmp_path / "in.txt").write_text("a dog\n", encoding="utf-8")
+    translate = ["translate", "--model", model]
+    expected = {
+        ("train", "--train", test, "--run", tmp_path): 1,
+        ("evaluate", "--model", model, "--test", test): 1,
+        (*translate, "a dog"): 1,
+        (*translate, "--input", tmp_path / "in.txt", "--output", output): 0,
+        ("average", "--run", tmp_path, "--output", tmp_path / "mean"): 1,
+        ("export", "--run", tmp_path, "--output", tmp_path / "saved"): 1,
+        ("plot", "mask", "-o", tmp_path / "a.svg"): 0,
+        ("serve", tmp_path): 1,
+        ("--help",): 0,
+        ("paint",): 2,
+    }
+    commands = tmp_path / "commands.json"
+    words = [[str(word) for word in command] for command in expected]
+    commands.write_text(json.dumps(words), encoding="utf-8")
+    shell = 'exec "$0" -c "$1" "$2" <&- >&- 2>&-'
+    subprocess.run(
+        ["sh", "-c", shell, sys.executable, CLOSED, commands],
+        cwd=ROOT, check=True, timeout=300,
+    )  # fmt: skip
+    assert json.loads(commands.read_text("utf-8")) == list(expected.values())
+    assert output.read_text("utf-8").splitlines() == tiny_run.translator()(["a dog"])
+    assert "<svg" in (tmp_path / "a.svg").read_text("utf-8")
+
+
+@pytest.mark.parametrize(("closed", "message"), [
+    ("stdin", "Standard input must be open, or give sentences or `--input`."),
+    ("stdout", "Standard output must be open, or give `--output`."),
+])  # fmt: skip
+def test_a_stream_that_is_needed_is_asked_for_first(
+    monkeypatch, capsys, closed, message
+):
+    monkeypatch.setattr(f"sys.{closed}", None)
+    assert cli.main(["translate", "--model", "none"]) == 1
+    assert capsys.readouterr().err == (
+        f"keras-transformer: error: {message} Received: it is closed\n"
+    )
