@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from array import array
 from collections.abc import Iterator
 
@@ -61,6 +62,8 @@ class Corpus:
         batch_tokens: Such tokens of each batch that the newest `epoch` has come to, of
             the pieces that were sampled, if they were.
         bad_lines: `BadLines`, the lines that every epoch skips.
+        failure: The error that ended the newest iteration of `dataset`, or `None`:
+            what TensorFlow raises in its place tells of its own graph.
 
     Raises:
         ValueError: If the two sides differ in number of lines, there are too many bad
@@ -88,6 +91,8 @@ class Corpus:
         self.seed = seed
         self.static_shapes = static_shapes
         self.batch_tokens: list[int] = []
+        self.failure: Exception | None = None
+        self._stamps = self._file_stamps()
         self._buckets = Buckets(self.config.max_length, self.config.batch_tokens)
         # Cheap, and first: misaligned files would otherwise show as bad lines.
         self.num_lines = text.count()
@@ -118,10 +123,20 @@ class Corpus:
             [B, S], [B, T] and [B, T]; its cardinality is that of one iteration.
         """
         epochs = itertools.count(first_epoch)
+
+        def batches_of_next_epoch():
+            self.failure = None
+            try:
+                yield from self.epoch(
+                    next(epochs), shuffle=shuffle, first_batch=first_batch
+                )
+            except Exception as error:
+                self.failure = error
+                raise
+
         ids = tf.TensorSpec([None, None], tf.int32)
         batches = tf.data.Dataset.from_generator(
-            lambda: self.epoch(next(epochs), shuffle=shuffle, first_batch=first_batch),
-            output_signature=((ids, ids), ids),
+            batches_of_next_epoch, output_signature=((ids, ids), ids)
         )
         # Without a known number Keras warns at the end of every epoch.
         number = self.num_batches - first_batch
@@ -144,6 +159,11 @@ class Corpus:
 
         Yields:
             `((source, target_in), target_out)`, int32 arrays.
+
+        Raises:
+            OSError: If the corpus is streamed and a file is gone.
+            ValueError: If the corpus is streamed and the text is not what was read
+                when it was made.
         """
         rng = np.random.default_rng((self.seed, epoch)) if shuffle else None
         self.batch_tokens = batch_tokens = []
@@ -213,10 +233,27 @@ class Corpus:
         if self._cached is not None:
             yield self._cached
             return
+        self._check_unchanged()
         pairs = self.text.pairs(BadLines(self.config.bad_line_budget))
         size = self.config.shuffle_buffer if rng else _CHUNK
         while window := list(itertools.islice(pairs, size)):
+            self._check_unchanged()
             yield window
+
+    def _check_unchanged(self):
+        """Raises `ValueError` if a file is not the one whose lengths are known."""
+        for path, stamp in self._file_stamps().items():
+            if stamp != self._stamps[path]:
+                raise ValueError(
+                    f"{path} has changed since it was first read (its size or time of "
+                    "change is another), and every epoch needs the same lines. With "
+                    "those there, the same command goes on from a run's last state."
+                )
+
+    def _file_stamps(self):
+        """Returns the size and the time of change of each file of the text."""
+        stats = {path: os.stat(path) for path in self.text.files()}
+        return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
 
     def _sampled(self, pairs, epoch) -> Iterator[tuple]:
         """Yields the pairs as ids of random pieces, with the buckets dealt out anew.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import keras
+import tensorflow as tf
 from rich.console import Console
 
 from keras_transformer.config import RunConfig
@@ -281,12 +282,21 @@ def _fit(run: Run, state: TrainingState, signals: StopSignals) -> TrainingState:
             shuffle=False,  # The corpus shuffles.
             verbose=0,
         )
-    except BaseException:
+    except BaseException as error:
         # Keras leaves callbacks open after an error: a bar that runs, an unwritten log.
         for callback in callbacks:
             callback.on_train_end()
+        if isinstance(error, tf.errors.OpError):
+            _raise_failure_of_text(run)
         raise
     return saver.newest
+
+
+def _raise_failure_of_text(run):
+    """Raises the error, if there was one, that TensorFlow told in its own words."""
+    for corpus in (run.training, run.validation):
+        if corpus is not None and corpus.failure is not None:
+            raise corpus.failure from None
 
 
 def _callbacks(run: Run, limit: StopAtLimit, state: TrainingState) -> list:

@@ -320,6 +320,45 @@ def test_sigterm_and_ctrl_c_save_and_stop(uninterrupted, tmp_path):
     assert_same_run(folder, weights, uninterrupted)
 
 
+class MoveAway(Extra):
+    """Moves a file of text away in the second epoch."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            self.path.rename(self.path.with_suffix(".moved"))
+
+
+@pytest.mark.parametrize("side", ["text", "valid"])
+def test_text_that_goes_or_changes_is_named_in_one_line(uninterrupted, tmp_path, side):
+    folder, streamed = Folder(tmp_path), {"shuffle_buffer": 5}
+    path = getattr(folder, side)
+    with pytest.raises(FileNotFoundError) as gone:
+        folder.train(data=streamed, extra=MoveAway(path))
+    assert gone.value.filename == str(path)
+    moved = path.with_suffix(".moved")
+    moved.rename(path)
+
+    class Replace(MoveAway):
+        def on_epoch_begin(self, epoch, logs=None):
+            super().on_epoch_begin(epoch)
+            if epoch == 1:
+                lines = moved.read_text(encoding="utf-8").splitlines(keepends=True)
+                path.write_text("".join(reversed(lines)), encoding="utf-8")
+                os.utime(path, ns=(1, 1))
+
+    with pytest.raises(ValueError) as changed:
+        folder.train(data=streamed, extra=Replace(path))
+    assert str(changed.value).startswith(f"{path} has changed since it was first read")
+    assert "\n" not in str(changed.value) and "PyFunc" not in str(changed.value)
+    moved.rename(path)
+    folder.train(data=streamed)
+    assert folder.final().updates == uninterrupted.final().updates
+
+
 def test_a_run_with_a_higher_limit_goes_on_exactly(uninterrupted, tmp_path):
     folder = Folder(tmp_path)
     folder.train(max_updates=2)
