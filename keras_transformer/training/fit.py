@@ -93,7 +93,8 @@ def train(
     uninterrupted run, to the bit. A finished run is only loaded, unless it may train
     for longer now.
 
-    SIGTERM, or Ctrl-C once, ends the run after the current batch with its state saved.
+    SIGTERM, a closed terminal (SIGHUP), or Ctrl-C once, ends the run after the current
+    batch with its state saved.
 
     Args:
         text: Training pairs, as `open_pairs` returns.
@@ -111,7 +112,8 @@ def train(
         FloatingPointError: If a loss or gradient is not finite.
         KeyboardInterrupt: After Ctrl-C, with the state saved.
         OSError: If a file cannot be read.
-        SystemExit: After SIGTERM, with the state saved; the status is 143.
+        SystemExit: After SIGTERM or SIGHUP, with the state saved; the status is 143 or
+            129.
         ValueError: If the data or an option is bad, or differs from that of the run
             in `directory`.
 

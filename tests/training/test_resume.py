@@ -295,7 +295,7 @@ def test_a_full_disk_leaves_the_older_state(uninterrupted, tmp_path, monkeypatch
     assert_same_run(folder, weights, uninterrupted)
 
 
-def test_sigterm_and_ctrl_c_save_and_stop(uninterrupted, tmp_path):
+def test_sigterm_ctrl_c_and_a_closed_terminal_save_and_stop(uninterrupted, tmp_path):
     class Signal(Extra):
         def __init__(self, number):
             super().__init__()
@@ -315,6 +315,10 @@ def test_sigterm_and_ctrl_c_save_and_stop(uninterrupted, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         folder.train(extra=Signal(signal.SIGINT))
     assert (folder.final().epoch, folder.final().batch) == (0, 6)
+    with pytest.raises(SystemExit) as stopped:
+        folder.train(extra=Signal(signal.SIGHUP))
+    assert stopped.value.code == 129
+    assert (folder.final().epoch, folder.final().batch) == (1, 3)
     assert signal.getsignal(signal.SIGTERM) is before
     weights = folder.train().model.get_weights()
     assert_same_run(folder, weights, uninterrupted)
