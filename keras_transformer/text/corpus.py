@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from array import array
 from collections.abc import Iterator
 
@@ -12,6 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.config import DataConfig, TokenizerConfig
 from keras_transformer.text.batches import Buckets, padded_batch
+from keras_transformer.text.lines import UnchangedFiles
 from keras_transformer.text.parallel_text import BadLines, Pair, ParallelText
 from keras_transformer.text.tokenizer import TokenizerPair
 
@@ -92,7 +92,7 @@ class Corpus:
         self.static_shapes = static_shapes
         self.batch_tokens: list[int] = []
         self.failure: Exception | None = None
-        self._stamps = self._file_stamps()
+        self._files = UnchangedFiles(text.files())
         self._buckets = Buckets(self.config.max_length, self.config.batch_tokens)
         # Cheap, and first: misaligned files would otherwise show as bad lines.
         self.num_lines = text.count()
@@ -233,27 +233,12 @@ class Corpus:
         if self._cached is not None:
             yield self._cached
             return
-        self._check_unchanged()
+        self._files.check()
         pairs = self.text.pairs(BadLines(self.config.bad_line_budget))
         size = self.config.shuffle_buffer if rng else _CHUNK
         while window := list(itertools.islice(pairs, size)):
-            self._check_unchanged()
+            self._files.check()
             yield window
-
-    def _check_unchanged(self):
-        """Raises `ValueError` if a file is not the one whose lengths are known."""
-        for path, stamp in self._file_stamps().items():
-            if stamp != self._stamps[path]:
-                raise ValueError(
-                    f"{path} has changed since it was first read (its size or time of "
-                    "change is another), and every epoch needs the same lines. With "
-                    "those there, the same command goes on from a run's last state."
-                )
-
-    def _file_stamps(self):
-        """Returns the size and the time of change of each file of the text."""
-        stats = {path: os.stat(path) for path in self.text.files()}
-        return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
 
     def _sampled(self, pairs, epoch) -> Iterator[tuple]:
         """Yields the pairs as ids of random pieces, with the buckets dealt out anew.
