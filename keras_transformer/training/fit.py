@@ -29,6 +29,7 @@ from keras_transformer.training.compiling import compiled_model, with_device_def
 from keras_transformer.training.distribution import Distribution, distribution_scope
 from keras_transformer.training.ema import averaged_weights
 from keras_transformer.training.logs import EpochLog, TensorBoardLog
+from keras_transformer.training.machine import report_other_machine
 from keras_transformer.training.run_directory import RunDirectory, fingerprints
 from keras_transformer.training.saving import SaveState, limits
 from keras_transformer.training.selection import (
@@ -83,17 +84,18 @@ def train(
 ) -> Translator:
     """Learns a vocabulary, trains a model with `model.fit`, keeps everything.
 
-    The directory then holds config.json, data.json, tokenizer/, states/, checkpoints/,
-    log.csv, tensorboard/, and the translator made of the mean of the checkpoints:
-    model.keras and decoding.json. `Translator.load(directory)` reads it.
+    The directory then holds config.json, data.json, tokenizer/, its digests in
+    tokenizer.sha256, states/, checkpoints/, log.csv, tensorboard/, and the translator
+    made of the mean of the checkpoints: model.keras and decoding.json.
+    `Translator.load(directory)` reads it.
 
     A run that was interrupted, at whatever moment, goes on from its last state when it
     is called again with the same text and options; options that say when to stop may
-    be others. On processors, as many as before, it ends with the weights of an
-    uninterrupted run, to the bit. A finished run is only loaded, unless it may train
-    for longer now.
+    be others. On as many processor cores of the same kind it ends with the weights of
+    an uninterrupted run, to the bit; on others to rounding, and says so. A finished run
+    is only loaded, unless it may train for longer now.
 
-    SIGTERM, a closed terminal (SIGHUP), or Ctrl-C once, ends the run after the current
+    SIGTERM, SIGHUP (a closed terminal), or Ctrl-C once, ends the run after the current
     batch with its state saved.
 
     Args:
@@ -112,10 +114,9 @@ def train(
         FloatingPointError: If a loss or gradient is not finite.
         KeyboardInterrupt: After Ctrl-C, with the state saved.
         OSError: If a file cannot be read.
-        SystemExit: After SIGTERM or SIGHUP, with the state saved; the status is 143 or
-            129.
-        ValueError: If the data or an option is bad, or differs from that of the run
-            in `directory`.
+        SystemExit: After SIGTERM (status 143) or SIGHUP (129), with the state saved.
+        ValueError: If the data or an option is bad, or they or the tokenizer differ
+            from those of the run in `directory`.
 
     Example:
         >>> pairs = open_pairs("train.en", "train.de")
@@ -234,6 +235,7 @@ def _train_to_the_end(
             f"of epoch {state.epoch + 1}",
             highlight=False,
         )
+        report_other_machine(run.console, state.machine, run.distribution)
     if state.finished == limits(run.config.training):
         restore(run.model, state)  # It ended before, but left no model.
     while state.finished != limits(run.config.training):

@@ -15,8 +15,14 @@ import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from keras_transformer import Translator, open_pairs, train
-from keras_transformer.training import fit, run_directory, state
+from keras_transformer import TokenizerPair, Translator, open_pairs, train
+from keras_transformer.training import (
+    average_run,
+    fit,
+    machine,
+    run_directory,
+    state,
+)
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
 
@@ -405,6 +411,77 @@ def test_other_options_and_other_text_are_refused(uninterrupted, tmp_path):
         folder.train()
 
 
+def swap_two_letters(folder):
+    """Makes the tokenizer of a run another one of as many pieces; returns its file."""
+    path = folder.run / "tokenizer" / "joint.model"
+    content = path.read_bytes()
+    # The piece "▁the", of which three letters come in any order as often.
+    changed = content.replace("▁the".encode(), "▁teh".encode())
+    assert changed != content
+    path.write_bytes(changed)
+    return path
+
+
+def test_another_tokenizer_is_refused_wherever_the_run_is_read(uninterrupted, tmp_path):
+    finished, broken_off = Folder(tmp_path / "finished"), Folder(tmp_path / "broken")
+    shutil.copytree(uninterrupted.run, finished.run)
+    killed(broken_off, uninterrupted.batches + 2)
+    for folder in (finished, broken_off):
+        path = swap_two_letters(folder)
+        refused = pytest.raises(ValueError, match=f"{path} is not the file that")
+        with refused:
+            folder.train()
+        with refused:
+            average_run(folder.run, tmp_path / "mean")
+    with refused:
+        TokenizerPair.load(broken_off.run / "tokenizer")
+    with pytest.raises(ValueError, match="is not the file that the model"):
+        Translator.load(finished.run)
+
+
+def test_a_run_begun_before_there_were_digests_goes_on(uninterrupted, tmp_path):
+    folder = Folder(tmp_path)
+    killed(folder, uninterrupted.batches - 1)
+    (folder.run / "tokenizer.sha256").unlink()
+    weights = folder.train().model.get_weights()
+    assert_same_run(folder, weights, uninterrupted)
+    assert (folder.run / "tokenizer.sha256").exists()
+
+
+def test_going_on_with_other_threads_is_said_in_a_line(uninterrupted, tmp_path):
+    folder = Folder(tmp_path)
+    killed(folder, uninterrupted.batches - 1)
+    assert folder.final().machine["parts"] == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "num_parts", lambda: 7)
+        killed(folder, 3)
+    said = "warning: going on with parts 7 (before: 1): the result is that of an "
+    said += "uninterrupted run to rounding only, and dropout may draw other numbers\n"
+    assert folder.screen.getvalue().count("warning") == 1
+    assert folder.said(said)
+
+
+def test_states_that_tell_no_machine_go_on_without_a_word(uninterrupted, tmp_path):
+    folder = Folder(tmp_path)
+    killed(folder, uninterrupted.batches - 1)
+    files = StateFiles(folder.run / "states", 1)
+    # As they were written before: with a rate that went on, and nothing of the machine.
+    old = files.latest(Console(quiet=True))
+    old.callbacks["TokenRate"] = {"tokens": 7, "seconds": 0.5}
+    written = state._without_values
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "_without_values", lambda s: without_machine(written(s)))
+        files.save(old)
+    assert files.latest(Console(quiet=True)).machine == {}
+    weights = folder.train().model.get_weights()
+    assert_same_run(folder, weights, uninterrupted)
+    assert not folder.said("warning")
+
+
+def without_machine(header):
+    return {name: value for name, value in header.items() if name != "machine"}
+
+
 @pytest.mark.parametrize("step", ["tokenizer", "data.json", "config.json"])
 def test_a_run_killed_while_it_was_set_up_starts_again(
     tmp_path, monkeypatch, step, uninterrupted
@@ -433,7 +510,7 @@ def test_a_run_killed_while_it_was_set_up_starts_again(
     with pytest.raises(Killed):
         folder.train(epochs=1)
     names = sorted(path.name for path in folder.run.iterdir())
-    assert names == ["config.json", "data.json", "tokenizer"]
+    assert names == ["config.json", "data.json", "tokenizer", "tokenizer.sha256"]
     assert [path.name for path in sorted((folder.run / "tokenizer").iterdir())] == [
         "joint.model", "tokenizer.json",
     ]  # fmt: skip
