@@ -121,7 +121,7 @@ class Translator:
         return cls(model, TokenizerPair.load(directory / "tokenizer"), config)
 
     def save(self, directory: str | Path):
-        """Writes model.keras, tokenizer and decoding.json, each whole or not at all."""
+        """Writes model.keras, tokenizer with its digests, decoding.json, each whole."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self.tokenizers.save(directory / "tokenizer")
@@ -129,6 +129,8 @@ class Translator:
             temporary.write_text(self.config.to_json(), encoding="utf-8")
         with replacing(directory / "model.keras") as temporary:
             self.model.save(temporary)
+        # Last: until all parts are those of this model, the digests are of another one.
+        self.tokenizers.save_digests(directory / "tokenizer")
 
     def __call__(self, texts: Sequence[str], batch_size: int = 32) -> list[str]:
         """Translates texts.

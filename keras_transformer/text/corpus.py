@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.config import DataConfig, TokenizerConfig
 from keras_transformer.text.batches import Buckets, padded_batch
+from keras_transformer.text.lines import UnchangedFiles
 from keras_transformer.text.parallel_text import BadLines, Pair, ParallelText
 from keras_transformer.text.tokenizer import TokenizerPair
 
@@ -61,6 +62,8 @@ class Corpus:
         batch_tokens: Such tokens of each batch that the newest `epoch` has come to, of
             the pieces that were sampled, if they were.
         bad_lines: `BadLines`, the lines that every epoch skips.
+        failure: The error that ended the newest iteration of `dataset`, or `None`:
+            what TensorFlow raises in its place tells of its own graph.
 
     Raises:
         ValueError: If the two sides differ in number of lines, there are too many bad
@@ -88,6 +91,8 @@ class Corpus:
         self.seed = seed
         self.static_shapes = static_shapes
         self.batch_tokens: list[int] = []
+        self.failure: Exception | None = None
+        self._files = UnchangedFiles(text.files())
         self._buckets = Buckets(self.config.max_length, self.config.batch_tokens)
         # Cheap, and first: misaligned files would otherwise show as bad lines.
         self.num_lines = text.count()
@@ -118,10 +123,20 @@ class Corpus:
             [B, S], [B, T] and [B, T]; its cardinality is that of one iteration.
         """
         epochs = itertools.count(first_epoch)
+
+        def batches_of_next_epoch():
+            self.failure = None
+            try:
+                yield from self.epoch(
+                    next(epochs), shuffle=shuffle, first_batch=first_batch
+                )
+            except Exception as error:
+                self.failure = error
+                raise
+
         ids = tf.TensorSpec([None, None], tf.int32)
         batches = tf.data.Dataset.from_generator(
-            lambda: self.epoch(next(epochs), shuffle=shuffle, first_batch=first_batch),
-            output_signature=((ids, ids), ids),
+            batches_of_next_epoch, output_signature=((ids, ids), ids)
         )
         # Without a known number Keras warns at the end of every epoch.
         number = self.num_batches - first_batch
@@ -144,6 +159,11 @@ class Corpus:
 
         Yields:
             `((source, target_in), target_out)`, int32 arrays.
+
+        Raises:
+            OSError: If the corpus is streamed and a file is gone.
+            ValueError: If the corpus is streamed and the text is not what was read
+                when it was made.
         """
         rng = np.random.default_rng((self.seed, epoch)) if shuffle else None
         self.batch_tokens = batch_tokens = []
@@ -213,9 +233,11 @@ class Corpus:
         if self._cached is not None:
             yield self._cached
             return
+        self._files.check()
         pairs = self.text.pairs(BadLines(self.config.bad_line_budget))
         size = self.config.shuffle_buffer if rng else _CHUNK
         while window := list(itertools.islice(pairs, size)):
+            self._files.check()
             yield window
 
     def _sampled(self, pairs, epoch) -> Iterator[tuple]:

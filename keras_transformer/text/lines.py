@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -87,6 +88,37 @@ def count_lines(path: Path) -> int:
             count += block.count(b"\n")
             last = block[-1:]
     return count + (last != b"\n")
+
+
+class UnchangedFiles:
+    """Notices when files are no longer those that were read first.
+
+    Args:
+        paths: The files, before they are read.
+    """
+
+    def __init__(self, paths: Iterable[Path]):
+        self._stamps = {path: _stamp(path) for path in paths}
+
+    def check(self):
+        """Compares their sizes and times of change.
+
+        Raises:
+            FileNotFoundError: If a file is gone.
+            ValueError: If a file has changed.
+        """
+        for path, stamp in self._stamps.items():
+            if _stamp(path) != stamp:
+                raise ValueError(
+                    f"{path} has changed since it was first read (its size or time of "
+                    "change is another), and every epoch needs the same lines. With "
+                    "those there, the same command goes on from a run's last state."
+                )
+
+
+def _stamp(path):
+    stat = os.stat(path)
+    return stat.st_size, stat.st_mtime_ns
 
 
 def one_line(text: str) -> str:

@@ -82,6 +82,10 @@ class ParallelText:
         """
         raise NotImplementedError
 
+    def files(self) -> list[Path]:
+        """Returns the files that are read; none where the lines come from elsewhere."""
+        return []
+
     def _rows(self) -> Iterator[list[bytes]]:
         """Yields the undecoded fields of each line; a good line has two."""
         raise NotImplementedError
@@ -149,6 +153,9 @@ class AlignedFiles(ParallelText):
         path = self.source_path if side == "source" else self.target_path
         return f"{path}:{line}"
 
+    def files(self):
+        return [self.source_path, self.target_path]
+
     def _rows(self):
         counts = [0, 0]
         sides = read_lines(self.source_path), read_lines(self.target_path)
@@ -190,6 +197,9 @@ class TsvFile(ParallelText):
 
     def place(self, line, side):
         return f"{self.path}:{line}"
+
+    def files(self):
+        return [self.path]
 
     def _rows(self):
         count = 0

@@ -19,6 +19,7 @@ import tensorflow_text
 
 from keras_transformer.config import TokenizerConfig
 from keras_transformer.files import replacing
+from keras_transformer.text.digests import check_digests, write_digests
 from keras_transformer.text.subword_sampling import SubwordSampler
 
 PAD_ID, START_ID, END_ID, UNKNOWN_ID = 0, 1, 2, 3
@@ -235,26 +236,34 @@ class TokenizerPair:
         """Writes joint.model, or source.model and target.model, and tokenizer.json."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        if self.config.joint_vocabulary:
-            self.source.save(directory / "joint.model")
-        else:
-            self.source.save(directory / "source.model")
-            self.target.save(directory / "target.model")
+        paths = _files(directory, self.config)  # One, if the vocabulary is joint.
+        for path, side in zip(paths, (self.source, self.target), strict=False):
+            side.save(path)
         _write(directory / "tokenizer.json", self.config.to_json().encode("utf-8"))
+
+    def save_digests(self, directory: str | Path):
+        """Writes beside what `save` wrote that the model there is made with it."""
+        write_digests(_files(Path(directory), self.config))
 
     @classmethod
     def load(cls, directory: str | Path) -> TokenizerPair:
-        """Reads what `save` wrote."""
+        """Reads what `save` wrote.
+
+        Raises:
+            ValueError: If a file is damaged or not the one that `save_digests` saw.
+        """
         directory = Path(directory)
         config = TokenizerConfig.load(directory / "tokenizer.json")
-        if config.joint_vocabulary:
-            joint = Tokenizer.load(directory / "joint.model")
-            return cls(joint, joint, config)
-        return cls(
-            Tokenizer.load(directory / "source.model"),
-            Tokenizer.load(directory / "target.model"),
-            config,
-        )
+        paths = _files(directory, config)
+        check_digests(paths)
+        sides = [Tokenizer.load(path) for path in paths]
+        return cls(sides[0], sides[-1], config)
+
+
+def _files(directory, config):
+    """Returns the paths of the source's and the target's model, or of the joint one."""
+    names = ("joint",) if config.joint_vocabulary else ("source", "target")
+    return [directory / f"{name}.model" for name in names]
 
 
 def _learn(sentences, config, most_sentences):

@@ -22,8 +22,8 @@ def average_run(
 ) -> list[Path]:
     """Makes a new run of the mean of a run's checkpoints, finished or not.
 
-    The new directory has config.json, tokenizer/, decoding.json and model.keras: what
-    `evaluate`, `translate` and `export` read.
+    The new directory has config.json, tokenizer/ and its digests, decoding.json and
+    model.keras: what `evaluate`, `translate` and `export` read.
 
     Args:
         run: Directory of a run.
@@ -38,7 +38,7 @@ def average_run(
         FileExistsError: If `output` holds something.
         FileNotFoundError: If a file is missing.
         ValueError: If there are too few checkpoints, one does not fit the run's model,
-            or both `last` and `checkpoints` are given.
+            the tokenizer is not the run's, or both `last` and `checkpoints` are given.
 
     Example:
         >>> average_run("runs/en-de", "runs/en-de-mean-of-3", last=3)

@@ -27,7 +27,7 @@ class TokenRate(keras.callbacks.Callback):
     """Adds `tokens_per_second` to the logs, for the callbacks after it.
 
     Source and target tokens of the batches, padding left out, over the time of the
-    epoch's training so far.
+    epoch's training so far; after an interruption, of what was done since.
 
     Args:
         corpus: Training `Corpus`.
@@ -57,14 +57,6 @@ class TokenRate(keras.callbacks.Callback):
         # The last batch's: Keras made new logs after the validation.
         logs["tokens_per_second"] = self._rate
         self._counted, self._tokens, self._seconds = 0, 0, 0.0
-
-    def state(self) -> dict:
-        """Returns what `restore` needs after an interruption."""
-        return {"tokens": self._tokens, "seconds": self._seconds}
-
-    def restore(self, state: dict):
-        """Goes on from what `state` returned."""
-        self._tokens, self._seconds = state["tokens"], state["seconds"]
 
 
 class ProgressReport(keras.callbacks.Callback):

@@ -49,7 +49,7 @@ def with_device_defaults(options: TrainingConfig) -> TrainingConfig:
     a GPU but for `tf.distribute`, whose step XLA cannot compile.
     """
     backend = keras.backend.backend()
-    on_gpu = _has_gpu(backend)
+    on_gpu = has_gpu(backend)
     compiles = on_gpu and options.distribute == "none"
     chosen = {
         "mixed_precision": on_gpu,
@@ -60,7 +60,8 @@ def with_device_defaults(options: TrainingConfig) -> TrainingConfig:
     )
 
 
-def _has_gpu(backend):
+def has_gpu(backend: str) -> bool:
+    """Returns whether a Keras backend computes on a GPU here."""
     if backend == "jax":
         import jax
 

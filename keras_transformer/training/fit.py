@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import keras
+import tensorflow as tf
 from rich.console import Console
 
 from keras_transformer.config import RunConfig
@@ -29,6 +30,7 @@ from keras_transformer.training.compiling import compiled_model, with_device_def
 from keras_transformer.training.distribution import Distribution, distribution_scope
 from keras_transformer.training.ema import averaged_weights
 from keras_transformer.training.logs import EpochLog, TensorBoardLog
+from keras_transformer.training.machine import report_other_machine
 from keras_transformer.training.run_directory import RunDirectory, fingerprints
 from keras_transformer.training.saving import SaveState, limits
 from keras_transformer.training.selection import (
@@ -83,17 +85,19 @@ def train(
 ) -> Translator:
     """Learns a vocabulary, trains a model with `model.fit`, keeps everything.
 
-    The directory then holds config.json, data.json, tokenizer/, states/, checkpoints/,
-    log.csv, tensorboard/, and the translator made of the mean of the checkpoints:
-    model.keras and decoding.json. `Translator.load(directory)` reads it.
+    The directory then holds config.json, data.json, tokenizer/, its digests in
+    tokenizer.sha256, states/, checkpoints/, log.csv, tensorboard/, and the translator
+    made of the mean of the checkpoints: model.keras and decoding.json.
+    `Translator.load(directory)` reads it.
 
     A run that was interrupted, at whatever moment, goes on from its last state when it
     is called again with the same text and options; options that say when to stop may
-    be others. On processors, as many as before, it ends with the weights of an
-    uninterrupted run, to the bit. A finished run is only loaded, unless it may train
-    for longer now.
+    be others. On as many processor cores of the same kind it ends with the weights of
+    an uninterrupted run, to the bit; on others to rounding, and says so. A finished run
+    is only loaded, unless it may train for longer now.
 
-    SIGTERM, or Ctrl-C once, ends the run after the current batch with its state saved.
+    SIGTERM, SIGHUP (a closed terminal), or Ctrl-C once, ends the run after the current
+    batch with its state saved.
 
     Args:
         text: Training pairs, as `open_pairs` returns.
@@ -111,9 +115,9 @@ def train(
         FloatingPointError: If a loss or gradient is not finite.
         KeyboardInterrupt: After Ctrl-C, with the state saved.
         OSError: If a file cannot be read.
-        SystemExit: After SIGTERM, with the state saved; the status is 143.
-        ValueError: If the data or an option is bad, or differs from that of the run
-            in `directory`.
+        SystemExit: After SIGTERM (status 143) or SIGHUP (129), with the state saved.
+        ValueError: If the data or an option is bad, or they or the tokenizer differ
+            from those of the run in `directory`.
 
     Example:
         >>> pairs = open_pairs("train.en", "train.de")
@@ -229,6 +233,7 @@ def _train_to_the_end(
             f"going on after {state.updates:,} updates, at batch {state.batch + 1:,} "
             f"of epoch {state.epoch + 1}",
         )
+        report_other_machine(run.console, state.machine, run.distribution)
     if state.finished == limits(run.config.training):
         restore(run.model, state)  # It ended before, but left no model.
     while state.finished != limits(run.config.training):
@@ -279,12 +284,21 @@ def _fit(run: Run, state: TrainingState, signals: StopSignals) -> TrainingState:
             shuffle=False,  # The corpus shuffles.
             verbose=0,
         )
-    except BaseException:
+    except BaseException as error:
         # Keras leaves callbacks open after an error: a bar that runs, an unwritten log.
         for callback in callbacks:
             callback.on_train_end()
+        if isinstance(error, tf.errors.OpError):
+            _raise_failure_of_text(run)
         raise
     return saver.newest
+
+
+def _raise_failure_of_text(run):
+    """Raises the error, if there was one, that TensorFlow told in its own words."""
+    for corpus in (run.training, run.validation):
+        if corpus is not None and corpus.failure is not None:
+            raise corpus.failure from None
 
 
 def _callbacks(run: Run, limit: StopAtLimit, state: TrainingState) -> list:

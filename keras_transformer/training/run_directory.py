@@ -38,8 +38,8 @@ class RunDirectory:
     """The directory of a run: new, half set up, or with a run to go on with.
 
     A run is set up when config.json stands there, which is written last, beside
-    data.json, the fingerprints of the text, and tokenizer/. What a process that was
-    killed before that left behind is written anew.
+    data.json, the fingerprints of the text, and tokenizer/ with its digests. What a
+    process that was killed before that left behind is written anew.
 
     Args:
         path: The directory; it need not exist.
@@ -66,7 +66,8 @@ class RunDirectory:
             return False
         names = {p.name for p in self.path.iterdir() if not _is_temporary(p)}
         inside = {p.name for p in folder.glob("*") if not _is_temporary(p)}
-        return names <= {"tokenizer", "data.json"} and inside <= _TOKENIZER_FILES
+        begun = {"tokenizer", "tokenizer.sha256", "data.json"}
+        return names <= begun and inside <= _TOKENIZER_FILES
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -98,6 +99,7 @@ class RunDirectory:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         tokenizers.save(self.path / "tokenizer")
+        tokenizers.save_digests(self.path / "tokenizer")
         with replacing(self.path / "data.json") as temporary:
             temporary.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
         self.save_config(config)

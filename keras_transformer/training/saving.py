@@ -11,6 +11,7 @@ from rich.console import Console
 from keras_transformer.config import TrainingConfig
 from keras_transformer.terminal import say
 from keras_transformer.training.distribution import Distribution
+from keras_transformer.training.machine import machine
 from keras_transformer.training.state import (
     StateFiles,
     TrainingState,
@@ -62,6 +63,7 @@ class SaveState(keras.callbacks.Callback):
         self.signals = signals
         self.distribution = distribution
         self.console = console
+        self._machine = machine(distribution)
         self._first_batch = begin.batch
         self._at_stop = None
 
@@ -92,7 +94,7 @@ class SaveState(keras.callbacks.Callback):
         self._stop_if_signalled()
 
     def _capture(self, epoch, batch):
-        return capture(self.model, epoch, batch, self.callbacks)
+        return capture(self.model, epoch, batch, self.callbacks, self._machine)
 
     def _save(self, state):
         self.files.save(state)

@@ -40,6 +40,7 @@ class TrainingState:
         finished: The limits with which the training came to its end here; empty as
             long as it goes on.
         callbacks_at_end: As `callbacks`, but after the epoch's end that followed.
+        machine: What `machine` told of the one it was saved on; empty if not known.
         variables: Path, shape and type of each variable.
         values: Their values.
     """
@@ -50,12 +51,17 @@ class TrainingState:
     callbacks: dict[str, dict] = field(default_factory=dict)
     finished: dict = field(default_factory=dict)
     callbacks_at_end: dict[str, dict] = field(default_factory=dict)
+    machine: dict = field(default_factory=dict)
     variables: list[list] = field(default_factory=list)
     values: list[np.ndarray] = field(default_factory=list)
 
 
 def capture(
-    model: ExactTraining, epoch: int, batch: int, callbacks=()
+    model: ExactTraining,
+    epoch: int,
+    batch: int,
+    callbacks=(),
+    machine: dict | None = None,
 ) -> TrainingState:
     """Copies the state of a model in training.
 
@@ -64,6 +70,7 @@ def capture(
         epoch: Number of the epoch, counted from 0.
         batch: Batches of the epoch that have been trained on.
         callbacks: Those that have `state()` are asked for it.
+        machine: What it is trained on, as the function `machine` tells.
 
     Returns:
         A `TrainingState`.
@@ -75,6 +82,7 @@ def capture(
         epoch=epoch,
         batch=batch,
         callbacks=states_of(callbacks),
+        machine={} if machine is None else machine,
         variables=_describe(variables),
         values=[_value(variable) for variable in variables],
     )
@@ -113,9 +121,9 @@ def states_of(callbacks) -> dict[str, dict]:
 
 
 def restore_callbacks(callbacks, states: dict[str, dict]):
-    """Calls `restore` of each callback that `states_of` has a state of."""
+    """Calls `restore` of each callback that has it and that `states` knows."""
     for callback in callbacks:
-        if type(callback).__name__ in states:
+        if hasattr(callback, "restore") and type(callback).__name__ in states:
             callback.restore(states[type(callback).__name__])
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import threading
 
 
 class StopSignals:
-    """Notes SIGTERM and the first SIGINT while the block runs.
+    """Notes SIGTERM, SIGHUP and the first SIGINT while the block runs.
 
+    A closed terminal sends SIGHUP; where it is ignored, as under `nohup`, it stays so.
     A second SIGINT (Ctrl-C) interrupts at once, as it does elsewhere. Outside of the
     main thread, where Python allows no handlers, nothing is noted.
 
@@ -27,7 +30,10 @@ class StopSignals:
 
     def __enter__(self):
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            numbers = [signal.SIGTERM, signal.SIGINT]
+            if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+                numbers.append(signal.SIGHUP)
+            for number in numbers:
                 self._previous[number] = signal.signal(number, self._note)
         return self
 
@@ -39,15 +45,32 @@ class StopSignals:
         self.received = signal.Signals(number)
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        elif number == signal.SIGHUP:
+            _discard_what_nobody_reads()
 
     def stop(self):
         """Ends the program as the signal asks, after the state has been saved.
 
         Raises:
             KeyboardInterrupt: After SIGINT.
-            SystemExit: After SIGTERM, or one that another process got, with status
-                143, which is 128 + 15: a shell's for a program that SIGTERM ended.
+            SystemExit: After the others, or one that another process got, with the
+                status that a shell gives a program that such a signal ended: 129,
+                which is 128 + 1, for SIGHUP, and else SIGTERM's 143.
         """
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt
-        raise SystemExit(128 + signal.SIGTERM)
+        raise SystemExit(128 + (self.received or signal.SIGTERM))
+
+
+def _discard_what_nobody_reads():
+    """Lets standard output and error go nowhere if their reader has gone.
+
+    A line that cannot be printed would end the run before its state is saved.
+    """
+    outputs = select.poll()
+    for descriptor in (1, 2):
+        outputs.register(descriptor, 0)  # That the other end has gone is always told.
+    for descriptor, _ in outputs.poll(0):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, descriptor)
+        os.close(nowhere)

@@ -1,8 +1,10 @@
 import gzip
+import os
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_transformer.config import DataConfig, TokenizerConfig
 from keras_transformer.text import (
@@ -417,15 +419,77 @@ def test_sampled_pairs_keep_within_the_longest(text, tokenizers):
     assert sorted(numbers(batches, tokenizers)) == list(range(NUM_PAIRS))
 
 
-def test_text_that_changes_during_a_run_is_noticed(tmp_path, tokenizers):
+def write_aligned(folder):
+    """Returns two files of nine lines, and a corpus that streams them."""
+    paths = [folder / "a.en", folder / "a.de"]
+    for path in paths:
+        path.write_text("one\n" * 9)
+    return paths, open_pairs(*paths)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize(
+    "lines", ["one\n" * 8, "one\n" * 10, "one two three\n" * 9, "two\n" * 9]
+)
+def test_a_file_that_changes_while_it_is_streamed_is_noticed(
+    tmp_path, tokenizers, lines, shuffle, rate
+):
+    (source, target), text = write_aligned(tmp_path)
+    config = DataConfig(batch_tokens=4, shuffle_buffer=4, subword_sampling=rate)
+    corpus = Corpus(text, tokenizers, config)
+    assert len(list(corpus.epoch(0, shuffle=shuffle))) == corpus.num_batches == 9
+    batches = corpus.epoch(1, shuffle=shuffle)
+    next(batches)
+    later = os.stat(target).st_mtime_ns + 1
+    (tmp_path / "new").write_text(lines)
+    os.replace(tmp_path / "new", target)
+    # A clock that stands still would give both files one time.
+    os.utime(target, ns=(later, later))
+    with pytest.raises(ValueError, match=r"a\.de has changed since it was first read"):
+        list(corpus.epoch(2, shuffle=shuffle))
+    if shuffle and not rate:
+        with pytest.raises(ValueError, match=r"a\.de has changed since"):
+            list(batches)
+    source.unlink()
+    with pytest.raises(FileNotFoundError, match=r"a\.en"):
+        list(corpus.epoch(2, shuffle=shuffle))
+
+
+def test_ids_in_memory_need_no_file(tmp_path, tokenizers):
+    (source, target), text = write_aligned(tmp_path)
+    corpus = Corpus(text, tokenizers)
+    source.unlink()
+    target.write_text("two two two\n" * 9)
+    assert texts(tokenizers.target, next(corpus.epoch(0))[1]) == ["one"] * 9
+
+
+def test_text_that_is_no_file_must_keep_its_number_of_pairs(tmp_path, tokenizers):
+    class Elsewhere(TsvFile):
+        def files(self):
+            return []
+
     path = tmp_path / "a.tsv"
     path.write_text("one\ttwo\n" * 9)
-    config = DataConfig(shuffle_buffer=4)
-    corpus = Corpus(TsvFile(path), tokenizers, config)
+    corpus = Corpus(Elsewhere(path), tokenizers, DataConfig(shuffle_buffer=4))
     for lines in (8, 10):
         path.write_text("one\ttwo\n" * lines)
         with pytest.raises(ValueError, match="training data has changed since"):
             list(corpus.epoch(0))
+
+
+def test_the_error_behind_that_of_tensorflow_is_kept(tmp_path, tokenizers):
+    (source, _), text = write_aligned(tmp_path)
+    corpus = Corpus(text, tokenizers, DataConfig(shuffle_buffer=4))
+    dataset = corpus.dataset()
+    assert len(list(dataset)) == corpus.num_batches and corpus.failure is None
+    source.rename(tmp_path / "gone")
+    with pytest.raises(tf.errors.OpError):
+        list(dataset)
+    assert isinstance(corpus.failure, FileNotFoundError)
+    assert corpus.failure.filename == str(source)
+    (tmp_path / "gone").rename(source)
+    assert len(list(dataset)) == corpus.num_batches and corpus.failure is None
 
 
 def test_a_fingerprint_is_that_of_the_lines(tmp_path, text):

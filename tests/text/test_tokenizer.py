@@ -1,3 +1,5 @@
+from hashlib import sha256
+
 import pytest
 import tensorflow as tf
 
@@ -246,3 +248,36 @@ def test_a_pair_that_contradicts_its_config_is_an_error(tokenizer):
     config = CONFIG.replace(joint_vocabulary=False)
     with pytest.raises(ValueError, match="if and only if the vocabulary is joint"):
         TokenizerPair(tokenizer, tokenizer, config)
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_load_refuses_another_tokenizer_than_the_digests_tell(
+    tmp_path, monkeypatch, joint
+):
+    config = CONFIG.replace(joint_vocabulary=joint)
+    pair = TokenizerPair.learn(ENGLISH, GERMAN, config)
+    pieces = pair.target.pieces(range(330))
+    directory = tmp_path / "tokenizer"
+    pair.save(directory)
+    pair.save_digests(directory)
+    names = ["joint.model"] if joint else ["source.model", "target.model"]
+    digests = [sha256((directory / name).read_bytes()).hexdigest() for name in names]
+    assert (tmp_path / "tokenizer.sha256").read_text() == "".join(
+        f"{digest}  tokenizer/{name}\n"
+        for digest, name in zip(digests, names, strict=True)
+    )
+    assert TokenizerPair.load(directory).target.pieces(range(330)) == pieces
+    # Another one in the place of the whole directory, of as many pieces.
+    TokenizerPair.learn(GERMAN, ENGLISH[:3], config).save(directory)
+    with pytest.raises(ValueError, match=f"{names[0]} is not the file that the"):
+        TokenizerPair.load(directory)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="^tokenizer/.* tokenizer.sha256 has another"):
+        TokenizerPair.load("tokenizer")
+    # Digests that were cut tell nothing for certain.
+    pair.save(directory)
+    (tmp_path / "tokenizer.sha256").write_text(digests[-1])
+    with pytest.raises(ValueError, match="is not the file that the model"):
+        TokenizerPair.load(directory)
+    (tmp_path / "tokenizer.sha256").unlink()
+    assert TokenizerPair.load(directory).target.pieces(range(330)) == pieces

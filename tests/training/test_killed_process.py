@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -42,15 +43,15 @@ class Training:
         script = Path(sys.executable).with_name("keras-transformer")
         self.command = [script, "train", *map(str, files), *FLAGS]
 
-    def start(self):
+    def start(self, command=None, **options):
         # Without the tests' number of threads: each core has a part of a batch.
         names = [name for name in os.environ if not name.startswith("TF_NUM_")]
+        outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         return subprocess.Popen(
-            self.command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            self.command if command is None else command,
             text=True,
             env={name: os.environ[name] for name in names},
+            **(outputs | options),
         )
 
     def finish(self):
@@ -162,5 +163,24 @@ def test_sigterm_ends_with_a_state_and_a_line(whole, tmp_path):
     line = output.strip().splitlines()[-1]
     assert line.startswith("stopped by SIGTERM after "), output
     assert line.endswith(" updates; the same command goes on from there")
+    assert "going on after" in training.finish()
+    assert_same(training, whole)
+
+
+def test_a_closed_terminal_ends_with_a_state(whole, tmp_path):
+    training = Training(tmp_path)
+    master, terminal = os.openpty()
+    # The first terminal that the leader of a session opens is the one it is told of.
+    script = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(terminal)]
+    process = training.start(
+        script + training.command, start_new_session=True, stdout=None, stderr=None
+    )
+    while process.poll() is None and len(training.states()) < 2:
+        # A terminal that nobody reads would make the run wait.
+        if select.select([master], [], [], 0.01)[0]:
+            os.read(master, 4096)
+    os.close(terminal)
+    os.close(master)
+    assert process.wait() == 129
     assert "going on after" in training.finish()
     assert_same(training, whole)

@@ -15,8 +15,14 @@ import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from keras_transformer import Translator, open_pairs, train
-from keras_transformer.training import fit, run_directory, state
+from keras_transformer import TokenizerPair, Translator, open_pairs, train
+from keras_transformer.training import (
+    average_run,
+    fit,
+    machine,
+    run_directory,
+    state,
+)
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
 
@@ -295,7 +301,7 @@ def test_a_full_disk_leaves_the_older_state(uninterrupted, tmp_path, monkeypatch
     assert_same_run(folder, weights, uninterrupted)
 
 
-def test_sigterm_and_ctrl_c_save_and_stop(uninterrupted, tmp_path):
+def test_sigterm_ctrl_c_and_a_closed_terminal_save_and_stop(uninterrupted, tmp_path):
     class Signal(Extra):
         def __init__(self, number):
             super().__init__()
@@ -315,9 +321,52 @@ def test_sigterm_and_ctrl_c_save_and_stop(uninterrupted, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         folder.train(extra=Signal(signal.SIGINT))
     assert (folder.final().epoch, folder.final().batch) == (0, 6)
+    with pytest.raises(SystemExit) as stopped:
+        folder.train(extra=Signal(signal.SIGHUP))
+    assert stopped.value.code == 129
+    assert (folder.final().epoch, folder.final().batch) == (1, 3)
     assert signal.getsignal(signal.SIGTERM) is before
     weights = folder.train().model.get_weights()
     assert_same_run(folder, weights, uninterrupted)
+
+
+class MoveAway(Extra):
+    """Moves a file of text away in the second epoch."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            self.path.rename(self.path.with_suffix(".moved"))
+
+
+@pytest.mark.parametrize("side", ["text", "valid"])
+def test_text_that_goes_or_changes_is_named_in_one_line(uninterrupted, tmp_path, side):
+    folder, streamed = Folder(tmp_path), {"shuffle_buffer": 5}
+    path = getattr(folder, side)
+    with pytest.raises(FileNotFoundError) as gone:
+        folder.train(data=streamed, extra=MoveAway(path))
+    assert gone.value.filename == str(path)
+    moved = path.with_suffix(".moved")
+    moved.rename(path)
+
+    class Replace(MoveAway):
+        def on_epoch_begin(self, epoch, logs=None):
+            super().on_epoch_begin(epoch)
+            if epoch == 1:
+                lines = moved.read_text(encoding="utf-8").splitlines(keepends=True)
+                path.write_text("".join(reversed(lines)), encoding="utf-8")
+                os.utime(path, ns=(1, 1))
+
+    with pytest.raises(ValueError) as changed:
+        folder.train(data=streamed, extra=Replace(path))
+    assert str(changed.value).startswith(f"{path} has changed since it was first read")
+    assert "\n" not in str(changed.value) and "PyFunc" not in str(changed.value)
+    moved.rename(path)
+    folder.train(data=streamed)
+    assert folder.final().updates == uninterrupted.final().updates
 
 
 def test_a_run_with_a_higher_limit_goes_on_exactly(uninterrupted, tmp_path):
@@ -362,6 +411,77 @@ def test_other_options_and_other_text_are_refused(uninterrupted, tmp_path):
         folder.train()
 
 
+def swap_two_letters(folder):
+    """Makes the tokenizer of a run another one of as many pieces; returns its file."""
+    path = folder.run / "tokenizer" / "joint.model"
+    content = path.read_bytes()
+    # The piece "▁the", of which three letters come in any order as often.
+    changed = content.replace("▁the".encode(), "▁teh".encode())
+    assert changed != content
+    path.write_bytes(changed)
+    return path
+
+
+def test_another_tokenizer_is_refused_wherever_the_run_is_read(uninterrupted, tmp_path):
+    finished, broken_off = Folder(tmp_path / "finished"), Folder(tmp_path / "broken")
+    shutil.copytree(uninterrupted.run, finished.run)
+    killed(broken_off, uninterrupted.batches + 2)
+    for folder in (finished, broken_off):
+        path = swap_two_letters(folder)
+        refused = pytest.raises(ValueError, match=f"{path} is not the file that")
+        with refused:
+            folder.train()
+        with refused:
+            average_run(folder.run, tmp_path / "mean")
+    with refused:
+        TokenizerPair.load(broken_off.run / "tokenizer")
+    with pytest.raises(ValueError, match="is not the file that the model"):
+        Translator.load(finished.run)
+
+
+def test_a_run_begun_before_there_were_digests_goes_on(uninterrupted, tmp_path):
+    folder = Folder(tmp_path)
+    killed(folder, uninterrupted.batches - 1)
+    (folder.run / "tokenizer.sha256").unlink()
+    weights = folder.train().model.get_weights()
+    assert_same_run(folder, weights, uninterrupted)
+    assert (folder.run / "tokenizer.sha256").exists()
+
+
+def test_going_on_with_other_threads_is_said_in_a_line(uninterrupted, tmp_path):
+    folder = Folder(tmp_path)
+    killed(folder, uninterrupted.batches - 1)
+    assert folder.final().machine["parts"] == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "num_parts", lambda: 7)
+        killed(folder, 3)
+    said = "warning: going on with parts 7 (before: 1): the result is that of an "
+    said += "uninterrupted run to rounding only, and dropout may draw other numbers\n"
+    assert folder.screen.getvalue().count("warning") == 1
+    assert folder.said(said)
+
+
+def test_states_that_tell_no_machine_go_on_without_a_word(uninterrupted, tmp_path):
+    folder = Folder(tmp_path)
+    killed(folder, uninterrupted.batches - 1)
+    files = StateFiles(folder.run / "states", 1)
+    # As they were written before: with a rate that went on, and nothing of the machine.
+    old = files.latest(Console(quiet=True))
+    old.callbacks["TokenRate"] = {"tokens": 7, "seconds": 0.5}
+    written = state._without_values
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "_without_values", lambda s: without_machine(written(s)))
+        files.save(old)
+    assert files.latest(Console(quiet=True)).machine == {}
+    weights = folder.train().model.get_weights()
+    assert_same_run(folder, weights, uninterrupted)
+    assert not folder.said("warning")
+
+
+def without_machine(header):
+    return {name: value for name, value in header.items() if name != "machine"}
+
+
 @pytest.mark.parametrize("step", ["tokenizer", "data.json", "config.json"])
 def test_a_run_killed_while_it_was_set_up_starts_again(
     tmp_path, monkeypatch, step, uninterrupted
@@ -390,7 +510,7 @@ def test_a_run_killed_while_it_was_set_up_starts_again(
     with pytest.raises(Killed):
         folder.train(epochs=1)
     names = sorted(path.name for path in folder.run.iterdir())
-    assert names == ["config.json", "data.json", "tokenizer"]
+    assert names == ["config.json", "data.json", "tokenizer", "tokenizer.sha256"]
     assert [path.name for path in sorted((folder.run / "tokenizer").iterdir())] == [
         "joint.model", "tokenizer.json",
     ]  # fmt: skip

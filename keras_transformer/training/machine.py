@@ -1,0 +1,91 @@
+"""What a run is trained on, as far as it decides how sums are rounded."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import re
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+from rich.console import Console
+
+from keras_transformer.cores import available_cores, num_parts
+from keras_transformer.training.compiling import has_gpu
+from keras_transformer.training.distribution import Distribution
+
+
+def machine(distribution: Distribution) -> dict[str, str | int]:
+    """Returns what must be the same for a run to end the same, to the bit.
+
+    The order in which numbers are summed depends on it, and so their last digits. The
+    parts of a batch and the replicas also have numbers for dropout of their own.
+
+    Args:
+        distribution: The devices of the run.
+
+    Returns:
+        "backend" with its version; "processor", or the word GPU; "threads" that share
+        an operation; "parts" of a batch; "replicas" of the model.
+    """
+    backend = keras.backend.backend()
+    version = importlib.import_module(backend).__version__
+    return {
+        "backend": f"{backend} {version}",
+        "processor": "GPU" if has_gpu(backend) else _processor(),
+        "threads": _num_threads(backend),
+        "parts": num_parts(),
+        "replicas": distribution.num_replicas,
+    }
+
+
+def differences(before: dict, now: dict) -> list[str]:
+    """Returns a phrase for each thing of two machines that differs and is known."""
+    return [
+        f"{name} {value} (before: {before[name]})"
+        for name, value in now.items()
+        if name in before and before[name] != value
+    ]
+
+
+def report_other_machine(console: Console, before: dict, distribution: Distribution):
+    """Says what keeps a run from ending as an uninterrupted one, to the bit.
+
+    Args:
+        console: Where it is said.
+        before: The machine that the state was saved on.
+        distribution: The devices that the run goes on with.
+    """
+    found = differences(before, machine(distribution))
+    if found:
+        console.print(
+            f"warning: going on with {'; '.join(found)}: the result is that of an "
+            "uninterrupted run to rounding only, and dropout may draw other numbers",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def _num_threads(backend):
+    if backend == "torch":
+        import torch
+
+        return torch.get_num_threads()
+    if backend == "tensorflow":
+        if chosen := tf.config.threading.get_intra_op_parallelism_threads():
+            return chosen
+        chosen = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+        if chosen.isdecimal() and int(chosen):
+            return int(chosen)
+    return available_cores()
+
+
+def _processor():
+    """Returns the name of the processor, since the widths of its vectors go with it."""
+    path = Path("/proc/cpuinfo")
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
