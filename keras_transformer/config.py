@@ -17,7 +17,12 @@ from keras_transformer.model_config import (
     TransformerConfig,
     family_of,
 )
-from keras_transformer.options import Config, option
+from keras_transformer.options import (
+    MOST_HYPOTHESES,
+    MOST_TOKENS,
+    Config,
+    option,
+)
 from keras_transformer.training_config import TrainingConfig
 
 __all__ = [
@@ -84,7 +89,9 @@ class DataConfig(Config):
 class DecodingConfig(Config):
     """How translations are searched for; the defaults are the paper's (section 6.1)."""
 
-    beam_size: int = option(4, "hypotheses kept a sentence; 1 is greedy", minimum=1)
+    beam_size: int = option(
+        4, "hypotheses kept a sentence; 1 is greedy", minimum=1, maximum=MOST_HYPOTHESES
+    )
     n_best: int | None = option(
         None, "translations an export's `nbest` gives; default beam_size", minimum=1
     )
@@ -95,7 +102,10 @@ class DecodingConfig(Config):
         0.0, "beta of the penalty for source tokens passed over", minimum=0.0
     )
     no_repeat_ngram_size: int = option(
-        0, "no n-gram of this size comes twice in an output; 0 allows all", minimum=0
+        0,
+        "no n-gram of this size comes twice in an output; 0 allows all",
+        minimum=0,
+        maximum=MOST_TOKENS,
     )
     min_output_length: int = option(
         1, "shortest output (tokens, the end token counted)", minimum=1
@@ -104,10 +114,13 @@ class DecodingConfig(Config):
         None, "longest output (tokens, the end token counted)", minimum=1
     )
     max_extra_length: int = option(
-        50, "longest output beyond the source (tokens)", minimum=0
+        50, "longest output beyond the source (tokens)", minimum=0, maximum=MOST_TOKENS
     )
     max_source_length: int = option(
-        256, "source tokens, the end token counted, kept of a sentence", minimum=2
+        256,
+        "source tokens, the end token counted, kept of a sentence",
+        minimum=2,
+        maximum=MOST_TOKENS,
     )
     top_k: int | None = option(
         None, "most probable tokens that sampling draws among", minimum=1

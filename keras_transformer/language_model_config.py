@@ -5,19 +5,22 @@ from __future__ import annotations
 import dataclasses
 
 from keras_transformer.encoder_config import EncoderConfig
-from keras_transformer.options import option
+from keras_transformer.options import MOST_ROWS, option
 
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelConfig(EncoderConfig):
     """Sizes of a `LanguageModel`: those of its layers, its vocabulary and positions."""
 
-    vocabulary_size: int = option(37000, "tokens, V", minimum=1)
+    vocabulary_size: int = option(37000, "tokens, V", minimum=1, maximum=MOST_ROWS)
     positions: str = option(
         "sinusoidal", "kind of position vector", choices=("sinusoidal", "learned")
     )
     max_positions: int = option(
-        512, "most positions of learned position vectors (tokens)", minimum=1
+        512,
+        "most positions of learned position vectors (tokens)",
+        minimum=1,
+        maximum=MOST_ROWS,
     )
     tied_embeddings: bool = option(True, "one matrix for input and output")
     pad_id: int = option(0, "id of padding", minimum=0)

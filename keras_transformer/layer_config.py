@@ -5,21 +5,26 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from keras_transformer.options import Config, option
+from keras_transformer.options import MOST_UNITS, Config, option
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerConfig(Config):
     """Sizes of a layer of attention and feed-forward; the defaults are the paper's."""
 
-    d_model: int = option(512, "width of the model", minimum=1)
-    d_ff: int = option(2048, "width of the feed-forward layer", minimum=1)
-    num_heads: int = option(8, "attention heads, h", minimum=1)
+    d_model: int = option(512, "width of the model", minimum=1, maximum=MOST_UNITS)
+    d_ff: int = option(
+        2048, "width of the feed-forward layer", minimum=1, maximum=MOST_UNITS
+    )
+    num_heads: int = option(8, "attention heads, h", minimum=1, maximum=MOST_UNITS)
     key_dim: int | None = option(
-        None, "width of a head's query and key; default d_model / num_heads", minimum=1
+        None,
+        "width of a head's query and key; default d_model / num_heads",
+        minimum=1,
+        maximum=MOST_UNITS,
     )
     value_dim: int | None = option(
-        None, "width of a head's value; default key_dim", minimum=1
+        None, "width of a head's value; default key_dim", minimum=1, maximum=MOST_UNITS
     )
     activation: str = option("relu", "feed-forward activation, a Keras name")
     norm_first: bool = option(False, "normalise before each sub-layer (pre-norm)")

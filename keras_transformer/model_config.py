@@ -6,7 +6,14 @@ import dataclasses
 from typing import Any, ClassVar
 
 from keras_transformer.layer_config import LayerConfig
-from keras_transformer.options import Config, option, reject_unknown
+from keras_transformer.options import (
+    MOST_LAYERS,
+    MOST_ROWS,
+    MOST_UNITS,
+    Config,
+    option,
+    reject_unknown,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,9 +24,13 @@ class Seq2SeqConfig(Config):
     """
 
     family: str = option("", "kind of model")
-    source_vocabulary_size: int = option(37000, "source pieces, V", minimum=1)
-    target_vocabulary_size: int = option(37000, "target pieces, V", minimum=1)
-    d_model: int = option(512, "width of the model", minimum=1)
+    source_vocabulary_size: int = option(
+        37000, "source pieces, V", minimum=1, maximum=MOST_ROWS
+    )
+    target_vocabulary_size: int = option(
+        37000, "target pieces, V", minimum=1, maximum=MOST_ROWS
+    )
+    d_model: int = option(512, "width of the model", minimum=1, maximum=MOST_UNITS)
     tied_embeddings: str = option(
         "three-way",
         "one matrix for source, target and output (three-way), for target and "
@@ -62,6 +73,18 @@ class Seq2SeqConfig(Config):
         """Longest source and target (tokens), or `None` if any length will do."""
         return None
 
+    def fewest_weights(self) -> int:
+        """Returns how many weights the family's model of these sizes has at least.
+
+        Those of its matrices; for a subclass of the model it may be too many.
+        """
+        rows = self.target_vocabulary_size
+        if self.tied_embeddings != "three-way":
+            rows += self.source_vocabulary_size
+        if self.tied_embeddings == "none":
+            rows += self.target_vocabulary_size
+        return rows * self.d_model
+
     @classmethod
     def preset(cls, name: str, **overrides):
         """Returns the sizes called `name`, such as "tiny".
@@ -103,13 +126,20 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
     """Sizes of a `Transformer`; the defaults are the paper's base model (Table 3)."""
 
     family: str = option("transformer", "kind of model", choices=("transformer",))
-    num_encoder_layers: int = option(6, "encoder layers, N", minimum=1)
-    num_decoder_layers: int = option(6, "decoder layers, N", minimum=1)
+    num_encoder_layers: int = option(
+        6, "encoder layers, N", minimum=1, maximum=MOST_LAYERS
+    )
+    num_decoder_layers: int = option(
+        6, "decoder layers, N", minimum=1, maximum=MOST_LAYERS
+    )
     positions: str = option(
         "sinusoidal", "kind of position vector", choices=("sinusoidal", "learned")
     )
     max_positions: int = option(
-        512, "most positions of learned position vectors (tokens)", minimum=1
+        512,
+        "most positions of learned position vectors (tokens)",
+        minimum=1,
+        maximum=MOST_ROWS,
     )
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         # The Multi30k setting of Wu et al., 2021, https://arxiv.org/abs/2105.14462.
@@ -131,6 +161,18 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
         """Rows of learned position vectors; sinusoidal ones go on for ever."""
         return self.max_positions if self.positions == "learned" else None
 
+    def fewest_weights(self) -> int:
+        """Returns how many weights a `Transformer` has at least: of its matrices."""
+        key_dim = self.key_dim or self.d_model // self.num_heads
+        value_dim = self.value_dim or key_dim
+        attention = 2 * self.num_heads * (key_dim + value_dim)
+        encoder = self.num_encoder_layers * (attention + 2 * self.d_ff)
+        decoder = self.num_decoder_layers * (2 * attention + 2 * self.d_ff)
+        embeddings = 1 if self.tied_embeddings == "three-way" else 2
+        positions = embeddings * (self.most_positions or 0)
+        rows = encoder + decoder + positions
+        return super().fewest_weights() + rows * self.d_model
+
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentConfig(Seq2SeqConfig):
@@ -140,14 +182,21 @@ class RecurrentConfig(Seq2SeqConfig):
     """
 
     family: str = option("recurrent", "kind of model", choices=("recurrent",))
-    d_model: int = option(620, "width of the embeddings", minimum=1)
+    d_model: int = option(620, "width of the embeddings", minimum=1, maximum=MOST_UNITS)
     dropout_rate: float = option(
         0.1, "dropout of embeddings and readouts", minimum=0.0, below=1.0
     )
-    num_encoder_layers: int = option(1, "encoder layers", minimum=1)
-    units: int = option(1000, "width of a GRU, of each direction", minimum=1)
+    num_encoder_layers: int = option(
+        1, "encoder layers", minimum=1, maximum=MOST_LAYERS
+    )
+    units: int = option(
+        1000, "width of a GRU, of each direction", minimum=1, maximum=MOST_UNITS
+    )
     attention_units: int | None = option(
-        None, "hidden units of the additive attention; default units", minimum=1
+        None,
+        "hidden units of the additive attention; default units",
+        minimum=1,
+        maximum=MOST_UNITS,
     )
     bidirectional: bool = option(True, "read the source from its end, too")
 
@@ -159,6 +208,18 @@ class RecurrentConfig(Seq2SeqConfig):
         "small": dict(d_model=256, units=256),
         "base": dict(),
     }
+
+    def fewest_weights(self) -> int:
+        """Returns how many weights a `RecurrentSeq2Seq` has at least: of matrices."""
+        units, directions = self.units, 2 if self.bidirectional else 1
+        width = directions * units
+        inputs = self.d_model + (self.num_encoder_layers - 1) * width
+        encoder = directions * (inputs + self.num_encoder_layers * units)
+        decoder = self.d_model + width + units
+        attention = (self.attention_units or units) * (units + width)
+        readout = (units + self.d_model + width) * self.d_model
+        cells = 3 * units * (encoder + decoder)
+        return super().fewest_weights() + cells + units**2 + attention + readout
 
 
 FAMILIES = {"transformer": TransformerConfig, "recurrent": RecurrentConfig}

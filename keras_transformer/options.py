@@ -11,6 +11,14 @@ import typing
 from pathlib import Path
 from typing import Any
 
+# What options may ask for at most, far beyond what anybody uses: a file that claims
+# more, damaged or made to harm, would be followed until memory ends.
+MOST_UNITS = 2**20
+MOST_LAYERS = 1000
+MOST_ROWS = 10**8  # of a table of vectors, such as a vocabulary's
+MOST_TOKENS = 10**6
+MOST_HYPOTHESES = 1000
+
 
 def option(default, help, *, choices=None, **bounds):
     """Returns a dataclass field that documents and bounds one option.
@@ -92,6 +100,8 @@ class Config:
             raise ValueError(
                 f"{origin}:{error.lineno}: not valid JSON: {error.msg}"
             ) from error
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{origin}: not valid JSON: {error}") from error
         try:
             return cls.from_dict(values)
         except (TypeError, ValueError) as error:

@@ -14,6 +14,7 @@ from keras_transformer.config import DecodingConfig
 from keras_transformer.export.saved_model import check_texts
 from keras_transformer.export.translator import export_translator
 from keras_transformer.files import replacing
+from keras_transformer.models.loading import load_seq2seq
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.pipeline import INPUTS, Pipeline
 from keras_transformer.text.tokenizer import TokenizerPair
@@ -107,7 +108,8 @@ class Translator:
 
         Raises:
             FileNotFoundError: If a part is missing.
-            ValueError: If decoding.json is bad or the parts do not fit each other.
+            ValueError: If a part is damaged, claims absurd sizes, or does not fit the
+                others.
         """
         directory = Path(directory)
         for name in ("model.keras", "tokenizer", "decoding.json"):
@@ -115,7 +117,7 @@ class Translator:
                 raise FileNotFoundError(
                     f"{directory} holds no trained translator: {name} is missing."
                 )
-        model = keras.models.load_model(directory / "model.keras", compile=False)
+        model = load_seq2seq(directory / "model.keras")
         if config is None:
             config = DecodingConfig.load(directory / "decoding.json")
         return cls(model, TokenizerPair.load(directory / "tokenizer"), config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 
 import pytest
 
@@ -60,6 +61,34 @@ def test_missing_keys_keep_their_defaults(tmp_path):
     path.write_text('{"training": {"epochs": 3}}', encoding="utf-8")
     config = RunConfig.load(path)
     assert config == RunConfig(training=TrainingConfig(epochs=3))
+
+
+@pytest.mark.parametrize(
+    "name, most",
+    {
+        "beam_size": 1000,
+        "no_repeat_ngram_size": 10**6,
+        "max_source_length": 10**6,
+        "max_extra_length": 10**6,
+    }.items(),
+)
+def test_a_search_that_memory_could_not_hold_is_refused(tmp_path, name, most):
+    path = tmp_path / "decoding.json"
+    path.write_text(json.dumps({name: most}), encoding="utf-8")
+    assert getattr(DecodingConfig.load(path), name) == most
+    for value in (most + 1, 10**9, 10**15):
+        path.write_text(json.dumps({name: value}), encoding="utf-8")
+        message = f"{path}: `{name}` must be at most {most}. Received: {name}={value}"
+        with pytest.raises(ValueError, match=re.escape(message) + "$"):
+            DecodingConfig.load(path)
+
+
+@pytest.mark.parametrize("content", ["[" * 10**6, '{"beam_size": ' + "9" * 5000 + "}"])
+def test_json_that_python_cannot_read_names_the_file(tmp_path, content):
+    path = tmp_path / "decoding.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match="decoding.json: not valid JSON: "):
+        DecodingConfig.load(path)
 
 
 def test_invalid_json_names_file_and_line(tmp_path):

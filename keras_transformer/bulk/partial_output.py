@@ -9,21 +9,29 @@ While it is written there is a folder OUTPUT.partial with two files:
 A window's translations reach the disk before its line in the journal does, so bytes
 that the journal does not count are the rest of a crash, and are cut off. The folder is
 locked while a process writes; the lock ends with the process, however it ends.
+
+The folder may stand in a directory that others write to, too. What is found in it is
+gone on with only if it is the user's own and holds nothing but two plain files.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
+import functools
 import gzip
 import hashlib
 import itertools
 import json
 import os
 import shutil
+import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_transformer.files import check_not_directory
+from keras_transformer.files import check_not_directory, naming
 from keras_transformer.text.lines import one_line
 
 _FORMAT = 1
@@ -41,7 +49,8 @@ class PartialOutput:
 
     Raises:
         IsADirectoryError: If `output` is a directory.
-        ValueError: If `output` is a pipe or a device.
+        ValueError: If `output` is a pipe or a device, or what stands at OUTPUT.partial
+            belongs to somebody else or has links.
 
     Example:
         >>> with PartialOutput("out.txt", "model 1") as partial:
@@ -71,75 +80,141 @@ class PartialOutput:
             )
 
     def __enter__(self):
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            self.folder.mkdir()
         self._lock = self._locked()
         try:
+            self._check_entries()
             self._recover()
-            self._translations = open(self.folder / "translations", "ab")
-            self._journal = open(self.folder / "journal.jsonl", "ab")
+            self._translations = self._open("translations", "ab")
+            self._journal = self._open("journal.jsonl", "ab")
         except BaseException:
             os.close(self._lock)
             raise
         return self
 
     def __exit__(self, *exception):
-        self._translations.close()
-        self._journal.close()
+        for stream in (self._translations, self._journal):
+            # Where the disk is full, the rest of a window that has raised already.
+            with contextlib.suppress(OSError):
+                stream.close()
         os.close(self._lock)
 
     def _locked(self):
         """Locks the folder and returns the descriptor that holds the lock."""
-        descriptor = os.open(self.folder, os.O_RDONLY)
         try:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+            descriptor = os.open(self.folder, flags)
+        except OSError as error:
+            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                raise
+            raise self._refused("it is a link or a file") from None
+        try:
+            if os.fstat(descriptor).st_uid != self._owner:
+                raise self._refused("it belongs to somebody else")
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Its last holder may have removed it between our two calls.
             if os.path.samestat(os.fstat(descriptor), os.stat(self.folder)):
                 return descriptor
         except (BlockingIOError, FileNotFoundError):
             pass
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)
         raise BlockingIOError(
             f"Another process is writing {self.output}. Wait until it ends, or choose "
             "another output."
         )
 
+    @functools.cached_property
+    def _owner(self):
+        """Who owns what we write here: over a network, maybe not the process' user."""
+        with tempfile.TemporaryFile(dir=self.output.parent) as new:
+            return os.fstat(new.fileno()).st_uid
+
+    def _check_entries(self):
+        with os.scandir(self._lock) as entries:
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+                    raise self._refused(f"{entry.name} in it is a link or no file")
+                if status.st_uid != self._owner:
+                    raise self._refused(f"{entry.name} in it belongs to somebody else")
+
+    def _refused(self, reason):
+        return ValueError(
+            f"{self.folder} must be a directory of your own with plain files in it: "
+            "unfinished translations are kept there. Remove it or choose another "
+            f"output. Received: {reason}"
+        )
+
+    def _open(self, name, mode):
+        """Opens a file of the locked folder itself, and never what a link leads to."""
+
+        def opener(path, flags):
+            with naming(path, name):
+                return os.open(name, flags | os.O_NOFOLLOW, 0o666, dir_fd=self._lock)
+
+        return open(self.folder / name, mode, opener=opener)
+
     def _recover(self):
         """Cuts both files back to the last window that is whole in both."""
-        translations = self.folder / "translations"
-        journal = self.folder / "journal.jsonl"
-        job, *windows = list(_whole_lines(journal)) or [None]
+        job, *windows = list(self._whole_lines()) or [None]
         if job is None:
-            self._begin(translations, journal)
+            self._begin()
             return
         if json.loads(job)["fingerprint"] != self.fingerprint:
             raise self._mismatch("another model or other options")
-        self._return_finished(translations, windows)
-        size = translations.stat().st_size if translations.exists() else 0
-        while windows and json.loads(windows[-1])["bytes"] > size:
-            windows.pop()
-        if windows:
-            last = json.loads(windows[-1])
-            self.lines, self._bytes = last["lines"], last["bytes"]
-            self._expected_digest = last["source"]
-        translations.touch()
-        os.truncate(translations, self._bytes)
-        os.truncate(journal, len(job) + sum(map(len, windows)))
+        self._return_finished(windows)
+        with self._open("translations", "ab") as stream:
+            size = stream.tell()
+            while windows and json.loads(windows[-1])["bytes"] > size:
+                windows.pop()
+            if windows:
+                last = json.loads(windows[-1])
+                self.lines, self._bytes = last["lines"], last["bytes"]
+                self._expected_digest = last["source"]
+            stream.truncate(self._bytes)
+        with self._open("journal.jsonl", "ab") as stream:
+            stream.truncate(len(job) + sum(map(len, windows)))
 
-    def _begin(self, translations, journal):
-        translations.write_bytes(b"")
-        journal.write_bytes(b"")
+    def _whole_lines(self):
+        """Yields the lines of the journal up to one that a crash left half-written."""
+        try:
+            stream = self._open("journal.jsonl", "rb")
+        except FileNotFoundError:
+            return
+        with stream:
+            for line in stream:
+                try:
+                    json.loads(line)
+                except ValueError:
+                    return
+                if not line.endswith(b"\n"):
+                    return
+                yield line
+
+    def _begin(self):
+        self._open("translations", "wb").close()
         job = {"format": _FORMAT, "fingerprint": self.fingerprint}
-        with open(journal, "ab") as stream:
+        with self._open("journal.jsonl", "wb") as stream:
             _append(stream, json.dumps(job).encode() + b"\n")
-        _sync_directory(self.folder)
+        os.fsync(self._lock)
 
-    def _return_finished(self, translations, windows):
+    def _return_finished(self, windows):
         """Undoes a `finish` that was killed before it removed the folder."""
-        if translations.exists() or not windows or not self.output.is_file():
+        exists = (self.folder / "translations").exists()
+        if exists or not windows or not self.output.is_file():
             return
         if self.output.stat().st_size == json.loads(windows[-1])["bytes"]:
             # A copy, since the output is whole and must stay so.
-            shutil.copyfile(self.output, translations)
+            with (
+                open(self.output, "rb") as whole,
+                self._open("translations", "wb") as copy,
+            ):
+                shutil.copyfileobj(whole, copy)
 
     def _mismatch(self, other):
         return ValueError(
@@ -198,15 +273,16 @@ class PartialOutput:
         if not self._bytes:
             # Even without a line, a gzip file has a header.
             _append(self._translations, self._encode([]))
-        os.replace(self.folder / "translations", self.output)
+        os.replace("translations", self.output, src_dir_fd=self._lock)
         _sync_directory(self.output.parent)
         shutil.rmtree(self.folder)
 
 
 def _append(stream, content):
-    stream.write(content)
-    stream.flush()
-    os.fsync(stream.fileno())
+    with naming(stream.name):
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def _sync_directory(path):
@@ -216,18 +292,3 @@ def _sync_directory(path):
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _whole_lines(path):
-    """Yields the lines of a journal up to one that a crash left half-written."""
-    if not path.exists():
-        return
-    with open(path, "rb") as stream:
-        for line in stream:
-            try:
-                json.loads(line)
-            except ValueError:
-                return
-            if not line.endswith(b"\n"):
-                return
-            yield line

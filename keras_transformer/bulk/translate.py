@@ -93,7 +93,7 @@ def translate_file(
         OSError: If a file cannot be read or written.
         ValueError: If an option is out of range; if a line is not UTF-8, with its
             number; if an unfinished output was made of other lines or with another
-            `fingerprint`.
+            `fingerprint`, belongs to somebody else or has links.
 
     Example:
         >>> translator = ExportedTranslator("saved_models/en-de/1")

@@ -8,6 +8,7 @@ from pathlib import Path
 from keras_transformer.config import RunConfig
 from keras_transformer.files import replacing
 from keras_transformer.models.families import make_model
+from keras_transformer.models.loading import check_size
 from keras_transformer.text.tokenizer import TokenizerPair
 from keras_transformer.training.averaging import checkpoints_in, load_average
 from keras_transformer.training.run_directory import check_new_directory
@@ -48,6 +49,8 @@ def average_run(
     paths = _chosen(run, last, checkpoints)
     config = RunConfig.load(run / "config.json")
     tokenizers = TokenizerPair.load(run / "tokenizer")
+    for path in paths:
+        check_size(config.model, path.stat().st_size, _misfit(path, run))
     model = make_model(config.model)
     for path in paths:
         _check_fits(model, path, run)
@@ -62,9 +65,11 @@ def _check_fits(model, path, run):
     try:
         model.load_weights(path)
     except (ValueError, KeyError, OSError) as error:
-        raise ValueError(
-            f"{path} does not fit the model of {run}, or is damaged."
-        ) from error
+        raise ValueError(f"{_misfit(path, run)}.") from error
+
+
+def _misfit(path, run):
+    return f"{path} does not fit the model of {run}, or is damaged"
 
 
 def _chosen(run, last, checkpoints):

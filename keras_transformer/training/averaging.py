@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,17 @@ from keras_transformer.training.ema import averaged_weights
 from keras_transformer.training.monitor import Monitor
 
 _NAME = re.compile(r"epoch-(\d+)\.weights\.h5")
+
+
+class _WeightsInMemory(io.BytesIO):
+    """What Keras writes weights to in place of a file.
+
+    HDF5 ends the whole process where a disk is full, once it has begun to write there.
+    """
+
+    def __str__(self):
+        # Keras asks for a name that ends so.
+        return "memory.weights.h5"
 
 
 class KeepCheckpoints(keras.callbacks.Callback):
@@ -57,7 +69,9 @@ class KeepCheckpoints(keras.callbacks.Callback):
         epoch += 1
         self.directory.mkdir(parents=True, exist_ok=True)
         with replacing(self._path(epoch)) as temporary, averaged_weights(self.model):
-            self.model.save_weights(temporary)
+            weights = _WeightsInMemory()
+            self.model.save_weights(weights)
+            temporary.write_bytes(weights.getbuffer())
         self._kept[epoch] = None if self.monitor is None else self.monitor.value(logs)
         worst_first = sorted(self._kept, key=self._rank)
         self._kept = {number: self._kept[number] for number in sorted(self._kept)}

@@ -65,12 +65,34 @@ class ExportBest(keras.callbacks.Callback):
         were exported after it.
         """
         record = self.directory / ".exported.json"
-        versions = json.loads(record.read_text("utf-8")) if record.exists() else []
-        versions.append(newest)
+        versions = [*self._recorded(record), newest]
         for old in versions[:-_KEPT]:
             shutil.rmtree(self.directory / str(old), ignore_errors=True)
         with replacing(record) as temporary:
             temporary.write_text(json.dumps(versions[-_KEPT:]), encoding="utf-8")
+
+    def _recorded(self, record):
+        """Returns the versions that the file beside them names.
+
+        A run may be somebody else's, and its file name any directory of ours: only a
+        number is a version, and only a directory right beside the file.
+        """
+        if not record.exists():
+            return []
+        try:
+            names = json.loads(record.read_text("utf-8"))
+            good = [name for name in names if _is_version(self.directory, name)]
+        except (ValueError, TypeError, RecursionError):
+            names, good = record.name, []
+        if good != names:
+            self.console.print(
+                f"warning: {record} names what is no version beside it, which is left "
+                "alone",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )
+        return good
 
     def _next_version(self):
         names = [path.name for path in self.directory.glob("*")]
@@ -83,3 +105,11 @@ class ExportBest(keras.callbacks.Callback):
     def restore(self, state: dict):
         """Goes on from what `state` returned."""
         self.best = state["best"]
+
+
+def _is_version(directory, name):
+    # A bool is an int in Python; longer numbers are no name of a file.
+    if type(name) is not int or not 0 <= name < 10**18:
+        return False
+    path = directory / str(name)
+    return not path.is_symlink() and (path.is_dir() or not path.exists())

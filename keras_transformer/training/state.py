@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 from dataclasses import dataclass, field
@@ -267,6 +268,7 @@ def _without_values(state):
 def _read(path):
     # Without this a file could hold a pickle, which may run any code.
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+        _check_claims(archive, os.fstat(file.fileno()).st_size)
         header = json.loads(archive["header"].tobytes())
         if header.pop("format") != _FORMAT:
             raise ValueError("it has another format")
@@ -277,6 +279,23 @@ def _read(path):
                 raise ValueError("a variable has another shape")
             state.values.append(value.astype(_file_type(dtype), copy=False))
     return state
+
+
+def _check_claims(archive, size):
+    """Refuses a part that claims more than the file holds, before there is room for it.
+
+    Arrays are written as they are, none packed.
+    """
+    for member in archive.zip.infolist():
+        with archive.zip.open(member) as part:
+            if np.lib.format.read_magic(part) != (1, 0):
+                raise ValueError(f"{member.filename} has another format")
+            shape, _, dtype = np.lib.format.read_array_header_1_0(part)
+        claimed = math.prod(shape) * dtype.itemsize
+        if claimed > size:
+            raise ValueError(
+                f"{member.filename} claims {claimed:,} bytes, and the file has {size:,}"
+            )
 
 
 def _describe(variables):

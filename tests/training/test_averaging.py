@@ -149,8 +149,8 @@ def test_a_failing_save_leaves_the_earlier_checkpoints(tmp_path, monkeypatch):
     keep.set_model(small_model())
     keep.on_epoch_end(0)
 
-    def half(path):
-        path.write_bytes(b"half")
+    def half(stream):
+        stream.write(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(keep.model, "save_weights", half)

@@ -253,6 +253,44 @@ def test_each_new_best_is_exported_as_the_next_version(tmp_path, monkeypatch):
     assert names == [".8-1234.partial", ".exported.json", "11", "12", "13", "7"]
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        '["{mine}", 1]', '["../../mine", 1]', '["../tiny/1/../../../mine", 1]',
+        '["2", 1]', "[2.0, 1]", "[true, 1]", "[5, 1]", "[-7, 1]", "[{nines}, 1]",
+    ],
+)  # fmt: skip
+def test_only_a_version_right_beside_the_record_is_removed(tmp_path, names):
+    directory, mine = tmp_path / "export" / "tiny", tmp_path / "mine"
+    for path in (mine, directory / "1", directory / "2", directory / "-7"):
+        path.mkdir(parents=True)
+    (directory / "5").symlink_to(mine)
+    record = directory / ".exported.json"
+    record.write_text(names.format(mine=mine, nines="9" * 400))
+    before = sorted(tmp_path.rglob("*"))
+    stream = io.StringIO()
+    console = Console(file=stream, width=500)
+    callback = ExportBest(tiny_run.translator(), Monitor("loss"), directory, console)
+    callback._prune(3)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert stream.getvalue().startswith(f"warning: {record} names what is no version")
+    callback._prune(4)
+    assert sorted({*before} - {*tmp_path.rglob("*")}) == [directory / "1"]
+    assert json.loads(record.read_text()) == [3, 4]
+
+
+@pytest.mark.parametrize("content", ["", "{}", "7", "[[", "[" * 9**5, '"12"', "null"])
+def test_a_damaged_record_of_exports_removes_nothing(tmp_path, content):
+    (tmp_path / "1").mkdir()
+    (tmp_path / ".exported.json").write_text(content)
+    console = Console(file=io.StringIO(), width=500)
+    callback = ExportBest(tiny_run.translator(), Monitor("loss"), tmp_path, console)
+    callback._prune(3)
+    assert (tmp_path / "1").is_dir()
+    assert (tmp_path / ".exported.json").read_text() == "[3]"
+    assert "warning: " in console.file.getvalue()
+
+
 def test_the_export_translates_as_the_best_epoch_did(texts, corpora, tmp_path):
     directory = tmp_path / "en-de"
     run = Run(texts, directory, export_best=True, monitor="loss", **LEARNING)

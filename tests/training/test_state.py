@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import zipfile
 
 import keras
 import numpy as np
@@ -159,6 +160,41 @@ def test_a_state_of_a_stranger_runs_no_code(tmp_path):
     )
     assert StateFiles(tmp_path, 1).latest(Console(quiet=True)) is None
     assert not (tmp_path / "evil").exists()
+
+
+def array(shape, dtype="<f4", content=b"xx"):
+    """A part of an archive that claims a shape."""
+    stream = io.BytesIO()
+    header = {"descr": dtype, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, header)
+    return stream.getvalue() + content
+
+
+@pytest.mark.parametrize("name", ["000000.npy", "header.npy"])
+@pytest.mark.parametrize("part, reason", [
+    (array((10**13,)), "claims 40,000,000,000,000 bytes, and the file has "),
+    (array((10**9, 10**9)), "claims 4,000,000,000,000,000,000 bytes"),
+    (array((2,), "<U9000"), "claims 72,000 bytes"),
+    (array((10**7,), "|u1", b" " * 10**7), "claims 10,000,000 bytes"),
+    (b" " * 10**7, "magic string"),
+])  # fmt: skip
+def test_a_state_that_claims_more_than_it_has_is_passed_over(
+    tmp_path, name, part, reason
+):
+    files = StateFiles(tmp_path, keep=2)
+    files.save(state(1))
+    files.save(state(2, batch=1))
+    newest = files.paths()[-1]
+    with zipfile.ZipFile(newest) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(newest, "w", zipfile.ZIP_DEFLATED) as archive:
+        for key, content in (parts | {name: part}).items():
+            archive.writestr(key, content)
+    screen = io.StringIO()
+    assert files.latest(Console(file=screen, width=500)).updates == 1
+    assert f"warning: {newest} is damaged (ValueError: " in screen.getvalue()
+    assert reason in screen.getvalue()
+    assert screen.getvalue().count("\n") == 1
 
 
 def test_a_failing_save_leaves_the_older_state(tmp_path, monkeypatch):

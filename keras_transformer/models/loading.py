@@ -1,0 +1,133 @@
+"""Reads a model.keras that may be damaged, or lie about what is in it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import zipfile
+from pathlib import Path
+
+import keras
+
+from keras_transformer.config import Seq2SeqConfig
+from keras_transformer.models.families import MODELS
+from keras_transformer.models.seq2seq import Seq2Seq
+
+# Bytes of a member of the archive that do no harm, however closely they are packed.
+_SMALL = 2**20
+# Keras packs nothing, and trained weights get hardly smaller; the zeros of a bomb do.
+_CLOSEST_PACKING = 20
+
+
+def load_seq2seq(path: str | Path) -> Seq2Seq:
+    """Reads a model that `save` wrote, without what it was compiled with.
+
+    What the file claims is compared with its size before anything is built.
+
+    Args:
+        path: A file that ends in ".keras".
+
+    Returns:
+        A `Transformer`, or another `Seq2Seq`.
+
+    Raises:
+        OSError: If the file cannot be read, for another reason than its damage.
+        ValueError: If it is damaged, claims more weights than it holds, or is no
+            `Seq2Seq`.
+
+    Example:
+        >>> load_seq2seq("runs/en-de/model.keras").config.d_model
+        128
+    """
+    path = Path(path)
+    config, size = _reading(path, _claim)
+    _check_claim(path, config, size)
+    model = _reading(path, lambda path: keras.saving.load_model(path, compile=False))
+    if not isinstance(model, Seq2Seq):
+        raise _other_class(path, type(model).__name__)
+    return model
+
+
+def check_size(config: Seq2SeqConfig, stored: int, origin: str | Path):
+    """Checks that the weights of a family's model may be in a file.
+
+    Args:
+        config: What is claimed.
+        stored: Bytes that the file has for them.
+        origin: How the error begins, with the name of the file.
+
+    Raises:
+        ValueError: If they are more than the bytes: a weight takes at least one, in
+            whatever type.
+    """
+    fewest = config.fewest_weights()
+    if fewest > stored:
+        sizes = ((name, value) for name, value in vars(config).items())
+        numbers = [item for item in sizes if type(item[1]) is int]
+        largest = sorted(numbers, key=lambda item: item[1], reverse=True)[:2]
+        claims = ", ".join(f"{name}={value}" for name, value in largest)
+        raise ValueError(
+            f"{origin}: the sizes need {fewest:,} weights, and only {stored:,} bytes "
+            f"are there. Received: {claims}"
+        )
+
+
+def _reading(path, read):
+    """Returns `read(path)`; what damage raises becomes one kind of error."""
+    try:
+        return read(path)
+    # Damage shows in many ways, depending on where the file was hit.
+    except Exception as error:
+        if _is_of_the_machine(error):
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(
+            f"{path} is damaged, or no model that can be read: {reason}"
+        ) from error
+
+
+def _is_of_the_machine(error):
+    """Whether a file may be whole that could not be read."""
+    # HDF5's errors have no number; of an archive that was cut Python seeks before 0.
+    numbers = (None, errno.EINVAL)
+    is_numbered = isinstance(error, OSError) and error.errno not in numbers
+    return is_numbered or isinstance(error, MemoryError)
+
+
+def _claim(path):
+    """Returns the configuration in an archive, and the bytes of its weights."""
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            # What an archive says about its members may be a lie as well.
+            packed = min(member.compress_size, path.stat().st_size)
+            if member.file_size > max(_SMALL, _CLOSEST_PACKING * packed):
+                raise ValueError(
+                    f"{member.filename} in it claims {member.file_size:,} bytes, "
+                    f"packed in {packed:,}"
+                )
+        config = json.loads(archive.read("config.json"))
+        names = ("class_name", "registered_name", "module", "config")
+        stored = [m.file_size for m in archive.infolist() if "weights" in m.filename]
+    return {name: config.get(name) for name in names}, sum(stored)
+
+
+def _check_claim(path, config, size):
+    """Checks class and sizes; of classes that are not known yet, Keras finds out."""
+    kind = keras.saving.get_registered_object(str(config["registered_name"]))
+    if kind is None and str(config["module"]).split(".")[0] == "keras":
+        raise _other_class(path, config["class_name"])
+    if isinstance(kind, type) and not issubclass(kind, Seq2Seq):
+        raise _other_class(path, config["class_name"])
+    # A subclass may have fewer weights than its sizes say, and other options.
+    if kind in MODELS.values():
+        try:
+            sizes = kind.config_class.from_dict(config["config"]["config"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: `config` is bad: {error}") from error
+        check_size(sizes, size, path)
+
+
+def _other_class(path, name):
+    return ValueError(
+        f"{path} must hold a `Transformer` or another `Seq2Seq`. Received: {name}"
+    )
