@@ -47,10 +47,11 @@ def main(path):
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     results = {"one": alone()()}
     for name, make in (("alone", alone), ("marked", marked), ("attention", attended)):
-        with strategy.scope():
-            drop = make()
-        for mode, call in (("eager", drop), ("graph", tf.function(drop))):
-            outputs = strategy.experimental_local_results(strategy.run(call))
+        for mode, traced in (("eager", lambda call: call), ("graph", tf.function)):
+            with strategy.scope():
+                drop = make()
+            outputs = strategy.run(traced(drop))
+            outputs = strategy.experimental_local_results(outputs)
             results[f"{name}, {mode}"] = np.stack(outputs)
     np.savez(path, **results)
 
