@@ -85,3 +85,17 @@ def num_replicas() -> int:
     import tensorflow as tf
 
     return tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def in_replica() -> bool:
+    """Whether this runs in one of several replicas of a TensorFlow strategy.
+
+    Example:
+        >>> in_replica()
+        False
+    """
+    if num_replicas() == 1:
+        return False
+    import tensorflow as tf
+
+    return tf.distribute.get_replica_context() is not None

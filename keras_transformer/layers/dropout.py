@@ -6,10 +6,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.graph_mode import in_tensorflow_graph, shape_of
+from keras_transformer.graph_mode import in_replica, in_tensorflow_graph, shape_of
 
 # Decisions are made of 16 bits.
 STEPS = 2**16
+# A seed generator counts its draws in the second number of its state; the bits above
+# these hold the number of the replica, so that each drops other units.
+COUNTER_BITS = 22
 # Odd constants of MurmurHash3 and xxHash and the golden ratio, all times 2^32.
 GOLDEN, MIX_1, MIX_2, MIX_3 = 0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35, 0x7FEB352D
 SEED_FACTOR, CALL_FACTOR = 0x27D4EB2F, 0x165667B1
@@ -22,8 +25,8 @@ class Dropout(keras.layers.Dropout):
     As `keras.layers.Dropout`, whose arguments and seed generator it has, but the mask
     is a hash of the seed, the call's number and the position: on a CPU a fraction of
     the cost of Keras' random numbers. The same seed gives the same masks in every
-    mode of TensorFlow and on JAX. With PyTorch, or with a `noise_shape`, it is Keras'
-    own dropout.
+    mode of TensorFlow and on JAX, and the replicas of a TensorFlow strategy drop other
+    units. With PyTorch, or with a `noise_shape`, it is Keras' own dropout.
 
     The share dropped is `rate` rounded to a multiple of 1 / 65536, and the scale is
     that of the rounded rate, so that the expected output is the input.
@@ -50,7 +53,7 @@ class Dropout(keras.layers.Dropout):
         if in_tensorflow_graph():
             return _drop_in_graph(inputs, *self.next_in_graph(shape_of(inputs)))
         threshold = round(self.rate * STEPS)
-        keep = keep_mask(shape_of(inputs), threshold, self.seed_generator.next())
+        keep = keep_mask(shape_of(inputs), threshold, self._next_state())
         # A product with the mask would keep what is not finite.
         return ops.where(keep, inputs * _scale(threshold), ops.zeros_like(inputs))
 
@@ -71,8 +74,31 @@ class Dropout(keras.layers.Dropout):
             on what is kept.
         """
         threshold = round(self.rate * STEPS)
-        keep = _packed_keep_mask(shape, threshold, self.seed_generator.next())
+        keep = _packed_keep_mask(shape, threshold, self._next_state())
         return keep, _scale(threshold)
+
+    def _next_state(self):
+        """The seed and the number of the call, another in each replica."""
+        state = self.seed_generator.next()
+        return of_this_replica(state) if in_replica() else state
+
+
+def of_this_replica(state):
+    """Puts the number of the replica above the number of the call.
+
+    What it has marked already, the same replica leaves as it is.
+
+    Args:
+        state: Integer tensor (2,) of TensorFlow: seed and number of the call.
+
+    Returns:
+        Integer tensor (2,).
+    """
+    import tensorflow as tf
+
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    call = tf.bitwise.bitwise_and(state[1], 2**COUNTER_BITS - 1)
+    return tf.stack([state[0], call + tf.cast(replica, state.dtype) * 2**COUNTER_BITS])
 
 
 def _scale(threshold):

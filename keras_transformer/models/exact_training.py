@@ -8,6 +8,10 @@ import keras
 from keras import ops
 
 from keras_transformer.models import jax_steps, tensorflow_steps, torch_steps
+from keras_transformer.models.counted_targets import (
+    check_is_counted,
+    left_out_class,
+)
 
 # With the mean loss l of a batch and its n targets, each adds up the gradients of n l
 # over batches and replicas, and divides the sum by the sum of the n.
@@ -29,7 +33,8 @@ class ExactTraining:
     A batch whose loss or gradient is not finite changes no weight and no moment of the
     optimizer; `nonfinite_batches` counts it. Nor does a batch without a target token.
 
-    Any Keras loss that is a mean serves. `loss_divisor` says what it divides by.
+    Any Keras loss that is a mean serves. `loss_divisor` says what it divides by; where
+    it cannot tell, several batches or replicas an update are refused.
     """
 
     nonfinite = "stop"
@@ -52,7 +57,7 @@ class ExactTraining:
         Args:
             optimizer: Keras optimizer, without accumulation and global clipping of its
                 own.
-            loss: Keras loss that is a mean.
+            loss: Keras loss that is a mean over targets, as `loss_divisor` counts them.
             *args: As `keras.Model.compile` takes after these.
             gradient_accumulation_steps: Batches whose gradients make one update; those
                 left over at the end of an epoch count towards the next one's first.
@@ -63,11 +68,15 @@ class ExactTraining:
 
         Raises:
             ValueError: If an option is out of range, the optimizer accumulates, clips
-                or scales on its own, or the model has no weights yet.
+                all weights together or adapts a scale of the loss on its own, the
+                loss is no such mean and batches accumulate, or the model has no
+                weights yet.
         """
         _check_options(gradient_accumulation_steps, global_clipnorm, nonfinite)
         super().compile(optimizer, loss, *args, **kwargs)
         _check_optimizer(self.optimizer)
+        if gradient_accumulation_steps > 1 and self._counts_targets:
+            check_is_counted(loss)
         self.gradient_accumulation_steps = gradient_accumulation_steps
         self.global_clipnorm = global_clipnorm
         self.nonfinite = nonfinite
@@ -137,7 +146,8 @@ class ExactTraining:
         """Returns the number that the loss of a batch was divided by, to be overridden.
 
         The targets that are not `pad_id` for a loss with that attribute, such as
-        `MaskedCrossentropy`; all targets for any other loss, as Keras' own divide.
+        `MaskedCrossentropy`, or not `ignore_class`; all targets for any other loss, as
+        Keras' own divide.
 
         Args:
             y: Targets of the batch.
@@ -146,10 +156,15 @@ class ExactTraining:
             Float32 scalar.
         """
         targets = keras.tree.flatten(y)[0]
-        pad_id = getattr(self.loss, "pad_id", None)
-        if pad_id is None:
+        left_out = left_out_class(self.loss)
+        if left_out is None:
             return ops.cast(ops.size(targets), "float32")
-        return ops.sum(ops.cast(ops.not_equal(targets, pad_id), "float32"))
+        return ops.sum(ops.cast(ops.not_equal(targets, left_out), "float32"))
+
+    @property
+    def _counts_targets(self):
+        """Whether `loss_divisor` is not overridden."""
+        return type(self).loss_divisor is ExactTraining.loss_divisor
 
     def output_rows(self):
         """Returns the output matrix, to be overridden to train without the logits.
@@ -229,10 +244,12 @@ class UpdateState:
         gradients: Sum of the gradients of these tokens, one for each weight; of this
             replica alone.
         variables: All of them.
+        targets_checked: Whether the loss is known to count as `loss_divisor` does.
     """
 
     def __init__(self, weights=None):
         self.nonfinite_batches = _scalar("nonfinite_batches", "int")
+        self.targets_checked = False
         self.batches = self.divisor = None
         self.gradients = []
         self.variables = [self.nonfinite_batches]

@@ -7,6 +7,7 @@ import keras
 from keras_transformer.graph_mode import num_replicas
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import takes_scores
+from keras_transformer.models.counted_targets import check_targets
 
 
 def loss_and_scores(model, x, y, sample_weight, training):
@@ -28,9 +29,14 @@ def loss_and_scores(model, x, y, sample_weight, training):
     if rows is None:
         y_pred = model(x, training=training)
         loss = model.compute_loss(x, y, y_pred, sample_weight, training=training)
+        if training:
+            check_targets(model, y, y_pred)
     else:
         states = model(x, training=training, return_states=True)
         loss, y_pred = model.loss.from_states(y, states, rows, sample_weight, training)
+        (weight,) = _loss_weights(model)
+        if weight is not None:
+            loss = loss * weight
         loss = sum(model.losses, loss)
     return loss * num_replicas(), y_pred
 
@@ -43,6 +49,9 @@ def scores_suffice(model):
         return False
     if type(model.loss) is not MaskedCrossentropy or model._compile_loss is None:
         return False
+    # Of another number than losses, Keras says what is wrong.
+    if len(_loss_weights(model)) != 1:
+        return False
     compiled = model._compile_metrics
     metrics = (
         []
@@ -51,3 +60,8 @@ def scores_suffice(model):
     )
     metrics = [metric for metric in keras.tree.flatten(metrics) if metric is not None]
     return all(takes_scores(metric, model.loss.pad_id) for metric in metrics)
+
+
+def _loss_weights(model):
+    """The factors on the losses, in whatever structure; `None` stands for one."""
+    return keras.tree.flatten(model._compile_loss._user_loss_weights)

@@ -18,6 +18,15 @@ def global_norm(gradients):
     return ops.sqrt(ops.sum(ops.stack(squares)))
 
 
+def clip_limit(model):
+    """Returns the longest gradient, `None` for any, as scaled as the loss was.
+
+    The optimizer divides by the scale when it applies the gradient.
+    """
+    longest = model.global_clipnorm
+    return None if longest is None else model.optimizer.scale_loss(longest)
+
+
 def clipped(gradients, norm, longest):
     """Returns the gradients, scaled down if their norm exceeds `longest`."""
     if longest is None:

@@ -6,7 +6,12 @@ import keras
 from keras import ops
 
 from keras_transformer.models.forward import loss_and_scores
-from keras_transformer.models.gradients import clipped, global_norm, not_finite
+from keras_transformer.models.gradients import (
+    clip_limit,
+    clipped,
+    global_norm,
+    not_finite,
+)
 
 
 def train_step(model, state, data):
@@ -25,7 +30,7 @@ def train_step(model, state, data):
     weights, others, moments, metrics = state
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     gradient_of = jax.value_and_grad(_loss, argnums=1, has_aux=True)
-    (loss, (logs, others, new_metrics, divisor)), gradients = gradient_of(
+    (_, (loss, logs, others, new_metrics, divisor)), gradients = gradient_of(
         model, weights, others, metrics, x, y, sample_weight, training=True
     )
     norm = global_norm(gradients)
@@ -49,7 +54,7 @@ def train_step(model, state, data):
 
 def _apply(model, weights, moments, gradients, norm):
     """The weights and the optimizer's variables after an update."""
-    gradients = clipped(gradients, norm, model.global_clipnorm)
+    gradients = clipped(gradients, norm, clip_limit(model))
     return model.optimizer.stateless_apply(moments, gradients, weights)
 
 
@@ -92,14 +97,17 @@ def test_step(model, state, data):
     """
     weights, others, metrics = state
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    _, (logs, others, metrics, _) = _loss(
+    _, (_, logs, others, metrics, _) = _loss(
         model, weights, others, metrics, x, y, sample_weight, training=False
     )
     return logs, (weights, others, metrics)
 
 
 def _loss(model, weights, others, metrics, x, y, sample_weight, training):
-    """The loss; the logs, the values of variables after the batch, and the divisor."""
+    """The loss as scaled by the optimizer for its gradient, and what comes of it.
+
+    That is the loss, the logs, the values of variables after the batch, the divisor.
+    """
     variables = [
         model.trainable_variables, model.non_trainable_variables,
         model.metrics_variables,
@@ -114,7 +122,8 @@ def _loss(model, weights, others, metrics, x, y, sample_weight, training):
     others, metrics = (
         [scope.get_current_value(v) for v in group] for group in variables[1:]
     )
-    return loss, (logs, others, metrics, divisor)
+    scaled = model.optimizer.scale_loss(loss) if training else loss
+    return scaled, (loss, logs, others, metrics, divisor)
 
 
 def _choose(condition, new, old):

@@ -11,7 +11,7 @@ from keras_transformer.cores import num_parts
 from keras_transformer.fused_crossentropy import TokenScores
 from keras_transformer.graph_mode import num_replicas
 from keras_transformer.models.forward import loss_and_scores, scores_suffice
-from keras_transformer.models.gradients import not_finite
+from keras_transformer.models.gradients import clip_limit, not_finite
 
 
 def train_step(model, data):
@@ -40,6 +40,7 @@ def train_step(model, data):
             share = loss * divisor
         elif replicated:
             share = loss * (divisor / tf.maximum(total, 1.0))
+        share = model.optimizer.scale_loss(share)
     gradients = tape.gradient(share, model.trainable_weights)
     if replicated or accumulated:
         gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
@@ -145,17 +146,32 @@ def _apply(model, gradients, norm):
     """Clips and applies the mean gradient; Keras' optimizer sums it over replicas."""
     import tensorflow as tf
 
-    if model.global_clipnorm is not None:
-        context = tf.distribute.get_replica_context()
-        replicas = context.num_replicas_in_sync
-        if replicas > 1:
-            gradients = _sum(context, gradients)
-        if replicas > 1 or norm is None:
-            norm = tf.linalg.global_norm(gradients)
-        gradients, _ = tf.clip_by_global_norm(gradients, model.global_clipnorm, norm)
-        if replicas > 1:
-            gradients = [g if g is None else g / replicas for g in gradients]
+    context = tf.distribute.get_replica_context()
+    replicas, longest = context.num_replicas_in_sync, clip_limit(model)
+    clips_itself = any((model.optimizer.clipnorm, model.optimizer.clipvalue))
+    summed = replicas > 1 and (clips_itself or longest is not None)
+    if summed:
+        gradients, norm = _sum(context, gradients), None
+    if longest is not None:
+        norm = tf.linalg.global_norm(gradients) if norm is None else norm
+        gradients, _ = tf.clip_by_global_norm(gradients, longest, norm)
+    if summed:
+        if clips_itself:
+            gradients = _clipped_by(model.optimizer, gradients)
+        gradients = [g if g is None else g / replicas for g in gradients]
     model.optimizer.apply(gradients, model.trainable_weights)
+
+
+def _clipped_by(optimizer, gradients):
+    """The gradients as an optimizer of Keras clips each of them.
+
+    It would do so in each replica, before it sums them. The replicas' equal parts of
+    what has been clipped are too small to be clipped again.
+    """
+    scale = optimizer.scale_loss(1.0)
+    gradients = [g if g is None else g / scale for g in gradients]
+    clipped = optimizer._clip_gradients(gradients)
+    return [g if g is None else g * scale for g in clipped]
 
 
 def test_step(model, data):

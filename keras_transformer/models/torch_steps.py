@@ -6,7 +6,12 @@ import keras
 from keras import ops
 
 from keras_transformer.models.forward import loss_and_scores
-from keras_transformer.models.gradients import clipped, global_norm, not_finite
+from keras_transformer.models.gradients import (
+    clip_limit,
+    clipped,
+    global_norm,
+    not_finite,
+)
 
 
 def train_step(model, data):
@@ -24,7 +29,7 @@ def train_step(model, data):
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     model.zero_grad()
     loss, y_pred = loss_and_scores(model, x, y, sample_weight, training=True)
-    loss.backward()
+    model.optimizer.scale_loss(loss).backward()
     with torch.no_grad():
         divisor = model.loss_divisor(y)
         gradients = [weight.value.grad for weight in model.trainable_weights]
@@ -55,7 +60,7 @@ def _update(model, loss, divisor, gradients):
         gradients = [total.value / state.divisor.value for total in state.gradients]
         norm = None if model.global_clipnorm is None else global_norm(gradients)
     if good:
-        gradients = clipped(gradients, norm, model.global_clipnorm)
+        gradients = clipped(gradients, norm, clip_limit(model))
         model.optimizer.apply(gradients, model.trainable_weights)
     for variable in (state.divisor, *state.gradients) if steps > 1 else ():
         variable.assign(ops.zeros_like(variable))

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 import keras
 import tensorflow as tf
 
+from keras_transformer.layers.dropout import of_this_replica
+
 # The kinds beside "none", with the backend that each needs.
 _BACKENDS = {
     "mirrored": "tensorflow",
@@ -23,9 +25,6 @@ _BACKENDS = {
     "data_parallel": "jax",
     "model_parallel": "jax",
 }
-# A seed generator counts its draws in the second number of its state; the bits above
-# these hold the number of the replica, so that each drops other units.
-_COUNTER_BITS = 22
 
 # How `model_parallel` splits the weights, by their whole path: "model" names the axis
 # of the matrix that is spread over the devices (Shoeybi et al., 2019, section 3,
@@ -85,8 +84,9 @@ class Distribution:
     def separate_dropout(self, model: keras.Model):
         """Makes the replicas of a model draw different random numbers.
 
-        Call it when the model is made and whenever its state has been restored; once
-        more changes nothing.
+        The package's `Dropout` does so by itself, with the same masks; other layers
+        that draw from a seed generator do not. Call it when the model is made and
+        whenever its state has been restored; once more changes nothing.
 
         Args:
             model: Model made in the scope.
@@ -132,11 +132,8 @@ class ReplicatedOnTensorFlow(Distribution):
         states = [v.value for v in model.variables if v.name == "seed_generator_state"]
 
         def separate():
-            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             for state in states:
-                count = tf.bitwise.bitwise_and(state[1], 2**_COUNTER_BITS - 1)
-                offset = tf.cast(replica, state.dtype) * 2**_COUNTER_BITS
-                state.assign(tf.stack([state[0], count + offset]))
+                state.assign(of_this_replica(state))
 
         if states:
             self.strategy.run(tf.function(separate))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from keras_transformer.layers import Dropout
-from keras_transformer.layers.dropout import STEPS, keep_mask
+from keras_transformer.layers.dropout import COUNTER_BITS, STEPS, keep_mask
 
 ON_TORCH = keras.backend.backend() == "torch"
 hashed_only = pytest.mark.skipif(ON_TORCH, reason="PyTorch has Keras' own dropout")
@@ -72,6 +77,40 @@ def test_calls_and_seeds_are_independent():
         assert abs(score(one * dropped(5, call + 1))) < 4.5
         assert abs(score(one * dropped(6, call))) < 4.5
         assert abs(score(one * dropped(1_000_000 + call, 0))) < 4.5
+
+
+@hashed_only
+def test_replicas_are_independent():
+    """The number of the replica stands in the upper bits of the call's."""
+    scores = []
+    for call in range(15):
+        masks = [dropped(5, call + replica * 2**COUNTER_BITS) for replica in range(4)]
+        masks.append(dropped(5, call + 1))
+        scores += [score(a * b) for a, b in itertools.combinations(masks, 2)]
+    assert np.abs(scores).max() < 4.5
+    assert abs(np.sum(scores)) / np.sqrt(len(scores)) < 4
+    assert 0.8 < np.std(scores) < 1.2
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow")
+def test_replicas_of_a_strategy_drop_other_units(tmp_path):
+    path = tmp_path / "masks.npz"
+    finished = subprocess.run(
+        [sys.executable, "-m", "tests.layers.dropout_in_replicas", path],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr[-4000:]
+    results = np.load(path)
+    one = results["one"]
+    for name in set(results) - {"one"}:
+        first, second = (results[name] == 0).reshape(2, -1)
+        assert 0.4 < second.mean() < 0.6, name
+        products = (first - 0.5) * (second - 0.5) * 4
+        assert abs(score(products)) < 4.5, name
+        if not name.startswith("attention"):
+            # As without a strategy; and a replica that is marked is marked once.
+            np.testing.assert_array_equal(results[name][0], one)
+            np.testing.assert_array_equal(results[name], results["alone, eager"])
 
 
 @hashed_only

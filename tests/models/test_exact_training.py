@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -156,6 +158,99 @@ def test_a_mean_loss_of_keras_accumulates_by_its_own_number_of_targets():
     expected = change_of(make_model(loss=loss), [joined(batches)])
     small = make_model(loss=loss, gradient_accumulation_steps=2)
     assert_same(change_of(small, batches), expected)
+
+
+def loss_without_padding(**options):
+    loss = keras.losses.SparseCategoricalCrossentropy
+    return loss(from_logits=True, ignore_class=0, **options)
+
+
+def crossentropy(**options):
+    return functools.partial(
+        keras.losses.sparse_categorical_crossentropy, from_logits=True, **options
+    )
+
+
+@pytest.mark.parametrize("weighted", (False, True))
+@pytest.mark.parametrize(
+    "loss",
+    (
+        loss_without_padding(),
+        [loss_without_padding()],
+        crossentropy(ignore_class=0),
+        [MaskedCrossentropy()],
+    ),
+    ids=("a Keras loss", "in a list", "a function", "ours in a list"),
+)
+def test_a_loss_that_leaves_a_class_out_counts_by_the_others(loss, weighted):
+    batches, weights = make_batches(), []
+    for place, (inputs, targets, of_rows) in enumerate(batches):
+        # Keras takes one weight a target.
+        of_targets = np.repeat(of_rows[:, None], targets.shape[1], axis=1)
+        batches[place] = inputs, targets, of_targets
+        weights.append(np.pad(of_targets, ((0, 0), (0, WIDTHS[1] - targets.shape[1]))))
+    large = (*joined(make_batches())[:2], np.concatenate(weights))
+    expected_loss = fit(make_model(keras.optimizers.SGD(0.0), loss), [large], weighted)
+    expected = change_of(make_model(loss=loss), [large], weighted)
+    small = make_model(loss=loss, gradient_accumulation_steps=3)
+    history = fit(make_model(keras.optimizers.SGD(0.0), loss), batches, weighted)
+    np.testing.assert_allclose(history["loss"], expected_loss["loss"], rtol=1e-5)
+    assert_same(change_of(small, batches, weighted), expected)
+
+
+@pytest.mark.parametrize(
+    "loss, message",
+    (
+        (loss_without_padding(reduction="sum"), "`reduction`.*reduction='sum'"),
+        (
+            loss_without_padding(reduction="mean_with_sample_weight"),
+            "`reduction`.*reduction='mean_with_sample_weight'",
+        ),
+        (
+            lambda targets, logits: crossentropy(ignore_class=0)(targets, logits),
+            "no Keras mask may leave targets out",
+        ),
+    ),
+)
+def test_a_loss_that_cannot_be_weighed_does_not_accumulate(loss, message):
+    fit(make_model(loss=loss), make_batches()[:1])
+    with pytest.raises(ValueError, match=message):
+        fit(make_model(loss=loss, gradient_accumulation_steps=2), make_batches()[:1])
+
+    class Own(Transformer):
+        def loss_divisor(self, y):
+            return ops.convert_to_tensor(1.0)
+
+    options = {"kind": Own, "gradient_accumulation_steps": 2}
+    fit(make_model(loss=loss, **options), make_batches()[:1])
+
+
+def test_a_mask_of_the_output_is_refused_where_batches_accumulate():
+    class Masked(Transformer):
+        def call(self, inputs, training=None, return_states=False):
+            logits = super().call(inputs, training)
+            return keras.layers.Masking()(logits)
+
+    batches = make_batches()[:1]
+    options = {"kind": Masked, "gradient_accumulation_steps": 2}
+    # Our loss has no use for it.
+    fit(make_model(**options), batches)
+    with pytest.raises(ValueError, match="no Keras mask may leave targets out"):
+        fit(make_model(loss=loss_without_padding(), **options), batches)
+
+
+@pytest.mark.parametrize("clipnorm", (None, 0.05))
+@pytest.mark.parametrize("steps", (1, 3))
+def test_a_scaled_loss_has_the_gradient_and_the_value_of_itself(steps, clipnorm):
+    batches = make_batches()[:steps]
+    options = {"gradient_accumulation_steps": steps, "global_clipnorm": clipnorm}
+    expected = change_of(make_model(**options), batches)
+    scaled = keras.optimizers.SGD(RATE, loss_scale_factor=8.0)
+    assert_same(change_of(make_model(scaled, **options), batches), expected)
+    still = keras.optimizers.SGD(0.0, loss_scale_factor=8.0)
+    plain = keras.optimizers.SGD(0.0)
+    history, wanted = (fit(make_model(o, **options), batches) for o in (still, plain))
+    np.testing.assert_allclose(history["loss"], wanted["loss"], rtol=1e-6)
 
 
 def test_schedule_and_iterations_count_updates():

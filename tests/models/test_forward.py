@@ -90,6 +90,37 @@ def test_all_logits_where_something_asks_for_them(options):
     assert not isinstance(y_pred_of(make_model(**options)), TokenScores)
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("weights", [10.0, [10.0], 0.0])
+def test_a_weight_of_the_loss_counts_as_with_the_logits(weights, steps):
+    batches, changes, losses = make_batches(), [], []
+    for kind, given in (
+        (PlainTransformer, weights), (WithLogits, weights), (PlainTransformer, None)
+    ):  # fmt: skip
+        model = make_model(
+            kind,
+            loss_weights=given,
+            metrics=None,
+            gradient_accumulation_steps=steps,
+        )
+        inputs, targets, _ = batches[0]
+        losses.append(model.evaluate(inputs, targets, verbose=0))
+        changes.append(change_of(model, batches[: 3 if steps > 1 else 1]))
+    factor = keras.tree.flatten(weights)[0]
+    np.testing.assert_allclose(losses[:2], np.full(2, factor * losses[2]), rtol=1e-5)
+    for change, with_logits, one in zip(*changes, strict=True):
+        largest = np.abs(factor * one).max()
+        for expected in (with_logits, factor * one):
+            np.testing.assert_allclose(change, expected, rtol=0, atol=1e-4 * largest)
+
+
+def test_weights_that_are_not_one_are_refused_by_keras():
+    inputs, targets, _ = make_batches()[0]
+    model = make_model(loss_weights=[1.0, 2.0], metrics=None)
+    with pytest.raises(ValueError, match="must match the number of losses"):
+        model.fit(inputs, targets, verbose=0)
+
+
 class WithPenalty(PlainTransformer):
     """Adds a loss of its own in each call."""
 

@@ -67,6 +67,21 @@ def test_loss_is_that_of_the_hidden_tokens(model):
     np.testing.assert_allclose(results["accuracy"], accuracy, rtol=1e-6)
 
 
+def test_a_subclass_with_its_own_logits_trains_on_them(model, rng):
+    class Tempered(MaskedLanguageModel):
+        def logits(self, states):
+            return 0.3 * super().logits(states)
+
+    tempered = Tempered(model.encoder)
+    assert tempered.output_rows() is None
+    logits = ops.convert_to_numpy(tempered(IDS))
+    assert_close(logits, 0.3 * ops.convert_to_numpy(model(IDS)))
+    expected = numpy_transformer.label_smoothed_cross_entropy(logits, TARGETS, 0.0)
+    tempered.compile("sgd", MaskedCrossentropy())
+    loss = tempered.evaluate(IDS, TARGETS, verbose=0)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
 def test_only_the_encoder_has_weights_and_goes_on_to_another_model(model):
     assert {id(w) for w in model.weights} == {id(w) for w in model.encoder.weights}
     tagger = Tagger(model.encoder, 3)

@@ -18,6 +18,7 @@ DEFAULTS = {
     "dropout": 0.0,
     "tied_embeddings": "three-way",
     "clipnorm": None,
+    "sgd": None,
     "steps": 1,
     "epochs": 2,
     "poison": None,
@@ -94,8 +95,11 @@ def compiled(options):
         **dict.fromkeys(rates, options["dropout"]),
     )
     model = Transformer(config)
+    optimizer = keras.optimizers.Adam(3e-3)
+    if options["sgd"] is not None:
+        optimizer = keras.optimizers.SGD(1.0, **options["sgd"])
     model.compile(
-        keras.optimizers.Adam(3e-3),
+        optimizer,
         MaskedCrossentropy(0.1),
         metrics=[MaskedAccuracy(), Perplexity()],
         gradient_accumulation_steps=options["steps"],

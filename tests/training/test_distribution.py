@@ -95,8 +95,20 @@ HARD = {"steps": 2, "clipnorm": 0.3}
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [{}, HARD, {"poison": 2}],
-    ids=("plain", "accumulated and clipped", "with a bad batch"),
+    [
+        {},
+        HARD,
+        {"poison": 2},
+        {"sgd": {"clipnorm": 0.02, "loss_scale_factor": 8.0}},
+        {"sgd": {"clipvalue": 2e-3}, **HARD},
+    ],
+    ids=(
+        "plain",
+        "accumulated and clipped",
+        "with a bad batch",
+        "clipped by the optimizer",
+        "accumulated and clipped twice",
+    ),
 )
 def test_four_mirrored_devices_train_as_one(tmp_path, options):
     expected = run(tmp_path / "one.json", **options)
