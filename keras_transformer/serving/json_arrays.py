@@ -193,6 +193,8 @@ def to_json(array: np.ndarray, as_base64: bool = False) -> Any:
             f"Failed to write JSON value for tensor type: {array.dtype.name}"
         )
     if array.dtype == np.float32:
+        if array.ndim > 1:  # Row by row: the decimals take 32 times the memory.
+            return [to_json(row) for row in array]
         # The shortest decimals that give the float32 again: 0.2, not 0.200000003.
         array = array.astype("U").astype(np.float64)
     return array.tolist()

@@ -5,7 +5,9 @@ loaded while the old one serves, then takes over, and the old one is dropped whe
 last request has ended; if the highest is removed, the next one below is loaded.
 Deliberate differences: where the highest does not load the next one below is served,
 one that did not load is tried again when its files change, not after a minute, and the
-served one stays if every version is removed.
+served one stays if every version is removed. Versions are loaded one at a time, but one
+that may never be loaded, such as one on a disk that does not answer, is given up when
+another is wanted.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import contextlib
 import dataclasses
 import gc
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,9 @@ from keras_transformer.serving.errors import RequestError, code_name, describe
 
 # How often TensorFlow Serving looks for new versions, too.
 POLL_SECONDS = 1.0
-_LARGEST_VERSION = 2**63 - 1
+# A load that takes longer is given up when another version is wanted.
+LOAD_SECONDS = 30.0
+LARGEST_VERSION = 2**63 - 1
 
 logger = logging.getLogger(__name__)
 
@@ -77,9 +82,14 @@ class ModelVersions:
         self.name = self.directory.resolve().name
         self.served: int | None = None
         self._load = load
-        self._loader = concurrent.futures.ThreadPoolExecutor(1, "loader")
+        self._loads: set[concurrent.futures.Future] = set()
         self._versions: dict[int, _Version] = {}
         self._has_garbage = False
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a thread still loads, perhaps a version that was given up."""
+        return bool(self._loads)
 
     async def load_first(self):
         """Loads the highest version that loads.
@@ -181,9 +191,9 @@ class ModelVersions:
             return
         version = self._versions[number] = _Version("LOADING")
         files = _files_of(path)
-        loop = asyncio.get_running_loop()
         try:
-            model = await loop.run_in_executor(self._loader, self._load, path)
+            _check_regular(path)
+            model = await self._load_unless_stuck(number, path)
         except Exception as error:
             version.state, version.failed = "END", files
             version.error_code = code_name(error)
@@ -196,6 +206,32 @@ class ModelVersions:
         if old is not None:
             self._versions[old].state = "UNLOADING"
             self._drop_if_idle(old)
+
+    async def _load_unless_stuck(self, number, path):
+        load = asyncio.wrap_future(self._start_load(path))
+        await asyncio.wait([load], timeout=LOAD_SECONDS)
+        while not load.done():
+            if self._wanted() != number:
+                load.cancel()
+                raise TimeoutError(f"not loaded after {LOAD_SECONDS:g} seconds")
+            await asyncio.wait([load], timeout=POLL_SECONDS)
+        return load.result()
+
+    def _start_load(self, path):
+        load = concurrent.futures.Future()
+        load.set_running_or_notify_cancel()
+        load.add_done_callback(self._loads.discard)
+        self._loads.add(load)
+
+        def run():
+            try:
+                load.set_result(self._load(path))
+            except Exception as error:
+                load.set_exception(error)
+
+        # Not of a pool: it may never end, and Python waits for the threads of a pool.
+        threading.Thread(target=run, name="loader", daemon=True).start()
+        return load
 
     def _drop_if_idle(self, number):
         version = self._versions[number]
@@ -214,11 +250,8 @@ def _on_disk(directory):
         for child in directory.iterdir()
         if child.name.isascii() and child.name.isdecimal() and child.is_dir()
     }
-    return {
-        number: numbers[number]
-        for number in sorted(numbers, reverse=True)
-        if number <= _LARGEST_VERSION
-    }
+    known = {n: path for n, path in numbers.items() if n <= LARGEST_VERSION}
+    return dict(sorted(known.items(), reverse=True))
 
 
 def _files_of(path):
@@ -229,3 +262,10 @@ def _files_of(path):
             stat = child.stat()
             found.add((str(child), stat.st_size, stat.st_mtime_ns))
     return frozenset(found)
+
+
+def _check_regular(path):
+    """Raises an error if reading a file might wait for ever, as for a named pipe."""
+    for child in path.rglob("*"):
+        if child.exists() and not (child.is_file() or child.is_dir()):
+            raise ValueError(f"{child} is neither a file nor a directory")
