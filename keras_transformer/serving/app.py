@@ -53,15 +53,15 @@ _PATHS = {
     "GET": rf"(?i:/v1/models)(?:/(?P<name>[^/:]+))?{_VERSION}(?P<verb>/metadata)?",
     "POST": rf"(?i:/v1/models)/(?P<name>[^/:]+){_VERSION}(?P<verb>:predict)",
 }
-# The rest of a body that is too large is read and dropped up to so many times the
-# limit, since a client may not look for an answer before it has sent everything.
+# A body that is too large is read on and dropped, up to this many times the limit: a
+# client may not look for an answer before it has sent everything.
 _DROPPED = 8
 
 logger = logging.getLogger(__name__)
 
 
 class _Target(NamedTuple):
-    """What a path names."""
+    """The model, version and action that a path names."""
 
     name: str
     number: int | None
@@ -83,7 +83,7 @@ class RestApi:
         self._in_progress = 0
 
     async def __call__(self, scope, receive, send):
-        """Is the ASGI application."""
+        """Answers one request; called by the web server (ASGI)."""
         request = Request(scope, receive)
         status, headers = 200, None
         try:
@@ -149,9 +149,9 @@ class RestApi:
         return await asyncio.to_thread(parse)
 
     async def _read_body(self, request, keep=True):
-        """Returns the body; one that is not kept is read all the same.
+        """Returns the body; with `keep=False` it is read and dropped.
 
-        A connection that is closed with unread bytes can lose its answer.
+        If bytes were left unread, closing the connection could destroy the answer.
         """
         chunks, size = [], 0
         try:
@@ -181,7 +181,7 @@ class RestApi:
                 read_predict, document, signature.inputs
             )
             self._check_instances(inputs)
-            # A request may wait long, and its JSON takes many times the memory.
+            # The JSON takes many times the memory of the arrays, and the wait is long.
             document.clear()
             try:
                 outputs = await signature.call(inputs)

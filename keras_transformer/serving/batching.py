@@ -1,13 +1,13 @@
 """Large requests cut into batches, which take turns with those of other requests.
 
 However many rows a request has, at most `max_batch_size` of them run at a time, which
-bounds the memory of a run. A request stands in line anew for each of its batches, and
-large ones leave a worker to the others, so that they cannot keep them waiting. Requests
-are not joined, which TensorFlow Serving does to use processors better.
+bounds the memory of a run. A request queues again for each of its batches, and large
+requests leave one worker free, so that small ones do not wait for them. Unlike
+TensorFlow Serving, this server does not join the requests of several clients.
 
-To cut a request its rows must not depend on each other. An axis of an output whose size
-the longest row of a batch sets, such as the padded length of an alignment, gets the
-size of the longest batch; it is padded with "", 0 or false.
+A request can be cut only where its rows do not depend on each other. Where the longest
+row sets the size of an output's axis, as for alignments, batches differ in that size:
+the shorter ones are padded with "", 0 or false.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_VALUES = 2**22
 
 
 class Workers:
-    """Threads that run signatures; calls get them in the order in which they come.
+    """Threads that run signatures, first come, first served.
 
     Args:
         count: Runs at a time.
@@ -38,13 +38,13 @@ class Workers:
 
     def __init__(self, count: int):
         self.running = 0
-        # Whoever waits for a semaphore gets it in the order of coming.
+        # A semaphore serves those who wait for it in their order.
         self._turns = asyncio.Semaphore(count)
         self._turns_of_large = asyncio.Semaphore(max(1, count - 1))
         self._threads = concurrent.futures.ThreadPoolExecutor(count, "signature")
 
     async def call(self, function: Callable, *arguments, is_large: bool = False):
-        """Returns the result of a call in a thread; large ones leave a thread free."""
+        """Returns the result of a call in a thread; large calls leave one free."""
         with contextlib.ExitStack() as turns:
             for turn in (self._turns_of_large, self._turns)[not is_large :]:
                 await turn.acquire()
@@ -52,7 +52,7 @@ class Workers:
             loop = asyncio.get_running_loop()
             run = loop.run_in_executor(self._threads, function, *arguments)
             self.running += 1
-            # Nothing can stop a thread: it keeps its turns if its caller has gone.
+            # Nothing can stop a thread: it keeps its turn even if its caller is gone.
             run.add_done_callback(functools.partial(self._end, turns.pop_all()))
         return await asyncio.shield(run)
 
@@ -134,7 +134,7 @@ def _check_size(parts):
 
 
 def _stacked_shape(arrays):
-    """Returns the shape of the arrays below each other, the longest sizes inside."""
+    """Returns the shape that holds all arrays, one below the other."""
     [first, *others] = arrays
     if not others:
         return first.shape

@@ -1,8 +1,7 @@
-"""The server's connections: how many there are, and how long the head of a request may
-take.
+"""Limits on connections: their number, and the time for the head of a request.
 
-uvicorn has a limit for neither, so that clients that send nothing could use up the
-descriptors of the process and keep all others out. Needs uvicorn.
+uvicorn has neither limit: clients that send nothing could use up the descriptors of the
+process and keep everyone else out. Needs uvicorn.
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ from keras_transformer.serving.config import ServingConfig
 HEAD_SECONDS = 10.0
 _KEEP_ALIVE_SECONDS = 75
 _MOST_CONNECTIONS = 1024
-# asyncio accepts up to as many in each turn of its loop, and one that is closed at once
-# keeps its descriptor for up to four turns.
+# asyncio accepts up to this many in each turn of its loop. A connection that is closed
+# at once still holds its descriptor for up to four turns.
 _ACCEPTED_AT_ONCE = 16
-# Descriptors for those, and for the files of a version that is loaded meanwhile.
+# For those, and for the files of a version that is loaded meanwhile.
 _RESERVED_DESCRIPTORS = 4 * _ACCEPTED_AT_ONCE + 32
 
 
 class Listener(socket.socket):
-    """A listening socket whose queue is longer than what asyncio accepts at once."""
+    """A listening socket that lets more clients wait than asyncio accepts at once."""
 
     def listen(self, backlog: int = 0):
-        """Lets clients connect, whatever `backlog` asyncio asks for."""
+        """Starts to listen; the `backlog` that asyncio asks for is ignored."""
         super().listen(socket.SOMAXCONN)
 
 
 class Connection(H11Protocol):
-    """A connection that is closed if the head of a request is too slow to come.
+    """A connection that is closed if the head of a request comes too slowly.
 
-    If there are too many connections, the one that has been waiting longest for a head
-    is closed: a client that sends its request at once always finds a place.
+    When there are too many connections, the one that has sent no request for longest is
+    closed, so that a client that sends one at once always finds room.
 
     Args:
         most: Most connections at a time.
-        **options: Of uvicorn.
+        **options: What uvicorn passes.
     """
 
     def __init__(self, most: int, **options):
@@ -54,7 +53,7 @@ class Connection(H11Protocol):
         self._waits_since = self.loop.time()
 
     def connection_made(self, transport):
-        """Is called by asyncio, once."""
+        """Makes room for a new connection; called by asyncio."""
         super().connection_made(transport)
         self._set_head_timer()
         kept = [other for other in self.connections if not other._is_dropped]
@@ -63,12 +62,12 @@ class Connection(H11Protocol):
             min(waiting, key=lambda other: other._waits_since)._drop()
 
     def data_received(self, data):
-        """Is called by asyncio with each part of what a client sends."""
+        """Reads what a client sends, in pieces; called by asyncio."""
         super().data_received(data)
         self._set_head_timer()
 
     def on_response_complete(self):
-        """Is called by uvicorn after each answer."""
+        """Notes the end of an answer; called by uvicorn."""
         super().on_response_complete()
         self._waits_since = self.loop.time()
 
@@ -76,7 +75,7 @@ class Connection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _set_head_timer(self):
-        """Lets the timer run from the first byte of a head to its last."""
+        """Runs the timer from the first byte of a head to its last."""
         if self._waits_for_head():
             if self._head_timer is None:
                 self._head_timer = self.loop.call_later(HEAD_SECONDS, self._drop)
@@ -90,7 +89,7 @@ class Connection(H11Protocol):
 
 
 def most_connections() -> int:
-    """Returns how many connections the descriptors of this process suffice for."""
+    """Returns how many connections this process has descriptors for."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return _MOST_CONNECTIONS
@@ -108,7 +107,7 @@ def uvicorn_server(app, config: ServingConfig) -> uvicorn.Server:
             loop="asyncio",
             lifespan="off",
             access_log=False,
-            # Its warnings are about what clients send: they could fill a disk.
+            # Warnings are about what clients send, who could fill the disk with them.
             log_level="error",
             server_header=False,
             backlog=_ACCEPTED_AT_ONCE,

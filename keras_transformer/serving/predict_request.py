@@ -1,7 +1,7 @@
 """Bodies of predict requests: JSON to arrays, with TensorFlow Serving's rules.
 
-The forms, checks and messages follow json_tensor.cc of TensorFlow Serving. Deliberate
-differences:
+The forms, checks and messages follow json_tensor.cc of TensorFlow Serving: clients see
+them, and what it refuses must not pass here. Deliberate differences:
 
 - JSON is parsed by Python: the text after "JSON Parse error:" is Python's, "Inf" must
   be written "Infinity", and of two equal keys the last one counts.
@@ -49,7 +49,7 @@ def parse_json(body: bytes) -> dict:
     if not body:
         raise bad_request("JSON Parse error: The document is empty")
     try:
-        # TensorFlow Serving passes over a byte order mark.
+        # TensorFlow Serving ignores a byte order mark.
         text = body.decode("utf-8-sig")
         document = json.loads(text, parse_float=_finite)
         if "\\ud" in text or "\\uD" in text:
@@ -79,7 +79,7 @@ def _finite(text):
 
 
 def _check_surrogates(document):
-    """Raises an error if a \\u escape left half of a pair: no text has that."""
+    """Raises an error if a \\u escape gave half of a surrogate pair."""
     try:
         json.dumps(document, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:

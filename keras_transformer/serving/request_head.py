@@ -1,4 +1,4 @@
-"""What the head of a request says of who is asked and of how the body is written."""
+"""Checks of a request's head: its length, its `Host`, the encoding of its body."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _HOST = re.compile(r"\[(?P<ipv6>[^]]*)\](?::\d*)?|(?P<name>[^:]*)(?::\d*)?")
 
 
 def check_framing(request: Request):
-    """Raises a `RequestError` if a request has its length in two ways.
+    """Raises a `RequestError` if a request states its length in two ways.
 
-    Where it ends is open, so the connection is closed: what comes behind might not be
-    a request of this client (RFC 9112, section 6.1).
+    Nobody knows where it ends, so the connection is closed: the bytes that follow must
+    not be taken for another request (RFC 9112, section 6.1).
     """
     if {"content-length", "transfer-encoding"} <= set(request.headers):
         raise RequestError(
@@ -28,15 +28,15 @@ def check_framing(request: Request):
 
 
 def check_host(request: Request, own_name: str):
-    """Raises a `RequestError` if a request from this machine is for another one.
+    """Raises a `RequestError` if a local request names another machine.
 
-    A web page whose name has been made to resolve to 127.0.0.1 could otherwise read
-    answers through the browser of whoever opens it (DNS rebinding). A request that came
-    over the network may name the server in ways that are not known here.
+    A web page whose name is made to resolve to 127.0.0.1 could otherwise read answers
+    through the browser of whoever opens it (DNS rebinding). Requests that come over the
+    network are let through: the names that others have for this machine are not known.
 
     Args:
         request: The request.
-        own_name: A name that is right besides those of the loopback address.
+        own_name: A name to accept besides those of the loopback address.
     """
     host = request.headers.get("host")
     if host is None or not _is_loopback(request.scope["server"][0]):
@@ -60,7 +60,7 @@ def _is_loopback(name):
 
 
 def decode_body(body: bytes, encoding: str, limit: int) -> bytes:
-    """Returns a body as it was before its client compressed it.
+    """Returns a body, decompressed if it was compressed.
 
     Args:
         body: The body as it came.
@@ -80,7 +80,7 @@ def decode_body(body: bytes, encoding: str, limit: int) -> bytes:
         )
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # With gzip's header.
     try:
-        # A few kilobytes may stand for gigabytes: no more than needed is inflated.
+        # A few kilobytes may expand to gigabytes, so the output is limited.
         decoded = inflater.decompress(body, limit + 1)
     except zlib.error as error:
         raise bad_request(f"The body of the request is not gzip: {error}") from None

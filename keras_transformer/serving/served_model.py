@@ -48,9 +48,9 @@ class Signature:
 
     @property
     def has_batch_axis(self) -> bool:
-        """Whether every input and output may have rows in any number.
+        """Whether every input and output may have any number of rows.
 
-        An output whose rank is not known is taken to have them.
+        An output of unknown rank is assumed to.
         """
         outputs = [spec.shape for spec in self.outputs.values()]
         inputs = [spec.shape for spec in self.inputs.values()]
@@ -73,7 +73,7 @@ class ServedModel:
     """
 
     def __init__(self, path: str | Path, workers: Workers, config: ServingConfig):
-        # The functions of the signatures live as long as this module.
+        # Keeps the functions of the signatures alive.
         self._module = tf.saved_model.load(str(path))
         self._definitions = _read_definitions(Path(path))
         size = config.max_batch_size or _size_in_file(Path(path).parent)
@@ -95,7 +95,7 @@ class ServedModel:
 
 
 def _size_in_file(directory):
-    """Returns the batch size that TensorFlow Serving is told beside the versions."""
+    """Returns the batch size in TensorFlow Serving's file beside the versions."""
     file = directory / "batching_parameters.txt"
     text = file.read_text("utf-8", "replace") if file.is_file() else ""
     found = _SIZE_IN_FILE.search(text)

@@ -16,8 +16,8 @@ from keras_transformer.serving.batching import Workers
 from keras_transformer.serving.config import ServingConfig
 from keras_transformer.serving.versions import ModelVersions, check_directory
 
-# Two: while one batch runs, another signature need not wait for it. More would make
-# smaller batches that share the same cores.
+# One for the batches of large requests and one that they leave free. More would only
+# share the same cores.
 _RUNS_AT_A_TIME = 2
 
 logger = logging.getLogger(__package__)
@@ -29,7 +29,7 @@ def serve(directory: str | Path, config: ServingConfig | None = None):
     It is for trying a model out; in production use TensorFlow Serving itself. It
     returns when the process gets SIGTERM or SIGINT and all running requests are
     answered. Those that take longer than `drain_timeout_s` are answered 500, and the
-    process ends with status 1. A version that is being loaded is not waited for.
+    process ends with status 1. It does not wait for a version that is being loaded.
 
     Args:
         directory: saved_models/NAME, with SavedModels in NAME/VERSION.
@@ -80,8 +80,7 @@ def bind(host: str, port: int) -> socket.socket:
     from keras_transformer.serving.connections import Listener
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sends answers without a delay (TCP_NODELAY, 40 ms) only where the protocol
-    # is named.
+    # asyncio avoids delays (TCP_NODELAY, 40 ms) only where the protocol is named.
     listener = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -115,17 +114,17 @@ async def _serve(directory, config, listener):
     if workers.running:
         logger.error("%d runs were cut off", workers.running)
     if workers.running or versions.is_loading:
-        # Nothing can stop these threads, and Python's own end would wait for them or
-        # take its modules from under them.
+        # Nothing can stop these threads. Python's normal exit would wait for the first
+        # kind, and take the interpreter away from the second.
         sys.stderr.flush()
         os._exit(1 if workers.running else 0)
 
 
 def _end_at_signals(server):
-    """Makes SIGTERM and SIGINT end the server, and nothing but the server.
+    """Makes SIGTERM and SIGINT end the server, but not the process.
 
-    uvicorn's own handlers raise the signal anew at the end, and by default that ends
-    the process with a status other than 0.
+    uvicorn's own handlers raise the signal again at the end, which by default kills the
+    process.
     """
     if threading.current_thread() is threading.main_thread():
         server.capture_signals = contextlib.nullcontext
@@ -135,7 +134,7 @@ def _end_at_signals(server):
 
 
 def _load(path, workers, config):
-    # Here, so that a mistyped directory or port is told before TensorFlow is imported.
+    # Here, so that a wrong directory or port is reported before TensorFlow loads.
     from keras_transformer.serving.served_model import ServedModel
 
     return ServedModel(path, workers, config)

@@ -3,11 +3,11 @@
 As in TensorFlow Serving's default policy the highest version is served: a new one is
 loaded while the old one serves, then takes over, and the old one is dropped when its
 last request has ended; if the highest is removed, the next one below is loaded.
-Deliberate differences: where the highest does not load the next one below is served,
-one that did not load is tried again when its files change, not after a minute, and the
-served one stays if every version is removed. Versions are loaded one at a time, but one
-that may never be loaded, such as one on a disk that does not answer, is given up when
-another is wanted.
+Deliberate differences: where the highest does not load, the next one below is served;
+a version that did not load is tried again when its files change, not after a minute;
+and if every version is removed, the served one stays. Versions are loaded one at a
+time, but a load that hangs, as on a disk that does not answer, is given up as soon as
+another version is wanted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from keras_transformer.serving.errors import RequestError, code_name, describe
 
 # How often TensorFlow Serving looks for new versions, too.
 POLL_SECONDS = 1.0
-# A load that takes longer is given up when another version is wanted.
+# After this long, a load is given up if another version is wanted.
 LOAD_SECONDS = 30.0
 LARGEST_VERSION = 2**63 - 1
 
@@ -43,12 +43,12 @@ class _Version:
     error_message: str = ""
     model: Any = None
     requests: int = 0
-    # Of the files that did not load.
+    # Names, sizes and times of the files that did not load.
     failed: frozenset | None = None
 
 
 def check_directory(directory: str | Path):
-    """Returns if a directory has versions to serve.
+    """Checks that a directory has versions to serve.
 
     Args:
         directory: NAME, with a SavedModel in each NAME/VERSION.
@@ -88,7 +88,7 @@ class ModelVersions:
 
     @property
     def is_loading(self) -> bool:
-        """Whether a thread still loads, perhaps a version that was given up."""
+        """Whether a version is being loaded, even one that was given up."""
         return bool(self._loads)
 
     async def load_first(self):
@@ -107,7 +107,7 @@ class ModelVersions:
             raise ValueError(f"{self.directory} has no version that loads. {reasons}")
 
     async def watch(self):
-        """Looks for new versions for ever."""
+        """Looks for new versions until it is cancelled."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             try:
@@ -118,7 +118,7 @@ class ModelVersions:
     async def poll(self):
         """Switches to another version if it is time to."""
         if self._has_garbage:
-            # A SavedModel is held by cycles, and its weights may be gigabytes.
+            # Reference cycles keep a SavedModel alive, perhaps gigabytes of weights.
             self._has_garbage = False
             gc.collect()
         number = self._wanted()
@@ -229,7 +229,7 @@ class ModelVersions:
             except Exception as error:
                 load.set_exception(error)
 
-        # Not of a pool: it may never end, and Python waits for the threads of a pool.
+        # Not from a pool: Python waits for its threads, and this one may never end.
         threading.Thread(target=run, name="loader", daemon=True).start()
         return load
 
@@ -255,7 +255,7 @@ def _on_disk(directory):
 
 
 def _files_of(path):
-    """Returns names, sizes and times of a directory's files, to see a change."""
+    """Returns names, sizes and times of a directory's files, which show a change."""
     found = set()
     for child in path.rglob("*"):
         with contextlib.suppress(OSError):
@@ -265,7 +265,7 @@ def _files_of(path):
 
 
 def _check_regular(path):
-    """Raises an error if reading a file might wait for ever, as for a named pipe."""
+    """Raises an error for named pipes and the like: reading one may never end."""
     for child in path.rglob("*"):
         if child.exists() and not (child.is_file() or child.is_dir()):
             raise ValueError(f"{child} is neither a file nor a directory")

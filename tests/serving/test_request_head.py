@@ -119,6 +119,7 @@ def test_a_gzip_body_is_read(server, encoding):
         ("br", GOOD, 415, "is encoded as br: send gzip or none"),
         ("gzip, gzip", gzip.compress(gzip.compress(GOOD)), 415, "send gzip or none"),
     ],
+    ids=["plain", "empty", "cut", "more", "large", "brotli", "twice"],
 )
 def test_bodies_of_other_encodings_are_errors(server, encoding, body, status, message):
     headers = {"Content-Encoding": encoding}
