@@ -32,7 +32,7 @@ def connect(server):
 
 
 def test_a_slow_head_or_none_closes_the_connection(directory, monkeypatch):
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
     with running(directory) as server:
         with connect(server) as silent:
             assert silent.recv(1) == b""
@@ -57,19 +57,19 @@ def server_has_closed(client):
 
 
 def test_neither_an_answer_nor_a_pause_before_a_request_counts(directory, monkeypatch):
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
     with running(directory) as server, connect(server) as client:
         body = b'{"signature_name": "spin", "instances": [150000]}'
         client.sendall(
             b"POST /v1/models/tiny:predict HTTP/1.1\r\nHost: localhost\r\n"
             b"Content-Length: %d\r\n\r\n" % len(body)
         )
-        threading.Event().wait(0.4)
+        threading.Event().wait(0.8)
         client.sendall(body)
         answer = b""
         while b"150000" not in answer:
             answer += client.recv(65536)
-        threading.Event().wait(0.4)
+        threading.Event().wait(0.8)
         client.sendall(HEAD + b"\r\n")
         assert client.recv(15) == b"HTTP/1.1 200 OK"
 
