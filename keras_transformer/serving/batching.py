@@ -1,105 +1,77 @@
-"""Concurrent requests joined to one run of a signature.
+"""Large requests cut into batches, which take turns with those of other requests.
 
-Requests whose inputs agree in all sizes but the first are joined along axis 0, run
-together in a worker thread, and their outputs split again. This needs a signature whose
-rows do not depend on each other, as TensorFlow Serving's batching does. A size that the
-longest row of a batch sets, such as the padded length of an alignment, is that of the
-joined batch. If the joined run fails, each request runs alone, so that a bad one does
-not fail its neighbours.
+However many rows a request has, at most `max_batch_size` of them run at a time, which
+bounds the memory of a run. A request queues again for each of its batches, and large
+requests leave one worker free, so that small ones do not wait for them. Unlike
+TensorFlow Serving, this server does not join the requests of several clients.
+
+A request can be cut only where its rows do not depend on each other. Where the longest
+row sets the size of an output's axis, as for alignments, batches differ in that size:
+the shorter ones are padded with "", 0 or false.
 """
 
 from __future__ import annotations
 
 import asyncio
-import collections
 import concurrent.futures
 import contextlib
-import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from keras_transformer.serving.errors import bad_request
+
 Arrays = dict[str, np.ndarray]
+
+# Numbers and strings of one answer, enough for the alignments of 32 texts of 360
+# tokens: an answer is written whole in memory.
+_MOST_VALUES = 2**22
 
 
 class Workers:
-    """Threads that run signatures, and places in them to wait for.
+    """Threads that run signatures, first come, first served.
 
     Args:
-        count: Runs at a time. While all are busy, requests wait and join.
+        count: Runs at a time.
     """
 
     def __init__(self, count: int):
-        self.places = asyncio.Semaphore(count)
         self.running = 0
+        # A semaphore serves those who wait for it in their order.
+        self._turns = asyncio.Semaphore(count)
+        self._turns_of_large = asyncio.Semaphore(max(1, count - 1))
         self._threads = concurrent.futures.ThreadPoolExecutor(count, "signature")
 
-    async def call(self, function: Callable, *arguments):
-        """Returns the result of a call in a thread; the caller holds a place."""
-        self.running += 1
-        try:
+    async def call(self, function: Callable, *arguments, is_large: bool = False):
+        """Returns the result of a call in a thread; large calls leave one free."""
+        with contextlib.ExitStack() as turns:
+            for turn in (self._turns_of_large, self._turns)[not is_large :]:
+                await turn.acquire()
+                turns.callback(turn.release)
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, function, *arguments)
-        finally:
-            self.running -= 1
+            run = loop.run_in_executor(self._threads, function, *arguments)
+            self.running += 1
+            # Nothing can stop a thread: it keeps its turn even if its caller is gone.
+            run.add_done_callback(functools.partial(self._end, turns.pop_all()))
+        return await asyncio.shield(run)
 
-
-@dataclasses.dataclass(eq=False)
-class _Request:
-    """One request of `size` rows that waits until `deadline` (loop's seconds)."""
-
-    inputs: Arrays
-    size: int
-    deadline: float
-    outputs: asyncio.Future
-
-
-class _Queue:
-    """Requests that may be joined, oldest first."""
-
-    def __init__(self, max_size):
-        self.requests = collections.deque()
-        self._max_size = max_size
-        self._full = asyncio.Event()
-
-    def add(self, request):
-        self.requests.append(request)
-        if sum(waiting.size for waiting in self.requests) >= self._max_size:
-            self._full.set()
-
-    async def wait(self):
-        """Returns when a batch is full or its oldest request has waited enough."""
-        deadline = self.requests[0].deadline
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
-                await self._full.wait()
-
-    def take(self):
-        """Removes and returns the next batch; clients that gave up are left out."""
-        batch, size = [], 0
-        while self.requests:
-            request = self.requests[0]
-            if not request.outputs.done():
-                if batch and size + request.size > self._max_size:
-                    break
-                batch.append(request)
-                size += request.size
-            self.requests.popleft()
-        if sum(waiting.size for waiting in self.requests) < self._max_size:
-            self._full.clear()
-        return batch
+    def _end(self, turns, run):
+        self.running -= 1
+        turns.close()
+        if not run.cancelled():
+            run.exception()  # asyncio logs an exception that nobody asks for.
 
 
 class Batcher:
-    """Calls a signature, alone or together with concurrent calls.
+    """Calls a signature, batch by batch.
 
     Args:
         run: The signature, called in a worker thread.
         workers: The threads.
-        max_batch_size: Rows of a joined batch; 1 runs every request alone. A request
-            of as many rows or more runs alone and whole.
-        timeout_s: Longest that a request waits for others (seconds).
-        joinable: Whether `run` has a batch axis in every input and output.
+        max_batch_size: Most rows of a run.
+        has_rows: Whether `run` has a batch axis in every input and output. Without
+            one every request runs whole.
     """
 
     def __init__(
@@ -107,109 +79,75 @@ class Batcher:
         run: Callable[[Arrays], Arrays],
         workers: Workers,
         max_batch_size: int,
-        timeout_s: float,
-        joinable: bool = True,
+        has_rows: bool = True,
     ):
         self._run = run
         self._workers = workers
         self._max_batch_size = max_batch_size
-        self._timeout_s = timeout_s
-        self._joinable = joinable
-        self._queues = {}
-        # The loop itself keeps only weak references to its tasks.
-        self._tasks = set()
+        self._has_rows = has_rows
 
     async def __call__(self, inputs: Arrays) -> Arrays:
         """Returns the outputs of these inputs.
 
         Raises:
-            Exception: What the signature raised for them alone.
+            RequestError: If the outputs are too large for an answer.
+            Exception: What the signature raised.
         """
-        loop = asyncio.get_running_loop()
-        key, size = self._key(inputs)
-        wait = 0.0 if key is None else self._timeout_s
-        request = _Request(inputs, size, loop.time() + wait, loop.create_future())
-        # Each request that cannot be joined has a queue of its own.
-        key = request if key is None else key
-        if key in self._queues:
-            self._queues[key].add(request)
-        else:
-            queue = self._queues[key] = _Queue(self._max_batch_size)
-            queue.add(request)
-            self._start(self._serve(key, queue))
-        return await request.outputs
+        parts = []
+        for size, batch in self._cut(inputs):
+            outputs = await self._workers.call(self._run, batch, is_large=size > 0)
+            if size and any(value.shape[:1] != (size,) for value in outputs.values()):
+                self._has_rows = False
+                return await self(inputs)
+            parts.append(outputs)
+            _check_size(parts)
+        [first, *others] = parts
+        if not others:
+            return first
+        return {name: _stack([part[name] for part in parts]) for name in first}
 
-    def _key(self, inputs):
-        """Returns what requests to be joined have in common, and the rows."""
-        sizes = {array.shape[:1] for array in inputs.values()}
-        if self._joinable and len(sizes) == 1 and sizes != {()}:
-            [(size,)] = sizes
-            if 0 < size < self._max_batch_size:
-                shapes = ((name, array.shape[1:]) for name, array in inputs.items())
-                return tuple(sorted(shapes)), size
-        return None, self._max_batch_size
-
-    def _start(self, coroutine):
-        task = asyncio.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, key, queue):
-        while queue.requests:
-            await queue.wait()
-            # While all workers are busy the queue grows, and so does the batch.
-            await self._workers.places.acquire()
-            self._start(self._answer(queue.take()))
-        del self._queues[key]
-
-    async def _answer(self, batch):
-        try:
-            if len(batch) < 2 or not await self._answer_together(batch):
-                for request in batch:
-                    await self._answer_alone(request)
-        finally:
-            self._workers.places.release()
-
-    async def _answer_together(self, batch):
-        """Returns whether the joined run succeeded."""
-        try:
-            parts = await self._workers.call(self._run_joined, batch)
-        except _NoRowsError:
-            self._joinable = False
-            return False
-        except Exception:  # Whose fault it is shows when each runs alone.
-            return False
-        for request, outputs in zip(batch, parts, strict=True):
-            if not request.outputs.done():
-                request.outputs.set_result(outputs)
-        return True
-
-    async def _answer_alone(self, request):
-        if request.outputs.done():
+    def _cut(self, inputs) -> Iterator[tuple[int, Arrays]]:
+        """Yields rows and inputs of each batch; 0 rows if it is the whole request."""
+        sizes = {value.shape[:1] for value in inputs.values()}
+        can_be_cut = self._has_rows and len(sizes) == 1 and () not in sizes
+        rows, most = sizes.pop()[0] if can_be_cut else 0, self._max_batch_size
+        if rows <= most:
+            yield 0, inputs
             return
-        try:
-            outputs = await self._workers.call(self._run, request.inputs)
-        except Exception as error:
-            if not request.outputs.done():
-                request.outputs.set_exception(error)
-        else:
-            if not request.outputs.done():
-                request.outputs.set_result(outputs)
-
-    def _run_joined(self, batch):
-        joined = {
-            name: np.concatenate([request.inputs[name] for request in batch])
-            for name in batch[0].inputs
-        }
-        outputs = self._run(joined)
-        ends = np.cumsum([request.size for request in batch])
-        if any(array.shape[:1] != (ends[-1],) for array in outputs.values()):
-            raise _NoRowsError
-        return [
-            {name: array[end - r.size : end] for name, array in outputs.items()}
-            for r, end in zip(batch, ends, strict=True)
-        ]
+        for start in range(0, rows, most):
+            batch = {
+                name: value[start : start + most] for name, value in inputs.items()
+            }
+            yield min(most, rows - start), batch
 
 
-class _NoRowsError(Exception):
-    """An output has not one row for each row of the inputs."""
+def _check_size(parts):
+    values = sum(
+        np.prod(_stacked_shape([part[name] for part in parts]), dtype=np.int64)
+        for name in parts[0]
+    )
+    if values > _MOST_VALUES:
+        raise bad_request(
+            f"The answer would hold more than {_MOST_VALUES} values: ask for fewer "
+            "instances at a time"
+        )
+
+
+def _stacked_shape(arrays):
+    """Returns the shape that holds all arrays, one below the other."""
+    [first, *others] = arrays
+    if not others:
+        return first.shape
+    inner = np.max([array.shape[1:] for array in arrays], axis=0)
+    return (sum(map(len, arrays)), *(int(size) for size in inner))
+
+
+def _stack(arrays):
+    padding = b"" if arrays[0].dtype == object else 0
+    stacked = np.full(_stacked_shape(arrays), padding, arrays[0].dtype)
+    start = 0
+    for array in arrays:
+        inside = tuple(slice(size) for size in array.shape[1:])
+        stacked[(slice(start, start + len(array)), *inside)] = array
+        start += len(array)
+    return stacked

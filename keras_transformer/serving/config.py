@@ -9,19 +9,17 @@ from keras_transformer.options import Config, option
 
 @dataclasses.dataclass(frozen=True)
 class ServingConfig(Config):
-    """Where the local server listens, what it joins to batches and its limits."""
+    """Where the local server listens, and its limits."""
 
     host: str = option("127.0.0.1", "address to listen on")
     port: int = option(
         8501, "port to listen on; 0 picks a free one", minimum=0, maximum=65535
     )
-    max_batch_size: int = option(
-        32,
-        "instances that concurrent requests are joined to; 1 runs each request alone",
+    max_batch_size: int | None = option(
+        None,
+        "instances that run together: a larger request is cut into several batches "
+        "(default: as in batching_parameters.txt beside the versions, or 32)",
         minimum=1,
-    )
-    batch_timeout_ms: float = option(
-        2.0, "longest that a request waits for others (milliseconds)", minimum=0.0
     )
     max_instances: int = option(1024, "most instances of one request", minimum=1)
     max_request_mib: float = option(8.0, "largest request body (MiB)", above=0.0)

@@ -36,12 +36,14 @@ class RequestError(Exception):
     Args:
         status: HTTP status, such as 400.
         message: What the body's "error" says.
+        headers: Headers of the answer besides the usual ones.
     """
 
-    def __init__(self, status: int, message: str):
+    def __init__(self, status: int, message: str, headers: dict | None = None):
         super().__init__(message)
         self.status = status
         self.message = message
+        self.headers = headers
 
 
 def bad_request(message: str) -> RequestError:

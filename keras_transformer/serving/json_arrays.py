@@ -20,7 +20,7 @@ import numpy as np
 
 _MOST_DIMENSIONS = 254
 _QUOTED_CHARACTERS = 200
-# Up to here a float32 or float64 holds every whole number.
+# The type holds every whole number up to this one.
 _WHOLE_NUMBERS = {"float32": 2**24 - 1, "float64": 2**53 - 1}
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint32", "uint64")
 DTYPES = ("string", "bool", *_WHOLE_NUMBERS, *_INTEGERS)
@@ -38,7 +38,7 @@ def to_array(value: Any, dtype: str) -> np.ndarray:
     """
     shape = _shape_of(value)
     leaves = [value]
-    # Level by level, not by recursion: nesting cannot exhaust the stack.
+    # Level by level, without recursion: deep nesting cannot exhaust the stack.
     for level, size in enumerate(shape):
         for item in leaves:
             if not isinstance(item, list):
@@ -127,7 +127,7 @@ def _to_float(leaf, dtype):
     if isinstance(leaf, int) and -(2**63) <= leaf < 2**64:
         fits = abs(leaf) <= _WHOLE_NUMBERS[dtype]
     else:
-        # A longer whole number is a float to TensorFlow Serving.
+        # TensorFlow Serving reads a longer whole number as a float.
         largest = float(np.finfo(dtype).max)
         fits = leaf != leaf or abs(leaf) == math.inf or abs(leaf) <= largest
     if not fits:
@@ -159,7 +159,7 @@ def _type_error(leaf, dtype):
 
 
 def quote(value: Any) -> str:
-    """Returns the JSON of a value, cut: a request may be megabytes."""
+    """Returns the JSON of a value, cut short: it may be megabytes."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except RecursionError:
@@ -193,7 +193,9 @@ def to_json(array: np.ndarray, as_base64: bool = False) -> Any:
             f"Failed to write JSON value for tensor type: {array.dtype.name}"
         )
     if array.dtype == np.float32:
-        # The shortest decimals that give the float32 again: 0.2, not 0.200000003.
+        if array.ndim > 1:  # Row by row: as text, a number takes 128 bytes.
+            return [to_json(row) for row in array]
+        # The shortest decimals that read back as this float32: 0.2, not 0.200000003.
         array = array.astype("U").astype(np.float64)
     return array.tolist()
 

@@ -1,7 +1,7 @@
 """Bodies of predict requests: JSON to arrays, with TensorFlow Serving's rules.
 
-The forms, checks and messages follow json_tensor.cc of TensorFlow Serving. Deliberate
-differences:
+The forms, checks and messages follow json_tensor.cc of TensorFlow Serving: clients see
+them, and what it refuses must not pass here. Deliberate differences:
 
 - JSON is parsed by Python: the text after "JSON Parse error:" is Python's, "Inf" must
   be written "Infinity", and of two equal keys the last one counts.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,20 +40,6 @@ class TensorSpec(NamedTuple):
     shape: tuple[int, ...] | None
 
 
-class PredictRequest(NamedTuple):
-    """A body whose JSON was read: `values` under the key `form`.
-
-    Args:
-        signature_name: Name of the signature.
-        form: "instances" (rows) or "inputs" (columns).
-        values: The JSON below that key.
-    """
-
-    signature_name: str
-    form: str
-    values: Any
-
-
 def parse_json(body: bytes) -> dict:
     """Returns the JSON object of a body.
 
@@ -63,7 +49,7 @@ def parse_json(body: bytes) -> dict:
     if not body:
         raise bad_request("JSON Parse error: The document is empty")
     try:
-        # TensorFlow Serving passes over a byte order mark.
+        # TensorFlow Serving ignores a byte order mark.
         text = body.decode("utf-8-sig")
         document = json.loads(text, parse_float=_finite)
         if "\\ud" in text or "\\uD" in text:
@@ -93,7 +79,7 @@ def _finite(text):
 
 
 def _check_surrogates(document):
-    """Raises an error if a \\u escape left half of a pair: no text has that."""
+    """Raises an error if a \\u escape gave half of a surrogate pair."""
     try:
         json.dumps(document, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
@@ -115,59 +101,52 @@ def signature_name_of(document: dict) -> str:
     return name or "serving_default"
 
 
-def read_predict(document: dict) -> PredictRequest:
-    """Returns what a predict request asks for.
-
-    Raises:
-        RequestError: If it has neither or both of "instances" and "inputs", or
-            "instances" is no list or an empty one.
-    """
-    forms = [form for form in ("instances", "inputs") if form in document]
-    if not forms:
-        raise bad_request("Missing 'inputs' or 'instances' key")
-    if len(forms) == 2:
-        raise bad_request(
-            f"JSON Value: {quote(document)} Not formatted correctly expecting only "
-            "one of 'inputs' or 'instances' keys to exist "
-        )
-    values = document[forms[0]]
-    if forms == ["instances"]:
-        if not isinstance(values, list):
-            raise bad_request(
-                f"JSON Value: {quote(document)} Excepting 'instances' to be an "
-                "list/array"
-            )
-        if not values:
-            raise bad_request(
-                f"JSON Value: {quote(document)} No values in 'instances' array"
-            )
-    return PredictRequest(signature_name_of(document), forms[0], values)
-
-
-def read_inputs(
-    request: PredictRequest, specs: dict[str, TensorSpec]
-) -> dict[str, np.ndarray]:
-    """Returns the arrays of a request, strings as object arrays of bytes.
+def read_predict(
+    document: dict, specs: dict[str, TensorSpec]
+) -> tuple[str, dict[str, np.ndarray]]:
+    """Returns the form of a request and its arrays.
 
     Args:
-        request: What `read_predict` returned.
+        document: What `parse_json` returned.
         specs: The signature's inputs.
+
+    Returns:
+        "instances" (rows) or "inputs" (columns), and an array for each input; strings
+        as object arrays of bytes.
 
     Raises:
         RequestError: If the values do not fit the inputs.
     """
+    name, form = signature_name_of(document), _form_of(document)
     for spec in specs.values():
         if spec.dtype not in DTYPES:
             raise RequestError(501, f"Conversion of JSON Value to type: {spec.dtype}")
     if not specs:
-        raise bad_request(
-            f"Failed to get input map for signature: {request.signature_name}"
-        )
-    read = _read_rows if request.form == "instances" else _read_columns
-    arrays = read(request.values, specs)
+        raise bad_request(f"Failed to get input map for signature: {name}")
+    read = _read_rows if form == "instances" else _read_columns
+    arrays = read(document[form], specs)
     for name, array in arrays.items():
         _check_shape(name, array.shape, specs[name].shape)
-    return arrays
+    return form, arrays
+
+
+def _form_of(document):
+    forms = [form for form in ("instances", "inputs") if form in document]
+    if not forms:
+        raise bad_request("Missing 'inputs' or 'instances' key")
+    values = document[forms[0]]
+    if len(forms) == 2:
+        problem = (
+            "Not formatted correctly expecting only one of 'inputs' or 'instances' "
+            "keys to exist "
+        )
+    elif forms == ["instances"] and not isinstance(values, list):
+        problem = "Excepting 'instances' to be an list/array"
+    elif forms == ["instances"] and not values:
+        problem = "No values in 'instances' array"
+    else:
+        return forms[0]
+    raise bad_request(f"JSON Value: {quote(document)} {problem}")
 
 
 def _read_rows(rows, specs):

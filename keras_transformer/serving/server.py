@@ -17,10 +17,9 @@ from keras_transformer.serving.config import ServingConfig
 from keras_transformer.serving.versions import ModelVersions, check_directory
 from keras_transformer.terminal import printable
 
-# Two: while one batch runs, another signature need not wait for it. More would make
-# smaller batches that share the same cores.
+# One for the batches of large requests and one that they leave free. More would only
+# share the same cores.
 _RUNS_AT_A_TIME = 2
-_KEEP_ALIVE_SECONDS = 75
 
 logger = logging.getLogger(__package__)
 
@@ -31,7 +30,7 @@ def serve(directory: str | Path, config: ServingConfig | None = None):
     It is for trying a model out; in production use TensorFlow Serving itself. It
     returns when the process gets SIGTERM or SIGINT and all running requests are
     answered. Those that take longer than `drain_timeout_s` are answered 500, and the
-    process ends with status 1.
+    process ends with status 1. It does not wait for a version that is being loaded.
 
     Args:
         directory: saved_models/NAME, with SavedModels in NAME/VERSION.
@@ -84,10 +83,11 @@ def bind(host: str, port: int) -> socket.socket:
     Raises:
         OSError: If the address cannot be had, such as a port that is taken.
     """
+    from keras_transformer.serving.connections import Listener
+
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sends answers without a delay (TCP_NODELAY, 40 ms) only where the protocol
-    # is named.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    # asyncio avoids delays (TCP_NODELAY, 40 ms) only where the protocol is named.
+    listener = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
@@ -101,69 +101,46 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 async def _serve(directory, config, listener):
-    from keras_transformer.serving.app import create_app
+    from keras_transformer.serving.app import RestApi
+    from keras_transformer.serving.connections import uvicorn_server
 
     workers = Workers(_RUNS_AT_A_TIME)
     versions = ModelVersions(directory, lambda path: _load(path, workers, config))
     await versions.load_first()
+    server = uvicorn_server(RestApi(versions, config), config)
+    _end_at_signals(server)
+    listener.listen()
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     logger.info("http://%s:%d/v1/models/%s is served", shown, port, versions.name)
-    with _signals_end_quietly():
-        server = uvicorn_server(create_app(versions, config), config)
-        await server.serve(sockets=[listener])
+    watching = asyncio.create_task(versions.watch())
+    await server.serve(sockets=[listener])
+    watching.cancel()
     logger.info("the server has ended")
     if workers.running:
-        # Nothing can stop these threads, and Python's own end would wait for them.
         logger.error("%d runs were cut off", workers.running)
+    if workers.running or versions.is_loading:
+        # Nothing can stop these threads. Python's normal exit would wait for the first
+        # kind, and take the interpreter away from the second.
         sys.stderr.flush()
-        os._exit(1)
+        os._exit(1 if workers.running else 0)
 
 
-def uvicorn_server(app, config: ServingConfig):
-    """Returns the `uvicorn.Server` of an application."""
-    import uvicorn
+def _end_at_signals(server):
+    """Makes SIGTERM and SIGINT end the server, but not the process.
 
-    return uvicorn.Server(
-        uvicorn.Config(
-            app,
-            http="h11",
-            ws="none",
-            loop="asyncio",
-            lifespan="on",
-            access_log=False,
-            log_level="warning",
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=config.drain_timeout_s,
-        )
-    )
+    uvicorn's own handlers raise the signal again at the end, which by default kills the
+    process.
+    """
+    if threading.current_thread() is threading.main_thread():
+        server.capture_signals = contextlib.nullcontext
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, server.handle_exit, number, None)
 
 
 def _load(path, workers, config):
-    # Here, so that a mistyped directory or port is told before TensorFlow is imported.
+    # Here, so that a wrong directory or port is reported before TensorFlow loads.
     from keras_transformer.serving.served_model import ServedModel
 
     return ServedModel(path, workers, config)
-
-
-@contextlib.contextmanager
-def _signals_end_quietly():
-    """Makes the process live on after the signals that end the server.
-
-    uvicorn ends at SIGTERM and SIGINT, and then raises the signal again for the
-    handler that was there before, by default one that ends the process with a status
-    other than 0.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {
-        number: signal.signal(number, lambda *_: None)
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

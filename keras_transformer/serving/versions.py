@@ -3,9 +3,11 @@
 As in TensorFlow Serving's default policy the highest version is served: a new one is
 loaded while the old one serves, then takes over, and the old one is dropped when its
 last request has ended; if the highest is removed, the next one below is loaded.
-Deliberate differences: where the highest does not load the next one below is served,
-one that did not load is tried again when its files change, not after a minute, and the
-served one stays if every version is removed.
+Deliberate differences: where the highest does not load, the next one below is served;
+a version that did not load is tried again when its files change, not after a minute;
+and if every version is removed, the served one stays. Versions are loaded one at a
+time, but a load that hangs, as on a disk that does not answer, is given up as soon as
+another version is wanted.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import contextlib
 import dataclasses
 import gc
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,9 @@ from keras_transformer.serving.errors import RequestError, code_name, describe
 
 # How often TensorFlow Serving looks for new versions, too.
 POLL_SECONDS = 1.0
-_LARGEST_VERSION = 2**63 - 1
+# After this long, a load is given up if another version is wanted.
+LOAD_SECONDS = 30.0
+LARGEST_VERSION = 2**63 - 1
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +43,12 @@ class _Version:
     error_message: str = ""
     model: Any = None
     requests: int = 0
-    # Of the files that did not load.
+    # Names, sizes and times of the files that did not load.
     failed: frozenset | None = None
 
 
 def check_directory(directory: str | Path):
-    """Returns if a directory has versions to serve.
+    """Checks that a directory has versions to serve.
 
     Args:
         directory: NAME, with a SavedModel in each NAME/VERSION.
@@ -77,9 +82,14 @@ class ModelVersions:
         self.name = self.directory.resolve().name
         self.served: int | None = None
         self._load = load
-        self._loader = concurrent.futures.ThreadPoolExecutor(1, "loader")
+        self._loads: set[concurrent.futures.Future] = set()
         self._versions: dict[int, _Version] = {}
         self._has_garbage = False
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a version is being loaded, even one that was given up."""
+        return bool(self._loads)
 
     async def load_first(self):
         """Loads the highest version that loads.
@@ -97,7 +107,7 @@ class ModelVersions:
             raise ValueError(f"{self.directory} has no version that loads. {reasons}")
 
     async def watch(self):
-        """Looks for new versions for ever."""
+        """Looks for new versions until it is cancelled."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             try:
@@ -108,7 +118,7 @@ class ModelVersions:
     async def poll(self):
         """Switches to another version if it is time to."""
         if self._has_garbage:
-            # A SavedModel is held by cycles, and its weights may be gigabytes.
+            # Reference cycles keep a SavedModel alive, perhaps gigabytes of weights.
             self._has_garbage = False
             gc.collect()
         number = self._wanted()
@@ -181,9 +191,9 @@ class ModelVersions:
             return
         version = self._versions[number] = _Version("LOADING")
         files = _files_of(path)
-        loop = asyncio.get_running_loop()
         try:
-            model = await loop.run_in_executor(self._loader, self._load, path)
+            _check_regular(path)
+            model = await self._load_unless_stuck(number, path)
         except Exception as error:
             version.state, version.failed = "END", files
             version.error_code = code_name(error)
@@ -196,6 +206,32 @@ class ModelVersions:
         if old is not None:
             self._versions[old].state = "UNLOADING"
             self._drop_if_idle(old)
+
+    async def _load_unless_stuck(self, number, path):
+        load = asyncio.wrap_future(self._start_load(path))
+        await asyncio.wait([load], timeout=LOAD_SECONDS)
+        while not load.done():
+            if self._wanted() != number:
+                load.cancel()
+                raise TimeoutError(f"not loaded after {LOAD_SECONDS:g} seconds")
+            await asyncio.wait([load], timeout=POLL_SECONDS)
+        return load.result()
+
+    def _start_load(self, path):
+        load = concurrent.futures.Future()
+        load.set_running_or_notify_cancel()
+        load.add_done_callback(self._loads.discard)
+        self._loads.add(load)
+
+        def run():
+            try:
+                load.set_result(self._load(path))
+            except Exception as error:
+                load.set_exception(error)
+
+        # Not from a pool: Python waits for its threads, and this one may never end.
+        threading.Thread(target=run, name="loader", daemon=True).start()
+        return load
 
     def _drop_if_idle(self, number):
         version = self._versions[number]
@@ -214,18 +250,22 @@ def _on_disk(directory):
         for child in directory.iterdir()
         if child.name.isascii() and child.name.isdecimal() and child.is_dir()
     }
-    return {
-        number: numbers[number]
-        for number in sorted(numbers, reverse=True)
-        if number <= _LARGEST_VERSION
-    }
+    known = {n: path for n, path in numbers.items() if n <= LARGEST_VERSION}
+    return dict(sorted(known.items(), reverse=True))
 
 
 def _files_of(path):
-    """Returns names, sizes and times of a directory's files, to see a change."""
+    """Returns names, sizes and times of a directory's files, which show a change."""
     found = set()
     for child in path.rglob("*"):
         with contextlib.suppress(OSError):
             stat = child.stat()
             found.add((str(child), stat.st_size, stat.st_mtime_ns))
     return frozenset(found)
+
+
+def _check_regular(path):
+    """Raises an error for named pipes and the like: reading one may never end."""
+    for child in path.rglob("*"):
+        if child.exists() and not (child.is_file() or child.is_dir()):
+            raise ValueError(f"{child} is neither a file nor a directory")

@@ -221,10 +221,10 @@ class Fuzzer(GoodRequests):
         content = self.random.choice(
             [
                 self.random.randbytes(self.random.randint(1, 200)) + b"\r\n\r\n",
-                b"GET /v1/models/\xff\x00 HTTP/1.1\r\nHost: x\r\n\r\n",
+                b"GET /v1/models/\xff\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n",
                 b"POST " + PREDICT.encode() + b" HTTP/9.9\r\n\r\n",
                 b"POST " + PREDICT.encode() + b" HTTP/1.1\r\nContent-Length: x\r\n\r\n",
-                b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"b" * 1_000_000,
+                b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"b" * 1_000_000,
             ]
         )
         return Case("RAW", "", content, 400)

@@ -11,7 +11,6 @@ from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.predict_request import (
     TensorSpec,
     parse_json,
-    read_inputs,
     read_predict,
 )
 from keras_transformer.serving.predict_response import write_outputs
@@ -22,7 +21,7 @@ TWO = {"a": TensorSpec("int32", (-1,)), "b": TensorSpec("string", None)}
 
 
 def read(body, specs):
-    return read_inputs(read_predict(parse_json(json.dumps(body).encode())), specs)
+    return read_predict(parse_json(json.dumps(body).encode()), specs)[1]
 
 
 @pytest.mark.parametrize(

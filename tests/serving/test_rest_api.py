@@ -12,6 +12,10 @@ import httpx
 import pytest
 import tensorflow as tf
 
+from keras_transformer.export.serving_files import write_serving_files
+from keras_transformer.serving import ServingConfig
+from keras_transformer.serving.batching import Workers
+from keras_transformer.serving.served_model import ServedModel
 from tests.serving.tiny_models import running, wait_until, write_model
 
 
@@ -131,7 +135,7 @@ def test_not_a_number_goes_in_and_out(server):
         ("GET", "/v1/models/tiny/versions/4/metadata", 404, "Specific(tiny, 4)"),
         ("GET", f"/v1/models/tiny/versions/{2**63}", 400, "Failed to convert version"),
         ("GET", f"/v1/models/tiny/versions/{'9' * 5000}", 400, "Failed to convert"),
-        ("GET", "/v1/models/tiny/labels/best", 400, "Unrecognized servable version"),
+        ("GET", "/v1/models/tiny/labels/best", 400, "Malformed request: GET"),
         ("POST", "/v1/models", 400, "Malformed request: POST /v1/models"),
         ("POST", "/v1/models/tiny", 400, "Malformed request: POST"),
         ("POST", "/v1/models/tiny/metadata", 400, "Malformed request: POST"),
@@ -139,9 +143,9 @@ def test_not_a_number_goes_in_and_out(server):
         ("POST", "/v1/models/tiny:explain", 400, "Malformed request: POST"),
         ("POST", "/v1/models/x:predict", 404, "Servable not found for request: La"),
         ("POST", "/v1/models/tiny/versions/4:predict", 404, "Specific(tiny, 4)"),
-        ("POST", "/v1/models/tiny/labels/a%2Fb:predict", 400, "version label: a/b"),
-        ("POST", "/v1/models/tiny:classify", 400, "Expected classification signature"),
-        ("POST", "/v1/models/tiny:regress", 400, "Expected regression signature"),
+        ("POST", "/v1/models/tiny/labels/a%2Fb:predict", 400, "Malformed request"),
+        ("POST", "/v1/models/tiny:classify", 400, "Malformed request: POST"),
+        ("POST", "/v1/models/tiny:regress", 400, "Malformed request: POST"),
         ("PUT", "/v1/models/tiny:predict", 400, "Malformed request: PUT"),
         ("DELETE", "/v1/models/tiny", 400, "Malformed request: DELETE"),
         ("BREW", "/v1/models/tiny", 400, "Malformed request: BREW"),
@@ -206,17 +210,17 @@ def test_concurrent_clients_get_what_a_lone_client_gets(server):
 
 
 @pytest.fixture(scope="module")
-def joining(directory):
-    """A server that waits long enough for all of a test's requests to be joined."""
-    with running(directory, batch_timeout_ms=300.0) as server:
+def cutting(directory):
+    """A server that runs at most two rows at a time."""
+    with running(directory, max_batch_size=2) as server:
         yield server
 
 
 @pytest.fixture
-def runs(joining, monkeypatch):
+def runs(cutting, monkeypatch):
     """Counts the runs of each signature by its rows."""
     counted = []
-    with joining.versions.lease("tiny", None) as (_, model):
+    with cutting.versions.lease("tiny", None) as (_, model):
         for name, signature in model.signatures.items():
             run = signature.call._run
 
@@ -228,46 +232,74 @@ def runs(joining, monkeypatch):
     return counted
 
 
-def test_concurrent_requests_share_a_run(joining, runs):
-    bodies = [{"instances": ["a"] * n} for n in (1, 2, 3)]
-    answers = together(joining, bodies)
-    assert answers == [{"predictions": ["A"] * n} for n in (1, 2, 3)]
-    assert runs == [("serving_default", 6)]
+@pytest.mark.parametrize(
+    ("form", "key"), [("instances", "predictions"), ("inputs", "outputs")]
+)
+def test_a_large_request_is_cut_and_answered_as_one(cutting, runs, form, key):
+    answer = cutting.predict({form: ["a", "b", "c", "d", "e"]}).json()
+    assert answer == {key: ["A", "B", "C", "D", "E"]}
+    assert runs == [("serving_default", n) for n in (2, 2, 1)]
 
 
-def test_rows_and_columns_share_a_run(joining, runs):
-    answers = together(joining, [{"instances": ["a"]}, {"inputs": ["b"]}])
-    assert answers == [{"predictions": ["A"]}, {"outputs": ["B"]}]
-    assert runs == [("serving_default", 2)]
+def test_a_bad_row_fails_its_request(cutting):
+    rows = [{"text": "a", "times": n} for n in (1, 1, 0)]
+    response = cutting.predict({"instances": rows, "signature_name": "repeat"})
+    assert response.status_code == 400
+    assert "times must be positive" in response.json()["error"]
 
 
-def test_a_bad_neighbour_fails_alone(joining, runs):
-    bodies = [
-        {"instances": [{"text": "a", "times": n}], "signature_name": "repeat"}
-        for n in (1, 0, 2)
-    ]
-    good, bad, other = together(joining, bodies)
-    assert good == {"predictions": [{"joined": "a", "length": 1}]}
-    assert "times must be positive" in bad["error"]
-    assert other == {"predictions": [{"joined": "aa", "length": 2}]}
-    assert runs == [("repeat", 3)] + [("repeat", 1)] * 3
+def test_padding_that_the_longest_row_sets_is_that_of_the_request(cutting, runs):
+    body = {"inputs": ["a", "bc", "def"], "signature_name": "letters"}
+    letters = [["a", "", ""], ["b", "c", ""], ["d", "e", "f"]]
+    answer = {"outputs": {"letters": letters, "count": [1, 2, 3]}}
+    assert cutting.predict(body).json() == answer
+    assert runs == [("letters", 2), ("letters", 1)]
 
 
-def test_padding_that_the_longest_row_sets_is_that_of_the_batch(joining, runs):
-    bodies = [{"inputs": [text], "signature_name": "letters"} for text in ("a", "bcd")]
-    short, long = together(joining, bodies)
-    assert short == {"outputs": {"letters": [["a", "", ""]], "count": [1]}}
-    assert long == {"outputs": {"letters": [["b", "c", "d"]], "count": [3]}}
-    assert runs == [("letters", 2)]
+def test_signatures_without_rows_in_their_outputs_run_whole(cutting, runs):
+    body = {"inputs": [1.0, 2.0, 3.0], "signature_name": "total"}
+    answer = {"outputs": {"y": [1.0, 2.0, 3.0], "sum": 6.0}}
+    assert cutting.predict(body).json() == answer
+    assert runs == [("total", 3)]
+    body = {"inputs": [1.0, 2.0, 3.0, 4.0], "signature_name": "halve_rows"}
+    assert cutting.predict(body).json() == {"outputs": [1.0, 2.0]}
 
 
-def test_signatures_without_rows_in_their_outputs_run_alone(joining, runs):
-    bodies = [{"inputs": [n, n], "signature_name": "total"} for n in (1.0, 2.0)]
-    answers = [{"outputs": {"y": [n, n], "sum": 2 * n}} for n in (1.0, 2.0)]
-    assert together(joining, bodies) == answers
-    assert runs == [("total", 2)] * 2
-    bodies = [{"inputs": [n, n], "signature_name": "halve_rows"} for n in (1.0, 2.0)]
-    assert together(joining, bodies) == [{"outputs": [1.0]}, {"outputs": [2.0]}]
+def test_the_size_of_batches_is_that_of_the_file_beside_the_versions(tmp_path):
+    path = write_model(tmp_path, 1)
+    write_serving_files(path)
+    file = tmp_path / "batching_parameters.txt"
+
+    def size(**options):
+        model = ServedModel(path, Workers(1), ServingConfig(**options))
+        return model.signatures["half"].call._max_batch_size
+
+    assert size() == 32
+    text = file.read_text().replace(
+        "max_batch_size { value: 32", "max_batch_size { value: 5"
+    )
+    file.write_text(text)
+    assert size() == 5
+    assert size(max_batch_size=3) == 3
+    file.unlink()
+    assert size() == 32
+
+
+def test_large_requests_keep_nobody_waiting(directory):
+    """Each of their batches takes a second or so, all of them half a minute."""
+    large = {"instances": [300_000] * 64, "signature_name": "spin"}
+    with (
+        running(directory, max_batch_size=2, request_timeout_s=3.0) as server,
+        concurrent.futures.ThreadPoolExecutor(2) as threads,
+    ):
+        answers = [threads.submit(server.predict, large) for _ in range(2)]
+        wait_until(lambda: server.workers.running)
+        for _ in range(3):
+            assert server.predict({"instances": ["a"]}).status_code == 200
+            assert not any(answer.done() for answer in answers)
+        assert [answer.result().status_code for answer in answers] == [504, 504]
+        # They run no further than the batch that they have begun.
+        wait_until(lambda: not server.workers.running)
 
 
 def test_limits_are_told(directory):
@@ -295,7 +327,7 @@ def test_limits_are_told(directory):
         port = httpx.URL(server.url).port
         with socket.create_connection(("127.0.0.1", port), 10) as client:
             client.sendall(
-                b"POST /v1/models/tiny:predict HTTP/1.1\r\nHost: x\r\n"
+                b"POST /v1/models/tiny:predict HTTP/1.1\r\nHost: localhost\r\n"
                 b'Content-Length: 99\r\n\r\n{"inst'
             )
             assert client.recv(100).startswith(b"HTTP/1.1 408 ")

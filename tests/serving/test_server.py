@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,12 +19,16 @@ import pytest
 from keras_transformer.serving import ServingConfig, serve
 from keras_transformer.serving.server import bind
 from tests import tiny_run
-from tests.serving.tiny_models import running, write_model
+from tests.serving.tiny_models import running, wait_until, write_model
 
 PROGRAM = """
-import sys
-from keras_transformer.serving import ServingConfig, serve
-serve(sys.argv[1], ServingConfig(port=0, drain_timeout_s=float(sys.argv[2])))
+import resource, sys
+from keras_transformer.serving import ServingConfig, serve, versions
+directory, drain_timeout_s, descriptors = sys.argv[1:]
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors), int(descriptors)))
+# A named pipe then stands for all that may hang while a version is loaded.
+versions._check_regular = lambda path: None
+serve(directory, ServingConfig(port=0, drain_timeout_s=float(drain_timeout_s)))
 print("returned")
 """
 
@@ -36,9 +42,10 @@ def directory(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def process(directory, drain_timeout_s=30.0):
+def process(directory, drain_timeout_s=30.0, descriptors=1024):
     """Gives a server's process and its URL."""
-    command = [sys.executable, "-c", PROGRAM, str(directory), str(drain_timeout_s)]
+    options = [str(directory), str(drain_timeout_s), str(descriptors)]
+    command = [sys.executable, "-c", PROGRAM, *options]
     started = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -85,6 +92,34 @@ def test_what_runs_longer_than_the_limit_is_cut_off(directory):
         _, errors = started.communicate(timeout=10)
         assert started.returncode == 1
         assert "1 runs were cut off" in errors
+
+
+def test_a_signal_ends_the_server_while_a_version_hangs(directory, tmp_path):
+    copy = tmp_path / "tiny"
+    shutil.copytree(directory, copy)
+    with process(copy) as (started, url):
+        (copy / "2").mkdir()
+        os.mkfifo(copy / "2" / "saved_model.pb")
+        wait_until(lambda: httpx.get(url + "/versions/2").status_code == 200)
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_more_silent_connections_than_descriptors_keep_nobody_out(directory):
+    with (
+        process(directory, descriptors=256) as (started, url),
+        contextlib.ExitStack() as stack,
+    ):
+        address = ("127.0.0.1", httpx.URL(url).port)
+        for _ in range(400):
+            stack.enter_context(socket.create_connection(address, 30))
+        for _ in range(3):
+            assert httpx.get(url, timeout=30).status_code == 200
+        started.send_signal(signal.SIGTERM)
+        _, errors = started.communicate(timeout=60)
+        assert started.returncode == 0
+        assert "out of system resource" not in errors
 
 
 def test_a_taken_port_is_told_at_once(directory):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import shutil
+import threading
 import weakref
 
 import pytest
 
+from keras_transformer.serving import versions as versions_module
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.versions import ModelVersions, check_directory
 
@@ -148,6 +151,87 @@ def test_a_version_that_did_not_load_is_tried_again_when_its_files_change(
     write(directory, 2, "mended")
     asyncio.run(versions.poll())
     assert served(versions) == (2, "mended")
+
+
+@pytest.mark.parametrize("where", ["", "variables"])
+def test_a_version_with_a_named_pipe_does_not_load(versions, directory, where):
+    (directory / "2" / where).mkdir(parents=True)
+    os.mkfifo(directory / "2" / where / "model")
+    asyncio.run(versions.poll())
+    write(directory, 3, "three")
+    asyncio.run(versions.poll())
+    assert served(versions) == (3, "three")
+    [status] = versions.status("m", 2)["model_version_status"]
+    assert status["state"] == "END"
+    message = status["status"]["error_message"]
+    assert message.endswith("model is neither a file nor a directory")
+
+
+def test_at_the_start_a_version_with_a_named_pipe_is_stepped_over(directory):
+    (directory / "2").mkdir()
+    os.mkfifo(directory / "2" / "model")
+    versions = ModelVersions(directory, Model)
+    asyncio.run(versions.load_first())
+    assert served(versions) == (1, "one")
+
+
+class Stuck:
+    """Loads as `Model` does, but 2 only when `gate` is set."""
+
+    def __init__(self):
+        self.gate = threading.Event()
+
+    def __call__(self, path):
+        if path.name == "2":
+            assert self.gate.wait(60)
+        return Model(path)
+
+
+@pytest.fixture
+def stuck(directory, monkeypatch):
+    """Versions of which 2 hangs, and what lets it go on."""
+    monkeypatch.setattr(versions_module, "LOAD_SECONDS", 0.05)
+    monkeypatch.setattr(versions_module, "POLL_SECONDS", 0.01)
+    load = Stuck()
+    versions = ModelVersions(directory, load)
+    asyncio.run(versions.load_first())
+    yield versions, load.gate
+    load.gate.set()
+
+
+def test_a_version_that_never_loads_does_not_keep_back_later_ones(stuck, directory):
+    versions, gate = stuck
+    write(directory, 2, "two")
+
+    async def main():
+        watching = asyncio.create_task(versions.watch())
+        while 2 not in states(versions):
+            await asyncio.sleep(0.01)
+        write(directory, 3, "three")
+        async with asyncio.timeout(60):
+            while versions.served != 3:
+                assert states(versions)[1] == "AVAILABLE"
+                await asyncio.sleep(0.01)
+        assert versions.is_loading
+        gate.set()
+        while versions.is_loading:
+            await asyncio.sleep(0.01)
+        watching.cancel()
+
+    asyncio.run(main())
+    assert served(versions) == (3, "three")
+    assert states(versions) == {3: "AVAILABLE", 2: "END", 1: "END"}
+    [status] = versions.status("m", 2)["model_version_status"]
+    assert status["status"]["error_message"] == "not loaded after 0.05 seconds"
+
+
+def test_a_slow_version_is_waited_for_where_no_other_is_wanted(stuck, directory):
+    versions, gate = stuck
+    write(directory, 2, "two")
+    threading.Timer(0.3, gate.set).start()
+    asyncio.run(versions.poll())
+    assert served(versions) == (2, "two")
+    assert not versions.is_loading
 
 
 def test_removing_the_highest_version_goes_back(versions, directory):

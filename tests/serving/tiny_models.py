@@ -12,10 +12,11 @@ import httpx
 import tensorflow as tf
 
 from keras_transformer.serving import ServingConfig
-from keras_transformer.serving.app import create_app
+from keras_transformer.serving.app import RestApi
 from keras_transformer.serving.batching import Workers
+from keras_transformer.serving.connections import uvicorn_server
 from keras_transformer.serving.served_model import ServedModel
-from keras_transformer.serving.server import bind, uvicorn_server
+from keras_transformer.serving.server import bind
 from keras_transformer.serving.versions import ModelVersions
 
 SECONDS = 60.0
@@ -108,9 +109,7 @@ class RunningServer:
         self.versions = ModelVersions(
             directory, lambda path: ServedModel(path, self.workers, self.config)
         )
-        self.server = uvicorn_server(
-            create_app(self.versions, self.config), self.config
-        )
+        self.server = uvicorn_server(RestApi(self.versions, self.config), self.config)
         self._socket = bind(self.config.host, self.config.port)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._thread.start()
@@ -121,7 +120,9 @@ class RunningServer:
 
     async def _run(self):
         await self.versions.load_first()
+        watching = asyncio.create_task(self.versions.watch())
         await self.server.serve(sockets=[self._socket])
+        watching.cancel()
 
     def predict(self, body, path=":predict"):
         """POSTs JSON, or the bytes themselves."""
