@@ -43,7 +43,7 @@ def train_step(model, data):
     gradients = tape.gradient(share, model.trainable_weights)
     if replicated or accumulated:
         gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
-    norm = tf.linalg.global_norm(gradients)
+    norm = _norm(gradients)
     wrong = tf.stack([not_finite(loss), not_finite(loss + norm)])
     if replicated:
         wrong = _sum(context, wrong)
@@ -84,6 +84,15 @@ def _loss_and_scores(model, x, y, sample_weight, training):
 def _rows(data, rows):
     """The same structure with some rows of each of its tensors."""
     return keras.tree.map_structure(lambda t: None if t is None else t[rows], data)
+
+
+def _norm(gradients):
+    """The length of all gradients together, whatever their types; float32."""
+    import tensorflow as tf
+
+    # A sum of squares in half precision would overflow.
+    wide = [g if g is None else tf.cast(g, "float32") for g in gradients]
+    return tf.linalg.global_norm(wide)
 
 
 def _sum(context, values):
@@ -151,7 +160,7 @@ def _apply(model, gradients, norm):
         if replicas > 1:
             gradients = _sum(context, gradients)
         if replicas > 1 or norm is None:
-            norm = tf.linalg.global_norm(gradients)
+            norm = _norm(gradients)
         gradients, _ = tf.clip_by_global_norm(gradients, model.global_clipnorm, norm)
         if replicas > 1:
             gradients = [g if g is None else g / replicas for g in gradients]
