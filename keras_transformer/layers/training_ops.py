@@ -116,7 +116,7 @@ def dropped_softmax(scores, mask=None, keep=None, scale=1.0):
             # A sum is cheaper than a selection. Half of the lowest value: a score
             # added to the lowest could overflow.
             lowest = float(np.finfo("float32").min) / 2
-            wide = wide + ops.where(mask, 0.0, lowest)
+            wide = wide + ops.cast(ops.where(mask, 0.0, lowest), wide_type)
         weights = _softmax(wide)
         before.append(ops.cast(weights, dtype))
         dropped = before[0] * factors
