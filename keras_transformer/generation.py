@@ -33,6 +33,8 @@ class Generator:
             model's present weights each time.
         fixed_shapes: Whether every shape must follow from those of the inputs, as
             XLA needs it, which makes a search without it faster otherwise.
+    Raises:
+        ValueError: If `config` allows outputs longer than learned positions.
 
     Example:
         >>> generator = Generator(model, DecodingConfig(beam_size=4))
@@ -47,6 +49,14 @@ class Generator:
         weights=None,
         fixed_shapes: bool = False,
     ):
+        # In the loop of a graph no lookup behind the table would be refused.
+        limit = model.config.most_positions
+        if limit is not None and config.longest_output > limit:
+            raise ValueError(
+                "Learned positions must cover the longest output: lower "
+                f"`max_output_length`. Received: {config.longest_output} tokens, "
+                f"max_positions={limit}"
+            )
         self.model = model
         self.config = config
         self.weights = weights
@@ -70,6 +80,7 @@ class Generator:
             A `DecodingResult`.
         """
         config = self.config
+        source = self._with_column(source)
         longest = self._longest_outputs(lengths, prefix_lengths)
         limit = self._limit(source, longest, prefix)
         room = limit if self.fixed_shapes else ops.minimum(limit, FIRST_ROOM)
@@ -100,6 +111,7 @@ class Generator:
         Returns:
             A `DecodingResult` with N = 1.
         """
+        source = self._with_column(source)
         longest = self._longest_outputs(lengths)
         limit = self._limit(source, longest)
         return sample(
@@ -146,6 +158,13 @@ class Generator:
         attention = ops.cast(attention, "float32")
         return attention * ops.cast(is_token, "float32")[:, None, :, None]
 
+    def _with_column(self, source):
+        """The source, with padding where a batch of no sentence has no column."""
+        if source.shape[1] != 0:
+            return source
+        pad_id = self.model.config.pad_id
+        return ops.pad(source, ((0, 0), (0, 1)), constant_values=pad_id)
+
     def _target_in(self, target_out):
         target_in = ops.cast(target_out, "int32")[:, :-1]
         start_id = self.model.config.start_id
@@ -161,7 +180,10 @@ class Generator:
 
     def _constraints(self):
         config = self.config
-        return Constraints(config.min_output_length, config.no_repeat_ngram_size)
+        size = config.no_repeat_ngram_size
+        # A graph may not know its outputs' length, and would compare size - 1 times.
+        size = size if size < config.longest_output else 0
+        return Constraints(config.min_output_length, size)
 
     def _coverage_penalty(self, state):
         """The penalty (B * K,) of the hypotheses of a state of the model."""
@@ -183,10 +205,11 @@ class Generator:
 
     def _limit(self, source, longest, prefix=None):
         """Returns the width of the outputs: the longest, or what the shape says."""
+        # Of no sentence the longest output has one token.
         if not self.fixed_shapes:
-            return ops.max(longest)
+            return ops.max(longest, initial=1)
         if keras.backend.backend() == "jax":
-            return max(1, int(ops.max(longest)))
+            return int(ops.max(longest, initial=1))
         # XLA takes it from the shapes of the inputs when it compiles.
         width = ops.shape(source)[1]
         if prefix is not None:

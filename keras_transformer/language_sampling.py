@@ -80,7 +80,7 @@ class LanguageSampler:
         return DecodingResult(
             *self._draws[length](
                 prompts,
-                np.array(uniforms, "float32"),
+                np.array(uniforms, "float32").reshape(rows, length),
                 np.full(rows, temperature, "float32"),
             )
         )
@@ -135,10 +135,10 @@ class LanguageSampler:
 
 
 def _check(prompts, length, temperature):
-    if prompts.ndim != 2 or not len(prompts):
+    if prompts.ndim != 2:
         raise ValueError(
-            "`prompts` must have one row a text, shape (B, P) with B at least 1. "
-            f"Received: shape {prompts.shape}"
+            "`prompts` must have one row a text, shape (B, P). Received: shape "
+            f"{prompts.shape}"
         )
     if length < max(1, prompts.shape[1]):
         raise ValueError(

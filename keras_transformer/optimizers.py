@@ -14,7 +14,8 @@ class Adam(keras.optimizers.Adam):
     As `keras.optimizers.Adam`, whose arguments and variables it has. In a TensorFlow
     graph without XLA it updates a weight with one operation in place of about twenty.
     Of a sparse gradient, that of a lookup, the rows read twice count as their sum,
-    in the second moment too.
+    in the second moment too. Weights in half precision follow Keras' formula as it
+    is: in bfloat16 a `beta_2` from 0.9981 on is rounded to 1 and moves no weight.
 
     Example:
         >>> model.compile(optimizer=Adam(1e-3, beta_2=0.98, epsilon=1e-9))
@@ -28,11 +29,13 @@ class Adam(keras.optimizers.Adam):
 
         # Keras would square the parts of a sparse gradient before it adds them up.
         gradient = tf.convert_to_tensor(gradient)
-        if self.amsgrad or not in_tensorflow_graph():
+        dtype = variable.dtype
+        # The operation keeps no largest moment, and rounds its factors to the type.
+        general = self.amsgrad or dtype.size < 4
+        if general or not in_tensorflow_graph():
             super().update_step(gradient, variable, learning_rate)
             return
-        dtype = variable.dtype
-        step = tf.cast(self.iterations.value + 1, dtype)
+        step = tf.cast(keras.ops.convert_to_tensor(self.iterations) + 1, dtype)
         place = self._get_variable_index(variable)
         # The same formula as Keras', with its epsilon: that of section 2 of the paper.
         tf.raw_ops.ResourceApplyAdam(
@@ -42,8 +45,8 @@ class Adam(keras.optimizers.Adam):
             beta1_power=tf.pow(tf.cast(self.beta_1, dtype), step),
             beta2_power=tf.pow(tf.cast(self.beta_2, dtype), step),
             lr=tf.cast(learning_rate, dtype),
-            beta1=tf.cast(self.beta_1, dtype),
-            beta2=tf.cast(self.beta_2, dtype),
-            epsilon=tf.cast(self.epsilon, dtype),
+            beta1=tf.constant(self.beta_1, dtype),
+            beta2=tf.constant(self.beta_2, dtype),
+            epsilon=tf.constant(self.epsilon, dtype),
             grad=tf.cast(gradient, dtype),
         )

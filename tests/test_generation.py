@@ -157,6 +157,76 @@ def test_a_source_without_a_token_gets_one_token_and_a_longer_prefix_its_room():
     assert numpy(result.ids)[0, 0, :6].tolist() == [3, 4, 5, 6, 3, 4]
 
 
+def test_an_output_longer_than_the_learned_positions_is_refused():
+    """On a GPU and under XLA a lookup behind the table would go unnoticed."""
+    sizes = SIZES | {"positions": "learned", "max_positions": 6}
+    learned = Transformer(TransformerConfig(**sizes))
+    with pytest.raises(ValueError, match="7 tokens, max_positions=6"):
+        Generator(learned, DecodingConfig(max_output_length=7))
+    config = DecodingConfig(max_output_length=6, min_output_length=6)
+    result = Generator(learned, config).search(SOURCE, LENGTHS)
+    assert numpy(result.lengths)[:, 0].tolist() == [6, 6, 6]
+
+
+NO_SOURCES = {"a column": SOURCE[:0], "no column": np.zeros((0, 0), "int32")}
+
+
+@pytest.mark.parametrize("source", NO_SOURCES.values(), ids=NO_SOURCES)
+@pytest.mark.parametrize("fixed_shapes", [False, True], ids=["resized", "fixed"])
+def test_no_sentence_gives_no_row(source, fixed_shapes):
+    config = DecodingConfig(
+        beam_size=3, coverage_penalty=0.4, no_repeat_ngram_size=2, top_k=3, top_p=0.5
+    )
+    nobody = generator(config, fixed_shapes=fixed_shapes)
+    nothing = np.zeros(0, "int32")
+    found = nobody.search(source, nothing, n_best=2)
+    begun = nobody.search(source, nothing, np.zeros((0, 2), "int32"), nothing)
+    uniforms = np.zeros((0, config.longest_output), "float32")
+    drawn = nobody.sample(source, nothing, uniforms, np.zeros(0, "float32"))
+    for result, count in ((found, 2), (begun, 1), (drawn, 1)):
+        assert tuple(result.ids.shape)[:2] == (0, count)
+        assert result.ids.shape[2] > 0
+        assert {tuple(x.shape) for x in result[1:]} == {(0, count)}
+        types = [keras.backend.standardize_dtype(x.dtype) for x in result]
+        assert types == ["int32", "int32", "float32", "float32"]
+
+
+def test_no_sentence_is_scored_and_aligned():
+    nobody, target_out = generator(DecodingConfig()), np.zeros((0, 4), "int32")
+    scores = nobody.score(SOURCE[:0], target_out)
+    assert tuple(scores.shape) == (0, 4)
+    attention = nobody.attention(SOURCE[:0], target_out)
+    assert tuple(attention.shape) == (0, 2, 4, 5)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="a graph of TensorFlow"
+)
+def test_a_graph_of_any_batch_takes_none():
+    import tensorflow as tf
+
+    signature = [tf.TensorSpec([None, None], "int32"), tf.TensorSpec([None], "int32")]
+    search = tf.function(
+        generator(DecodingConfig(beam_size=3)).search,
+        input_signature=signature,
+        autograph=False,
+    )
+    assert search(SOURCE[:0], LENGTHS[:0]).ids.shape[:2] == (0, 1)
+    assert search(SOURCE, LENGTHS).ids.shape[:2] == (3, 1)
+
+
+def test_an_ngram_longer_than_any_output_bans_nothing_and_costs_nothing():
+    """A comparison for each of its tokens would never end."""
+    free = search(DecodingConfig(beam_size=3))
+    for size in (10**6, 10**15):
+        config = DecodingConfig(beam_size=3, no_repeat_ngram_size=size)
+        same = long_search(config, False)
+        np.testing.assert_array_equal(
+            numpy(same.ids), numpy(long_search(DecodingConfig(beam_size=3), False).ids)
+        )
+        np.testing.assert_array_equal(numpy(search(config).ids), numpy(free.ids))
+
+
 LONG_SOURCE = np.zeros((9, 23), "int32")
 for row, length in enumerate((23, 2, 9, 5, 17, 1, 3, 12, 2)):
     pieces = np.random.default_rng(row).integers(3, 7, length - 1)

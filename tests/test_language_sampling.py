@@ -94,6 +94,21 @@ def test_a_text_may_begin_with_nothing_and_must_not_end_too_early(model):
     assert all(len(set(row[row > 0])) == (row > 0).sum() for row in ids)
 
 
+@pytest.mark.parametrize("columns", (0, 3))
+def test_no_prompt_gives_no_text(model, columns):
+    sampler = LanguageSampler(model, top_k=3, no_repeat_ngram_size=2)
+    result = sampler(np.zeros((0, columns), "int32"), 7)
+    assert [tuple(x.shape) for x in result] == [(0, 1, 7), (0, 1), (0, 1), (0, 1)]
+    types = [keras.backend.standardize_dtype(x.dtype) for x in result]
+    assert types == ["int32", "int32", "float32", "float32"]
+
+
+def test_an_ngram_longer_than_any_text_bans_nothing_and_costs_nothing(model):
+    free, _ = drawn(LanguageSampler(model), PROMPTS, 9, seed=3)
+    sampler = LanguageSampler(model, no_repeat_ngram_size=10**15)
+    np.testing.assert_array_equal(drawn(sampler, PROMPTS, 9, seed=3)[0], free)
+
+
 def test_new_weights_are_used(model):
     """The graph that draws must not keep those of its first call."""
     copy = LanguageModel.from_config(model.get_config())
@@ -110,7 +125,6 @@ def test_new_weights_are_used(model):
     ("prompts", "options", "message"),
     [
         (PROMPTS[0], {}, r"`prompts` must have one row a text.*shape \(3,\)"),
-        (PROMPTS[:0], {}, "B at least 1"),
         (PROMPTS - 1, {}, "from 0 to 28. Received: ids from -1 to 16"),
         (PROMPTS + 20, {}, "from 0 to 28. Received: ids from 20 to 37"),
         (PROMPTS, {"length": 2}, "`length` must be at least 1 and that of the prompts"),

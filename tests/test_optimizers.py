@@ -20,7 +20,7 @@ def table(rows):
     """Gradient of a lookup that reads row 1 of 4 twice."""
     import tensorflow as tf
 
-    values = tf.constant(rows, "float32")
+    values = tf.constant(rows)
     return tf.IndexedSlices(
         values, tf.constant([1, 3, 1]), tf.constant([4, 2], "int64")
     )
@@ -43,14 +43,23 @@ def results(make, compile_step, sparse=True, **options):
         first = table(rng.normal(size=(3, 2)))
         if not sparse:
             first = densified(first)
-        step([first, ops.convert_to_tensor(rng.normal(size=3), dtype="float32")])
+        step([first, ops.convert_to_tensor(rng.normal(size=3))])
     return [ops.convert_to_numpy(v) for v in (*weights, *optimizer.variables)]
 
 
 @pytest.mark.parametrize("how", ({}, {"jit_compile": True}))
 @pytest.mark.parametrize("sparse", (False, True))
 @pytest.mark.parametrize(
-    "options", ({}, {"amsgrad": True}, {"weight_decay": 0.1}, {"use_ema": True})
+    "options",
+    (
+        {},
+        {"amsgrad": True},
+        {"weight_decay": 0.1},
+        {"use_ema": True},
+        {"use_ema": True, "ema_momentum": 0.7, "ema_overwrite_frequency": 2},
+        {"gradient_accumulation_steps": 2},
+        {"gradient_accumulation_steps": 3, "weight_decay": 0.1, "use_ema": True},
+    ),
 )
 def test_five_updates_are_those_of_keras_with_dense_gradients(how, sparse, options):
     import tensorflow as tf
@@ -62,6 +71,66 @@ def test_five_updates_are_those_of_keras_with_dense_gradients(how, sparse, optio
     expected = results(keras.optimizers.Adam, graph, False, **options)
     for left, right in zip(ours, expected, strict=True):
         np.testing.assert_allclose(left, right, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "options",
+    (
+        {"clipnorm": 0.5},
+        {"clipvalue": 0.3},
+        {"global_clipnorm": 0.7},
+        {"loss_scale_factor": 8.0},
+        {"gradient_accumulation_steps": 2, "clipnorm": 0.5},
+    ),
+)
+def test_updates_of_changed_dense_gradients_are_those_of_keras(options):
+    """Of a sparse one Keras clips the parts before they are summed, or fails."""
+    import tensorflow as tf
+
+    found = [
+        results(make, tf.function, False, **options)
+        for make in (Adam, keras.optimizers.Adam)
+    ]
+    for left, right in zip(*found, strict=True):
+        np.testing.assert_allclose(left, right, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", ("bfloat16", "float16", "float64"))
+def test_updates_of_weights_of_another_type_are_those_of_keras(dtype):
+    import tensorflow as tf
+
+    gradients = [[0.5, -1.0, 0.1 * number] for number in range(5)]
+
+    def updated(make):
+        weight = keras.Variable(np.ones(3), dtype=dtype, name="w")
+        optimizer = make(SCHEDULE, **OPTIONS)
+        optimizer.build([weight])
+        step = tf.function(lambda gradient: optimizer.apply([gradient], [weight]))
+        for gradient in gradients:
+            step(tf.cast(tf.constant(gradient), dtype))
+        variables = [weight, *optimizer.variables]
+        return [ops.convert_to_numpy(ops.cast(v, "float64")) for v in variables]
+
+    found = [updated(make) for make in (Adam, keras.optimizers.Adam)]
+    exact = 1e-12 if dtype == "float64" else 0.0
+    assert np.abs(found[0][0] - 1).max() > 0.1
+    for left, right in zip(*found, strict=True):
+        np.testing.assert_allclose(left, right, rtol=exact, atol=exact)
+
+
+def test_a_plain_model_trains_as_with_keras_own():
+    losses = []
+    for make in (Adam, keras.optimizers.Adam):
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        rng = np.random.default_rng(1)
+        model.set_weights([rng.normal(size=w.shape) for w in model.weights])
+        optimizer = make(0.1, gradient_accumulation_steps=2)
+        model.compile(optimizer, "mse", jit_compile=False)
+        inputs, targets = rng.normal(size=(8, 3)), rng.normal(size=(8, 2))
+        options = {"batch_size": 1, "shuffle": False, "epochs": 3, "verbose": 0}
+        losses.append(model.fit(inputs, targets, **options).history["loss"])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    assert losses[0][-1] < losses[0][0]
 
 
 def test_updates_under_a_strategy_are_those_of_keras():

@@ -75,12 +75,8 @@ def constrain(logits, ids, position, special_ids, constraints):
         logits.shape[-1], position, special_ids, constraints.min_length
     )
     logits = ops.where(allowed, logits, IMPOSSIBLE)
-    size = constraints.no_repeat_ngram_size
-    if not size:
-        return logits
-    length = ops.shape(ids)[-1]
-    tokens, banned = repeated_ngrams(ops.reshape(ids, (-1, length)), position, size)
-    return ban(logits, tokens, banned)
+    banned = banned_tokens(ids, position, constraints)
+    return logits if banned is None else ban(logits, *banned)
 
 
 def allowed_tokens(vocabulary_size, position, special_ids: SpecialIds, min_length=1):
@@ -103,6 +99,24 @@ def allowed_tokens(vocabulary_size, position, special_ids: SpecialIds, min_lengt
     if min_length > 1:
         is_end = ops.logical_and(is_end, position + 1 >= min_length)
     return ops.logical_or(inner, is_end)
+
+
+def banned_tokens(ids, position, constraints):
+    """Finds the tokens that would complete an n-gram for the second time.
+
+    Args:
+        ids: Integer tensor (B, K, L), the outputs so far.
+        position: Integer scalar, the number of tokens in them.
+        constraints: A `Constraints`.
+
+    Returns:
+        As `repeated_ngrams`, R = B * K; or `None` where nothing can be banned.
+    """
+    size, longest = constraints.no_repeat_ngram_size, ids.shape[-1]
+    # Two n-grams take n + 1 tokens or more.
+    if not size or (longest is not None and size >= longest):
+        return None
+    return repeated_ngrams(ops.reshape(ids, (-1, ops.shape(ids)[-1])), position, size)
 
 
 def repeated_ngrams(ids, position, size):

@@ -14,8 +14,8 @@ from keras import ops
 from keras_transformer.decoding.candidates import best_tokens
 from keras_transformer.decoding.constraints import (
     Constraints,
+    banned_tokens,
     forced_tokens,
-    repeated_ngrams,
 )
 from keras_transformer.decoding.result import IMPOSSIBLE, SpecialIds, length_penalty
 from keras_transformer.decoding.rows import pick, select, write
@@ -93,11 +93,7 @@ def _allowed_tokens(position, sentences, logits, count, rules):
     """Returns ids and log-probabilities, both (R, k), of each row's best tokens."""
     pad_id, start_id, end_id = rules.special_ids
     constraints = rules.constraints
-    banned = None
-    if constraints.no_repeat_ngram_size:
-        ids = ops.reshape(sentences.ids, (-1, ops.shape(sentences.ids)[-1]))
-        size = constraints.no_repeat_ngram_size
-        banned = repeated_ngrams(ids, position, size)
+    banned = banned_tokens(sentences.ids, position, constraints)
     # What is never allowed takes at most three places among the best.
     tokens = best_tokens(logits, count + 3, banned)
     ids = tokens.ids

@@ -20,3 +20,23 @@ def check_rate(name, value):
         raise ValueError(
             f"`{name}` must be a number in [0, 1). Received: {name}={value!r}"
         )
+
+
+def check_positions(start, length, max_length):
+    """Raises `ValueError` if a table of learned positions is too short for an input.
+
+    Of a start that is a tensor only the length is checked: it comes from a loop of
+    decoding, for which `start_decoding` has checked the longest output.
+
+    Args:
+        start: Position of the first element, an integer or a scalar tensor.
+        length: Elements of the input, or `None` where only a run knows them.
+        max_length: Rows of the table.
+    """
+    first = start if isinstance(start, int) else 0
+    if length is not None and first + length > max_length:
+        raise ValueError(
+            "The input is longer than the learned positions; raise `max_length` or "
+            f"use sinusoidal ones. Received: {length} positions, start={first}, "
+            f"max_length={max_length}"
+        )

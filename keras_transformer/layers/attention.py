@@ -7,6 +7,16 @@ import numpy as np
 from keras import ops
 
 
+def wide_dtype(dtype):
+    """Returns the type that a softmax is computed in: float32, or float64 for itself.
+
+    Args:
+        dtype: Float type of the scores.
+    """
+    is_double = keras.backend.standardize_dtype(dtype) == "float64"
+    return "float64" if is_double else "float32"
+
+
 def masked_softmax(scores, mask=None):
     """Softmax over the last axis among the positions that the mask allows.
 
@@ -23,11 +33,10 @@ def masked_softmax(scores, mask=None):
         allows no position.
     """
     dtype = keras.backend.standardize_dtype(scores.dtype)
-    if dtype in ("float16", "bfloat16"):
-        scores = ops.cast(scores, "float32")
+    scores = ops.cast(scores, wide_dtype(dtype))
     if mask is None:
         return ops.cast(_softmax(scores), dtype)
-    lowest = np.finfo(keras.backend.standardize_dtype(scores.dtype)).min
+    lowest = np.finfo(wide_dtype(dtype)).min
     weights = _softmax(ops.where(mask, scores, lowest))
     # Where nothing is allowed the softmax is uniform over masked positions: zero it.
     return ops.cast(ops.where(mask, weights, 0.0), dtype)

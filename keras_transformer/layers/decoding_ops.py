@@ -15,7 +15,7 @@ import keras
 from keras import ops
 
 from keras_transformer.graph_mode import compiled_by_xla, in_tensorflow_graph
-from keras_transformer.layers.attention import masked_softmax
+from keras_transformer.layers.attention import masked_softmax, wide_dtype
 
 
 def new_cache(sentences, heads, length, width, dtype):
@@ -208,8 +208,9 @@ def _attend_by_row(queries, keys, values, bias):
     import tensorflow as tf
 
     dtype = queries.dtype
-    weights = tf.cast(_product(queries, keys, adj_y=True), tf.float32)
-    weights += tf.cast(bias, tf.float32)
+    wide = wide_dtype(dtype)
+    weights = tf.cast(_product(queries, keys, adj_y=True), wide)
+    weights += tf.cast(bias, wide)
     weights = tf.exp(weights - tf.reduce_max(weights, axis=-1, keepdims=True))
     weights /= tf.reduce_sum(weights, axis=-1, keepdims=True)
     weights = tf.cast(weights, dtype)

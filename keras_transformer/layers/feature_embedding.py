@@ -68,9 +68,7 @@ class FeatureEmbedding(PositionalEmbedding):
         total = ops.sum(vectors * is_feature[..., None], axis=2)  # (B, T, D)
         number = ops.maximum(ops.sum(is_feature, axis=2), 1.0)[..., None]
         tokens = total * math.sqrt(self.d_model) * ops.rsqrt(number)
-        places = start + ops.arange(ops.shape(ids)[1], dtype="int32")
-        positions = ops.cast(self._position_vectors(places, ids), self.compute_dtype)
-        return self.dropout(tokens + positions, training=training)
+        return self.dropout(tokens + self._positions_of(ids, start), training=training)
 
     def compute_mask(self, inputs, previous_mask):
         """True where a token has a feature that is not padding."""

@@ -35,8 +35,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
             return super().call(inputs)
         outputs = normalise(
             inputs,
-            keras.ops.convert_to_tensor(self.gamma),
-            keras.ops.convert_to_tensor(self.beta),
+            keras.ops.cast(self.gamma, "float32"),
+            keras.ops.cast(self.beta, "float32"),
             self.epsilon,
         )
         return keras.ops.cast(outputs, self.compute_dtype)

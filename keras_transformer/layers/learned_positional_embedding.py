@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.layers.arguments import check_rate, check_size
+from keras_transformer.layers.arguments import check_positions, check_rate, check_size
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.masks import carried_mask
 
@@ -55,21 +55,11 @@ class LearnedPositionalEmbedding(keras.layers.Layer):
         self.built = True
 
     def call(self, inputs, start=0, training=None):
-        self._check_length(start, inputs.shape[1])
+        check_positions(start, inputs.shape[1], self.max_length)
         places = start + ops.arange(ops.shape(inputs)[1], dtype="int32")
         vectors = ops.take(self.position_embeddings, places, axis=0)
         vectors = ops.cast(vectors, self.compute_dtype)
         return self.dropout(inputs + vectors, training=training)
-
-    def _check_length(self, start, length):
-        # Sizes that only a run knows cannot be checked.
-        known = isinstance(start, int) and length is not None
-        if known and start + length > self.max_length:
-            raise ValueError(
-                "The input is longer than the learned positions; raise `max_length` or "
-                f"use sinusoidal ones. Received: {length} positions, start={start}, "
-                f"max_length={self.max_length}"
-            )
 
     def compute_mask(self, inputs, previous_mask):
         """The output carries the mask of the inputs."""

@@ -7,7 +7,7 @@ import math
 import keras
 from keras import ops
 
-from keras_transformer.layers.arguments import check_rate, check_size
+from keras_transformer.layers.arguments import check_positions, check_rate, check_size
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.masks import carried_mask
 
@@ -114,22 +114,17 @@ class PositionalEmbedding(keras.layers.Layer):
     def call(self, ids, start=0, training=None):
         tokens = ops.take(self.embeddings, ids, axis=0) * math.sqrt(self.d_model)
         tokens = ops.cast(tokens, self.compute_dtype)
-        places = start + ops.arange(ops.shape(ids)[1], dtype="int32")
-        vectors = ops.cast(self._position_vectors(places, ids), self.compute_dtype)
-        return self.dropout(tokens + vectors, training=training)
+        return self.dropout(tokens + self._positions_of(ids, start), training=training)
 
-    def _position_vectors(self, places, ids):
-        """Position vectors (T, D) of the positions (T,)."""
+    def _positions_of(self, ids, start):
+        """Position vectors (T, D) of the ids (B, T, ...)."""
+        places = start + ops.arange(ops.shape(ids)[1], dtype="int32")
         if self.positions == "sinusoidal":
-            return sinusoidal_encoding(places, self.d_model)
-        length = ids.shape[1]
-        if length is not None and length > self.max_length:
-            raise ValueError(
-                "The input is longer than the learned positions; raise `max_length` or "
-                f"use sinusoidal ones. Received: {length} tokens, "
-                f"max_length={self.max_length}"
-            )
-        return ops.take(self.position_embeddings, places, axis=0)
+            vectors = sinusoidal_encoding(places, self.d_model)
+        else:
+            check_positions(start, ids.shape[1], self.max_length)
+            vectors = ops.take(self.position_embeddings, places, axis=0)
+        return ops.cast(vectors, self.compute_dtype)
 
     def compute_mask(self, inputs, previous_mask):
         """The ids' own mask, or True where they are not padding."""

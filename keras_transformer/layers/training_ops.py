@@ -12,6 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.graph_mode import shape_of
+from keras_transformer.layers.attention import wide_dtype
 
 
 def normalise(inputs, gamma, beta, epsilon):
@@ -23,8 +24,8 @@ def normalise(inputs, gamma, beta, epsilon):
 
     Args:
         inputs: Float tensor (..., D).
-        gamma: Float tensor (D,).
-        beta: Float tensor (D,).
+        gamma: Float32 tensor (D,).
+        beta: Float32 tensor (D,).
         epsilon: Added to the variance.
 
     Returns:
@@ -98,6 +99,7 @@ def dropped_softmax(scores, mask=None, keep=None, scale=1.0):
         The weights after dropout and those before, (B, H, T, S).
     """
     dtype = scores.dtype
+    wide_type = wide_dtype(dtype)
     alive = None
     if mask is not None:
         # A row without anything to attend to has weights of zero.
@@ -109,18 +111,18 @@ def dropped_softmax(scores, mask=None, keep=None, scale=1.0):
 
     @ops.custom_gradient
     def softmax(scores):
-        wide = ops.cast(scores, "float32")
+        wide = ops.cast(scores, wide_type)
         if mask is not None:
             # A sum is cheaper than a selection. Half of the lowest value: a score
             # added to the lowest could overflow.
             lowest = float(np.finfo("float32").min) / 2
-            wide = wide + ops.where(mask, 0.0, lowest)
+            wide = wide + ops.cast(ops.where(mask, 0.0, lowest), wide_type)
         weights = _softmax(wide)
         before.append(ops.cast(weights, dtype))
         dropped = before[0] * factors
 
         def gradient(upstream):
-            products = ops.cast(dropped, "float32") * ops.cast(upstream, "float32")
+            products = ops.cast(dropped, wide_type) * ops.cast(upstream, wide_type)
             total = ops.sum(products, axis=-1, keepdims=True)
             return ops.cast(products - weights * total, dtype)
 

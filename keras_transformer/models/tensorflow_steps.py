@@ -44,7 +44,7 @@ def train_step(model, data):
     gradients = tape.gradient(share, model.trainable_weights)
     if replicated or accumulated:
         gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
-    norm = tf.linalg.global_norm(gradients)
+    norm = _norm(gradients)
     wrong = tf.stack([not_finite(loss), not_finite(loss + norm)])
     if replicated:
         wrong = _sum(context, wrong)
@@ -85,6 +85,15 @@ def _loss_and_scores(model, x, y, sample_weight, training):
 def _rows(data, rows):
     """The same structure with some rows of each of its tensors."""
     return keras.tree.map_structure(lambda t: None if t is None else t[rows], data)
+
+
+def _norm(gradients):
+    """The length of all gradients together, whatever their types; float32."""
+    import tensorflow as tf
+
+    # A sum of squares in half precision would overflow.
+    wide = [g if g is None else tf.cast(g, "float32") for g in gradients]
+    return tf.linalg.global_norm(wide)
 
 
 def _sum(context, values):
@@ -153,7 +162,7 @@ def _apply(model, gradients, norm):
     if summed:
         gradients, norm = _sum(context, gradients), None
     if longest is not None:
-        norm = tf.linalg.global_norm(gradients) if norm is None else norm
+        norm = _norm(gradients) if norm is None else norm
         gradients, _ = tf.clip_by_global_norm(gradients, longest, norm)
     if summed:
         if clips_itself:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers import PositionalEmbedding
+from keras_transformer.layers import FeatureEmbedding, PositionalEmbedding
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from tests.layers.layer_battery import LayerBattery
 from tests.layers.reference_weights import assert_close, randomise
@@ -146,6 +146,18 @@ def test_too_long_an_input_for_learned_positions_is_refused(rng):
     )
     with pytest.raises(ValueError, match="longer than the learned.*max_length=4"):
         layer(ids(rng))
+
+
+@pytest.mark.parametrize("layer_class", [PositionalEmbedding, FeatureEmbedding])
+def test_a_start_behind_the_learned_positions_is_refused(rng, layer_class):
+    layer = layer_class(VOCABULARY_SIZE, D_MODEL, positions="learned", max_length=7)
+    tokens = ids(rng)
+    if layer_class is FeatureEmbedding:
+        tokens = tokens[..., None]
+    last = ops.convert_to_numpy(layer(tokens, start=2))
+    assert np.isfinite(last).all()
+    with pytest.raises(ValueError, match="5 positions, start=3, max_length=7"):
+        layer(tokens, start=3)
 
 
 def test_learned_positions_need_their_number():
