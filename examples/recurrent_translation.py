@@ -17,7 +17,7 @@ from pathlib import Path
 
 import keras_transformer as kt
 from keras_transformer import plots
-from keras_transformer.text.generated import write_corpus
+from keras_transformer.quickstart.grammar import write_corpus
 
 MODELS = {
     "recurrent": kt.RecurrentConfig.preset,

@@ -16,7 +16,7 @@ import sacrebleu
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 import keras_transformer as kt
-from keras_transformer.text.generated import write_corpus
+from keras_transformer.quickstart.grammar import write_corpus
 
 # Theirs: sizes, dropout, average of the last 10, beam of 5. Ours: pre-norm and 1,000
 # updates of warm-up to a learning rate of 0.004, with which the sixth epoch has the

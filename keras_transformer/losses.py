@@ -5,8 +5,8 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.fused_crossentropy import TokenScores, fused_crossentropy
-from keras_transformer.graph_mode import in_tensorflow_graph, num_replicas
+from keras_transformer.kernels.crossentropy import TokenScores, fused_crossentropy
+from keras_transformer.kernels.execution import in_tensorflow_graph, num_replicas
 
 
 def smoothed_crossentropy(targets, logits, label_smoothing=0.0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.fused_crossentropy import TokenScores
+from keras_transformer.kernels.crossentropy import TokenScores
 from keras_transformer.losses import first_largest, smoothed_crossentropy
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from keras_transformer.graph_mode import in_tensorflow_graph
+from keras_transformer.kernels.execution import in_tensorflow_graph
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

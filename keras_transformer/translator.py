@@ -14,11 +14,11 @@ from keras_transformer.config import DecodingConfig
 from keras_transformer.export.saved_model import check_texts
 from keras_transformer.export.translator import export_translator
 from keras_transformer.files import replacing
+from keras_transformer.generation.pipeline import INPUTS, Pipeline
+from keras_transformer.generation.results import Alignment, Score, Translation
 from keras_transformer.models.loading import load_seq2seq
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.pipeline import INPUTS, Pipeline
 from keras_transformer.text.tokenizer import TokenizerPair
-from keras_transformer.translation import Alignment, Score, Translation
 
 
 class Translator:

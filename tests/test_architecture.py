@@ -131,14 +131,14 @@ MAY_IMPORT_TENSORFLOW = {
 # paths beside the general ones, for what is no operation of Keras, such as a write to a
 # tensor in place, and the training step, of which each backend has its own.
 HAVE_TENSORFLOW_PATHS = {
-    "keras_transformer.cores",
-    "keras_transformer.graph_mode",
-    "keras_transformer.language_sampling",
+    "keras_transformer.exact_training.row_parts",
+    "keras_transformer.kernels.execution",
+    "keras_transformer.generation.language_sampler",
     "keras_transformer.layers.decoding_ops",
     "keras_transformer.layers.dropout",
     "keras_transformer.losses",
-    "keras_transformer.models.tensorflow_steps",
-    "keras_transformer.fused_crossentropy",
+    "keras_transformer.exact_training.tensorflow",
+    "keras_transformer.kernels.crossentropy",
     "keras_transformer.optimizers",
 }
 

@@ -13,7 +13,7 @@ import pytest
 
 from keras_transformer.bulk.partial_output import PartialOutput
 from keras_transformer.files import replacing
-from keras_transformer.training.averaging import KeepCheckpoints
+from keras_transformer.training.checkpoints import KeepCheckpoints
 from keras_transformer.training.state import StateFiles, TrainingState
 from tests import tiny_run
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from keras_transformer import cli
-from keras_transformer.parser import make_parser
-from keras_transformer.pipeline import INPUTS
+from keras_transformer.cli.parser import make_parser
+from keras_transformer.generation.pipeline import INPUTS
 from tests import tiny_run
 
 ROOT = Path(__file__).parents[1]

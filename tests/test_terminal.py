@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from keras_transformer import cli
+from keras_transformer.cli.plot_parser import sentence
 from keras_transformer.evaluation import Scores
-from keras_transformer.plot_parser import sentence
 from keras_transformer.serving import server
 from keras_transformer.terminal import print_message, print_result, printable, say
 from tests import tiny_run

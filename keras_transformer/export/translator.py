@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.export.saved_model import write_saved_model
+from keras_transformer.generation.pipeline import INPUTS, Pipeline
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.pipeline import INPUTS, Pipeline
 from keras_transformer.text.tokenizer import TokenizerPair
 
 DTYPES = ("float32", "bfloat16")

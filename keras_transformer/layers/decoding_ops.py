@@ -14,7 +14,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.graph_mode import compiled_by_xla, in_tensorflow_graph
+from keras_transformer.kernels.execution import compiled_by_xla, in_tensorflow_graph
 from keras_transformer.layers.attention import masked_softmax, wide_dtype
 
 

@@ -6,7 +6,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.graph_mode import in_replica, in_tensorflow_graph, shape_of
+from keras_transformer.kernels.execution import (
+    in_replica,
+    in_tensorflow_graph,
+    shape_of,
+)
 
 # Decisions are made of 16 bits.
 STEPS = 2**16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keras import ops
 
-from keras_transformer.graph_mode import shape_of
+from keras_transformer.kernels.execution import shape_of
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.decoding_ops import affine, prepared, split_heads
 

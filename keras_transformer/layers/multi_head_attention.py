@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.graph_mode import in_tensorflow_graph, shape_of
+from keras_transformer.kernels.execution import in_tensorflow_graph, shape_of
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.attention import (
     dot_product_attention,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from keras import ops
 
-from keras_transformer.graph_mode import shape_of
+from keras_transformer.kernels.execution import shape_of
 from keras_transformer.layers.attention import wide_dtype
 
 

@@ -1,6 +1,6 @@
 """Models: layers composed."""
 
-from keras_transformer.models.encoder import EncoderStack
+from keras_transformer.models.encoder_stack import EncoderStack
 from keras_transformer.models.image_classifier import ImageClassifier
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.masked_language_model import (

@@ -5,18 +5,15 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.encoder_config import EncoderConfig
+from keras_transformer.config.layers import EncoderConfig
 from keras_transformer.layers.arguments import check_size
+from keras_transformer.layers.class_token import ClassToken
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.learned_positional_embedding import (
     LearnedPositionalEmbedding,
 )
-from keras_transformer.models.encoder import (
-    ClassToken,
-    EncoderModel,
-    EncoderStack,
-    check_pooling,
-)
+from keras_transformer.models.encoder_model import EncoderModel, check_pooling
+from keras_transformer.models.encoder_stack import EncoderStack
 from keras_transformer.models.has_config import HasConfig
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.language_model_config import LanguageModelConfig
+from keras_transformer.config.language_model import LanguageModelConfig
+from keras_transformer.exact_training.exact_training import ExactTraining
 from keras_transformer.layers.attention import attention_bias
 from keras_transformer.layers.causal_layer import CausalLayer
 from keras_transformer.layers.decoding_ops import affine
 from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.models.cached_decoding import CachedSteps
-from keras_transformer.models.exact_training import ExactTraining
 from keras_transformer.models.has_config import HasConfig
 from keras_transformer.models.has_signature import HasSignature
 

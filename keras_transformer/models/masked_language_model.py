@@ -8,9 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.exact_training.exact_training import ExactTraining
 from keras_transformer.layers.arguments import check_size
-from keras_transformer.models.encoder import EncoderModel
-from keras_transformer.models.exact_training import ExactTraining
+from keras_transformer.models.encoder_model import EncoderModel
 from keras_transformer.models.text_encoder import HasTextEncoder
 
 # Of the tokens to be predicted: shown as the mask, and as a random token.

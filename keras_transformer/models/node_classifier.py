@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import keras
 
-from keras_transformer.encoder_config import EncoderConfig
+from keras_transformer.config.layers import EncoderConfig
+from keras_transformer.exact_training.exact_training import ExactTraining
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.masks import graph_mask
-from keras_transformer.models.encoder import (
-    EncoderModel,
-    EncoderStack,
-)
-from keras_transformer.models.exact_training import ExactTraining
+from keras_transformer.models.encoder_model import EncoderModel
+from keras_transformer.models.encoder_stack import EncoderStack
 from keras_transformer.models.has_config import HasConfig
 
 

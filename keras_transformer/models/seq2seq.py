@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.config import Seq2SeqConfig
-from keras_transformer.models.exact_training import ExactTraining
+from keras_transformer.exact_training.exact_training import ExactTraining
 from keras_transformer.models.has_config import HasConfig
 from keras_transformer.models.has_signature import HasSignature
 

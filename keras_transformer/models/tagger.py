@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import keras
 
+from keras_transformer.exact_training.exact_training import ExactTraining
 from keras_transformer.layers.arguments import check_size
-from keras_transformer.models.encoder import EncoderModel
-from keras_transformer.models.exact_training import ExactTraining
+from keras_transformer.models.encoder_model import EncoderModel
 from keras_transformer.models.text_encoder import HasTextEncoder
 
 

@@ -6,8 +6,9 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.arguments import check_size
+from keras_transformer.layers.class_token import ClassToken
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.models.encoder import ClassToken, EncoderModel, check_pooling
+from keras_transformer.models.encoder_model import EncoderModel, check_pooling
 from keras_transformer.models.text_encoder import HasTextEncoder
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.encoder_config import EncoderConfig
+from keras_transformer.config.layers import EncoderConfig
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.feature_embedding import FeatureEmbedding
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
-from keras_transformer.models.encoder import EncoderStack
+from keras_transformer.models.encoder_stack import EncoderStack
 from keras_transformer.models.has_config import HasConfig
 
 

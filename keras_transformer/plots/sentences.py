@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.generation import Generator
+from keras_transformer.generation.generator import Generator
 from keras_transformer.layers.attention_record import recorded_attention
 from keras_transformer.models.transformer import Transformer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from keras_transformer.options import Config, option
+from keras_transformer.config.options import Config, option
 
 
 @dataclasses.dataclass(frozen=True)

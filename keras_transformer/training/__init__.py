@@ -1,14 +1,14 @@
 """Training runs. Needs TensorFlow for the text."""
 
 from keras_transformer.training.average_run import average_run
-from keras_transformer.training.averaging import KeepCheckpoints, load_average
+from keras_transformer.training.checkpoints import KeepCheckpoints, load_average
 from keras_transformer.training.compiling import (
     compiled_model,
     make_optimizer,
     split_by_default,
 )
-from keras_transformer.training.fit import train
 from keras_transformer.training.run_directory import check_new_directory
+from keras_transformer.training.train import train
 
 __all__ = [
     "KeepCheckpoints",

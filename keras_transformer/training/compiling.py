@@ -8,7 +8,10 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.config import RunConfig, TrainingConfig
-from keras_transformer.cores import available_cores, split_batches_over_cores
+from keras_transformer.exact_training.row_parts import (
+    available_cores,
+    split_batches_over_cores,
+)
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, Perplexity
 from keras_transformer.models.families import make_model

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from keras_transformer.config import RunConfig, TrainingConfig
 from keras_transformer.text.parallel_text import BadLines, ParallelText
-from keras_transformer.training.averaging import KeepCheckpoints
 from keras_transformer.training.bleu import ValidationBleu
+from keras_transformer.training.checkpoints import KeepCheckpoints
 from keras_transformer.training.ema import ValidateAverage
 from keras_transformer.training.export_best import ExportBest
 from keras_transformer.training.monitor import Monitor, StopWithoutProgress

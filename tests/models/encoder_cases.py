@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from keras import ops
 
-from keras_transformer.encoder_config import EncoderConfig
+from keras_transformer.config.layers import EncoderConfig
 from keras_transformer.models.text_encoder import TextEncoder
 from tests.layers.reference_weights import layer_weights_of, weights_of
 from tests.reference import numpy_encoders, numpy_transformer

@@ -16,7 +16,7 @@ from keras_transformer import (
     TransformerConfig,
 )
 from keras_transformer.config import RecurrentConfig
-from keras_transformer.generation import Generator
+from keras_transformer.generation.generator import Generator
 from keras_transformer.models.recurrent_seq2seq import RecurrentSeq2Seq
 from keras_transformer.models.tagger import Tagger
 from tests.layers.reference_weights import model_weights_of, randomise

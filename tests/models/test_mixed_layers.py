@@ -15,7 +15,7 @@ from keras_transformer import (
     Transformer,
     TransformerConfig,
 )
-from keras_transformer.generation import Generator
+from keras_transformer.generation.generator import Generator
 from keras_transformer.layers import (
     CausalLayer,
     DecoderLayer,

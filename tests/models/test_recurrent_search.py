@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_transformer import DecodingConfig
 from keras_transformer.config import RecurrentConfig
-from keras_transformer.generation import Generator
+from keras_transformer.generation.generator import Generator
 from keras_transformer.models.recurrent_seq2seq import RecurrentSeq2Seq
 from tests.decoding.table_steps import all_outputs, obeys
 from tests.layers.reference_weights import randomise

@@ -9,9 +9,9 @@ from keras import ops
 
 from keras_transformer import MaskedAccuracy, MaskedCrossentropy, Perplexity
 from keras_transformer.config import RecurrentConfig, TransformerConfig
-from keras_transformer.fused_crossentropy import TokenScores
+from keras_transformer.exact_training.loss import loss_and_scores
+from keras_transformer.kernels.crossentropy import TokenScores
 from keras_transformer.models.families import make_model
-from keras_transformer.models.forward import loss_and_scores
 from keras_transformer.models.recurrent_seq2seq import RecurrentSeq2Seq
 from tests.layers.reference_weights import assert_close
 from tests.models.recurrent_cases import SIZES, VARIANTS, random_model, weights_of

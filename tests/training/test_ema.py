@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.training.averaging import KeepCheckpoints
+from keras_transformer.training.checkpoints import KeepCheckpoints
 from keras_transformer.training.ema import ValidateAverage, averaged_weights
 
 DECAY = 0.7

@@ -16,13 +16,8 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer import TokenizerPair, Translator, open_pairs, train
-from keras_transformer.training import (
-    average_run,
-    fit,
-    machine,
-    run_directory,
-    state,
-)
+from keras_transformer.training import average_run, machine, run_directory, state
+from keras_transformer.training import train as fit
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
 

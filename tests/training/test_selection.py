@@ -16,8 +16,8 @@ from keras_transformer.config import TrainingConfig
 from keras_transformer.evaluation import evaluate
 from keras_transformer.export import ExportedTranslator
 from keras_transformer.training import compiled_model
-from keras_transformer.training.averaging import load_average
 from keras_transformer.training.bleu import ValidationBleu
+from keras_transformer.training.checkpoints import load_average
 from keras_transformer.training.ema import averaged_weights
 from keras_transformer.training.export_best import ExportBest
 from keras_transformer.training.monitor import Monitor

@@ -1,0 +1,185 @@
+"""The options of a run: data, tokenizer, decoding, and all of them together."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from keras_transformer.config.options import (
+    MOST_HYPOTHESES,
+    MOST_TOKENS,
+    Config,
+    option,
+)
+from keras_transformer.config.seq2seq import (
+    RecurrentConfig,
+    TransformerConfig,
+    family_of,
+)
+from keras_transformer.config.training import TrainingConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerConfig(Config):
+    """How the SentencePiece vocabulary is learned from the training text."""
+
+    vocabulary_size: int = option(
+        10000, "pieces of each vocabulary, with the special ones and bytes", minimum=8
+    )
+    algorithm: str = option("bpe", "sub-word algorithm", choices=("bpe", "unigram"))
+    joint_vocabulary: bool = option(True, "one vocabulary for both languages")
+    byte_fallback: bool = option(True, "spell unknown characters as bytes")
+    character_coverage: float = option(
+        1.0, "share of the characters that get a piece", minimum=0.9, maximum=1.0
+    )
+    normalization: str = option(
+        "nmt_nfkc",
+        "SentencePiece's normalisation rule",
+        choices=("nmt_nfkc", "nfkc", "identity"),
+    )
+    learning_sentences: int = option(
+        1000000, "most sentences a side that the vocabulary is learned from", minimum=1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(Config):
+    """How a corpus becomes batches."""
+
+    batch_tokens: int = option(
+        4096, "tokens a batch on the longer side, padding counted", minimum=1
+    )
+    max_length: int = option(
+        128, "tokens a side, the end token counted; longer pairs are bad", minimum=2
+    )
+    shuffle_buffer: int = option(200000, "pairs shuffled at a time", minimum=1)
+    subword_sampling: float = option(
+        0.0,
+        "randomness of the pieces in training: BPE-dropout's share of merges, or "
+        "alpha of a unigram vocabulary; 0 is none",
+        minimum=0.0,
+        below=1.0,
+    )
+    bad_line_budget: int = option(
+        100, "bad lines that are skipped before the run stops (lines)", minimum=0
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodingConfig(Config):
+    """How translations are searched for; the defaults are the paper's (section 6.1)."""
+
+    beam_size: int = option(
+        4, "hypotheses kept a sentence; 1 is greedy", minimum=1, maximum=MOST_HYPOTHESES
+    )
+    n_best: int | None = option(
+        None, "translations an export's `nbest` gives; default beam_size", minimum=1
+    )
+    length_penalty: float = option(
+        0.6, "alpha of ((5 + length) / 6)^alpha", minimum=0.0
+    )
+    coverage_penalty: float = option(
+        0.0, "beta of the penalty for source tokens passed over", minimum=0.0
+    )
+    no_repeat_ngram_size: int = option(
+        0,
+        "no n-gram of this size comes twice in an output; 0 allows all",
+        minimum=0,
+        maximum=MOST_TOKENS,
+    )
+    min_output_length: int = option(
+        1, "shortest output (tokens, the end token counted)", minimum=1
+    )
+    max_output_length: int | None = option(
+        None, "longest output (tokens, the end token counted)", minimum=1
+    )
+    max_extra_length: int = option(
+        50, "longest output beyond the source (tokens)", minimum=0, maximum=MOST_TOKENS
+    )
+    max_source_length: int = option(
+        256,
+        "source tokens, the end token counted, kept of a sentence",
+        minimum=2,
+        maximum=MOST_TOKENS,
+    )
+    top_k: int | None = option(
+        None, "most probable tokens that sampling draws among", minimum=1
+    )
+    top_p: float | None = option(
+        None, "probability that sampling draws among", above=0.0, maximum=1.0
+    )
+    alignment_layer: int = option(
+        -1, "decoder layer that alignments are taken from; -1 is the last"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.n_best is not None and self.n_best > self.beam_size:
+            raise ValueError(
+                "`n_best` must be from 1 to `beam_size`. Received: "
+                f"n_best={self.n_best}, beam_size={self.beam_size}"
+            )
+        longest = self.max_output_length
+        if longest is not None and self.min_output_length > longest:
+            raise ValueError(
+                "`min_output_length` must not exceed `max_output_length`. Received: "
+                f"min_output_length={self.min_output_length}, "
+                f"max_output_length={longest}"
+            )
+
+    @property
+    def longest_output(self) -> int:
+        """Most tokens of any output, the end token counted."""
+        longest = self.max_source_length + self.max_extra_length
+        return min(longest, self.max_output_length or longest)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig(Config):
+    """All options of a training run; `config.json` of its directory."""
+
+    model: TransformerConfig | RecurrentConfig = TransformerConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    data: DataConfig = DataConfig()
+    training: TrainingConfig = TrainingConfig()
+    decoding: DecodingConfig = DecodingConfig()
+
+    def __post_init__(self):
+        super().__post_init__()
+        model = self.model
+        ids = (model.pad_id, model.start_id, model.end_id, model.unknown_id)
+        if ids != (0, 1, 2, 3):
+            raise ValueError(
+                "The tokenizer of a run has `pad_id`, `start_id`, `end_id` and "
+                f"`unknown_id` 0, 1, 2 and 3. Received: {ids}"
+            )
+        if (
+            not self.tokenizer.joint_vocabulary
+            and self.model.tied_embeddings == "three-way"
+        ):
+            raise ValueError(
+                "Three-way `tied_embeddings` needs one joint vocabulary; use "
+                "'two-way' or 'none' for separate ones. Received: "
+                "joint_vocabulary=False, tied_embeddings='three-way'"
+            )
+        longest = max(
+            self.data.max_length,
+            self.decoding.max_source_length,
+            self.decoding.longest_output,
+        )
+        limit = self.model.most_positions
+        if limit is not None and longest > limit:
+            raise ValueError(
+                "Learned positions must cover `max_length` and `max_source_length` + "
+                f"`max_extra_length` tokens. Received: {longest} tokens, "
+                f"max_positions={limit}"
+            )
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]):
+        """As of every options; `model` is of the family that it names."""
+        if isinstance(values, dict) and "model" in values:
+            model = values["model"]
+            kind = family_of(model) if isinstance(model, dict) else TransformerConfig
+            values = values | {"model": kind.from_dict(model)}
+        return super().from_dict(values)

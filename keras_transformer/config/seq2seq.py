@@ -1,0 +1,246 @@
+"""The sizes of the models from sequences to sequences, one class a family."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+from keras_transformer.config.layers import LayerConfig
+from keras_transformer.config.options import (
+    MOST_LAYERS,
+    MOST_ROWS,
+    MOST_UNITS,
+    Config,
+    option,
+    reject_unknown,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Seq2SeqConfig(Config):
+    """What every family has: vocabularies, their matrices, special ids.
+
+    A family is a subclass with a `family` of its own, an entry in `FAMILIES`.
+    """
+
+    family: str = option("", "kind of model")
+    source_vocabulary_size: int = option(
+        37000, "source pieces, V", minimum=1, maximum=MOST_ROWS
+    )
+    target_vocabulary_size: int = option(
+        37000, "target pieces, V", minimum=1, maximum=MOST_ROWS
+    )
+    d_model: int = option(512, "width of the model", minimum=1, maximum=MOST_UNITS)
+    tied_embeddings: str = option(
+        "three-way",
+        "one matrix for source, target and output (three-way), for target and "
+        "output (two-way), or none",
+        choices=("three-way", "two-way", "none"),
+    )
+    dropout_rate: float = option(
+        0.1, "dropout of sub-layer outputs and embeddings", minimum=0.0, below=1.0
+    )
+    pad_id: int = option(0, "id of padding", minimum=0)
+    start_id: int = option(1, "id that starts a sentence", minimum=0)
+    end_id: int = option(2, "id that ends a sentence", minimum=0)
+    unknown_id: int = option(3, "id of an unknown piece", minimum=0)
+
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    def __post_init__(self):
+        super().__post_init__()
+        if (
+            self.tied_embeddings == "three-way"
+            and self.source_vocabulary_size != self.target_vocabulary_size
+        ):
+            raise ValueError(
+                "Three-way `tied_embeddings` needs one joint vocabulary; use "
+                "'two-way' or 'none' for separate ones. Received: "
+                f"source_vocabulary_size={self.source_vocabulary_size}, "
+                f"target_vocabulary_size={self.target_vocabulary_size}"
+            )
+        ids = (self.pad_id, self.start_id, self.end_id, self.unknown_id)
+        smallest = min(self.source_vocabulary_size, self.target_vocabulary_size)
+        if len(set(ids)) < 4 or max(ids) >= smallest:
+            raise ValueError(
+                "`pad_id`, `start_id`, `end_id` and `unknown_id` must be four "
+                f"different ids below the vocabulary size. Received: {ids}, "
+                f"vocabulary size {smallest}"
+            )
+
+    @property
+    def most_positions(self) -> int | None:
+        """Longest source and target (tokens), or `None` if any length will do."""
+        return None
+
+    def fewest_weights(self) -> int:
+        """Returns how many weights the family's model of these sizes has at least.
+
+        Those of its matrices; for a subclass of the model it may be too many.
+        """
+        rows = self.target_vocabulary_size
+        if self.tied_embeddings != "three-way":
+            rows += self.source_vocabulary_size
+        if self.tied_embeddings == "none":
+            rows += self.target_vocabulary_size
+        return rows * self.d_model
+
+    @classmethod
+    def preset(cls, name: str, **overrides):
+        """Returns the sizes called `name`, such as "tiny".
+
+        Args:
+            name: A key of the class' `PRESETS`.
+            **overrides: Options that replace the preset's.
+
+        Returns:
+            The options, of this class.
+
+        Raises:
+            ValueError: If no preset has that name.
+
+        Example:
+            >>> TransformerConfig.preset("tiny").d_model
+            128
+        """
+        values = cls.preset_options(name) | overrides
+        reject_unknown(cls, values)
+        return cls(**values)
+
+    @classmethod
+    def preset_options(cls, name: str) -> dict[str, Any]:
+        """Returns the options that the preset `name` sets.
+
+        Raises:
+            ValueError: If no preset has that name.
+        """
+        if name not in cls.PRESETS:
+            raise ValueError(
+                f"`preset` must be one of {', '.join(cls.PRESETS)}. Received: {name!r}"
+            )
+        return cls.PRESETS[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig(LayerConfig, Seq2SeqConfig):
+    """Sizes of a `Transformer`; the defaults are the paper's base model (Table 3)."""
+
+    family: str = option("transformer", "kind of model", choices=("transformer",))
+    num_encoder_layers: int = option(
+        6, "encoder layers, N", minimum=1, maximum=MOST_LAYERS
+    )
+    num_decoder_layers: int = option(
+        6, "decoder layers, N", minimum=1, maximum=MOST_LAYERS
+    )
+    positions: str = option(
+        "sinusoidal", "kind of position vector", choices=("sinusoidal", "learned")
+    )
+    max_positions: int = option(
+        512,
+        "most positions of learned position vectors (tokens)",
+        minimum=1,
+        maximum=MOST_ROWS,
+    )
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        # The Multi30k setting of Wu et al., 2021, https://arxiv.org/abs/2105.14462.
+        "tiny": dict(
+            num_encoder_layers=4, num_decoder_layers=4, d_model=128, d_ff=256,
+            num_heads=4,
+        ),
+        "small": dict(
+            num_encoder_layers=3, num_decoder_layers=3, d_model=256, d_ff=1024,
+            num_heads=4,
+        ),
+        # Table 3 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762.
+        "base": dict(),
+        "big": dict(d_model=1024, d_ff=4096, num_heads=16, dropout_rate=0.3),
+    }  # fmt: skip
+
+    @property
+    def most_positions(self) -> int | None:
+        """Rows of learned position vectors; sinusoidal ones go on for ever."""
+        return self.max_positions if self.positions == "learned" else None
+
+    def fewest_weights(self) -> int:
+        """Returns how many weights a `Transformer` has at least: of its matrices."""
+        key_dim = self.key_dim or self.d_model // self.num_heads
+        value_dim = self.value_dim or key_dim
+        attention = 2 * self.num_heads * (key_dim + value_dim)
+        encoder = self.num_encoder_layers * (attention + 2 * self.d_ff)
+        decoder = self.num_decoder_layers * (2 * attention + 2 * self.d_ff)
+        embeddings = 1 if self.tied_embeddings == "three-way" else 2
+        positions = embeddings * (self.most_positions or 0)
+        rows = encoder + decoder + positions
+        return super().fewest_weights() + rows * self.d_model
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentConfig(Seq2SeqConfig):
+    """Sizes of a `RecurrentSeq2Seq`; the defaults are those of RNNsearch.
+
+    Appendix A.2.3 of Bahdanau et al., 2015, https://arxiv.org/abs/1409.0473.
+    """
+
+    family: str = option("recurrent", "kind of model", choices=("recurrent",))
+    d_model: int = option(620, "width of the embeddings", minimum=1, maximum=MOST_UNITS)
+    dropout_rate: float = option(
+        0.1, "dropout of embeddings and readouts", minimum=0.0, below=1.0
+    )
+    num_encoder_layers: int = option(
+        1, "encoder layers", minimum=1, maximum=MOST_LAYERS
+    )
+    units: int = option(
+        1000, "width of a GRU, of each direction", minimum=1, maximum=MOST_UNITS
+    )
+    attention_units: int | None = option(
+        None,
+        "hidden units of the additive attention; default units",
+        minimum=1,
+        maximum=MOST_UNITS,
+    )
+    bidirectional: bool = option(True, "read the source from its end, too")
+
+    # One GRU attends at every step, as in the paper.
+    num_decoder_layers: ClassVar[int] = 1
+
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "tiny": dict(d_model=128, units=128),
+        "small": dict(d_model=256, units=256),
+        "base": dict(),
+    }
+
+    def fewest_weights(self) -> int:
+        """Returns how many weights a `RecurrentSeq2Seq` has at least: of matrices."""
+        units, directions = self.units, 2 if self.bidirectional else 1
+        width = directions * units
+        inputs = self.d_model + (self.num_encoder_layers - 1) * width
+        encoder = directions * (inputs + self.num_encoder_layers * units)
+        decoder = self.d_model + width + units
+        attention = (self.attention_units or units) * (units + width)
+        readout = (units + self.d_model + width) * self.d_model
+        cells = 3 * units * (encoder + decoder)
+        return super().fewest_weights() + cells + units**2 + attention + readout
+
+
+FAMILIES = {"transformer": TransformerConfig, "recurrent": RecurrentConfig}
+
+
+def family_of(values: dict[str, Any]) -> type[Seq2SeqConfig]:
+    """Returns the class of a model's options, by their `family`; default Transformer.
+
+    Args:
+        values: Options as plain Python values.
+
+    Returns:
+        A class in `FAMILIES`.
+
+    Raises:
+        ValueError: If there is no such family.
+    """
+    family = values.get("family", "transformer")
+    if family not in FAMILIES:
+        raise ValueError(
+            f"`family` must be one of {', '.join(FAMILIES)}. Received: "
+            f"family={family!r}"
+        )
+    return FAMILIES[family]

@@ -1,0 +1,112 @@
+"""The options of training."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from keras_transformer.config.options import Config, option
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig(Config):
+    """How a model is trained; the defaults are the paper's (section 5)."""
+
+    epochs: int = option(20, "passes over the corpus", minimum=1)
+    max_updates: int | None = option(
+        None,
+        "stop after this many weight updates; of `steps_per_execution` the last ones "
+        "may go beyond",
+        minimum=1,
+    )
+    max_minutes: float | None = option(
+        None, "stop after the update that passes this time (minutes)", above=0.0
+    )
+    optimizer: str = option(
+        "adam",
+        "Keras optimizer",
+        choices=("adam", "sgd", "momentum", "adagrad", "rmsprop"),
+    )
+    learning_rate_scale: float = option(
+        1.0, "factor on the paper's schedule", above=0.0
+    )
+    warmup_steps: int = option(4000, "linear warm-up (updates)", minimum=1)
+    label_smoothing: float = option(
+        0.1, "probability mass spread over the vocabulary", minimum=0.0, below=1.0
+    )
+    global_clipnorm: float | None = option(
+        None, "longest gradient of all weights together (norm)", above=0.0
+    )
+    gradient_accumulation_steps: int = option(
+        1, "batches whose gradients make one weight update", minimum=1
+    )
+    nonfinite_batches: str = option(
+        "stop",
+        "after a loss or gradient that is not finite, which is never applied: stop, "
+        "or skip the batch",
+        choices=("stop", "skip"),
+    )
+    steps_per_execution: int = option(
+        1, "batches a call of the compiled step takes", minimum=1
+    )
+    checkpoint_updates: int | None = option(
+        None, "save the state to resume from after so many updates", minimum=1
+    )
+    checkpoint_minutes: float | None = option(
+        10.0, "save the state to resume from after so long (minutes)", above=0.0
+    )
+    keep_states: int = option(2, "states to resume from that are kept", minimum=1)
+    average_checkpoints: int = option(
+        5, "checkpoints whose mean is the final model; 1 keeps a single one", minimum=1
+    )
+    average: str = option(
+        "last",
+        "which checkpoints are averaged: the last, or the best by `monitor`",
+        choices=("last", "best"),
+    )
+    monitor: str = option(
+        "loss",
+        "what is best on the validation pairs: lowest loss or highest BLEU",
+        choices=("loss", "bleu"),
+    )
+    patience: int | None = option(
+        None, "stop after so many epochs without a better `monitor`", minimum=1
+    )
+    bleu_updates: int | None = option(
+        None, "score translations of validation pairs after so many updates", minimum=1
+    )
+    bleu_sentences: int = option(
+        200, "validation pairs that are translated for BLEU", minimum=1
+    )
+    ema_decay: float | None = option(
+        None,
+        "keep an exponential moving average of the weights with this factor, and "
+        "validate and save it",
+        above=0.0,
+        below=1.0,
+    )
+    export_best: bool = option(
+        False, "export a SavedModel each time `monitor` reaches a new best"
+    )
+    mixed_precision: bool | None = option(
+        None, "compute in bfloat16, keep float32 weights; default where it pays"
+    )
+    jit_compile: bool | None = option(
+        None, "compile the training step with XLA; default where it pays"
+    )
+    distribute: str = option(
+        "none",
+        "devices and hosts to train on: one; all of this host (mirrored); all of "
+        "several hosts (multi_worker); with JAX all as copies of the model "
+        "(data_parallel) or with its matrices in parts (model_parallel)",
+        choices=("none", "mirrored", "multi_worker", "data_parallel", "model_parallel"),
+    )
+    seed: int = option(1, "seed of weights, dropout and shuffling", minimum=0)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.jit_compile and self.distribute in ("mirrored", "multi_worker"):
+            raise ValueError(
+                "XLA cannot compile a step of several replicas: leave `jit_compile` "
+                "out, or `distribute`. Received: jit_compile=True, "
+                f"distribute={self.distribute!r}"
+            )

@@ -1,0 +1,134 @@
+"""The training and test step of `ExactTraining` on JAX, as pure functions."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from keras_transformer.exact_training.gradients import (
+    clip_limit,
+    clipped,
+    global_norm,
+    not_finite,
+)
+from keras_transformer.exact_training.loss import loss_and_scores
+
+
+def train_step(model, state, data):
+    """Trains on a batch, as a pure function.
+
+    Args:
+        model: An `ExactTraining` model.
+        state: Values of its trainable, other, optimizer and metric variables.
+        data: `(x, y)` or `(x, y, sample_weight)`.
+
+    Returns:
+        The logs, a dictionary of scalars, and the new state.
+    """
+    import jax
+
+    weights, others, moments, metrics = state
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    gradient_of = jax.value_and_grad(_loss, argnums=1, has_aux=True)
+    (_, (loss, logs, others, new_metrics, divisor)), gradients = gradient_of(
+        model, weights, others, metrics, x, y, sample_weight, training=True
+    )
+    norm = global_norm(gradients)
+    wrong = not_finite(loss + norm) > 0
+    good = ops.logical_and(ops.logical_not(wrong), divisor > 0)
+    size = len(model._update_state.variables)
+    others, (counter, *accumulated) = others[:-size], others[-size:]
+    counter = counter + ops.cast(wrong, counter.dtype)
+    if model.gradient_accumulation_steps == 1:
+        new = _apply(model, weights, moments, gradients, norm)
+        # XLA fuses the choice with the update, so it costs nothing.
+        weights, moments = _choose(good, new, (weights, moments))
+    else:
+        share = ops.where(good, divisor, 0.0)
+        weights, moments, accumulated = _accumulate(
+            model, weights, moments, accumulated, gradients, share
+        )
+    metrics = _choose(not_finite(loss) > 0, metrics, new_metrics)
+    return logs, (weights, [*others, counter, *accumulated], moments, metrics)
+
+
+def _apply(model, weights, moments, gradients, norm):
+    """The weights and the optimizer's variables after an update."""
+    gradients = clipped(gradients, norm, clip_limit(model))
+    return model.optimizer.stateless_apply(moments, gradients, weights)
+
+
+def _accumulate(model, weights, moments, accumulated, gradients, share):
+    """Adds `share` targets' gradients, and applies the sum after the last batch."""
+    import jax
+
+    batches, divisor, *totals = accumulated
+    batches = (batches + 1) % model.gradient_accumulation_steps
+    divisor = divisor + share
+    totals = [
+        ops.where(share > 0, total + ops.cast(g, "float32") * share, total)
+        for total, g in zip(totals, gradients, strict=True)
+    ]
+
+    def update():
+        means = [total / divisor for total in totals]
+        norm = None if model.global_clipnorm is None else global_norm(means)
+        return _apply(model, weights, moments, means, norm)
+
+    last = ops.equal(batches, 0)
+    # A branch, because the update costs as much as many small batches.
+    weights, moments = jax.lax.cond(
+        ops.logical_and(last, divisor > 0), update, lambda: (weights, moments)
+    )
+    divisor, totals = _choose(last, _zeros((divisor, totals)), (divisor, totals))
+    return weights, moments, [batches, divisor, *totals]
+
+
+def test_step(model, state, data):
+    """Evaluates a batch, as a pure function.
+
+    Args:
+        model: An `ExactTraining` model.
+        state: Values of its trainable, other and metric variables.
+        data: `(x, y)` or `(x, y, sample_weight)`.
+
+    Returns:
+        The logs, a dictionary of scalars, and the new state.
+    """
+    weights, others, metrics = state
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    _, (_, logs, others, metrics, _) = _loss(
+        model, weights, others, metrics, x, y, sample_weight, training=False
+    )
+    return logs, (weights, others, metrics)
+
+
+def _loss(model, weights, others, metrics, x, y, sample_weight, training):
+    """The loss as scaled by the optimizer for its gradient, and what comes of it.
+
+    That is the loss, the logs, the values of variables after the batch, the divisor.
+    """
+    variables = [
+        model.trainable_variables, model.non_trainable_variables,
+        model.metrics_variables,
+    ]  # fmt: skip
+    values = [*weights, *others, *metrics]
+    mapping = zip(sum(variables, []), values, strict=True)
+    with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+        loss, y_pred = loss_and_scores(model, x, y, sample_weight, training)
+        divisor = model.loss_divisor(y)
+        model._loss_tracker.update_state(loss, sample_weight=divisor)
+        logs = model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+    others, metrics = (
+        [scope.get_current_value(v) for v in group] for group in variables[1:]
+    )
+    scaled = model.optimizer.scale_loss(loss) if training else loss
+    return scaled, (loss, logs, others, metrics, divisor)
+
+
+def _choose(condition, new, old):
+    return keras.tree.map_structure(lambda n, o: ops.where(condition, n, o), new, old)
+
+
+def _zeros(structure):
+    return keras.tree.map_structure(ops.zeros_like, structure)

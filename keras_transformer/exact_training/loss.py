@@ -1,0 +1,67 @@
+"""A model's loss of a batch, without the logits where nothing else asks for them."""
+
+from __future__ import annotations
+
+import keras
+
+from keras_transformer.exact_training.counted_targets import check_targets
+from keras_transformer.kernels.execution import num_replicas
+from keras_transformer.losses import MaskedCrossentropy
+from keras_transformer.metrics import takes_scores
+
+
+def loss_and_scores(model, x, y, sample_weight, training):
+    """Computes the loss of a batch and what the metrics are computed from.
+
+    Args:
+        model: An `ExactTraining` model, compiled.
+        x: Inputs of the batch.
+        y: Targets of the batch.
+        sample_weight: As of the loss, or `None`.
+        training: Whether dropout is applied and a gradient will be asked for.
+
+    Returns:
+        The mean loss of the targets of this replica, a float32 scalar, nats a token;
+        and the model's output or, where they suffice, `TokenScores`, as `y_pred` of the
+        metrics.
+    """
+    rows = model.output_rows() if scores_suffice(model) else None
+    if rows is None:
+        y_pred = model(x, training=training)
+        loss = model.compute_loss(x, y, y_pred, sample_weight, training=training)
+        if training:
+            check_targets(model, y, y_pred)
+    else:
+        states = model(x, training=training, return_states=True)
+        loss, y_pred = model.loss.from_states(y, states, rows, sample_weight, training)
+        (weight,) = _loss_weights(model)
+        if weight is not None:
+            loss = loss * weight
+        loss = sum(model.losses, loss)
+    return loss * num_replicas(), y_pred
+
+
+def scores_suffice(model):
+    """Whether no logits are needed, by the loss and the metrics as compiled."""
+    # A subclass may compute anything.
+    own = ("compute_loss", "compute_metrics")
+    if any(getattr(type(model), n) is not getattr(keras.Model, n) for n in own):
+        return False
+    if type(model.loss) is not MaskedCrossentropy or model._compile_loss is None:
+        return False
+    # Of another number than losses, Keras says what is wrong.
+    if len(_loss_weights(model)) != 1:
+        return False
+    compiled = model._compile_metrics
+    metrics = (
+        []
+        if compiled is None
+        else (compiled._user_metrics, compiled._user_weighted_metrics)
+    )
+    metrics = [metric for metric in keras.tree.flatten(metrics) if metric is not None]
+    return all(takes_scores(metric, model.loss.pad_id) for metric in metrics)
+
+
+def _loss_weights(model):
+    """The factors on the losses, in whatever structure; `None` stands for one."""
+    return keras.tree.flatten(model._compile_loss._user_loss_weights)

@@ -1,0 +1,82 @@
+"""The training and test step of `ExactTraining` on PyTorch."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from keras_transformer.exact_training.gradients import (
+    clip_limit,
+    clipped,
+    global_norm,
+    not_finite,
+)
+from keras_transformer.exact_training.loss import loss_and_scores
+
+
+def train_step(model, data):
+    """Trains on a batch.
+
+    Args:
+        model: An `ExactTraining` model.
+        data: `(x, y)` or `(x, y, sample_weight)`.
+
+    Returns:
+        The logs, a dictionary of scalars.
+    """
+    import torch
+
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    model.zero_grad()
+    loss, y_pred = loss_and_scores(model, x, y, sample_weight, training=True)
+    model.optimizer.scale_loss(loss).backward()
+    with torch.no_grad():
+        divisor = model.loss_divisor(y)
+        gradients = [weight.value.grad for weight in model.trainable_weights]
+        _update(model, loss, divisor, gradients)
+        if torch.isfinite(loss):
+            model._loss_tracker.update_state(loss, sample_weight=divisor)
+            model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+    return model.get_metrics_result()
+
+
+def _update(model, loss, divisor, gradients):
+    """Accumulates and applies."""
+    state, steps = model._update_state, model.gradient_accumulation_steps
+    norm = global_norm(gradients)
+    wrong = bool(not_finite(loss + norm))
+    good = not wrong and bool(divisor > 0)
+    state.nonfinite_batches.assign_add(int(wrong))
+    if steps > 1:
+        state.batches.assign((state.batches.value + 1) % steps)
+        if good:
+            state.divisor.assign_add(divisor)
+            for total, gradient in zip(state.gradients, gradients, strict=True):
+                if gradient is not None:
+                    total.value.add_(gradient.float() * divisor)
+        good = int(state.batches.value) == 0 and bool(state.divisor.value > 0)
+        if not good:
+            return
+        gradients = [total.value / state.divisor.value for total in state.gradients]
+        norm = None if model.global_clipnorm is None else global_norm(gradients)
+    if good:
+        gradients = clipped(gradients, norm, clip_limit(model))
+        model.optimizer.apply(gradients, model.trainable_weights)
+    for variable in (state.divisor, *state.gradients) if steps > 1 else ():
+        variable.assign(ops.zeros_like(variable))
+
+
+def test_step(model, data):
+    """Evaluates a batch.
+
+    Args:
+        model: An `ExactTraining` model.
+        data: `(x, y)` or `(x, y, sample_weight)`.
+
+    Returns:
+        The logs, a dictionary of scalars.
+    """
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    loss, y_pred = loss_and_scores(model, x, y, sample_weight, training=False)
+    model._loss_tracker.update_state(loss, sample_weight=model.loss_divisor(y))
+    return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)

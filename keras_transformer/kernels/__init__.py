@@ -1,0 +1,1 @@
+"""What is special to one backend, each beside the general line it replaces."""

@@ -1,0 +1,216 @@
+"""The loss over a vocabulary without the logits of all tokens at once.
+
+The logits of 4000 tokens over 32000 classes take 0.5 GB, and an ordinary step of
+training holds them some times over. Here, as in Liger Kernel (Hsu et al., 2024,
+section 3.2, https://arxiv.org/abs/2410.10989), each chunk of tokens gives its losses
+and its part of the gradient before the next one's logits are made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.kernels.execution import in_tensorflow_graph
+
+# Measured on CPUs: fewer and the products are slow, more and the cache is too small.
+CHUNK_TOKENS = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenScores:
+    """What metrics need to know of the logits; they take it in place of `y_pred`.
+
+    Attributes:
+        crossentropy: Float32 tensor (B, T): -log p(target), without label smoothing,
+            nats; any number at padding.
+        correct: Float32 tensor (B, T): 1 where the largest logit, the first of equal
+            ones, is the target's, else 0; any number at padding.
+    """
+
+    crossentropy: Any
+    correct: Any
+
+
+def fused_crossentropy(
+    states, matrix, targets, weights, label_smoothing=0.0, gradient=True
+):
+    """Computes the weighted sum of the cross-entropies of states @ matrix.T.
+
+    As `ops.sum(weights * smoothed_crossentropy(targets, logits, label_smoothing))`. The
+    gradient with respect to `states` and `matrix` is computed along with it; `weights`
+    have none. Products in the dtype of `states`, all else in float32.
+
+    Args:
+        states: Float tensor (N, D).
+        matrix: Float tensor (V, D): row v gives the logit of class v.
+        targets: Integer tensor (N,), each in [0, V).
+        weights: Float32 tensor (N,); where it is 0, so is the product.
+        label_smoothing: e of `smoothed_crossentropy`, in [0, 1).
+        gradient: Whether a gradient will be asked for.
+
+    Returns:
+        The sum, a float32 scalar, nats; the cross-entropy of each token without
+        smoothing, float32 (N,), nats; and whether its first largest logit is the
+        target's, float32 (N,), 1 or 0.
+
+    Example:
+        >>> states, matrix = np.zeros((1, 3)), np.zeros((4, 3))
+        >>> total, *_ = fused_crossentropy(states, matrix, np.array([1]), np.ones(1))
+        >>> total  # log 4
+    """
+    still = ops.stop_gradient(states), ops.stop_gradient(matrix)
+    targets, weights = ops.cast(targets, "int32"), ops.cast(weights, "float32")
+    scores, *slopes = _over_chunks(*still, targets, weights, label_smoothing, gradient)
+    losses, crossentropies, correct = (scores[:, i] for i in range(3))
+    # A loss without weight may be infinite; infinity times zero is not a number.
+    total = ops.sum(ops.where(ops.equal(weights, 0.0), 0.0, losses * weights))
+    if gradient:
+        total = _with_gradient(total, slopes, states, matrix)
+    return total, crossentropies, correct
+
+
+def _with_gradient(total, slopes, states, matrix):
+    """The total with its gradients with respect to the states and the matrix."""
+
+    @ops.custom_gradient
+    def with_gradient(states, matrix):
+        def gradient(*upstreams, upstream=None):
+            if upstream is None:  # PyTorch gives it by name, after the arguments.
+                (upstream,) = upstreams
+            return tuple(slope * ops.cast(upstream, slope.dtype) for slope in slopes)
+
+        return total, gradient
+
+    return with_gradient(states, matrix)
+
+
+def _over_chunks(states, matrix, targets, weights, label_smoothing, gradient):
+    """The scores (N, 3) of `_chunk` and the gradients of all tokens' losses."""
+    tokens, width = ops.shape(states)[0], states.shape[-1]
+    count = tokens // (CHUNK_TOKENS + 1) + 1
+    size = (tokens + count - 1) // count
+
+    def split(tensor):
+        padding = [[0, count * size - tokens]] + [[0, 0]] * (len(tensor.shape) - 1)
+        return ops.reshape(ops.pad(tensor, padding), (count, size, *tensor.shape[1:]))
+
+    def step(matrix_slope, chunk):
+        scores, state_slopes, more = _chunk(
+            *chunk, products, mean, label_smoothing, gradient
+        )
+        return matrix_slope + ops.cast(more, "float32"), (scores, state_slopes)
+
+    products = ops.cast(matrix, states.dtype)
+    # As a product, because the mean along the first axis of a matrix is slow.
+    classes = matrix.shape[0]
+    mean = ops.matmul(ops.full((classes,), 1 / classes), ops.cast(products, "float32"))
+    start = ops.zeros(())
+    if gradient:
+        # What smoothing takes from every class alike.
+        pulled = ops.matmul(weights, ops.cast(states, "float32"))
+        pulled = pulled * (-label_smoothing / classes)
+        start = ops.broadcast_to(pulled, matrix.shape)
+    chunks = split(states), split(targets), split(weights)
+    matrix_slope, outputs = _scan(step, start, chunks, ("float32", states.dtype))
+    scores, state_slopes = (
+        ops.reshape(output, (-1, columns))[:tokens]
+        for output, columns in zip(outputs, (3, width), strict=True)
+    )
+    return scores, state_slopes, ops.cast(matrix_slope, matrix.dtype)
+
+
+def _chunk(states, targets, weights, matrix, mean, label_smoothing, gradient):
+    """One chunk of C tokens.
+
+    Returns:
+        Loss, cross-entropy and correctness of each token, (C, 3); the gradient with
+        respect to the states, (C, D); the chunk's gradient with respect to the matrix,
+        (V, D), less what smoothing takes from every class alike.
+    """
+    logits = ops.einsum("nd,vd->nv", states, matrix)
+    places, log_sum, slopes = _softmax(logits, targets, 1.0 - label_smoothing)
+    true_logit = ops.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
+    true_logit = ops.cast(true_logit, "float32")
+    crossentropy = log_sum - true_logit
+    mean_logit = ops.matmul(ops.cast(states, "float32"), mean)
+    losses = crossentropy + label_smoothing * (true_logit - mean_logit)
+    correct = ops.cast(ops.equal(places, targets), "float32")
+    scores = ops.stack([losses, crossentropy, correct], axis=1)
+    if not gradient:
+        return scores, ops.zeros_like(states), 0.0
+    slopes = ops.cast(slopes, states.dtype)
+    of_states = ops.cast(ops.einsum("nv,vd->nd", slopes, matrix), "float32")
+    of_states = (of_states - label_smoothing * mean) * weights[:, None]
+    weighted = states * ops.cast(weights[:, None], states.dtype)
+    of_matrix = ops.einsum("nv,nd->vd", slopes, weighted)
+    return scores, ops.cast(of_states, states.dtype), of_matrix
+
+
+def _softmax(logits, targets, expected):
+    """The place of the largest logit, the log of the sum, and the softmax.
+
+    From the softmax, float32 (C, V), `expected` is subtracted at the target.
+    """
+    wide = ops.cast(logits, "float32")
+    if in_tensorflow_graph():
+        return _softmax_in_place(wide, targets, expected)
+    classes = ops.arange(logits.shape[-1], dtype="int32")
+    largest = ops.max(wide, axis=-1, keepdims=True)
+    is_largest = ops.equal(wide, largest)
+    places = ops.min(ops.where(is_largest, classes, logits.shape[-1]), axis=-1)
+    powers = ops.exp(wide - largest)
+    total = ops.sum(powers, axis=-1, keepdims=True)
+    is_true = ops.equal(classes, targets[:, None])
+    slopes = powers / total - ops.where(is_true, expected, 0.0)
+    return places, (largest + ops.log(total))[:, 0], slopes
+
+
+def _softmax_in_place(logits, targets, expected):
+    """As `_softmax`, for a TensorFlow graph: few passes, one large tensor."""
+    import tensorflow as tf
+
+    rows = tf.range(tf.shape(logits)[0])
+    places = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    probabilities = tf.nn.softmax(logits)
+    at = tf.stack([rows, places], axis=1)
+    # The largest probability is at least 1 / V, so its log is exact.
+    log_sum = tf.gather_nd(logits, at) - tf.math.log(tf.gather_nd(probabilities, at))
+    # Once nothing else reads it, TensorFlow changes the tensor without a copy.
+    with tf.control_dependencies([log_sum]):
+        at = tf.stack([rows, targets], axis=1)
+        expected = tf.fill(tf.shape(targets), expected)
+        slopes = tf.tensor_scatter_nd_sub(probabilities, at, expected)
+    return places, log_sum, slopes
+
+
+def _scan(step, carry, chunks, dtypes):
+    """As `ops.scan`, whose outputs on TensorFlow must look like the carry."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        return _scan_in_tensorflow(step, carry, chunks, dtypes)
+    return ops.scan(step, carry, chunks)
+
+
+def _scan_in_tensorflow(step, carry, chunks, dtypes):
+    import tensorflow as tf
+
+    count = tf.shape(chunks[0])[0]
+    outputs = [tf.TensorArray(dtype, size=count) for dtype in dtypes]
+
+    def body(i, carry, outputs):
+        carry, values = step(carry, [chunk[i] for chunk in chunks])
+        pairs = zip(outputs, values, strict=True)
+        return i + 1, carry, [output.write(i, value) for output, value in pairs]
+
+    _, carry, outputs = tf.while_loop(
+        lambda i, *_: i < count,
+        body,
+        (0, carry, outputs),
+        # Two chunks at a time would hold twice the memory.
+        parallel_iterations=1,
+    )
+    return carry, [output.stack() for output in outputs]

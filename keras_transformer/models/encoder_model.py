@@ -1,0 +1,54 @@
+"""What the models without a decoder share: their attention, their export."""
+
+from __future__ import annotations
+
+import keras
+
+from keras_transformer.layers.attention_record import recorded_attention
+from keras_transformer.models.has_signature import HasSignature
+
+
+class EncoderModel(HasSignature, keras.Model):
+    """Base of the models without a decoder: they show their attention and export.
+
+    A subclass has an `EncoderStack` as its attribute `stack`.
+    """
+
+    def attention(self, inputs, layer=-1):
+        """Returns how the positions attend to each other in one layer.
+
+        Args:
+            inputs: As of a call.
+            layer: Encoder layer, counted from 0, or from -1 backwards.
+
+        Returns:
+            Attention weights (B, H, S, S): row t is the attention of position t. A
+            class token is position 0.
+
+        Raises:
+            ValueError: If there is no such layer, or its attention has no weights, as
+                `LinearAttention` has none.
+        """
+        layers = self.stack.encoder_layers
+        if not -len(layers) <= layer < len(layers):
+            raise ValueError(
+                f"`layer` must be from {-len(layers)} to {len(layers) - 1}. Received: "
+                f"layer={layer}"
+            )
+        chosen = layers[layer].self_attention
+        with recorded_attention() as record:
+            self(inputs, training=False)
+        if chosen not in record:
+            raise ValueError(
+                f"The attention of layer {layer} has no weights to show: it is "
+                f"{type(chosen).__name__}."
+            )
+        return record[chosen][0]
+
+
+def check_pooling(pooling):
+    """Raises `ValueError` unless `pooling` is "mean" or "class_token"."""
+    if pooling not in ("mean", "class_token"):
+        raise ValueError(
+            f"`pooling` must be 'mean' or 'class_token'. Received: pooling={pooling!r}"
+        )

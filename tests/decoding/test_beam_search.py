@@ -1,0 +1,426 @@
+"""Greedy and beam search against plain NumPy searches and worked cases."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.decoding import (
+    DecodingResult,
+    SpecialIds,
+    beam_search,
+    greedy_search,
+    length_penalty,
+    reordering,
+)
+from tests.decoding.table_steps import HASHES, IDS, numpy, random_logits
+
+PAD, START, END = IDS
+
+
+def history_step(table):
+    """A step whose logits depend on every token so far, through the state."""
+    _, hashes, vocabulary = table.shape
+    rows = ops.reshape(ops.convert_to_tensor(table), (-1, vocabulary))
+
+    def step(ids, state):
+        history = (state["history"] * 31 + ids + state["position"]) % HASHES
+        logits = ops.take(rows, state["sentence"] * hashes + history, axis=0)
+        position = state["position"] + 1
+        return logits, dict(state, history=history, position=position)
+
+    sentences = np.arange(len(table), dtype="int32")
+    state = {
+        "history": ops.zeros_like(sentences),
+        "sentence": ops.convert_to_tensor(sentences),
+        "position": ops.zeros((), "int32"),
+    }
+    return step, state
+
+
+def log_softmax(table, prefix):
+    """The same logits recomputed from the tokens alone, normalised in float64."""
+    history = 0
+    for position, token in enumerate((START, *prefix)):
+        history = (history * 31 + token + position) % HASHES
+    logits = table[history].astype("float64")
+    return logits - np.log(np.sum(np.exp(logits)))
+
+
+def score(log_probability, length, alpha):
+    return log_probability / ((5 + length) / 6) ** alpha
+
+
+def ranked(hypotheses, alpha):
+    """Sorts (ids, log-probability) pairs by score, best first."""
+    key = lambda pair: -score(pair[1], len(pair[0]), alpha)  # noqa: E731
+    return sorted(hypotheses, key=key)
+
+
+def all_outputs(table, max_length):
+    """Every output: those that end, and those cut at the longest length."""
+    tokens = [i for i in range(table.shape[1]) if i not in (PAD, START, END)]
+    outputs = []
+    for length in range(max_length):
+        for prefix in itertools.product(tokens, repeat=length):
+            outputs.append((*prefix, END))
+    outputs += itertools.product(tokens, repeat=max_length)
+    return [(ids, log_probability(table, ids)) for ids in outputs]
+
+
+def log_probability(table, ids):
+    return sum(log_softmax(table, ids[:i])[token] for i, token in enumerate(ids))
+
+
+def reference_beam(table, max_length, beam_size, n_best, alpha):
+    """Beam search over lists, without early stop, written from the docstring."""
+    alive, finished = [((), 0.0)], []
+    for length in range(1, max_length + 1):
+        candidates = []
+        for ids, total in alive:
+            added = log_softmax(table, ids)
+            for token in range(table.shape[1]):
+                if token not in (PAD, START):
+                    candidates.append(((*ids, token), total + added[token]))
+        candidates.sort(key=lambda pair: -pair[1])
+        candidates = candidates[: 1 if beam_size == 1 else 2 * beam_size]
+        ends = [c for c in candidates if c[0][-1] == END or length == max_length]
+        finished = ranked(finished + ends, alpha)[:n_best]
+        alive = [c for c in candidates if c not in ends][:beam_size]
+    return finished
+
+
+def search(table, max_lengths, limit=None, **options):
+    """Runs `beam_search` on a table and returns the result as NumPy arrays."""
+    step, state = history_step(table)
+    limit = limit or max(max_lengths)
+    max_lengths = np.array(max_lengths, "int32")
+    options = dict(max_lengths=max_lengths, limit=limit, special_ids=IDS) | options
+    step, state = reordering(step, state, options.get("beam_size", 4))
+    return [numpy(x) for x in beam_search(step, state, **options)]
+
+
+def assert_hypotheses(result, sentence, expected, alpha):
+    ids, lengths, scores, log_probabilities = (x[sentence] for x in result)
+    for n, (tokens, total) in enumerate(expected):
+        assert ids[n].tolist() == [*tokens] + [PAD] * (len(ids[n]) - len(tokens))
+        assert lengths[n] == len(tokens)
+        expected = score(total, len(tokens), alpha)
+        np.testing.assert_allclose(log_probabilities[n], total, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(scores[n], expected, rtol=1e-5, atol=1e-6)
+
+
+def spelling_step(vocabulary=11, logit=9.0):
+    """A step that counts upwards: token n is followed by n + 1."""
+
+    def step(ids, parents, state):
+        return ops.one_hot((ids + 1) % vocabulary, vocabulary) * logit, state
+
+    return step
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_word_is_spelled_to_its_end(beam_size):
+    ids = SpecialIds(pad_id=0, start_id=1, end_id=5)
+    options = dict(max_lengths=np.array([9, 9]), limit=9, special_ids=ids)
+    result = beam_search(spelling_step(), (), beam_size=beam_size, **options)
+    assert numpy(result.ids).tolist() == [[[2, 3, 4, 5, 0, 0, 0, 0, 0]]] * 2
+    assert numpy(result.lengths).tolist() == [[4], [4]]
+    # Every step has one logit of 9 and ten of 0: four times log(e^9 / (e^9 + 10)).
+    expected = -4 * np.log1p(10 * np.exp(-9))
+    np.testing.assert_allclose(result.log_probabilities, [[expected]] * 2, rtol=1e-3)
+    np.testing.assert_allclose(result.scores, [[expected / 1.5**0.6]] * 2, rtol=1e-3)
+
+
+def test_special_ids_may_be_any_and_padding_may_start():
+    ids = SpecialIds(pad_id=9, start_id=9, end_id=1)
+    options = dict(max_lengths=np.array([6]), limit=6, special_ids=ids)
+    result = beam_search(spelling_step(), (), beam_size=3, n_best=3, **options)
+    assert numpy(result.ids)[0, 0].tolist() == [10, 0, 1, 9, 9, 9]
+    for hypothesis, length in zip(result.ids[0], result.lengths[0], strict=True):
+        assert np.all(numpy(hypothesis)[int(length) :] == 9)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_each_sentence_is_cut_at_its_own_longest_length(beam_size):
+    ids = SpecialIds(pad_id=0, start_id=1, end_id=10)
+    options = dict(max_lengths=np.array([1, 3, 99]), limit=5, special_ids=ids)
+    result = beam_search(spelling_step(), (), beam_size=beam_size, **options)
+    expected = [[2, 0, 0, 0, 0], [2, 3, 4, 0, 0], [2, 3, 4, 5, 6]]
+    assert numpy(result.ids)[:, 0].tolist() == expected
+    assert numpy(result.lengths).tolist() == [[1], [3], [5]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_beam_of_one_is_greedy(seed):
+    table = random_logits(seed, sentences=3, vocabulary=7)
+    step, state = history_step(table)
+    lengths = np.array([5, 7, 11])
+    options = dict(max_lengths=lengths, limit=11, special_ids=IDS)
+    result = [numpy(x) for x in greedy_search(*reordering(step, state, 1), **options)]
+    for sentence, max_length in enumerate(lengths):
+        output, total = [], 0.0
+        while len(output) < max_length and output[-1:] != [END]:
+            added = log_softmax(table[sentence], output)
+            output.append(END + int(np.argmax(added[END:])))
+            total += added[output[-1]]
+        assert_hypotheses(result, sentence, [(output, total)], 0.6)
+    beam = search(table, lengths, beam_size=1)
+    for ours, theirs in zip(result, beam, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("seed,alpha", [(0, 0.0), (1, 0.6), (2, 0.6), (3, 1.5)])
+def test_a_beam_wide_enough_is_exhaustive_search(seed, alpha):
+    table = random_logits(seed, sentences=2, vocabulary=5)
+    result = search(table, [4, 3], beam_size=24, n_best=7, alpha=alpha)
+    for sentence, max_length in enumerate([4, 3]):
+        expected = ranked(all_outputs(table[sentence], max_length), alpha)[:7]
+        assert_hypotheses(result, sentence, expected, alpha)
+
+
+@pytest.mark.parametrize(
+    "beam_size,n_best,alpha", [(2, 1, 0.0), (2, 1, 1.5), (3, 2, 0.6), (4, 4, 1.5)]
+)
+def test_a_narrow_beam_keeps_what_the_reference_keeps(beam_size, n_best, alpha):
+    # Logits depend on the whole history: a state in the wrong order would show.
+    table = random_logits(17, sentences=5, vocabulary=7, scale=1.0)
+    lengths = [3, 5, 7, 11, 13]
+    result = search(table, lengths, beam_size=beam_size, n_best=n_best, alpha=alpha)
+    for sentence, length in enumerate(lengths):
+        expected = reference_beam(table[sentence], length, beam_size, n_best, alpha)
+        assert_hypotheses(result, sentence, expected, alpha)
+
+
+def test_a_sentence_alone_gets_what_it_gets_in_a_batch():
+    table = random_logits(3, sentences=3, vocabulary=7)
+    lengths = [3, 13, 7]
+    batch = search(table, lengths, beam_size=3, n_best=3)
+    for i, length in enumerate(lengths):
+        single = search(table[i : i + 1], [length], limit=13, beam_size=3, n_best=3)
+        for ours, theirs in zip(batch, single, strict=True):
+            np.testing.assert_allclose(ours[i], theirs[0], rtol=1e-6)
+
+
+def test_a_done_sentence_never_changes():
+    # Sentence 0 ends at its first token, sentence 1 at its fifth: until then the
+    # dropped hypotheses of sentence 0 are offered sure ends.
+    first = np.full((2, 7), -9.0, "float32")
+    first[0, END], first[1, 4] = 9.0, 9.0
+    ends = np.full((2, 7), -9.0, "float32")
+    ends[:, END] = 9.0
+
+    def step(ids, state):
+        logits = ops.where(state["position"] == 0, first[:1], ends[:1])
+        goes_on = ops.where(state["position"] < 4, first[1:], ends[1:])
+        choice = ops.expand_dims(state["sentence"] == 0, 1)
+        state = dict(state, position=state["position"] + 1)
+        return ops.where(choice, logits, goes_on), state
+
+    state = {"sentence": np.arange(2), "position": np.zeros((), "int32")}
+    options = dict(max_lengths=np.array([7, 7]), limit=7, special_ids=IDS)
+    step, state = reordering(step, state, beam_size=3)
+    result = beam_search(step, state, beam_size=3, **options)
+    assert numpy(result.ids)[:, 0].tolist() == [
+        [END, PAD, PAD, PAD, PAD, PAD, PAD],
+        [4, 4, 4, 4, END, PAD, PAD],
+    ]
+    expected = -np.log1p(6 * np.exp(-18.0))
+    np.testing.assert_allclose(numpy(result.scores)[0, 0], expected, atol=1e-6)
+
+
+def test_hypotheses_are_sorted_and_distinct():
+    table = random_logits(5, sentences=3, vocabulary=7, scale=1.0)
+    ids, _, scores, _ = search(table, [7, 7, 7], beam_size=5, n_best=5)
+    assert np.all(np.diff(scores, axis=1) <= 0)
+    for sentence in ids:
+        assert len({tuple(hypothesis) for hypothesis in sentence}) == 5
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX traces the step")
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_the_search_stops_when_nothing_better_can_come(beam_size):
+    calls = []
+
+    def step(ids, parents, state):
+        calls.append(1)
+        return spelling_step()(ids, parents, state)
+
+    ids = SpecialIds(pad_id=0, start_id=1, end_id=4)
+    options = dict(max_lengths=np.array([99, 50]), limit=99, special_ids=ids)
+    beam_search(step, (), beam_size=beam_size, **options)
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_nan_logits_leave_an_empty_hypothesis_and_spare_other_sentences(beam_size):
+    table = random_logits(7, sentences=2, vocabulary=7)
+    expected = search(table, [5, 5], beam_size=beam_size)
+    table[0, :, 3] = np.nan
+    result = search(table, [5, 5], beam_size=beam_size)
+    assert result[0][0].tolist() == [[PAD] * 5]
+    assert result[1][0] == 0
+    assert result[2][0] == result[3][0] == -np.inf
+    for ours, theirs in zip(result, expected, strict=True):
+        np.testing.assert_array_equal(ours[1], theirs[1])
+
+
+def test_a_vocabulary_smaller_than_the_beam_leaves_places_empty():
+    table = random_logits(9, sentences=1, vocabulary=4)
+    result = search(table, [2], beam_size=7, n_best=5)
+    expected = ranked(all_outputs(table[0], 2), 0.6)
+    assert len(expected) == 3
+    assert_hypotheses(result, 0, expected, 0.6)
+    assert np.all(result[0][0, 3:] == PAD)
+    assert result[1][0, 3:].tolist() == [0, 0]
+    assert result[2][0, 3:].tolist() == [-np.inf, -np.inf]
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_an_empty_batch_gives_an_empty_result(beam_size):
+    state = np.zeros((0, 5), "float32")
+    options = dict(max_lengths=np.zeros((0,), "int32"), limit=3, special_ids=IDS)
+    result = beam_search(spelling_step(), state, beam_size=beam_size, **options)
+    assert numpy(result.ids).shape == (0, 1, 3)
+    assert numpy(result.scores).shape == (0, 1)
+
+
+def test_padding_and_start_are_never_produced_and_keep_their_probability():
+    table = np.zeros((1, HASHES, 5), "float32")
+    table[..., [PAD, START]] = 7.0
+    ids, _, _, log_probabilities = search(table, [1], beam_size=3, n_best=3)
+    # Equal tokens: the lower id first; PyTorch leaves the order open.
+    in_order = ids[0].tolist()
+    if keras.backend.backend() == "torch":
+        in_order.sort()
+    assert in_order == [[END], [3], [4]]
+    expected = -np.log(3 + 2 * np.exp(7.0))
+    np.testing.assert_allclose(log_probabilities, [[expected] * 3], rtol=1e-6)
+
+
+def test_bfloat16_logits_are_normalised_in_float32():
+    def step(ids, parents, state):
+        return ops.cast(ops.zeros((ops.shape(ids)[0], 1000)), "bfloat16"), state
+
+    options = dict(max_lengths=np.array([3]), limit=3, special_ids=IDS)
+    result = greedy_search(step, (), **options)
+    np.testing.assert_allclose(
+        numpy(result.log_probabilities), [[-np.log(1000)]], rtol=1e-6
+    )
+
+
+def test_the_length_penalty_has_its_closed_form():
+    assert float(length_penalty(1, 0.6)) == 1.0
+    assert float(length_penalty(7, 1.0)) == 2.0
+    assert float(length_penalty(30, 0.0)) == 1.0
+    lengths = np.array([[7, 19], [1, 49]])
+    np.testing.assert_allclose(
+        numpy(length_penalty(lengths, 2.0)), [[4, 16], [1, 81]], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    "change,message",
+    [
+        ({"beam_size": 0}, "`beam_size` must be at least 1"),
+        ({"limit": 0}, "`limit` must be at least 1"),
+        ({"n_best": 5}, "`n_best` must be from 1 to `beam_size`"),
+        ({"n_best": 0}, "`n_best` must be from 1 to `beam_size`"),
+        ({"alpha": -0.1}, "`alpha` must be finite and at least 0"),
+        ({"alpha": float("nan")}, "`alpha` must be finite and at least 0"),
+        ({"max_lengths": np.array(7)}, "`max_lengths` must have one length a sentence"),
+    ],
+)
+def test_bad_arguments_are_refused(change, message):
+    options = dict(max_lengths=np.array([7]), limit=7, special_ids=IDS) | change
+    with pytest.raises(ValueError, match=message):
+        beam_search(spelling_step(), (), **options)
+
+
+def test_logits_of_another_rank_are_refused():
+    def step(ids, parents, state):
+        return ops.zeros((1, 1, 7)), state
+
+    options = dict(max_lengths=np.array([7]), limit=7, special_ids=IDS)
+    with pytest.raises(ValueError, match="`step` must return logits of shape"):
+        greedy_search(step, (), **options)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="SavedModel")
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_saved_model_with_dynamic_shapes_equals_eager(beam_size, tmp_path):
+    import tensorflow as tf
+
+    table = random_logits(11, sentences=5, vocabulary=7)
+    step, state = history_step(table)
+    lengths = [3, 13, 7, 11, 5]
+    options = dict(beam_size=beam_size, n_best=beam_size)
+
+    scalar, row = tf.TensorSpec([], "int32"), tf.TensorSpec([None], "int32")
+
+    @tf.function(input_signature=[row, row, scalar])
+    def serve(sentences, max_lengths, limit):
+        started = dict(state, sentence=sentences, history=tf.zeros_like(sentences))
+        rules = dict(max_lengths=max_lengths, limit=limit, special_ids=IDS)
+        fitted = reordering(step, started, beam_size)
+        return beam_search(*fitted, **rules, **options)._asdict()
+
+    module = tf.Module()
+    module.serve = serve
+    tf.saved_model.save(module, str(tmp_path))
+    graph = serve.get_concrete_function().graph.as_graph_def()
+    nodes = itertools.chain(graph.node, *(f.node_def for f in graph.library.function))
+    assert not [node.op for node in nodes if "Xla" in node.op]
+    served = tf.saved_model.load(str(tmp_path)).serve
+    for count in (5, 2):
+        args = np.arange(count), np.array(lengths[:count]), max(lengths[:count])
+        result = served(*(tf.constant(x, "int32") for x in args))
+        expected = search(table[:count], lengths[:count], **options)
+        for name, value in zip(DecodingResult._fields, expected, strict=True):
+            np.testing.assert_allclose(result[name], value, rtol=1e-6)
+
+
+BACKEND_SCRIPT = """
+import json, sys
+from tests.test_decoding import np, ops, random_logits, search
+from tests.test_decoding import IDS, beam_search, history_step, reordering
+table, lengths = random_logits(13, sentences=3, vocabulary=7), [3, 5, 7]
+result = search(table, lengths, beam_size=3, n_best=2)
+if sys.argv[1] == "jax":
+    import jax
+    step, state = history_step(table)
+    rules = dict(limit=7, special_ids=IDS, beam_size=3, n_best=2)
+    step, state = reordering(step, state, 3)
+    run = jax.jit(lambda state, n: beam_search(step, state, max_lengths=n, **rules))
+    for ours, theirs in zip(run(state, np.array(lengths)), result, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+print(json.dumps([x.tolist() for x in result]))
+"""
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_other_backends_agree_with_the_reference(backend):
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    environment = dict(os.environ, KERAS_BACKEND=backend, TF_CPP_MIN_LOG_LEVEL="3")
+    command = [sys.executable, "-c", BACKEND_SCRIPT, backend]
+    root = Path(__file__).parents[2]
+    run = subprocess.run(
+        command, env=environment, cwd=root, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    result = [np.array(x) for x in json.loads(run.stdout.splitlines()[-1])]
+    table = random_logits(13, sentences=3, vocabulary=7)
+    for sentence, length in enumerate([3, 5, 7]):
+        expected = reference_beam(table[sentence], length, 3, 2, 0.6)
+        assert_hypotheses(result, sentence, expected, 0.6)

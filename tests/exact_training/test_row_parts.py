@@ -1,0 +1,199 @@
+"""A batch in parts, side by side: the same update, logs and errors as in one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import (
+    LanguageModel,
+    LanguageModelConfig,
+    MaskedCrossentropy,
+    TrainingConfig,
+    split_batches_over_cores,
+)
+from keras_transformer.exact_training import row_parts as cores
+from tests.models.test_exact_training import (
+    assert_same,
+    change_of,
+    fit,
+    make_batch,
+    make_batches,
+    make_model,
+    poisoned,
+    state_of,
+)
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="TensorFlow alone has the parts"
+)
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """Sets their number; threads are set once a process, before all else."""
+    return lambda number: monkeypatch.setattr(cores, "_num_parts", number)
+
+
+@pytest.mark.parametrize("weighted", (False, True))
+@pytest.mark.parametrize(
+    "options", ({}, {"global_clipnorm": 0.05}, {"gradient_accumulation_steps": 3})
+)
+def test_parts_give_the_update_and_the_logs_of_the_whole(parts, options, weighted):
+    # One update: of several, each makes the rounding of the one before larger.
+    batches = make_batches()[: options.get("gradient_accumulation_steps", 1)]
+    whole = make_model(**options)
+    expected = change_of(whole, batches, weighted)
+    expected_logs = whole.evaluate(*batches[0][:2], verbose=0, return_dict=True)
+    parts(2)
+    split = make_model(**options)
+    assert_same(change_of(split, batches, weighted), expected)
+    logs = split.evaluate(*batches[0][:2], verbose=0, return_dict=True)
+    assert logs == pytest.approx(expected_logs, rel=1e-4)
+
+
+def test_parts_without_rows_and_without_targets(parts):
+    rng = np.random.default_rng(5)
+    batches = [make_batch(rng, 2, 4, 7, [7, 0])]
+    expected = change_of(make_model(), batches)
+    parts(3)
+    assert_same(change_of(make_model(), batches), expected)
+
+
+def test_a_language_model_in_parts(parts):
+    config = LanguageModelConfig(
+        vocabulary_size=11, num_layers=1, d_model=8, d_ff=12, num_heads=2,
+        dropout_rate=0.0, attention_dropout_rate=0.0,
+        activation_dropout_rate=0.0,
+    )  # fmt: skip
+    ids = np.random.default_rng(4).integers(4, 11, (5, 6)).astype("int32")
+
+    def change():
+        keras.utils.set_random_seed(8)
+        model = LanguageModel(config)
+        model.compile(keras.optimizers.SGD(8.0), MaskedCrossentropy(0.1))
+        return change_of(model, [(ids, np.roll(ids, -1, axis=1))])
+
+    expected = change()
+    parts(2)
+    assert_same(change(), expected)
+
+
+def test_a_loss_that_is_not_finite_in_one_part_changes_nothing(parts):
+    parts(2)
+    model = make_model(nonfinite="skip")
+    (inputs, targets, weights), *_ = make_batches()
+    weights = weights.copy()
+    weights[-1] = np.inf
+    fit(model, [make_batches()[0]], weighted=True)
+    before = state_of(model)
+    fit(model, [(inputs, targets, weights)], weighted=True)
+    fit(model, [poisoned(make_batches()[0])], weighted=True)
+    assert model.nonfinite_batches == 2
+    for value, expected in zip(state_of(model), before, strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_a_loss_of_keras_is_computed_whole(parts):
+    seen = []
+
+    def loss(y_true, y_pred):
+        seen.append(y_pred.shape[0])
+        return keras.losses.sparse_categorical_crossentropy(
+            y_true, y_pred, from_logits=True
+        )
+
+    parts(2)
+    model = make_model(loss=loss)
+    (inputs, targets, _), *_ = make_batches()
+    model.train_on_batch(inputs, targets)
+    assert seen[-1] == len(targets)
+
+
+def test_parts_draw_dropout_of_their_own(parts):
+    import tensorflow as tf
+
+    from keras_transformer.exact_training import tensorflow as tensorflow_steps
+    from keras_transformer.models.transformer import Transformer
+    from tests.models.test_exact_training import CONFIG
+
+    parts(2)
+    model = Transformer(CONFIG.replace(dropout_rate=0.5))
+    model.compile("sgd", MaskedCrossentropy())
+    (source, target_in), target, _ = make_batches()[0]
+    source, target_in, target = (
+        np.repeat(a[:1], 2, axis=0) for a in (source, target_in, target)
+    )
+
+    @tf.function
+    def crossentropies():
+        step = tensorflow_steps._loss_and_scores
+        inputs = tf.constant(source), tf.constant(target_in)
+        return step(model, inputs, tf.constant(target), None, True)[1].crossentropy
+
+    first, second = crossentropies().numpy()
+    assert not np.allclose(first, second)
+
+
+def run_python(code):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+
+
+def test_it_sets_the_threads_and_must_come_first():
+    first = run_python(
+        "import tensorflow as tf\n"
+        "from keras_transformer import cores, split_batches_over_cores\n"
+        "assert split_batches_over_cores(1) == 1 == cores.num_parts()\n"
+        "assert tf.config.threading.get_intra_op_parallelism_threads() == 0\n"
+        "print(split_batches_over_cores(3), cores.num_parts())\n"
+        "print(tf.config.threading.get_intra_op_parallelism_threads())\n"
+        "print(tf.config.threading.get_inter_op_parallelism_threads())\n"
+        "print(split_batches_over_cores(1), cores.num_parts())\n"
+    )
+    assert first.stdout.split() == "3 3 1 3 1 1".split(), first.stderr
+    late = run_python(
+        "import tensorflow as tf\n"
+        "from keras_transformer import split_batches_over_cores\n"
+        "tf.constant(1.0) + 1.0\n"
+        "split_batches_over_cores(2)\n"
+    )
+    assert late.returncode != 0
+    assert "before anything is computed" in late.stderr
+
+
+@pytest.mark.parametrize("num_cores", (0, -1, 2.0, "2"))
+def test_a_bad_number_of_cores(num_cores):
+    with pytest.raises(ValueError, match="num_cores"):
+        split_batches_over_cores(num_cores)
+
+
+@pytest.mark.parametrize(
+    ("available", "options", "splits"),
+    (
+        (2, {}, True),
+        (4, {"jit_compile": False}, True),
+        (1, {}, False),
+        (8, {}, False),
+        (2, {"jit_compile": True}, False),
+        (2, {"distribute": "mirrored"}, False),
+    ),
+)
+def test_the_command_splits_where_it_is_faster(monkeypatch, available, options, splits):
+    from keras_transformer.training import compiling
+
+    calls = []
+    for variable in compiling._THREADS:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(compiling, "available_cores", lambda: available)
+    monkeypatch.setattr(compiling, "split_batches_over_cores", lambda: calls.append(1))
+    compiling.split_by_default(TrainingConfig(**options))
+    assert bool(calls) == splits
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "2")
+    compiling.split_by_default(TrainingConfig(**options))
+    assert bool(calls) == splits == len(calls)

@@ -1,0 +1,353 @@
+"""Ids to ids against every output of a tiny vocabulary, with uncached logits."""
+
+from __future__ import annotations
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import DecodingConfig, Transformer, TransformerConfig
+from keras_transformer.generation.generator import Generator
+from tests.decoding.table_steps import END, all_outputs, obeys, repeats_ngram
+from tests.layers.reference_weights import model_weights_of, randomise
+from tests.reference import numpy_transformer as reference
+
+SIZES = dict(
+    source_vocabulary_size=7, target_vocabulary_size=7, num_encoder_layers=1,
+    num_decoder_layers=2, d_model=12, d_ff=17, num_heads=2, tied_embeddings="none",
+)  # fmt: skip
+SOURCE = np.array([[4, 5, 3, 6, 2], [6, 3, 2, 0, 0], [5, 5, 4, 2, 0]], "int32")
+LENGTHS = np.array([5, 3, 4], "int32")
+LONGEST = 4
+# No hypothesis is ever dropped: 64 of them with 5 continuations each.
+BEAM = 160
+
+numpy = ops.convert_to_numpy
+
+
+@functools.cache
+def model():
+    """Random weights over 7 ids: 4 pieces beside padding, start and end."""
+    transformer = Transformer(TransformerConfig(**SIZES))
+    randomise(transformer, np.random.default_rng(53))
+    kernel = numpy(transformer.output_kernel) * 1.5
+    transformer.output_kernel.assign(kernel)
+    return transformer
+
+
+@functools.cache
+def outputs():
+    """Every output, and as a padded matrix."""
+    every = list(all_outputs(7, LONGEST))
+    return every, np.array([[*ids, *[0] * (LONGEST - len(ids))] for ids in every])
+
+
+@functools.cache
+def witnessed(sentence):
+    """Of each output: its log-probability and its attention [S], summed over it.
+
+    Both come from the uncached model, the logits normalised in float64.
+    """
+    every, target_out = outputs()
+    target_in = np.pad(target_out, ((0, 0), (1, 0)), constant_values=1)[:, :-1]
+    source = np.repeat(SOURCE[sentence : sentence + 1], len(every), axis=0)
+    is_token = target_out != 0
+    scores = reference.log_softmax(numpy(model()((source, target_in))))
+    scores = np.take_along_axis(scores, target_out[..., None], axis=-1)[..., 0]
+    attention = numpy(model().attention(target_in, *model().encode(source)))
+    coverage = (attention.mean(axis=1) * is_token[..., None]).sum(axis=1)
+    return (scores * is_token).sum(axis=1), coverage[:, : LENGTHS[sentence]]
+
+
+def ranked(sentence, alpha=0.6, beta=0.0, longest=LONGEST, **constraints):
+    """(score, ids) of every output that obeys, best first."""
+    totals, coverage = witnessed(sentence)
+    penalties = beta * np.log(np.minimum(coverage, 1.0)).sum(axis=1)
+    return sorted(
+        (
+            (total / ((5 + len(ids)) / 6) ** alpha + penalty, ids)
+            for ids, total, penalty in zip(outputs()[0], totals, penalties, strict=True)
+            if obeys(ids, longest, **constraints)
+        ),
+        reverse=True,
+    )
+
+
+def generator(config, **options):
+    return Generator(model(), config, **options)
+
+
+def search(config, n_best=1, prefix=None, **options):
+    given = (SOURCE, LENGTHS)
+    if prefix is not None:
+        given += (np.tile(prefix, (3, 1)), np.full(3, len(prefix), "int32"))
+    return generator(config, **options).search(*given, n_best=n_best)
+
+
+def ids_of(result, sentence, n=0):
+    length = int(numpy(result.lengths)[sentence, n])
+    return tuple(numpy(result.ids)[sentence, n, :length].tolist())
+
+
+OPTIONS = {
+    "the paper's": ({}, {}),
+    "no length penalty": ({"length_penalty": 0.0}, {"alpha": 0.0}),
+    "a large length penalty": ({"length_penalty": 2.0}, {"alpha": 2.0}),
+    "coverage": ({"coverage_penalty": 0.4}, {"beta": 0.4}),
+    "much coverage": ({"coverage_penalty": 5.0}, {"beta": 5.0}),
+    "shortest": ({"min_output_length": 4}, {"min_length": 4}),
+    "no piece twice": ({"no_repeat_ngram_size": 1}, {"no_repeat_ngram_size": 1}),
+    "no pair twice": ({"no_repeat_ngram_size": 2}, {"no_repeat_ngram_size": 2}),
+    "prefix": ({}, {"prefix": (5, 3)}),
+    "all": (
+        {"min_output_length": 3, "no_repeat_ngram_size": 1, "coverage_penalty": 0.7},
+        {"min_length": 3, "no_repeat_ngram_size": 1, "beta": 0.7, "prefix": (6,)},
+    ),
+}
+
+
+@pytest.mark.parametrize("fixed_shapes", [False, True], ids=["resized", "fixed"])
+@pytest.mark.parametrize("given,rules", OPTIONS.values(), ids=OPTIONS)
+def test_a_wide_beam_finds_the_best_of_all_outputs(given, rules, fixed_shapes):
+    config = DecodingConfig(beam_size=BEAM, max_output_length=LONGEST, **given)
+    result = search(config, 5, rules.get("prefix"), fixed_shapes=fixed_shapes)
+    for sentence in range(3):
+        expected = ranked(sentence, **rules)[:5]
+        assert [ids_of(result, sentence, n) for n in range(5)] == [
+            ids for _, ids in expected
+        ]
+        np.testing.assert_allclose(
+            numpy(result.scores)[sentence], [score for score, _ in expected], rtol=1e-4
+        )
+
+
+def test_each_option_changes_what_is_best():
+    plain = [ranked(sentence)[:5] for sentence in range(3)]
+    for _, rules in list(OPTIONS.values())[1:]:
+        changed = [ranked(sentence, **rules)[:5] for sentence in range(3)]
+        assert [[ids for _, ids in five] for five in changed] != [
+            [ids for _, ids in five] for five in plain
+        ]
+
+
+@pytest.mark.parametrize("extra,expected", [(0, [5, 3, 4]), (2, [6, 5, 6])])
+def test_the_longest_output_follows_from_the_source_and_the_limit(extra, expected):
+    # An output that may not end before is as long as it can be.
+    config = DecodingConfig(
+        max_extra_length=extra, max_output_length=6, min_output_length=6
+    )
+    for fixed_shapes in (False, True):
+        result = search(config, fixed_shapes=fixed_shapes)
+        assert numpy(result.lengths)[:, 0].tolist() == expected
+
+
+def test_a_source_without_a_token_gets_one_token_and_a_longer_prefix_its_room():
+    config = DecodingConfig(max_extra_length=3, min_output_length=50)
+    source, lengths = np.array([[2, 0], [4, 2]]), np.array([1, 2], "int32")
+    result = generator(config).search(source, lengths)
+    assert numpy(result.lengths)[:, 0].tolist() == [1, 5]
+    prefix = np.array([[3, 4, 5, 6, 3, 4], [3, 0, 0, 0, 0, 0]])
+    result = generator(config).search(
+        source, lengths, prefix, np.array([6, 1], "int32")
+    )
+    assert numpy(result.lengths)[:, 0].tolist() == [10, 5]
+    assert numpy(result.ids)[0, 0, :6].tolist() == [3, 4, 5, 6, 3, 4]
+
+
+def test_an_output_longer_than_the_learned_positions_is_refused():
+    """On a GPU and under XLA a lookup behind the table would go unnoticed."""
+    sizes = SIZES | {"positions": "learned", "max_positions": 6}
+    learned = Transformer(TransformerConfig(**sizes))
+    with pytest.raises(ValueError, match="7 tokens, max_positions=6"):
+        Generator(learned, DecodingConfig(max_output_length=7))
+    config = DecodingConfig(max_output_length=6, min_output_length=6)
+    result = Generator(learned, config).search(SOURCE, LENGTHS)
+    assert numpy(result.lengths)[:, 0].tolist() == [6, 6, 6]
+
+
+NO_SOURCES = {"a column": SOURCE[:0], "no column": np.zeros((0, 0), "int32")}
+
+
+@pytest.mark.parametrize("source", NO_SOURCES.values(), ids=NO_SOURCES)
+@pytest.mark.parametrize("fixed_shapes", [False, True], ids=["resized", "fixed"])
+def test_no_sentence_gives_no_row(source, fixed_shapes):
+    config = DecodingConfig(
+        beam_size=3, coverage_penalty=0.4, no_repeat_ngram_size=2, top_k=3, top_p=0.5
+    )
+    nobody = generator(config, fixed_shapes=fixed_shapes)
+    nothing = np.zeros(0, "int32")
+    found = nobody.search(source, nothing, n_best=2)
+    begun = nobody.search(source, nothing, np.zeros((0, 2), "int32"), nothing)
+    uniforms = np.zeros((0, config.longest_output), "float32")
+    drawn = nobody.sample(source, nothing, uniforms, np.zeros(0, "float32"))
+    for result, count in ((found, 2), (begun, 1), (drawn, 1)):
+        assert tuple(result.ids.shape)[:2] == (0, count)
+        assert result.ids.shape[2] > 0
+        assert {tuple(x.shape) for x in result[1:]} == {(0, count)}
+        types = [keras.backend.standardize_dtype(x.dtype) for x in result]
+        assert types == ["int32", "int32", "float32", "float32"]
+
+
+def test_no_sentence_is_scored_and_aligned():
+    nobody, target_out = generator(DecodingConfig()), np.zeros((0, 4), "int32")
+    scores = nobody.score(SOURCE[:0], target_out)
+    assert tuple(scores.shape) == (0, 4)
+    attention = nobody.attention(SOURCE[:0], target_out)
+    assert tuple(attention.shape) == (0, 2, 4, 5)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="a graph of TensorFlow"
+)
+def test_a_graph_of_any_batch_takes_none():
+    import tensorflow as tf
+
+    signature = [tf.TensorSpec([None, None], "int32"), tf.TensorSpec([None], "int32")]
+    search = tf.function(
+        generator(DecodingConfig(beam_size=3)).search,
+        input_signature=signature,
+        autograph=False,
+    )
+    assert search(SOURCE[:0], LENGTHS[:0]).ids.shape[:2] == (0, 1)
+    assert search(SOURCE, LENGTHS).ids.shape[:2] == (3, 1)
+
+
+def test_an_ngram_longer_than_any_output_bans_nothing_and_costs_nothing():
+    """A comparison for each of its tokens would never end."""
+    free = search(DecodingConfig(beam_size=3))
+    for size in (10**6, 10**15):
+        config = DecodingConfig(beam_size=3, no_repeat_ngram_size=size)
+        same = long_search(config, False)
+        np.testing.assert_array_equal(
+            numpy(same.ids), numpy(long_search(DecodingConfig(beam_size=3), False).ids)
+        )
+        np.testing.assert_array_equal(numpy(search(config).ids), numpy(free.ids))
+
+
+LONG_SOURCE = np.zeros((9, 23), "int32")
+for row, length in enumerate((23, 2, 9, 5, 17, 1, 3, 12, 2)):
+    pieces = np.random.default_rng(row).integers(3, 7, length - 1)
+    LONG_SOURCE[row, :length] = [*pieces, END]
+LONG_LENGTHS = (LONG_SOURCE != 0).sum(axis=1).astype("int32")
+
+
+def long_search(config, fixed_shapes):
+    given = generator(config, fixed_shapes=fixed_shapes)
+    if keras.backend.backend() != "tensorflow":
+        return given.search(LONG_SOURCE, LONG_LENGTHS, n_best=config.beam_size)
+    import tensorflow as tf
+
+    signature = [tf.TensorSpec([None, None], "int32"), tf.TensorSpec([None], "int32")]
+    find = tf.function(
+        lambda *inputs: given.search(*inputs, n_best=config.beam_size),
+        input_signature=signature,
+        autograph=False,
+    )
+    return find(LONG_SOURCE, LONG_LENGTHS)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_resizing_changes_nothing_for_sources_of_very_different_lengths(
+    beam_size, beta
+):
+    config = DecodingConfig(
+        beam_size=beam_size, coverage_penalty=beta, max_extra_length=47,
+        length_penalty=2.0,
+    )  # fmt: skip
+    whole, resized = (long_search(config, fixed) for fixed in (True, False))
+    ids = numpy(whole.ids)
+    np.testing.assert_array_equal(numpy(resized.ids), ids[..., : resized.ids.shape[-1]])
+    for ours, theirs in zip(resized[1:], whole[1:], strict=True):
+        np.testing.assert_allclose(numpy(ours), numpy(theirs), rtol=1e-4)
+    lengths = numpy(resized.lengths)[:, 0]
+    assert lengths.min() == 1
+    assert lengths.max() == 70
+    assert len({*lengths}) >= 6
+
+
+def test_no_pair_comes_twice_in_long_outputs():
+    config = DecodingConfig(
+        beam_size=3, no_repeat_ngram_size=2, length_penalty=2.0, min_output_length=7
+    )
+    result = generator(config).search(LONG_SOURCE, LONG_LENGTHS)
+    for row in np.flatnonzero(LONG_LENGTHS > 1):
+        assert len(ids_of(result, row)) >= 7
+        assert not repeats_ngram(ids_of(result, row), 2)
+    free = generator(config.replace(no_repeat_ngram_size=0)).search(
+        LONG_SOURCE, LONG_LENGTHS
+    )
+    assert any(repeats_ngram(ids_of(free, row), 2) for row in range(9))
+
+
+def test_lengths_may_be_any_integers():
+    config = DecodingConfig(beam_size=3)
+    expected = generator(config).search(SOURCE, LENGTHS)
+    result = generator(config).search(SOURCE.astype("int64"), LENGTHS.astype("int64"))
+    np.testing.assert_array_equal(numpy(result.ids), numpy(expected.ids))
+
+
+def test_a_sentence_is_searched_for_alone_as_in_a_batch():
+    config = DecodingConfig(beam_size=3, max_extra_length=15, coverage_penalty=0.2)
+    together = generator(config).search(LONG_SOURCE, LONG_LENGTHS)
+    for row, length in enumerate(LONG_LENGTHS):
+        alone = generator(config).search(
+            LONG_SOURCE[row : row + 1, :length], LONG_LENGTHS[row : row + 1]
+        )
+        assert ids_of(alone, 0) == ids_of(together, row)
+        np.testing.assert_allclose(
+            numpy(alone.scores)[0], numpy(together.scores)[row], rtol=1e-4
+        )
+
+
+def test_samples_come_as_often_as_the_model_says():
+    count = 4000
+    config = DecodingConfig(max_output_length=2)
+    source = np.tile(SOURCE[:1], (count, 1))
+    result = generator(config).sample(
+        source, np.full(count, 5, "int32"),
+        np.random.default_rng(59).random((count, 2)), np.ones(count),
+    )  # fmt: skip
+    drawn = [tuple(x for x in ids if x) for ids in numpy(result.ids)[:, 0].tolist()]
+    target_in = np.array([[1, 0], [1, 3], [1, 4], [1, 5], [1, 6]])
+    sources = np.tile(SOURCE[:1], (5, 1))
+    chances = np.exp(reference.log_softmax(numpy(model()((sources, target_in)))))
+    chances[..., :2] = 0.0
+    chances /= chances.sum(axis=-1, keepdims=True)
+    first = chances[0, 0]
+    expected = {(END,): first[END]} | {
+        (a, b): first[a] * chances[a - 2, 1, b]
+        for a in range(3, 7)
+        for b in range(2, 7)
+    }
+    assert sum(expected.values()) == pytest.approx(1.0)
+    for ids, chance in expected.items():
+        # Five standard deviations.
+        margin = 5 * np.sqrt(chance * (1 - chance) / count)
+        assert drawn.count(ids) / count == pytest.approx(chance, abs=margin)
+    assert set(drawn) <= set(expected)
+
+
+def test_scores_and_attention_of_given_outputs_are_the_references():
+    _, every = outputs()
+    target_out = every[[7, 90, 300]]
+    target_in = np.pad(target_out, ((0, 0), (1, 0)), constant_values=1)[:, :-1]
+    weights, is_token = model_weights_of(model()), target_out != 0
+    logits = reference.transformer(SOURCE, target_in, weights, 2)
+    expected = np.take_along_axis(
+        reference.log_softmax(logits), target_out[..., None], axis=-1
+    )[..., 0]
+    result = generator(DecodingConfig()).score(SOURCE, target_out)
+    np.testing.assert_allclose(numpy(result), expected * is_token, rtol=1e-4, atol=1e-6)
+    assert not is_token.all()
+    for layer in (0, 1, -1):
+        config = DecodingConfig(alignment_layer=layer)
+        attention = numpy(generator(config).attention(SOURCE, target_out))
+        expected = reference.cross_attention_weights(
+            SOURCE, target_in, weights, 2, layer % 2
+        )
+        expected = expected * is_token[:, None, :, None]
+        np.testing.assert_allclose(attention, expected, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,405 @@
+"""Scores and alignments against the NumPy reference, and every signature's corners."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import Translator
+from keras_transformer.generation.generator import Generator
+from keras_transformer.generation.pipeline import INPUTS, Pipeline
+from tests import tiny_run
+from tests.decoding.table_steps import repeats_ngram
+from tests.layers.reference_weights import model_weights_of
+from tests.reference import numpy_transformer as reference
+
+TEXTS = [
+    "the good bear runs.", "a", "the old man sings.", "", "the big dog", "🐈 </s>"
+]  # fmt: skip
+TARGETS = ["der Bär rennt.", "", "der alte Mann", "die", "</s> <s> <pad> ß", "🐈"]
+LONG = " ".join(["the old man sings and the young bird sleeps."] * 9)
+
+
+@functools.cache
+def translator(layers=1, **options):
+    """A translator of random weights with more decoder layers, or another search."""
+    config = tiny_run.CONFIG.decoding.replace(**{"beam_size": 3, **options})
+    model = tiny_run.model(num_decoder_layers=layers)
+    return Translator(model, tiny_run.tokenizers(), config)
+
+
+def ids_of(tokenizer, text, longest):
+    return [*tokenizer.tokenize([text])[0].numpy().tolist()[: longest - 1], 2]
+
+
+def score_by_hand(translator, source, target):
+    """Log-probability of each token in float64, from the weights alone."""
+    config, tokenizers = translator.config, translator.tokenizers
+    source = ids_of(tokenizers.source, source, config.max_source_length)
+    target = ids_of(tokenizers.target, target, config.longest_output)
+    weights = model_weights_of(translator.model)
+    target_in = np.array([[1, *target[:-1]]])
+    logits = reference.transformer(np.array([source]), target_in, weights, 2)[0]
+    return target, reference.log_softmax(logits)[np.arange(len(target)), target]
+
+
+def test_scores_are_those_of_the_reference():
+    scores = translator(2).score(TEXTS, TARGETS, batch_size=4)
+    for text, target, score in zip(TEXTS, TARGETS, scores, strict=True):
+        ids, expected = score_by_hand(translator(2), text, target)
+        assert score.tokens == tiny_run.tokenizers().target.pieces(ids)
+        assert score.tokens[-1] == "</s>"
+        np.testing.assert_allclose(score.token_log_probabilities, expected, rtol=1e-4)
+        assert score.log_probability == pytest.approx(expected.sum(), rel=1e-4)
+
+
+def test_what_a_search_finds_has_the_score_it_was_found_with():
+    plain = translator(length_penalty=0.0, beam_size=8)
+    tokenizer = plain.tokenizers.target
+    sources, targets, found = [], [], []
+    for text in [text for text in TEXTS if text]:
+        source = np.array([ids_of(plain.tokenizers.source, text, 32)], "int32")
+        result = Generator(plain.model, plain.config).search(
+            source, np.array([source.shape[1]], "int32"), n_best=8
+        )
+        ids = result.ids[0].numpy().tolist()
+        texts = [text.decode() for text in tokenizer.detokenize(ids).numpy()]
+        for row, target, total in zip(ids, texts, result.scores[0], strict=True):
+            # Others are cut into other pieces than they grew from, or did not end.
+            if ids_of(tokenizer, target, 99) == [id for id in row if id]:
+                sources.append(text)
+                targets.append(target)
+                found.append(float(total))
+    assert len(found) >= 7
+    scores = [score.log_probability for score in plain.score(sources, targets)]
+    np.testing.assert_allclose(scores, found, rtol=1e-4)
+
+
+def test_alignments_are_the_attention_of_the_reference():
+    weights = model_weights_of(tiny_run.model(num_decoder_layers=2))
+    by_layer = []
+    texts = TEXTS[1:5]
+    for layer in (0, -1):
+        config = translator(2, alignment_layer=layer)
+        means, heads = config.align(texts), config.align(texts, per_head=True)
+        by_layer.append(means)
+        for text, mean, per_head in zip(texts, means, heads, strict=True):
+            assert mean.translation == translator(2)([text])[0]
+            source = ids_of(config.tokenizers.source, text, 32)
+            pieces = config.tokenizers.source.pieces
+            assert mean.source_tokens == pieces(source)
+            known = {piece: id for id, piece in enumerate(pieces(range(300)))}
+            target = [known[token] for token in mean.target_tokens]
+            assert per_head.attention.shape == (2, len(target), len(source))
+            if not text:
+                assert target == []
+                continue
+            expected = reference.cross_attention_weights(
+                np.array([source]), np.array([[1, *target[:-1]]]), weights, 2, layer % 2
+            )[0]
+            np.testing.assert_allclose(per_head.attention, expected, atol=1e-5)
+            np.testing.assert_allclose(mean.attention, expected.mean(0), atol=1e-5)
+            np.testing.assert_allclose(mean.attention.sum(-1), 1.0, rtol=1e-5)
+    first, last = ([a.attention for a in layer] for layer in by_layer)
+    assert np.abs(first[0] - last[0]).max() > 0.05
+
+
+def tokens_of(translator, texts=TEXTS):
+    return [alignment.target_tokens for alignment in translator.align(texts)]
+
+
+def test_the_options_of_the_search_reach_the_output():
+    texts = [text for text in TEXTS if text]
+    plain = tokens_of(translator(), texts)
+    assert min(map(len, plain)) == 2
+    longer = tokens_of(translator(min_output_length=5), texts)
+    assert min(map(len, longer)) >= 5
+    shorter = tokens_of(translator(max_output_length=3), texts)
+    assert max(map(len, shorter)) == 3
+    assert any(repeats_ngram(tokens, 1) for tokens in longer)
+    once = tokens_of(translator(min_output_length=5, no_repeat_ngram_size=1), texts)
+    assert not any(repeats_ngram(tokens, 1) for tokens in once)
+    assert min(map(len, once)) >= 5
+    covering = tokens_of(translator(coverage_penalty=5.0), texts)
+    assert sum(map(len, covering)) > sum(map(len, plain))
+    extra = tokens_of(translator(max_extra_length=0, min_output_length=30), texts)
+    sources = [ids_of(tiny_run.tokenizers().source, text, 32) for text in texts]
+    assert [len(t) for t in extra] == [len(s) for s in sources]
+
+
+# What each signature is given beside its texts.
+MORE = {
+    "serving_default": lambda count: [],
+    "nbest": lambda count: [],
+    "align": lambda count: [],
+    "score": lambda count: [(TARGETS * count)[:count]],
+    "complete": lambda count: [(TARGETS * count)[:count]],
+    "sample": lambda count: [
+        np.full(count, 1.5, "float32"), np.arange(count, dtype="int64")
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def signatures(tmp_path_factory):
+    return tf.saved_model.load(str(tiny_run.saved_model(tmp_path_factory))).signatures
+
+
+def call(signatures, name, texts, more=None):
+    columns = [list(texts), *(MORE[name](len(texts)) if more is None else more)]
+    given = {
+        key: tf.constant(column, spec.dtype)
+        for (key, spec), column in zip(INPUTS[name].items(), columns, strict=True)
+    }
+    return {key: value.numpy() for key, value in signatures[name](**given).items()}
+
+
+def row_of(outputs, row):
+    """A row of each output, without what pads it: another batch pads it otherwise."""
+    outputs = {key: value[row] for key, value in outputs.items()}
+    if "attention" in outputs:
+        target, source = (
+            np.count_nonzero(outputs[f"{side}_tokens"] != b"")
+            for side in ("target", "source")
+        )
+        assert not np.any(outputs["attention"][target:])
+        assert not np.any(outputs["attention"][:, source:])
+        outputs["attention"] = outputs["attention"][:target, :source]
+    if "tokens" in outputs:
+        count = np.count_nonzero(outputs["tokens"] != b"")
+        assert not np.any(outputs["token_log_probabilities"][count:])
+        outputs["token_log_probabilities"] = outputs["token_log_probabilities"][:count]
+    return {
+        key: [x for x in value if x != b""] if key.endswith("tokens") else value
+        for key, value in outputs.items()
+    }
+
+
+def assert_rows_equal(ours, theirs):
+    for key, value in theirs.items():
+        if np.asarray(value).dtype.kind == "f":
+            np.testing.assert_allclose(ours[key], value, rtol=1e-3, atol=1e-5)
+        else:
+            np.testing.assert_array_equal(ours[key], value)
+
+
+every_signature = pytest.mark.parametrize("name", INPUTS)
+
+
+def test_the_signatures_are_those_of_the_table(signatures):
+    outputs = {
+        name: {
+            key: (spec.dtype.name, spec.shape.rank)
+            for key, spec in function.structured_outputs.items()
+        }
+        for name, function in signatures.items()
+    }
+    best = {"translation": ("string", 1), "score": ("float32", 1)}
+    truncated = {"truncated": ("bool", 1)}
+    assert outputs == {
+        "serving_default": best | truncated,
+        "complete": best | truncated,
+        "sample": best | truncated,
+        "nbest": {"translations": ("string", 2), "scores": ("float32", 2)} | truncated,
+        "score": {
+            "log_probability": ("float32", 1),
+            "tokens": ("string", 2),
+            "token_log_probabilities": ("float32", 2),
+        }
+        | truncated,
+        "align": {
+            "translation": ("string", 1),
+            "source_tokens": ("string", 2),
+            "target_tokens": ("string", 2),
+            "attention": ("float32", 3),
+        }
+        | truncated,
+    }
+
+
+@every_signature
+def test_an_empty_batch_gives_empty_outputs(signatures, name):
+    outputs = call(signatures, name, [])
+    assert {value.shape[0] for value in outputs.values()} == {0}
+
+
+@every_signature
+def test_a_row_alone_is_a_row_of_the_batch(signatures, name):
+    together = call(signatures, name, TEXTS)
+    more = MORE[name](len(TEXTS))
+    for row, text in enumerate(TEXTS):
+        alone = call(
+            signatures, name, [text], [column[row : row + 1] for column in more]
+        )
+        assert_rows_equal(row_of(alone, 0), row_of(together, row))
+
+
+@every_signature
+def test_a_long_text_is_flagged_and_changes_no_neighbour(signatures, name):
+    plain = call(signatures, name, TEXTS)
+    texts = [*TEXTS, LONG]
+    more = [[*column, column[0]] for column in MORE[name](len(TEXTS))]
+    outputs = call(signatures, name, texts, more)
+    assert outputs["truncated"].tolist() == [False] * len(TEXTS) + [True]
+    for row in range(len(TEXTS)):
+        assert_rows_equal(row_of(outputs, row), row_of(plain, row))
+    tokenizer = tiny_run.tokenizers().source
+    kept = tokenizer.detokenize([ids_of(tokenizer, LONG, 32)]).numpy()
+    alone = call(signatures, name, kept, [column[-1:] for column in more])
+    assert not alone.pop("truncated")[0]
+    assert_rows_equal(row_of(outputs, -1), row_of(alone, 0))
+
+
+def test_a_long_prefix_is_flagged_too(signatures):
+    outputs = call(signatures, "complete", ["dog", "dog"], [["der", LONG]])
+    assert outputs["truncated"].tolist() == [False, True]
+
+
+def test_a_long_target_is_flagged_too(signatures):
+    outputs = call(signatures, "score", ["dog", "dog"], [["der", LONG]])
+    assert outputs["truncated"].tolist() == [False, True]
+    assert np.count_nonzero(outputs["tokens"][1] != b"") == 35
+    ids, expected = score_by_hand(tiny_run.translator(), "dog", LONG)
+    np.testing.assert_allclose(
+        outputs["token_log_probabilities"][1], expected, rtol=1e-4
+    )
+    assert ids[-1] == 2
+
+
+ODD = [
+    b"\xff\xfe the dog", b"\xc3", b"the\0dog", b"\0", b"</s> <s> <pad>", b"\xf0\x9f",
+    "\u202eابحث".encode(), b"\r\n\t ", "\u2581\u2581".encode(), b"\xed\xa0\x80",
+]  # fmt: skip
+
+
+@every_signature
+def test_odd_bytes_harm_nobody(signatures, name):
+    plain = call(signatures, name, TEXTS)
+    count = len(TEXTS)
+    more = [[*column, *column, *column] for column in MORE[name](count)]
+    texts = [*TEXTS, *ODD]
+    more = [column[: len(texts)] for column in more]
+    outputs = call(signatures, name, texts, more)
+    for row in range(count):
+        assert_rows_equal(row_of(outputs, row), row_of(plain, row))
+    for value in outputs.values():
+        assert len(value) == len(texts)
+        if value.dtype == object:
+            for text in value.flat:
+                text.decode("utf-8")
+        else:
+            assert not np.any(np.isnan(value.astype("float64")))
+
+
+@pytest.mark.parametrize("name", ["score", "complete"])
+def test_odd_bytes_as_a_target_harm_nobody(signatures, name):
+    sources = ["dog"] * (len(ODD) + 1)
+    outputs = call(signatures, name, sources, [[*ODD, b"der"]])
+    alone = call(signatures, name, ["dog"], [[b"der"]])
+    assert_rows_equal(row_of(outputs, -1), row_of(alone, 0))
+
+
+def test_control_symbols_in_a_text_are_text(signatures):
+    text = "</s> <s> <pad>"
+    outputs = call(signatures, "complete", ["dog"], [[text]])
+    assert outputs["translation"][0].decode().startswith(text)
+    scored = row_of(call(signatures, "score", [text], [[text]]), 0)
+    spelled = b"".join(scored["tokens"][:-1]).decode().replace("▁", " ").strip()
+    assert re.sub("<0x(..)>", lambda match: chr(int(match[1], 16)), spelled) == text
+    assert scored["tokens"].count(b"</s>") == 1
+    aligned = row_of(call(signatures, "align", [text]), 0)
+    assert aligned["source_tokens"].count(b"</s>") == 1
+
+
+@pytest.mark.parametrize("name", ["score", "complete", "sample"])
+@pytest.mark.parametrize("counts", [(2, 1), (1, 2), (0, 1), (1, 0)])
+def test_inputs_of_two_batch_sizes_are_an_error(signatures, name, counts):
+    more = MORE[name](counts[1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="one number of rows"):
+        call(signatures, name, TEXTS[: counts[0]], more)
+
+
+def test_sampling_with_odd_temperatures_is_greedy_or_wild(signatures):
+    temperatures = [0.0, -1.0, np.nan, 1e-30, np.inf]
+    more = [np.array(temperatures, "float32"), np.full(5, 2**62, "int64")]
+    outputs = call(signatures, "sample", ["the big dog"] * 5, more)
+    (greedy,) = tiny_run.translator(beam_size=1)(["the big dog"])
+    assert [text.decode() for text in outputs["translation"][:4]] == [greedy] * 4
+    assert outputs["translation"][4].decode() != greedy
+    assert np.all(np.isfinite(outputs["score"]))
+
+
+@functools.cache
+def functions(dtype="float32", jit_compile=False, **options):
+    """The functions of a pipeline in graphs, called as the signatures are."""
+    config = tiny_run.CONFIG.decoding.replace(**{"beam_size": 3, **options})
+    pipeline = Pipeline(
+        tiny_run.model().with_dtype(dtype),
+        tiny_run.tokenizers(),
+        config,
+        jit_compile=jit_compile,
+    )
+
+    def function(name):
+        graph = tf.function(
+            functools.partial(pipeline.run, name),
+            input_signature=list(INPUTS[name].values()),
+            autograph=False,
+        )
+        return lambda **given: graph(*given.values())
+
+    return {name: function(name) for name in INPUTS}
+
+
+def test_bfloat16_scores_are_near_those_of_float32(signatures):
+    half = functions("bfloat16")
+    ours = call(half, "score", TEXTS)["log_probability"]
+    theirs = call(signatures, "score", TEXTS)["log_probability"]
+    np.testing.assert_allclose(ours, theirs, rtol=0.05, atol=0.3)
+    assert np.any(ours != theirs)
+    outputs = call(half, "nbest", [*TEXTS, LONG])
+    assert outputs["truncated"].tolist() == [False] * len(TEXTS) + [True]
+    assert outputs["scores"].dtype == np.float32
+    assert np.all(np.isfinite(outputs["scores"]))
+    for text in outputs["translations"].flat:
+        text.decode("utf-8")
+    best = call(signatures, "nbest", TEXTS)["scores"][:, 0]
+    np.testing.assert_allclose(outputs["scores"][:-1, 0], best, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize("name", ["serving_default", "sample"])
+def test_compiled_with_xla_it_gives_the_same_strings(signatures, name):
+    compiled = functions(jit_compile=True)
+    for count in (1, 3, 5):
+        expected = call(signatures, name, TEXTS[:count])
+        outputs = call(compiled, name, TEXTS[:count])
+        for row in range(count):
+            assert_rows_equal(row_of(outputs, row), row_of(expected, row))
+
+
+def test_compiled_with_xla_a_long_prefix_stays_whole():
+    options = dict(max_source_length=90, beam_size=1)
+    prefix = "der alte Bär schläft " * 5
+    assert 40 < len(ids_of(tiny_run.tokenizers().target, prefix, 99)) < 90
+    expected, compiled = (
+        call(functions(jit_compile=jit, **options), "complete", ["dog"], [[prefix]])
+        for jit in (False, True)
+    )
+    assert expected["translation"][0].decode().startswith(prefix.strip())
+    assert compiled["translation"] == expected["translation"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"jit_compile": True}])
+def test_other_exports_give_what_their_pipelines_give(options, tmp_path):
+    path = tiny_run.translator().export(tmp_path / "tiny" / "1", **options)
+    exported = tf.saved_model.load(str(path)).signatures
+    for name in INPUTS:
+        expected = call(functions(**options), name, TEXTS[:5])
+        outputs = call(exported, name, TEXTS[:5])
+        for row in range(5):
+            assert_rows_equal(row_of(outputs, row), row_of(expected, row))

@@ -1,0 +1,200 @@
+"""The loss by chunks of tokens is the loss of all logits, and so is its gradient."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import MaskedAccuracy, MaskedCrossentropy, Perplexity
+from keras_transformer.kernels.crossentropy import fused_crossentropy
+
+ROWS, LENGTH, WIDTH, SIZE = 3, 11, 7, 29
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    """Several chunks, the last one not full."""
+    monkeypatch.setattr("keras_transformer.kernels.crossentropy.CHUNK_TOKENS", 8)
+
+
+def arrays(tokens=ROWS * LENGTH):
+    rng = np.random.default_rng(3)
+    states = rng.normal(size=(tokens, WIDTH)).astype("float32")
+    matrix = rng.normal(size=(SIZE, WIDTH)).astype("float32")
+    targets = rng.integers(1, SIZE, tokens).astype("int32")
+    weights = rng.uniform(0.5, 2.0, tokens).astype("float32")
+    weights[::5] = 0.0
+    return states, matrix, targets, weights
+
+
+def reference(states, matrix, targets, weights, smoothing):
+    """All in float64, from the softmax of all logits: total, scores, gradients."""
+    states, matrix = states.astype("float64"), matrix.astype("float64")
+    logits = states @ matrix.T
+    log_softmax = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    expected = np.full(logits.shape, smoothing / SIZE)
+    expected[np.arange(len(targets)), targets] += 1 - smoothing
+    slopes = (np.exp(log_softmax) - expected) * weights[:, None]
+    total = -(expected * log_softmax * weights[:, None]).sum()
+    crossentropies = -log_softmax[np.arange(len(targets)), targets]
+    correct = logits.argmax(axis=-1) == targets
+    return total, crossentropies, correct, slopes @ matrix, slopes.T @ states
+
+
+def with_gradients(function, *tensors):
+    """What the function returns, and three times the gradient of its first number."""
+    backend = keras.backend.backend()
+    tensors = [ops.convert_to_tensor(tensor) for tensor in tensors]
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            outputs = function(*tensors)
+            total = 3.0 * outputs[0]
+        return *outputs, *tape.gradient(total, tensors)
+    if backend == "jax":
+        import jax
+
+        def tripled(*tensors):
+            outputs = function(*tensors)
+            return 3.0 * outputs[0], outputs
+
+        places = tuple(range(len(tensors)))
+        outputs, gradients = jax.grad(tripled, places, has_aux=True)(*tensors)[::-1]
+        return *outputs, *gradients
+    tensors = [tensor.detach().requires_grad_() for tensor in tensors]
+    outputs = function(*tensors)
+    (3.0 * outputs[0]).backward()
+    return *(output.detach() for output in outputs), *(t.grad for t in tensors)
+
+
+def ways():
+    if keras.backend.backend() != "tensorflow":
+        return ["eager"]
+    return ["eager", "graph", "xla"]
+
+
+def run(way, function, *tensors):
+    """`with_gradients` as it is, in a graph of unknown sizes, or compiled by XLA."""
+    if way != "eager":
+        import tensorflow as tf
+
+        shapes = [
+            tf.TensorSpec((None, *tensor.shape[1:]) if i == 0 else tensor.shape)
+            for i, tensor in enumerate(tensors)
+        ]
+        return tf.function(
+            lambda *tensors: with_gradients(function, *tensors),
+            input_signature=shapes,
+            jit_compile=way == "xla",
+        )(*tensors)
+    return with_gradients(function, *tensors)
+
+
+@pytest.mark.parametrize("way", ways())
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("tokens", [33, 16, 1])
+def test_it_is_the_loss_and_gradient_of_all_logits(way, smoothing, tokens):
+    states, matrix, targets, weights = arrays(tokens)
+    actual = run(
+        way,
+        lambda s, m: fused_crossentropy(s, m, targets, weights, smoothing),
+        states,
+        matrix,
+    )
+    wanted = reference(states, matrix, targets, weights, smoothing)
+    factors = (1, 1, 1, 3, 3)
+    for value, expected, factor in zip(actual, wanted, factors, strict=True):
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(value), factor * expected, rtol=2e-5, atol=2e-5
+        )
+
+
+@pytest.mark.parametrize("way", ways())
+def test_bfloat16_products_give_float32_sums(way):
+    states, matrix, targets, weights = arrays()
+
+    def function(states, matrix):
+        states = ops.cast(states, "bfloat16")
+        return fused_crossentropy(states, matrix, targets, weights, 0.1)
+
+    *outputs, of_states, of_matrix = run(way, function, states, matrix)
+    wanted = reference(states, matrix, targets, weights, 0.1)
+    assert keras.backend.standardize_dtype(of_matrix.dtype) == "float32"
+    np.testing.assert_allclose(ops.convert_to_numpy(outputs[0]), wanted[0], rtol=5e-3)
+    for value, expected in ((of_states, wanted[3]), (of_matrix, wanted[4])):
+        error = np.abs(ops.convert_to_numpy(value) - 3 * expected).max()
+        assert error < 0.02 * np.abs(3 * expected).max()
+
+
+def test_without_a_gradient_it_is_the_same_number():
+    states, matrix, targets, weights = arrays()
+    trained, tested = (
+        fused_crossentropy(states, matrix, targets, weights, 0.1, gradient=gradient)
+        for gradient in (True, False)
+    )
+    for one, other in zip(trained, tested, strict=True):
+        np.testing.assert_array_equal(
+            ops.convert_to_numpy(one), ops.convert_to_numpy(other)
+        )
+
+
+def test_a_token_without_weight_may_have_an_infinite_loss():
+    states, matrix, targets, weights = arrays(10)
+    assert weights[5] == 0.0
+    expected = reference(states, matrix, targets, weights, 0.0)[0]
+    states[5] = 3e38 * np.sign(matrix[0])
+    total = fused_crossentropy(states, matrix, targets, weights)[0]
+    np.testing.assert_allclose(ops.convert_to_numpy(total), expected, rtol=1e-5)
+
+
+def padded_batch():
+    """States (B, T, D), matrix, targets with padding and a row of nothing else."""
+    states, matrix, targets, _ = arrays()
+    targets = targets.reshape(ROWS, LENGTH)
+    targets[0, 4:] = 0
+    targets[2] = 0
+    return states.reshape(ROWS, LENGTH, WIDTH), matrix, targets
+
+
+@pytest.mark.parametrize("way", ways())
+@pytest.mark.parametrize("sample_weight", [None, np.array([0.5, 2.0, 1.0], "float32")])
+@pytest.mark.parametrize("any_target", [True, False])
+def test_masked_crossentropy_from_states(way, sample_weight, any_target):
+    states, matrix, targets = padded_batch()
+    targets = targets if any_target else np.zeros_like(targets)
+    loss = MaskedCrossentropy(0.1)
+
+    def of_logits(states, matrix):
+        logits = ops.matmul(states, ops.transpose(matrix))
+        return (loss(targets, logits, sample_weight),)
+
+    def of_states(states, matrix):
+        return loss.from_states(targets, states, matrix, sample_weight)[:1]
+
+    actual, expected = (
+        run(way, function, states, matrix) for function in (of_states, of_logits)
+    )
+    for value, wanted in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(value), ops.convert_to_numpy(wanted), atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("metric_class", [MaskedAccuracy, Perplexity])
+@pytest.mark.parametrize("sample_weight", [None, np.array([0.5, 2.0, 1.0], "float32")])
+def test_metrics_from_scores_are_those_of_the_logits(metric_class, sample_weight):
+    states, matrix, targets = padded_batch()
+    states[0, :3] = 4 * matrix[targets[0, :3]]  # Some are right.
+    logits = states @ matrix.T
+    scores = MaskedCrossentropy().from_states(targets, states, matrix)[1]
+    results = []
+    for y_pred in (logits, scores):
+        metric = metric_class()
+        metric.update_state(targets, y_pred, sample_weight)
+        results.append(float(metric.result()))
+    assert results[0] > 0.05
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
