@@ -93,6 +93,7 @@ class ExactTraining:
         )
 
     def get_compile_config(self):
+        """As `keras.Model.get_compile_config`, with the options of exact training."""
         config = super().get_compile_config()
         if config:
             config["gradient_accumulation_steps"] = self.gradient_accumulation_steps
@@ -101,6 +102,7 @@ class ExactTraining:
         return config
 
     def compile_from_config(self, config):
+        """As `keras.Model.compile_from_config`; makes the optimizer's variables."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
