@@ -1,9 +1,9 @@
 """Layers: tensors in, tensors out."""
 
+from keras_transformer.kernels.softmax import masked_softmax
 from keras_transformer.layers.additive_attention import AdditiveAttention
 from keras_transformer.layers.attention import (
     additive_attention,
-    masked_softmax,
     scaled_dot_product_attention,
 )
 from keras_transformer.layers.attention_record import (

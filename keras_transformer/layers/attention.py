@@ -2,51 +2,9 @@
 
 from __future__ import annotations
 
-import keras
-import numpy as np
 from keras import ops
 
-
-def wide_dtype(dtype):
-    """Returns the type that a softmax is computed in: float32, or float64 for itself.
-
-    Args:
-        dtype: Float type of the scores.
-    """
-    is_double = keras.backend.standardize_dtype(dtype) == "float64"
-    return "float64" if is_double else "float32"
-
-
-def masked_softmax(scores, mask=None):
-    """Softmax over the last axis among the positions that the mask allows.
-
-    Half-precision scores are normalised in float32. Masked scores get the lowest finite
-    value of the type they are normalised in.
-
-    Args:
-        scores: Float tensor (..., S).
-        mask: Boolean tensor that broadcasts to `scores`, True where a position takes
-            part, or `None` for all.
-
-    Returns:
-        Float tensor (..., S) that sums to 1 over the last axis, or to 0 where the mask
-        allows no position.
-    """
-    dtype = keras.backend.standardize_dtype(scores.dtype)
-    scores = ops.cast(scores, wide_dtype(dtype))
-    if mask is None:
-        return ops.cast(_softmax(scores), dtype)
-    lowest = np.finfo(wide_dtype(dtype)).min
-    weights = _softmax(ops.where(mask, scores, lowest))
-    # Where nothing is allowed the softmax is uniform over masked positions: zero it.
-    return ops.cast(ops.where(mask, weights, 0.0), dtype)
-
-
-def _softmax(scores):
-    if scores.shape[-1] == 1:
-        # Keras takes a softmax of one position for a mistake and warns.
-        return ops.exp(scores - scores)
-    return ops.softmax(scores, axis=-1)
+from keras_transformer.kernels.softmax import dropped_weights, masked_softmax
 
 
 def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
@@ -69,12 +27,16 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
     Example:
         >>> output, weights = scaled_dot_product_attention(query, key, value)
     """
-    scale = key.shape[-1] ** -0.5
-    return dot_product_attention(query * scale, key, value, mask=mask, dropout=dropout)
+    scores = grouped_product(
+        query * key.shape[-1] ** -0.5, ops.swapaxes(key, -1, -2)
+    )  # (..., T, S)
+    attention_weights = masked_softmax(scores, mask)
+    dropped = attention_weights if dropout is None else dropout(attention_weights)
+    return grouped_product(dropped, value), attention_weights
 
 
 def dot_product_attention(
-    query, key, value, mask=None, bias=None, dropout=None, weigh=masked_softmax
+    query, key, value, mask=None, bias=None, weigh=masked_softmax, dropout=None
 ):
     """Attends to values by the dot product of queries and keys, not scaled.
 
@@ -87,8 +49,8 @@ def dot_product_attention(
         mask: Boolean tensor that broadcasts to (..., T, S), or `None`.
         bias: Float tensor that broadcasts to (..., T, S), added to the scores, or
             `None`. One in float32 adds exactly to scores in half precision.
-        dropout: Callable applied to the attention weights, or `None`.
         weigh: Function of scores and mask that returns the attention weights.
+        dropout: `Dropout` layer in training, or `None` to drop no weight.
 
     Returns:
         The output (..., T, Kv) and the attention weights (..., T, S) before dropout.
@@ -96,10 +58,11 @@ def dot_product_attention(
     scores = grouped_product(query, ops.swapaxes(key, -1, -2))  # (..., T, S)
     if bias is not None:
         scores = ops.add(scores, bias)
-    attention_weights = weigh(scores, mask)
-    if bias is not None:
-        attention_weights = ops.cast(attention_weights, value.dtype)
-    dropped = attention_weights if dropout is None else dropout(attention_weights)
+    dropped, attention_weights = dropped_weights(scores, mask, weigh, dropout)
+    # A bias in float32 has made float32 of them.
+    dropped, attention_weights = (
+        ops.cast(weights, value.dtype) for weights in (dropped, attention_weights)
+    )
     return grouped_product(dropped, value), attention_weights
 
 
@@ -152,18 +115,3 @@ def additive_attention(query, key, value, kernel, mask=None, dropout=None):
     attention_weights = masked_softmax(scores, mask)
     dropped = attention_weights if dropout is None else dropout(attention_weights)
     return ops.matmul(dropped, value), attention_weights
-
-
-def attention_bias(mask, dtype):
-    """Returns what added to scores does as a mask does, in a decoding step.
-
-    Args:
-        mask: Boolean tensor, True where a query may attend to a key.
-        dtype: Float type of the scores.
-
-    Returns:
-        Float tensor, 0 where the mask is True, very low elsewhere.
-    """
-    # Half of the lowest value: a score added to the lowest could overflow.
-    lowest = float(np.finfo("float16" if dtype == "float16" else "float32").min) / 2
-    return ops.cast(ops.where(mask, 0.0, lowest), dtype)

@@ -13,7 +13,7 @@ def split_blocks(inputs, size):
         size: Positions in a block, C.
 
     Returns:
-        Tensor (B, H, N, C, K) with N = ceil(T / C).
+        Tensor (B, H, M, C, K) with M = ceil(T / C).
     """
     batch, heads, length, width = ops.shape(inputs)
     missing = -length % size
@@ -22,7 +22,7 @@ def split_blocks(inputs, size):
 
 
 def join_blocks(blocks, length):
-    """Puts blocks (B, H, N, C, K) together to (B, H, T, K), T = `length` of N * C."""
+    """Puts blocks (B, H, M, C, K) together to (B, H, T, K), T = `length` of M * C."""
     batch, heads, number, size, width = ops.shape(blocks)
     joined = ops.reshape(blocks, (batch, heads, number * size, width))
     return joined[:, :, :length]
@@ -32,12 +32,12 @@ def with_neighbours(blocks, before, after):
     """Adds to each block what stands next to it, zeros at the ends.
 
     Args:
-        blocks: Tensor (B, H, N, C, K).
+        blocks: Tensor (B, H, M, C, K).
         before: Positions to add from the block before, at most C.
         after: Positions to add from the block after, at most C.
 
     Returns:
-        Tensor (B, H, N, before + C + after, K).
+        Tensor (B, H, M, before + C + after, K).
     """
     parts, size = [blocks], blocks.shape[3]
     rest = ((0, 0), (0, 0))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import keras
-from keras import ops
 
 from keras_transformer.layers.encoder_layer import EncoderLayer
-from keras_transformer.masks import attention_mask, carried_mask, causal_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -35,44 +33,38 @@ class CausalLayer(EncoderLayer):
     """
 
     def call(self, inputs, mask=None, training=None):
-        mask = attention_mask(carried_mask(inputs) if mask is None else mask)
-        if not getattr(self.self_attention, "causal", False):
-            causal = causal_mask(ops.shape(inputs)[1])
-            mask = causal if mask is None else ops.logical_and(mask, causal)
+        mask = self._past_mask(inputs, mask)
         return super().call(inputs, mask=mask, training=training)
 
     def decoding_weights(self):
         """Prepares what `step` multiplies by: the projections of the attention."""
         return self.self_attention.decoding_weights("query", "key", "value")
 
-    def initial_cache(self, rows, hypotheses, length):
+    def initial_cache(self, texts, hypotheses, length):
         """Returns the empty cache of `step`; see `MultiHeadAttention.initial_cache`."""
-        return self.self_attention.initial_cache(rows, hypotheses, length)
+        return self.self_attention.initial_cache(texts, hypotheses, length)
 
-    def resize_cache(self, cache, rows, more):
+    def resize_cache(self, cache, texts, more):
         """As `MultiHeadAttention.resize_cache`, of its self-attention."""
-        return self.self_attention.resize_cache(cache, rows, more)
+        return self.self_attention.resize_cache(cache, texts, more)
 
-    def step(self, inputs, cache, index, bias, weights):
+    def step(self, inputs, cache, place, mask, weights):
         """Decodes one position; the layer's `call` gives the same for that position.
 
         Args:
-            inputs: Float tensor (B, k, D), of the k hypotheses of each row.
-            cache: Keys (B, H, L * k, K) and values of the positions before; not to be
+            inputs: Float tensor (B, N, D), of the N hypotheses of each text.
+            cache: Keys (B, H, L * N, K) and values of the positions before; not to be
                 used again.
-            index: Integer scalar, the position, counted from 0, or `cache_place` of it.
-            bias: What `attention_bias` made of the mask of the past, as
-                `MultiHeadAttention.step` explains.
+            place: `cache_place` of the position.
+            mask: `prepare_mask` of the past's mask, as `MultiHeadAttention.step`
+                explains.
             weights: `decoding_weights()`.
 
         Returns:
-            The output (B, k, D) and the cache with the position written.
+            The output (B, N, D) and the cache with the position written.
         """
-
-        def self_attention(x):
-            nonlocal cache
-            output, cache = self.self_attention.step(x, cache, index, bias, weights)
-            return output
-
-        outputs = self._residual("self_attention", inputs, self_attention)
-        return self._feed_forward(outputs), cache
+        outputs, cache = self.self_attention.step(
+            self._before("self_attention", inputs), cache, place, mask, weights
+        )
+        states = self._after("self_attention", inputs, outputs)
+        return self._feed_forward(states), cache

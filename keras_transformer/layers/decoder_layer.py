@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import keras
-from keras import ops
 
 from keras_transformer.layers.residual_layer import ResidualLayer
-from keras_transformer.masks import attention_mask, carried_mask, causal_mask
+from keras_transformer.masks import attention_mask, carried_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -62,10 +61,15 @@ class DecoderLayer(ResidualLayer):
         encoder_output_mask=None,
         training=None,
     ):
-        outputs, _ = self._call(
-            inputs, encoder_output, mask, encoder_output_mask, training, weigh=False
+        states = self._attend_to_past(inputs, mask, training)
+        outputs = self.cross_attention(
+            self._before("cross_attention", states),
+            encoder_output,
+            mask=_source_mask(encoder_output, encoder_output_mask),
+            training=training,
         )
-        return outputs
+        states = self._after("cross_attention", states, outputs, training)
+        return self._feed_forward(states, training)
 
     def call_with_attention(
         self,
@@ -80,45 +84,25 @@ class DecoderLayer(ResidualLayer):
         Returns:
             The output (B, T, D) and the attention weights (B, H, T, S).
         """
-        return self._call(
-            inputs, encoder_output, mask, encoder_output_mask, training, weigh=True
+        states = self._attend_to_past(inputs, mask, training)
+        outputs, attention_weights = self.cross_attention(
+            self._before("cross_attention", states),
+            encoder_output,
+            mask=_source_mask(encoder_output, encoder_output_mask),
+            training=training,
+            return_attention_weights=True,
         )
+        states = self._after("cross_attention", states, outputs, training)
+        return self._feed_forward(states, training), attention_weights
 
-    def _call(self, inputs, encoder_output, mask, encoder_output_mask, training, weigh):
-        """The output, and with `weigh` the weights of the attention to the source."""
-        mask = attention_mask(carried_mask(inputs) if mask is None else mask)
-        if not getattr(self.self_attention, "causal", False):
-            causal = causal_mask(ops.shape(inputs)[1])
-            mask = causal if mask is None else ops.logical_and(mask, causal)
-        if encoder_output_mask is None:
-            encoder_output_mask = carried_mask(encoder_output)
-        source_mask = attention_mask(encoder_output_mask)
-        # 1. Self-attention to this position and those before it.
-        outputs = self._residual(
-            "self_attention",
-            inputs,
-            lambda x: self.self_attention(x, mask=mask, training=training),
+    def _attend_to_past(self, inputs, mask, training):
+        """The self-attention of each position to itself and those before it."""
+        outputs = self.self_attention(
+            self._before("self_attention", inputs),
+            mask=self._past_mask(inputs, mask),
             training=training,
         )
-        # 2. Attention to the source.
-        attention_weights = None
-
-        def cross_attention(x):
-            nonlocal attention_weights
-            options = {"mask": source_mask, "training": training}
-            if not weigh:
-                return self.cross_attention(x, encoder_output, **options)
-            output, attention_weights = self.cross_attention(
-                x, encoder_output, return_attention_weights=True, **options
-            )
-            return output
-
-        outputs = self._residual(
-            "cross_attention", outputs, cross_attention, training=training
-        )
-        # 3. Feed-forward network.
-        outputs = self._feed_forward(outputs, training=training)
-        return outputs, attention_weights
+        return self._after("self_attention", inputs, outputs, training)
 
     def decoding_weights(self):
         """Prepares what `step` multiplies by: the projections of both attentions."""
@@ -148,45 +132,42 @@ class DecoderLayer(ResidualLayer):
         """As `MultiHeadAttention.resize_cache`, of its self-attention."""
         return self.self_attention.resize_cache(cache, sentences, more)
 
-    def step(self, inputs, cache, source, index, biases, weights):
+    def step(self, inputs, cache, source, place, masks, weights):
         """Decodes one position; the layer's `call` gives the same for that position.
 
-        The k hypotheses of a sentence are queries of one attention to its source.
+        The N hypotheses of a sentence are queries of one attention to its source.
 
         Args:
-            inputs: Float tensor (B, k, D).
-            cache: Keys (B, H, L * k, K) and values of the positions before; not to be
+            inputs: Float tensor (B, N, D).
+            cache: Keys (B, H, L * N, K) and values of the positions before; not to be
                 used again.
             source: Keys and values (B, H, S, K) from `project_encoder_output`.
-            index: Integer scalar, the position, counted from 0, or `cache_place` of it.
-            biases: What `attention_bias` made of the masks of self-attention, as
-                `MultiHeadAttention.step` explains, and of the source.
+            place: `cache_place` of the position.
+            masks: `prepare_mask` of the mask of the past, as `MultiHeadAttention.step`
+                explains, and of the source's.
             weights: `decoding_weights()`.
 
         Returns:
-            The output (B, k, D), the cache with the position written, and the weights
-            (B, H, k, S) of the attention to the source.
+            The output (B, N, D), the cache with the position written, and the weights
+            (B, H, N, S) of the attention to the source.
         """
-        past_bias, source_bias = biases
-        attention_weights = None
-
-        def self_attention(x):
-            nonlocal cache
-            output, cache = self.self_attention.step(
-                x, cache, index, past_bias, weights["self_attention"]
-            )
-            return output
-
-        def cross_attention(x):
-            nonlocal attention_weights
-            output, attention_weights = self.cross_attention.step_across(
-                x, *source, source_bias, weights["cross_attention"]
-            )
-            return output
-
-        outputs = self._residual("self_attention", inputs, self_attention)
-        outputs = self._residual("cross_attention", outputs, cross_attention)
-        return self._feed_forward(outputs), cache, attention_weights
+        past_mask, source_mask = masks
+        outputs, cache = self.self_attention.step(
+            self._before("self_attention", inputs),
+            cache,
+            place,
+            past_mask,
+            weights["self_attention"],
+        )
+        states = self._after("self_attention", inputs, outputs)
+        outputs, attention_weights = self.cross_attention.step_across(
+            self._before("cross_attention", states),
+            *source,
+            source_mask,
+            weights["cross_attention"],
+        )
+        states = self._after("cross_attention", states, outputs)
+        return self._feed_forward(states), cache, attention_weights
 
     def compute_mask(self, inputs, previous_mask):
         """The output is as long as the target and carries its Keras mask."""
@@ -194,3 +175,7 @@ class DecoderLayer(ResidualLayer):
 
     def compute_output_shape(self, inputs_shape, encoder_output_shape):
         return tuple(inputs_shape)
+
+
+def _source_mask(encoder_output, mask):
+    return attention_mask(carried_mask(encoder_output) if mask is None else mask)

@@ -68,15 +68,17 @@ class Dropout(keras.layers.Dropout):
         return by_us and 0 < round(self.rate * STEPS) < STEPS
 
     def next_in_graph(self, shape):
-        """Returns the next mask, for a TensorFlow graph and a layer that `is_hashed`.
+        """Returns the next mask, for a TensorFlow graph.
 
         Args:
             shape: Shape of the tensor, of integers or scalar tensors.
 
         Returns:
             Boolean tensor of that shape, True where an element is kept, and the factor
-            on what is kept.
+            on what is kept; `None` and 1 where nothing is dropped.
         """
+        if not self.is_hashed:
+            return None, 1.0
         threshold = round(self.rate * STEPS)
         keep = _packed_keep_mask(shape, threshold, self._next_state())
         return keep, _scale(threshold)

@@ -41,14 +41,12 @@ class EncoderLayer(ResidualLayer):
     def call(self, inputs, mask=None, training=None):
         mask = attention_mask(carried_mask(inputs) if mask is None else mask)
         # 1. Self-attention.
-        outputs = self._residual(
-            "self_attention",
-            inputs,
-            lambda x: self.self_attention(x, mask=mask, training=training),
-            training=training,
+        outputs = self.self_attention(
+            self._before("self_attention", inputs), mask=mask, training=training
         )
+        states = self._after("self_attention", inputs, outputs, training)
         # 2. Feed-forward network.
-        return self._feed_forward(outputs, training=training)
+        return self._feed_forward(states, training)
 
     def compute_mask(self, inputs, previous_mask):
         """The output is as long as the input and carries its Keras mask."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.kernels.execution import in_tensorflow_graph, shape_of
-from keras_transformer.layers import decoding_ops, training_ops
+from keras_transformer.kernels.affine import affine
+from keras_transformer.kernels.execution import shape_of
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.dropout import Dropout
 
@@ -65,21 +65,14 @@ class FeedForward(keras.layers.Layer):
 
     def call(self, inputs, training=None):
         # One matrix product over all positions is faster than one a sentence.
-        flat = ops.reshape(inputs, (-1, inputs.shape[-1]))  # (B * T, D)
-        in_graph = training and in_tensorflow_graph()
-        affine = training_ops.affine if in_graph else decoding_ops.affine
-        hidden = self.activation(affine(flat, *self._weights("hidden")))
-        hidden = self.hidden_dropout(hidden, training=training)
-        outputs = affine(hidden, *self._weights("output"))
+        rows = ops.reshape(inputs, (-1, inputs.shape[-1]))  # (B * T, D)
+        hidden = affine(rows, self.hidden_kernel, self.hidden_bias, training)
+        hidden = self.hidden_dropout(self.activation(hidden), training=training)
+        outputs = affine(hidden, self.output_kernel, self.output_bias, training)
         # Sizes that are known cost a graph nothing; at most one may be left open.
         known = inputs.shape[1:]
         shape = shape_of(inputs) if None in known else (-1, *known)
         return ops.reshape(outputs, shape)
-
-    def _weights(self, name):
-        """Kernel and bias as tensors."""
-        weights = (getattr(self, f"{name}_{kind}") for kind in ("kernel", "bias"))
-        return map(ops.convert_to_tensor, weights)
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)

@@ -1,209 +1,175 @@
-"""The projections to heads and back that several kinds of attention share."""
+"""The projections to heads and back of an attention layer."""
 
 from __future__ import annotations
 
 from keras import ops
 
+from keras_transformer.kernels.affine import affine, prepared
 from keras_transformer.kernels.execution import shape_of
+from keras_transformer.kernels.step_attention import merge_heads, split_heads
 from keras_transformer.layers.arguments import check_size
-from keras_transformer.layers.decoding_ops import affine, prepared, split_heads
 
 
 class HeadProjections:
     """What an attention layer multiplies its inputs and its output by.
 
-    A mixin for a Keras layer. The heads' matrices stand side by side: columns
-    i * key_dim to (i + 1) * key_dim of `query_kernel` are those of head i. Where
-    `num_key_value_heads`, G, is less than `num_heads`, H, each head of keys and values
-    serves H / G heads of queries that follow each other.
+    The heads' matrices stand side by side: columns i * key_dim to (i + 1) * key_dim of
+    the queries' kernel are those of head i. The weights belong to the layer that is
+    given to `build`, as `query_kernel`, `query_bias` and so on.
+
+    Args:
+        num_heads: Heads of the queries, H.
+        key_dim: Width of a head's queries and keys, K.
+        value_dim: Width of a head's values, Kv; default `key_dim`.
+        output_dim: Width of the output; default the width of the query.
+        use_bias: Whether every projection adds a bias.
+        num_key_value_heads: Heads of keys and values, G; default `num_heads`. Each
+            serves H / G heads of queries that follow each other.
+        dtype: Float type to compute in.
+
+    Attributes:
+        query_scale: What queries are multiplied by, default 1. Their kernel is, because
+            it is smaller than they are.
+
+    Raises:
+        ValueError: If a size is not a positive integer.
     """
 
-    # What the scores are multiplied by; `decoding_weights` takes it into the queries'.
-    score_scale = 1.0
-
-    def _keep_sizes(self, num_heads, key_dim, value_dim, output_dim, use_bias):
-        """Checks the sizes of the projections and keeps them as attributes."""
+    def __init__(
+        self, num_heads, key_dim, value_dim, output_dim, use_bias,
+        num_key_value_heads=None, dtype="float32",
+    ):  # fmt: skip
         check_size("num_heads", num_heads)
         check_size("key_dim", key_dim)
         check_size("value_dim", value_dim, optional=True)
         check_size("output_dim", output_dim, optional=True)
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.value_dim = value_dim
+        groups = num_key_value_heads or num_heads
+        value_dim = key_dim if value_dim is None else value_dim
+        # Number and width of the heads.
+        self.heads = {
+            "query": (num_heads, key_dim),
+            "key": (groups, key_dim),
+            "value": (groups, value_dim),
+        }
+        self.width = num_heads * value_dim
         self.output_dim = output_dim
         self.use_bias = use_bias
+        self.query_scale = 1.0
+        self.dtype = dtype
+        self.weights = {}
 
-    @property
-    def _key_value_heads(self):
-        return getattr(self, "num_key_value_heads", None) or self.num_heads
-
-    @property
-    def _head_value_dim(self):
-        return self.key_dim if self.value_dim is None else self.value_dim
-
-    def _heads_of(self, name):
-        """Number and width of the heads of "query", "key" or "value"."""
-        number = self.num_heads if name == "query" else self._key_value_heads
-        return number, self._head_value_dim if name == "value" else self.key_dim
-
-    def build(self, query_shape, key_shape=None, value_shape=None):
+    def build(self, layer, query_shape, key_shape=None, value_shape=None):
+        """Adds the weights to the layer that they belong to."""
         key_shape = query_shape if key_shape is None else key_shape
         value_shape = key_shape if value_shape is None else value_shape
         shapes = {"query": query_shape, "key": key_shape, "value": value_shape}
         for name, shape in shapes.items():
-            number, width = self._heads_of(name)
-            self._add_projection(name, shape[-1], number * width)
-        output_dim = query_shape[-1] if self.output_dim is None else self.output_dim
-        heads_width = self.num_heads * self._head_value_dim
-        self._add_projection("output", heads_width, output_dim)
-        self.built = True
+            number, width = self.heads[name]
+            self._add(layer, name, shape[-1], number * width)
+        self._add(layer, "output", self.width, self.output_shape(query_shape)[-1])
 
-    def _add_projection(self, name, input_width, output_width):
-        kernel = self.add_weight(
-            shape=(input_width, output_width),
-            initializer="glorot_uniform",
-            name=f"{name}_kernel",
-        )
-        bias = None
+    def _add(self, layer, name, input_width, output_width):
+        kernel, bias = f"{name}_kernel", f"{name}_bias"
+        shape = (input_width, output_width)
+        added = layer.add_weight(shape, initializer="glorot_uniform", name=kernel)
+        setattr(layer, kernel, added)
+        added = None
         if self.use_bias:
-            bias = self.add_weight(
-                shape=(output_width,), initializer="zeros", name=f"{name}_bias"
-            )
-        setattr(self, f"{name}_kernel", kernel)
-        setattr(self, f"{name}_bias", bias)
+            added = layer.add_weight((output_width,), initializer="zeros", name=bias)
+        setattr(layer, bias, added)
+        self.weights[name] = getattr(layer, kernel), added
 
-    def project_key_value(self, key, value=None):
-        """Projects keys and values once, for many calls of `step_across`.
+    def output_shape(self, query_shape):
+        """Returns the shape of the output for queries of a shape."""
+        output_dim = query_shape[-1] if self.output_dim is None else self.output_dim
+        return (*query_shape[:-1], output_dim)
+
+    def project(self, query, key, value):
+        """Projects to heads; what is one tensor is projected by one product.
 
         Args:
+            query: Float tensor (B, T, D_query).
             key: Float tensor (B, S, D_key).
-            value: Float tensor (B, S, D_value); default `key`.
+            value: Float tensor (B, S, D_value).
 
         Returns:
-            Keys (B, G, S, K) and values (B, G, S, Kv), of G = H heads unless
-            `num_key_value_heads` is less.
+            Queries (B, H, T, K) times `query_scale`, keys (B, G, S, K) and values
+            (B, G, S, Kv).
         """
-        value = key if value is None else value
-        names = ("key", "value")
-        if value is key:
-            return self._project_together(key, names)
-        return self._project_one(key, names[0]), self._project_one(value, names[1])
-
-    def _project(self, query, key, value, scale=1.0):
-        """Projects to (B, H, T, K) times `scale`, (B, G, S, K), (B, G, S, Kv)."""
         if key is query and value is query:
-            return self._project_together(query, ("query", "key", "value"), scale)
-        queries = self._project_one(query, "query", scale)
-        return (queries, *self.project_key_value(key, value))
+            return self.project_one(query, "query", "key", "value")
+        queries = self.project_one(query, "query")
+        if value is key:
+            return queries + self.project_one(key, "key", "value")
+        return queries + self.project_one(key, "key") + self.project_one(value, "value")
 
-    def _project_together(self, inputs, names, scale=1.0):
-        """Projects one tensor several ways at once, the first times `scale`."""
-
-        def joined(kind):
-            parts = [getattr(self, f"{name}_{kind}") for name in names]
-            parts[0] = _scaled(parts[0], scale)
-            return ops.concatenate(parts, axis=-1)
-
-        bias = joined("bias") if self.use_bias else None
-        projected = self._linear(inputs, joined("kernel"), bias)
-        widths = [getattr(self, f"{name}_kernel").shape[1] for name in names]
-        ends = [sum(widths[: i + 1]) for i in range(len(widths) - 1)]
-        parts = ops.split(projected, ends, axis=-1)
-        return tuple(map(self._split_heads, parts, names))
-
-    def _project_one(self, inputs, name, scale=1.0):
-        kernel = _scaled(getattr(self, f"{name}_kernel"), scale)
-        bias = getattr(self, f"{name}_bias")
-        bias = None if bias is None else _scaled(bias, scale)
-        return self._split_heads(self._linear(inputs, kernel, bias), name)
-
-    def _linear(self, inputs, kernel, bias=None):
-        """Multiplies (B, T, D) by (D, E) as one matrix product, not one a sentence."""
+    def project_one(self, inputs, *names):
+        """Projects (B, T, D) to heads (B, G, T, K), one tensor a name."""
         batch, length = shape_of(inputs)[:2]
-        flat = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, inputs.shape[-1]))
-        # Outside of `__call__` Keras does not cast the weights.
-        parts = [kernel] if bias is None else [kernel, bias]
-        outputs = affine(flat, *(ops.cast(x, self.compute_dtype) for x in parts))
-        return ops.reshape(outputs, (batch, length, kernel.shape[1]))
+        # One matrix product over all positions is faster than one a sentence.
+        rows = ops.reshape(ops.cast(inputs, self.dtype), (-1, inputs.shape[-1]))
+        projected = affine(rows, *self._joined(*names))
+        heads = []
+        for part, name in zip(self._split(projected, names), names, strict=True):
+            part = ops.reshape(part, (batch, length, *self.heads[name]))
+            heads.append(ops.transpose(part, (0, 2, 1, 3)))
+        return tuple(heads)
 
-    def _split_heads(self, tensor, name):
-        """(B, T, H * K) --> (B, H, T, K)."""
-        batch, length = shape_of(tensor)[:2]
-        split = ops.reshape(tensor, (batch, length, *self._heads_of(name)))
-        return ops.transpose(split, (0, 2, 1, 3))
-
-    def _merge_heads(self, outputs):
-        """(B, H, T, Kv) --> (B, T, output_dim)."""
+    def merge(self, outputs):
+        """Projects the heads' outputs (B, H, T, Kv) to (B, T, output_dim)."""
         batch, _, length, _ = shape_of(outputs)
-        merged = ops.reshape(
-            ops.transpose(outputs, (0, 2, 1, 3)),
-            (batch, length, self.num_heads * self._head_value_dim),
-        )
-        return self._linear(merged, self.output_kernel, self.output_bias)
+        rows = ops.reshape(ops.transpose(outputs, (0, 2, 1, 3)), (-1, self.width))
+        merged = affine(rows, *self._joined("output"))
+        return ops.reshape(merged, (batch, length, merged.shape[-1]))
+
+    def _joined(self, *names):
+        """Returns the kernels side by side and, with `use_bias`, the biases."""
+        joined = []
+        for parts in zip(*(self.weights[name] for name in names), strict=True):
+            if parts[0] is None:
+                continue
+            # Outside of a layer's `__call__` Keras does not cast the weights.
+            parts = [ops.cast(part, self.dtype) for part in parts]
+            if names[0] == "query" and self.query_scale != 1.0:
+                parts[0] = parts[0] * self.query_scale
+            joined.append(ops.concatenate(parts, axis=-1) if parts[1:] else parts[0])
+        return tuple(joined)
+
+    def _split(self, projected, names):
+        """Cuts the columns of a joined product into the parts of the names."""
+        widths = [number * width for number, width in map(self.heads.get, names)]
+        ends = [sum(widths[: i + 1]) for i in range(len(widths) - 1)]
+        return ops.split(projected, ends, axis=-1) if ends else [projected]
 
     def decoding_weights(self, *names):
-        """Returns what `step` or `step_across` multiplies by, in and out.
+        """Returns what `project_step` and `merge_step` multiply by.
 
         Args:
-            *names: "query", "key", "value" for `step` and
-                "query" for `step_across`.
+            *names: Of "query", "key" and "value", those that a step computes.
         """
-        return self._joined_projection(*names), self._joined_projection("output")
+        return prepared(*self._joined(*names)), prepared(*self._joined("output"))
 
-    def _joined_projection(self, *names):
-        """Prepares the projections of one step of decoding.
+    def project_step(self, inputs, weights, *names):
+        """Projects (B, N, D) to heads (B, G, N, K), one tensor a name.
 
         Args:
-            *names: Of "query", "key", "value" and "output", those that are computed
-                together.
-
-        Returns:
-            A tuple, as `decoding_ops.affine` takes it: their kernels side by side and,
-            with `use_bias`, their biases. The queries' part is multiplied by
-            `score_scale`, which saves a step from doing so.
+            inputs: Float tensor (B, N, D), one position of N hypotheses.
+            weights: The first part of `decoding_weights(*names)`.
+            *names: As of `decoding_weights`.
         """
-
-        def joined(kind):
-            parts = [
-                ops.cast(getattr(self, f"{name}_{kind}"), self.compute_dtype)
-                * (self.score_scale if name == "query" else 1.0)
-                for name in names
-            ]
-            return ops.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
-
-        bias = joined("bias") if self.use_bias else None
-        return prepared(joined("kernel"), bias)
-
-    def _project_step(self, inputs, projection, *names):
-        """Projects (B, k, D) to tensors (B, heads, k, width), one a name."""
         _, hypotheses, width = inputs.shape
-        flat = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, width))
-        projected = affine(flat, *projection)
-        numbers, widths = zip(*map(self._heads_of, names), strict=True)
+        rows = ops.reshape(ops.cast(inputs, self.dtype), (-1, width))
+        projected = affine(rows, *weights)
+        numbers, widths = zip(*map(self.heads.get, names), strict=True)
         if len(set(numbers)) == 1:
             return split_heads(projected, hypotheses, numbers[0], widths)
-        sizes = [n * width for n, width in zip(numbers, widths, strict=True)]
-        ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
-        parts = ops.split(projected, ends, axis=-1)
+        parts = self._split(projected, names)
         return tuple(
             split_heads(part, hypotheses, number, [width])[0]
             for part, number, width in zip(parts, numbers, widths, strict=True)
         )
 
-    def compute_output_shape(self, query_shape, key_shape=None, value_shape=None):
-        output_dim = query_shape[-1] if self.output_dim is None else self.output_dim
-        return (*query_shape[:-1], output_dim)
-
-    def get_config(self):
-        return super().get_config() | {
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "output_dim": self.output_dim,
-            "use_bias": self.use_bias,
-        }
-
-
-def _scaled(weight, scale):
-    # A weight is smaller than what it is multiplied by.
-    return weight if scale == 1.0 else weight * scale
+    def merge_step(self, outputs, weights):
+        """As `merge`, of heads (B, H, N, Kv), by the second of `decoding_weights`."""
+        merged = affine(merge_heads(outputs), *weights)
+        return ops.reshape(merged, (-1, outputs.shape[2], merged.shape[-1]))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import keras
+from keras import ops
 
-from keras_transformer.kernels.execution import in_tensorflow_graph
-from keras_transformer.layers.training_ops import normalise
+from keras_transformer.kernels.normalise import normalise
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -28,15 +28,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     def call(self, inputs, training=False):
         is_last = self.axis in ([-1], [len(inputs.shape) - 1])
-        has_both = self.scale and self.center and not self.rms_scaling
-        is_float64 = keras.backend.standardize_dtype(inputs.dtype) == "float64"
-        usual = is_last and has_both and not is_float64
-        if not (training and usual and in_tensorflow_graph()):
+        if not is_last or not self.scale or not self.center or self.rms_scaling:
             return super().call(inputs)
-        outputs = normalise(
-            inputs,
-            keras.ops.cast(self.gamma, "float32"),
-            keras.ops.cast(self.beta, "float32"),
-            self.epsilon,
-        )
-        return keras.ops.cast(outputs, self.compute_dtype)
+        outputs = normalise(inputs, self.gamma, self.beta, self.epsilon, training)
+        return ops.cast(outputs, self.compute_dtype)

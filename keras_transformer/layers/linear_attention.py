@@ -5,8 +5,8 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from keras_transformer.kernels.cache import new_cache
 from keras_transformer.layers.blocks import join_blocks, split_blocks
-from keras_transformer.layers.decoding_ops import affine, merge_heads, new_cache
 from keras_transformer.layers.head_projections import HeadProjections
 from keras_transformer.masks import attention_mask, carried_mask
 
@@ -39,7 +39,7 @@ def linear_attention(queries, keys, values, causal=False):
         return _divided(ops.matmul(queries, _summed(keys, values)))
     length = ops.shape(queries)[2]
     queries, keys, values = (split_blocks(x, BLOCK) for x in (queries, keys, values))
-    sums = _summed(keys, values)  # (B, H, N, K, Kv + 1)
+    sums = _summed(keys, values)  # (B, H, M, K, Kv + 1)
     rest = ((0, 0), (0, 0))
     before = ops.cumsum(ops.pad(sums[:, :, :-1], (*rest, (1, 0), *rest)), axis=2)
     products = ops.tril(ops.matmul(queries, ops.swapaxes(keys, -1, -2)))
@@ -64,7 +64,7 @@ def _divided(outputs):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class LinearAttention(HeadProjections, keras.layers.Layer):
+class LinearAttention(keras.layers.Layer):
     """Multi-head attention without softmax, linear in the length.
 
     A query's weight on a key is phi(q) . phi(k) over the sum of these, with phi(x) =
@@ -113,9 +113,21 @@ class LinearAttention(HeadProjections, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self._keep_sizes(num_heads, key_dim, value_dim, output_dim, use_bias)
+        self.projections = HeadProjections(
+            num_heads, key_dim, value_dim, output_dim, use_bias,
+            dtype=self.compute_dtype,
+        )  # fmt: skip
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.value_dim = value_dim
+        self.output_dim = output_dim
         self.causal = causal
+        self.use_bias = use_bias
         self.supports_masking = True
+
+    def build(self, query_shape, key_shape=None, value_shape=None):
+        self.projections.build(self, query_shape, key_shape, value_shape)
+        self.built = True
 
     def feature_map(self, inputs):
         """Turns queries or keys into what is multiplied; override for other features.
@@ -137,12 +149,12 @@ class LinearAttention(HeadProjections, keras.layers.Layer):
         key = query if key is None else key
         value = key if value is None else value
         mask = attention_mask(carried_mask(key) if mask is None else mask)
-        queries, keys, values = self._project(query, key, value)
-        queries, keys, values = self._features(queries, keys, values)
+        parts = self.projections.project(query, key, value)
+        queries, keys, values = self._features(*parts)
         if mask is not None:
             keys = ops.where(self._key_mask(mask), keys, 0.0)
         outputs = linear_attention(queries, keys, values, self.causal)
-        return self._merge_heads(ops.cast(outputs, self.compute_dtype))
+        return self.projections.merge(ops.cast(outputs, self.compute_dtype))
 
     def _features(self, queries, keys, values):
         """Features of queries and keys, and the values, all in float32."""
@@ -160,6 +172,10 @@ class LinearAttention(HeadProjections, keras.layers.Layer):
                 f"{tuple(mask.shape)}"
             )
         return ops.expand_dims(mask, -1)
+
+    def decoding_weights(self, *names):
+        """As `MultiHeadAttention.decoding_weights`."""
+        return self.projections.decoding_weights(*names)
 
     def initial_cache(self, sentences, hypotheses, length):
         """Returns the state of `step` before the first position.
@@ -180,8 +196,8 @@ class LinearAttention(HeadProjections, keras.layers.Layer):
                 "The state of `LinearAttention` serves one hypothesis of a sentence; "
                 f"use no beam. Received: hypotheses={hypotheses}"
             )
-        sizes = (self.num_heads, self.key_dim, self._head_value_dim + 1)
-        return (new_cache(sentences, *sizes, "float32"),)
+        number, width = self.projections.heads["value"]
+        return (new_cache(sentences, number, self.key_dim, width + 1, "float32"),)
 
     def resize_cache(self, cache, sentences, more):
         """Returns the sums of some sentences, which need no room for more positions.
@@ -196,30 +212,39 @@ class LinearAttention(HeadProjections, keras.layers.Layer):
         """
         return (ops.take(cache[0], sentences, axis=0),)
 
-    def step(self, inputs, cache, index, bias, weights):
+    def step(self, inputs, cache, place, mask, weights):
         """Causal self-attention of one new position to itself and those before it.
 
         Args:
             inputs: Float tensor (B, 1, D).
             cache: The sums so far, from `initial_cache` or the step before.
-            index: Of no effect; `MultiHeadAttention` needs it, and `bias`.
-            bias: Of no effect.
+            place: Of no effect; `MultiHeadAttention` needs it, and `mask`.
+            mask: Of no effect.
             weights: `decoding_weights("query", "key", "value")`.
 
         Returns:
             The output (B, 1, output_dim) and the new sums.
         """
-        parts = self._project_step(inputs, weights[0], "query", "key", "value")
+        names = ("query", "key", "value")
+        parts = self.projections.project_step(inputs, weights[0], *names)
         queries, keys, values = self._features(*parts)
         sums = cache[0] + _summed(keys, _with_ones(values))
-        outputs = _divided(ops.matmul(queries, sums))
-        merged = merge_heads(ops.cast(outputs, self.compute_dtype))
-        outputs = affine(merged, *weights[1])
-        return ops.reshape(outputs, (-1, 1, outputs.shape[-1])), (sums,)
+        outputs = ops.cast(_divided(ops.matmul(queries, sums)), self.compute_dtype)
+        return self.projections.merge_step(outputs, weights[1]), (sums,)
+
+    def compute_output_shape(self, query_shape, key_shape=None, value_shape=None):
+        return self.projections.output_shape(query_shape)
 
     def compute_mask(self, inputs, previous_mask):
         """The output is as long as the query and carries its mask."""
         return carried_mask(inputs)
 
     def get_config(self):
-        return super().get_config() | {"causal": self.causal}
+        return super().get_config() | {
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "output_dim": self.output_dim,
+            "causal": self.causal,
+            "use_bias": self.use_bias,
+        }

@@ -7,14 +7,13 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.layers.arguments import check_size
-from keras_transformer.layers.attention import attention_bias
+from keras_transformer.layers.attention import dot_product_attention
 from keras_transformer.layers.attention_record import is_recording
 from keras_transformer.layers.blocks import (
     join_blocks,
     split_blocks,
     with_neighbours,
 )
-from keras_transformer.layers.decoding_ops import position_of
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.masks import (
     attention_mask,
@@ -93,27 +92,29 @@ class LocalAttention(MultiHeadAttention):
             return_attention_weights=return_attention_weights,
         )
 
-    def _attend(self, queries, keys, values, mask=None, training=None):
+    def _attend(self, queries, keys, values, mask, dropout):
         length, size = ops.shape(queries)[2], max(self.window, SMALLEST_BLOCK)
         if queries.shape[2] == 1 or (mask is not None and mask.shape[1] != 1):
-            return super()._attend(queries, keys, values, mask, training)
+            return super()._attend(queries, keys, values, mask, dropout)
         if self.positions is not None:
-            queries, keys = self._place(queries, keys)
-        copies = self.num_heads // self._key_value_heads
+            places = ops.arange(length, dtype="int32")
+            queries, keys = self._place(queries, keys, places)
+        copies = self.num_heads // keys.shape[1]
         if copies > 1:
             keys, values = (ops.repeat(x, copies, axis=1) for x in (keys, values))
-        outputs, attention_weights = self._attend_scored(
+        outputs, attention_weights = dot_product_attention(
             split_blocks(queries, size),
             self._surroundings(keys, size),
             self._surroundings(values, size),
             self._block_mask(mask, length, size),
             self._block_bias(size),
-            training,
+            self.weigh,
+            dropout,
         )
         return join_blocks(outputs, length), attention_weights
 
     def _surroundings(self, inputs, size):
-        """(B, H, T, K) --> (B, H, N, C', K), what each block of queries may see."""
+        """(B, H, T, K) --> (B, H, M, C', K), what each block of queries may see."""
         after = 0 if self.causal else self.window
         return with_neighbours(split_blocks(inputs, size), self.window, after)
 
@@ -124,7 +125,7 @@ class LocalAttention(MultiHeadAttention):
         return own, np.arange(-self.window, size + after, dtype="int32")
 
     def _block_mask(self, mask, length, size):
-        """Returns the mask of the blocks, (B or 1, 1, N, C, C')."""
+        """Returns the mask of the blocks, (B or 1, 1, M, C, C')."""
         if mask is None:
             mask = ops.ones((1, 1, length), dtype="bool")
         # Not every backend pads booleans.
@@ -142,13 +143,12 @@ class LocalAttention(MultiHeadAttention):
         bias = self._position_bias(*positions)
         return None if bias is None else ops.expand_dims(bias, 1)
 
-    def step(self, inputs, cache, index, bias, weights):
+    def step(self, inputs, cache, place, mask, weights):
         """As `MultiHeadAttention.step`, of what lies in the window."""
         hypotheses, entries = inputs.shape[1], ops.shape(cache[0])[2]
-        places = ops.arange(entries, dtype="int32") // hypotheses
-        in_window = within_window(position_of(index), places, self.window)
-        bias = ops.minimum(bias, attention_bias(in_window, self.compute_dtype))
-        return super().step(inputs, cache, index, bias, weights)
+        positions = ops.arange(entries, dtype="int32") // hypotheses
+        in_window = within_window(place.position, positions, self.window)
+        return super().step(inputs, cache, place, mask & in_window, weights)
 
     def compute_output_shape(self, query_shape):
         return super().compute_output_shape(query_shape)

@@ -5,24 +5,21 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.kernels.execution import in_tensorflow_graph, shape_of
+from keras_transformer.kernels.cache import new_cache, resize_cache, write_position
+from keras_transformer.kernels.execution import shape_of
+from keras_transformer.kernels.softmax import masked_softmax
+from keras_transformer.kernels.step_attention import attend
 from keras_transformer.layers.arguments import check_rate, check_size
-from keras_transformer.layers.attention import (
-    dot_product_attention,
-    grouped_product,
-    masked_softmax,
-)
+from keras_transformer.layers.attention import dot_product_attention
 from keras_transformer.layers.attention_record import record_attention
-from keras_transformer.layers.cached_attention import CachedAttention
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.head_projections import HeadProjections
 from keras_transformer.layers.relative_positions import relative_positions
-from keras_transformer.layers.training_ops import dropped_softmax
 from keras_transformer.masks import attention_mask, carried_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class MultiHeadAttention(CachedAttention, HeadProjections, keras.layers.Layer):
+class MultiHeadAttention(keras.layers.Layer):
     """Attention of several heads over projected queries, keys and values.
 
     Concat(head_1, ..., head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V):
@@ -68,6 +65,10 @@ class MultiHeadAttention(CachedAttention, HeadProjections, keras.layers.Layer):
         >>> attention(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
     """
 
+    # Function of scores (B, H, T, S) and a boolean mask that broadcasts to them, or
+    # `None`, that gives the attention weights (B, H, T, S).
+    weigh = staticmethod(masked_softmax)
+
     def __init__(
         self,
         num_heads,
@@ -81,16 +82,25 @@ class MultiHeadAttention(CachedAttention, HeadProjections, keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self._keep_sizes(num_heads, key_dim, value_dim, output_dim, use_bias)
         check_rate("dropout_rate", dropout_rate)
         check_size("num_key_value_heads", num_key_value_heads, optional=True)
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.value_dim = value_dim
+        self.output_dim = output_dim
+        self.dropout_rate = dropout_rate
+        self.use_bias = use_bias
+        self.num_key_value_heads = num_key_value_heads
+        self.projections = HeadProjections(
+            num_heads, key_dim, value_dim, output_dim, use_bias,
+            num_key_value_heads, self.compute_dtype,
+        )  # fmt: skip
+        self.projections.query_scale = self.score_scale
         if num_heads % (num_key_value_heads or 1):
             raise ValueError(
                 "`num_heads` must be a multiple of `num_key_value_heads`. Received: "
                 f"num_heads={num_heads}, num_key_value_heads={num_key_value_heads}"
             )
-        self.dropout_rate = dropout_rate
-        self.num_key_value_heads = num_key_value_heads
         self.relative_positions = relative_positions(positions)
         if self.relative_positions is not None:
             self.relative_positions.check_key_dim(key_dim)
@@ -106,21 +116,9 @@ class MultiHeadAttention(CachedAttention, HeadProjections, keras.layers.Layer):
         """What the product of a query and a key is multiplied by."""
         return self.key_dim**-0.5
 
-    def weigh(self, scores, mask=None):
-        """Turns scores into attention weights; override it to use no softmax.
-
-        Args:
-            scores: Float tensor (B, H, T, S).
-            mask: Boolean tensor that broadcasts to `scores`, or `None`.
-
-        Returns:
-            Float tensor (B, H, T, S).
-        """
-        return masked_softmax(scores, mask)
-
-    @property
-    def _has_softmax(self):
-        return type(self).weigh is MultiHeadAttention.weigh
+    def build(self, query_shape, key_shape=None, value_shape=None):
+        self.projections.build(self, query_shape, key_shape, value_shape)
+        self.built = True
 
     def call(
         self,
@@ -138,82 +136,176 @@ class MultiHeadAttention(CachedAttention, HeadProjections, keras.layers.Layer):
             )
         key = query if key is None else key
         value = key if value is None else value
-        mask = carried_mask(key) if mask is None else mask
-        scale = self.score_scale if self._is_fused(training) else 1.0
-        queries, keys, values = self._project(query, key, value, scale)
+        mask = attention_mask(carried_mask(key) if mask is None else mask)
+        queries, keys, values = self.projections.project(query, key, value)
         outputs, attention_weights = self._attend(
-            queries, keys, values, mask=attention_mask(mask), training=training
+            queries, keys, values, mask, self.attention_dropout if training else None
         )
-        output = self._merge_heads(outputs)
         record_attention(self, attention_weights)
+        output = self.projections.merge(outputs)
         return (output, attention_weights) if return_attention_weights else output
 
-    def _is_fused(self, training):
-        """Whether `dropped_softmax` does the work, of queries scaled beforehand."""
-        return training and self._has_softmax and in_tensorflow_graph()
-
-    def _attend(self, queries, keys, values, mask=None, training=None):
+    def _attend(self, queries, keys, values, mask, dropout):
         """Attends with all heads.
 
         Args:
-            queries: Float tensor (B, H, T, K), scaled if `_is_fused`.
+            queries: Float tensor (B, H, T, K), scaled.
             keys: Float tensor (B, G, S, K).
             values: Float tensor (B, G, S, Kv).
             mask: Boolean tensor (B, 1, S) or (B, T, S), or `None`.
-            training: Whether dropout is applied.
+            dropout: `Dropout` layer in training, else `None`.
 
         Returns:
             The outputs (B, H, T, Kv) and the attention weights (B, H, T, S).
         """
         bias = None
         if self.positions is not None:
-            queries, keys = self._place(queries, keys)
             places = ops.arange(shape_of(queries)[2], dtype="int32")
+            queries, keys = self._place(queries, keys, places)
             bias = self._position_bias(places, places)
         if mask is not None:
             mask = ops.expand_dims(mask, axis=1)  # (B, 1, 1 or T, S), for all heads
-        return self._attend_scored(queries, keys, values, mask, bias, training)
+        return dot_product_attention(
+            queries, keys, values, mask, bias, self.weigh, dropout
+        )
 
-    def _place(self, queries, keys):
-        """Puts the positions from 0 into queries and keys of one sequence."""
-        places = ops.arange(shape_of(queries)[2], dtype="int32")
+    def _place(self, queries, keys, positions):
+        """Puts positions into queries and keys of one sequence."""
         place = self.relative_positions.place
-        return place(queries, places), place(keys, places)
+        return place(queries, positions), place(keys, positions)
 
     def _position_bias(self, query_positions, key_positions):
         bias = self.relative_positions.bias
         return bias(self.num_heads, query_positions, key_positions)
 
-    def _attend_scored(self, queries, keys, values, mask, bias, training):
-        """As `_attend`, with `mask` and `bias` that broadcast to the scores."""
-        if self._is_fused(training):
-            return self._attend_in_graph(queries, keys, values, mask, bias)
-        return dot_product_attention(
-            queries * self.score_scale,
-            keys,
-            values,
-            mask=mask,
-            bias=bias,
-            dropout=lambda weights: self.attention_dropout(weights, training=training),
-            weigh=self.weigh,
+    def project_key_value(self, key, value=None):
+        """Projects keys and values once, for many calls of `step_across`.
+
+        Args:
+            key: Float tensor (B, S, D_key).
+            value: Float tensor (B, S, D_value); default `key`.
+
+        Returns:
+            Keys (B, G, S, K) and values (B, G, S, Kv), of G = H heads unless
+            `num_key_value_heads` is less.
+        """
+        project = self.projections.project_one
+        if value is None:
+            return project(key, "key", "value")
+        return project(key, "key") + project(value, "value")
+
+    def decoding_weights(self, *names):
+        """Returns what `step` or `step_across` multiplies by, in and out.
+
+        Args:
+            *names: "query", "key", "value" for `step` and "query" for `step_across`.
+        """
+        return self.projections.decoding_weights(*names)
+
+    def initial_cache(self, sentences, hypotheses, length):
+        """Returns an empty cache for `step`.
+
+        Args:
+            sentences: Number of sentences, B.
+            hypotheses: Hypotheses of each that are decoded side by side, N.
+            length: Most positions that one can have, L.
+
+        Returns:
+            Keys (B, G, L * N, K) and values (B, G, L * N, Kv), all zero, of G = H heads
+            unless `num_key_value_heads` is less; entry l * N + n belongs to position l
+            of hypothesis n.
+        """
+        entries = length * hypotheses
+        return tuple(
+            new_cache(sentences, number, entries, width, self.compute_dtype)
+            for number, width in map(self.projections.heads.get, ("key", "value"))
         )
 
-    def _attend_in_graph(self, queries, keys, values, mask, bias):
-        """As `_attend_scored`, of scaled queries, in training in a TensorFlow graph."""
-        scores = grouped_product(queries, ops.swapaxes(keys, -1, -2))  # (B, H, T, S)
-        if bias is not None:
-            scores = ops.add(scores, bias)
-        keep, scale = None, 1.0
-        if self.attention_dropout.is_hashed:
-            keep, scale = self.attention_dropout.next_in_graph(shape_of(scores))
-        dropped, attention_weights = dropped_softmax(scores, mask, keep, scale)
-        if bias is not None:
-            dropped = ops.cast(dropped, values.dtype)
-        return grouped_product(dropped, values), attention_weights
+    def resize_cache(self, cache, sentences, more):
+        """Returns the cache of some sentences, with room for more entries.
+
+        Args:
+            cache: Keys and values, from `initial_cache` or `step`.
+            sentences: Integer tensor (B',), places of the sentences to keep.
+            more: Entries to add, N a position; an integer or a scalar tensor.
+
+        Returns:
+            Keys and values (B', G, L * N + more, ...).
+        """
+        return tuple(resize_cache(part, sentences, more) for part in cache)
+
+    def step(self, inputs, cache, place, mask, weights):
+        """Self-attention of one new position to itself and those before it.
+
+        Args:
+            inputs: Float tensor (B, N, D), the position's input for each hypothesis.
+            cache: Keys and values of the earlier positions, from `initial_cache` or the
+                step before; not to be used again.
+            place: `cache_place` of the position.
+            mask: `prepare_mask` of a mask that broadcasts to (B, H, N, L * N), True for
+                the entries l * N + n, position l of hypothesis n, that are the past of
+                a hypothesis, and for itself.
+            weights: `decoding_weights("query", "key", "value")`.
+
+        Returns:
+            The output (B, N, output_dim) and the cache with the position written.
+        """
+        queries, *new = self.projections.project_step(
+            inputs, weights[0], "query", "key", "value"
+        )
+        bias = None
+        if self.positions is not None:
+            position = ops.reshape(ops.cast(place.position, "int32"), (1,))
+            queries, new[0] = self._place(queries, new[0], position)
+            entries = ops.arange(ops.shape(cache[0])[2], dtype="int32")
+            bias = self._position_bias(position, entries // inputs.shape[1])
+        cache = tuple(
+            write_position(one, many, place)
+            for one, many in zip(cache, new, strict=True)
+        )
+        outputs, _ = self._attend_step(queries, *cache, mask, position_bias=bias)
+        return self.projections.merge_step(outputs, weights[1]), cache
+
+    def step_across(self, inputs, keys, values, mask, weights):
+        """Attention of one new position to the keys and values of a source.
+
+        Args:
+            inputs: Float tensor (B, N, D).
+            keys: Float tensor (B, G, S, K), from `project_key_value`.
+            values: Float tensor (B, G, S, Kv).
+            mask: `prepare_mask` of a mask that broadcasts to (B, H, N, S).
+            weights: `decoding_weights("query")`.
+
+        Returns:
+            The output (B, N, output_dim) and the attention weights (B, H, N, S).
+        """
+        (queries,) = self.projections.project_step(inputs, weights[0], "query")
+        outputs, attention_weights = self._attend_step(
+            queries, keys, values, mask, by_row=True
+        )
+        return self.projections.merge_step(outputs, weights[1]), attention_weights
+
+    def _attend_step(
+        self, queries, keys, values, mask, by_row=False, position_bias=None
+    ):
+        """As `_attend`, of one position, whose mask comes prepared."""
+        if self.weigh is not masked_softmax:
+            return dot_product_attention(
+                queries, keys, values, mask.mask, position_bias, self.weigh
+            )
+        bias = mask.bias
+        if position_bias is not None:
+            bias = ops.add(bias, position_bias)
+        if keys.shape[1] == self.num_heads:
+            return attend(queries, keys, values, bias, by_row)
+        return dot_product_attention(queries, keys, values, bias=bias)
 
     def compute_mask(self, inputs, previous_mask):
         """The output is as long as the query and carries its mask."""
         return carried_mask(inputs)
+
+    def compute_output_shape(self, query_shape, key_shape=None, value_shape=None):
+        return self.projections.output_shape(query_shape)
 
     def compute_output_spec(
         self,
@@ -239,6 +331,11 @@ class MultiHeadAttention(CachedAttention, HeadProjections, keras.layers.Layer):
         if positions is self.relative_positions and positions is not None:
             positions = keras.saving.serialize_keras_object(positions)
         return super().get_config() | {
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "output_dim": self.output_dim,
+            "use_bias": self.use_bias,
             "dropout_rate": self.dropout_rate,
             "num_key_value_heads": self.num_key_value_heads,
             "positions": positions,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import keras
+from keras import ops
 
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.masks import attention_mask, carried_mask, causal_mask
 
 
 class ResidualLayer(keras.layers.Layer):
@@ -122,30 +124,50 @@ class ResidualLayer(keras.layers.Layer):
         setattr(self, f"{name}_norm", norm)
         setattr(self, f"{name}_dropout", dropout)
 
-    def _residual(self, name, inputs, sublayer, training=None):
-        """Adds the sub-layer's output to its input and normalises, or the reverse.
+    def _before(self, name, states):
+        """What the sub-layer of a name takes: the states, normalised if norms go first.
 
         Args:
-            name: The sub-layer's name, to find its norm and dropout.
-            inputs: Float tensor (B, T, D).
-            sublayer: Function from a tensor (B, T, D) to one of the same shape.
+            name: The sub-layer's name.
+            states: Float tensor (B, T, D).
+
+        Returns:
+            Float tensor (B, T, D).
+        """
+        return getattr(self, f"{name}_norm")(states) if self.norm_first else states
+
+    def _after(self, name, states, outputs, training=None):
+        """Adds what the sub-layer made; normalises the sum unless norms go first.
+
+        Args:
+            name: The sub-layer's name.
+            states: Float tensor (B, T, D), those given to `_before`.
+            outputs: The sub-layer's output, (B, T, D).
             training: Whether dropout is applied.
 
         Returns:
             Float tensor (B, T, D).
         """
-        norm, dropout = getattr(self, f"{name}_norm"), getattr(self, f"{name}_dropout")
-        if self.norm_first:
-            return inputs + dropout(sublayer(norm(inputs)), training=training)
-        return norm(inputs + dropout(sublayer(inputs), training=training))
+        dropout = getattr(self, f"{name}_dropout")
+        states = states + dropout(outputs, training=training)
+        return states if self.norm_first else getattr(self, f"{name}_norm")(states)
 
-    def _feed_forward(self, inputs, training=None):
-        return self._residual(
-            "feed_forward",
-            inputs,
-            lambda x: self.feed_forward(x, training=training),
-            training=training,
+    def _feed_forward(self, states, training=None):
+        outputs = self.feed_forward(
+            self._before("feed_forward", states), training=training
         )
+        return self._after("feed_forward", states, outputs, training)
+
+    def _past_mask(self, inputs, mask):
+        """The mask of self-attention to a position and those before it.
+
+        A `self_attention` that is `causal` itself needs none for that.
+        """
+        mask = attention_mask(carried_mask(inputs) if mask is None else mask)
+        if getattr(self.self_attention, "causal", False):
+            return mask
+        causal = causal_mask(ops.shape(inputs)[1])
+        return causal if mask is None else ops.logical_and(mask, causal)
 
     def get_config(self):
         return super().get_config() | {

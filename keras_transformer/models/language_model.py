@@ -7,18 +7,23 @@ from keras import ops
 
 from keras_transformer.config.language_model import LanguageModelConfig
 from keras_transformer.exact_training.exact_training import ExactTraining
-from keras_transformer.layers.attention import attention_bias
+from keras_transformer.kernels.affine import affine, prepared
 from keras_transformer.layers.causal_layer import CausalLayer
-from keras_transformer.layers.decoding_ops import affine
 from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
-from keras_transformer.models.cached_decoding import CachedSteps
+from keras_transformer.models.decoding_state import (
+    check_length,
+    new_state,
+    past_of,
+    resized_state,
+)
 from keras_transformer.models.has_config import HasConfig
 from keras_transformer.models.has_signature import HasSignature
+from keras_transformer.models.output_head import OutputHead
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class LanguageModel(CachedSteps, HasConfig, HasSignature, ExactTraining, keras.Model):
+class LanguageModel(HasConfig, HasSignature, ExactTraining, keras.Model):
     """Scores every next token of a text from those before it.
 
     The decoder of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, without a
@@ -94,12 +99,15 @@ class LanguageModel(CachedSteps, HasConfig, HasSignature, ExactTraining, keras.M
             layer.build(states_shape)
         if self.norm is not None:
             self.norm.build(states_shape)
-        if not config.tied_embeddings:
+        if config.tied_embeddings:
+            self.output_head = OutputHead(self.embedding.embeddings, tied=True)
+        else:
             self.output_kernel = self.add_weight(
                 shape=(config.d_model, config.vocabulary_size),
                 initializer="glorot_uniform",
                 name="output_kernel",
             )
+            self.output_head = OutputHead(self.output_kernel, tied=False)
         self.built = True
 
     def call(self, ids, training=None, return_states=False):
@@ -113,63 +121,46 @@ class LanguageModel(CachedSteps, HasConfig, HasSignature, ExactTraining, keras.M
 
     def logits(self, states):
         """Multiplies states (B, T, D) by the output matrix (D, V), tied or not."""
-        flat = ops.reshape(states, (-1, self.config.d_model))
-        logits = ops.matmul(flat, self._output_kernel())
-        shape = (*ops.shape(states)[:2], self.config.vocabulary_size)
-        return ops.reshape(logits, shape)
-
-    def _output_kernel(self):
-        """The output matrix (D, V)."""
-        if self.config.tied_embeddings:
-            kernel = ops.transpose(self.embedding.embeddings)
-        else:
-            kernel = self.output_kernel
-        return ops.cast(kernel, self.compute_dtype)
+        return self.output_head.logits(states, self.compute_dtype)
 
     def output_rows(self):
-        makers = ("call", "logits", "_output_kernel")
-        if any(getattr(type(self), m) is not getattr(LanguageModel, m) for m in makers):
-            return None
-        if self.config.tied_embeddings:
-            return ops.convert_to_tensor(self.embedding.embeddings)
-        return ops.transpose(self.output_kernel)
+        return self.output_head.rows_for(self, LanguageModel, "call", "logits")
 
-    def start_decoding(self, rows, length, beam_size=1):
+    def decoding_weights(self):
+        """As `Transformer.decoding_weights`."""
+        return {
+            "output": prepared(self.output_head.kernel(self.compute_dtype)),
+            "layers": tuple(layer.decoding_weights() for layer in self.decoder_layers),
+        }
+
+    def start_decoding(self, texts, length, beam_size=1):
         """Makes the state of `decode_step`, before the start token.
 
         Args:
-            rows: Texts that are decoded side by side, B; an integer or a scalar tensor.
+            texts: Texts that are decoded side by side, B; an integer or a scalar
+                tensor.
             length: Most positions that will be decoded, L (tokens).
-            beam_size: Hypotheses of a text, k.
+            beam_size: Hypotheses of a text, N.
 
         Returns:
-            The state, as `CachedSteps` describes it.
+            The state, as `models.decoding_state` describes it.
 
         Raises:
             ValueError: If learned positions are fewer than `length`.
         """
-        config = self.config
-        too_long = isinstance(length, int) and length > config.max_positions
-        if config.positions == "learned" and too_long:
-            raise ValueError(
-                "`length` must not exceed the learned positions. Received: "
-                f"length={length}, max_positions={config.max_positions}"
-            )
-        return {
-            "index": ops.zeros((), dtype="int32"),
-            "ancestors": ops.zeros((rows, beam_size, length), dtype="int32"),
-            "caches": tuple(
-                layer.initial_cache(rows, beam_size, length)
-                for layer in self.decoder_layers
-            ),
-        }
+        check_length(self.config, length)
+        return new_state(self.decoder_layers, texts, beam_size, length)
+
+    def resize_decoding(self, state, texts, length):
+        """As `Transformer.resize_decoding`."""
+        return resized_state(state, self.decoder_layers, texts, length)
 
     def decode_step(self, ids, parents, state, weights=None):
         """Scores the next token of each hypothesis; equals a call at that position.
 
         Args:
-            ids: Integer tensor (R,), the last token of each of the R = B * k rows.
-            parents: Integer tensor (B, k), the hypothesis of the step before that each
+            ids: Integer tensor (R,), the last token of each of the R = B * N rows.
+            parents: Integer tensor (B, N), the hypothesis of the step before that each
                 row continues.
             state: As `start_decoding` or the step before returned it; not to be used
                 again.
@@ -179,26 +170,28 @@ class LanguageModel(CachedSteps, HasConfig, HasSignature, ExactTraining, keras.M
             Logits (R, V) and the new state.
         """
         weights = self.decoding_weights() if weights is None else weights
-        index, beam_size = state["index"], parents.shape[1]
-        ancestors, past = self._past(parents, state)
-        bias = attention_bias(past, self.compute_dtype)
+        past = past_of(state, parents, self.compute_dtype)
+        index, d_model = state["index"], self.config.d_model
         states = self.embedding(ids[:, None], start=index, training=False)
-        states = ops.reshape(states, (-1, beam_size, self.config.d_model))
+        states = ops.reshape(states, (-1, parents.shape[1], d_model))
         caches = []
         for layer, cache, place, layer_weights in zip(
             self.decoder_layers,
             state["caches"],
-            self._places(state, beam_size),
+            past.places,
             weights["layers"],
             strict=True,
         ):
-            states, cache = layer.step(states, cache, place, bias, layer_weights)
+            states, cache = layer.step(states, cache, place, past.mask, layer_weights)
             caches.append(cache)
         if self.norm is not None:
             states = self.norm(states)
-        flat = ops.reshape(states, (-1, self.config.d_model))
-        state = {"index": index + 1, "ancestors": ancestors, "caches": tuple(caches)}
-        return affine(flat, *weights["output"]), state
+        logits = affine(ops.reshape(states, (-1, d_model)), *weights["output"])
+        return logits, {
+            "index": index + 1,
+            "ancestors": past.ancestors,
+            "caches": tuple(caches),
+        }
 
     def input_signature(self):
         """Any batch of ids, (B, T)."""

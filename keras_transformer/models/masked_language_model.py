@@ -6,11 +6,11 @@ import math
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_transformer.exact_training.exact_training import ExactTraining
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.models.encoder_model import EncoderModel
+from keras_transformer.models.output_head import OutputHead
 from keras_transformer.models.text_encoder import HasTextEncoder
 
 # Of the tokens to be predicted: shown as the mask, and as a random token.
@@ -57,6 +57,7 @@ class MaskedLanguageModel(HasTextEncoder, ExactTraining, EncoderModel):
         self.build()
 
     def build(self, input_shape=None):
+        self.output_head = OutputHead(self.encoder.embedding.embeddings, tied=True)
         self.built = True
 
     def call(self, inputs, training=None, return_states=False):
@@ -65,19 +66,11 @@ class MaskedLanguageModel(HasTextEncoder, ExactTraining, EncoderModel):
 
     def logits(self, states):
         """Multiplies states (B, S, D) by the embedding's matrix, transposed (D, V)."""
-        matrix = ops.cast(self._output_matrix(), self.compute_dtype)
-        return ops.matmul(states, ops.transpose(matrix))
-
-    def _output_matrix(self):
-        """The embedding's matrix (V, D)."""
-        return ops.convert_to_tensor(self.encoder.embedding.embeddings)
+        return self.output_head.logits(states, self.compute_dtype)
 
     def output_rows(self):
-        makers = ("call", "logits", "_output_matrix")
-        ours = MaskedLanguageModel
-        if any(getattr(type(self), m) is not getattr(ours, m) for m in makers):
-            return None
-        return self._output_matrix()
+        """Returns the embedding's matrix (V, D); see `ExactTraining.output_rows`."""
+        return self.output_head.rows_for(self, MaskedLanguageModel, "call", "logits")
 
     def compute_output_shape(self, input_shape):
         return (*input_shape, self.encoder.vocabulary_size)

@@ -8,10 +8,11 @@ import keras
 from keras import ops
 
 from keras_transformer.config import RecurrentConfig
+from keras_transformer.kernels.affine import affine, prepared
 from keras_transformer.layers.additive_attention import AdditiveAttention
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.masks import padding_mask
-from keras_transformer.models.recurrent_decoding import RecurrentDecoding
+from keras_transformer.models.decoding_state import of_parents
 from keras_transformer.models.seq2seq import Seq2Seq
 
 
@@ -24,7 +25,7 @@ class Orthogonal(keras.initializers.Orthogonal):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class RecurrentSeq2Seq(RecurrentDecoding, Seq2Seq):
+class RecurrentSeq2Seq(Seq2Seq):
     """The encoder-decoder of Bahdanau et al., 2015, on token ids.
 
     https://arxiv.org/abs/1409.0473, appendix A.2. A GRU reads the source from each end
@@ -151,7 +152,7 @@ class RecurrentSeq2Seq(RecurrentDecoding, Seq2Seq):
         self.cross_attention.build((None, None, units), (None, None, width))
         self.decoder_cell.build((None, d_model + width))
         self.readout.build((None, None, units + d_model + width))
-        self.build_output_kernel()
+        self.build_output_head()
         self.built = True
 
     def encode(self, source, training=None):
@@ -212,15 +213,15 @@ class RecurrentSeq2Seq(RecurrentDecoding, Seq2Seq):
         return ops.expand_dims(self.initial_state(whole), 1)
 
     def _step(self, tokens, hidden, source):
-        """One step of k hypotheses.
+        """One step of N hypotheses.
 
         Args:
-            tokens: Embeddings (B, k, D).
-            hidden: States before (B, k, U).
+            tokens: Embeddings (B, N, D).
+            hidden: States before (B, N, U).
             source: Projected keys (B, S, A), values (B, S, E), mask (B, 1, S).
 
         Returns:
-            New states (B, k, U), contexts (B, k, E), attention weights (B, k, S).
+            New states (B, N, U), contexts (B, N, E), attention weights (B, N, S).
         """
         keys, values, mask = source
         contexts, weights = self.cross_attention.attend(hidden, keys, values, mask)
@@ -262,3 +263,82 @@ class RecurrentSeq2Seq(RecurrentDecoding, Seq2Seq):
     def _read_out(self, states, tokens, contexts, training=False):
         joined = ops.concatenate([states, tokens, contexts], axis=-1)
         return self.readout_dropout(self.readout(joined), training=training)
+
+    def decoding_weights(self):
+        """Prepares the output matrix for `decode_step`; an export keeps it."""
+        return {"output": prepared(self.output_head.kernel(self.compute_dtype))}
+
+    def start_decoding(self, source, length, beam_size=1, coverage=False):
+        """Encodes the source and makes the state of `decode_step`.
+
+        Args:
+            source: Integer tensor (B, S).
+            length: Most target positions that will be decoded; a recurrent state has
+                room for any number.
+            beam_size: Hypotheses of a sentence, N.
+            coverage: Whether to sum up the attention to the source, for
+                `coverage_penalty`.
+
+        Returns:
+            The state, a dictionary: "hidden" (B, N, U), the decoder's states; "values",
+            "keys" and "source_mask", the source's; with `coverage`, "coverage"
+            (B, N, S).
+        """
+        encoder_output, source_mask = self.encode(source, training=False)
+        state = {
+            "hidden": ops.tile(self._start(encoder_output), (1, beam_size, 1)),
+            "keys": self.cross_attention.project_key(encoder_output),
+            "values": encoder_output,
+            "source_mask": source_mask,
+        }
+        if coverage:
+            batch, source_length = ops.shape(source)
+            state["coverage"] = ops.zeros((batch, beam_size, source_length))
+        return state
+
+    def resize_decoding(self, state, sentences, length):
+        """Returns the state of some sentences.
+
+        Args:
+            state: As `start_decoding` or `decode_step` returned it.
+            sentences: Integer tensor (B',), places of the sentences to keep.
+            length: As in `start_decoding`.
+
+        Returns:
+            The state of B' sentences.
+        """
+        return {name: ops.take(x, sentences, axis=0) for name, x in state.items()}
+
+    def decode_step(self, ids, parents, state, weights=None):
+        """Scores the next token of each hypothesis; equals `decode` at that position.
+
+        Args:
+            ids: Integer tensor (R,), the last token of each of the R = B * N rows.
+            parents: Integer tensor (B, N), the hypothesis of the step before that each
+                row continues.
+            state: As `start_decoding` or the step before returned it.
+            weights: `decoding_weights()`, computed here if not given.
+
+        Returns:
+            Logits (R, V) and the new state.
+        """
+        weights = self.decoding_weights() if weights is None else weights
+        d_model = self.config.d_model
+        tokens = self._embed(self.target_embedding, ids)
+        tokens = ops.reshape(tokens, (-1, parents.shape[1], d_model))
+        hidden, contexts, attention_weights = self._step(
+            tokens,
+            of_parents(state["hidden"], parents),
+            (state["keys"], state["values"], state["source_mask"]),
+        )
+        readouts = self._read_out(hidden, tokens, contexts)
+        state = dict(state, hidden=hidden)
+        if "coverage" in state:
+            before = of_parents(state["coverage"], parents)
+            state["coverage"] = before + ops.cast(attention_weights, "float32")
+        flat = ops.reshape(readouts, (-1, d_model))
+        return affine(flat, *weights["output"]), state
+
+    def coverage(self, state):
+        """Returns a state's attention summed up (B, N, S) and its mask (B, 1, S)."""
+        return state["coverage"], state["source_mask"]

@@ -9,6 +9,7 @@ from keras_transformer.config import Seq2SeqConfig
 from keras_transformer.exact_training.exact_training import ExactTraining
 from keras_transformer.models.has_config import HasConfig
 from keras_transformer.models.has_signature import HasSignature
+from keras_transformer.models.output_head import OutputHead
 
 
 class Seq2Seq(HasConfig, HasSignature, ExactTraining, keras.Model):
@@ -28,7 +29,9 @@ class Seq2Seq(HasConfig, HasSignature, ExactTraining, keras.Model):
     - `attention(target_in, encoder_output, source_mask, layer)`: how a decoder layer
       attends to the source, (B, H, T, S).
     - `start_decoding`, `decode_step`, `resize_decoding`, `decoding_weights` and
-      `coverage`: decoding step by step, as `CachedDecoding` describes them.
+      `coverage`: decoding step by step, as `Transformer` describes them.
+
+    and calls `build_embeddings` and `build_output_head` in its `build`.
 
     Args:
         config: The sizes, a `config_class`.
@@ -63,15 +66,18 @@ class Seq2Seq(HasConfig, HasSignature, ExactTraining, keras.Model):
         if self.source_embedding is not self.target_embedding:
             self.source_embedding.build((None, None))
 
-    def build_output_kernel(self):
-        """Makes the output matrix if no embedding is, for `build`."""
+    def build_output_head(self):
+        """Makes the output matrix, unless it is the target embedding's, for `build`."""
         config = self.config
-        if config.tied_embeddings == "none":
-            self.output_kernel = self.add_weight(
-                shape=(config.d_model, config.target_vocabulary_size),
-                initializer="glorot_uniform",
-                name="output_kernel",
-            )
+        if config.tied_embeddings != "none":
+            self.output_head = OutputHead(self.target_embedding.embeddings, tied=True)
+            return
+        self.output_kernel = self.add_weight(
+            shape=(config.d_model, config.target_vocabulary_size),
+            initializer="glorot_uniform",
+            name="output_kernel",
+        )
+        self.output_head = OutputHead(self.output_kernel, tied=False)
 
     def call(self, inputs, training=None, return_states=False):
         source, target_in = inputs
@@ -96,26 +102,10 @@ class Seq2Seq(HasConfig, HasSignature, ExactTraining, keras.Model):
 
     def logits(self, states):
         """Multiplies states (B, T, D) by the output matrix (D, V), tied or not."""
-        flat = ops.reshape(states, (-1, self.config.d_model))
-        logits = ops.matmul(flat, self._output_kernel())
-        shape = (*ops.shape(states)[:2], self.config.target_vocabulary_size)
-        return ops.reshape(logits, shape)
-
-    def _output_kernel(self):
-        """The output matrix (D, V)."""
-        if self.config.tied_embeddings == "none":
-            kernel = self.output_kernel
-        else:
-            kernel = ops.transpose(self.target_embedding.embeddings)
-        return ops.cast(kernel, self.compute_dtype)
+        return self.output_head.logits(states, self.compute_dtype)
 
     def output_rows(self):
-        makers = ("call", "decode", "logits", "_output_kernel")
-        if any(getattr(type(self), m) is not getattr(Seq2Seq, m) for m in makers):
-            return None
-        if self.config.tied_embeddings == "none":
-            return ops.transpose(self.output_kernel)
-        return ops.convert_to_tensor(self.target_embedding.embeddings)
+        return self.output_head.rows_for(self, Seq2Seq, "call", "decode", "logits")
 
     def with_dtype(self, dtype):
         """Returns this model if it computes and stores in `dtype`, or a copy that does.

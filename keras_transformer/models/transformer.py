@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import keras
+from keras import ops
 
 from keras_transformer.config import TransformerConfig
+from keras_transformer.kernels.affine import affine, prepared
+from keras_transformer.kernels.softmax import prepare_mask
 from keras_transformer.layers.decoder_layer import DecoderLayer
 from keras_transformer.layers.encoder_layer import EncoderLayer
 from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.masks import padding_mask
-from keras_transformer.models.cached_decoding import CachedDecoding
+from keras_transformer.models.decoding_state import (
+    check_length,
+    new_state,
+    of_parents,
+    past_of,
+    resized_state,
+)
 from keras_transformer.models.seq2seq import Seq2Seq
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(CachedDecoding, Seq2Seq):
+class Transformer(Seq2Seq):
     """The encoder-decoder Transformer of Vaswani et al., 2017.
 
     Figure 1 of https://arxiv.org/abs/1706.03762, on token ids. It trains with
@@ -26,6 +35,10 @@ class Transformer(CachedDecoding, Seq2Seq):
     the source, and no target position to a later one.
 
     To use other layers, override `make_encoder_layer` or `make_decoder_layer`.
+
+    Targets are decoded step by step with `start_decoding`, which makes a state,
+    `decode_step`, which adds one position to it, and `resize_decoding`, which changes
+    its size.
 
     Args:
         config: A `TransformerConfig`.
@@ -107,7 +120,7 @@ class Transformer(CachedDecoding, Seq2Seq):
         if config.norm_first:
             self.encoder_norm.build(states)
             self.decoder_norm.build(states)
-        self.build_output_kernel()
+        self.build_output_head()
         self.built = True
 
     def encode(self, source, training=None):
@@ -164,3 +177,111 @@ class Transformer(CachedDecoding, Seq2Seq):
                 states, encoder_output, encoder_output_mask=source_mask, training=False
             )
         return attention_weights
+
+    def start_decoding(self, source, length, beam_size=1, coverage=False):
+        """Encodes the source and makes the state of `decode_step`.
+
+        Args:
+            source: Integer tensor (B, S).
+            length: Most target positions that will be decoded, L (tokens).
+            beam_size: Hypotheses of a sentence, N.
+            coverage: Whether to sum up the attention to the source, for
+                `coverage_penalty`.
+
+        Returns:
+            The state, a dictionary: that of `models.decoding_state`; "sources", keys
+            and values of the source in each layer; "source_mask" (B, 1, 1, S); with
+            `coverage`, "coverage" (B, N, S).
+
+        Raises:
+            ValueError: If learned positions are fewer than `length`.
+        """
+        check_length(self.config, length)
+        encoder_output, source_mask = self.encode(source, training=False)
+        is_token = ops.expand_dims(ops.swapaxes(source_mask, 1, 2), 1)  # (B, 1, S, 1)
+        sources = []
+        for layer in self.decoder_layers:
+            keys, values = layer.project_encoder_output(encoder_output)
+            # A source without any token then gives zeros, as the attention layer does.
+            sources.append((keys, ops.where(is_token, values, 0.0)))
+        batch, source_length = ops.shape(source)
+        state = new_state(self.decoder_layers, batch, beam_size, length) | {
+            "sources": tuple(sources),
+            "source_mask": ops.expand_dims(source_mask, 1),
+        }
+        if coverage:
+            state["coverage"] = ops.zeros((batch, beam_size, source_length))
+        return state
+
+    def decoding_weights(self):
+        """Prepares the matrices of `decode_step`, some of which are joined for speed.
+
+        An export keeps them, laid out for decoding; without them every decoding makes
+        them anew.
+        """
+        return {
+            "output": prepared(self.output_head.kernel(self.compute_dtype)),
+            "layers": tuple(layer.decoding_weights() for layer in self.decoder_layers),
+        }
+
+    def resize_decoding(self, state, sentences, length):
+        """Returns the state of some sentences, with room for more positions.
+
+        Args:
+            state: As `start_decoding` or `decode_step` returned it.
+            sentences: Integer tensor (B',), places of the sentences to keep.
+            length: Positions, an integer or a scalar tensor, at least as many as now.
+
+        Returns:
+            The state of B' sentences.
+        """
+        return resized_state(state, self.decoder_layers, sentences, length)
+
+    def decode_step(self, ids, parents, state, weights=None):
+        """Scores the next token of each hypothesis; equals `decode` at that position.
+
+        Args:
+            ids: Integer tensor (R,), the last token of each of the R = B * N rows.
+            parents: Integer tensor (B, N), the hypothesis of the step before that each
+                row continues.
+            state: As `start_decoding` or the step before returned it; not to be used
+                again.
+            weights: `decoding_weights()`, computed here if not given.
+
+        Returns:
+            Logits (R, V) and the new state.
+        """
+        weights = self.decoding_weights() if weights is None else weights
+        past = past_of(state, parents, self.compute_dtype)
+        masks = past.mask, prepare_mask(state["source_mask"], self.compute_dtype)
+        index, d_model = state["index"], self.config.d_model
+        states = self.target_embedding(ids[:, None], start=index, training=False)
+        states = ops.reshape(states, (-1, parents.shape[1], d_model))
+        caches = []
+        for layer, cache, source, place, layer_weights in zip(
+            self.decoder_layers,
+            state["caches"],
+            state["sources"],
+            past.places,
+            weights["layers"],
+            strict=True,
+        ):
+            states, cache, attention_weights = layer.step(
+                states, cache, source, place, masks, layer_weights
+            )
+            caches.append(cache)
+        if self.decoder_norm is not None:
+            states = self.decoder_norm(states)
+        logits = affine(ops.reshape(states, (-1, d_model)), *weights["output"])
+        state = dict(
+            state, index=index + 1, ancestors=past.ancestors, caches=tuple(caches)
+        )
+        if "coverage" in state:
+            attention_weights = ops.cast(attention_weights, "float32")
+            before = of_parents(state["coverage"], parents)
+            state["coverage"] = before + ops.mean(attention_weights, axis=1)
+        return logits, state
+
+    def coverage(self, state):
+        """Returns a state's attention summed up (B, N, S) and its mask (B, 1, S)."""
+        return state["coverage"], state["source_mask"][:, :, 0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.attention import attention_bias
+from keras_transformer.kernels.softmax import prepare_mask
 
 NAMES = {
     "attention": (
@@ -106,8 +106,9 @@ def assert_close(actual, expected, tolerance=1e-5):
     np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
-def past_bias(index, length, hypotheses=1):
-    """The bias of a step for hypotheses that have all kept their place."""
-    own = np.eye(hypotheses, dtype=bool)[:, None, :]  # (k, 1, k)
-    past = own & (np.arange(length) <= index)[:, None]  # (k, L, k)
-    return attention_bias(past.reshape(1, 1, hypotheses, -1), "float32")
+def past_mask(index, length, hypotheses=1):
+    """The mask of a step for hypotheses that have all kept their place, prepared."""
+    own = np.eye(hypotheses, dtype=bool)[:, None, :]  # (N, 1, N)
+    past = own & (np.arange(length) <= index)[:, None]  # (N, L, N)
+    mask = ops.convert_to_tensor(past.reshape(1, 1, hypotheses, -1))
+    return prepare_mask(mask, "float32")

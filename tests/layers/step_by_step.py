@@ -5,8 +5,8 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.layers.decoding_ops import cache_place
-from tests.layers.reference_weights import past_bias
+from keras_transformer.kernels.cache import cache_place
+from tests.layers.reference_weights import past_mask
 
 # With TensorFlow a step in a graph goes ways of its own.
 MODES = ("eager", "graph") if keras.backend.backend() == "tensorflow" else ("eager",)
@@ -26,11 +26,11 @@ def decode_steps(layer, inputs, hypotheses=1, room=2, mode="eager"):
         outputs = []
         for index in range(length):
             one = ops.repeat(inputs[:, index : index + 1], hypotheses, axis=1)
-            bias = ops.convert_to_tensor(past_bias(index, length + room, hypotheses))
+            mask = past_mask(index, length + room, hypotheses)
             place = cache_place(cache[0], hypotheses, ops.convert_to_tensor(index))
-            output, cache = layer.step(one, cache, place, bias, weights)
+            output, cache = layer.step(one, cache, place, mask, weights)
             outputs.append(output)
-        return ops.stack(outputs, axis=2)  # (B, k, T, D)
+        return ops.stack(outputs, axis=2)  # (B, N, T, D)
 
     if mode == "graph":
         import tensorflow as tf

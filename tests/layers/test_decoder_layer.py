@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_transformer.kernels.cache import cache_place
+from keras_transformer.kernels.softmax import prepare_mask
 from keras_transformer.layers import DecoderLayer
-from keras_transformer.layers.attention import attention_bias
 from keras_transformer.masks import attention_mask
 from tests.layers.layer_battery import (
     NO_DROPOUT,
@@ -18,7 +19,7 @@ from tests.layers.layer_battery import (
 from tests.layers.reference_weights import (
     assert_close,
     layer_weights_of,
-    past_bias,
+    past_mask,
     randomise,
     set_weights,
 )
@@ -178,12 +179,13 @@ def test_step_equals_call(rng, norm_first, rows_per_sentence):
     target = ops.convert_to_tensor(target)
     cache = layer.initial_cache(2, rows_per_sentence, TARGET_LENGTH + 2)
     weights = layer.decoding_weights()
-    source_bias = attention_bias(attention_mask(mask)[:, None], "float32")
+    source_mask = prepare_mask(attention_mask(mask)[:, None], "float32")
     for index in range(TARGET_LENGTH):
-        biases = past_bias(index, TARGET_LENGTH + 2, rows_per_sentence), source_bias
+        step_masks = past_mask(index, TARGET_LENGTH + 2, rows_per_sentence), source_mask
+        place = cache_place(cache[0], rows_per_sentence, ops.convert_to_tensor(index))
         inputs = ops.reshape(target[:, index], (2, rows_per_sentence, D_MODEL))
         output, cache, attention_weights = layer.step(
-            inputs, cache, projected, ops.convert_to_tensor(index), biases, weights
+            inputs, cache, projected, place, step_masks, weights
         )
         assert_close(ops.reshape(output, (rows, D_MODEL)), expected[:, index])
         _, expected_weights = layer.call_with_attention(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_transformer.kernels.softmax import prepare_mask
 from keras_transformer.layers import DecoderLayer
 from keras_transformer.layers.linear_attention import LinearAttention
 from keras_transformer.masks import causal_mask, valid_length_mask
@@ -187,10 +188,10 @@ def test_decoder_layer_takes_it_for_its_self_attention(rng):
     cache = layer.initial_cache(2, 1, LENGTH)
     projected = layer.project_encoder_output(ops.convert_to_tensor(source))
     weights = layer.decoding_weights()
-    nothing = ops.zeros((1, 1, 1, 1))
+    everything = prepare_mask(ops.ones((1, 1, 1, 1), "bool"), "float32")
     for index in range(LENGTH):
         output, cache, _ = layer.step(
             ops.convert_to_tensor(inputs[:, index : index + 1]), cache, projected,
-            index, (nothing, nothing), weights,
+            index, (everything, everything), weights,
         )  # fmt: skip
         assert_close(output[:, 0], expected[:, index])

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_transformer.kernels.cache import cache_place
+from keras_transformer.kernels.softmax import prepare_mask
 from keras_transformer.layers import MultiHeadAttention
-from keras_transformer.layers.attention import attention_bias
 from keras_transformer.masks import (
     attention_mask,
     causal_mask,
@@ -18,7 +19,7 @@ from keras_transformer.masks import (
 from tests.layers.layer_battery import LayerBattery
 from tests.layers.reference_weights import (
     assert_close,
-    past_bias,
+    past_mask,
     randomise,
     set_weights,
     weights_of,
@@ -262,8 +263,8 @@ def test_step_equals_call_under_the_causal_mask(rng):
         output, cache = layer.step(
             inputs[:, index : index + 1],
             cache,
-            ops.convert_to_tensor(index),
-            past_bias(index, TARGET_LENGTH + 2),
+            cache_place(cache[0], 1, ops.convert_to_tensor(index)),
+            past_mask(index, TARGET_LENGTH + 2),
             weights,
         )
         assert_close(output[:, 0], expected[:, index])
@@ -276,9 +277,9 @@ def test_step_across_projected_keys_equals_call(rng):
     mask[..., 0] = True  # A step needs something to attend to.
     expected = ops.convert_to_numpy(layer(query, key, value, mask=mask))
     projected = layer.project_key_value(key, value)
-    bias = attention_bias(attention_mask(mask)[:, None], "float32")
+    prepared = prepare_mask(attention_mask(mask)[:, None], "float32")
     output, _ = layer.step_across(
-        query, *projected, bias, layer.decoding_weights("query")
+        query, *projected, prepared, layer.decoding_weights("query")
     )
     assert_close(output, expected)
 
@@ -338,10 +339,10 @@ def test_grouped_step_across_equals_call(rng):
     mask = random_mask(rng)
     mask[..., 0] = True  # A step needs something to attend to.
     expected = ops.convert_to_numpy(layer(query, key, value, mask=mask))
-    bias = attention_bias(attention_mask(mask)[:, None], "float32")
+    prepared = prepare_mask(attention_mask(mask)[:, None], "float32")
     weights = layer.decoding_weights("query")
     projected = layer.project_key_value(key, value)
-    assert_close(layer.step_across(query, *projected, bias, weights)[0], expected)
+    assert_close(layer.step_across(query, *projected, prepared, weights)[0], expected)
 
 
 def test_cache_holds_the_heads_of_keys_and_values_alone(rng):

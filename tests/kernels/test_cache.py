@@ -1,61 +1,38 @@
-"""The operations of a decoding step: every way of them gives the same."""
+"""Caches: every way of writing to them gives the same."""
 
 from __future__ import annotations
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers.attention import attention_bias
-from keras_transformer.layers.decoding_ops import (
-    attend,
+from keras_transformer.kernels.cache import (
     cache_place,
-    merge_heads,
     new_cache,
     resize_cache,
-    split_heads,
-    transpose,
     write_position,
 )
+from tests.kernels.ways import called, every_way, on_tensorflow
 from tests.models.test_backends import run_python
-from tests.reference.numpy_transformer import dot_product_attention
 
 B, H, L, K = 2, 3, 5, 7
-WAYS = ["eager", "graph", "xla"]
-on_tensorflow = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="TensorFlow's graphs"
-)
-every_way = pytest.mark.parametrize(
-    "way", ["eager", *(pytest.param(way, marks=on_tensorflow) for way in WAYS[1:])]
-)
-
-
-def called(way, function, *inputs):
-    """Calls a function of tensors eagerly, in a graph, or in a graph of XLA."""
-    if way == "eager":
-        return function(*map(ops.convert_to_tensor, inputs))
-    import tensorflow as tf
-
-    # XLA compiles for the shapes it is called with; other graphs know no shape.
-    inputs = [tf.convert_to_tensor(x) for x in inputs]
-    sizes = [[None, *x.shape[1:]] if x.shape.rank else [] for x in inputs]
-    specs = [tf.TensorSpec(s, x.dtype) for s, x in zip(sizes, inputs, strict=True)]
-    return tf.function(
-        function, input_signature=specs, jit_compile=way == "xla", autograph=False
-    )(*inputs)
 
 
 def positions(rng, hypotheses, count=L):
-    """What is written: (count, B, H, k, K)."""
+    """What is written: (count, B, H, N, K)."""
     return rng.normal(size=(count, B, H, hypotheses, K)).astype("float32")
+
+
+def written(cache, new, position):
+    """Writes (B, H, N, K) at a position, an integer or a scalar tensor."""
+    return write_position(cache, new, cache_place(cache, new.shape[2], position))
 
 
 def written_in_order(new, order, hypotheses):
     """Writes positions one after the other into a cache made in the same way."""
     cache = new_cache(B, H, L * hypotheses, K, "float32")
     for index in order:
-        cache = write_position(cache, new[index], ops.convert_to_tensor(index, "int32"))
+        cache = written(cache, new[index], ops.convert_to_tensor(index, "int32"))
     return cache
 
 
@@ -81,7 +58,7 @@ def test_a_position_is_written_and_no_other_changes(rng, way, hypotheses):
 def test_a_place_that_is_worked_out_once_serves_every_cache_of_its_size(rng, way):
     new = positions(rng, 4)
 
-    def written(new):
+    def both(new):
         caches = [new_cache(B, H, L * 4, width, "float32") for width in (K, K - 2)]
         place = cache_place(caches[0], 4, ops.convert_to_tensor(3, "int32"))
         parts = new[3], new[3][..., : K - 2]
@@ -90,7 +67,7 @@ def test_a_place_that_is_worked_out_once_serves_every_cache_of_its_size(rng, way
         ]
 
     expected = expected_cache(new, [3], 4)
-    wide, narrow = map(ops.convert_to_numpy, called(way, written, new))
+    wide, narrow = map(ops.convert_to_numpy, called(way, both, new))
     np.testing.assert_array_equal(wide, expected)
     np.testing.assert_array_equal(narrow, expected[..., : K - 2])
 
@@ -101,7 +78,7 @@ def test_a_position_is_overwritten(rng, way):
 
     def twice(new, other):
         cache = written_in_order(new, range(L), 2)
-        return write_position(cache, other[2], ops.convert_to_tensor(2, "int32"))
+        return written(cache, other[2], ops.convert_to_tensor(2, "int32"))
 
     expected = new.copy()
     expected[2] = other[2]
@@ -118,8 +95,8 @@ def test_two_caches_of_one_shape_are_not_one(rng, way):
     def both(new):
         zero = ops.zeros((), "int32")
         first, second = (new_cache(B, H, L * 2, K, "float32") for _ in range(2))
-        first = write_position(first, new[0], zero)
-        second = write_position(second, new[1], zero + 1)
+        first = written(first, new[0], zero)
+        second = written(second, new[1], zero + 1)
         return first, second, new_cache(B, H, L * 2, K, "float32")
 
     first, second, third = map(ops.convert_to_numpy, called(way, both, new))
@@ -137,7 +114,7 @@ def test_a_graph_writes_in_place_and_starts_empty_each_time(rng):
         cache = new_cache(B, H, L * 2, K, "float32")
 
         def write(i, cache):
-            return i + 1, write_position(cache, tf.gather(new, i), i)
+            return i + 1, written(cache, tf.gather(new, i), i)
 
         return tf.while_loop(lambda i, _: i < count, write, (0, cache))[1]
 
@@ -176,7 +153,7 @@ def test_a_resized_cache_keeps_what_was_written(rng, way):
 
     def resized(new, places):
         cache = resize_cache(written_in_order(new, range(L), 2), places, 6)
-        return write_position(cache, new[0][:1, :, :, :] + 0.0 * cache[:, :, :2], L + 1)
+        return written(cache, new[0][:1, :, :, :] + 0.0 * cache[:, :, :2], L + 1)
 
     result = ops.convert_to_numpy(called(way, resized, new, places))
     full = expected_cache(new, range(L), 2)[places]
@@ -190,65 +167,12 @@ def test_a_resized_cache_keeps_what_was_written(rng, way):
     assert result.shape == (3, H, L * 2 + 6, K)
 
 
-@every_way
-@pytest.mark.parametrize("hypotheses", [1, 4])
-@pytest.mark.parametrize("widths", [(7,), (5, 5, 5), (5, 5, 11)])
-def test_heads_are_split_as_slices_and_merged_again(rng, way, hypotheses, widths):
-    projected = rng.normal(size=(B * hypotheses, H * sum(widths))).astype("float32")
-    parts = called(
-        way, lambda x: tuple(split_heads(x, hypotheses, H, widths)), projected
-    )
-    start = 0
-    for part, width in zip(parts, widths, strict=True):
-        expected = projected[:, start : start + H * width]
-        start += H * width
-        by_head = expected.reshape(B, hypotheses, H, width).transpose(0, 2, 1, 3)
-        part = ops.convert_to_numpy(part)
-        np.testing.assert_array_equal(part, by_head)
-        merged = ops.convert_to_numpy(called(way, merge_heads, part))
-        np.testing.assert_array_equal(merged, expected)
-
-
-@every_way
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_transposition_moves_the_same_values(rng, way, dtype):
-    x = ops.cast(rng.normal(size=(2, 3, 5, 7)).astype("float32"), dtype)
-    moved = called(way, lambda x: ops.cast(transpose(x, (0, 2, 1, 3)), "float32"), x)
-    expected = ops.convert_to_numpy(ops.cast(x, "float32")).transpose(0, 2, 1, 3)
-    np.testing.assert_array_equal(ops.convert_to_numpy(moved), expected)
-
-
-@every_way
-@pytest.mark.parametrize("hypotheses", [1, 4])
-@pytest.mark.parametrize("scale", [1.0, 100.0])
-@pytest.mark.parametrize("by_row", [False, True])
-def test_attention_is_that_of_the_paper(rng, way, hypotheses, scale, by_row):
-    shapes = [(B, H, hypotheses, K), (B, H, 11, K), (B, H, 11, 13)]
-    queries, keys, values = (
-        rng.normal(0, scale, shape).astype("float32") for shape in shapes
-    )
-    mask = np.array([[True] * 11, [True] * 4 + [False] * 7])[:, None, None]
-    bias = ops.convert_to_numpy(attention_bias(ops.convert_to_tensor(mask), "float32"))
-    scaled = queries * np.float32(K**-0.5)
-    output, weights = called(
-        way, lambda *x: attend(*x, by_row), scaled, keys, values, bias
-    )
-    for head in range(H):
-        expected = dot_product_attention(
-            queries[:, head], keys[:, head], values[:, head], mask[:, 0]
-        )
-        for ours, theirs in zip((output, weights), expected, strict=True):
-            ours = ops.convert_to_numpy(ours)[:, head]
-            np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5 * scale)
-    assert np.all(ops.convert_to_numpy(weights)[1, :, :, 4:] == 0.0)
-
-
 BACKEND_SCRIPT = """
 import sys
 import keras
 import numpy as np
 from keras import ops
-from tests.layers.test_decoding_ops import written_in_order
+from tests.kernels.test_cache import written_in_order
 
 new = np.load(sys.argv[1] + "/new.npy")
 write = lambda x: written_in_order(x, (0, 3, 1, 4), 4)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers import FeedForward, MultiHeadAttention
+from keras_transformer.kernels.softmax import dropped_weights
+from keras_transformer.layers import Dropout, FeedForward, MultiHeadAttention
 from keras_transformer.layers.layer_normalization import LayerNormalization
-from keras_transformer.layers.training_ops import dropped_softmax
 from tests.reference import numpy_transformer
 
 pytestmark = pytest.mark.skipif(
@@ -168,9 +168,10 @@ def test_weights_are_the_reference_and_zero_where_nothing_is_allowed():
     scores = np.random.default_rng(2).normal(size=(3, 2, 5, 6))
     scores[0, 0] = 1e38
     mask = MASK[:, None]
-    dropped, weights = tf.function(lambda s: dropped_softmax(s, tf.constant(mask)))(
-        tf.constant(scores, "float32")
-    )
+    no_dropout = Dropout(0.0)
+    dropped, weights = tf.function(
+        lambda s: dropped_weights(s, tf.constant(mask), dropout=no_dropout)
+    )(tf.constant(scores, "float32"))
     expected = numpy_transformer.softmax(scores, np.broadcast_to(mask, scores.shape))
     np.testing.assert_allclose(weights, expected, atol=1e-6)
     np.testing.assert_array_equal(dropped, weights)

@@ -1,0 +1,110 @@
+"""Caches of keys and values, written one position at a time.
+
+Usual operations copy a whole cache to write one position; in a TensorFlow graph that
+XLA does not compile, the functions here write in place. A cache (B, H, L * N, K) has
+the entry l * N + n for position l of hypothesis n. A hypothesis attends to all entries
+and a mask says which of them are its own past, so that hypotheses change places without
+the cache being touched.
+
+B sentences, N hypotheses of each, H heads, L positions, K width of a head.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from keras import ops
+
+from keras_transformer.kernels.execution import compiled_by_xla, in_tensorflow_graph
+
+
+def new_cache(sentences, heads, entries, width, dtype):
+    """Returns an empty cache (B, H, L * N, K) of its own memory."""
+    shape = (sentences, heads, entries, width)
+    if in_tensorflow_graph():
+        import tensorflow as tf
+
+        # Zeros of one shape are one tensor in a graph, and writing to one of two
+        # caches would write to both; this operation is never shared.
+        return tf.raw_ops.Empty(shape=shape, dtype=dtype, init=True)
+    return ops.zeros(shape, dtype=dtype)
+
+
+class Place(NamedTuple):
+    """Where a position lies in every cache of one size.
+
+    Attributes:
+        position: Integer scalar, counted from 0.
+        rows: Integer tensor (B * H,), the rows of N entries to write in a TensorFlow
+            graph; else `None`.
+    """
+
+    position: Any
+    rows: Any
+
+
+def cache_place(cache, hypotheses, position):
+    """Works out where a position lies, once for all caches of a size.
+
+    Args:
+        cache: Float tensor (B, H, L * N, K).
+        hypotheses: N.
+        position: Integer scalar, counted from 0.
+
+    Returns:
+        A `Place`.
+    """
+    if not in_tensorflow_graph():
+        return Place(position, None)
+    import tensorflow as tf
+
+    sentences, _, entries, _ = tf.unstack(tf.shape(cache))
+    first = tf.range(sentences * cache.shape[1]) * (entries // hypotheses)
+    return Place(position, first + position)
+
+
+def write_position(cache, new, place):
+    """Writes one position.
+
+    Args:
+        cache: Float tensor (B, H, L * N, K), which must not be used afterwards: in a
+            TensorFlow graph it is overwritten.
+        new: Float tensor (B, H, N, K).
+        place: The position's `Place` in caches of this size.
+
+    Returns:
+        The cache with `new` at the entries of the position.
+    """
+    hypotheses, width = new.shape[2:]
+    if place.rows is not None:
+        import tensorflow as tf
+
+        # Every other operation would copy the whole cache.
+        rows = (-1, hypotheses * width)
+        written = tf.raw_ops.InplaceUpdate(
+            x=tf.reshape(cache, rows), i=place.rows, v=tf.reshape(new, rows)
+        )
+        known = None not in cache.shape[1:]
+        shape = (-1, *cache.shape[1:]) if known else tf.shape(cache)
+        return tf.reshape(written, shape)
+    start = place.position * hypotheses
+    if compiled_by_xla():
+        zero = ops.zeros_like(start)
+        return ops.slice_update(cache, (zero, zero, start, zero), new)
+    parts = [cache[:, :, :start], new, cache[:, :, start + hypotheses :]]
+    return ops.concatenate(parts, axis=2)
+
+
+def resize_cache(cache, sentences, more):
+    """Returns the cache of some sentences, with room for more.
+
+    Args:
+        cache: Float tensor (B, H, L * N, K).
+        sentences: Integer tensor (B',), places of the sentences to keep.
+        more: Entries to add, an integer or a scalar tensor.
+
+    Returns:
+        Float tensor (B', H, L * N + more, K).
+    """
+    kept = ops.take(cache, sentences, axis=0)
+    return ops.pad(kept, ((0, 0), (0, 0), (0, more), (0, 0)))
