@@ -1,12 +1,12 @@
 """The Transformer of "Attention Is All You Need" for Keras 3.
 
-Importing the package needs Keras and its backend alone. Text, training runs,
-translation and export need TensorFlow and are imported on first use.
+Each public name is loaded when it is asked for: configurations need neither Keras nor
+TensorFlow, layers and models need Keras and its backend, and text, training runs,
+translation and export need TensorFlow.
 """
 
 import importlib
 import sys
-from pathlib import Path
 
 _MODULES = {
     "config": (
@@ -77,18 +77,27 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = sorted(_HOMES)
 
 
+# Keras loads a file of ours only after these have registered their classes.
+_REGISTERING = ("layers", "losses", "metrics", "models", "optimizers", "schedules")
+
+
 def __getattr__(name):
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    _register_if_keras_is_there()
+    return value
 
 
 def __dir__():
     return sorted({*globals(), *__all__})
 
 
-# Importing the package registers its classes, so that Keras can load files with them.
-# The command line alone checks its arguments first: loading Keras takes seconds.
-if Path((sys.argv or [""])[0]).stem != "keras-transformer":
-    for _module in ("layers", "losses", "metrics", "models", "optimizers", "schedules"):
-        importlib.import_module(f"{__name__}.{_module}")
+def _register_if_keras_is_there():
+    """Registers every class, unless nobody has imported Keras: that takes seconds."""
+    if "keras" in sys.modules:
+        for module in _REGISTERING:
+            importlib.import_module(f"{__name__}.{module}")
+
+
+_register_if_keras_is_there()

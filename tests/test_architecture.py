@@ -372,10 +372,45 @@ def test_unknown_name_is_an_attribute_error():
         keras_transformer.Nothing  # noqa: B018
 
 
-def test_importing_the_package_imports_no_text_and_no_export():
-    """They need TensorFlow, which a JAX or PyTorch user does without."""
-    check = (
+def printed(script):
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_importing_the_package_loads_no_library():
+    """The command line's help, and what needs no Keras, must not wait for it."""
+    script = (
         "import sys, keras_transformer\n"
+        "from keras_transformer import TransformerConfig, cli\n"
+        "roots = {name.split('.')[0] for name in sys.modules}\n"
+        "print(sorted(roots & {'keras', 'tensorflow', 'jax', 'torch', 'numpy'}))\n"
+    )
+    assert printed(script) == "[]"
+
+
+@pytest.mark.parametrize(
+    "imports",
+    ("import keras, keras_transformer", "from keras_transformer import Transformer"),
+)
+def test_files_load_once_keras_and_the_package_are_imported(imports):
+    script = (
+        f"{imports}\n"
+        "import keras\n"
+        "names = ('LanguageModel', 'Adam', 'TransformerSchedule', 'MaskedAccuracy')\n"
+        "registered = keras.saving.get_registered_object\n"
+        "print([registered('keras_transformer>' + n).__name__ for n in names])\n"
+    )
+    names = ["LanguageModel", "Adam", "TransformerSchedule", "MaskedAccuracy"]
+    assert printed(script) == str(names)
+
+
+def test_models_need_no_text_and_no_export():
+    """They need TensorFlow, which a JAX or PyTorch user does without."""
+    script = (
+        "import sys, keras_transformer\n"
+        "keras_transformer.Transformer\n"
         "roots = {name.split('.')[0] for name in sys.modules}\n"
         "parts = {name.split('.')[1] for name in sys.modules\n"
         "         if name.startswith('keras_transformer.')}\n"
@@ -383,7 +418,4 @@ def test_importing_the_package_imports_no_text_and_no_export():
         "print(sorted(roots & {'tensorflow_text', 'sentencepiece', 'sacrebleu'}),\n"
         "      sorted(parts & {'text', 'export', 'translator', 'training', 'cli'}))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", check], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[] []"
+    assert printed(script) == "[] []"
