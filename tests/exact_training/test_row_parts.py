@@ -17,7 +17,7 @@ from keras_transformer import (
     split_batches_over_cores,
 )
 from keras_transformer.exact_training import row_parts as cores
-from tests.models.test_exact_training import (
+from tests.exact_training.test_exact_training import (
     assert_same,
     change_of,
     fit,
@@ -119,7 +119,7 @@ def test_parts_draw_dropout_of_their_own(parts):
 
     from keras_transformer.exact_training import tensorflow as tensorflow_steps
     from keras_transformer.models.transformer import Transformer
-    from tests.models.test_exact_training import CONFIG
+    from tests.exact_training.test_exact_training import CONFIG
 
     parts(2)
     model = Transformer(CONFIG.replace(dropout_rate=0.5))
