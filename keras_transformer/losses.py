@@ -191,7 +191,8 @@ class MaskedCrossentropy(keras.losses.Loss):
         weights, divisor = self._weights(y_true, sample_weight)
         # A masked token's loss may be infinite; infinity times zero is not a number.
         total = ops.sum(ops.where(ops.equal(weights, 0.0), 0.0, losses * weights))
-        return total / divisor
+        # As every Keras loss, of which a replica returns its share.
+        return total / (divisor * num_replicas())
 
     def _weights(self, y_true, sample_weight):
         """The factor on each token's loss, (B, T), and the divisor of their sum."""
@@ -202,11 +203,12 @@ class MaskedCrossentropy(keras.losses.Loss):
             if len(sample_weight.shape) == 1:
                 sample_weight = sample_weight[:, None]
             weights = weights * sample_weight
-        # Of a replica's part of a batch: its share of the loss, as every Keras loss.
-        return weights, ops.maximum(ops.sum(counted), 1.0) * num_replicas()
+        return weights, ops.maximum(ops.sum(counted), 1.0)
 
     def from_states(self, y_true, states, matrix, sample_weight=None, training=True):
         """As `__call__` of the logits states @ matrix.T, which are never all held.
+
+        In a replica it is the mean over the replica's tokens, not its share.
 
         Args:
             y_true: Integer tensor (B, T).

@@ -1,4 +1,4 @@
-"""How many targets the mean of a loss is taken over, and where that cannot be told."""
+"""Which targets a loss counts, and errors where their number cannot be known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keras_transformer.masks import carried_mask
 
 
 def left_out_class(loss):
-    """Returns the class whose targets a loss leaves out, or `None`.
+    """Returns the class whose targets a loss ignores, or `None`.
 
     Args:
         loss: As `compile` takes it.
@@ -33,7 +33,7 @@ def _left_out_class(loss):
 
 
 def check_is_counted(loss):
-    """Raises `ValueError` if a loss is no mean, or not over one number of targets.
+    """Raises `ValueError` unless a loss is a mean over one number of targets.
 
     Args:
         loss: As `compile` takes it.
@@ -58,10 +58,10 @@ def check_is_counted(loss):
 
 
 def check_targets(model, y, y_pred):
-    """Raises `ValueError` if several parts make an update and are weighed wrongly.
+    """Raises `ValueError` if the batches of an update would get wrong weights.
 
     Args:
-        model: An `ExactTraining` model that has computed its loss.
+        model: An `ExactTraining` model, after it has computed its loss.
         y: Targets of the batch.
         y_pred: The model's output.
     """
@@ -69,10 +69,10 @@ def check_targets(model, y, y_pred):
     weighed = model.gradient_accumulation_steps > 1 or num_replicas() > 1
     if state.targets_checked or not (weighed and model._counts_targets):
         return
-    # To look once is enough, and with PyTorch it is a second loss.
+    # Once is enough: on PyTorch the check computes the loss again.
     state.targets_checked = True
     check_is_counted(model.loss)
-    # A loss with a `pad_id` says itself what counts. Any other honours Keras' masks.
+    # Keras' masks change what a loss counts, unless it has a `pad_id`.
     by_itself = getattr(model.loss, "pad_id", None) is not None
     if not by_itself and compiled is not None and compiled.built:
         _check_no_mask(model, y, y_pred)
@@ -82,7 +82,7 @@ def _check_no_mask(model, y, y_pred):
     masked = keras.tree.flatten(y_pred)
     losses = model._compile_loss._flat_losses
     if len(losses) == 1 and left_out_class(model.loss) is None:
-        # Called for its mask; a graph is freed of the rest.
+        # Only the mask of the result is read; a graph drops the rest.
         loss = losses[0].loss
         pair = (keras.tree.flatten(tensors)[0] for tensors in (y, y_pred))
         masked.append(loss.call(*(ops.cast(tensor, loss.dtype) for tensor in pair)))

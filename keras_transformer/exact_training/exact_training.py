@@ -14,29 +14,34 @@ from keras_transformer.exact_training.counted_targets import (
     check_is_counted,
     left_out_class,
 )
+from keras_transformer.exact_training.nonfinite import (
+    StopOnNonfinite,
+    nonfinite_error,
+)
 
-# With the mean loss l of a batch and its n targets, each adds up the gradients of n l
-# over batches and replicas, and divides the sum by the sum of the n.
+# Each step sums the gradients of n l, where l is the mean loss of a batch and n its
+# number of targets, over batches and replicas, and divides by the sum of all n.
 _STEPS = {"tensorflow": tensorflow_steps, "jax": jax_steps, "torch": torch_steps}
 
 
 class ExactTraining:
-    """Mixin before `keras.Model`: exact accumulation, replicas, clipping and losses.
+    """Mixin, before `keras.Model`, for exact accumulation, replicas and clipping.
 
     One weight update follows the gradient of
 
         sum of the losses of all target tokens / number of target tokens
 
-    over all replicas of the model and all accumulated batches, however the tokens are
-    spread over them: what one large batch gives. `optimizer.iterations`, and with it a
-    learning-rate schedule, counts these updates. The `loss` in the logs, of training
-    and of validation, is the same mean over the tokens of an epoch.
+    over all replicas of the model and all accumulated batches, as of one large batch,
+    however the tokens are spread over them. `optimizer.iterations`, and with it the
+    learning-rate schedule, counts these updates. The `loss` in the logs, for training
+    and validation alike, is the mean over all tokens of the epoch.
 
-    A batch whose loss or gradient is not finite changes no weight and no moment of the
-    optimizer; `nonfinite_batches` counts it. Nor does a batch without a target token.
+    A batch whose loss or gradient is not finite changes neither the weights nor the
+    optimizer's moments; `nonfinite_batches` counts it. A batch without a target token
+    changes nothing either.
 
-    Any Keras loss that is a mean serves. `loss_divisor` says what it divides by; where
-    it cannot tell, several batches or replicas an update are refused.
+    Any Keras loss that is a mean can be used. `loss_divisor` returns what it divides
+    by; where that is unknown, several batches or replicas an update are refused.
     """
 
     nonfinite = "stop"
@@ -60,19 +65,19 @@ class ExactTraining:
             optimizer: Keras optimizer, without accumulation and global clipping of its
                 own.
             loss: Keras loss that is a mean over targets, as `loss_divisor` counts them.
-            *args: As `keras.Model.compile` takes after these.
-            gradient_accumulation_steps: Batches whose gradients make one update; those
-                left over at the end of an epoch count towards the next one's first.
+            *args: Further arguments of `keras.Model.compile`.
+            gradient_accumulation_steps: Batches whose gradients make one update. If
+                some are left at the end of an epoch, the next one completes the update.
             global_clipnorm: Longest gradient of all weights together, or `None`.
-            nonfinite: After a loss or gradient that is not finite: "stop" ends `fit`
-                with an error after the batch's callbacks, "skip" only counts it.
+            nonfinite: What follows a loss or gradient that is not finite: "stop" ends
+                `fit` with an error after the batch's callbacks, "skip" only counts it.
             **kwargs: As `keras.Model.compile`.
 
         Raises:
-            ValueError: If an option is out of range, the optimizer accumulates, clips
-                all weights together or adapts a scale of the loss on its own, the
-                loss is no such mean and batches accumulate, or the model has no
-                weights yet.
+            ValueError: If an option is out of range; if the optimizer itself
+                accumulates, clips all weights together or adapts a scale of the loss;
+                if batches accumulate and the loss is no such mean, or the model has
+                no weights yet.
         """
         _check_options(gradient_accumulation_steps, global_clipnorm, nonfinite)
         super().compile(optimizer, loss, *args, **kwargs)
@@ -102,14 +107,14 @@ class ExactTraining:
         return config
 
     def compile_from_config(self, config):
-        """As `keras.Model.compile_from_config`; makes the optimizer's variables."""
+        """As `keras.Model.compile_from_config`, and builds the optimizer."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
 
     @property
     def variables(self):
-        """All state, that of training included; `weights` and files leave it out."""
+        """All variables. Those of training are not among `weights`, nor in files."""
         state = self._update_state
         return super().variables + ([] if state is None else state.variables)
 
@@ -118,7 +123,7 @@ class ExactTraining:
         """Number of batches since `compile` that were not applied."""
         if self._update_state is None:
             return 0
-        # `variables` ends with the update's, and these begin with the counter.
+        # The counter is the first of the update's variables, which end `variables`.
         place = -len(self._update_state.variables)
         counter = self._update_state.nonfinite_batches
         return self._now(counter, "non_trainable_variables", place)
@@ -127,31 +132,30 @@ class ExactTraining:
     def updates(self):
         """Number of weight updates that the optimizer has made.
 
-        Other than `optimizer.iterations`, it is up to date in a callback within `fit`
-        on JAX too.
+        It is up to date in callbacks within `fit` on every backend. On JAX
+        `optimizer.iterations` is not.
         """
-        # An optimizer makes its counter before all else.
+        # The counter is the first variable of an optimizer.
         return self._now(self.optimizer.iterations, "optimizer_variables", 0)
 
     def sync_variables(self):
-        """Brings all variables up to date, which within `fit` on JAX are behind."""
+        """Brings all variables up to date; needed within `fit` on JAX only."""
         if keras.config.backend() == "jax":
             self.jax_state_sync()
 
     def _now(self, counter, kind, place):
-        """Returns the value of a counter, the variable of a kind at a place."""
+        """Returns a counter's value; on JAX it is at `place` in the state of a kind."""
         state = getattr(self, "_jax_state", None)
         if state is None or self._jax_state_synced or not state.get(kind):
             return _number(counter)
-        # To bring all variables up to date after every batch would be slow.
+        # Syncing all variables after every batch would be slow.
         return _number(state[kind][place])
 
     def loss_divisor(self, y):
-        """Returns the number that the loss of a batch was divided by, to be overridden.
+        """Returns the divisor of the loss of a batch; override it for other losses.
 
-        The targets that are not `pad_id` for a loss with that attribute, such as
-        `MaskedCrossentropy`, or not `ignore_class`; all targets for any other loss, as
-        Keras' own divide.
+        For a loss with a `pad_id`, such as `MaskedCrossentropy`, or an `ignore_class`
+        it is the number of other targets; for any other loss that of all targets.
 
         Args:
             y: Targets of the batch.
@@ -171,14 +175,14 @@ class ExactTraining:
         return type(self).loss_divisor is ExactTraining.loss_divisor
 
     def output_rows(self):
-        """Returns the output matrix, to be overridden to train without the logits.
+        """Returns the output matrix; override it to train without the logits.
 
-        With it the logits are `self(x, return_states=True)` times its transpose, and
-        no step of training holds them all, if the loss is `MaskedCrossentropy` and
+        The logits must be `self(x, return_states=True)` times its transpose. Then the
+        training step never holds them all, if the loss is `MaskedCrossentropy` and
         every metric takes `TokenScores`.
 
         Returns:
-            Float tensor (V, D); or `None`, if the logits are made in another way.
+            Float tensor (V, D), or `None` if the logits are computed in another way.
         """
         return None
 
@@ -192,46 +196,44 @@ class ExactTraining:
         if self.nonfinite != "stop" or self._update_state is None:
             return super().fit(*args, **kwargs)
         options = inspect.signature(super().fit).bind(*args, **kwargs).arguments
-        check = StopOnNonfinite()
-        callbacks = options.get("callbacks")
-        if isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks.append(check)
-        else:
-            callbacks = [] if callbacks is None else keras.tree.flatten(callbacks)
+        # A `CallbackList` is a callback too.
+        callbacks = keras.tree.flatten(options.get("callbacks") or [])
+        check = next((c for c in callbacks if isinstance(c, StopOnNonfinite)), None)
+        if check is None:
+            check = StopOnNonfinite()
             options["callbacks"] = [check, *callbacks]
         history = super().fit(**options)
         if check.found:
-            raise FloatingPointError(
-                "The loss or the gradient of a batch is not finite after "
-                f"{self.updates} updates; the weights are those "
-                "before it. Lower the learning rate, lengthen its warm-up, clip the "
-                "gradient with `global_clipnorm`, or skip with `nonfinite`='skip'."
+            raise nonfinite_error(
+                self.updates,
+                "Lower the learning rate, lengthen its warm-up, clip the gradient with "
+                "`global_clipnorm`, or skip with `nonfinite`='skip'.",
             )
         return history
 
     def make_train_function(self, force=False):
-        """As `keras.Model.make_train_function`, with the optimizer's variables made.
+        """As `keras.Model.make_train_function`, but builds the optimizer first.
 
-        A step that makes them would be traced twice by TensorFlow. Where they belong to
-        a strategy or a distribution, Keras has made them by now.
+        TensorFlow would trace a step that builds it twice. Under a strategy or a
+        distribution Keras has built it by now.
         """
         if self.built and self.optimizer and not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
 
     def train_step(self, *args):
-        """One batch; the arguments and the result are those of the backend."""
+        """Trains on a batch; arguments and result depend on the backend."""
         return _STEPS[keras.config.backend()].train_step(self, *args)
 
     def test_step(self, *args):
-        """One batch without training; as `train_step`."""
+        """Evaluates a batch; arguments and result depend on the backend."""
         return _STEPS[keras.config.backend()].test_step(self, *args)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Builds metrics and loss from the shapes of a batch, without reading one.
 
-        Keras takes the mean of a batch over the workers for that, of the whole
-        structure, which fails (https://github.com/keras-team/keras/issues/20585).
+        Keras would average a batch over the workers, which fails for a structure
+        (https://github.com/keras-team/keras/issues/20585).
         """
         if iterator is not None:
             data_batch = iterator.data_adapter.get_tf_dataset().element_spec
@@ -239,16 +241,16 @@ class ExactTraining:
 
 
 class UpdateState:
-    """Variables of the training beside the optimizer's.
+    """Variables of the training other than the optimizer's.
 
     Attributes:
         nonfinite_batches: Batches that were not applied.
-        batches: Batches since the last update; only with accumulation, as the others.
-        divisor: Target tokens of these batches, of all replicas.
-        gradients: Sum of the gradients of these tokens, one for each weight; of this
-            replica alone.
+        batches: Batches since the last update; `None` without accumulation.
+        divisor: Target tokens of these batches, over all replicas; or `None`.
+        gradients: Sum of the gradients of these tokens in this replica, one for each
+            weight; empty without accumulation.
         variables: All of them.
-        targets_checked: Whether the loss is known to count as `loss_divisor` does.
+        targets_checked: Whether `check_targets` has passed.
     """
 
     def __init__(self, weights=None):
@@ -262,23 +264,6 @@ class UpdateState:
             self.divisor = _scalar("accumulated_divisor", "float32")
             self.gradients = [_accumulator(weight) for weight in weights]
             self.variables += [self.batches, self.divisor, *self.gradients]
-
-
-class StopOnNonfinite(keras.callbacks.Callback):
-    """Ends `fit` after a batch that was not applied.
-
-    Attributes:
-        found: Whether there was one.
-    """
-
-    found = False
-
-    def on_train_begin(self, logs=None):
-        self._before = self.model.nonfinite_batches
-
-    def on_train_batch_end(self, batch, logs=None):
-        if self.model.nonfinite_batches > self._before:
-            self.found = self.model.stop_training = True
 
 
 def _number(variable):
@@ -297,7 +282,7 @@ def _scalar(name, dtype):
 
 
 def _accumulator(weight):
-    # Each replica sums its own; they meet at the update.
+    # Each replica sums its own; the update adds them up.
     return keras.Variable(
         "zeros",
         shape=weight.shape,

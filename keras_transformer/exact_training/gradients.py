@@ -1,4 +1,4 @@
-"""Lengths of gradients, in the operations of Keras."""
+"""The length of a gradient and its limit, computed with `keras.ops`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from keras import ops
 
 
 def not_finite(scalar):
-    """Returns 1.0 for an infinite number or none, else 0.0."""
+    """Returns 1.0 if a number is infinite or NaN, else 0.0; float32."""
     return 1.0 - ops.cast(ops.isfinite(scalar), "float32")
 
 
@@ -19,9 +19,9 @@ def global_norm(gradients):
 
 
 def clip_limit(model):
-    """Returns the longest gradient, `None` for any, as scaled as the loss was.
+    """Returns `global_clipnorm` times the optimizer's scale of the loss, or `None`.
 
-    The optimizer divides by the scale when it applies the gradient.
+    Gradients have this scale until the optimizer applies them.
     """
     longest = model.global_clipnorm
     return None if longest is None else model.optimizer.scale_loss(longest)

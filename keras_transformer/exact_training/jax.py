@@ -34,17 +34,17 @@ def train_step(model, state, data):
         model, weights, others, metrics, x, y, sample_weight, training=True
     )
     norm = global_norm(gradients)
-    wrong = not_finite(loss + norm) > 0
-    good = ops.logical_and(ops.logical_not(wrong), divisor > 0)
+    is_nonfinite = not_finite(loss + norm) > 0
+    should_apply = ops.logical_and(ops.logical_not(is_nonfinite), divisor > 0)
     size = len(model._update_state.variables)
     others, (counter, *accumulated) = others[:-size], others[-size:]
-    counter = counter + ops.cast(wrong, counter.dtype)
+    counter = counter + ops.cast(is_nonfinite, counter.dtype)
     if model.gradient_accumulation_steps == 1:
         new = _apply(model, weights, moments, gradients, norm)
-        # XLA fuses the choice with the update, so it costs nothing.
-        weights, moments = _choose(good, new, (weights, moments))
+        # XLA fuses the choice with the update, so that it costs nothing.
+        weights, moments = _choose(should_apply, new, (weights, moments))
     else:
-        share = ops.where(good, divisor, 0.0)
+        share = ops.where(should_apply, divisor, 0.0)
         weights, moments, accumulated = _accumulate(
             model, weights, moments, accumulated, gradients, share
         )
@@ -59,7 +59,7 @@ def _apply(model, weights, moments, gradients, norm):
 
 
 def _accumulate(model, weights, moments, accumulated, gradients, share):
-    """Adds `share` targets' gradients, and applies the sum after the last batch."""
+    """Adds the gradients of `share` targets; applies the sum after the last batch."""
     import jax
 
     batches, divisor, *totals = accumulated
@@ -75,12 +75,12 @@ def _accumulate(model, weights, moments, accumulated, gradients, share):
         norm = None if model.global_clipnorm is None else global_norm(means)
         return _apply(model, weights, moments, means, norm)
 
-    last = ops.equal(batches, 0)
+    is_last = ops.equal(batches, 0)
     # A branch, because the update costs as much as many small batches.
     weights, moments = jax.lax.cond(
-        ops.logical_and(last, divisor > 0), update, lambda: (weights, moments)
+        ops.logical_and(is_last, divisor > 0), update, lambda: (weights, moments)
     )
-    divisor, totals = _choose(last, _zeros((divisor, totals)), (divisor, totals))
+    divisor, totals = _choose(is_last, _zeros((divisor, totals)), (divisor, totals))
     return weights, moments, [batches, divisor, *totals]
 
 
@@ -104,9 +104,11 @@ def test_step(model, state, data):
 
 
 def _loss(model, weights, others, metrics, x, y, sample_weight, training):
-    """The loss as scaled by the optimizer for its gradient, and what comes of it.
+    """Computes the loss.
 
-    That is the loss, the logs, the values of variables after the batch, the divisor.
+    Returns:
+        The loss times the optimizer's scale, for the gradient; and the loss, the logs,
+        the new values of the other variables and of the metrics', and the divisor.
     """
     variables = [
         model.trainable_variables, model.non_trainable_variables,

@@ -1,4 +1,4 @@
-"""A model's loss of a batch, without the logits where nothing else asks for them."""
+"""The loss of a batch, without the logits where no metric needs them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ def loss_and_scores(model, x, y, sample_weight, training):
         training: Whether dropout is applied and a gradient will be asked for.
 
     Returns:
-        The mean loss of the targets of this replica, a float32 scalar, nats a token;
-        and the model's output or, where they suffice, `TokenScores`, as `y_pred` of the
-        metrics.
+        The mean loss of this replica's targets, a float32 scalar, nats a token; and
+        the metrics' `y_pred`: the model's output or, where it suffices, `TokenScores`.
     """
     rows = model.output_rows() if scores_suffice(model) else None
     if rows is None:
         y_pred = model(x, training=training)
         loss = model.compute_loss(x, y, y_pred, sample_weight, training=training)
+        # Keras divides every loss by the replicas, to add up their gradients. Here each
+        # replica counts by its targets, and for the logs Keras multiplies back as well.
+        loss = loss * num_replicas()
         if training:
             check_targets(model, y, y_pred)
     else:
@@ -38,18 +40,18 @@ def loss_and_scores(model, x, y, sample_weight, training):
         if weight is not None:
             loss = loss * weight
         loss = sum(model.losses, loss)
-    return loss * num_replicas(), y_pred
+    return loss, y_pred
 
 
 def scores_suffice(model):
-    """Whether no logits are needed, by the loss and the metrics as compiled."""
-    # A subclass may compute anything.
+    """Whether the compiled loss and metrics can do without the logits."""
+    # A subclass that overrides these may need them.
     own = ("compute_loss", "compute_metrics")
     if any(getattr(type(model), n) is not getattr(keras.Model, n) for n in own):
         return False
     if type(model.loss) is not MaskedCrossentropy or model._compile_loss is None:
         return False
-    # Of another number than losses, Keras says what is wrong.
+    # For any other number Keras raises the error.
     if len(_loss_weights(model)) != 1:
         return False
     compiled = model._compile_metrics
@@ -63,5 +65,5 @@ def scores_suffice(model):
 
 
 def _loss_weights(model):
-    """The factors on the losses, in whatever structure; `None` stands for one."""
+    """The factors on the losses as a flat list, in which `None` stands for 1."""
     return keras.tree.flatten(model._compile_loss._user_loss_weights)

@@ -1,4 +1,4 @@
-"""How many processor cores share a batch in training, each with rows of its own."""
+"""Into how many parts, each for one processor core, a batch is cut in training."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ def split_batches_over_cores(num_cores: int | None = None) -> int:
     """Lets every core compute the loss and gradient of some rows of each batch.
 
     TensorFlow otherwise spreads each operation over the cores and runs one after the
-    other: the many small operations of a Transformer then wait for each other more than
-    they compute. After this call `fit` and `evaluate` cut a batch into as many parts as
-    cores, which run side by side, each operation on one core. The gradient is that of
-    the whole batch, but for rounding; dropout draws other numbers.
+    other: the many small operations of a Transformer then wait for each other longer
+    than they compute. After this call `fit` and `evaluate` cut a batch into as many
+    parts as there are cores. The parts run side by side, each operation on one core.
+    The gradient is that of the whole batch up to rounding; dropout draws other numbers.
 
-    Call it before TensorFlow computes anything. It is for training on a few cores, of
-    models with `MaskedCrossentropy` and metrics that need no logits; all else, XLA and
-    `tf.distribute` among it, is computed whole, as before, but an operation keeps to
-    one core. On a machine with a GPU the call changes nothing.
+    Call it before TensorFlow computes anything. Use it on a few cores, for models with
+    `MaskedCrossentropy` and metrics that need no logits. Anything else, such as XLA and
+    `tf.distribute`, computes whole batches as before, but each operation uses only one
+    core. On a machine with a GPU the call changes nothing.
 
     Args:
         num_cores: Parts of a batch; default the cores that the process may use.

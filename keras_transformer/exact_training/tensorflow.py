@@ -45,22 +45,23 @@ def train_step(model, data):
     if replicated or accumulated:
         gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
     norm = _norm(gradients)
-    wrong = tf.stack([not_finite(loss), not_finite(loss + norm)])
+    flags = tf.stack([not_finite(loss), not_finite(loss + norm)])
     if replicated:
-        wrong = _sum(context, wrong)
-    context.merge_call(_update, args=(model, wrong[1] > 0, total, gradients, norm))
+        flags = _sum(context, flags)
+    loss_is_nonfinite, is_nonfinite = flags[0] > 0, flags[1] > 0
+    context.merge_call(_update, args=(model, is_nonfinite, total, gradients, norm))
 
     def update_metrics():
         model._loss_tracker.update_state(loss, sample_weight=divisor)
         model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
-    # A loss that is no number would be the epoch's.
-    tf.cond(wrong[0] > 0, lambda: None, update_metrics)
+    # One NaN would make the mean of the whole epoch NaN.
+    tf.cond(loss_is_nonfinite, lambda: None, update_metrics)
     return _logs(model, context)
 
 
 def _loss_and_scores(model, x, y, sample_weight, training):
-    """As `loss_and_scores`, in parts of the rows that run side by side."""
+    """As `loss_and_scores`, with the rows in parts that run side by side."""
     parts = num_parts()
     whole = parts == 1 or model.jit_compile or num_replicas() > 1
     if whole or model.output_rows() is None or not scores_suffice(model):
@@ -83,12 +84,12 @@ def _loss_and_scores(model, x, y, sample_weight, training):
 
 
 def _rows(data, rows):
-    """The same structure with some rows of each of its tensors."""
+    """Takes some rows of each tensor of a structure."""
     return keras.tree.map_structure(lambda t: None if t is None else t[rows], data)
 
 
 def _norm(gradients):
-    """The length of all gradients together, whatever their types; float32."""
+    """The length of all gradients together, float32 whatever their types."""
     import tensorflow as tf
 
     # A sum of squares in half precision would overflow.
@@ -102,23 +103,25 @@ def _sum(context, values):
 
     devices = context.strategy.extended.worker_devices
     if len(devices) == 1:
-        # With one device a worker, the strategy reads the device off each tensor.
+        # With one device a worker, the strategy goes by the device of each tensor.
         with tf.device(devices[0]):
             values = tf.nest.map_structure(tf.identity, values)
     return context.all_reduce("SUM", values)
 
 
-def _update(strategy, model, wrong, total, gradients, norm):
-    """Accumulates and applies, once for all replicas.
+def _update(strategy, model, is_nonfinite, total, gradients, norm):
+    """Accumulates and applies the gradients, once for all replicas.
 
-    Called outside the replicas, because a branch inside one cannot update the others.
+    It runs outside the replicas, because a branch inside one cannot update the others.
     """
     import tensorflow as tf
 
-    wrong, total = (strategy.experimental_local_results(v)[0] for v in (wrong, total))
+    is_nonfinite, total = (
+        strategy.experimental_local_results(v)[0] for v in (is_nonfinite, total)
+    )
     state = model._update_state
-    state.nonfinite_batches.assign_add(tf.cast(wrong, "int64"))
-    good = tf.logical_and(tf.logical_not(wrong), total > 0)
+    state.nonfinite_batches.assign_add(tf.cast(is_nonfinite, "int64"))
+    should_apply = tf.logical_and(tf.logical_not(is_nonfinite), total > 0)
 
     def when(condition, function, *args):
         def branch():
@@ -127,15 +130,15 @@ def _update(strategy, model, wrong, total, gradients, norm):
         tf.cond(condition, branch, lambda: None)
 
     if model.gradient_accumulation_steps == 1:
-        when(good, _apply, gradients, norm)
+        when(should_apply, _apply, gradients, norm)
         return
-    when(good, _accumulate, gradients)
+    when(should_apply, _accumulate, gradients)
     batches = (state.batches.value + 1) % model.gradient_accumulation_steps
-    divisor = state.divisor.value + tf.where(good, total, 0.0)
-    last = tf.equal(batches, 0)
-    when(tf.logical_and(last, divisor > 0), _apply_accumulated, divisor)
+    divisor = state.divisor.value + tf.where(should_apply, total, 0.0)
+    is_last = tf.equal(batches, 0)
+    when(tf.logical_and(is_last, divisor > 0), _apply_accumulated, divisor)
     state.batches.assign(batches)
-    state.divisor.assign(tf.where(last, 0.0, divisor))
+    state.divisor.assign(tf.where(is_last, 0.0, divisor))
 
 
 def _accumulate(model, gradients):
@@ -172,10 +175,10 @@ def _apply(model, gradients, norm):
 
 
 def _clipped_by(optimizer, gradients):
-    """The gradients as an optimizer of Keras clips each of them.
+    """The gradients, each clipped as a Keras optimizer does.
 
-    It would do so in each replica, before it sums them. The replicas' equal parts of
-    what has been clipped are too small to be clipped again.
+    The optimizer clips in each replica before it sums. It then gets an equal share of
+    the clipped gradient from each replica, too small for it to clip again.
     """
     scale = optimizer.scale_loss(1.0)
     gradients = [g if g is None else g / scale for g in gradients]

@@ -41,25 +41,25 @@ def train_step(model, data):
 
 
 def _update(model, loss, divisor, gradients):
-    """Accumulates and applies."""
+    """Accumulates and applies the gradients."""
     state, steps = model._update_state, model.gradient_accumulation_steps
     norm = global_norm(gradients)
-    wrong = bool(not_finite(loss + norm))
-    good = not wrong and bool(divisor > 0)
-    state.nonfinite_batches.assign_add(int(wrong))
+    is_nonfinite = bool(not_finite(loss + norm))
+    should_apply = not is_nonfinite and bool(divisor > 0)
+    state.nonfinite_batches.assign_add(int(is_nonfinite))
     if steps > 1:
         state.batches.assign((state.batches.value + 1) % steps)
-        if good:
+        if should_apply:
             state.divisor.assign_add(divisor)
             for total, gradient in zip(state.gradients, gradients, strict=True):
                 if gradient is not None:
                     total.value.add_(gradient.float() * divisor)
-        good = int(state.batches.value) == 0 and bool(state.divisor.value > 0)
-        if not good:
+        should_apply = int(state.batches.value) == 0 and bool(state.divisor.value > 0)
+        if not should_apply:
             return
         gradients = [total.value / state.divisor.value for total in state.gradients]
         norm = None if model.global_clipnorm is None else global_norm(gradients)
-    if good:
+    if should_apply:
         gradients = clipped(gradients, norm, clip_limit(model))
         model.optimizer.apply(gradients, model.trainable_weights)
     for variable in (state.divisor, *state.gradients) if steps > 1 else ():

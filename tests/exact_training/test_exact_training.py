@@ -17,6 +17,8 @@ from keras_transformer import (
     TransformerConfig,
     TransformerSchedule,
 )
+from keras_transformer.exact_training import ExactTraining
+from keras_transformer.exact_training.nonfinite import StopOnNonfinite
 
 SIZE = 41
 CONFIG = TransformerConfig(
@@ -375,6 +377,39 @@ def test_training_stops_after_a_batch_that_is_not_finite():
         np.testing.assert_array_equal(value, expected)
     fit(model, [third], callbacks=[record])  # An earlier one does not count again.
     assert seen == [0, 1, 0]
+
+
+def test_one_callback_asks_for_batches_that_are_not_finite(monkeypatch):
+    class Record(StopOnNonfinite):
+        """Notes the batch in place of ending the training."""
+
+        stopped = ()
+
+        def stop(self, batch):
+            self.stopped += (batch,)
+
+    asked = []
+    counter = ExactTraining.nonfinite_batches
+    monkeypatch.setattr(
+        ExactTraining,
+        "nonfinite_batches",
+        property(lambda model: asked.append(1) or counter.fget(model)),
+    )
+    first, second, third = make_batches()
+    model, record = make_model(), Record()
+    batches = [first, poisoned(second), third]
+    fit(model, batches, weighted=True, callbacks=[record])
+    assert record.stopped == (1,)
+    assert len(asked) == 1 + len(batches)
+
+
+def test_training_stops_with_a_callback_list_too():
+    first, second, _ = make_batches()
+    model = make_model()
+    callbacks = keras.callbacks.CallbackList([], add_history=True, model=model)
+    assert len(fit(model, [first], callbacks=callbacks)["loss"]) == 1
+    with pytest.raises(FloatingPointError, match="not finite after 1 updates"):
+        fit(model, [poisoned(second)], weighted=True, callbacks=callbacks)
 
 
 def test_a_batch_without_a_target_changes_nothing():

@@ -136,3 +136,16 @@ def test_added_losses_count():
         for kind in (WithPenalty, PlainTransformer)
     ]
     np.testing.assert_allclose(losses[0] - losses[1], 0.25, rtol=1e-5)
+
+
+def test_added_losses_count_once_in_each_of_several_replicas(monkeypatch):
+    """Keras divides its losses by the replicas; these it never sees."""
+    inputs, targets, _ = make_batches()[0]
+    inputs = [ops.convert_to_tensor(i) for i in inputs]
+    batch = inputs, ops.convert_to_tensor(targets), None, False
+    expected, y_pred = loss_and_scores(make_model(WithPenalty), *batch)
+    assert isinstance(y_pred, TokenScores)
+    for module in ("losses", "exact_training.loss"):
+        monkeypatch.setattr(f"keras_transformer.{module}.num_replicas", lambda: 3)
+    loss, _ = loss_and_scores(make_model(WithPenalty), *batch)
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
