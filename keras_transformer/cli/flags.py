@@ -64,13 +64,15 @@ def add_flags(parser, sections, default="{}", without=(), title="{} options"):
             text = field.metadata["help"].replace("%", "%%")
             if field.default is not None:
                 text += f" (default: {default.format(field.default)})"
-            group.add_argument(
-                "--" + field.name.replace("_", "-"),
-                dest=f"{section}.{field.name}",
-                default=argparse.SUPPRESS,
-                help=text,
-                **details,
-            )
+            details["dest"] = f"{section}.{field.name}"
+            details["default"] = argparse.SUPPRESS
+            group.add_argument(_flag(field.name), help=text, **details)
+            if old := field.metadata["formerly"]:
+                group.add_argument(_flag(old), help=argparse.SUPPRESS, **details)
+
+
+def _flag(name):
+    return "--" + name.replace("_", "-")
 
 
 def add_family_flags(parser):

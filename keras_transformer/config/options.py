@@ -20,19 +20,20 @@ MOST_TOKENS = 10**6
 MOST_HYPOTHESES = 1000
 
 
-def option(default, help, *, choices=None, **bounds):
+def option(default, help, *, choices=None, formerly=None, **bounds):
     """Returns a dataclass field that documents and bounds one option.
 
     Args:
         default: Value when none is given.
         help: One line for the command line's help, with the unit.
         choices: Allowed values, or `None` for any.
+        formerly: Earlier name, by which files and command lines may still call it.
         **bounds: Limits of a number: `minimum`, `maximum`, `above` or `below`.
 
     Returns:
         A `dataclasses.field`.
     """
-    rules = {"help": help, "choices": choices, "bounds": bounds}
+    rules = {"help": help, "choices": choices, "bounds": bounds, "formerly": formerly}
     return dataclasses.field(default=default, metadata=rules)
 
 
@@ -77,6 +78,10 @@ class Config:
                 f"`{cls.__name__}` is read from an object of names and values. "
                 f"Received: {values!r}"
             )
+        for field in dataclasses.fields(cls):
+            if (old := field.metadata.get("formerly")) in values:
+                values = {field.name: values[old]} | values
+                del values[old]
         reject_unknown(cls, values)
         hints = typing.get_type_hints(cls)
         built = {}

@@ -39,11 +39,12 @@ class TrainingConfig(Config):
     gradient_accumulation_steps: int = option(
         1, "batches whose gradients make one weight update", minimum=1
     )
-    nonfinite_batches: str = option(
+    nonfinite: str = option(
         "stop",
         "after a loss or gradient that is not finite, which is never applied: stop, "
         "or skip the batch",
         choices=("stop", "skip"),
+        formerly="nonfinite_batches",
     )
     steps_per_execution: int = option(
         1, "batches a call of the compiled step takes", minimum=1

@@ -1,4 +1,4 @@
-"""A new run made of the mean of another run's checkpoints."""
+"""Makes a new run of the mean of another run's checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def average_run(
     last: int | None = None,
     checkpoints: Sequence[str | Path] | None = None,
 ) -> list[Path]:
-    """Makes a new run of the mean of a run's checkpoints, finished or not.
+    """Makes a new run of the mean of the checkpoints of a run, finished or not.
 
     The new directory has config.json, tokenizer/ and its digests, decoding.json and
     model.keras: what `evaluate`, `translate` and `export` read.
@@ -29,8 +29,8 @@ def average_run(
     Args:
         run: Directory of a run.
         output: Directory to write; must be new or empty.
-        last: Take the last so many of the run's checkpoints; default all.
-        checkpoints: Take these files instead.
+        last: Number of checkpoints, the run's last ones; default all.
+        checkpoints: Files to average instead.
 
     Returns:
         The checkpoints that were averaged.

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import keras
 import tensorflow as tf
 from rich.console import Console
 
 from keras_transformer.evaluation import evaluate
 from keras_transformer.terminal import say
 from keras_transformer.training.ema import averaged_weights
+from keras_transformer.training.run_callback import RunCallback
 from keras_transformer.translator import Translator
 
 
-class ValidationBleu(keras.callbacks.Callback):
+class ValidationBleu(RunCallback):
     """Translates validation sentences greedily and adds `val_bleu` to the logs.
 
-    The score is sacreBLEU's, as `evaluate` gives it, after every epoch and every
-    `updates` weight updates. Greedy search ranks the states of one model much as a beam
-    does and takes a fraction of its time. One graph, traced at the first score, serves
-    the whole run; no random number is drawn, so the training goes on as if nothing
-    had happened.
+    The score is sacreBLEU's, as `evaluate` computes it, after every epoch and every
+    `updates` weight updates. Greedy search ranks the states of a model much like a beam
+    and takes a fraction of its time. One graph, traced for the first score, serves the
+    whole run. No random numbers are drawn, so scoring does not change the training.
 
     Args:
         translator: A `Translator` of the model in training.
@@ -53,8 +52,8 @@ class ValidationBleu(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if self.updates is None:
             return
-        # A call may have made several updates, or none: see `steps_per_execution` and
-        # `gradient_accumulation_steps`.
+        # A call of the training step may make several updates, or none: see
+        # `steps_per_execution` and `gradient_accumulation_steps`.
         updates = self.model.updates
         if updates // self.updates > self._scored_at // self.updates:
             self._score(updates)
@@ -78,7 +77,7 @@ class ValidationBleu(keras.callbacks.Callback):
         self._scored_at = updates
 
     def _write(self, updates):
-        """Shows a score between the epochs' ends, for which Keras has no log."""
+        """Prints and logs a score within an epoch, for which Keras has no logs."""
         say(self.console, f"updates {updates}  val_bleu {self._bleu:.2f}")
         if self._directory is None:
             return
@@ -90,10 +89,8 @@ class ValidationBleu(keras.callbacks.Callback):
             tf.summary.scalar("evaluation_bleu_vs_iterations", self._bleu, step=updates)
         self._writer.flush()
 
-    def state(self) -> dict:
-        """Returns what `restore` needs after an interruption."""
+    def state(self):
         return {"scored_at": self._scored_at, "bleu": self._bleu}
 
-    def restore(self, state: dict):
-        """Goes on from what `state` returned."""
+    def restore(self, state):
         self._scored_at, self._bleu = state["scored_at"], state["bleu"]

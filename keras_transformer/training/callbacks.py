@@ -6,7 +6,6 @@ import math
 import time
 from pathlib import Path
 
-import keras
 import numpy as np
 from rich.console import Console
 from rich.progress import (
@@ -18,35 +17,37 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from keras_transformer.exact_training.nonfinite import (
+    StopOnNonfinite,
+    nonfinite_error,
+)
 from keras_transformer.files import replacing
 from keras_transformer.terminal import say
 from keras_transformer.training.distribution import Distribution
+from keras_transformer.training.run_callback import RunCallback
 
 
-class TokenRate(keras.callbacks.Callback):
+class TokenRate(RunCallback):
     """Adds `tokens_per_second` to the logs, for the callbacks after it.
 
-    Source and target tokens of the batches, padding left out, over the time of the
-    epoch's training so far; after an interruption, of what was done since.
+    It is the number of source and target tokens of the epoch so far, without padding,
+    divided by the time they took in training. After an interruption, only what was done
+    since then counts.
 
     Args:
         corpus: Training `Corpus`.
-        first_batch: Batch of the epoch that the training begins with.
     """
 
-    def __init__(self, corpus, first_batch: int = 0):
+    def __init__(self, corpus):
         super().__init__()
         self.corpus = corpus
-        self.first_batch = first_batch
-        self._counted = first_batch
-        self._tokens, self._seconds = 0, 0.0
 
     def on_epoch_begin(self, epoch, logs=None):
+        self._counted, self._tokens, self._seconds = self.first_batch, 0, 0.0
         self._now = time.monotonic()
 
     def on_train_batch_end(self, batch, logs=None):
-        # A call may have taken several batches: see `steps_per_execution`.
-        done = self.first_batch + batch + 1
+        done = self.batches_done(batch)
         self._tokens += sum(self.corpus.batch_tokens[self._counted : done])
         self._counted = done
         before, self._now = self._now, time.monotonic()
@@ -54,27 +55,24 @@ class TokenRate(keras.callbacks.Callback):
         logs["tokens_per_second"] = self._rate = self._tokens / self._seconds
 
     def on_epoch_end(self, epoch, logs=None):
-        # The last batch's: Keras made new logs after the validation.
+        # Keras makes new logs for the end of an epoch.
         logs["tokens_per_second"] = self._rate
-        self._counted, self._tokens, self._seconds = 0, 0, 0.0
 
 
-class ProgressReport(keras.callbacks.Callback):
-    """Shows a progress bar with loss, accuracy and tokens a second; a line an epoch.
+class ProgressReport(RunCallback):
+    """Shows a progress bar with loss, accuracy and speed, and prints a line an epoch.
 
     Args:
         corpus: Training `Corpus`.
         console: Rich console to write to; the bar shows on terminals only.
         epochs: Epochs of the whole run.
-        first_batch: Batch of the first epoch that the training begins with.
     """
 
-    def __init__(self, corpus, console: Console, epochs: int, first_batch: int = 0):
+    def __init__(self, corpus, console: Console, epochs: int):
         super().__init__()
         self.corpus = corpus
         self.console = console
         self.epochs = epochs
-        self.first_batch = first_batch
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -94,10 +92,10 @@ class ProgressReport(keras.callbacks.Callback):
         self._epoch = epoch + 1
 
     def on_train_batch_end(self, batch, logs=None):
-        batches = self.first_batch + batch + 1
+        before = (self._epoch - 1) * self.corpus.num_batches
         self._progress.update(
             self._task,
-            completed=(self._epoch - 1) * self.corpus.num_batches + batches,
+            completed=before + self.batches_done(batch),
             description=f"epoch {self._epoch}/{self.epochs}  "
             f"loss {logs['loss']:.3f}  accuracy {logs['accuracy']:.3f}  "
             f"{logs['tokens_per_second']:,.0f} tokens/s",
@@ -115,13 +113,13 @@ class ProgressReport(keras.callbacks.Callback):
         self._progress.stop()
 
 
-class StopAtLimit(keras.callbacks.Callback):
+class StopAtLimit(RunCallback):
     """Ends the training after a number of updates or minutes of the whole run.
 
     Args:
         max_updates: Most weight updates, or `None`.
-        max_minutes: Most time of training, interruptions left out, or `None`.
-        distribution: The devices: several processes stop after the same batch.
+        max_minutes: Longest training, not counting interruptions, or `None`.
+        distribution: The devices; all processes stop after the same batch.
     """
 
     def __init__(
@@ -145,77 +143,70 @@ class StopAtLimit(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def reached(self, updates: int) -> bool:
-        """Returns whether a run may train no longer after so many updates."""
+        """Returns whether a limit is reached after a number of updates."""
         return updates >= self.max_updates or self._seconds >= 60 * self.max_minutes
 
-    def state(self) -> dict:
-        """Returns what `restore` needs after an interruption."""
+    def state(self):
         return {"seconds": self._seconds}
 
-    def restore(self, state: dict):
-        """Goes on from what `state` returned."""
+    def restore(self, state):
         self._seconds = state["seconds"]
 
 
-class NonfiniteBatches(keras.callbacks.Callback):
-    """Keeps the batches whose loss or gradient was not finite, and stops if asked.
+class NonfiniteBatches(RunCallback, StopOnNonfinite):
+    """Reports batches whose loss or gradient is not finite, and ends the run if asked.
 
-    Such a batch is never applied: see `ExactTraining`. It is written to
-    `directory`/epoch-0001-batch-000001.npz: the ids `source`, `target_in` and
-    `target_out`, and `source_text` and `target_text`.
+    Such a batch is never applied: see `ExactTraining`. If the model's policy is "stop",
+    the batch is written to `directory`/epoch-0001-batch-000001.npz: the ids `source`,
+    `target_in` and `target_out`, and `source_text` and `target_text`. If it is "skip",
+    the number of batches is printed at the end of the epoch.
 
     Args:
         corpus: Training `Corpus`.
         directory: Where the batches are written.
-        stop: Whether to stop; otherwise they are only counted.
-        console: Told of their number.
-        first_batch: Batch of the first epoch that the training begins with.
+        console: Where their number is printed.
         writes: Whether this process writes files.
 
     Raises:
-        FloatingPointError: After such a batch, if `stop` is on; otherwise after an
-            epoch of such batches alone.
+        FloatingPointError: With "stop" after such a batch, with "skip" after an epoch
+            in which every batch was skipped.
     """
 
     def __init__(
         self,
         corpus,
         directory: str | Path,
-        stop: bool,
         console: Console,
-        first_batch: int = 0,
         writes: bool = True,
     ):
         super().__init__()
         self.corpus = corpus
         self.directory = Path(directory)
-        self.stop = stop
         self.console = console
-        self.first_batch = first_batch
         self.writes = writes
-
-    def on_train_begin(self, logs=None):
-        self._count = self._count_of_epoch = self.model.nonfinite_batches
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch, self._seen = epoch, self.first_batch
+        self._count_before = self._count
 
     def on_train_batch_end(self, batch, logs=None):
-        first, self._seen = self._seen, self.first_batch + batch + 1
-        count = self.model.nonfinite_batches
-        if count > self._count and self.stop:
-            paths = self._write(first, self._seen) if self.writes else []
-            raise FloatingPointError(
-                "The loss or the gradient of a batch is not finite after "
-                f"{self.model.updates} updates; the weights are those before it. The "
-                f"batch is in {', '.join(map(str, paths)) or self.directory}. Lower "
-                "`learning_rate_scale`, lengthen `warmup_steps`, set "
-                "`global_clipnorm`, or go on with `nonfinite_batches` 'skip'."
-            )
-        self._count = count
+        super().on_train_batch_end(batch, logs)
+        self._seen = self.batches_done(batch)
+
+    def stop(self, batch):
+        """Writes the batches of the last call of the training step and raises."""
+        paths = []
+        if self.writes:
+            paths = self._write(self._seen, self.batches_done(batch))
+        raise nonfinite_error(
+            self.model.updates,
+            f"The batch is in {', '.join(map(str, paths)) or self.directory}. Lower "
+            "`learning_rate_scale`, lengthen `warmup_steps`, set `global_clipnorm`, or "
+            "skip such batches with `nonfinite` 'skip'.",
+        )
 
     def on_epoch_end(self, epoch, logs=None):
-        skipped = self._count - self._count_of_epoch
+        skipped = self._count - self._count_before
         if skipped:
             say(
                 self.console,
@@ -224,19 +215,22 @@ class NonfiniteBatches(keras.callbacks.Callback):
             )
         if skipped and not self.first_batch and skipped >= self._seen:
             raise FloatingPointError(
-                f"Every batch of epoch {epoch + 1} was skipped: no loss and gradient "
-                "is finite any more, and nothing changes the weights. Begin anew with "
-                "a lower `learning_rate_scale`, a longer `warmup_steps` or "
+                f"Every batch of epoch {epoch + 1} was skipped, because its loss or "
+                "gradient was not finite: the weights no longer change. Begin again "
+                "with a lower `learning_rate_scale`, a longer `warmup_steps` or "
                 "`global_clipnorm`."
             )
-        self._count_of_epoch = self._count
 
-    def _write(self, first, last):
-        """Writes the batches of one call of the training step; returns the paths."""
+    def _write(self, first, end):
+        """Writes the batches of the epoch from `first` to before `end`.
+
+        Returns:
+            The paths of the files.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
         batches = self.corpus.epoch(self._epoch, first_batch=first)
         paths, tokenizers = [], self.corpus.tokenizers
-        for number in range(first, min(last, self.corpus.num_batches)):
+        for number in range(first, min(end, self.corpus.num_batches)):
             (source, target_in), target_out = next(batches)
             name = f"epoch-{self._epoch + 1:04d}-batch-{number + 1:06d}.npz"
             paths.append(self.directory / name)

@@ -1,4 +1,4 @@
-"""Checkpoints of a run, and the mean of the last or the best ones."""
+"""Checkpoints of a run, and their mean."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ import numpy as np
 from keras_transformer.files import replacing
 from keras_transformer.training.ema import averaged_weights
 from keras_transformer.training.monitor import Monitor
+from keras_transformer.training.run_callback import RunCallback
 
 _NAME = re.compile(r"epoch-(\d+)\.weights\.h5")
 
 
 class _WeightsInMemory(io.BytesIO):
-    """What Keras writes weights to in place of a file.
+    """A file in memory for Keras to write weights to.
 
-    HDF5 ends the whole process where a disk is full, once it has begun to write there.
+    HDF5 ends the whole process if the disk becomes full while it writes.
     """
 
     def __str__(self):
-        # Keras asks for a name that ends so.
+        # Keras requires this ending.
         return "memory.weights.h5"
 
 
-class KeepCheckpoints(keras.callbacks.Callback):
+class KeepCheckpoints(RunCallback):
     """Saves the weights after every epoch and keeps `count` of them.
 
     A file is written under a temporary name and renamed, so none is ever half-written.
-    Where the optimizer keeps a moving average of the weights, that is what is saved.
+    If the optimizer keeps a moving average of the weights, the average is saved.
 
-    A file that a saved state of the run names is not removed before that state is: a
-    run that goes on from there finds the checkpoints it had.
+    A checkpoint is kept as long as a saved state of the run names it, so that a run
+    that continues from this state finds it.
 
     Args:
         directory: Where epoch-0001.weights.h5 and so on are written.
         count: Checkpoints kept.
-        monitor: By what the best are kept, of equals the earlier; `None` keeps the
-            last.
-        keep_states: States of the run that are kept, each with what `state` returned.
+        monitor: Ranks the checkpoints, of which the best are kept, of equal ones the
+            earlier; `None` keeps the last.
+        keep_states: Number of saved states that the run keeps.
 
     Raises:
         ValueError: If `count` is less than 1.
@@ -80,7 +81,7 @@ class KeepCheckpoints(keras.callbacks.Callback):
         self._remove_others(set(self._kept).union(*self._in_states))
 
     def _rank(self, epoch):
-        """Returns what is the higher the sooner an epoch is kept."""
+        """Returns a sort key; the epochs with the highest keys are kept."""
         if self.monitor is None:
             return epoch
         return self.monitor.rank(self._kept[epoch]), -epoch
@@ -98,16 +99,14 @@ class KeepCheckpoints(keras.callbacks.Callback):
         return [self._path(epoch) for epoch in sorted(self._kept)]
 
     def prune(self):
-        """Removes all other checkpoints, once the run needs no saved state any more."""
+        """Removes all other checkpoints, once the run no longer needs its states."""
         self._remove_others(set(self._kept))
 
-    def state(self) -> dict:
-        """Returns what `restore` needs after an interruption."""
+    def state(self):
         self._in_states.append(list(self._kept))
         return {"kept": list(self._kept.items())}
 
-    def restore(self, state: dict):
-        """Goes on from what `state` returned."""
+    def restore(self, state):
         self._kept = {int(epoch): value for epoch, value in state["kept"]}
         self._in_states.append(list(self._kept))
 

@@ -1,4 +1,4 @@
-"""A model with its optimizer, loss and metrics, as the options of a run say."""
+"""The compiled model of a run, made from its options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.optimizers import Adam
 from keras_transformer.schedules import TransformerSchedule
 
-# Measured on two; with many the parts of a batch become small and the graph large.
+# Two were measured; with many, the parts become small and the graph large.
 _MOST_CORES = 4
 _THREADS = {"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"}
 
@@ -39,7 +39,7 @@ def compiled_model(config: RunConfig) -> Seq2Seq:
         steps_per_execution=options.steps_per_execution,
         gradient_accumulation_steps=options.gradient_accumulation_steps,
         global_clipnorm=options.global_clipnorm,
-        nonfinite=options.nonfinite_batches,
+        nonfinite=options.nonfinite,
     )
     return model
 
@@ -47,9 +47,9 @@ def compiled_model(config: RunConfig) -> Seq2Seq:
 def with_device_defaults(options: TrainingConfig) -> TrainingConfig:
     """Returns the options with `mixed_precision` and `jit_compile` chosen.
 
-    Unless they are given, `mixed_precision` is on with a GPU, and `jit_compile` is what
-    Keras takes for the best: on with JAX, off with PyTorch, and with TensorFlow on with
-    a GPU but for `tf.distribute`, whose step XLA cannot compile.
+    Unless given, `mixed_precision` is on with a GPU. `jit_compile` follows Keras: on
+    with JAX, off with PyTorch, and with TensorFlow on with a GPU, except under
+    `tf.distribute`, whose step XLA cannot compile.
     """
     backend = keras.backend.backend()
     on_gpu = has_gpu(backend)
@@ -77,13 +77,14 @@ def has_gpu(backend: str) -> bool:
 
 
 def split_by_default(options: TrainingConfig):
-    """Splits batches over the cores, where that is faster; before anything is computed.
+    """Splits batches over the processor cores where that is faster.
 
-    That is with TensorFlow on a few cores, without XLA and `tf.distribute`, unless the
-    environment already says how many threads there are.
+    That is the case with TensorFlow on a few cores without XLA and `tf.distribute`. A
+    number of threads set in the environment is left alone. Call it before TensorFlow
+    computes anything.
 
     Args:
-        options: Of the training.
+        options: Options of the training.
     """
     if keras.backend.backend() != "tensorflow" or _THREADS & set(os.environ):
         return
@@ -99,7 +100,7 @@ def make_optimizer(options: TrainingConfig, d_model: int) -> keras.optimizers.Op
     "momentum" is stochastic gradient descent with momentum 0.9.
 
     Args:
-        options: Names the optimizer, the schedule's scale and warm-up, and the factor
+        options: Name of the optimizer, scale and warm-up of the schedule, and factor
             of the weights' moving average.
         d_model: Width of the model, for the schedule.
 

@@ -1,8 +1,8 @@
 """Where a run trains: one device, the devices of this host, or several hosts.
 
-A global batch is what one process would train on. Its rows are split among the
-replicas of the model; rows of padding, which carry no token, make their number a
-multiple of the replicas. So every batch has the gradient and the loss that it has on
+A global batch is the batch that one process would train on. Its rows are split among
+the replicas of the model, after rows of padding, without any token, have made their
+number a multiple of the replicas. So every batch has the same gradient and loss as on
 one device.
 """
 
@@ -47,8 +47,8 @@ class Distribution:
     Attributes:
         num_replicas: Parts that the rows of a global batch are split into.
         num_processes: Processes that train together.
-        is_chief: Whether this process writes the run's files: all do but the further
-            workers of several hosts.
+        is_chief: Whether this process writes the run's files; of several workers only
+            the first does.
     """
 
     num_replicas = 1
@@ -60,12 +60,11 @@ class Distribution:
         return contextlib.nullcontext()
 
     def scope(self):
-        """Returns the context in which the model is made and compiled, and only that.
+        """Returns the context in which to make and compile the model, and only that.
 
-        With several processes a variable made inside is sent by the chief to the
-        others, so all must make the same ones in the same order. What one process does
-        alone, such as saving, for which Keras makes variables of its own, belongs
-        outside, and so does `fit`, which calls it.
+        With several processes the chief sends each variable made inside to the others,
+        so all must make the same ones in the same order. Saving, which one process does
+        alone and for which Keras makes variables, belongs outside, and so does `fit`.
         """
         return contextlib.nullcontext()
 
@@ -77,7 +76,7 @@ class Distribution:
                 tensors whose first axis is the rows and in which 0 is padding.
 
         Returns:
-            The batches with a number of rows that the replicas can share.
+            The batches, each with a number of rows that the replicas can share.
         """
         return batches
 
@@ -85,24 +84,24 @@ class Distribution:
         """Makes the replicas of a model draw different random numbers.
 
         The package's `Dropout` does so by itself, with the same masks; other layers
-        that draw from a seed generator do not. Call it when the model is made and
-        whenever its state has been restored; once more changes nothing.
+        that draw from a seed generator do not. Call it once the model is made and each
+        time its state has been restored; calling it twice does no harm.
 
         Args:
             model: Model made in the scope.
         """
 
     def any(self, flag: bool) -> bool:
-        """Returns whether `flag` is true in any process, which must all ask together.
+        """Returns whether `flag` is true in any process; all must call it together.
 
-        What one process notices alone, such as a signal or that time is up, must make
-        all of them act after the same batch: else they wait for it for ever.
+        If one process alone notices a signal or a limit of time, all must act on it
+        after the same batch: otherwise they would wait for that process for ever.
         """
         return bool(flag)
 
 
 class ReplicatedOnTensorFlow(Distribution):
-    """Copies of the model in step with one another, by a `tf.distribute` strategy.
+    """Copies of the model, kept in step by a `tf.distribute` strategy.
 
     Args:
         strategy: A `MirroredStrategy` or `MultiWorkerMirroredStrategy`.
@@ -165,7 +164,7 @@ class SpreadOnJax(Distribution):
 
 
 class TransformerParallel(keras.distribution.ModelParallel):
-    """`ModelParallel` that leaves whole what the devices cannot split evenly.
+    """`ModelParallel` that does not split weights whose size does not allow it.
 
     Args:
         model_devices: Devices that share one copy of the model.
@@ -204,10 +203,10 @@ class TransformerParallel(keras.distribution.ModelParallel):
 def distribution_scope(
     distribute: str = "none", model_devices: int | None = None
 ) -> Iterator[Distribution]:
-    """Sets up the devices of a run; the model is trained and used inside.
+    """Sets up the devices of a run; train and use the model inside.
 
-    "multi_worker" must come before anything else in the process that uses TensorFlow,
-    and needs the environment variable TF_CONFIG; every worker runs the same program.
+    With "multi_worker", call it before anything else that uses TensorFlow. It needs the
+    environment variable TF_CONFIG, and every worker runs the same program.
 
     Args:
         distribute: "none"; "mirrored", all GPUs of this host, or all its logical CPU
@@ -221,8 +220,8 @@ def distribution_scope(
         A `Distribution`.
 
     Raises:
-        ValueError: If `distribute` is unknown, the backend is another one, or
-            TF_CONFIG is missing.
+        ValueError: If `distribute` is unknown or needs another backend, or TF_CONFIG
+            is missing.
 
     Example:
         >>> with distribution_scope(config.training.distribute) as distribution:
@@ -271,7 +270,7 @@ def _make(distribute, model_devices):
 
 
 def _check_cluster(text):
-    """Raises `ValueError` unless the text is TF_CONFIG's, of several workers."""
+    """Raises `ValueError` unless TF_CONFIG's text describes several workers."""
     try:
         cluster = json.loads(text or "none")
         whole = bool(cluster["cluster"]["worker"]) and "index" in cluster["task"]

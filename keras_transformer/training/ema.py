@@ -20,7 +20,7 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
         m_1 = w_1,  m_t = d m_(t-1) + (1 - d) w_t.
 
     Args:
-        model: Compiled model; where its optimizer has `use_ema`, the average is in it.
+        model: Compiled model, whose optimizer may have `use_ema`.
 
     Example:
         >>> with averaged_weights(model):
@@ -55,7 +55,7 @@ def _weights_and_averages(model):
 
 
 class ValidateAverage(keras.callbacks.Callback):
-    """Has `model.fit` validate the moving average of the weights, not the last ones."""
+    """Makes `model.fit` validate the moving average of the weights."""
 
     def __init__(self):
         super().__init__()
@@ -68,5 +68,5 @@ class ValidateAverage(keras.callbacks.Callback):
         self._block.close()
 
     def on_train_end(self, logs=None):
-        # A validation that was broken off must not leave the average in the model.
+        # An interrupted validation must not leave the average in the model.
         self._block.close()

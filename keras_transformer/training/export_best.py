@@ -1,4 +1,4 @@
-"""A SavedModel of every new best state of a model in training."""
+"""Exports a SavedModel whenever a model in training reaches a new best."""
 
 from __future__ import annotations
 
@@ -6,31 +6,30 @@ import json
 import shutil
 from pathlib import Path
 
-import keras
 from rich.console import Console
 
 from keras_transformer.files import replacing
 from keras_transformer.terminal import say
 from keras_transformer.training.ema import averaged_weights
 from keras_transformer.training.monitor import Monitor
+from keras_transformer.training.run_callback import RunCallback
 from keras_transformer.translator import Translator
 
 # Versions kept: the newest, and the one that a server may still be leaving.
 _KEPT = 2
 
 
-class ExportBest(keras.callbacks.Callback):
-    """Exports the model after each epoch that is better than all before.
+class ExportBest(RunCallback):
+    """Exports the model after each epoch that is better than all before it.
 
-    The versions appear whole, numbered on from the highest there is, so that a server
-    that watches the directory takes each up. Of those that this run exported the last
-    two are kept.
+    Each version appears as a whole and gets a number above all others, so that a server
+    that watches the directory loads it. The last two that this run exported are kept.
 
     Args:
         translator: A `Translator` of the model in training, with the export's search.
-        monitor: What is compared.
-        directory: Directory of the versions, whose name is the model's.
-        console: Told of each export.
+        monitor: Compares the epochs.
+        directory: Directory of the versions, named like the model.
+        console: Where each export is reported.
     """
 
     def __init__(
@@ -59,9 +58,9 @@ class ExportBest(keras.callbacks.Callback):
         self._prune(version)
 
     def _prune(self, newest):
-        """Removes versions of this run that are too old, and no others.
+        """Removes old versions that this run exported, and no others.
 
-        A file beside them says which are the run's: a state would not know those that
+        A file beside them lists the run's: a saved state would not know of those that
         were exported after it.
         """
         record = self.directory / ".exported.json"
@@ -72,38 +71,36 @@ class ExportBest(keras.callbacks.Callback):
             temporary.write_text(json.dumps(versions[-_KEPT:]), encoding="utf-8")
 
     def _recorded(self, record):
-        """Returns the versions that the file beside them names.
+        """Returns the versions listed in the file beside them.
 
-        A run may be somebody else's, and its file name any directory of ours: only a
-        number is a version, and only a directory right beside the file.
+        The run may be a stranger's, and its file may list any path: only a number is
+        accepted, and only for a directory right beside the file.
         """
         if not record.exists():
             return []
         try:
             names = json.loads(record.read_text("utf-8"))
-            good = [name for name in names if _is_version(self.directory, name)]
+            versions = [name for name in names if _is_version(self.directory, name)]
         except (ValueError, TypeError, RecursionError):
-            names, good = record.name, []
-        if good != names:
+            names, versions = record.name, []
+        if versions != names:
             self.console.print(
-                f"warning: {record} names what is no version beside it, which is left "
-                "alone",
+                f"warning: {record} lists something that is not a version beside it; "
+                "this is left alone",
                 highlight=False,
                 markup=False,
                 soft_wrap=True,
             )
-        return good
+        return versions
 
     def _next_version(self):
         names = [path.name for path in self.directory.glob("*")]
         return 1 + max((int(name) for name in names if name.isdecimal()), default=0)
 
-    def state(self) -> dict:
-        """Returns what `restore` needs after an interruption."""
+    def state(self):
         return {"best": self.best}
 
-    def restore(self, state: dict):
-        """Goes on from what `state` returned."""
+    def restore(self, state):
         self.best = state["best"]
 
 

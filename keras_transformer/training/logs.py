@@ -1,4 +1,4 @@
-"""Logs of a run on disk that go on after a crash without a row lost or twice."""
+"""Logs of a run on disk, which lose and repeat no row after a crash."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 
 import keras
 
+from keras_transformer.training.run_callback import RunCallback
 
-class EpochLog(keras.callbacks.CSVLogger):
+
+class EpochLog(RunCallback, keras.callbacks.CSVLogger):
     """Writes a row an epoch to a CSV file; a resumed run adds to it.
 
     Args:
@@ -24,16 +26,15 @@ class EpochLog(keras.callbacks.CSVLogger):
             # The columns stay those of the header, whatever the next row offers.
             self.keys = file.readline().strip().split(",")[1:] or None
 
-    def state(self) -> dict:
-        """Returns what `restore` needs after an interruption."""
+    def state(self):
         return {"bytes": os.path.getsize(self.filename)}
 
-    def restore(self, state: dict):
-        """Takes rows off the file that came after `state`; all, if it is empty."""
+    def restore(self, state):
+        """Removes the rows written after `state`; all, if it is empty."""
         _cut(Path(self.filename), state.get("bytes", 0))
 
 
-class TensorBoardLog(keras.callbacks.TensorBoard):
+class TensorBoardLog(RunCallback, keras.callbacks.TensorBoard):
     """Writes event files for TensorBoard; a resumed run adds to them.
 
     Args:
@@ -44,15 +45,14 @@ class TensorBoardLog(keras.callbacks.TensorBoard):
         super().__init__(directory)
         self.directory = Path(directory)
 
-    def state(self) -> dict:
-        """Returns what `restore` needs after an interruption."""
+    def state(self):
         for writer in self._writers.values():
             writer.flush()
         sizes = {path: path.stat().st_size for path in self._files()}
         return {str(p.relative_to(self.directory)): size for p, size in sizes.items()}
 
-    def restore(self, state: dict):
-        """Takes off the files what came after `state`; all, if it is empty."""
+    def restore(self, state):
+        """Removes what was written after `state`; everything, if it is empty."""
         for path in self._files():
             size = state.get(str(path.relative_to(self.directory)))
             if size is None:
@@ -65,6 +65,6 @@ class TensorBoardLog(keras.callbacks.TensorBoard):
 
 
 def _cut(path, size):
-    """Cuts a file, if there is one, to at most `size` bytes."""
+    """Cuts a file, if it exists, to at most `size` bytes."""
     if path.exists() and path.stat().st_size > size:
         os.truncate(path, size)

@@ -1,4 +1,4 @@
-"""What a run is trained on, as far as it decides how sums are rounded."""
+"""The properties of a machine that decide how sums are rounded."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from keras_transformer.training.distribution import Distribution
 
 
 def machine(distribution: Distribution) -> dict[str, str | int]:
-    """Returns what must be the same for a run to end the same, to the bit.
+    """Returns what must stay the same for a run to end with the same bits.
 
-    The order in which numbers are summed depends on it, and so their last digits. The
-    parts of a batch and the replicas also have numbers for dropout of their own.
+    The order in which numbers are summed, and so their last digits, depends on it. Each
+    part of a batch and each replica also has its own random numbers for dropout.
 
     Args:
         distribution: The devices of the run.
 
     Returns:
-        "backend" with its version; "processor", or the word GPU; "threads" that share
-        an operation; "parts" of a batch; "replicas" of the model.
+        The "backend" with its version; the name of the "processor", or GPU; the numbers
+        of "threads" that share an operation, "parts" of a batch and "replicas".
     """
     backend = keras.backend.backend()
     version = importlib.import_module(backend).__version__
@@ -42,7 +42,7 @@ def machine(distribution: Distribution) -> dict[str, str | int]:
 
 
 def differences(before: dict, now: dict) -> list[str]:
-    """Returns a phrase for each thing of two machines that differs and is known."""
+    """Returns a phrase for each known property in which two machines differ."""
     return [
         f"{name} {value} (before: {before[name]})"
         for name, value in now.items()
@@ -51,12 +51,12 @@ def differences(before: dict, now: dict) -> list[str]:
 
 
 def report_other_machine(console: Console, before: dict, distribution: Distribution):
-    """Says what keeps a run from ending as an uninterrupted one, to the bit.
+    """Warns if a run cannot end with the same bits as an uninterrupted one.
 
     Args:
-        console: Where it is said.
-        before: The machine that the state was saved on.
-        distribution: The devices that the run goes on with.
+        console: Where the warning is printed.
+        before: The machine that saved the state.
+        distribution: The devices on which the run continues.
     """
     found = differences(before, machine(distribution))
     if found:
@@ -84,7 +84,7 @@ def _num_threads(backend):
 
 
 def _processor():
-    """Returns the name of the processor, since the widths of its vectors go with it."""
+    """Returns the name of the processor, which decides the width of its vectors."""
     path = Path("/proc/cpuinfo")
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)

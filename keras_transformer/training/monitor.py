@@ -1,21 +1,21 @@
-"""What is best on the validation pairs, and when to stop waiting for better."""
+"""Which epoch was best on the validation pairs, and when to stop without progress."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
-import keras
 from rich.console import Console
 
 from keras_transformer.terminal import say
+from keras_transformer.training.run_callback import RunCallback
 
 
 class Monitor:
-    """A figure of the validation, by which epochs are compared.
+    """A validation figure that compares epochs.
 
     Args:
-        name: "loss", of which the lowest is best, or "bleu", of which the highest is.
+        name: "loss", for which lower is better, or "bleu", for which higher is.
 
     Attributes:
         key: The figure's name in the logs.
@@ -30,11 +30,11 @@ class Monitor:
         self._sign = 1.0 if name == "bleu" else -1.0
 
     def rank(self, value: float) -> float:
-        """Returns a number that is the higher the better; NaN is worse than all."""
+        """Returns a number that grows with quality; NaN ranks below all others."""
         return -math.inf if math.isnan(value) else self._sign * value
 
     def better(self, value: float, best: float | None) -> bool:
-        """Returns whether `value` beats the best so far; a tie does not."""
+        """Returns whether `value` is strictly better than the best so far."""
         so_far = -math.inf if best is None else self.rank(best)
         return self.rank(value) > so_far
 
@@ -43,13 +43,13 @@ class Monitor:
         return float(logs[self.key])
 
 
-class StopWithoutProgress(keras.callbacks.Callback):
-    """Ends the training after some epochs that were no better than the best.
+class StopWithoutProgress(RunCallback):
+    """Ends the training after a number of epochs without a new best.
 
     Args:
-        monitor: What is compared.
+        monitor: Compares the epochs.
         patience: Epochs without a new best after which the training ends.
-        console: Told why the training ends.
+        console: Where the reason is printed.
     """
 
     def __init__(self, monitor: Monitor, patience: int, console: Console):
@@ -75,10 +75,8 @@ class StopWithoutProgress(keras.callbacks.Callback):
                 f"{self.epochs_without} epochs: the training ends",
             )
 
-    def state(self) -> dict:
-        """Returns what `restore` needs after an interruption."""
+    def state(self):
         return {"best": self.best, "epochs_without": self.epochs_without}
 
-    def restore(self, state: dict):
-        """Goes on from what `state` returned."""
+    def restore(self, state):
         self.best, self.epochs_without = state["best"], state["epochs_without"]

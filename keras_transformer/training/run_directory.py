@@ -1,4 +1,4 @@
-"""What the directory of a run holds, and whether a command may go on with it."""
+"""The directory of a run, and whether a command may continue the run in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keras_transformer.files import replacing
 from keras_transformer.text.parallel_text import ParallelText
 from keras_transformer.text.tokenizer import TokenizerPair
 
-# Options that do not change what a batch does to the weights, or that say when to stop.
+# Options that do not affect an update of the weights, or that end the training.
 CHANGEABLE = {
     "data": {"bad_line_budget"},
     "training": {
@@ -23,23 +23,23 @@ CHANGEABLE = {
         "max_updates",
         "max_minutes",
         "patience",
-        "nonfinite_batches",
+        "nonfinite",
         "checkpoint_updates",
         "checkpoint_minutes",
         "keep_states",
     },
 }
-# A run learns these; a command that starts one does not know them.
+# Known only after the run has learned its vocabularies.
 _LEARNED = ("source_vocabulary_size", "target_vocabulary_size")
 _TOKENIZER_FILES = {"joint.model", "source.model", "target.model", "tokenizer.json"}
 
 
 class RunDirectory:
-    """The directory of a run: new, half set up, or with a run to go on with.
+    """The directory of a run: new, half set up, or with a run to continue.
 
-    A run is set up when config.json stands there, which is written last, beside
-    data.json, the fingerprints of the text, and tokenizer/ with its digests. What a
-    process that was killed before that left behind is written anew.
+    Setting a run up writes tokenizer/ with its digests, data.json with the fingerprints
+    of the text, and config.json last. If a process is killed before the end, the next
+    one writes them again.
 
     Args:
         path: The directory; it need not exist.
@@ -58,7 +58,7 @@ class RunDirectory:
             check_new_directory(self.path)
 
     def _is_rest_of_set_up(self):
-        """Whether a killed process may have left what is there."""
+        """Whether all that is there may come from a process that was killed."""
         if not self.path.is_dir():
             return False
         folder = self.path / "tokenizer"
@@ -71,7 +71,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other processes from training here; ends with this one, however.
+        """Keeps other processes from training here; no lock outlives this process.
 
         Raises:
             BlockingIOError: If another process trains here.
@@ -90,7 +90,7 @@ class RunDirectory:
             os.close(descriptor)
 
     def set_up(self, config: RunConfig, data: dict, tokenizers: TokenizerPair):
-        """Writes what makes the directory a run.
+        """Writes the files that make the directory a run.
 
         Args:
             config: All options, with the vocabulary sizes that were learned.
@@ -111,15 +111,15 @@ class RunDirectory:
             temporary.write_text(config.to_json(), encoding="utf-8")
 
     def config_to_go_on(self, config: RunConfig, data: dict) -> RunConfig:
-        """Returns the options to go on with: those given, and the vocabulary sizes.
+        """Returns the given options with the vocabulary sizes of the run.
 
         Args:
             config: Options of the command.
             data: Fingerprints of the command's text.
 
         Raises:
-            ValueError: If the run was begun with other text, or with other options
-                than those that may change.
+            ValueError: If the text differs from the run's, or an option that may not
+                change.
         """
         begun = RunConfig.load(self.path / "config.json")
         sizes = {name: getattr(begun.model, name) for name in _LEARNED}
@@ -144,7 +144,7 @@ class RunDirectory:
         return config
 
     def remove_temporary_files(self):
-        """Removes what a killed process was writing."""
+        """Removes files that a killed process left half-written."""
         for folder in (".", "states", "checkpoints", "tokenizer", "nonfinite"):
             for path in (self.path / folder).glob(".partial-*"):
                 if path.is_file():
@@ -170,7 +170,7 @@ def check_new_directory(directory: Path):
 
 
 def fingerprints(text: ParallelText, validation: ParallelText | None) -> dict:
-    """Returns what tells the run's text from any other: digests of its lines."""
+    """Returns digests of the lines of a run's text, to tell it from any other."""
     return {
         "training": text.fingerprint(),
         "validation": None if validation is None else validation.fingerprint(),
@@ -182,7 +182,7 @@ def _differences(begun, config):
     for section, options in begun.to_dict().items():
         now = config.to_dict()[section]
         for name, value in options.items():
-            # Another family of models has other options.
+            # The option may not exist in another family of models.
             given = now.get(name)
             if value != given and name not in CHANGEABLE.get(section, ()):
                 yield f"`{name}` is {given!r} and was {value!r}"

@@ -1,4 +1,4 @@
-"""When the state of a run is saved: now and then, at the ends, before it stops."""
+"""Saves the state of a run: regularly, at the ends of epochs, before a stop."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from keras_transformer.config import TrainingConfig
 from keras_transformer.terminal import say
 from keras_transformer.training.distribution import Distribution
 from keras_transformer.training.machine import machine
+from keras_transformer.training.run_callback import RunCallback
 from keras_transformer.training.state import (
     StateFiles,
     TrainingState,
@@ -21,26 +22,26 @@ from keras_transformer.training.state import (
 )
 from keras_transformer.training.stop_signals import StopSignals
 
-# What may end a training; a finished run goes on when one of them is changed.
+# Options that may end the training; changing one lets a finished run continue.
 _LIMITS = ("epochs", "max_updates", "max_minutes", "patience")
 
 
-class SaveState(keras.callbacks.Callback):
-    """Saves the state of a run; the last of its callbacks, since it saves theirs too.
+class SaveState(RunCallback):
+    """Saves the state of a run; must be its last callback, since it saves theirs too.
 
-    The end of an epoch is saved after its validation. Where a limit ends the training
-    within an epoch, the state is that before the epoch's end, but saved after it: so a
-    later run with a higher limit trains on the rest of the epoch.
+    The end of an epoch is saved after its validation. If a limit ends the training
+    within an epoch, the state is captured at the last batch, and saved after Keras has
+    ended the epoch: a later run with a higher limit trains on the rest of the epoch.
 
     Args:
-        files: Where states go.
+        files: Where states are saved.
         callbacks: The run's other callbacks.
         options: When to save, and the limits of the run.
         num_batches: Batches of an epoch.
         begin: The state that the training begins with.
         signals: Asked after every batch whether to save and stop.
-        distribution: The devices: with several processes all save at once.
-        console: Told where a run was stopped.
+        distribution: The devices; all processes save after the same batch.
+        console: Where it is reported that a run was stopped.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class SaveState(keras.callbacks.Callback):
         self.distribution = distribution
         self.console = console
         self._machine = machine(distribution)
-        self._first_batch = begin.batch
+        self.first_batch = begin.batch
         self._at_stop = None
 
     def on_train_begin(self, logs=None):
@@ -72,11 +73,11 @@ class SaveState(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = epoch
-        if self._first_batch:
+        if self.first_batch:
             restore_metrics(self.model, self.newest)
 
     def on_train_batch_end(self, batch, logs=None):
-        batches = self._first_batch + batch + 1
+        batches = self.batches_done(batch)
         if batches >= self.num_batches:
             return  # The end of the epoch follows.
         if self.model.stop_training:

@@ -1,4 +1,4 @@
-"""Which states of a run are kept: validation, best checkpoints, their mean, the end."""
+"""The callbacks of a run that validate, keep checkpoints and stop early."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ from keras_transformer.translator import Translator
 
 @dataclass(frozen=True)
 class Selection:
-    """The callbacks that choose among the states of a run, and what they chose.
+    """The callbacks that choose among the states of a run.
 
     Attributes:
         callbacks: For `model.fit`, in this order, before those that write the logs:
-            they add `val_bleu`. Those that remember something have `state()`, which
-            returns what JSON can hold, and `restore(state)`.
-        checkpoints: The one among them that keeps the checkpoints.
+            they add `val_bleu`.
+        checkpoints: Keeps the checkpoints; one of `callbacks` in a process that writes.
     """
 
     callbacks: list[keras.callbacks.Callback]
@@ -35,7 +34,7 @@ class Selection:
 
 
 def check_selection(options: TrainingConfig, validated: bool):
-    """Checks, before anything is trained, that the options can be followed.
+    """Checks before the training that its options can be used.
 
     Args:
         options: Options of the training.
@@ -75,9 +74,9 @@ def make_selection(
 ) -> Selection:
     """Returns the callbacks that a run's options ask for.
 
-    BLEU is scored when `bleu_updates` is given or `monitor` is "bleu", and then after
-    every epoch too. Checkpoints go to `directory`/checkpoints, exports of the best to
-    `directory`/export/NAME/VERSION, NAME being that of `directory`.
+    BLEU is scored after every epoch if `bleu_updates` is given or `monitor` is "bleu".
+    Checkpoints are written to `directory`/checkpoints, exports of the best to
+    `directory`/export/NAME/VERSION, where NAME is that of `directory`.
 
     Args:
         config: All options of the run; `check_selection` has passed.
@@ -85,7 +84,7 @@ def make_selection(
         translator: The run's `Translator`, made of the model in training.
         validation: Validation pairs, or `None`.
         console: Where the callbacks report.
-        writes: Whether this process writes files; of several only one does.
+        writes: Whether this process writes files, as one of several does.
 
     Returns:
         A `Selection`.

@@ -1,9 +1,9 @@
-"""The whole state of a training run in one file, to go on from after a crash.
+"""The whole state of a training run in one file, from which it can be resumed.
 
 A state is a NumPy .npz archive: the values of all variables, and a JSON header with
 their names, the place in the data and what the callbacks remember. It holds no pickled
-object, so that reading one runs no code. The archive has a checksum (CRC-32) of each
-part; a file that was cut or changed is noticed and passed over.
+object, so reading it runs no code. Each part of the archive has a checksum (CRC-32): a
+file that was cut or changed is noticed and skipped.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rich.console import Console
 from keras_transformer.exact_training.exact_training import ExactTraining
 from keras_transformer.files import replacing
 from keras_transformer.terminal import say
+from keras_transformer.training.run_callback import RunCallback
 
 _FORMAT = 1
 _NAME = re.compile(r"update-(\d+)-epoch-(\d+)-batch-(\d+)\.npz")
@@ -38,10 +39,9 @@ class TrainingState:
         epoch: Number of the epoch, counted from 0.
         batch: Batches of this epoch that have been trained on.
         callbacks: What each callback remembers, by the name of its class.
-        finished: The limits with which the training came to its end here; empty as
-            long as it goes on.
+        finished: The limits with which the training ended here; empty until it has.
         callbacks_at_end: As `callbacks`, but after the epoch's end that followed.
-        machine: What `machine` told of the one it was saved on; empty if not known.
+        machine: What `machine` returned when it was saved; empty if not known.
         variables: Path, shape and type of each variable.
         values: Their values.
     """
@@ -70,8 +70,8 @@ def capture(
         model: Compiled model whose variables `build_training_variables` has made.
         epoch: Number of the epoch, counted from 0.
         batch: Batches of the epoch that have been trained on.
-        callbacks: Those that have `state()` are asked for it.
-        machine: What it is trained on, as the function `machine` tells.
+        callbacks: Each `RunCallback` among them is asked for its `state()`.
+        machine: As the function `machine` returns.
 
     Returns:
         A `TrainingState`.
@@ -92,18 +92,18 @@ def capture(
 def restore(model: keras.Model, state: TrainingState, callbacks=()):
     """Sets all variables of a model, and its callbacks, to a state.
 
-    Keras resets the metrics when an epoch begins; `restore_metrics` sets them again.
+    Keras resets the metrics when an epoch begins; call `restore_metrics` after that.
 
     Args:
-        model: Compiled model, made with the options of the state's.
+        model: Compiled model, with the same options as the one captured.
         state: What `capture` returned.
-        callbacks: Those that have `restore(state)`.
+        callbacks: Each `RunCallback` among them is told where the state is.
 
     Raises:
         ValueError: If the state is that of another model.
     """
     variables = training_variables(model)
-    # Without the paths: Keras numbers the models that a process makes.
+    # Paths are left out: they contain Keras' number of the model in its process.
     found = [kind for _, *kind in _describe(variables)]
     if found != [kind for _, *kind in state.variables]:
         raise ValueError(
@@ -113,19 +113,26 @@ def restore(model: keras.Model, state: TrainingState, callbacks=()):
         )
     for variable, value in zip(variables, state.values, strict=True):
         variable.assign(value)
+    for callback in _run_callbacks(callbacks):
+        callback.first_batch = state.batch
     restore_callbacks(callbacks, state.callbacks)
 
 
 def states_of(callbacks) -> dict[str, dict]:
-    """Returns what callbacks that have `state()` remember, by their class' name."""
-    return {type(c).__name__: c.state() for c in callbacks if hasattr(c, "state")}
+    """Returns what callbacks remember, by the names of their classes."""
+    states = {type(c).__name__: c.state() for c in _run_callbacks(callbacks)}
+    return {name: state for name, state in states.items() if state is not None}
 
 
 def restore_callbacks(callbacks, states: dict[str, dict]):
-    """Calls `restore` of each callback that has it and that `states` knows."""
-    for callback in callbacks:
-        if hasattr(callback, "restore") and type(callback).__name__ in states:
+    """Gives each callback what `states_of` returned for its class, if anything."""
+    for callback in _run_callbacks(callbacks):
+        if type(callback).__name__ in states:
             callback.restore(states[type(callback).__name__])
+
+
+def _run_callbacks(callbacks):
+    return [c for c in callbacks if isinstance(c, RunCallback)]
 
 
 def restore_metrics(model: keras.Model, state: TrainingState):
@@ -137,20 +144,20 @@ def restore_metrics(model: keras.Model, state: TrainingState):
 
 
 def build_training_variables(model: keras.Model):
-    """Makes the variables that Keras would make in the first batch.
+    """Makes the variables that Keras would make for the first batch.
 
     Args:
         model: Compiled `Transformer`.
     """
     ids = keras.KerasTensor((None, None), "int32")
-    # Keras has no public name for it, and calls it itself on JAX and PyTorch.
+    # Keras has no public name for it; its own trainers call it on JAX and PyTorch.
     model._symbolic_build(data_batch=((ids, ids), ids))
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
 
 
 def training_variables(model: keras.Model) -> list[keras.Variable]:
-    """Returns all variables of a training, each once; those of the metrics last."""
+    """Returns all variables of a training, each once, the metrics' last."""
     metrics = model.metrics_variables
     seen = {id(variable) for variable in metrics}
     variables = []
@@ -164,13 +171,13 @@ def training_variables(model: keras.Model) -> list[keras.Variable]:
 class StateFiles:
     """The newest states of a run, as files of a directory.
 
-    A file is written under a temporary name, brought to the disk, and renamed; only
-    then are older ones removed. So a crash or a full disk leaves the older ones.
+    A file is written under a temporary name, flushed to the disk and renamed; only then
+    are older ones removed. So they survive a crash or a full disk.
 
     Args:
         directory: Directory of the states.
-        keep: States kept.
-        writes: Whether this process writes; the others of several only read.
+        keep: Number of states to keep.
+        writes: Whether this process writes, as one of several does; the others read.
 
     Example:
         >>> files = StateFiles("runs/en-de/states", keep=2)
@@ -184,13 +191,13 @@ class StateFiles:
         self.writes = writes
 
     def save(self, state: TrainingState):
-        """Writes a state, and removes those that are too old.
+        """Writes a state and removes old ones.
 
         Args:
             state: What `capture` returned.
 
         Raises:
-            OSError: If it cannot be written; the older ones are intact.
+            OSError: If it cannot be written; older states are then intact.
         """
         if not self.writes:
             return
@@ -212,17 +219,17 @@ class StateFiles:
             path.unlink(missing_ok=True)
 
     def latest(self, console: Console) -> TrainingState | None:
-        """Reads the newest state that is whole.
+        """Reads the newest intact state.
 
         Args:
-            console: Told of each damaged file that is passed over.
+            console: Where each damaged file is reported.
 
         Returns:
             A `TrainingState`, or `None` if there is none.
 
         Raises:
             MemoryError: If there is not enough memory to read one.
-            OSError: If one cannot be read, for another reason than its damage.
+            OSError: If one cannot be read for a reason other than damage.
         """
         for path in reversed(self.paths()):
             try:
@@ -236,13 +243,13 @@ class StateFiles:
                     f"warning: {path} is damaged ({type(error).__name__}: {error}); "
                     "the state before it is tried",
                 )
-                # Else it would count as one of the newest, and be found again.
+                # Otherwise it would be kept as one of the newest and found again.
                 if self.writes:
                     path.rename(path.with_name(f"damaged-{path.name}"))
         return None
 
     def damaged(self) -> list[Path]:
-        """Returns the files that `latest` passed over, now or before."""
+        """Returns the files that `latest` found damaged, now or before."""
         return sorted(self.directory.glob("damaged-*"))
 
     def paths(self) -> list[Path]:
@@ -254,19 +261,19 @@ class StateFiles:
 
 
 def _is_of_the_machine(error):
-    """Whether a file may be whole that could not be read."""
-    # A file that was cut may have NumPy seek to before its beginning.
+    """Whether the machine, not damage to the file, may have caused an error."""
+    # In a file that was cut, NumPy may seek to before the beginning.
     is_seek = isinstance(error, OSError) and error.errno in (None, errno.EINVAL)
     return isinstance(error, (OSError, MemoryError)) and not is_seek
 
 
 def _without_values(state):
-    """Returns all of a state that JSON can hold."""
+    """Returns the fields of a state that JSON can hold."""
     return {name: value for name, value in vars(state).items() if name != "values"}
 
 
 def _read(path):
-    # Without this a file could hold a pickle, which may run any code.
+    # A pickle may run any code.
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
         _check_claims(archive, os.fstat(file.fileno()).st_size)
         header = json.loads(archive["header"].tobytes())
@@ -282,9 +289,9 @@ def _read(path):
 
 
 def _check_claims(archive, size):
-    """Refuses a part that claims more than the file holds, before there is room for it.
+    """Refuses a part that claims more bytes than the file has, before allocating them.
 
-    Arrays are written as they are, none packed.
+    Arrays are not compressed.
     """
     for member in archive.zip.infolist():
         with archive.zip.open(member) as part:
@@ -312,7 +319,7 @@ def _value(variable):
 
 
 def _file_type(dtype):
-    """NumPy's files know no bfloat16; float32 holds its values exactly."""
+    """NumPy's files have no bfloat16; float32 holds its values exactly."""
     return "float32" if dtype == "bfloat16" else dtype
 
 

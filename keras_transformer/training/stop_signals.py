@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop, kept until it has saved its state."""
+"""Signals that ask a run to stop, noted until it has saved its state."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import threading
 class StopSignals:
     """Notes SIGTERM, SIGHUP and the first SIGINT while the block runs.
 
-    A closed terminal sends SIGHUP; where it is ignored, as under `nohup`, it stays so.
-    A second SIGINT (Ctrl-C) interrupts at once, as it does elsewhere. Outside of the
-    main thread, where Python allows no handlers, nothing is noted.
+    A closed terminal sends SIGHUP; if it is ignored, as under `nohup`, it stays
+    ignored. A second SIGINT (Ctrl-C) interrupts at once, as usual. Outside the main
+    thread, where Python allows no handlers, nothing is noted.
 
     Attributes:
         received: The signal, or `None`.
@@ -49,13 +49,13 @@ class StopSignals:
             _discard_what_nobody_reads()
 
     def stop(self):
-        """Ends the program as the signal asks, after the state has been saved.
+        """Ends the program as the signal asks; call it after saving the state.
 
         Raises:
             KeyboardInterrupt: After SIGINT.
-            SystemExit: After the others, or one that another process got, with the
-                status that a shell gives a program that such a signal ended: 129,
-                which is 128 + 1, for SIGHUP, and else SIGTERM's 143.
+            SystemExit: After the others, or if another process got the signal, with
+                the status that a shell reports for such a signal: 129, that is 128 + 1,
+                for SIGHUP, otherwise SIGTERM's 143.
         """
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt
@@ -63,13 +63,13 @@ class StopSignals:
 
 
 def _discard_what_nobody_reads():
-    """Lets standard output and error go nowhere if their reader has gone.
+    """Redirects standard output and error to nowhere if their reader has gone.
 
     A line that cannot be printed would end the run before its state is saved.
     """
     outputs = select.poll()
     for descriptor in (1, 2):
-        outputs.register(descriptor, 0)  # That the other end has gone is always told.
+        outputs.register(descriptor, 0)  # A closed end is always reported.
     for descriptor, _ in outputs.poll(0):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, descriptor)

@@ -1,4 +1,4 @@
-"""A training run: text and options in, a directory with a trained translator out."""
+"""A training run, from text and options to a directory with a trained translator."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from keras_transformer.translator import Translator
 
 
 class Run(NamedTuple):
-    """What a training needs, made from text and options.
+    """Everything a training needs, made from text and options.
 
     Attributes:
         path: Directory of the run.
@@ -83,26 +83,26 @@ def train(
     validation: ParallelText | None = None,
     console: Console | None = None,
 ) -> Translator:
-    """Learns a vocabulary, trains a model with `model.fit`, keeps everything.
+    """Learns a vocabulary, trains a model with `model.fit`, and saves everything.
 
     The directory then holds config.json, data.json, tokenizer/, its digests in
-    tokenizer.sha256, states/, checkpoints/, log.csv, tensorboard/, and the translator
-    made of the mean of the checkpoints: model.keras and decoding.json.
+    tokenizer.sha256, states/, checkpoints/, log.csv, tensorboard/, and the translator,
+    whose weights are the mean of the checkpoints: model.keras and decoding.json.
     `Translator.load(directory)` reads it.
 
-    A run that was interrupted, at whatever moment, goes on from its last state when it
-    is called again with the same text and options; options that say when to stop may
-    be others. On as many processor cores of the same kind it ends with the weights of
-    an uninterrupted run, to the bit; on others to rounding, and says so. A finished run
-    is only loaded, unless it may train for longer now.
+    An interrupted run continues from its last state when this is called again with the
+    same text and options; options that say when to stop may differ. On the same kind
+    and number of processor cores it ends with exactly the weights of an uninterrupted
+    run; on others they differ by rounding, and a warning is printed. A finished run is
+    only loaded, unless its limits now allow more training.
 
     SIGTERM, SIGHUP (a closed terminal), or Ctrl-C once, ends the run after the current
     batch with its state saved.
 
     Args:
         text: Training pairs, as `open_pairs` returns.
-        directory: Directory of the run: new, empty, or that of a run to go on with.
-        config: All options; the vocabulary sizes are set to those learned.
+        directory: Directory of the run: new, empty, or that of a run to continue.
+        config: All options; the vocabulary sizes are those that are learned.
         validation: Pairs whose loss, accuracy and perplexity are logged every epoch.
         console: Where progress goes; default the terminal.
 
@@ -149,7 +149,7 @@ def train(
                 "`epochs`, `max_updates`, `max_minutes` or `patience`.",
             )
             return Translator.load(path)
-        # All that can be wrong with options and data shows here, before it is kept.
+        # Bad options and data raise errors here, before they are saved.
         with distribution.scope():
             model = compiled_model(config)
             build_training_variables(model)
@@ -172,7 +172,7 @@ def train(
 
 
 def _begun_or_new(directory, config, data, text, console):
-    """Returns options and vocabularies of the run: its own, or new ones."""
+    """Returns the options and vocabularies of the run, learned if it is new."""
     if directory.is_set_up:
         config = directory.config_to_go_on(config, data)
         return config, TokenizerPair.load(directory.path / "tokenizer")
@@ -186,19 +186,19 @@ def _begun_or_new(directory, config, data, text, console):
 
 
 def _state_to_go_on_from(states, path, console):
-    """Returns the last state, or `None` where a run that is lost lost nothing."""
+    """Returns the last state, or `None` if the run has to start from the beginning."""
     state = states.latest(console)
     if state is None and states.damaged() and any((path / "checkpoints").glob("*")):
         raise ValueError(
             f"No state in {states.directory} can be read, so the run cannot go on. Its "
             "checkpoints are whole: `keras-transformer average` makes a model of them. "
-            f"To begin anew, remove {path} or choose another directory."
+            f"To begin again, remove {path} or choose another directory."
         )
     return state
 
 
 def _is_finished(path, state, config):
-    """Whether the run ended with the limits that it has now, and left its model."""
+    """Whether the run ended with its present limits and saved its model."""
     ended = state is not None and state.finished == limits(config.training)
     return ended and all((path / n).exists() for n in ("model.keras", "decoding.json"))
 
@@ -217,11 +217,11 @@ def _corpora(text, validation, tokenizers: TokenizerPair, config: RunConfig):
 def _train_to_the_end(
     run: Run, state: TrainingState | None, signals: StopSignals
 ) -> TrainingState:
-    """Trains from a state, or from the beginning, until a limit ends it.
+    """Trains from a state, or from the beginning, until a limit is reached.
 
-    An epoch that was broken off is gone on with in a `fit` of its own, since Keras has
-    no other way to begin within an epoch; the next one starts from the state at its
-    end, just as another process would.
+    The rest of an interrupted epoch is a `fit` of its own, since Keras has no other way
+    to begin within an epoch. The next `fit` starts from the state at its end, just as
+    another process would.
     """
     _report_data(run)
     if state is None:
@@ -252,10 +252,10 @@ def _report_data(run):
 
 
 def _fit(run: Run, state: TrainingState, signals: StopSignals) -> TrainingState:
-    """Runs `model.fit` from a state, to the end of its epoch if it is within one.
+    """Runs `model.fit` from a state; from within an epoch only to the epoch's end.
 
     Returns:
-        The state that the training has come to.
+        The state at the end.
     """
     options, distribution = run.config.training, run.distribution
     limit = StopAtLimit(options.max_updates, options.max_minutes, distribution)
@@ -295,54 +295,50 @@ def _fit(run: Run, state: TrainingState, signals: StopSignals) -> TrainingState:
 
 
 def _raise_failure_of_text(run):
-    """Raises the error, if there was one, that TensorFlow told in its own words."""
+    """Raises the error of the text, if TensorFlow's error was caused by one."""
     for corpus in (run.training, run.validation):
         if corpus is not None and corpus.failure is not None:
             raise corpus.failure from None
 
 
 def _callbacks(run: Run, limit: StopAtLimit, state: TrainingState) -> list:
-    """Returns the callbacks of a `fit`, in order, but for the last, `SaveState`.
+    """Returns the callbacks of a `fit` in order, except the last, `SaveState`.
 
-    Those of the selection come after what may stop the run and before the logs, to
+    The selection's come after those that may stop the run, and before the logs, to
     which they add. Only the chief of several processes writes files.
     """
-    options, is_chief = run.config.training, run.distribution.is_chief
-    stop = options.nonfinite_batches == "stop"
+    is_chief = run.distribution.is_chief
     callbacks = [
-        NonfiniteBatches(
-            run.training, run.path / "nonfinite", stop, run.console, state.batch,
-            is_chief,
-        ),
+        NonfiniteBatches(run.training, run.path / "nonfinite", run.console, is_chief),
         limit,
-        TokenRate(run.training, state.batch),
-    ]  # fmt: skip
+        TokenRate(run.training),
+    ]
     if not is_chief:
         return callbacks + run.selection.callbacks
     logs = [EpochLog(run.path / "log.csv"), TensorBoardLog(run.path / "tensorboard")]
     if not state.callbacks:
-        # What is there was written before the first state that was saved.
+        # The logs were written before the first state was saved.
         for log in logs:
             log.restore({})
-    progress = ProgressReport(run.training, run.console, options.epochs, state.batch)
+    progress = ProgressReport(run.training, run.console, run.config.training.epochs)
     return callbacks + run.selection.callbacks + logs + [progress]
 
 
 def _finish(run: Run, state: TrainingState, translator: Translator) -> Translator:
-    """Makes the final model of the checkpoints and writes it; returns it."""
+    """Makes the final model from the checkpoints, saves it and returns it."""
     checkpoints = run.selection.checkpoints
     if run.distribution.is_chief:
         restore_callbacks([checkpoints], state.callbacks_at_end)
         if checkpoints.paths():
             load_average(run.model, checkpoints.paths())
         if not state.batch:
-            # Within an epoch, a run that goes on may need those before it again.
+            # A run that continues within an epoch may need older ones.
             checkpoints.prune()
-        # A mean of checkpoints has another average of its weights than the run had.
+        # With checkpoints the weights are their mean; the moving average is the run's.
         with contextlib.ExitStack() as stack:
             if not checkpoints.paths():
                 stack.enter_context(averaged_weights(run.model))
             translator.save(run.path)
-    # Nobody reads before it is written.
+    # All processes wait until it is written.
     run.distribution.any(False)
     return translator if run.distribution.is_chief else Translator.load(run.path)

@@ -335,6 +335,11 @@ def test_every_option_has_a_flag(files, asked, section, name):
     assert given == config().replace(**{name: value}, **others)
 
 
+def test_a_flags_earlier_name_still_serves(files, asked):
+    assert train_with(files, "--nonfinite-batches", "skip") == 0
+    assert asked[0][2].training.nonfinite == "skip"
+
+
 def _kinds(field):
     return [int] if "int" in str(field.type) else []
 

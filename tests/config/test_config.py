@@ -117,6 +117,17 @@ def test_unknown_keys_are_refused_with_the_known_ones(config_class):
     assert str(caught.value) == message
 
 
+def test_an_old_files_name_for_an_option_is_read_and_no_longer_written():
+    old = {"training": {"nonfinite_batches": "skip", "epochs": 3}}
+    config = RunConfig.from_dict(old)
+    assert config.training == TrainingConfig(nonfinite="skip", epochs=3)
+    assert "nonfinite_batches" in old["training"]
+    assert "nonfinite_batches" not in config.to_json()
+    # A flag was given over the file's.
+    both = {"nonfinite": "stop", "nonfinite_batches": "skip"}
+    assert TrainingConfig.from_dict(both).nonfinite == "stop"
+
+
 def test_unknown_keys_are_refused_in_a_part_a_preset_and_a_replacement():
     with pytest.raises(ValueError, match="`TrainingConfig` has no option 'epoch'"):
         RunConfig.from_dict({"training": {"epoch": 3}})

@@ -5,11 +5,19 @@ from __future__ import annotations
 import io
 from types import SimpleNamespace
 
+import keras
+import numpy as np
 import pytest
 from rich.console import Console
 
 from keras_transformer.training import callbacks
-from keras_transformer.training.state import restore_callbacks, states_of
+from keras_transformer.training.state import (
+    TrainingState,
+    restore,
+    restore_callbacks,
+    states_of,
+    training_variables,
+)
 
 CORPUS = SimpleNamespace(num_batches=4, batch_tokens=[300, 500, 100, 300])
 
@@ -43,7 +51,8 @@ def test_tokens_per_second_after_an_interruption_are_those_since(clock):
     clock.now += 1
     first.on_train_batch_end(1, logs)  # Two batches a call.
     assert logs == {"tokens_per_second": 800}
-    rest = callbacks.TokenRate(CORPUS, first_batch=2)
+    rest = callbacks.TokenRate(CORPUS)
+    rest.first_batch = 2
     # A state that was saved when the rate went on from before has it still.
     saved = {"TokenRate": {"tokens": 800, "seconds": 1.0}}
     restore_callbacks([rest], saved | states_of([first]))
@@ -113,9 +122,9 @@ def test_the_time_of_earlier_runs_counts(clock):
 def test_skipped_batches_are_counted_at_the_end_of_an_epoch(tmp_path):
     stream = io.StringIO()
     check = callbacks.NonfiniteBatches(
-        CORPUS, tmp_path, stop=False, console=Console(file=stream, width=100)
+        CORPUS, tmp_path, console=Console(file=stream, width=100)
     )
-    check.set_model(SimpleNamespace(nonfinite_batches=1))
+    check.set_model(SimpleNamespace(nonfinite_batches=1, nonfinite="skip"))
     check.on_train_begin()
     for epoch, count in enumerate((1, 3, 3)):
         check.on_epoch_begin(epoch)
@@ -131,6 +140,26 @@ def test_skipped_batches_are_counted_at_the_end_of_an_epoch(tmp_path):
     check.on_train_batch_end(2)
     with pytest.raises(FloatingPointError, match="Every batch of epoch 4 was skipped"):
         check.on_epoch_end(3)
+
+
+def test_an_old_states_callbacks_continue_within_the_epoch():
+    class Other(keras.callbacks.Callback):
+        """Has a state that is none of a run's."""
+
+        state = restore = None
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    limit, rate = callbacks.StopAtLimit(None, 1.0), callbacks.TokenRate(CORPUS)
+    saved = {"StopAtLimit": {"seconds": 40.0}, "TokenRate": {"tokens": 8}, "Gone": {}}
+    state = TrainingState(0, batch=3, callbacks=saved)
+    state.variables = [
+        [v.path, list(v.shape), v.dtype] for v in training_variables(model)
+    ]
+    state.values = [np.array(v) for v in training_variables(model)]
+    restore(model, state, [limit, rate, Other()])
+    assert [c.batches_done(1) for c in (limit, rate)] == [5, 5]
+    assert states_of([limit, rate, Other()]) == {"StopAtLimit": {"seconds": 40.0}}
 
 
 def test_the_report_is_one_line_an_epoch():
@@ -155,7 +184,8 @@ def test_the_report_is_one_line_an_epoch():
 def test_the_bar_shows_loss_accuracy_and_tokens_per_second():
     stream = io.StringIO()
     console = Console(file=stream, width=120, force_terminal=True)
-    report = callbacks.ProgressReport(CORPUS, console, 1, first_batch=2)
+    report = callbacks.ProgressReport(CORPUS, console, 1)
+    report.first_batch = 2
     report.set_model(fake_model())
     report.on_train_begin()
     report.on_epoch_begin(0)

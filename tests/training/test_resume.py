@@ -214,7 +214,7 @@ def test_but_does_not_throw_its_checkpoints_away(uninterrupted, tmp_path):
     cut_states(folder)
     before = (folder.run / "log.csv").read_bytes()
     for _ in range(2):
-        with pytest.raises(ValueError, match="No state in .* can be read.*begin anew"):
+        with pytest.raises(ValueError, match="No state in .* can be read.*begin again"):
             folder.train()
     assert (folder.run / "log.csv").read_bytes() == before
     assert len(list((folder.run / "checkpoints").iterdir())) == 1

@@ -273,7 +273,9 @@ def test_only_a_version_right_beside_the_record_is_removed(tmp_path, names):
     callback = ExportBest(tiny_run.translator(), Monitor("loss"), directory, console)
     callback._prune(3)
     assert sorted(tmp_path.rglob("*")) == before
-    assert stream.getvalue().startswith(f"warning: {record} names what is no version")
+    assert stream.getvalue().startswith(
+        f"warning: {record} lists something that is not a version"
+    )
     callback._prune(4)
     assert sorted({*before} - {*tmp_path.rglob("*")}) == [directory / "1"]
     assert json.loads(record.read_text()) == [3, 4]

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from keras_transformer.exact_training.exact_training import ExactTraining
+from keras_transformer.training.run_callback import RunCallback
 from keras_transformer.training.state import (
     StateFiles,
     TrainingState,
@@ -40,7 +41,7 @@ def model():
     return small_model()
 
 
-class Remembers(keras.callbacks.Callback):
+class Remembers(RunCallback):
     """A callback with a state."""
 
     value = 0
