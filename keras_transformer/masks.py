@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import keras
 from keras import ops
-from keras.src import backend
+
+from keras_transformer.kernels.keras_private import keras_mask
 
 
 def padding_mask(ids, pad_id=0):
@@ -180,5 +181,4 @@ def attention_mask(mask):
 
 def carried_mask(tensor):
     """Returns the (B, S) mask that Keras attached to `tensor`, or `None`."""
-    # Keras has no public name for it, and tensors of JAX hold no attribute.
-    return backend.get_keras_mask(tensor)
+    return keras_mask(tensor)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.kernels.crossentropy import TokenScores
-from keras_transformer.losses import first_largest, smoothed_crossentropy
+from keras_transformer.kernels.crossentropy import (
+    TokenScores,
+    first_largest,
+    smoothed_crossentropy,
+)
 
 
 class TokenMean(keras.metrics.Metric):

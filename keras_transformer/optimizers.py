@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 
 from keras_transformer.kernels.execution import in_tensorflow_graph
+from keras_transformer.kernels.keras_private import adam_moments
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -36,12 +37,12 @@ class Adam(keras.optimizers.Adam):
             super().update_step(gradient, variable, learning_rate)
             return
         step = tf.cast(keras.ops.convert_to_tensor(self.iterations) + 1, dtype)
-        place = self._get_variable_index(variable)
+        first, second = adam_moments(self, variable)
         # The same formula as Keras', with its epsilon: that of section 2 of the paper.
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
-            m=self._momentums[place].value.handle,
-            v=self._velocities[place].value.handle,
+            m=first.value.handle,
+            v=second.value.handle,
             beta1_power=tf.pow(tf.cast(self.beta_1, dtype), step),
             beta2_power=tf.pow(tf.cast(self.beta_2, dtype), step),
             lr=tf.cast(learning_rate, dtype),

@@ -14,13 +14,18 @@ from keras_transformer.exact_training.counted_targets import (
     check_is_counted,
     left_out_class,
 )
+from keras_transformer.kernels.keras_private import (
+    BuildsFromSpec,
+    jax_state,
+    layout_of,
+)
 
 # With the mean loss l of a batch and its n targets, each adds up the gradients of n l
 # over batches and replicas, and divides the sum by the sum of the n.
 _STEPS = {"tensorflow": tensorflow_steps, "jax": jax_steps, "torch": torch_steps}
 
 
-class ExactTraining:
+class ExactTraining(BuildsFromSpec):
     """Mixin before `keras.Model`: exact accumulation, replicas, clipping and losses.
 
     One weight update follows the gradient of
@@ -140,11 +145,9 @@ class ExactTraining:
 
     def _now(self, counter, kind, place):
         """Returns the value of a counter, the variable of a kind at a place."""
-        state = getattr(self, "_jax_state", None)
-        if state is None or self._jax_state_synced or not state.get(kind):
-            return _number(counter)
         # To bring all variables up to date after every batch would be slow.
-        return _number(state[kind][place])
+        newest = jax_state(self, kind)
+        return _number(counter if newest is None else newest[place])
 
     def loss_divisor(self, y):
         """Returns the number that the loss of a batch was divided by, to be overridden.
@@ -227,16 +230,6 @@ class ExactTraining:
         """One batch without training; as `train_step`."""
         return _STEPS[keras.config.backend()].test_step(self, *args)
 
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Builds metrics and loss from the shapes of a batch, without reading one.
-
-        Keras takes the mean of a batch over the workers for that, of the whole
-        structure, which fails (https://github.com/keras-team/keras/issues/20585).
-        """
-        if iterator is not None:
-            data_batch = iterator.data_adapter.get_tf_dataset().element_spec
-        super()._maybe_symbolic_build(data_batch=data_batch)
-
 
 class UpdateState:
     """Variables of the training beside the optimizer's.
@@ -306,7 +299,7 @@ def _accumulator(weight):
         autocast=False,
         aggregation="sum",
         synchronization="on_read",
-        layout=getattr(weight, "_layout", None),
+        layout=layout_of(weight),
         name="accumulated_gradient",
     )
 

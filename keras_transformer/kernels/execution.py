@@ -9,6 +9,8 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from keras_transformer.kernels.keras_private import is_in_xla_graph
+
 
 def in_tensorflow_graph() -> bool:
     """Whether a TensorFlow graph is being traced that XLA will not compile.
@@ -17,7 +19,7 @@ def in_tensorflow_graph() -> bool:
         >>> in_tensorflow_graph()
         False
     """
-    return _is_in_graph() and not _is_in_xla_graph()
+    return _is_in_graph() and not is_in_xla_graph()
 
 
 def compiled_by_xla() -> bool:
@@ -29,7 +31,7 @@ def compiled_by_xla() -> bool:
     """
     if keras.backend.backend() == "jax":
         return True
-    return _is_in_graph() and _is_in_xla_graph()
+    return _is_in_graph() and is_in_xla_graph()
 
 
 def _is_in_graph():
@@ -38,16 +40,6 @@ def _is_in_graph():
     import tensorflow as tf
 
     return tf.inside_function()
-
-
-def _is_in_xla_graph():
-    import tensorflow as tf
-
-    # TensorFlow has no public name for this question.
-    from tensorflow.python.ops import control_flow_util
-
-    graph = tf.compat.v1.get_default_graph()
-    return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
 def shape_of(tensor) -> tuple:

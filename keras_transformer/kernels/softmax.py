@@ -84,7 +84,7 @@ def _dropped_softmax_in_graph(scores, mask, dropout):
     t - w sum(t): what is dropped or masked has a p of zero.
     """
     dtype = scores.dtype
-    keep, factors = dropout.next_in_graph(shape_of(scores))
+    keep, factors = dropout.next_mask(shape_of(scores))
     alive = None
     if mask is not None:
         # A row without anything to attend to has weights of zero.
