@@ -55,8 +55,9 @@ class DataConfig(Config):
     shuffle_buffer: int = option(200000, "pairs shuffled at a time", minimum=1)
     subword_sampling: float = option(
         0.0,
-        "randomness of the pieces in training: BPE-dropout's share of merges, or "
-        "alpha of a unigram vocabulary; 0 is none",
+        "randomness of the pieces in training: the share of merges that BPE-dropout "
+        "leaves out, or alpha of a unigram vocabulary; 0 is none. The pieces differ "
+        "from run to run, and in a resumed run from those of one not interrupted",
         minimum=0.0,
         below=1.0,
     )
@@ -161,6 +162,12 @@ class RunConfig(Config):
                 "Three-way `tied_embeddings` needs one joint vocabulary; use "
                 "'two-way' or 'none' for separate ones. Received: "
                 "joint_vocabulary=False, tied_embeddings='three-way'"
+            )
+        if self.data.subword_sampling and self.training.distribute == "multi_worker":
+            raise ValueError(
+                "`subword_sampling` must be 0 with `distribute` 'multi_worker': every "
+                "worker would draw other pieces, and all need the same batches. "
+                f"Received: subword_sampling={self.data.subword_sampling}"
             )
         longest = max(
             self.data.max_length,

@@ -270,6 +270,13 @@ def test_width_that_heads_do_not_divide_is_refused():
     assert TransformerConfig(d_model=10, num_heads=3, key_dim=7).key_dim == 7
 
 
+def test_workers_that_draw_other_pieces_are_refused():
+    data, training = DataConfig(subword_sampling=0.1), TrainingConfig()
+    assert RunConfig(data=data, training=training).data.subword_sampling == 0.1
+    with pytest.raises(ValueError, match="`subword_sampling` must be 0 .*=0.1"):
+        RunConfig(data=data, training=training.replace(distribute="multi_worker"))
+
+
 def test_three_way_tying_needs_one_vocabulary():
     sizes = {"source_vocabulary_size": 31, "target_vocabulary_size": 29}
     with pytest.raises(ValueError, match="Three-way `tied_embeddings` needs one joint"):
