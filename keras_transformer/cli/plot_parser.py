@@ -56,7 +56,7 @@ def _add_kind(kinds, name, help):
         "--font",
         type=Path,
         metavar="FILE",
-        help="font with the characters to draw, where none that is installed has them",
+        help="font file, for characters that matplotlib's usual font lacks",
     )
     return parser
 
