@@ -121,24 +121,6 @@ def banned_tokens(ids, position, constraints):
     return repeated_ngrams(ops.reshape(ids, (-1, ops.shape(ids)[-1])), position, size)
 
 
-def banned_tokens(ids, position, constraints):
-    """Finds the tokens that would complete an n-gram for the second time.
-
-    Args:
-        ids: Integer tensor (B, K, L), the outputs so far.
-        position: Integer scalar, the number of tokens in them.
-        constraints: A `Constraints`.
-
-    Returns:
-        As `repeated_ngrams`, R = B * K; or `None` where nothing can be banned.
-    """
-    size, longest = constraints.no_repeat_ngram_size, ids.shape[-1]
-    # Two n-grams take n + 1 tokens or more.
-    if not size or (longest is not None and size >= longest):
-        return None
-    return repeated_ngrams(ops.reshape(ids, (-1, ops.shape(ids)[-1])), position, size)
-
-
 def repeated_ngrams(ids, position, size):
     """Finds the tokens that would complete an n-gram for the second time.
 
