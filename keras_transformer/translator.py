@@ -6,14 +6,15 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
+from keras_transformer.decoding.arguments import check_temperature
 from keras_transformer.export.saved_model import check_texts
 from keras_transformer.export.translator import export_translator
 from keras_transformer.files import replacing
+from keras_transformer.generation.model_search import as_graph
 from keras_transformer.generation.pipeline import INPUTS, Pipeline
 from keras_transformer.generation.results import Alignment, Score, Translation
 from keras_transformer.models.loading import load_seq2seq
@@ -87,13 +88,7 @@ class Translator:
                 f"Received: alignment_layer={layer}"
             )
         longest = max(self.config.max_source_length, self.config.longest_output)
-        limit = sizes.most_positions
-        if limit is not None and longest > limit:
-            raise ValueError(
-                "Learned positions must cover `max_source_length` + "
-                f"`max_extra_length` tokens. Received: {longest} tokens, "
-                f"max_positions={limit}"
-            )
+        sizes.check_positions(longest, "`max_source_length` + `max_extra_length`")
 
     @classmethod
     def load(cls, directory: str | Path, config: DecodingConfig | None = None):
@@ -222,11 +217,7 @@ class Translator:
             ValueError: If `temperature` is negative or no number, or `batch_size` is
                 less than 1.
         """
-        if not 0 <= temperature < float("inf"):
-            raise ValueError(
-                "`temperature` must be finite and at least 0. Received: "
-                f"temperature={temperature}"
-            )
+        check_temperature(temperature)
         temperatures = np.full(len(texts), temperature, "float32")
         seeds = np.arange(seed, seed + len(texts), dtype="int64")
         rows = self._rows("sample", batch_size, texts, temperatures, seeds)
@@ -303,14 +294,7 @@ class Translator:
         key = (name, *options.items())
         if key not in self._functions:
             function = functools.partial(self._pipeline.run, name, **options)
-            if keras.backend.backend() == "tensorflow":
-                # Any number of strings: one graph serves batches of every size.
-                function = tf.function(
-                    function,
-                    input_signature=list(INPUTS[name].values()),
-                    autograph=False,
-                )
-            self._functions[key] = function
+            self._functions[key] = as_graph(function, INPUTS[name].values())
         return self._functions[key]
 
     def export(

@@ -75,7 +75,7 @@ MAY_IMPORT_TENSORFLOW = {
 HAVE_TENSORFLOW_PATHS = {
     "keras_transformer.exact_training.row_parts",
     "keras_transformer.exact_training.tensorflow",
-    "keras_transformer.generation.language_sampler",
+    "keras_transformer.generation.model_search",
     "keras_transformer.kernels.cache",
     "keras_transformer.kernels.crossentropy",
     "keras_transformer.kernels.dropout",

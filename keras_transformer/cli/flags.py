@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import types
 import typing
 
@@ -106,10 +105,7 @@ def given(options, section):
 
 def run_config(options) -> RunConfig:
     """Flags go before the configuration file, which goes before the preset."""
-    values = {}
-    if options.config is not None:
-        RunConfig.load(options.config)  # For errors that name the file.
-        values = json.loads(options.config.read_text(encoding="utf-8"))
+    values = {} if options.config is None else RunConfig.given_in(options.config)
     sections = {
         section: values.get(section, {}) | given(options, section)
         for section in SECTIONS

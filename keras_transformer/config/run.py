@@ -154,15 +154,8 @@ class RunConfig(Config):
                 "The tokenizer of a run has `pad_id`, `start_id`, `end_id` and "
                 f"`unknown_id` 0, 1, 2 and 3. Received: {ids}"
             )
-        if (
-            not self.tokenizer.joint_vocabulary
-            and self.model.tied_embeddings == "three-way"
-        ):
-            raise ValueError(
-                "Three-way `tied_embeddings` needs one joint vocabulary; use "
-                "'two-way' or 'none' for separate ones. Received: "
-                "joint_vocabulary=False, tied_embeddings='three-way'"
-            )
+        is_joint = self.tokenizer.joint_vocabulary
+        model.check_tied_embeddings(is_joint, f"joint_vocabulary={is_joint}")
         if self.data.subword_sampling and self.training.distribute == "multi_worker":
             raise ValueError(
                 "`subword_sampling` must be 0 with `distribute` 'multi_worker': every "
@@ -174,13 +167,9 @@ class RunConfig(Config):
             self.decoding.max_source_length,
             self.decoding.longest_output,
         )
-        limit = self.model.most_positions
-        if limit is not None and longest > limit:
-            raise ValueError(
-                "Learned positions must cover `max_length` and `max_source_length` + "
-                f"`max_extra_length` tokens. Received: {longest} tokens, "
-                f"max_positions={limit}"
-            )
+        model.check_positions(
+            longest, "`max_length` and `max_source_length` + `max_extra_length`"
+        )
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]):

@@ -49,23 +49,45 @@ class Seq2SeqConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        if (
-            self.tied_embeddings == "three-way"
-            and self.source_vocabulary_size != self.target_vocabulary_size
-        ):
-            raise ValueError(
-                "Three-way `tied_embeddings` needs one joint vocabulary; use "
-                "'two-way' or 'none' for separate ones. Received: "
-                f"source_vocabulary_size={self.source_vocabulary_size}, "
-                f"target_vocabulary_size={self.target_vocabulary_size}"
-            )
+        sizes = self.source_vocabulary_size, self.target_vocabulary_size
+        self.check_tied_embeddings(
+            sizes[0] == sizes[1],
+            "source_vocabulary_size={}, target_vocabulary_size={}".format(*sizes),
+        )
         ids = (self.pad_id, self.start_id, self.end_id, self.unknown_id)
-        smallest = min(self.source_vocabulary_size, self.target_vocabulary_size)
-        if len(set(ids)) < 4 or max(ids) >= smallest:
+        if len(set(ids)) < 4 or max(ids) >= min(sizes):
             raise ValueError(
                 "`pad_id`, `start_id`, `end_id` and `unknown_id` must be four "
                 f"different ids below the vocabulary size. Received: {ids}, "
-                f"vocabulary size {smallest}"
+                f"vocabulary size {min(sizes)}"
+            )
+
+    def check_tied_embeddings(self, is_joint: bool, received: str):
+        """Raises `ValueError` if matrices are shared by two vocabularies.
+
+        Args:
+            is_joint: Whether source and target have one vocabulary.
+            received: The values that say so, for the message.
+        """
+        if self.tied_embeddings == "three-way" and not is_joint:
+            raise ValueError(
+                "Three-way `tied_embeddings` needs one joint vocabulary; use 'two-way' "
+                "or 'none' for separate ones. Received: "
+                f"tied_embeddings='three-way', {received}"
+            )
+
+    def check_positions(self, longest: int, what: str):
+        """Raises `ValueError` if learned positions are fewer than needed.
+
+        Args:
+            longest: Positions needed (tokens).
+            what: What needs them, for the message.
+        """
+        limit = self.most_positions
+        if limit is not None and longest > limit:
+            raise ValueError(
+                f"Learned positions must cover {what}. Received: {longest} tokens, "
+                f"max_positions={limit}"
             )
 
     @property

@@ -91,6 +91,16 @@ def test_json_that_python_cannot_read_names_the_file(tmp_path, content):
         DecodingConfig.load(path)
 
 
+def test_a_file_gives_what_it_names_and_no_defaults(tmp_path):
+    path = tmp_path / "config.json"
+    values = {"training": {"epochs": 3}, "model": {"family": "recurrent"}}
+    path.write_text(json.dumps(values), encoding="utf-8")
+    assert RunConfig.given_in(path) == values
+    path.write_text('{"training": {"epochs": 0}}', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"config\.json: `epochs` must be at least 1"):
+        RunConfig.given_in(path)
+
+
 def test_invalid_json_names_file_and_line(tmp_path):
     path = tmp_path / "config.json"
     path.write_text('{\n  "training": {\n    "epochs": ,\n  }\n}', encoding="utf-8")
@@ -330,7 +340,8 @@ def test_every_option_has_a_line_of_help(config_class):
 
 def test_separate_vocabularies_cannot_share_one_matrix():
     separate = TokenizerConfig(joint_vocabulary=False)
-    with pytest.raises(ValueError, match="needs one joint vocabulary"):
+    message = "one joint vocabulary.*=.three-way., joint_vocabulary=False"
+    with pytest.raises(ValueError, match=message):
         RunConfig(tokenizer=separate)
     model = TransformerConfig(tied_embeddings="two-way")
     assert RunConfig(model=model, tokenizer=separate).tokenizer is separate

@@ -11,7 +11,7 @@ from keras_transformer import MaskedAccuracy, MaskedCrossentropy, Perplexity
 from keras_transformer import Transformer as PlainTransformer
 from keras_transformer.exact_training.loss import loss_and_scores
 from keras_transformer.kernels.crossentropy import TokenScores
-from tests.models.test_exact_training import (
+from tests.exact_training.test_exact_training import (
     CONFIG,
     assert_same,
     change_of,
