@@ -121,12 +121,12 @@ def graph_mask(adjacency, self_loops=False):
     A node without an edge attends to nothing, and attention gives it zeros.
 
     Args:
-        adjacency: Tensor (N, N) or (B, N, N), boolean or numbers; entry [t, s] is other
+        adjacency: Tensor (S, S) or (B, S, S), boolean or numbers; entry [t, s] is other
             than 0 where node t may attend to node s.
         self_loops: Whether every node attends to itself, edge or not.
 
     Returns:
-        Boolean tensor (1, N, N) or (B, N, N).
+        Boolean tensor (1, S, S) or (B, S, S).
 
     Raises:
         ValueError: If `adjacency` is not square or has another rank.
@@ -138,7 +138,7 @@ def graph_mask(adjacency, self_loops=False):
     shape = tuple(adjacency.shape)
     if len(shape) not in (2, 3) or shape[-1] != shape[-2]:
         raise ValueError(
-            "`adjacency` must have the shape (N, N) or (B, N, N). Received: shape "
+            "`adjacency` must have the shape (S, S) or (B, S, S). Received: shape "
             f"{shape}"
         )
     mask = ops.cast(adjacency, "bool")

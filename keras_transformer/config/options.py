@@ -25,7 +25,7 @@ def option(default, help, *, choices=None, **bounds):
 
     Args:
         default: Value when none is given.
-        help: One line for the command line's help, with the unit.
+        help: What it is, with its unit, for the command line's help.
         choices: Allowed values, or `None` for any.
         **bounds: Limits of a number: `minimum`, `maximum`, `above` or `below`.
 
@@ -141,7 +141,7 @@ def reject_unknown(cls, values):
 
 def _check_type(name, value, hint):
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    # A bool is an int in Python, and an int is a fine float: neither by accident.
+    # In Python a bool is an int, which is refused; an int may stand for a float.
     accepted = kinds + ((int,) if float in kinds else ())
     if not isinstance(value, accepted) or (
         isinstance(value, bool) and bool not in kinds

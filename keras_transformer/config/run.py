@@ -173,7 +173,7 @@ class RunConfig(Config):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]):
-        """As of every options; `model` is of the family that it names."""
+        """As `Config.from_dict`; `model` names its family."""
         if isinstance(values, dict) and "model" in values:
             model = values["model"]
             kind = family_of(model) if isinstance(model, dict) else TransformerConfig

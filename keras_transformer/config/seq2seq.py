@@ -1,4 +1,4 @@
-"""The sizes of the models from sequences to sequences, one class a family."""
+"""Sizes of the models from sequences to sequences, one class for each family."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from keras_transformer.config.options import (
 
 @dataclasses.dataclass(frozen=True)
 class Seq2SeqConfig(Config):
-    """What every family has: vocabularies, their matrices, special ids.
+    """What every family has: vocabularies, embeddings, special ids.
 
-    A family is a subclass with a `family` of its own, an entry in `FAMILIES`.
+    A family is a subclass with its own `family`, and an entry in `FAMILIES`.
     """
 
     family: str = option("", "kind of model")
@@ -92,7 +92,7 @@ class Seq2SeqConfig(Config):
 
     @property
     def most_positions(self) -> int | None:
-        """Longest source and target (tokens), or `None` if any length will do."""
+        """Longest source and target (tokens), or `None` if there is no limit."""
         return None
 
     def fewest_weights(self) -> int:
@@ -149,10 +149,10 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
 
     family: str = option("transformer", "kind of model", choices=("transformer",))
     num_encoder_layers: int = option(
-        6, "encoder layers, N", minimum=1, maximum=MOST_LAYERS
+        6, "encoder layers", minimum=1, maximum=MOST_LAYERS
     )
     num_decoder_layers: int = option(
-        6, "decoder layers, N", minimum=1, maximum=MOST_LAYERS
+        6, "decoder layers", minimum=1, maximum=MOST_LAYERS
     )
     positions: str = option(
         "sinusoidal", "kind of position vector", choices=("sinusoidal", "learned")
@@ -180,7 +180,7 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
 
     @property
     def most_positions(self) -> int | None:
-        """Rows of learned position vectors; sinusoidal ones go on for ever."""
+        """Number of learned position vectors; sinusoidal ones have no end."""
         return self.max_positions if self.positions == "learned" else None
 
     def fewest_weights(self) -> int:

@@ -117,7 +117,7 @@ class MaskedTokens(keras.utils.PyDataset):
     """Batches of `mask_tokens`, in a new order and with new masks every epoch.
 
     Args:
-        ids: Integer array (N, S), 0 for padding.
+        ids: Integer array (texts, S), 0 for padding.
         batch_size: Rows of a batch; the last one may have fewer.
         mask_id: Id of the mask.
         first_id: Ids below it are special: they are neither chosen nor drawn.

@@ -340,7 +340,9 @@ def test_every_option_has_a_line_of_help(config_class):
 
 def test_separate_vocabularies_cannot_share_one_matrix():
     separate = TokenizerConfig(joint_vocabulary=False)
-    message = "one joint vocabulary.*=.three-way., joint_vocabulary=False"
+    message = (
+        "one joint vocabulary.*tied_embeddings=.three-way., joint_vocabulary=False"
+    )
     with pytest.raises(ValueError, match=message):
         RunConfig(tokenizer=separate)
     model = TransformerConfig(tied_embeddings="two-way")
