@@ -1,8 +1,9 @@
-"""Writing files whole or not at all."""
+"""Files written whole or not at all, directories locked, versions numbered."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,3 +76,56 @@ def check_not_directory(path: str | Path):
     """
     if Path(path).is_dir():
         raise IsADirectoryError(f"{path} is a directory, not a file to write.")
+
+
+def sync_directory(path: str | Path):
+    """Makes names given and taken in a directory outlast a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def take_lock(descriptor: int, path: str | Path) -> bool:
+    """Locks a directory against other processes, as long as its descriptor is open.
+
+    The lock ends with the process, however that ends.
+
+    Args:
+        descriptor: The directory, opened for reading.
+        path: Its path.
+
+    Returns:
+        Whether it is locked now: not if another process holds the lock, or has removed
+        the directory since it was opened.
+
+    Example:
+        >>> descriptor = os.open("runs/en-de", os.O_RDONLY)
+        >>> if not take_lock(descriptor, "runs/en-de"):
+        ...     raise BlockingIOError("Another process is training in runs/en-de.")
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def versions_in(directory: str | Path) -> dict[int, Path]:
+    """Returns the entries of a directory whose names are whole numbers, in order.
+
+    TensorFlow Serving takes such directories for the versions of a model.
+
+    Example:
+        >>> list(versions_in("saved_models/en-de"))
+        [1, 2, 10]
+    """
+    paths = Path(directory).glob("*")
+    numbered = [p for p in paths if p.name.isascii() and p.name.isdecimal()]
+    return dict(sorted((int(path.name), path) for path in numbered))
+
+
+def next_version(directory: str | Path) -> int:
+    """Returns the number after the highest of `versions_in`; 1 if there is none."""
+    return max(versions_in(directory), default=0) + 1
