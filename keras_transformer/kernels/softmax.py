@@ -37,7 +37,9 @@ def masked_softmax(scores, mask=None):
         allows no position.
 
     Example:
-        >>> masked_softmax(np.zeros((1, 2)), np.array([True, False]))  # [[1., 0.]]
+        >>> mask = np.array([[True, True, False], [False, False, False]])
+        >>> ops.convert_to_numpy(masked_softmax(np.zeros((2, 3)), mask)).tolist()
+        [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
     """
     dtype = keras.backend.standardize_dtype(scores.dtype)
     scores = ops.cast(scores, wide_dtype(dtype))

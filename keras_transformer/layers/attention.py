@@ -25,7 +25,13 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
         The output (..., T, Kv) and the attention weights (..., T, S) before dropout.
 
     Example:
+        >>> query, key = np.zeros((1, 4), "float32"), np.ones((2, 4), "float32")
+        >>> value = np.array([[1.0, 2.0], [3.0, 4.0]], "float32")
         >>> output, weights = scaled_dot_product_attention(query, key, value)
+        >>> ops.convert_to_numpy(output).tolist()  # The mean: the scores are equal.
+        [[2.0, 3.0]]
+        >>> ops.convert_to_numpy(weights).tolist()
+        [[0.5, 0.5]]
     """
     scores = grouped_product(
         query * key.shape[-1] ** -0.5, ops.swapaxes(key, -1, -2)
@@ -108,7 +114,12 @@ def additive_attention(query, key, value, kernel, mask=None, dropout=None):
         The output (..., T, Dv) and the attention weights (..., T, S) before dropout.
 
     Example:
-        >>> output, weights = additive_attention(query, key, value, kernel)
+        >>> query, key = np.zeros((1, 2), "float32"), np.zeros((3, 2), "float32")
+        >>> value, kernel = np.eye(3, dtype="float32"), np.ones(2, "float32")
+        >>> mask = np.array([[True, True, False]])
+        >>> output, weights = additive_attention(query, key, value, kernel, mask)
+        >>> ops.convert_to_numpy(output).tolist()
+        [[0.5, 0.5, 0.0]]
     """
     hidden = ops.tanh(ops.expand_dims(query, -2) + ops.expand_dims(key, -3))
     scores = ops.matmul(hidden, kernel[:, None])[..., 0]  # (..., T, S)

@@ -32,7 +32,11 @@ def linear_attention(queries, keys, values, causal=False):
         Float tensor (B, H, T, Kv); zeros where the features of all keys are 0.
 
     Example:
-        >>> linear_attention(ops.elu(q) + 1, ops.elu(k) + 1, v)
+        >>> features = ops.elu(np.zeros((1, 1, 2, 3), "float32")) + 1
+        >>> values = np.array([[[[1.0], [3.0]]]], "float32")
+        >>> outputs = linear_attention(features, features, values, causal=True)
+        >>> ops.convert_to_numpy(outputs).tolist()
+        [[[[1.0], [2.0]]]]
     """
     values = _with_ones(values)
     if not causal:

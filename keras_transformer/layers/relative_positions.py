@@ -25,7 +25,9 @@ def rotate(inputs, positions, base=10000.0):
         Float tensor (..., T, K) of the type of `inputs`.
 
     Example:
-        >>> rotate(np.array([[1.0, 0.0]]), np.array([1]))  # [[cos(1), sin(1)]]
+        >>> turned = rotate(np.array([[1.0, 0.0]]), np.array([1]))
+        >>> np.round(ops.convert_to_numpy(turned), 3).tolist()  # cos(1), sin(1)
+        [[0.54, 0.841]]
     """
     width = inputs.shape[-1]
     pairs = ops.arange(width // 2, dtype="float32")
