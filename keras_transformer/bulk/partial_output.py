@@ -1,4 +1,4 @@
-"""A file written window by window, that a later process can go on with.
+"""A file written window by window, which a later process can continue.
 
 While it is written there is a folder OUTPUT.partial with two files:
 

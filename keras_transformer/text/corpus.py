@@ -48,7 +48,7 @@ class Corpus:
     Args:
         text: Pairs, as `open_pairs` returns.
         tokenizers: Tokenizers of the two sides.
-        config: Size of the batches, longest pair, shuffling, patience with bad lines.
+        config: Size of the batches, longest pair, shuffling, bad lines to skip.
         seed: Seed of the shuffling.
         static_shapes: Give all batches of a length bucket one shape [B, S] = [B, T]:
             both sides as wide as the bucket, missing pairs replaced by rows of padding.
