@@ -2,7 +2,7 @@
 
 `smoothed_crossentropy` takes logits. `fused_crossentropy` takes the states before them
 and never holds the logits of all tokens: those of 4000 tokens over 32000 classes take
-0.5 GB, and an ordinary step of training holds them some times over. As in Liger Kernel
+0.5 GB, and an ordinary step of training holds them several times over. As in Liger Kernel
 (Hsu et al., 2024, section 3.2, https://arxiv.org/abs/2410.10989), each chunk of tokens
 gives its losses and its part of the gradient before the next one's logits are made.
 """
@@ -17,7 +17,7 @@ from keras import ops
 
 from keras_transformer.kernels.execution import in_tensorflow_graph
 
-# Measured on CPUs: fewer and the products are slow, more and the cache is too small.
+# Measured on CPUs: with fewer, products are slow; more do not fit into the cache.
 CHUNK_TOKENS = 512
 
 
@@ -179,20 +179,20 @@ def fused_crossentropy(
 
     As `ops.sum(weights * smoothed_crossentropy(targets, logits, label_smoothing))`. The
     gradient with respect to `states` and `matrix` is computed along with it; `weights`
-    have none. Products in the dtype of `states`, all else in float32.
+    get none. Products are in the dtype of `states`, all else in float32.
 
     Args:
-        states: Float tensor (N, D).
+        states: Float tensor (R, D), one row a token.
         matrix: Float tensor (V, D): row v gives the logit of class v.
-        targets: Integer tensor (N,), each in [0, V).
-        weights: Float32 tensor (N,); where it is 0, so is the product.
+        targets: Integer tensor (R,), each in [0, V).
+        weights: Float32 tensor (R,); where it is 0, even an infinite loss adds 0.
         label_smoothing: e of `smoothed_crossentropy`, in [0, 1).
         gradient: Whether a gradient will be asked for.
 
     Returns:
         The sum, a float32 scalar, nats; the cross-entropy of each token without
-        smoothing, float32 (N,), nats; and whether its first largest logit is the
-        target's, float32 (N,), 1 or 0.
+        smoothing, float32 (R,), nats; and whether its first largest logit is the
+        target's, float32 (R,), 1 or 0.
 
     Example:
         >>> states, matrix = np.zeros((1, 3)), np.zeros((4, 3))
@@ -226,7 +226,7 @@ def _with_gradient(total, slopes, states, matrix):
 
 
 def _over_chunks(states, matrix, targets, weights, label_smoothing, gradient):
-    """The scores (N, 3) of `_chunk` and the gradients of all tokens' losses."""
+    """The scores (R, 3) of `_chunk` and the gradients of all tokens' losses."""
     tokens, width = ops.shape(states)[0], states.shape[-1]
     count = tokens // (CHUNK_TOKENS + 1) + 1
     size = (tokens + count - 1) // count
@@ -247,7 +247,7 @@ def _over_chunks(states, matrix, targets, weights, label_smoothing, gradient):
     mean = ops.matmul(ops.full((classes,), 1 / classes), ops.cast(products, "float32"))
     start = ops.zeros(())
     if gradient:
-        # What smoothing takes from every class alike.
+        # Smoothing takes the same from every class.
         pulled = ops.matmul(weights, ops.cast(states, "float32"))
         pulled = pulled * (-label_smoothing / classes)
         start = ops.broadcast_to(pulled, matrix.shape)
@@ -266,7 +266,7 @@ def _chunk(states, targets, weights, matrix, mean, label_smoothing, gradient):
     Returns:
         Loss, cross-entropy and correctness of each token, (C, 3); the gradient with
         respect to the states, (C, D); the chunk's gradient with respect to the matrix,
-        (V, D), less what smoothing takes from every class alike.
+        (V, D), without the part of smoothing, which is the same for every class.
     """
     logits = ops.einsum("nd,vd->nv", states, matrix)
     places, log_sum, slopes = _softmax(logits, targets, 1.0 - label_smoothing)
@@ -325,7 +325,7 @@ def _softmax_in_place(logits, targets, expected):
 
 
 def _scan(step, carry, chunks, dtypes):
-    """As `ops.scan`, whose outputs on TensorFlow must look like the carry."""
+    """As `ops.scan`, which on TensorFlow needs outputs shaped like the carry."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         return _scan_in_tensorflow(step, carry, chunks, dtypes)

@@ -1,7 +1,7 @@
 """Tells how and on how many replicas an operation is about to run.
 
-What is cheapest depends on who runs it: XLA merges element-wise operations into one
-loop, and a TensorFlow graph without XLA makes a pass over memory of each.
+The cheapest way depends on what runs it: XLA fuses element-wise operations into one
+loop, and a TensorFlow graph without XLA makes a pass over memory for each.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _is_in_graph():
 
 
 def shape_of(tensor) -> tuple:
-    """As `ops.shape`, which in a TensorFlow graph is four operations a size.
+    """As `ops.shape`, which adds four operations a size to a TensorFlow graph.
 
     Args:
         tensor: Tensor (...) of known rank.
