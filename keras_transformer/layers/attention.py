@@ -54,7 +54,7 @@ def dot_product_attention(
         value: Float tensor (..., S, Kv).
         mask: Boolean tensor that broadcasts to (..., T, S), or `None`.
         bias: Float tensor that broadcasts to (..., T, S), added to the scores, or
-            `None`. One in float32 adds exactly to scores in half precision.
+            `None`. With a float32 bias even half-precision scores are float32.
         weigh: Function of scores and mask that returns the attention weights.
         dropout: `Dropout` layer in training, or `None` to drop no weight.
 
@@ -65,7 +65,7 @@ def dot_product_attention(
     if bias is not None:
         scores = ops.add(scores, bias)
     dropped, attention_weights = dropped_weights(scores, mask, weigh, dropout)
-    # A bias in float32 has made float32 of them.
+    # A float32 bias has made them float32.
     dropped, attention_weights = (
         ops.cast(weights, value.dtype) for weights in (dropped, attention_weights)
     )
@@ -75,8 +75,8 @@ def dot_product_attention(
 def grouped_product(rows, matrices):
     """Multiplies the rows of H heads by matrices, of which there may be fewer.
 
-    With G matrices each one serves H / G heads that follow each other, without being
-    copied: section 2.2 of Ainslie et al., 2023, https://arxiv.org/abs/2305.13245.
+    With G matrices each one serves H / G consecutive heads, without being copied:
+    section 2.2 of Ainslie et al., 2023, https://arxiv.org/abs/2305.13245.
 
     Args:
         rows: Float tensor (B, H, T, M), or (..., T, M) where each has its matrix.
@@ -95,7 +95,7 @@ def grouped_product(rows, matrices):
 
 
 def additive_attention(query, key, value, kernel, mask=None, dropout=None):
-    """Attends to values by a small network's score of each query with each key.
+    """Attends to values by a small network's score of each pair of query and key.
 
     softmax_s(w . tanh(q_t + k_s)) V, with queries and keys projected beforehand: the
     alignment model of Bahdanau et al., 2015, https://arxiv.org/abs/1409.0473 (appendix

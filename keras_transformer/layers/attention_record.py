@@ -11,11 +11,11 @@ _RECORD = contextvars.ContextVar("attention_record", default=None)
 
 @contextlib.contextmanager
 def recorded_attention() -> Iterator[dict]:
-    """Records the attention weights that layers compute inside.
+    """Records the attention weights that layers compute in the `with` block.
 
-    Works with any model as it is: each `MultiHeadAttention` that is called hands over
-    its weights. Call the model directly; `fit`, `predict` and functions compiled
-    before record nothing that can be read.
+    Any model will do, as it is: each `MultiHeadAttention` that is called records its
+    weights. Call the model directly; `fit`, `predict` and functions compiled before
+    record nothing that can be read.
 
     Yields:
         A dictionary from each attention layer to a list of its weights, (B, H, T, S),

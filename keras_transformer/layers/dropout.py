@@ -19,10 +19,10 @@ class Dropout(keras.layers.Dropout):
     """Sets a random share of the inputs to 0 in training and scales up the others.
 
     As `keras.layers.Dropout`, whose arguments and seed generator it has, but the mask
-    is a hash of the seed, the call's number and the position: on a CPU a fraction of
-    the cost of Keras' random numbers. The same seed gives the same masks in every
-    mode of TensorFlow and on JAX, and the replicas of a TensorFlow strategy drop other
-    units. With PyTorch, or with a `noise_shape`, it is Keras' own dropout.
+    is a hash of the seed, the call's number and the position: on a CPU that costs a
+    fraction of Keras' random numbers. The same seed gives the same masks in every
+    mode of TensorFlow and on JAX, and the replicas of a TensorFlow strategy drop
+    different units. With PyTorch, or with a `noise_shape`, it is Keras' own dropout.
 
     The share dropped is `rate` rounded to a multiple of 1 / 65536, and the scale is
     that of the rounded rate, so that the expected output is the input.
@@ -69,6 +69,6 @@ class Dropout(keras.layers.Dropout):
         return keep_and_scale(shape, self.rate, self._next_state())
 
     def _next_state(self):
-        """The seed and the number of the call, another in each replica."""
+        """The seed and the number of the call, a different one in each replica."""
         state = self.seed_generator.next()
         return of_this_replica(state) if in_replica() else state
