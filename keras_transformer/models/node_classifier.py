@@ -25,12 +25,12 @@ class NodeClassifier(HasConfig, ExactTraining, EncoderModel):
     see L edges far. Attention takes memory for all pairs of nodes, S^2 a head.
 
     It trains with `model.fit((features, adjacency), classes)` and `MaskedCrossentropy`,
-    for which the class 0 is none: of padding, and of nodes without a known class.
+    for which class 0 means no class: padding, and nodes whose class is unknown.
 
     Args:
         config: An `EncoderConfig`.
         num_features: Width of a node's features, F.
-        num_classes: Number of classes, the class 0 counted.
+        num_classes: Number of classes, class 0 counted.
         feature_dropout_rate: Share of the features dropped in training, in [0, 1).
     Call arguments:
         inputs: A pair of tensors. Float features (B, S, F) of the S nodes of B graphs;
