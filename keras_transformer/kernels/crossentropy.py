@@ -2,9 +2,10 @@
 
 `smoothed_crossentropy` takes logits. `fused_crossentropy` takes the states before them
 and never holds the logits of all tokens: those of 4000 tokens over 32000 classes take
-0.5 GB, and an ordinary step of training holds them several times over. As in Liger Kernel
-(Hsu et al., 2024, section 3.2, https://arxiv.org/abs/2410.10989), each chunk of tokens
-gives its losses and its part of the gradient before the next one's logits are made.
+0.5 GB, and an ordinary step of training holds them several times over. As in Liger
+Kernel (Hsu et al., 2024, section 3.2, https://arxiv.org/abs/2410.10989), each chunk of
+tokens gives its losses and its part of the gradient before the next one's logits are
+made.
 """
 
 from __future__ import annotations

@@ -11,14 +11,14 @@ from keras import ops
 from keras_transformer.kernels.execution import in_tensorflow_graph, shape_of
 
 
-def wide_dtype(dtype):
-    """Returns the type to compute a softmax in: float64 for float64, else float32.
+def wide_dtype(*dtypes):
+    """Returns the type to compute in: float32, or float64 if one of these is.
 
     Args:
-        dtype: Float type of the scores.
+        *dtypes: Float types of the inputs.
     """
-    is_double = keras.backend.standardize_dtype(dtype) == "float64"
-    return "float64" if is_double else "float32"
+    names = map(keras.backend.standardize_dtype, dtypes)
+    return "float64" if "float64" in names else "float32"
 
 
 def masked_softmax(scores, mask=None):
