@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     try:
         options.call(options)
-        # A reader that has gone shows here, not in Python's own flush at exit.
+        # If the reader has gone, fail here and not in Python's own flush at exit.
         if sys.stdout is not None:
             sys.stdout.flush()
     except KeyboardInterrupt:
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser; `call` of what it parses runs the verb with it."""
+    """Returns the parser; what it parses has the `verb` and the `call` that runs it."""
     parser = _Parser(
         prog="keras-transformer",
         description="Train a Transformer on pairs of sentences and serve it.",
@@ -56,7 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--traceback", action="store_true", help="show where an error came from"
     )
-    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    verbs = parser.add_subparsers(required=True, metavar="VERB", dest="verb")
     for group in (train, translate, serve, plot):
         group.add_verbs(verbs)
     return parser

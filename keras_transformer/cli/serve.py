@@ -24,8 +24,8 @@ def add_verbs(verbs):
         "directory",
         type=Path,
         metavar="MODEL",
-        help="directory of the versions, saved_models/NAME; the highest is served, new "
-        "ones as they appear",
+        help="directory of the versions, saved_models/NAME; the highest is served, and "
+        "newer ones as they appear",
     )
     add_flags(parser, {"serving": ServingConfig})
 
@@ -34,5 +34,5 @@ def _serve(options):
     config = ServingConfig(**given(options, "serving"))
     serving = load_module("serving")
     serving.check_directory(options.directory)
-    load_module("serving.served_model")  # Brings TensorFlow, whose words are hidden.
+    load_module("serving.served_model")  # Brings TensorFlow; its messages are hidden.
     serving.serve(options.directory, config)

@@ -24,7 +24,7 @@ from keras_transformer.config import DecodingConfig
 from keras_transformer.files import check_not_directory
 from keras_transformer.terminal import print_message, print_result
 
-# Options of signatures that an export has and `evaluate` and `translate` do not use.
+# Options of an export's signatures, which `evaluate` and `translate` do not use.
 _OF_EXPORTS = {"n_best", "top_k", "top_p", "alignment_layer"}
 
 
@@ -58,7 +58,7 @@ def _evaluate(options):
 
 
 def _check_standard_output(instead=""):
-    """Checks before hours of work that its result can be printed."""
+    """Checks, before hours of work, that the result can be printed."""
     if sys.stdout is None:
         raise ValueError(
             f"Standard output must be open{instead}. Received: it is closed"
@@ -223,4 +223,4 @@ def _add_model(parser):
 
 def _add_decoding_flags(parser, without=()):
     sections = {"decoding": DecodingConfig}
-    add_flags(parser, sections, default="as the run has it", without=without)
+    add_flags(parser, sections, default="as in the run", without=without)

@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import sacrebleu
 
 from keras_transformer import RunConfig, cli, serving, training
 from keras_transformer.bulk import PartialOutput
-from keras_transformer.cli import make_parser
+from keras_transformer.cli import loading, make_parser
 from keras_transformer.cli import translate as verbs
 from keras_transformer.cli.loading import load_translator
 from keras_transformer.export.translator import DTYPES
@@ -407,6 +408,17 @@ def test_traceback_shows_where(monkeypatch):
     monkeypatch.setattr(verbs, "load_translator", fail)
     with pytest.raises(KeyError):
         cli.main(["--traceback", "translate", "--model", "any", "a"])
+
+
+def test_what_native_code_prints_while_a_module_loads_is_hidden(monkeypatch, capfd):
+    def import_module(name):
+        os.write(2, b"noise")
+        return name
+
+    monkeypatch.setattr(loading.importlib, "import_module", import_module)
+    assert loading.load_module("text") == "keras_transformer.text"
+    os.write(2, b"heard")
+    assert capfd.readouterr().err == "heard"
 
 
 def test_the_console_script_is_installed():
