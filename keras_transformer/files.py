@@ -33,7 +33,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     check_not_directory(path)
     temporary = path.with_name(f".partial-{os.getpid()}-{path.name}")
     with naming(path, temporary):
-        # A link that somebody put there would be written through: the file is our own.
+        # A link that somebody put there must not be written through.
         temporary.unlink(missing_ok=True)
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         try:
@@ -45,13 +45,13 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def naming(path: str | Path, temporary: str | Path | None = None) -> Iterator[None]:
-    """Gives the block's errors the name of the file that it writes.
+    """Adds the file's name to the errors of a block that writes it.
 
-    A write that fails, on a full disk say, does not know its file's name, and HDF5
-    gives an address in memory in place of the system's words.
+    The error of a failed write, on a full disk say, does not name the file, and that of
+    HDF5 has an address in memory instead of the system's message.
 
     Args:
-        path: The file's name for whoever reads the error.
+        path: The name to put in the error.
         temporary: Its name until it is whole.
 
     Raises:

@@ -44,7 +44,7 @@ def causal_mask(length):
 
 
 def valid_length_mask(valid_lengths, length):
-    """Lets queries attend to the first keys, as many as their valid length.
+    """Lets queries attend to the first `valid_lengths` keys.
 
     Args:
         valid_lengths: Integer tensor (B,), one for all queries of a row, or (B, T), one
@@ -74,13 +74,13 @@ def valid_length_mask(valid_lengths, length):
 def local_window_mask(length, window, causal=False):
     """Lets a query attend to the keys that are at most `window` positions away.
 
-    For a layer whose memory grows with the length squared; `LocalAttention` attends to
-    the same keys without such a mask.
+    For layers whose memory grows with the square of the length; `LocalAttention`
+    attends to the same keys without such a mask.
 
     Args:
         length: Number of positions, T; an integer or a scalar tensor.
         window: Positions to each side that a query sees.
-        causal: Whether a query sees no position behind its own.
+        causal: Whether a query sees no position after its own.
 
     Returns:
         Boolean tensor (1, T, T).
@@ -106,7 +106,7 @@ def within_window(queries, keys, window, causal=False):
         queries: Integer tensor or array (...).
         keys: Integer tensor or array that broadcasts with `queries`.
         window: Positions to each side that a query sees.
-        causal: Whether a query sees no position behind its own.
+        causal: Whether a query sees no position after its own.
 
     Returns:
         Boolean tensor or array, of the shape that both broadcast to.
@@ -149,7 +149,7 @@ def graph_mask(adjacency, self_loops=False):
 
 
 def attention_mask(mask):
-    """Brings the masks that layers accept to a shape that broadcasts to (B, T, S).
+    """Reshapes a mask that layers accept, so that it broadcasts to (B, T, S).
 
     Args:
         mask: Boolean tensor (B, S), as Keras masks are, or (B, 1, S) or (B, T, S), or

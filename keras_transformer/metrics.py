@@ -20,9 +20,9 @@ class TokenMean(keras.metrics.Metric):
         name: Name of the metric.
 
     Attributes:
-        takes_scores: Whether `y_pred` may be `TokenScores`, which a model that trains
-            without the logits gives. Not inherited: a subclass with `values` of its own
-            gets logits until it says that it takes scores too.
+        takes_scores: Whether `y_pred` may be `TokenScores`, which a model gives that
+            trains without computing logits. Not inherited: a subclass that overrides
+            `values` gets logits unless it sets this, too.
     """
 
     takes_scores = False

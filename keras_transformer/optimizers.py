@@ -12,11 +12,11 @@ from keras_transformer.kernels.keras_private import adam_moments
 class Adam(keras.optimizers.Adam):
     """Adam (Kingma and Ba, 2015, https://arxiv.org/abs/1412.6980).
 
-    As `keras.optimizers.Adam`, whose arguments and variables it has. In a TensorFlow
-    graph without XLA it updates a weight with one operation in place of about twenty.
-    Of a sparse gradient, that of a lookup, the rows read twice count as their sum,
-    in the second moment too. Weights in half precision follow Keras' formula as it
-    is: in bfloat16 a `beta_2` from 0.9981 on is rounded to 1 and moves no weight.
+    It has the arguments and variables of `keras.optimizers.Adam`. In a TensorFlow graph
+    without XLA it updates a weight with one operation instead of about twenty. In a
+    sparse gradient, such as that of a lookup, rows that occur twice are added up before
+    either moment is updated. Weights in half precision follow Keras' formula unchanged:
+    in bfloat16 a `beta_2` of 0.9981 or more is rounded to 1, and no weight moves.
 
     Example:
         >>> model.compile(optimizer=Adam(1e-3, beta_2=0.98, epsilon=1e-9))
@@ -31,7 +31,7 @@ class Adam(keras.optimizers.Adam):
         # Keras would square the parts of a sparse gradient before it adds them up.
         gradient = tf.convert_to_tensor(gradient)
         dtype = variable.dtype
-        # The operation keeps no largest moment, and rounds its factors to the type.
+        # The operation has no AMSGrad, and rounds its factors to the weight's type.
         general = self.amsgrad or dtype.size < 4
         if general or not in_tensorflow_graph():
             super().update_step(gradient, variable, learning_rate)

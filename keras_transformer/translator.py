@@ -25,9 +25,9 @@ from keras_transformer.text.tokenizer import TokenizerPair
 class Translator:
     """Translates sentences with a trained `Transformer`, or another `Seq2Seq`.
 
-    A text is cut into pieces, searched for with `beam_search`, and joined to text
-    again. On the TensorFlow backend all of it is one graph, the one that `export`
-    writes; on JAX and PyTorch the text side alone runs in TensorFlow.
+    It cuts a text into pieces, searches for a translation with `beam_search`, and joins
+    the pieces that it finds. On the TensorFlow backend this is one graph, the one that
+    `export` writes; on JAX and PyTorch only the text side runs in TensorFlow.
 
     A text longer than `config.max_source_length` is cut there; a text with nothing but
     spaces gives an empty translation with score 0.
@@ -126,7 +126,7 @@ class Translator:
             temporary.write_text(self.config.to_json(), encoding="utf-8")
         with replacing(directory / "model.keras") as temporary:
             self.model.save(temporary)
-        # Last: until all parts are those of this model, the digests are of another one.
+        # Last: the digests must not match before every part is written.
         self.tokenizers.save_digests(directory / "tokenizer")
 
     def __call__(self, texts: Sequence[str], batch_size: int = 32) -> list[str]:
@@ -176,7 +176,7 @@ class Translator:
     def complete(
         self, texts: Sequence[str], prefixes: Sequence[str], batch_size: int = 32
     ) -> list[Translation]:
-        """Translates texts to translations that begin as given.
+        """Translates texts, given how each translation begins.
 
         Args:
             texts: Sentences.
@@ -205,8 +205,8 @@ class Translator:
 
         Args:
             texts: Sentences.
-            temperature: Divides the logits: 0 is greedy, more is more diverse.
-            seed: Text i draws with the seed `seed` + i, whatever the batch around it.
+            temperature: Divides the logits: 0 is greedy, higher is more diverse.
+            seed: Text i is drawn with the seed `seed` + i, whatever its batch.
             batch_size: Sentences translated at a time.
 
         Returns:
@@ -214,8 +214,8 @@ class Translator:
 
         Raises:
             TypeError: If `texts` is not a sequence of strings.
-            ValueError: If `temperature` is negative or no number, or `batch_size` is
-                less than 1.
+            ValueError: If `temperature` is negative or not finite, or `batch_size`
+                is less than 1.
         """
         check_temperature(temperature)
         temperatures = np.full(len(texts), temperature, "float32")
@@ -247,7 +247,7 @@ class Translator:
     def align(
         self, texts: Sequence[str], per_head: bool = False, batch_size: int = 32
     ) -> list[Alignment]:
-        """Translates texts and says what each token of the output looked at.
+        """Translates texts and tells what each output token attended to.
 
         Args:
             texts: Sentences.
@@ -310,11 +310,11 @@ class Translator:
 
         Args:
             path: Directory to create, such as "saved_models/en-de/1".
-            dtype: "float32", or "bfloat16" for half the memory, and on processors that
-                compute with it, more speed.
-            jit_compile: Whether XLA compiles the search, which makes it faster, and
-                the first request of every new shape slower by many seconds. TensorFlow
-                Serving refuses such a model unless it is started with
+            dtype: "float32", or "bfloat16" for half the memory, and more speed on
+                processors that support it.
+            jit_compile: Whether XLA compiles the search. It runs faster, but the first
+                request of every new shape takes many seconds more. TensorFlow Serving
+                refuses such a model unless it is started with
                 `--xla_cpu_compilation_enabled`.
 
         Returns:

@@ -98,7 +98,7 @@ class Seq2SeqConfig(Config):
     def fewest_weights(self) -> int:
         """Returns how many weights the family's model of these sizes has at least.
 
-        Those of its matrices; for a subclass of the model it may be too many.
+        Counts its matrices alone; a subclass of the model may have fewer.
         """
         rows = self.target_vocabulary_size
         if self.tied_embeddings != "three-way":
@@ -184,7 +184,7 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
         return self.max_positions if self.positions == "learned" else None
 
     def fewest_weights(self) -> int:
-        """Returns how many weights a `Transformer` has at least: of its matrices."""
+        """Returns the fewest weights of a `Transformer`: those of its matrices."""
         key_dim = self.key_dim or self.d_model // self.num_heads
         value_dim = self.value_dim or key_dim
         attention = 2 * self.num_heads * (key_dim + value_dim)
@@ -220,7 +220,7 @@ class RecurrentConfig(Seq2SeqConfig):
         minimum=1,
         maximum=MOST_UNITS,
     )
-    bidirectional: bool = option(True, "read the source from its end, too")
+    bidirectional: bool = option(True, "read the source in both directions")
 
     # One GRU attends at every step, as in the paper.
     num_decoder_layers: ClassVar[int] = 1
@@ -232,7 +232,7 @@ class RecurrentConfig(Seq2SeqConfig):
     }
 
     def fewest_weights(self) -> int:
-        """Returns how many weights a `RecurrentSeq2Seq` has at least: of matrices."""
+        """Returns the fewest weights of a `RecurrentSeq2Seq`: those of its matrices."""
         units, directions = self.units, 2 if self.bidirectional else 1
         width = directions * units
         inputs = self.d_model + (self.num_encoder_layers - 1) * width
