@@ -1,7 +1,7 @@
 """Time and peak memory of one layer against the length of its input.
 
 Full self-attention, recurrence (a GRU), convolution, attention to a local window and
-linear attention, all of one width, beside what the formulas of their operations say.
+linear attention, all of one width, compared with the formulas of their operations.
 Each layer and length has a process of its own, so that its peak memory is its own.
 
     python benchmarks/attention_cost.py --output attention_cost.json
@@ -69,9 +69,8 @@ def measure(kind: str, length: int, sizes: Sizes, repeats: int, training: bool) 
         training: Whether the gradients of input and weights are computed too.
 
     Returns:
-        The keys "seconds", of a call in each turn, "peak_memory", by how many bytes the
-        resident memory rose at most above what it was before the first call, and
-        "versions".
+        The keys "seconds", of a call in each turn, "peak_memory", by how many bytes
+        resident memory rose above its value before the first call, and "versions".
     """
     import keras
     import numpy as np
@@ -89,7 +88,7 @@ def measure(kind: str, length: int, sizes: Sizes, repeats: int, training: bool) 
         return tape.gradient(loss, [inputs, *layer.trainable_weights])
 
     layer.build(shape)
-    # Libraries load on the first call; a short input shows that in no figure.
+    # Libraries load on the first call: one on a short input, which is not measured.
     random = np.random.default_rng(0)
     call(tf.constant(random.standard_normal((sizes.batch, 16, sizes.width), "float32")))
     inputs = tf.constant(random.standard_normal(shape, "float32"))
@@ -105,7 +104,7 @@ def _turn(call):
     """Seconds of a call, the mean of as many as fill a turn."""
     start, calls = time.perf_counter(), 0
     while not calls or time.perf_counter() - start < _SECONDS_A_TURN:
-        # A result is there when it can be read.
+        # A call is over when its result can be read.
         outputs = call()
         last = outputs[-1] if isinstance(outputs, (list, tuple)) else outputs
         last.numpy()
@@ -115,7 +114,7 @@ def _turn(call):
 
 def reset_peak() -> int:
     """Forgets the peak of the resident memory and returns its present size (bytes)."""
-    # What was freed and not given back would be used again and not be seen.
+    # Memory freed but not returned to the system would be reused unnoticed.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5", "ascii")
@@ -153,7 +152,7 @@ def measure_apart(kind: str, length: int, arguments: argparse.Namespace) -> dict
         capture_output=True, text=True,
     )  # fmt: skip
     if done.returncode:
-        words = done.stderr.strip().splitlines() or ["it ended without a word"]
+        words = done.stderr.strip().splitlines() or ["it printed nothing"]
         return {"failure": f"status {done.returncode}: {words[-1]}"}
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -35,9 +35,9 @@ class Kind:
     """A layer, and how its cost grows.
 
     Args:
-        formula: Multiplications a sequence, for people.
+        formula: Multiplications for one sequence, as text.
         operations: The same as a function of the length n and `Sizes`.
-        memory: What must be kept at once, in numbers, of the same arguments.
+        memory: How many numbers must be held at once, of the same arguments.
     """
 
     formula: str

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 
 def quartiles(values: Sequence[float]) -> dict[str, float]:
-    """Median and quartiles, the values themselves at their ends.
+    """Median and quartiles; the extremes are the 0th and the 100th percentile.
 
     Args:
         values: At least one figure of any unit.
@@ -24,13 +24,13 @@ def quartiles(values: Sequence[float]) -> dict[str, float]:
 def paired_ratios(
     dividends: Sequence[float], divisors: Sequence[float]
 ) -> dict[str, float]:
-    """Median and quartiles of one's figure over another's in the same round.
+    """Median and quartiles of the ratios of two contenders, round by round.
 
     Neighbours in time are compared, so that a machine that slows down between two
     rounds changes no ratio.
 
     Args:
-        dividends: Of each round; speeds of one, or seconds of the other.
+        dividends: A figure of each round: speeds of one, or seconds of the other.
         divisors: Of the same rounds.
 
     Returns:
@@ -70,7 +70,7 @@ def markdown(heading: Sequence[str], rows: Sequence[Sequence]) -> str:
 
     Args:
         heading: Names of the columns.
-        rows: As many cells each.
+        rows: As many cells each as columns.
     """
     cells = [heading, ["---"] * len(heading), *rows]
     return "\n".join(

@@ -1,8 +1,8 @@
 """The most tokens a second that a machine allows: a bound for any program.
 
-The product of weights [m, n] with r rows takes 2 r m n floating-point operations, and
-so at least that number over the machine's matmul peak, and it reads the weights, which
-takes at least their bytes over the memory bandwidth. The larger of the two bounds it
+The product of weights [m, n] with r rows takes 2 r m n floating-point operations, so
+at least that number over the machine's matmul peak in seconds; reading the weights
+takes at least their bytes over the memory bandwidth. The larger of the two is a bound
 from below (the roofline model, Williams et al., 2009,
 https://doi.org/10.1145/1498765.1498785). Softmax, normalisation, the search, and the
 traffic of activations and caches count as free.
@@ -62,8 +62,8 @@ def limit(
         B T / (max(encoder FLOPs / peak, encoder bytes / bandwidth)
                + max(decoder FLOPs / peak, T * decoder bytes / bandwidth))
 
-    The decoder has B K rows at every step, K the beam; every step reads its weights
-    again.
+    The decoder has B N rows at every step, N the beam size; every step reads its
+    weights again.
 
     Args:
         size: The Transformer's sizes.

@@ -31,7 +31,7 @@ def operations(folder: Path) -> dict[str, tuple[int, float]]:
 
     Returns:
         For each kind of operation, such as "MatMul", how often it ran and its seconds,
-        those of operations inside it left out.
+        without those of operations inside it.
     """
     found = collections.defaultdict(lambda: (0, 0.0))
     for path in folder.rglob("*.xplane.pb"):
@@ -46,7 +46,7 @@ def operations(folder: Path) -> dict[str, tuple[int, float]]:
 
 
 def own_times(events: Iterable, names: Mapping[int, str]) -> Iterator[tuple[str, int]]:
-    """Gives kind and picoseconds of a thread's operations, without those inside them.
+    """Yields kind and picoseconds of a thread's operations, without those inside them.
 
     Args:
         events: Events of one thread: `metadata_id`, `offset_ps`, `duration_ps`.

@@ -14,7 +14,7 @@ from contenders import KERASHUB
 from figures import best_of_rounds, markdown, paired_ratios, quartiles, spread
 from workload import SETTINGS, SIZES
 
-# Ours, a peer, and how many times the peer's speed is aimed at.
+# Ours, a peer, and the multiple of the peer's speed to reach.
 TARGETS = {
     "base-32-beam4": (
         ("ours-float32", "ctranslate2-float32", 1.3),
@@ -68,7 +68,7 @@ def speeds(setting_name: str, seconds: Mapping[str, list]) -> dict[str, list[flo
         seconds: Seconds a call in each round, for each contender.
 
     Returns:
-        Output tokens a second, and "kerashub-best": the KerasHub of the best median.
+        Output tokens a second, and "kerashub-best": KerasHub's best median.
     """
     tokens = SETTINGS[setting_name].tokens
     result = {name: [tokens / s for s in each] for name, each in seconds.items()}
@@ -105,7 +105,7 @@ def limits(setting_name: str, peaks: Sequence[Mapping[str, float]]) -> dict[str,
 
 
 def ratios(by_contender: Mapping[str, list]) -> dict[str, dict[str, float]]:
-    """Speed over a peer's, for `PAIRS`.
+    """Our speed over a peer's, for `PAIRS`.
 
     Args:
         by_contender: Tokens a second in each round, as from `speeds`.

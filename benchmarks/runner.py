@@ -1,7 +1,7 @@
 """Contenders in processes of their own, taking turns, whatever their work is.
 
-The contenders take turns, A B C A B C, so that a machine that changes its speed changes
-it for all.
+The contenders take turns, A B C A B C, so that a change in the machine's
+speed affects all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from types import ModuleType
 
 from worker import MACHINE, Contender, Worker, WorkerError
 
-# OpenMP threads spin for up to 0.2 s after a call: a contender's turn begins later.
+# OpenMP threads spin for up to 0.2 s after a call: the next turn waits.
 _PAUSE_SECONDS = 0.4
 # Instructions that decide how fast matrices are multiplied, as Linux names them.
 _INSTRUCTIONS = (
@@ -98,7 +98,7 @@ def parser(
     Args:
         benchmark: What to measure.
         description: Text of the help.
-        settings: Names of those that are measured unless others are asked for.
+        settings: Names of the settings that are measured by default.
     """
     known, contenders = benchmark.workload.SETTINGS, list(benchmark.contenders)
     result = argparse.ArgumentParser(
@@ -160,7 +160,7 @@ class Run:
             "versions": {"python": platform.python_version()},
             "settings": {},
             "failures": {},
-            # The largest share of its waiting time that a contender computed.
+            # The largest share of its waiting time during which one computed.
             "idle_share": {},
         }
 
@@ -183,7 +183,7 @@ class Run:
             )
 
     def _groups(self):
-        """The groups of the chosen contenders, without those within another."""
+        """The groups of the chosen contenders that are not part of another group."""
         groups = [
             tuple(name for name in self._arguments.contenders if name in group)
             for group in self._benchmark.groups
@@ -223,7 +223,7 @@ class Run:
         return calls
 
     def _take_turns(self, name, calls):
-        """Returns the replies to all turns of each contender that took them all."""
+        """Returns all replies of each contender that completed every turn."""
         tokens = self._benchmark.workload.SETTINGS[name].tokens
         replies, total = {contender: [] for contender in calls}, self._arguments.repeats
         for repeat in range(1, total + 1):
@@ -283,7 +283,7 @@ def describe_machine() -> dict:
 
 
 def progress(text: str):
-    """Writes a line to standard error, after the time."""
+    """Writes a line to standard error, the time before it."""
     print(f"{datetime.datetime.now():%H:%M:%S} {text}", file=sys.stderr, flush=True)
 
 

@@ -53,7 +53,7 @@ BAD = (
 # A request sent this long (seconds) before the signal must be answered; a later one may
 # reach a connection that the server is closing, which HTTP cannot tell from a failure.
 SURELY_BEFORE = 0.1
-# Median of the last part of the load over that just after the new version came.
+# Most memory: the median at the end over that just after the new version came.
 MOST_GROWTH = 1.05
 
 
@@ -148,7 +148,7 @@ def resident_mib(pid):
 
 @contextlib.contextmanager
 def server_process(directory):
-    """Gives a server's process and its URL."""
+    """Yields a server's process and its URL."""
     started = subprocess.Popen(
         [sys.executable, "-c", SERVER, str(directory)],
         stderr=subprocess.PIPE,
@@ -160,7 +160,7 @@ def server_process(directory):
                 break
         else:
             sys.exit("the server did not start")
-        # Read on, so that the server never waits for a reader.
+        # Keep reading, so that the server never waits for a reader.
         threading.Thread(target=started.stderr.read, daemon=True).start()
         yield started, match[1]
     finally:
@@ -169,7 +169,7 @@ def server_process(directory):
 
 
 def watch_memory(pid, seconds, results):
-    """Keeps the memory once a second for so many seconds."""
+    """Records the memory once a second, for `seconds`."""
     end = time.perf_counter() + seconds
     while (now := time.perf_counter()) < end:
         results.memory.append((now, resident_mib(pid)))
@@ -245,7 +245,7 @@ def report(results, facts, minutes):
     step = max(1, len(results.memory) // 10)
     samples = [f"{mib:.0f}" for _, mib in results.memory[::step]]
     ratio = growth(results, facts["switch_time"])
-    print(f"memory (MiB): {' '.join(samples)}; end over after the switch: {ratio:.3f}")
+    print(f"memory (MiB): {' '.join(samples)}; end / after the switch: {ratio:.3f}")
     switch = facts["switch_seconds"]
     print("new version:", "never" if switch is None else f"after {switch:.1f} s")
     print(f"drain: {facts['drain_seconds']:.2f} s, exit status {facts['status']}")
@@ -259,7 +259,7 @@ def report(results, facts, minutes):
 
 
 def main():
-    """Runs the soak and prints what it found; the exit status says if all was well."""
+    """Runs the soak and prints what it found; exits with 1 if something went wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path, help="a SavedModel: NAME/VERSION")
     parser.add_argument("--minutes", type=float, default=5.0, help="length of the load")

@@ -1,8 +1,8 @@
 """The most tokens a second that a machine can train: a bound for any program.
 
 As `floor.py`, for a step of training: a product of weights takes 2 floating-point
-operations for each weight and token going forward, and twice as many going back, once
-for the gradient of its input and once for that of the weights. Everything else
+operations for each weight and token in the forward pass, and twice as many in the
+backward pass: for the gradients of its input and of the weights. Everything else
 (softmax, normalisation, dropout, the update, memory traffic, padding) counts as free.
 """
 
@@ -20,7 +20,7 @@ def flops(size: Size, setting: Setting) -> int:
 
     A sentence of S source and T target tokens takes 2 S w_e + 2 T w_d for the weights
     of `floor.py`, and 4 D (S^2 + T (T + 1) / 2 + T S) in each layer for the scores and
-    sums of attention, all three times.
+    sums of attention, all times three.
 
     Args:
         size: The Transformer's sizes.

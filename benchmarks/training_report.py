@@ -10,7 +10,7 @@ from training_contenders import BY_DTYPE
 from training_workload import SETTINGS, SIZES, Setting
 from worker import MACHINE
 
-# How many times the speed of the best peer of each type is aimed at.
+# The multiple of the best peer's speed to reach, for each type.
 TARGETS = {
     "tiny": {"float32": 2.0, "bfloat16": 2.0},
     "small": {"float32": 1.5, "bfloat16": 2.0},
@@ -18,7 +18,7 @@ TARGETS = {
 }
 
 
-# Of each contender the replies to its turns, in order; see `worker`.
+# The replies of each contender to its turns, in order; see `worker`.
 Group = Mapping[str, Sequence[Mapping]]
 
 

@@ -9,8 +9,8 @@ The runner writes commands and reads replies, each one line of JSON:
     {"command": "rest"}                        -> {}
 
 `rest` marks the moment from which the process should be still; the next reply to `run`
-says how much processor time it used since then, which is what a thread that spins while
-it waits would give away.
+says how much processor time it used since then, which betrays threads that spin while
+they wait.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def thread_limits(threads: int) -> dict[str, str]:
 def last_line(path: Path) -> str:
     """Returns the last line of a log."""
     lines = path.read_text("utf-8", errors="replace").strip().splitlines()
-    return lines[-1] if lines else "The process ended without a word."
+    return lines[-1] if lines else "The process ended and printed nothing."
 
 
 def serve(

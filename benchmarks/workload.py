@@ -84,7 +84,7 @@ def source_ids(batch: int) -> np.ndarray:
 
 
 def word(piece_id: int) -> str:
-    """The word that stands for an id, lower-case letters only: "b" + base 26."""
+    """The word that stands for an id, lower-case letters only: "w" + base 26."""
     letters = ""
     for _ in range(4):
         piece_id, digit = divmod(piece_id, 26)

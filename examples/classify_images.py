@@ -1,8 +1,8 @@
-"""Which figure is on the image? A Vision Transformer.
+"""Which digit is in the image? A Vision Transformer.
 
     python examples/classify_images.py --images DIRECTORY --patch-size 4
 
-DIRECTORY holds files of MNIST's form: {train,valid}-{images-idx3,labels-idx1}-ubyte.gz.
+DIRECTORY holds files of MNIST: {train,valid}-{images-idx3,labels-idx1}-ubyte.gz.
 Default: the 1,797 images of scikit-learn (`pip install scikit-learn`).
 """
 
@@ -25,7 +25,7 @@ def read_idx(path):
 
 
 def read_images(directory):
-    """Returns images (N, height, width, 1), in [0, 1], and classes, of both parts."""
+    """Yields images (N, height, width, 1), in [0, 1], and classes, for each part."""
     for part in ("train", "valid"):
         images = read_idx(Path(directory) / f"{part}-images-idx3-ubyte.gz")
         classes = read_idx(Path(directory) / f"{part}-labels-idx1-ubyte.gz")
@@ -33,7 +33,7 @@ def read_images(directory):
 
 
 def load_small_images():
-    """Returns what `read_images` does, of 8 x 8 pixels, a fifth for validation."""
+    """Returns the same for images of 8 x 8 pixels, a fifth of them for validation."""
     from sklearn.datasets import load_digits
 
     images, classes = load_digits(return_X_y=True)
@@ -69,7 +69,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", help="directory of MNIST's files")
     parser.add_argument("--patch-size", type=int, default=2, help="pixels")
-    parser.add_argument("--picture", default="image.png", help="of attention")
+    parser.add_argument("--picture", default="image.png", help="attention, drawn")
     parser.add_argument("--epochs", type=int, default=15)
     options = parser.parse_args(arguments)
     keras.utils.set_random_seed(1)

@@ -1,7 +1,7 @@
-"""Which field is a paper of? Attention along the links of a citation graph.
+"""Which field does a paper belong to? Attention along the links of a citation graph.
 
-Few papers' fields are known; their words and those of the papers that they are linked
-with tell the others'. Beside it: logistic regression of the words (scikit-learn).
+The fields of a few papers are known; those of the others follow from their words and
+from the papers they are linked with. For comparison: logistic regression of the words.
 
     python examples/classify_nodes.py --files nodes.tsv.gz edges.tsv.gz
 
@@ -36,7 +36,7 @@ def read_graph(nodes, edges):
 
 
 def make_graph(num_nodes=400, num_classes=4, num_words=300):
-    """Returns what `read_graph` does: nodes of a class share links and some words."""
+    """Returns a graph as `read_graph`: nodes of a class share links and some words."""
     rng = np.random.default_rng(1)
     classes = rng.integers(1, num_classes + 1, num_nodes)
     alike = classes[:, None] == classes
@@ -48,7 +48,7 @@ def make_graph(num_nodes=400, num_classes=4, num_words=300):
 
 
 def make_model(num_features, num_classes):
-    """Returns two layers, which see two links far, under much dropout."""
+    """Returns a model of two layers, which see two links far, with much dropout."""
     config = kt.EncoderConfig(
         num_layers=2, d_model=64, d_ff=16, num_heads=4, dropout_rate=0.5,
         attention_dropout_rate=0.0, activation_dropout_rate=0.5,
@@ -59,7 +59,7 @@ def make_model(num_features, num_classes):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--files", nargs=2, metavar=("NODES", "EDGES"), help="gzip")
-    parser.add_argument("--picture", default="nodes.png", help="of attention")
+    parser.add_argument("--picture", default="nodes.png", help="attention, drawn")
     parser.add_argument("--epochs", type=int, default=160)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
@@ -75,12 +75,12 @@ def main(arguments=None):
     # A node attends to those that it is linked with; its own words go past attention.
     adjacency = np.zeros([len(features)] * 2, bool)
     adjacency[links[:, 0], links[:, 1]] = adjacency[links[:, 1], links[:, 0]] = True
-    # One graph is a batch of one; the class 0 says that a node's is not known.
+    # One graph is a batch of one; class 0 says that a node's class is unknown.
     lengths = np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1)
     inputs = (features / lengths)[None].astype("float32"), adjacency[None]
     known = np.where(train, classes, 0)[None]
     model = make_model(features.shape[1], int(classes.max()))
-    # The weights of single epochs differ by a point or two; it keeps their mean.
+    # From epoch to epoch the accuracy jumps by a point or two: average the weights.
     mean = {"use_ema": True, "ema_momentum": 0.98}
     optimizer = keras.optimizers.AdamW(0.005, weight_decay=0.01, **mean)
     model.compile(optimizer, kt.MaskedCrossentropy(), jit_compile=False)

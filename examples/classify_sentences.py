@@ -1,12 +1,12 @@
 """Is a sentence in favour or against? A sentence classifier.
 
-A word is itself, its first four letters and its first six; with --pretrain only itself,
-and the encoder first learns to fill in hidden ones. Beside it: a bag of words.
+A word is given by itself and its first four and six letters; with --pretrain by itself
+alone, and the encoder first learns to fill in hidden words. Compared: a bag of words.
 
     python examples/classify_sentences.py --files train.tsv.gz valid.tsv.gz
 
 A line of a file has words, a tab and 0 or 1. Without files the sentences are generated,
-and half of them are denials, which a bag of words cannot tell.
+and half of them are negated, which a bag of words cannot tell.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def read_sentences(path):
 
 
 def make_sentences(count, seed):
-    """Returns random ones: the last word tells the class, and a "not" turns it."""
+    """Returns random ones: the last word tells the class, which a "not" reverses."""
     rng = np.random.default_rng(seed)
     words, classes = [], rng.integers(0, 2, count)
     for is_good in classes:
@@ -51,7 +51,7 @@ def features_of(words, number):
 
 
 def to_ids(rows, features):
-    """Returns ids (N, 48, F), padded; of one feature, (N, 48)."""
+    """Returns padded ids (N, 48, F), or (N, 48) with one feature."""
     rows = [[[features.get(f, UNKNOWN) for f in word] for word in row] for row in rows]
     ids = keras.utils.pad_sequences(rows, 48, padding="post", truncating="post")
     return ids[..., 0] if ids.shape[2] == 1 else ids
@@ -60,14 +60,14 @@ def to_ids(rows, features):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--files", nargs=2, metavar=("TRAIN", "VALID"), help="gzip")
-    parser.add_argument("--picture", default="sentence.png", help="of attention")
+    parser.add_argument("--picture", default="sentence.png", help="attention, drawn")
     for name, default in {"epochs": 10, "pretrain": 0, "seed": 1}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args(arguments)
     keras.utils.set_random_seed(options.seed)
     files = options.files and map(read_sentences, options.files)
     train, valid = files or (make_sentences(2000, seed=1), make_sentences(500, seed=2))
-    number = 1 if options.pretrain else 3  # One, where words are hidden.
+    number = 1 if options.pretrain else 3  # To hide words: one.
     rows = [[features_of(s, number) for s in part] for part in (train[0], valid[0])]
     counts = Counter(f for row in rows[0] for word in row for f in word)
     features = {f: n for n, (f, c) in enumerate(counts.most_common(), FIRST) if c > 1}

@@ -3,7 +3,7 @@
 A subclass of `EncoderLayer` swaps the feed-forward network for a gated one (Shazeer,
 2020, https://arxiv.org/abs/2002.05202) by overriding one method; the rest of the layer,
 its masks and its saving stay as they are. The task: does the sentence's first token
-come back later in the sentence?
+appear in it again?
 
     python examples/compose_layers.py --epochs 12
 """
@@ -20,7 +20,7 @@ VOCABULARY_SIZE, LENGTH = 20, 12
 
 @keras.saving.register_keras_serializable(package="examples")
 class GatedFeedForward(keras.layers.Layer):
-    """(sigmoid(x W) * (x V)) U, one width after the other."""
+    """(sigmoid(x W) * (x V)) U: a hidden layer with a gate, then a linear map."""
 
     def __init__(self, d_ff, **kwargs):
         super().__init__(**kwargs)
@@ -62,7 +62,7 @@ def make_model():
 
 
 def make_data(rows, seed):
-    """Returns sentences of 4 to LENGTH tokens and whether the first one returns."""
+    """Returns sentences of 4 to LENGTH tokens and whether the first comes again."""
     rng = np.random.default_rng(seed)
     ids = rng.integers(1, VOCABULARY_SIZE, (rows, LENGTH))
     lengths = rng.integers(4, LENGTH + 1, rows)

@@ -25,7 +25,7 @@ PAD, START, END, FIRST = 0, 1, 2, 4
 
 
 def make_data(rows, seed):
-    """Returns `((source, target_in), target_out)`, the target the source reversed."""
+    """Returns `((source, target_in), target_out)`: targets are reversed sources."""
     rng = np.random.default_rng(seed)
     source = np.zeros((rows, LENGTH), "int32")
     target_in, target_out = source.copy(), source.copy()

@@ -1,7 +1,7 @@
 """A language model of characters: bits per character, a sample, the curve of training.
 
-Without arguments it learns generated English sentences, in a minute. Of a text, such as
-Tiny Shakespeare (https://github.com/karpathy/char-rnn), the last tenth is the tail:
+Without arguments it learns generated English sentences, in a minute. The last tenth
+of a text, such as Tiny Shakespeare (https://github.com/karpathy/char-rnn), is scored:
 
     python examples/language_model.py --text plays --context 128 --layers 4 --width 192
 """
@@ -52,7 +52,7 @@ def make_model(vocabulary_size, width, layers, updates):
 
 
 def write(model, ids, length, context):
-    """Continues a text; where it fills the context, from the last half of that."""
+    """Continues a text piece by piece, each from the last half of the context."""
     sampler = kt.LanguageSampler(model, top_k=20, min_length=context)
     while len(ids) < length:
         past = ids[-(context // 2) :]
@@ -64,7 +64,7 @@ def write(model, ids, length, context):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=Path, help="text file, gzipped or not")
-    parser.add_argument("--tail", type=Path, help="to score; default: a tenth of it")
+    parser.add_argument("--tail", type=Path, help="text to score; default: a tenth")
     for name, size in {"epochs": 10, "context": 64, "layers": 2, "width": 64}.items():
         parser.add_argument(f"--{name}", type=int, default=size)
     parser.add_argument("--prompt", default="The ")

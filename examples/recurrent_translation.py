@@ -5,7 +5,7 @@
 
 Prints the BLEU of each, its training time and its time per sentence by length, and
 draws what it attends to in one sentence: recurrent.png, transformer.png. Without files
-it trains on sentences of a grammar. Needs the extra `plots`.
+it trains on generated sentences. Needs the extra `plots`.
 """
 
 import argparse
@@ -40,10 +40,10 @@ def sampled(path, count, folder):
 
 
 def print_times(translator):
-    """Prints the time of sentences that have as many tokens as their translations."""
+    """Prints the times of sentences as long (tokens) as their translations."""
     config = translator.config.replace(max_extra_length=0, min_output_length=80)
     translator = kt.Translator(translator.model, translator.tokenizers, config)
-    translator(["a"])  # Makes the graph.
+    translator(["a"])  # Builds the graph.
     for length in (10, 20, 40, 80):
         begin = time.perf_counter()
         for _ in range(3):

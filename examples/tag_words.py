@@ -1,7 +1,7 @@
 """The part of speech of every word, from the words alone.
 
-A word is the sum of its features: itself, its first and last one to four letters, its
-shape ("Xx9"). What came twice in training has a vector, so a new word has its ending.
+A word's vector is the sum of its features': itself, its first and last one to four
+letters, its shape ("Xx9"). A new word still has the vectors of its ending.
 
     python examples/tag_words.py --files train.tsv.gz valid.tsv.gz
 """
@@ -20,13 +20,13 @@ from keras_transformer import plots
 
 
 def read_sentences(path):
-    """Returns the sentences, lists of pairs of a word and its tag."""
+    """Returns the sentences, each a list of pairs (word, tag)."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         return [list(zip(*map(str.split, s.split("\t")), strict=True)) for s in file]
 
 
 def make_sentences(count, seed):
-    """Returns random ones; a word in -s is a noun or, after another, a verb."""
+    """Returns random ones; a word in -s is a noun or, after a noun, a verb."""
     rng = np.random.default_rng(seed)
     endings = {"ADJ": "ous", "NOUN": "s", "VERB": "s", "ADV": "ly"}
     kept = rng.random((count, 4)) < (0.5, 1.0, 0.7, 0.5)
@@ -49,7 +49,7 @@ def ids_of(sentence, features):
 
 
 def batches(sentences, features, tags):
-    """Returns batches, ids (B, S, 10) and tags (B, S), in an order ever new."""
+    """Returns batches, ids (B, S, 10) and tags (B, S), in a new order each time."""
     rows = [(ids_of(s, features), [1 + tags.index(t) for _, t in s]) for s in sentences]
     shapes = tf.TensorSpec((None, 10), tf.int32), tf.TensorSpec((None,), tf.int32)
     data = tf.data.Dataset.from_generator(lambda: rows, output_signature=shapes)
@@ -62,14 +62,14 @@ def batches(sentences, features, tags):
 def most_frequent_tags(train, valid):
     """Returns the accuracy of each word's most frequent tag, or else NOUN."""
     counts = Counter(pair for s in train for pair in s).most_common()
-    best = dict(pair for pair, _ in reversed(counts))  # The last of a word stays.
+    best = dict(pair for pair, _ in reversed(counts))  # The last of a word wins.
     return np.mean([best.get(w, "NOUN") == t for s in valid for w, t in s])
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--files", nargs=2, help="lines of words, tab, tags; gzip")
-    parser.add_argument("--picture", default="tag_words.png", help="of attention")
+    parser.add_argument("--picture", default="tag_words.png", help="attention, drawn")
     parser.add_argument("--epochs", type=int, default=6)
     options = parser.parse_args(arguments)
     keras.utils.set_random_seed(1)

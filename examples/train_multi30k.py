@@ -3,7 +3,7 @@
     python examples/train_multi30k.py --train train.en-de.tsv.gz \
         --valid valid.en-de.tsv.gz --test test_2016_flickr.en-de.tsv.gz --seed 1
 
-Needs sacremoses. Without files: a minute on generated sentences, too short to score.
+Needs sacremoses. Without files: a minute on generated sentences, too little to score.
 Their text-only Transformer-Tiny has 41.02 (https://arxiv.org/abs/2105.14462), trained
 on two GPUs, so with twice the batch, and on text in lower case.
 """

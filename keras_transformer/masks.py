@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import keras
 from keras import ops
-from keras.src import backend
+
+from keras_transformer.kernels.keras_private import keras_mask
 
 
 def padding_mask(ids, pad_id=0):
@@ -43,7 +44,7 @@ def causal_mask(length):
 
 
 def valid_length_mask(valid_lengths, length):
-    """Lets queries attend to the first keys, as many as their valid length.
+    """Lets queries attend to the first `valid_lengths` keys.
 
     Args:
         valid_lengths: Integer tensor (B,), one for all queries of a row, or (B, T), one
@@ -73,13 +74,13 @@ def valid_length_mask(valid_lengths, length):
 def local_window_mask(length, window, causal=False):
     """Lets a query attend to the keys that are at most `window` positions away.
 
-    For a layer whose memory grows with the length squared; `LocalAttention` attends to
-    the same keys without such a mask.
+    For layers whose memory grows with the square of the length; `LocalAttention`
+    attends to the same keys without such a mask.
 
     Args:
         length: Number of positions, T; an integer or a scalar tensor.
         window: Positions to each side that a query sees.
-        causal: Whether a query sees no position behind its own.
+        causal: Whether a query sees no position after its own.
 
     Returns:
         Boolean tensor (1, T, T).
@@ -105,7 +106,7 @@ def within_window(queries, keys, window, causal=False):
         queries: Integer tensor or array (...).
         keys: Integer tensor or array that broadcasts with `queries`.
         window: Positions to each side that a query sees.
-        causal: Whether a query sees no position behind its own.
+        causal: Whether a query sees no position after its own.
 
     Returns:
         Boolean tensor or array, of the shape that both broadcast to.
@@ -120,12 +121,12 @@ def graph_mask(adjacency, self_loops=False):
     A node without an edge attends to nothing, and attention gives it zeros.
 
     Args:
-        adjacency: Tensor (N, N) or (B, N, N), boolean or numbers; entry [t, s] is other
+        adjacency: Tensor (S, S) or (B, S, S), boolean or numbers; entry [t, s] is other
             than 0 where node t may attend to node s.
         self_loops: Whether every node attends to itself, edge or not.
 
     Returns:
-        Boolean tensor (1, N, N) or (B, N, N).
+        Boolean tensor (1, S, S) or (B, S, S).
 
     Raises:
         ValueError: If `adjacency` is not square or has another rank.
@@ -137,7 +138,7 @@ def graph_mask(adjacency, self_loops=False):
     shape = tuple(adjacency.shape)
     if len(shape) not in (2, 3) or shape[-1] != shape[-2]:
         raise ValueError(
-            "`adjacency` must have the shape (N, N) or (B, N, N). Received: shape "
+            "`adjacency` must have the shape (S, S) or (B, S, S). Received: shape "
             f"{shape}"
         )
     mask = ops.cast(adjacency, "bool")
@@ -148,7 +149,7 @@ def graph_mask(adjacency, self_loops=False):
 
 
 def attention_mask(mask):
-    """Brings the masks that layers accept to a shape that broadcasts to (B, T, S).
+    """Reshapes a mask that layers accept, so that it broadcasts to (B, T, S).
 
     Args:
         mask: Boolean tensor (B, S), as Keras masks are, or (B, 1, S) or (B, T, S), or
@@ -180,5 +181,4 @@ def attention_mask(mask):
 
 def carried_mask(tensor):
     """Returns the (B, S) mask that Keras attached to `tensor`, or `None`."""
-    # Keras has no public name for it, and tensors of JAX hold no attribute.
-    return backend.get_keras_mask(tensor)
+    return keras_mask(tensor)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.kernels.crossentropy import TokenScores
-from keras_transformer.losses import first_largest, smoothed_crossentropy
+from keras_transformer.kernels.crossentropy import (
+    TokenScores,
+    first_largest,
+    smoothed_crossentropy,
+)
 
 
 class TokenMean(keras.metrics.Metric):
@@ -17,9 +20,9 @@ class TokenMean(keras.metrics.Metric):
         name: Name of the metric.
 
     Attributes:
-        takes_scores: Whether `y_pred` may be `TokenScores`, which a model that trains
-            without the logits gives. Not inherited: a subclass with `values` of its own
-            gets logits until it says that it takes scores too.
+        takes_scores: Whether `y_pred` may be `TokenScores`, which a model gives that
+            trains without computing logits. Not inherited: a subclass that overrides
+            `values` gets logits unless it sets this, too.
     """
 
     takes_scores = False

@@ -5,17 +5,18 @@ from __future__ import annotations
 import keras
 
 from keras_transformer.kernels.execution import in_tensorflow_graph
+from keras_transformer.kernels.keras_private import adam_moments
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Adam(keras.optimizers.Adam):
     """Adam (Kingma and Ba, 2015, https://arxiv.org/abs/1412.6980).
 
-    As `keras.optimizers.Adam`, whose arguments and variables it has. In a TensorFlow
-    graph without XLA it updates a weight with one operation in place of about twenty.
-    Of a sparse gradient, that of a lookup, the rows read twice count as their sum,
-    in the second moment too. Weights in half precision follow Keras' formula as it
-    is: in bfloat16 a `beta_2` from 0.9981 on is rounded to 1 and moves no weight.
+    It has the arguments and variables of `keras.optimizers.Adam`. In a TensorFlow graph
+    without XLA it updates a weight with one operation instead of about twenty. In a
+    sparse gradient, such as that of a lookup, rows that occur twice are added up before
+    either moment is updated. Weights in half precision follow Keras' formula unchanged:
+    in bfloat16 a `beta_2` of 0.9981 or more is rounded to 1, and no weight moves.
 
     Example:
         >>> model.compile(optimizer=Adam(1e-3, beta_2=0.98, epsilon=1e-9))
@@ -30,18 +31,18 @@ class Adam(keras.optimizers.Adam):
         # Keras would square the parts of a sparse gradient before it adds them up.
         gradient = tf.convert_to_tensor(gradient)
         dtype = variable.dtype
-        # The operation keeps no largest moment, and rounds its factors to the type.
+        # The operation has no AMSGrad, and rounds its factors to the weight's type.
         general = self.amsgrad or dtype.size < 4
         if general or not in_tensorflow_graph():
             super().update_step(gradient, variable, learning_rate)
             return
         step = tf.cast(keras.ops.convert_to_tensor(self.iterations) + 1, dtype)
-        place = self._get_variable_index(variable)
+        first, second = adam_moments(self, variable)
         # The same formula as Keras', with its epsilon: that of section 2 of the paper.
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
-            m=self._momentums[place].value.handle,
-            v=self._velocities[place].value.handle,
+            m=first.value.handle,
+            v=second.value.handle,
             beta1_power=tf.pow(tf.cast(self.beta_1, dtype), step),
             beta2_power=tf.pow(tf.cast(self.beta_2, dtype), step),
             lr=tf.cast(learning_rate, dtype),

@@ -1,8 +1,8 @@
-"""What is printed: a message can be read and steers nothing, a result is exact.
+"""Printing: messages are made safe for a terminal, results are exact.
 
-Names of files, lines of a corpus and translations are other people's words. Printed as
-they are, an escape sequence among them would reach the terminal, "[bold]" would be
-taken for markup, and a letter that the stream's encoding lacks would end a run.
+File names, lines of a corpus and translations are other people's words. Printed
+unchanged, an escape sequence in them would reach the terminal, "[bold]" would be taken
+for markup, and a character that the stream's encoding lacks would end a run.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import re
 import sys
 from pathlib import Path
 
-# Control characters; what ends a line or turns its direction; bytes of a file's name
-# that are no text, which Python keeps as surrogates. A tab does no harm.
+# Control characters, but for the harmless tab; characters that end a line or change its
+# direction; surrogates, which stand for bytes of a file name that are not text.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def printable(text: str, encoding: str | None = "utf-8") -> str:
-    """Returns a text on one line, with escapes for all that should not be printed.
+    """Returns a text on one line, with escapes for what should not be printed.
 
     Args:
         text: Any text.
-        encoding: Encoding of the stream that it is for; letters that it lacks become
+        encoding: Encoding of the stream to print to; characters that it lacks become
             escapes too.
 
     Returns:
@@ -40,7 +40,7 @@ def printable(text: str, encoding: str | None = "utf-8") -> str:
 
 
 def say(console, text: str):
-    """Prints a message on one line, as it stands: nothing in it is markup.
+    """Prints a message on one line; nothing in it is taken for markup.
 
     Args:
         console: A `rich.console.Console`.
@@ -56,11 +56,11 @@ def print_message(text: str):
 
 
 def print_result(result: str | Path):
-    """Prints one line that a verb was called for, at once.
+    """Prints one line of a verb's result, and flushes it.
 
-    A terminal shows it readably. A file or a pipe gets its very bytes: text in UTF-8,
-    as all text files here, and a path as the system has it. A process without standard
-    output prints nothing.
+    At a terminal, unsafe characters become escapes. A file or a pipe gets the exact
+    bytes: text in UTF-8, and a path as the file system has it. A process without
+    standard output prints nothing.
 
     Args:
         result: Text without line breaks, or a path.
@@ -84,17 +84,17 @@ def print_result(result: str | Path):
 
 
 def replace_closed_streams():
-    """Opens on nothing the standard streams that the process was started without.
+    """Opens the null device for each standard stream that was closed at the start.
 
-    Otherwise the next files to be opened take their numbers, and what native code
-    writes to standard error lands in one of them. Python's `sys.stdin` and `sys.stdout`
-    stay `None` there, by which a verb sees that it has none.
+    Otherwise the next files to be opened would take their numbers, and what native code
+    writes to standard error would land in one of them. `sys.stdin` and `sys.stdout`
+    stay `None`, which tells a verb that it has none.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # It takes the lowest number that is free.
+            os.open(os.devnull, os.O_RDWR)  # It gets the lowest free number.
     if sys.stderr is None:
         # Libraries write to it unasked.
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)

@@ -6,14 +6,15 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
+from keras_transformer.decoding.arguments import check_temperature
 from keras_transformer.export.saved_model import check_texts
 from keras_transformer.export.translator import export_translator
 from keras_transformer.files import replacing
+from keras_transformer.generation.model_search import as_graph
 from keras_transformer.generation.pipeline import INPUTS, Pipeline
 from keras_transformer.generation.results import Alignment, Score, Translation
 from keras_transformer.models.loading import load_seq2seq
@@ -24,9 +25,9 @@ from keras_transformer.text.tokenizer import TokenizerPair
 class Translator:
     """Translates sentences with a trained `Transformer`, or another `Seq2Seq`.
 
-    A text is cut into pieces, searched for with `beam_search`, and joined to text
-    again. On the TensorFlow backend all of it is one graph, the one that `export`
-    writes; on JAX and PyTorch the text side alone runs in TensorFlow.
+    It cuts a text into pieces, searches for a translation with `beam_search`, and joins
+    the pieces that it finds. On the TensorFlow backend this is one graph, the one that
+    `export` writes; on JAX and PyTorch only the text side runs in TensorFlow.
 
     A text longer than `config.max_source_length` is cut there; a text with nothing but
     spaces gives an empty translation with score 0.
@@ -87,13 +88,7 @@ class Translator:
                 f"Received: alignment_layer={layer}"
             )
         longest = max(self.config.max_source_length, self.config.longest_output)
-        limit = sizes.most_positions
-        if limit is not None and longest > limit:
-            raise ValueError(
-                "Learned positions must cover `max_source_length` + "
-                f"`max_extra_length` tokens. Received: {longest} tokens, "
-                f"max_positions={limit}"
-            )
+        sizes.check_positions(longest, "`max_source_length` + `max_extra_length`")
 
     @classmethod
     def load(cls, directory: str | Path, config: DecodingConfig | None = None):
@@ -131,7 +126,7 @@ class Translator:
             temporary.write_text(self.config.to_json(), encoding="utf-8")
         with replacing(directory / "model.keras") as temporary:
             self.model.save(temporary)
-        # Last: until all parts are those of this model, the digests are of another one.
+        # Last: the digests must not match before every part is written.
         self.tokenizers.save_digests(directory / "tokenizer")
 
     def __call__(self, texts: Sequence[str], batch_size: int = 32) -> list[str]:
@@ -181,7 +176,7 @@ class Translator:
     def complete(
         self, texts: Sequence[str], prefixes: Sequence[str], batch_size: int = 32
     ) -> list[Translation]:
-        """Translates texts to translations that begin as given.
+        """Translates texts, given how each translation begins.
 
         Args:
             texts: Sentences.
@@ -210,8 +205,8 @@ class Translator:
 
         Args:
             texts: Sentences.
-            temperature: Divides the logits: 0 is greedy, more is more diverse.
-            seed: Text i draws with the seed `seed` + i, whatever the batch around it.
+            temperature: Divides the logits: 0 is greedy, higher is more diverse.
+            seed: Text i is drawn with the seed `seed` + i, whatever its batch.
             batch_size: Sentences translated at a time.
 
         Returns:
@@ -219,14 +214,10 @@ class Translator:
 
         Raises:
             TypeError: If `texts` is not a sequence of strings.
-            ValueError: If `temperature` is negative or no number, or `batch_size` is
-                less than 1.
+            ValueError: If `temperature` is negative or not finite, or `batch_size`
+                is less than 1.
         """
-        if not 0 <= temperature < float("inf"):
-            raise ValueError(
-                "`temperature` must be finite and at least 0. Received: "
-                f"temperature={temperature}"
-            )
+        check_temperature(temperature)
         temperatures = np.full(len(texts), temperature, "float32")
         seeds = np.arange(seed, seed + len(texts), dtype="int64")
         rows = self._rows("sample", batch_size, texts, temperatures, seeds)
@@ -256,7 +247,7 @@ class Translator:
     def align(
         self, texts: Sequence[str], per_head: bool = False, batch_size: int = 32
     ) -> list[Alignment]:
-        """Translates texts and says what each token of the output looked at.
+        """Translates texts and tells what each output token attended to.
 
         Args:
             texts: Sentences.
@@ -303,14 +294,7 @@ class Translator:
         key = (name, *options.items())
         if key not in self._functions:
             function = functools.partial(self._pipeline.run, name, **options)
-            if keras.backend.backend() == "tensorflow":
-                # Any number of strings: one graph serves batches of every size.
-                function = tf.function(
-                    function,
-                    input_signature=list(INPUTS[name].values()),
-                    autograph=False,
-                )
-            self._functions[key] = function
+            self._functions[key] = as_graph(function, INPUTS[name].values())
         return self._functions[key]
 
     def export(
@@ -326,11 +310,11 @@ class Translator:
 
         Args:
             path: Directory to create, such as "saved_models/en-de/1".
-            dtype: "float32", or "bfloat16" for half the memory, and on processors that
-                compute with it, more speed.
-            jit_compile: Whether XLA compiles the search, which makes it faster, and
-                the first request of every new shape slower by many seconds. TensorFlow
-                Serving refuses such a model unless it is started with
+            dtype: "float32", or "bfloat16" for half the memory, and more speed on
+                processors that support it.
+            jit_compile: Whether XLA compiles the search. It runs faster, but the first
+                request of every new shape takes many seconds more. TensorFlow Serving
+                refuses such a model unless it is started with
                 `--xla_cpu_compilation_enabled`.
 
         Returns:

@@ -75,19 +75,20 @@ MAY_IMPORT_TENSORFLOW = {
 HAVE_TENSORFLOW_PATHS = {
     "keras_transformer.exact_training.row_parts",
     "keras_transformer.exact_training.tensorflow",
-    "keras_transformer.generation.language_sampler",
-    "keras_transformer.kernels.crossentropy",
-    "keras_transformer.kernels.execution",
+    "keras_transformer.generation.model_search",
     "keras_transformer.kernels.cache",
+    "keras_transformer.kernels.crossentropy",
+    "keras_transformer.kernels.dropout",
+    "keras_transformer.kernels.execution",
+    "keras_transformer.kernels.keras_private",
     "keras_transformer.kernels.step_attention",
-    "keras_transformer.layers.dropout",
-    "keras_transformer.losses",
     "keras_transformer.optimizers",
 }
 # Strings come in and go out here: TensorFlow from the first line.
 NEED_TENSORFLOW = {"keras_transformer.generation.pipeline"}
 
-MOST_LINES_OF_A_FILE = 350
+# A file aims at 300 lines; more where that keeps one idea whole.
+MOST_LINES_OF_A_FILE = 450
 MOST_LINES_OF_A_FUNCTION = 60
 
 
@@ -384,10 +385,18 @@ def test_importing_the_package_loads_no_library():
     script = (
         "import sys, keras_transformer\n"
         "from keras_transformer import TransformerConfig, cli\n"
+        "from keras_transformer.serving import ServingConfig\n"
+        "for words in (['--help'], ['train', '--help'], ['plot'], ['paint']):\n"
+        "    try:\n"
+        "        cli.main(words)\n"
+        "    except SystemExit:\n"
+        "        pass\n"
         "roots = {name.split('.')[0] for name in sys.modules}\n"
-        "print(sorted(roots & {'keras', 'tensorflow', 'jax', 'torch', 'numpy'}))\n"
+        "slow = {'keras', 'tensorflow', 'jax', 'torch', 'numpy', 'matplotlib',\n"
+        "        'starlette', 'uvicorn', 'asyncio'}\n"
+        "print('loaded:', sorted(roots & slow))\n"
     )
-    assert printed(script) == "[]"
+    assert printed(script).endswith("loaded: []")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,9 @@ import keras
 import numpy as np
 import pytest
 
+from keras_transformer import Translator
+from tests import tiny_run
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -72,6 +75,37 @@ def test_the_recipe_trains_and_scores(tmp_path):
     bleu = example.main(["--run", str(tmp_path / "run")], config)
     assert 0 <= bleu <= 100
     assert (tmp_path / "run" / "test.translations.txt").is_file()
+
+
+class Answers(Translator):
+    """A translator that knows its answers, in place of one that is trained."""
+
+    def __init__(self, answers):
+        tiny = tiny_run.translator()
+        super().__init__(tiny.model, tiny.tokenizers, tiny.config)
+        self.answers = answers
+
+    def __call__(self, texts, batch_size=32):
+        return [self.answers[text] for text in texts]
+
+
+def test_the_recipe_gives_the_bleu_worked_by_hand(tmp_path, capsys, monkeypatch):
+    example = load("train_multi30k")
+    pair = "An old dog", "Der alte Hund rennt schnell über die Wiese"
+    translator = Answers({pair[0]: "der alte hund rennt schnell über die Straße"})
+    monkeypatch.setattr(example.kt, "train", lambda *arguments: translator)
+    text = str(tiny_run.write_pairs(tmp_path / "test.tsv", [pair]))
+    splits = [
+        word for name in ("train", "valid", "test") for word in (f"--{name}", text)
+    ]
+    bleu = example.main([*splits, "--run", str(tmp_path)])
+    # In lower case the last of eight tokens is wrong: 7/8, 6/7, 5/6 and 4/5 are right.
+    assert bleu == pytest.approx(100 * (4 / 8) ** 0.25)
+    # As it stands three are: 5 of 8 tokens, 3 of 7 pairs, 2 of 6 and 1 of 5 are right.
+    cased = 100 * (5 * 3 * 2 * 1 / (8 * 7 * 6 * 5)) ** 0.25
+    printed = capsys.readouterr().out
+    assert f"BLEU {cased:.2f}" in printed
+    assert f"tokenised, lowercased BLEU {bleu:.2f}" in printed
 
 
 def test_the_recipe_scores_tokens_in_lower_case():

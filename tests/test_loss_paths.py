@@ -14,7 +14,7 @@ import pytest
 from keras import ops
 
 from keras_transformer import MaskedAccuracy, MaskedCrossentropy, Perplexity
-from keras_transformer.losses import first_largest
+from keras_transformer.kernels.crossentropy import first_largest
 from tests.reference import numpy_transformer as reference
 
 VOCABULARY_SIZE = 7

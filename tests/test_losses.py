@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_transformer import MaskedCrossentropy
-from keras_transformer.losses import smoothed_crossentropy
+from keras_transformer.kernels.crossentropy import smoothed_crossentropy
 from tests.reference import numpy_transformer as reference
 
 VOCABULARY_SIZE = 7

@@ -83,7 +83,7 @@ def test_graph_mask_with_self_loops_of_any_number_of_nodes():
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 5)])
 def test_adjacency_that_is_not_square_is_refused(shape):
-    with pytest.raises(ValueError, match=r"`adjacency` must have the shape \(N, N\)"):
+    with pytest.raises(ValueError, match=r"`adjacency` must have the shape \(S, S\)"):
         masks.graph_mask(np.ones(shape))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keras_transformer import cli
-from keras_transformer.cli.parser import make_parser
+from keras_transformer.cli import make_parser
 from keras_transformer.generation.pipeline import INPUTS
 from tests import tiny_run
 

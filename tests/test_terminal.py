@@ -13,7 +13,8 @@ import pytest
 from rich.console import Console
 
 from keras_transformer import cli
-from keras_transformer.cli.plot_parser import sentence
+from keras_transformer.cli import translate as verbs
+from keras_transformer.cli.flags import sentence
 from keras_transformer.evaluation import Scores
 from keras_transformer.serving import server
 from keras_transformer.terminal import print_message, print_result, printable, say
@@ -85,9 +86,11 @@ def test_without_a_stream_nothing_is_printed(monkeypatch):
 def test_translations_reach_a_pipe_unchanged(monkeypatch, terminal):
     made = stream(terminal=terminal)
     monkeypatch.setattr("sys.stdout", made)
-    monkeypatch.setattr(
-        cli, "_load", lambda _: lambda texts: [f"é{RED}" for _ in texts]
-    )
+
+    def translate(texts):
+        return [f"é{RED}" for _ in texts]
+
+    monkeypatch.setattr(verbs, "load_translator", lambda _: translate)
     assert cli.main(["translate", "--model", "any", "a"]) == 0
     red = "\\x1b[31mred" if terminal else RED
     assert written(made).decode() == f"é{red}\n"
@@ -130,7 +133,7 @@ def test_the_server_logs_no_escape_sequence():
 
 def test_scores_are_lines(monkeypatch, capsys):
     scores = Scores(30.5, "nrefs:1", 50.25, "nrefs:1", 2, 0.5)
-    monkeypatch.setattr(cli, "_load", lambda _: None)
+    monkeypatch.setattr(verbs, "load_translator", lambda _: None)
     monkeypatch.setattr("keras_transformer.evaluation.evaluate", lambda *a, **k: scores)
     assert cli.main(["evaluate", "--model", "any", "--test", __file__]) == 0
     assert capsys.readouterr().out == f"{scores}\n"
@@ -145,7 +148,7 @@ def test_a_sentence_is_text_in_every_locale():
 
 CLOSED = """
 import json, sys
-sys.argv[0], path = "keras-transformer", sys.argv[1]
+path = sys.argv[1]
 from keras_transformer import cli
 commands, statuses = json.load(open(path)), []
 for words in commands:

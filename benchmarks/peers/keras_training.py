@@ -99,8 +99,8 @@ def tensorflow_data(items: list[tuple]):
     # Without a known number Keras warns at the end of an epoch.
     number = tf.data.experimental.assert_cardinality(len(items))
     options = tf.data.Options()
-    # The thread that tunes sleeps 10 ms, 20 ms, 40 ms, ...; the end of an epoch, which
-    # stops it, sometimes waits until it wakes: as long again as the epoch took.
+    # The tuning thread sleeps 10 ms, 20 ms, 40 ms, ...; the end of an epoch stops it,
+    # and sometimes waits until it wakes: as long again as the epoch took.
     options.autotune.enabled = False
     return data.apply(number).prefetch(2).with_options(options)
 

@@ -1,4 +1,4 @@
-"""Translating files of any size in constant memory, to the end in spite of crashes."""
+"""Translates files of any size in constant memory, and continues after a crash."""
 
 from keras_transformer.bulk.partial_output import PartialOutput
 from keras_transformer.bulk.translate import (

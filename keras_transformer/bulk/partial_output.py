@@ -1,4 +1,4 @@
-"""A file written window by window, that a later process can go on with.
+"""A file written window by window, which a later process can continue.
 
 While it is written there is a folder OUTPUT.partial with two files:
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import functools
 import gzip
 import hashlib
@@ -31,7 +30,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_transformer.files import check_not_directory, naming
+from keras_transformer.files import (
+    check_not_directory,
+    naming,
+    sync_directory,
+    take_lock,
+)
 from keras_transformer.text.lines import one_line
 
 _FORMAT = 1
@@ -113,12 +117,9 @@ class PartialOutput:
         try:
             if os.fstat(descriptor).st_uid != self._owner:
                 raise self._refused("it belongs to somebody else")
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Its last holder may have removed it between our two calls.
-            if os.path.samestat(os.fstat(descriptor), os.stat(self.folder)):
+            # Its last holder may have removed it since it was opened.
+            if take_lock(descriptor, self.folder):
                 return descriptor
-        except (BlockingIOError, FileNotFoundError):
-            pass
         except BaseException:
             os.close(descriptor)
             raise
@@ -274,7 +275,7 @@ class PartialOutput:
             # Even without a line, a gzip file has a header.
             _append(self._translations, self._encode([]))
         os.replace("translations", self.output, src_dir_fd=self._lock)
-        _sync_directory(self.output.parent)
+        sync_directory(self.output.parent)
         shutil.rmtree(self.folder)
 
 
@@ -283,12 +284,3 @@ def _append(stream, content):
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def _sync_directory(path):
-    """Makes names given and taken in a directory outlast a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

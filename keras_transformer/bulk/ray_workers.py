@@ -28,9 +28,8 @@ from keras_transformer.bulk.translate import (
     translate_window,
 )
 from keras_transformer.files import replacing
+from keras_transformer.text.lines import GZIP_MAGIC, skip_byte_order_mark
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_GZIP_MAGIC = b"\x1f\x8b"
 _MOST_BLOCKS = 4096
 
 
@@ -179,7 +178,7 @@ def translate_text(
     ray, workers = _import_ray(), workers or RayWorkers()
     model, source = _saved_model(model), Path(source).absolute()
     with open(source, "rb") as stream:
-        if stream.read(2) == _GZIP_MAGIC:
+        if stream.read(2) == GZIP_MAGIC:
             raise ValueError(
                 f"{source} is a gzip file, which workers cannot share: unpack it with "
                 "gunzip, or translate it in one process."
@@ -286,8 +285,7 @@ def _tables(ray, dataset, window):
 def _places_of_windows(path, start, window) -> Iterator[tuple[int, int]]:
     """Yields the first and last byte of each window of lines after line `start`."""
     with open(path, "rb") as stream:
-        if stream.peek(3)[:3] == _BYTE_ORDER_MARK:
-            stream.read(3)
+        skip_byte_order_mark(stream)
         position = stream.tell()
         position += sum(map(len, itertools.islice(stream, start)))
         while size := sum(map(len, itertools.islice(stream, window))):

@@ -1,4 +1,4 @@
-"""Windows of lines through a translator, in order, to a file or to whoever asks."""
+"""Translates lines by windows, in order, into a file or as an iterator."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def translate_file(
         batch_size: Most sentences given to `translate` at a time.
         fingerprint: What names the model and its options, such as
             `model_fingerprint(...)`: an unfinished output made with another one is not
-            gone on with.
+            continued.
         show_progress: Whether to show a progress bar on standard error, if that is a
             terminal.
 
@@ -212,7 +212,7 @@ def read_texts(source: str | Path | BinaryIO) -> Iterator[str]:
     for number, line in enumerate(lines, start=1):
         whole = len(line) < MAX_LINE_BYTES
         try:
-            # Where a line was cut, so may its last character be: it is left out.
+            # A cut may have split the last character, which is then left out.
             text, _ = codecs.utf_8_decode(line, "strict", whole)
         except UnicodeDecodeError as error:
             raise ValueError(f"{name}:{number}: not valid UTF-8") from error

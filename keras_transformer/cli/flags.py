@@ -1,10 +1,10 @@
-"""Command-line flags made from the configuration classes, and read back."""
+"""Verbs and their flags, those made from the configuration classes read back."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
+import os
 import types
 import typing
 
@@ -19,6 +19,10 @@ from keras_transformer.config import (
     family_of,
 )
 
+PAIRS_HELP = (
+    "two aligned text files, one file of source<TAB>target lines, gzipped or not, or "
+    "tfds:NAME"
+)
 # `add_family_flags` adds the first; the learned vocabulary sets the others.
 _NOT_FLAGS = {
     "family",
@@ -36,6 +40,33 @@ SECTIONS = {
     "training": TrainingConfig,
     "decoding": DecodingConfig,
 }
+
+
+def add_verb(verbs, name, call, help, description=None) -> argparse.ArgumentParser:
+    """Adds a verb that runs `call` with the parsed options; returns its parser."""
+    parser = verbs.add_parser(name, help=help, description=description or help)
+    parser.set_defaults(call=call)
+    return parser
+
+
+def sentence(word: str) -> str:
+    """Returns an argument as text, read as UTF-8 in every locale.
+
+    Args:
+        word: As Python gives it, with surrogates for bytes that the locale cannot read.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is not UTF-8.
+    """
+    try:
+        word.encode("utf-8")
+        return word
+    except UnicodeEncodeError:
+        pass
+    try:
+        return os.fsencode(word).decode("utf-8")
+    except UnicodeError as error:
+        raise argparse.ArgumentTypeError("not valid UTF-8") from error
 
 
 def add_flags(parser, sections, default="{}", without=(), title="{} options"):
@@ -76,7 +107,7 @@ def _flag(name):
 
 
 def add_family_flags(parser):
-    """Adds `--family`, and the flags of the families that the Transformer has not.
+    """Adds `--family`, and the flags of families that the Transformer lacks.
 
     Args:
         parser: An `argparse.ArgumentParser` with the flags of `SECTIONS`.
@@ -107,11 +138,8 @@ def given(options, section):
 
 
 def run_config(options) -> RunConfig:
-    """Flags go before the configuration file, which goes before the preset."""
-    values = {}
-    if options.config is not None:
-        RunConfig.load(options.config)  # For errors that name the file.
-        values = json.loads(options.config.read_text(encoding="utf-8"))
+    """Returns a run's options: flags override the file, which overrides the preset."""
+    values = {} if options.config is None else RunConfig.given_in(options.config)
     sections = {
         section: values.get(section, {}) | given(options, section)
         for section in SECTIONS

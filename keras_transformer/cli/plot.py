@@ -1,110 +1,182 @@
-"""The verb `plot` of the command line: options to a picture in a file."""
+"""The verb `plot`: the kinds of pictures, and what each takes and draws."""
 
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
-import numpy as np
-from matplotlib.backend_bases import FigureCanvasBase
-
-from keras_transformer.files import replacing
-from keras_transformer.layers.positional_embedding import sinusoidal_encoding
-from keras_transformer.masks import causal_mask, valid_length_mask
-from keras_transformer.plots.curves import learning_rate, training_curves
-from keras_transformer.plots.fonts import add_font
-from keras_transformer.plots.heat_maps import attention, attention_heads, mask
-from keras_transformer.plots.positions import (
-    position_dimensions,
-    position_similarity,
-    positional_encoding,
-)
-from keras_transformer.plots.sentences import sentence_attention
-from keras_transformer.schedules import TransformerSchedule
+from keras_transformer.cli.flags import add_verb, sentence
+from keras_transformer.cli.loading import is_run, load_module, load_run
+from keras_transformer.cli.messages import warnings_as_lines
+from keras_transformer.files import check_not_directory, replacing
+from keras_transformer.terminal import print_result
 
 _DOTS_PER_INCH = 150
 
 
-def plot(options, translator=None):
-    """Draws what the options say and writes it, whole or not at all.
+def add_verbs(verbs):
+    """Adds the verb to what `add_subparsers` of the parser returned."""
+    parser = add_verb(
+        verbs,
+        "plot",
+        _plot,
+        "Draw attention, masks, positions, learning rates or a run's training.",
+        "Draw a picture as PNG, SVG or PDF, by the ending of the file's name (extra "
+        "`plots`).",
+    )
+    kinds = parser.add_subparsers(required=True, metavar="KIND")
+    _add_attention(kinds)
+    _add_mask(kinds)
+    _add_positions(kinds)
+    _add_learning_rate(kinds)
+    _add_training(kinds)
 
-    Args:
-        options: What the parser's verb `plot` gives: `kind`, `output`, `font` and the
-            options of the kind.
-        translator: The `Translator` of a run, for the kind "attention".
 
-    Raises:
-        ValueError: If an option is out of range or the file's ending names no kind of
-            picture.
-    """
-    ending = options.output.suffix.lstrip(".").lower()
-    known = FigureCanvasBase.get_supported_filetypes()
-    if ending not in known:
+def _plot(options):
+    """Draws a picture and writes it, whole or not at all."""
+    check_not_directory(options.output)
+    plots = load_module("plots")
+    ending = _ending(options.output)
+    if options.font is not None:
+        plots.add_font(options.font)
+    with warnings_as_lines():
+        figure = options.draw(options)
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(options.output) as temporary:
+            figure.savefig(temporary, format=ending, dpi=_DOTS_PER_INCH)
+    print_result(options.output)
+
+
+def _ending(path):
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    ending = path.suffix.lstrip(".").lower()
+    if ending not in FigureCanvasBase.get_supported_filetypes():
         raise ValueError(
             "`--output` must end with the name of a kind of picture, such as .png, "
-            f".svg or .pdf. Received: --output {options.output}"
+            f".svg or .pdf. Received: --output {path}"
         )
-    if options.font is not None:
-        add_font(options.font)
-    if options.kind == "attention":
-        figure = _attention(options, translator)
-    else:
-        figure = _KINDS[options.kind](options)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(options.output) as temporary:
-        figure.savefig(temporary, format=ending, dpi=_DOTS_PER_INCH)
+    return ending
 
 
-def _attention(options, translator):
-    seen = sentence_attention(translator, options.text, options.translation)
+def _add_kind(kinds, name, draw, help):
+    parser = kinds.add_parser(name, help=help, description=help)
+    parser.set_defaults(draw=draw)
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE", help="picture"
+    )
+    parser.add_argument(
+        "--font",
+        type=Path,
+        metavar="FILE",
+        help="font file, for characters that the usual fonts lack",
+    )
+    return parser
+
+
+def _add_attention(kinds):
+    parser = _add_kind(kinds, "attention", _attention, "What a run's layers attend to.")
+    parser.add_argument("text", type=sentence, metavar="TEXT", help="source sentence")
+    parser.add_argument(
+        "--model", type=Path, required=True, metavar="RUN", help="run directory"
+    )
+    parser.add_argument(
+        "--translation",
+        type=sentence,
+        metavar="TEXT",
+        help="default: what the run translates to",
+    )
+    parser.add_argument(
+        "--of",
+        choices=("cross", "encoder", "decoder"),
+        default="cross",
+        help="attention of the decoder to the source (cross), or of the encoder or "
+        "decoder to itself (default: cross)",
+    )
+    parser.add_argument(
+        "--layer", type=int, default=-1, help="from 0; from -1 backwards (default: -1)"
+    )
+    parser.add_argument(
+        "--head", type=int, help="one head, from 0 (default: a grid of all)"
+    )
+
+
+def _attention(options):
+    if not is_run(options.model):
+        raise ValueError(
+            "`plot attention` needs the directory of a training run. Received: "
+            f"--model {options.model}"
+        )
+    plots = load_module("plots")
+    seen = plots.sentence_attention(
+        load_run(options), options.text, options.translation
+    )
     weights, queries, keys = seen.of(options.of, options.layer)
     number = range(len(getattr(seen, options.of)))[options.layer]
-    title = f"{options.of} attention, layer {number}"
-    if options.head is None:
-        return attention_heads(weights, queries, keys, title=title)
-    return attention(
-        weights, queries, keys, head=options.head, title=f"{title}, head {options.head}"
+    title, head = f"{options.of} attention, layer {number}", options.head
+    if head is None:
+        return plots.attention_heads(weights, queries, keys, title=title)
+    title = f"{title}, head {head}"
+    return plots.attention(weights, queries, keys, head=head, title=title)
+
+
+def _add_mask(kinds):
+    parser = _add_kind(kinds, "mask", _mask, "The mask of a decoder.")
+    parser.add_argument(
+        "--length", type=int, default=10, help="positions (default: 10)"
+    )
+    parser.add_argument(
+        "--valid-length", type=int, help="positions that are not padding (default: all)"
     )
 
 
 def _mask(options):
     _check_positive(options, "length")
-    allowed = causal_mask(options.length)
+    masks = load_module("masks")
+    allowed = masks.causal_mask(options.length)
     if options.valid_length is not None:
         if not 0 <= options.valid_length <= options.length:
             raise ValueError(
                 "`--valid-length` must be from 0 to `--length`. Received: "
                 f"--valid-length {options.valid_length}, --length {options.length}"
             )
-        lengths = np.array([options.valid_length], "int32")
-        allowed = allowed & valid_length_mask(lengths, options.length)
-    return mask(allowed)
+        lengths = [options.valid_length]
+        allowed = allowed & masks.valid_length_mask(lengths, options.length)
+    return load_module("plots").mask(allowed)
+
+
+def _add_positions(kinds):
+    parser = _add_kind(kinds, "positions", _positions, "The paper's position vectors.")
+    parser.add_argument(
+        "--view",
+        choices=("matrix", "dimensions", "similarity"),
+        default="matrix",
+        help="all values, some dimensions as curves, or cosines between positions "
+        "(default: matrix)",
+    )
+    parser.add_argument("--d-model", type=int, default=128, help="(default: 128)")
+    parser.add_argument(
+        "--length", type=int, default=100, help="positions (default: 100)"
+    )
+    parser.add_argument(
+        "--dimensions",
+        type=int,
+        nargs="+",
+        help="dimensions of --view dimensions (default: four, evenly spaced)",
+    )
 
 
 def _positions(options):
+    import numpy as np
+
     _check_positive(options, "length", "d_model")
-    vectors = sinusoidal_encoding(np.arange(options.length), options.d_model)
+    layers, plots = load_module("layers"), load_module("plots")
+    vectors = layers.sinusoidal_encoding(np.arange(options.length), options.d_model)
     if options.view == "dimensions":
-        return position_dimensions(vectors, options.dimensions)
-    views = {"matrix": positional_encoding, "similarity": position_similarity}
-    return views[options.view](vectors)
-
-
-def _learning_rate(options):
-    pairs = itertools.product(options.d_model, options.warmup_steps)
-    schedules = [TransformerSchedule(*pair, scale=options.scale) for pair in pairs]
-    return learning_rate(schedules, options.steps)
-
-
-def _training(options):
-    return training_curves(options.log, options.metrics)
-
-
-_KINDS = {
-    "mask": _mask,
-    "positions": _positions,
-    "learning-rate": _learning_rate,
-    "training": _training,
-}
+        return plots.position_dimensions(vectors, options.dimensions)
+    if options.view == "similarity":
+        return plots.position_similarity(vectors)
+    return plots.positional_encoding(vectors)
 
 
 def _check_positive(options, *names):
@@ -113,3 +185,44 @@ def _check_positive(options, *names):
         if value < 1:
             flag = "--" + name.replace("_", "-")
             raise ValueError(f"`{flag}` must be at least 1. Received: {flag} {value}")
+
+
+def _add_learning_rate(kinds):
+    parser = _add_kind(
+        kinds, "learning-rate", _learning_rate, "The paper's learning rate."
+    )
+    parser.add_argument(
+        "--d-model", type=int, nargs="+", default=(512,), help="widths (default: 512)"
+    )
+    parser.add_argument(
+        "--warmup-steps",
+        type=int,
+        nargs="+",
+        default=(4000,),
+        help="updates of warm-up; each is drawn for each width (default: 4000)",
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="factor (default: 1)")
+    parser.add_argument(
+        "--steps", type=int, help="updates to draw (default: 5 times the warm-up)"
+    )
+
+
+def _learning_rate(options):
+    schedule = load_module("schedules").TransformerSchedule
+    pairs = itertools.product(options.d_model, options.warmup_steps)
+    schedules = [schedule(*pair, scale=options.scale) for pair in pairs]
+    return load_module("plots").learning_rate(schedules, options.steps)
+
+
+def _add_training(kinds):
+    parser = _add_kind(
+        kinds, "training", _training, "Loss and scores of a training run."
+    )
+    parser.add_argument("log", type=Path, metavar="RUN", help="directory, or log.csv")
+    parser.add_argument(
+        "--metrics", nargs="+", metavar="NAME", help="such as loss bleu (default: all)"
+    )
+
+
+def _training(options):
+    return load_module("plots").training_curves(options.log, options.metrics)

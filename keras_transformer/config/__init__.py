@@ -1,7 +1,7 @@
-"""Every option of the package, once: frozen dataclasses that check themselves.
+"""Every option of the package, in one place: frozen dataclasses that check themselves.
 
 The command line builds its flags, its help and its defaults from these fields, and a
-run directory keeps them as JSON, so an option is written down in one place alone.
+run directory keeps them as JSON.
 """
 
 from keras_transformer.config.language_model import LanguageModelConfig

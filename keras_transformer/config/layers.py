@@ -16,7 +16,7 @@ class LayerConfig(Config):
     d_ff: int = option(
         2048, "width of the feed-forward layer", minimum=1, maximum=MOST_UNITS
     )
-    num_heads: int = option(8, "attention heads, h", minimum=1, maximum=MOST_UNITS)
+    num_heads: int = option(8, "attention heads, H", minimum=1, maximum=MOST_UNITS)
     key_dim: int | None = option(
         None,
         "width of a head's query and key; default d_model / num_heads",
@@ -50,7 +50,7 @@ class LayerConfig(Config):
     def layer_options(self) -> dict[str, Any]:
         """Returns the arguments of `EncoderLayer`, `DecoderLayer` and `CausalLayer`.
 
-        They take all of these options but `d_model`, which their input has.
+        They take all of these options but `d_model`: it is the width of their input.
         """
         names = [field.name for field in dataclasses.fields(LayerConfig)]
         return {name: getattr(self, name) for name in names if name != "d_model"}
@@ -60,4 +60,4 @@ class LayerConfig(Config):
 class EncoderConfig(LayerConfig):
     """Sizes of a stack of encoder layers; the defaults are the paper's base model."""
 
-    num_layers: int = option(6, "encoder layers, N", minimum=1, maximum=MOST_LAYERS)
+    num_layers: int = option(6, "encoder layers", minimum=1, maximum=MOST_LAYERS)

@@ -25,7 +25,7 @@ def option(default, help, *, choices=None, formerly=None, **bounds):
 
     Args:
         default: Value when none is given.
-        help: One line for the command line's help, with the unit.
+        help: What it is, with its unit, for the command line's help.
         choices: Allowed values, or `None` for any.
         formerly: Earlier name, by which files and command lines may still call it.
         **bounds: Limits of a number: `minimum`, `maximum`, `above` or `below`.
@@ -99,6 +99,25 @@ class Config:
     @classmethod
     def from_json(cls, text: str, origin: str = "config"):
         """Builds the options from JSON text; `origin` names it in errors."""
+        return cls.from_dict(cls._checked(text, origin))
+
+    @classmethod
+    def load(cls, path: str | Path):
+        """Reads the options from a JSON file."""
+        return cls.from_dict(cls.given_in(path))
+
+    @classmethod
+    def given_in(cls, path: str | Path) -> dict[str, Any]:
+        """Reads and checks a JSON file; returns only the options that it gives."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: not valid UTF-8") from error
+        return cls._checked(text, str(path))
+
+    @classmethod
+    def _checked(cls, text, origin):
+        """Returns the options in JSON text as plain Python values."""
         try:
             values = json.loads(text)
         except json.JSONDecodeError as error:
@@ -108,18 +127,10 @@ class Config:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{origin}: not valid JSON: {error}") from error
         try:
-            return cls.from_dict(values)
+            cls.from_dict(values)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{origin}: {error}") from error
-
-    @classmethod
-    def load(cls, path: str | Path):
-        """Reads the options from a JSON file."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}: not valid UTF-8") from error
-        return cls.from_json(text, str(path))
+        return values
 
 
 def reject_unknown(cls, values):
@@ -135,7 +146,7 @@ def reject_unknown(cls, values):
 
 def _check_type(name, value, hint):
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    # A bool is an int in Python, and an int is a fine float: neither by accident.
+    # In Python a bool is an int, which is refused; an int may stand for a float.
     accepted = kinds + ((int,) if float in kinds else ())
     if not isinstance(value, accepted) or (
         isinstance(value, bool) and bool not in kinds

@@ -24,7 +24,7 @@ class TokenizerConfig(Config):
     """How the SentencePiece vocabulary is learned from the training text."""
 
     vocabulary_size: int = option(
-        10000, "pieces of each vocabulary, with the special ones and bytes", minimum=8
+        10000, "pieces of each vocabulary, special ones and bytes included", minimum=8
     )
     algorithm: str = option("bpe", "sub-word algorithm", choices=("bpe", "unigram"))
     joint_vocabulary: bool = option(True, "one vocabulary for both languages")
@@ -38,7 +38,7 @@ class TokenizerConfig(Config):
         choices=("nmt_nfkc", "nfkc", "identity"),
     )
     learning_sentences: int = option(
-        1000000, "most sentences a side that the vocabulary is learned from", minimum=1
+        1000000, "sentences per side to learn the vocabulary from, at most", minimum=1
     )
 
 
@@ -47,16 +47,19 @@ class DataConfig(Config):
     """How a corpus becomes batches."""
 
     batch_tokens: int = option(
-        4096, "tokens a batch on the longer side, padding counted", minimum=1
+        4096, "tokens per batch on the longer side, padding counted", minimum=1
     )
     max_length: int = option(
-        128, "tokens a side, the end token counted; longer pairs are bad", minimum=2
+        128,
+        "tokens per side, the end token counted; longer pairs are bad lines",
+        minimum=2,
     )
     shuffle_buffer: int = option(200000, "pairs shuffled at a time", minimum=1)
     subword_sampling: float = option(
         0.0,
-        "randomness of the pieces in training: BPE-dropout's share of merges, or "
-        "alpha of a unigram vocabulary; 0 is none",
+        "randomness of the pieces in training: the share of merges that BPE-dropout "
+        "leaves out, or alpha of a unigram vocabulary; 0 is none. The pieces differ "
+        "from run to run, and in a resumed run from those of one not interrupted",
         minimum=0.0,
         below=1.0,
     )
@@ -70,20 +73,24 @@ class DecodingConfig(Config):
     """How translations are searched for; the defaults are the paper's (section 6.1)."""
 
     beam_size: int = option(
-        4, "hypotheses kept a sentence; 1 is greedy", minimum=1, maximum=MOST_HYPOTHESES
+        4, "hypotheses per sentence; 1 is greedy", minimum=1, maximum=MOST_HYPOTHESES
     )
     n_best: int | None = option(
-        None, "translations an export's `nbest` gives; default beam_size", minimum=1
+        None,
+        "translations that an export's `nbest` returns; default beam_size",
+        minimum=1,
     )
     length_penalty: float = option(
         0.6, "alpha of ((5 + length) / 6)^alpha", minimum=0.0
     )
     coverage_penalty: float = option(
-        0.0, "beta of the penalty for source tokens passed over", minimum=0.0
+        0.0,
+        "beta of the penalty for source tokens that get little attention",
+        minimum=0.0,
     )
     no_repeat_ngram_size: int = option(
         0,
-        "no n-gram of this size comes twice in an output; 0 allows all",
+        "never repeat an n-gram of this size in an output; 0 allows all",
         minimum=0,
         maximum=MOST_TOKENS,
     )
@@ -98,15 +105,18 @@ class DecodingConfig(Config):
     )
     max_source_length: int = option(
         256,
-        "source tokens, the end token counted, kept of a sentence",
+        "longest source; the rest is cut off (tokens, the end token counted)",
         minimum=2,
         maximum=MOST_TOKENS,
     )
     top_k: int | None = option(
-        None, "most probable tokens that sampling draws among", minimum=1
+        None, "sample among this many most probable tokens", minimum=1
     )
     top_p: float | None = option(
-        None, "probability that sampling draws among", above=0.0, maximum=1.0
+        None,
+        "sample among the most probable tokens that reach this probability together",
+        above=0.0,
+        maximum=1.0,
     )
     alignment_layer: int = option(
         -1, "decoder layer that alignments are taken from; -1 is the last"
@@ -153,31 +163,26 @@ class RunConfig(Config):
                 "The tokenizer of a run has `pad_id`, `start_id`, `end_id` and "
                 f"`unknown_id` 0, 1, 2 and 3. Received: {ids}"
             )
-        if (
-            not self.tokenizer.joint_vocabulary
-            and self.model.tied_embeddings == "three-way"
-        ):
+        is_joint = self.tokenizer.joint_vocabulary
+        model.check_tied_embeddings(is_joint, f"joint_vocabulary={is_joint}")
+        if self.data.subword_sampling and self.training.distribute == "multi_worker":
             raise ValueError(
-                "Three-way `tied_embeddings` needs one joint vocabulary; use "
-                "'two-way' or 'none' for separate ones. Received: "
-                "joint_vocabulary=False, tied_embeddings='three-way'"
+                "`subword_sampling` must be 0 with `distribute` 'multi_worker': every "
+                "worker would draw other pieces, and all need the same batches. "
+                f"Received: subword_sampling={self.data.subword_sampling}"
             )
         longest = max(
             self.data.max_length,
             self.decoding.max_source_length,
             self.decoding.longest_output,
         )
-        limit = self.model.most_positions
-        if limit is not None and longest > limit:
-            raise ValueError(
-                "Learned positions must cover `max_length` and `max_source_length` + "
-                f"`max_extra_length` tokens. Received: {longest} tokens, "
-                f"max_positions={limit}"
-            )
+        model.check_positions(
+            longest, "`max_length` and `max_source_length` + `max_extra_length`"
+        )
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]):
-        """As of every options; `model` is of the family that it names."""
+        """As `Config.from_dict`; `model` names its family."""
         if isinstance(values, dict) and "model" in values:
             model = values["model"]
             kind = family_of(model) if isinstance(model, dict) else TransformerConfig

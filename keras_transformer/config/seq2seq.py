@@ -1,4 +1,4 @@
-"""The sizes of the models from sequences to sequences, one class a family."""
+"""Sizes of the models from sequences to sequences, one class for each family."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from keras_transformer.config.options import (
 
 @dataclasses.dataclass(frozen=True)
 class Seq2SeqConfig(Config):
-    """What every family has: vocabularies, their matrices, special ids.
+    """What every family has: vocabularies, embeddings, special ids.
 
-    A family is a subclass with a `family` of its own, an entry in `FAMILIES`.
+    A family is a subclass with its own `family`, and an entry in `FAMILIES`.
     """
 
     family: str = option("", "kind of model")
@@ -49,34 +49,56 @@ class Seq2SeqConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        if (
-            self.tied_embeddings == "three-way"
-            and self.source_vocabulary_size != self.target_vocabulary_size
-        ):
-            raise ValueError(
-                "Three-way `tied_embeddings` needs one joint vocabulary; use "
-                "'two-way' or 'none' for separate ones. Received: "
-                f"source_vocabulary_size={self.source_vocabulary_size}, "
-                f"target_vocabulary_size={self.target_vocabulary_size}"
-            )
+        sizes = self.source_vocabulary_size, self.target_vocabulary_size
+        self.check_tied_embeddings(
+            sizes[0] == sizes[1],
+            "source_vocabulary_size={}, target_vocabulary_size={}".format(*sizes),
+        )
         ids = (self.pad_id, self.start_id, self.end_id, self.unknown_id)
-        smallest = min(self.source_vocabulary_size, self.target_vocabulary_size)
-        if len(set(ids)) < 4 or max(ids) >= smallest:
+        if len(set(ids)) < 4 or max(ids) >= min(sizes):
             raise ValueError(
                 "`pad_id`, `start_id`, `end_id` and `unknown_id` must be four "
                 f"different ids below the vocabulary size. Received: {ids}, "
-                f"vocabulary size {smallest}"
+                f"vocabulary size {min(sizes)}"
+            )
+
+    def check_tied_embeddings(self, is_joint: bool, received: str):
+        """Raises `ValueError` if matrices are shared by two vocabularies.
+
+        Args:
+            is_joint: Whether source and target have one vocabulary.
+            received: The values that say so, for the message.
+        """
+        if self.tied_embeddings == "three-way" and not is_joint:
+            raise ValueError(
+                "Three-way `tied_embeddings` needs one joint vocabulary; use 'two-way' "
+                "or 'none' for separate ones. Received: "
+                f"tied_embeddings='three-way', {received}"
+            )
+
+    def check_positions(self, longest: int, what: str):
+        """Raises `ValueError` if learned positions are fewer than needed.
+
+        Args:
+            longest: Positions needed (tokens).
+            what: What needs them, for the message.
+        """
+        limit = self.most_positions
+        if limit is not None and longest > limit:
+            raise ValueError(
+                f"Learned positions must cover {what}. Received: {longest} tokens, "
+                f"max_positions={limit}"
             )
 
     @property
     def most_positions(self) -> int | None:
-        """Longest source and target (tokens), or `None` if any length will do."""
+        """Longest source and target (tokens), or `None` if there is no limit."""
         return None
 
     def fewest_weights(self) -> int:
         """Returns how many weights the family's model of these sizes has at least.
 
-        Those of its matrices; for a subclass of the model it may be too many.
+        Counts its matrices alone; a subclass of the model may have fewer.
         """
         rows = self.target_vocabulary_size
         if self.tied_embeddings != "three-way":
@@ -127,10 +149,10 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
 
     family: str = option("transformer", "kind of model", choices=("transformer",))
     num_encoder_layers: int = option(
-        6, "encoder layers, N", minimum=1, maximum=MOST_LAYERS
+        6, "encoder layers", minimum=1, maximum=MOST_LAYERS
     )
     num_decoder_layers: int = option(
-        6, "decoder layers, N", minimum=1, maximum=MOST_LAYERS
+        6, "decoder layers", minimum=1, maximum=MOST_LAYERS
     )
     positions: str = option(
         "sinusoidal", "kind of position vector", choices=("sinusoidal", "learned")
@@ -158,11 +180,11 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
 
     @property
     def most_positions(self) -> int | None:
-        """Rows of learned position vectors; sinusoidal ones go on for ever."""
+        """Number of learned position vectors; sinusoidal ones have no end."""
         return self.max_positions if self.positions == "learned" else None
 
     def fewest_weights(self) -> int:
-        """Returns how many weights a `Transformer` has at least: of its matrices."""
+        """Returns the fewest weights of a `Transformer`: those of its matrices."""
         key_dim = self.key_dim or self.d_model // self.num_heads
         value_dim = self.value_dim or key_dim
         attention = 2 * self.num_heads * (key_dim + value_dim)
@@ -198,7 +220,7 @@ class RecurrentConfig(Seq2SeqConfig):
         minimum=1,
         maximum=MOST_UNITS,
     )
-    bidirectional: bool = option(True, "read the source from its end, too")
+    bidirectional: bool = option(True, "read the source in both directions")
 
     # One GRU attends at every step, as in the paper.
     num_decoder_layers: ClassVar[int] = 1
@@ -210,7 +232,7 @@ class RecurrentConfig(Seq2SeqConfig):
     }
 
     def fewest_weights(self) -> int:
-        """Returns how many weights a `RecurrentSeq2Seq` has at least: of matrices."""
+        """Returns the fewest weights of a `RecurrentSeq2Seq`: those of its matrices."""
         units, directions = self.units, 2 if self.bidirectional else 1
         width = directions * units
         inputs = self.d_model + (self.num_encoder_layers - 1) * width

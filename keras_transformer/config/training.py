@@ -14,12 +14,12 @@ class TrainingConfig(Config):
     epochs: int = option(20, "passes over the corpus", minimum=1)
     max_updates: int | None = option(
         None,
-        "stop after this many weight updates; of `steps_per_execution` the last ones "
-        "may go beyond",
+        "stop after this many weight updates; with `steps_per_execution` above 1 the "
+        "last call may make a few more",
         minimum=1,
     )
     max_minutes: float | None = option(
-        None, "stop after the update that passes this time (minutes)", above=0.0
+        None, "stop at the first update after this time (minutes)", above=0.0
     )
     optimizer: str = option(
         "adam",
@@ -34,30 +34,30 @@ class TrainingConfig(Config):
         0.1, "probability mass spread over the vocabulary", minimum=0.0, below=1.0
     )
     global_clipnorm: float | None = option(
-        None, "longest gradient of all weights together (norm)", above=0.0
+        None, "scale gradients down to this norm, all weights together", above=0.0
     )
     gradient_accumulation_steps: int = option(
         1, "batches whose gradients make one weight update", minimum=1
     )
     nonfinite: str = option(
         "stop",
-        "after a loss or gradient that is not finite, which is never applied: stop, "
-        "or skip the batch",
+        "on a loss or gradient that is not finite: stop the run, or skip the batch; "
+        "its update is never made",
         choices=("stop", "skip"),
         formerly="nonfinite_batches",
     )
     steps_per_execution: int = option(
-        1, "batches a call of the compiled step takes", minimum=1
+        1, "batches per call of the compiled step", minimum=1
     )
     checkpoint_updates: int | None = option(
-        None, "save the state to resume from after so many updates", minimum=1
+        None, "save a state to resume from every so many updates", minimum=1
     )
     checkpoint_minutes: float | None = option(
-        10.0, "save the state to resume from after so long (minutes)", above=0.0
+        10.0, "save a state to resume from at this interval (minutes)", above=0.0
     )
-    keep_states: int = option(2, "states to resume from that are kept", minimum=1)
+    keep_states: int = option(2, "how many states to resume from are kept", minimum=1)
     average_checkpoints: int = option(
-        5, "checkpoints whose mean is the final model; 1 keeps a single one", minimum=1
+        5, "checkpoints averaged into the final model; 1 averages none", minimum=1
     )
     average: str = option(
         "last",
@@ -66,22 +66,22 @@ class TrainingConfig(Config):
     )
     monitor: str = option(
         "loss",
-        "what is best on the validation pairs: lowest loss or highest BLEU",
+        "what makes a checkpoint best on validation pairs: loss or BLEU",
         choices=("loss", "bleu"),
     )
     patience: int | None = option(
-        None, "stop after so many epochs without a better `monitor`", minimum=1
+        None, "stop after so many epochs in a row without a better `monitor`", minimum=1
     )
     bleu_updates: int | None = option(
-        None, "score translations of validation pairs after so many updates", minimum=1
+        None, "translate validation pairs for BLEU every so many updates", minimum=1
     )
     bleu_sentences: int = option(
-        200, "validation pairs that are translated for BLEU", minimum=1
+        200, "validation pairs to translate for BLEU", minimum=1
     )
     ema_decay: float | None = option(
         None,
-        "keep an exponential moving average of the weights with this factor, and "
-        "validate and save it",
+        "decay of an exponential moving average of the weights, which is then what is "
+        "validated and saved",
         above=0.0,
         below=1.0,
     )
@@ -89,16 +89,16 @@ class TrainingConfig(Config):
         False, "export a SavedModel each time `monitor` reaches a new best"
     )
     mixed_precision: bool | None = option(
-        None, "compute in bfloat16, keep float32 weights; default where it pays"
+        None, "compute in bfloat16, keep float32 weights; default where it is faster"
     )
     jit_compile: bool | None = option(
-        None, "compile the training step with XLA; default where it pays"
+        None, "compile the training step with XLA; default where it is faster"
     )
     distribute: str = option(
         "none",
-        "devices and hosts to train on: one; all of this host (mirrored); all of "
-        "several hosts (multi_worker); with JAX all as copies of the model "
-        "(data_parallel) or with its matrices in parts (model_parallel)",
+        "devices to train on: one (none); all of this host (mirrored); all of several "
+        "hosts (multi_worker); with JAX, all with a copy of the model each "
+        "(data_parallel) or with its matrices split among them (model_parallel)",
         choices=("none", "mirrored", "multi_worker", "data_parallel", "model_parallel"),
     )
     seed: int = option(1, "seed of weights, dropout and shuffling", minimum=0)

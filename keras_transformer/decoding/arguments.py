@@ -1,4 +1,4 @@
-"""Checks of what every search is given."""
+"""Checks of what searches and sampling are given."""
 
 from __future__ import annotations
 
@@ -25,6 +25,19 @@ def check_search(max_lengths, limit, alpha):
     if not 0 <= alpha < math.inf:
         raise ValueError(
             f"`alpha` must be finite and at least 0. Received: alpha={alpha}"
+        )
+
+
+def check_temperature(temperature):
+    """Raises `ValueError` unless the temperature of a whole batch makes sense.
+
+    Raises:
+        ValueError: If it is negative, infinite or no number.
+    """
+    if not 0 <= temperature < math.inf:
+        raise ValueError(
+            "`temperature` must be finite and at least 0. Received: "
+            f"temperature={temperature}"
         )
 
 

@@ -4,16 +4,15 @@ A search asks one thing of its user, a function
 `step(ids, parents, state) -> (logits, state)`:
 
 - `ids` (R,) int32: the last token of each row, `start_id` at first.
-- `parents` (B, K) int32: the hypothesis of the same sentence, 0 to K - 1, that each row
-  continues. Row `sentence * K + hypothesis` of the R = B * K rows belongs to that
-  hypothesis; greedy search has K = 1 and `parents` of 0.
+- `parents` (B, N) int32: the hypothesis of the same sentence, 0 to N - 1, that each row
+  continues. Row `sentence * N + hypothesis` of the R = B * N rows belongs to that
+  hypothesis; greedy search has N = 1 and `parents` of 0.
 - `state`: any nested structure of tensors. The search carries it and moves nothing in
   it: the step function knows best how to follow `parents`. It returns the structure,
   shapes and dtypes that it was given. `reordering` fits a plain step function to this.
 - `logits` (R, V), any float type: unnormalised scores of the next token.
 
-Letters: B sentences, K beam size, N hypotheses returned, L longest output, V
-vocabulary, R rows, C candidates of a sentence, P longest prefix.
+Letters: B sentences, N beam size, R rows, L longest output, V vocabulary.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def greedy_search(step: Callable, state, **options) -> DecodingResult:
         **options: As in `beam_search`, without `beam_size` and `n_best`.
 
     Returns:
-        A `DecodingResult` with N = 1.
+        A `DecodingResult` with one hypothesis a sentence.
 
     Raises:
         ValueError: If an argument or the shape of the logits is out of range.
@@ -79,46 +78,47 @@ def beam_search(
 ) -> DecodingResult:
     """Searches for the outputs with the highest scores.
 
-    A score is the log-probability divided by `length_penalty`. Of all one-token
-    continuations of a sentence's K unfinished hypotheses the 2K most probable are
-    looked at: those that end compete by score for the sentence's N finished places,
-    the best K others live on (at most K of the 2K can end). A beam of 1 looks at the
-    best continuation alone, which is greedy search: with two, an end that was only
-    second best would count. At the sentence's longest output every continuation is
-    cut, and competes as it is.
+    A score is the log-probability divided by `length_penalty`. At each step the search
+    looks at the 2N most probable one-token continuations of a sentence's N unfinished
+    hypotheses. Those that end compete by score for the sentence's `n_best` finished
+    places; the best N of the others live on (at most N of the 2N can end). A beam of 1
+    looks at the best continuation alone, which is greedy search: with two, an end that
+    was only second best would count. At the sentence's longest output every
+    continuation is cut, and competes as it is.
 
     A sentence is done when no unfinished hypothesis can enter its finished places.
     Log-probabilities only fall and, for alpha >= 0, the penalty only grows, so the
     best unfinished log-probability over the penalty of the longest output bounds all
-    that can come: stopping there changes no result. The unfinished hypotheses of a done
-    sentence are dropped, so the longer search for others in the batch cannot change it.
+    that can come: stopping there changes no result. The unfinished hypotheses of a
+    sentence that is done are dropped, so a longer search for others in the batch does
+    not change it.
 
     Probabilities are a float32 softmax over the whole vocabulary; `pad_id` and
     `start_id` are passed over after it and keep their share. Exact ties go to the
     better hypothesis, then to the lower id; PyTorch leaves their order open.
 
     Args:
-        step: The step function (see the module), rows R = B * K.
+        step: The step function (see the module), R = B * N rows.
         state: Its state before the first token.
         max_lengths: (B,) int32, longest output of each sentence (tokens, end token
             counted), at least 1. The paper's is source length + 50 (section 6.1).
         limit: The largest of `max_lengths` or more (tokens), an integer or a scalar
             tensor: the width L of the result. JAX needs an integer under `jit`.
         special_ids: Ids of padding, start and end.
-        beam_size: Unfinished hypotheses kept a sentence, K.
-        n_best: Hypotheses returned a sentence, N, at most `beam_size`.
+        beam_size: Unfinished hypotheses kept a sentence, N.
+        n_best: Hypotheses returned a sentence, at most `beam_size`.
         alpha: Exponent of `length_penalty`, at least 0.
         constraints: What every output must obey.
         penalty: Function from the state to (R,), never above 0, which is added to the
             scores, such as `coverage_penalty`; or `None`.
         resize: Function `resize(state, sentences, length)` that returns the state of
             the sentences at the positions (B',) alone, with room for `length` tokens
-            or more, or `None`. With it finished sentences cost nothing: whenever a
-            quarter of them is done, or the first `FIRST_ROOM` tokens are exceeded, then
-            twice as many and so on, the search goes on with a state of a new size.
-            `state` needs room for the first `FIRST_ROOM` only. It changes no result. In
-            a TensorFlow graph the number of sentences must be unknown when it is
-            traced; JAX, whose loops keep their shapes, cannot have it.
+            or more; or `None`. With it, sentences that are done cost nothing, and
+            `state` needs room for `FIRST_ROOM` tokens only: the search asks for a state
+            of a new size when a quarter of the sentences is done, and when the room is
+            used up, which then doubles. It changes no result. In a TensorFlow graph the
+            number of sentences must be unknown when it is traced; the loops of JAX keep
+            their shapes and cannot have it.
 
     Returns:
         A `DecodingResult`, best hypothesis first.
@@ -152,7 +152,7 @@ def _start(state, max_lengths, beam_size, n_best, rules):
     """Returns what the loop carries: position, sentences and state."""
     batch, limit = ops.shape(max_lengths)[0], rules.limit
     pad_id, start_id, _ = rules.special_ids
-    # One hypothesis at first: K equal ones would stay equal.
+    # One hypothesis at first: N equal ones would stay equal.
     first = ops.where(ops.arange(beam_size) == 0, 0.0, IMPOSSIBLE)
     prefix = rules.constraints.prefix
     sentences = Sentences(
@@ -194,7 +194,7 @@ def _search(beam, rules, room, enough=0.0):
 
 
 def _search_resized(beam, rules, resize):
-    """As `_search`, with fewer and longer rows from time to time."""
+    """As `_search`; now and then drops sentences that are done and makes more room."""
     _, sentences, _ = beam
     first = ops.minimum(FIRST_ROOM, ops.cast(rules.limit, "int32"))
     places = ops.arange(ops.shape(sentences.max_lengths)[0], dtype="int32")
@@ -225,8 +225,7 @@ def _search_resized(beam, rules, resize):
 
 
 def _result(beam, special_ids):
-    _, sentences, _ = beam
-    finished = sentences.finished
+    finished = beam[1].finished
     # Where the order of ties is open, an impossible hypothesis can sit in a free place.
     found = ops.expand_dims(finished.log_probabilities > IMPOSSIBLE, -1)
     return DecodingResult(

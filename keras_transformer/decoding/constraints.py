@@ -1,11 +1,13 @@
-"""What an output must obey, as pure functions that a search calls at each step.
+"""Which tokens may come next, and which must: pure functions called at each step.
+
+Sampling asks about the whole vocabulary, beam search about the best few tokens alone.
 
 A search takes a token's log-probability from the model's softmax over the whole
-vocabulary. What a constraint bans is passed over after that and keeps its share, so a
-score is the model's own, with or without constraints.
+vocabulary. A banned token is passed over after that and keeps its share of the
+probability, so a score is the model's own, with or without constraints.
 
-Letters: B sentences, K hypotheses of a sentence, R = B * K rows, L longest output, P
-longest prefix, S source length, V vocabulary.
+Letters: B sentences, N beam size, R = B * N rows, C tokens of a row, L longest output,
+P longest prefix, S source length, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.result import IMPOSSIBLE, SpecialIds
+from keras_transformer.decoding.rows import pick
 
 
 class Constraints(NamedTuple):
     """What an output must obey; the defaults allow every output.
 
-    A prefix goes before the other two: its tokens are taken even where they end an
-    output early or repeat an n-gram. A sentence's longest output goes before the
-    shortest.
+    A prefix takes precedence over the other two: its tokens are taken even where they
+    end an output early or repeat an n-gram. A sentence's longest output takes
+    precedence over the shortest.
     """
 
     min_length: int = 1  # tokens, the end token counted
@@ -54,11 +57,11 @@ def check_constraints(constraints: Constraints):
 
 
 def constrain(logits, ids, position, special_ids, constraints):
-    """Makes impossible what must not follow; the prefix is left to `forced_tokens`.
+    """Bans tokens of the whole vocabulary; `force` sees to the prefix.
 
     Args:
         logits: Float tensor (R, V).
-        ids: Integer tensor (B, K, L), the outputs so far.
+        ids: Integer tensor (B, N, L), the outputs so far.
         position: Integer scalar, the number of tokens in them.
         special_ids: A `SpecialIds`.
         constraints: A `Constraints`.
@@ -71,46 +74,45 @@ def constrain(logits, ids, position, special_ids, constraints):
         >>> constrain(logits, ids, 1, SpecialIds(), Constraints(min_length=3))
         ... # [[-inf, -inf, -inf, 0]]
     """
-    allowed = allowed_tokens(
-        logits.shape[-1], position, special_ids, constraints.min_length
-    )
+    tokens = ops.arange(logits.shape[-1], dtype="int32")
+    allowed = allowed_tokens(tokens, position, special_ids, constraints.min_length)
     logits = ops.where(allowed, logits, IMPOSSIBLE)
     banned = banned_tokens(ids, position, constraints)
     return logits if banned is None else ban(logits, *banned)
 
 
-def allowed_tokens(vocabulary_size, position, special_ids: SpecialIds, min_length=1):
-    """Says which tokens any output may have next.
+def allowed_tokens(tokens, position, special_ids: SpecialIds, min_length=1):
+    """Says which tokens an output may have next, whatever its tokens so far.
 
     Args:
-        vocabulary_size: V.
+        tokens: Integer tensor (...).
         position: Integer scalar, the number of tokens before.
         special_ids: Padding and start are never allowed, unless they are the end too.
         min_length: Shortest output (tokens, end token counted): the end is not allowed
             before.
 
     Returns:
-        Boolean tensor (V,).
+        Boolean tensor (...).
     """
     pad_id, start_id, end_id = special_ids
-    tokens = ops.arange(vocabulary_size, dtype="int32")
-    inner = (tokens != pad_id) & (tokens != start_id) & (tokens != end_id)
     is_end = ops.equal(tokens, end_id)
+    allowed = is_end | (ops.not_equal(tokens, pad_id) & (tokens != start_id))
     if min_length > 1:
-        is_end = ops.logical_and(is_end, position + 1 >= min_length)
-    return ops.logical_or(inner, is_end)
+        too_short = position + 1 < min_length
+        allowed &= ops.logical_not(ops.logical_and(is_end, too_short))
+    return allowed
 
 
 def banned_tokens(ids, position, constraints):
     """Finds the tokens that would complete an n-gram for the second time.
 
     Args:
-        ids: Integer tensor (B, K, L), the outputs so far.
+        ids: Integer tensor (B, N, L), the outputs so far.
         position: Integer scalar, the number of tokens in them.
         constraints: A `Constraints`.
 
     Returns:
-        As `repeated_ngrams`, R = B * K; or `None` where nothing can be banned.
+        As `repeated_ngrams`, R = B * N; or `None` where nothing can be banned.
     """
     size, longest = constraints.no_repeat_ngram_size, ids.shape[-1]
     # Two n-grams take n + 1 tokens or more.
@@ -154,15 +156,15 @@ def ban(logits, tokens, banned):
 
     Args:
         logits: Float tensor (R, V).
-        tokens: Integer tensor (R, M), repetitions allowed.
-        banned: Boolean tensor (R, M), True where the token is banned.
+        tokens: Integer tensor (R, C), repetitions allowed.
+        banned: Boolean tensor (R, C), True where the token is banned.
 
     Returns:
         Float tensor (R, V).
     """
     tokens = ops.cast(tokens, "int32")
     rows = ops.expand_dims(ops.arange(ops.shape(tokens)[0], dtype="int32"), 1)
-    places = ops.stack([ops.zeros_like(tokens) + rows, tokens], axis=-1)  # (R, M, 2)
+    places = ops.stack([ops.zeros_like(tokens) + rows, tokens], axis=-1)  # (R, C, 2)
     # Adding needs no order among repetitions, as replacing would.
     added = ops.cast(ops.where(banned, IMPOSSIBLE, 0.0), logits.dtype)
     return ops.scatter_update(
@@ -170,23 +172,48 @@ def ban(logits, tokens, banned):
     )
 
 
-def forced_tokens(prefix, position, pad_id):
-    """Returns the token that each output must have next, where it must.
+def forced_tokens(prefix, position, pad_id, beam_size=1):
+    """Returns the token that each row must have next, where a prefix says it.
 
     Args:
-        prefix: Integer tensor (B, P), first tokens of each output; `pad_id` is free.
+        prefix: Integer tensor (B, P), first tokens of each output; where it is
+            `pad_id`, any token may come.
         position: Integer scalar, the number of tokens before.
         pad_id: Id of padding.
+        beam_size: Rows of a sentence, N.
 
     Returns:
-        Tokens (B,) int32 and a boolean (B,), True where the token is forced.
+        Tokens (R, 1) int32 and a boolean (R, 1), True where the token is forced.
     """
     prefix = ops.convert_to_tensor(prefix, "int32")
     length = ops.shape(prefix)[1]
-    # One free column more: past the prefix, and for a prefix of no columns.
+    # One column of padding more: past the prefix, and for a prefix of no columns.
     prefix = ops.pad(prefix, ((0, 0), (0, 1)), constant_values=pad_id)
     tokens = ops.take(prefix, ops.minimum(position, length), axis=1)
+    tokens = ops.expand_dims(ops.repeat(tokens, beam_size, axis=0), 1)
     return tokens, ops.not_equal(tokens, pad_id)
+
+
+def force(tokens, log_probabilities, logits, normaliser, forced):
+    """Puts the token that must come next in place of those that might.
+
+    Args:
+        tokens: Integer tensor (R, C), next tokens of each row.
+        log_probabilities: Float32 tensor (R, C), those of `tokens`.
+        logits: Float tensor (R, V).
+        normaliser: Float32 tensor (R, 1), the log-sum-exp of the logits.
+        forced: What `forced_tokens` returns.
+
+    Returns:
+        Tokens and log-probabilities (R, C). Where a token is forced, the first is that
+        token with the model's log-probability, and the others are impossible.
+    """
+    forced, is_forced = forced
+    its = ops.cast(pick(logits, forced), "float32") - normaliser
+    is_first = ops.arange(tokens.shape[1]) == 0
+    its = ops.where(ops.logical_and(is_first, ops.isfinite(its)), its, IMPOSSIBLE)
+    tokens = ops.where(is_forced, forced, tokens)
+    return tokens, ops.where(is_forced, its, log_probabilities)
 
 
 def coverage_penalty(coverage, source_mask, beta):

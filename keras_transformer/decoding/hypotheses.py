@@ -1,7 +1,7 @@
-"""The hypotheses of a search: what continues them, which live on, which are finished.
+"""The hypotheses of beam search: what continues them, which live on, which end.
 
-Letters: B sentences, K beam size, N hypotheses returned, L longest output, V
-vocabulary, R = B * K rows, C candidates of a sentence, P longest prefix.
+Letters: B sentences, N beam size, R = B * N rows, L longest output, V vocabulary, C
+candidates of a sentence or a row, P longest prefix.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_transformer.decoding.candidates import best_tokens
+from keras_transformer.decoding.best_tokens import best_tokens
 from keras_transformer.decoding.constraints import (
     Constraints,
+    allowed_tokens,
     banned_tokens,
+    force,
     forced_tokens,
 )
 from keras_transformer.decoding.result import IMPOSSIBLE, SpecialIds, length_penalty
@@ -35,26 +37,26 @@ class Rules(NamedTuple):
 class Finished(NamedTuple):
     """Finished hypotheses of each sentence, the best first."""
 
-    ids: Any  # (B, N, L) int32
-    lengths: Any  # (B, N) int32
-    log_probabilities: Any  # (B, N) float32
-    scores: Any  # (B, N) float32
+    ids: Any  # (B, n_best, L) int32
+    lengths: Any  # (B, n_best) int32
+    log_probabilities: Any  # (B, n_best) float32
+    scores: Any  # (B, n_best) float32
 
 
 class Sentences(NamedTuple):
     """What a search carries from step to step, one row a sentence."""
 
     max_lengths: Any  # (B,) int32
-    prefix: Any  # (B, P) int32, or () if no output is begun
-    last_ids: Any  # (B, K) int32, of the unfinished hypotheses, the best first
-    parents: Any  # (B, K) int32, their places one token ago
-    ids: Any  # (B, K, L) int32
-    log_probabilities: Any  # (B, K) float32
+    prefix: Any  # (B, P) int32, or () without one
+    last_ids: Any  # (B, N) int32, of the unfinished hypotheses, the best first
+    parents: Any  # (B, N) int32, their places one token ago
+    ids: Any  # (B, N, L) int32
+    log_probabilities: Any  # (B, N) float32
     finished: Finished
 
 
 class Candidates(NamedTuple):
-    """Best one-token continuations of each sentence's hypotheses, sorted."""
+    """Best one-token continuations of each sentence's hypotheses, the best first."""
 
     parents: Any  # (B, C) int32, the hypothesis continued
     ids: Any  # (B, C) int32, the token added
@@ -69,11 +71,11 @@ def is_alive(sentences):
 
 
 def best_candidates(position, sentences, logits, penalties, rules):
-    """Returns the best 2K continuations of a sentence, the best one if K is 1."""
+    """Returns the best 2N continuations of a sentence, the best one if N is 1."""
     beam_size = sentences.last_ids.shape[1]
     count = 1 if beam_size == 1 else 2 * beam_size
     # The best of a sentence are among the best of each of its hypotheses.
-    ids, added = _allowed_tokens(position, sentences, logits, count, rules)  # (R, k)
+    ids, added = _next_tokens(position, sentences, logits, count, rules)  # (R, C)
     width = ids.shape[1]
     flat = (-1, beam_size * width)
     added = ops.reshape(added, (-1, beam_size, width))
@@ -89,31 +91,20 @@ def best_candidates(position, sentences, logits, penalties, rules):
     return Candidates(parents, ids, best, ends, penalties)
 
 
-def _allowed_tokens(position, sentences, logits, count, rules):
-    """Returns ids and log-probabilities, both (R, k), of each row's best tokens."""
-    pad_id, start_id, end_id = rules.special_ids
-    constraints = rules.constraints
+def _next_tokens(position, sentences, logits, count, rules):
+    """Returns each row's best tokens and their log-probabilities, both (R, C)."""
+    constraints, special_ids = rules.constraints, rules.special_ids
     banned = banned_tokens(sentences.ids, position, constraints)
-    # What is never allowed takes at most three places among the best.
-    tokens = best_tokens(logits, count + 3, banned)
-    ids = tokens.ids
-    is_end = ids == end_id
-    allowed = ops.logical_or(is_end, (ids != pad_id) & (ids != start_id))
-    if constraints.min_length > 1:
-        too_short = position + 1 < constraints.min_length
-        allowed &= ops.logical_not(ops.logical_and(is_end, too_short))
-    added = ops.where(allowed, tokens.log_probabilities, IMPOSSIBLE)
+    # Padding, start and an end that comes too early take three places at most.
+    ids, added, normaliser = best_tokens(logits, count + 3, banned)
+    allowed = allowed_tokens(ids, position, special_ids, constraints.min_length)
+    added = ops.where(allowed, added, IMPOSSIBLE)
     if constraints.prefix is None:
         return ids, added
-    # A forced token comes as one candidate more, and alone.
-    forced, is_forced = (
-        ops.expand_dims(ops.repeat(x, sentences.last_ids.shape[1], axis=0), 1)
-        for x in forced_tokens(sentences.prefix, position, pad_id)  # (B,) --> (R, 1)
+    forced = forced_tokens(
+        sentences.prefix, position, special_ids.pad_id, sentences.last_ids.shape[1]
     )
-    its = ops.cast(pick(logits, forced), "float32") - tokens.normaliser
-    its = ops.where(ops.logical_and(is_forced, ops.isfinite(its)), its, IMPOSSIBLE)
-    added = ops.where(is_forced, IMPOSSIBLE, added)
-    return ops.concatenate([ids, forced], 1), ops.concatenate([added, its], 1)
+    return force(ids, added, logits, normaliser, forced)
 
 
 def add_token(position, sentences, candidates, rules):
@@ -135,14 +126,14 @@ def add_token(position, sentences, candidates, rules):
 
 
 def _of_parents(sentences, parents):
-    """Returns the outputs so far (B, J, L) of the hypotheses at `parents` (B, J)."""
+    """Returns the outputs so far (B, C, L) of the hypotheses at `parents` (B, C)."""
     if sentences.last_ids.shape[1] == 1:
         return sentences.ids
     return select(sentences.ids, parents)
 
 
 def _grow(sentences, candidates):
-    """Returns ids, parents and log-probabilities (B, K) of the best K to live on."""
+    """Returns ids, parents and log-probabilities (B, N) of the N that live on."""
     totals = ops.where(candidates.ends, IMPOSSIBLE, candidates.log_probabilities)
     beam_size = sentences.last_ids.shape[1]
     if beam_size == 1:
@@ -153,7 +144,7 @@ def _grow(sentences, candidates):
 
 
 def _finish(position, sentences, candidates, rules):
-    """Returns the best N among the finished hypotheses and what ends now."""
+    """Returns the best of the hypotheses finished before and of those that end now."""
     if sentences.last_ids.shape[1] == 1:
         return _finish_greedy(position, sentences, candidates, rules)
     finished, length = sentences.finished, position + 1
@@ -163,7 +154,7 @@ def _finish(position, sentences, candidates, rules):
         scores = scores + candidates.penalties
     lengths = ops.where(ending > IMPOSSIBLE, length, 0)
     # Of equal scores the older stays: top_k prefers the lower place.
-    scores = ops.concatenate([finished.scores, scores], axis=1)  # (B, N + C)
+    scores = ops.concatenate([finished.scores, scores], axis=1)  # (B, n_best + C)
     n_best = finished.scores.shape[1]
     scores, order = ops.top_k(scores, n_best)
     order = ops.cast(order, "int32")
@@ -186,7 +177,7 @@ def _finish(position, sentences, candidates, rules):
 
 
 def _finish_greedy(position, sentences, candidates, rules):
-    """As `_finish` for K = 1, where a sentence ends once and there is no choice."""
+    """As `_finish` for a beam of 1: a sentence ends once, and there is no choice."""
     length = position + 1
     possible = candidates.log_probabilities > IMPOSSIBLE
     now = ops.logical_and(candidates.ends, possible)  # (B, 1)

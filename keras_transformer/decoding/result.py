@@ -20,16 +20,16 @@ class SpecialIds(NamedTuple):
 
 
 class DecodingResult(NamedTuple):
-    """Hypotheses of each sentence, best first.
+    """The `n_best` hypotheses of each sentence, the best first.
 
     A place that no hypothesis fills (every continuation was impossible, or the logits
-    were NaN) has only `pad_id`, length 0 and scores of minus infinity.
+    were NaN) holds only `pad_id`, length 0 and scores of minus infinity.
     """
 
-    ids: Any  # (B, N, L) int32, `end_id` included where produced, then `pad_id`
-    lengths: Any  # (B, N) int32, tokens, the end token counted
-    scores: Any  # (B, N) float32, log_probabilities / length_penalty(lengths)
-    log_probabilities: Any  # (B, N) float32, nats
+    ids: Any  # (B, n_best, L) int32, `end_id` included where produced, then `pad_id`
+    lengths: Any  # (B, n_best) int32, tokens, the end token counted
+    scores: Any  # (B, n_best) float32, log_probabilities / length_penalty(lengths)
+    log_probabilities: Any  # (B, n_best) float32, nats
 
 
 def length_penalty(length, alpha):

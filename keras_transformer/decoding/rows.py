@@ -13,21 +13,21 @@ def write(ids, last_ids, position):
 
 
 def pick(x, indices):
-    """Returns (B, J): of `x` (B, M), the entries at `indices` (B, J)."""
-    rows = _rows(indices, x.shape[1])
-    return ops.reshape(ops.take(ops.reshape(x, (-1,)), rows), (-1, indices.shape[1]))
+    """Returns the entries of `x` (B, X) at `indices` (B, Y), as (B, Y)."""
+    places = _flat_places(indices, x.shape[1])
+    return ops.reshape(ops.take(ops.reshape(x, (-1,)), places), (-1, indices.shape[1]))
 
 
 def select(x, indices):
-    """Returns (B, J, L): of `x` (B, M, L), the entries at `indices` (B, J)."""
+    """Returns the entries of `x` (B, X, L) at `indices` (B, Y), as (B, Y, L)."""
     batch, width, length = ops.shape(x)
-    rows = _rows(indices, width)
-    selected = ops.take(ops.reshape(x, (batch * width, length)), rows, axis=0)
+    places = _flat_places(indices, width)
+    selected = ops.take(ops.reshape(x, (batch * width, length)), places, axis=0)
     return ops.reshape(selected, (batch, indices.shape[1], length))
 
 
-def _rows(indices, width):
-    """Returns the flat positions (B * J,) of `indices` (B, J) in (B, width)."""
+def _flat_places(indices, width):
+    """Returns where `indices` (B, Y) into rows of `width` lie in them all, (B * Y,)."""
     starts = ops.arange(ops.shape(indices)[0], dtype="int32") * width
     return ops.reshape(ops.expand_dims(starts, 1) + indices, (-1,))
 
@@ -36,18 +36,18 @@ def reordering(step, state, beam_size):
     """Makes a plain step function and its state fit a search.
 
     A plain step function knows nothing of hypotheses: `step(ids, state) -> (logits,
-    state)`, where the first axis of each tensor of the state is the row. Here the rows
-    are repeated at first and reordered at each step, which copies the whole state; a
-    step that keeps a large cache does better to look at `parents` itself.
+    state)`, where the first axis of each tensor of the state is the row. Its rows are
+    repeated before the first step and reordered at each one, which copies the whole
+    state; a step that keeps a large cache had better follow `parents` itself.
 
     Args:
         step: The plain step function.
-        state: Its state before the first token, B rows. A tensor of rank 0, such as a
-            position counter, has no rows and is left alone.
-        beam_size: Hypotheses of a sentence, K.
+        state: Its state before the first token, one row a sentence. A tensor of rank 0,
+            such as a position counter, has no rows and is left alone.
+        beam_size: Hypotheses of a sentence, N.
 
     Returns:
-        The step function and the state for `beam_search`, with R = B * K rows.
+        The step function and the state for `beam_search`, with R = B * N rows.
 
     Example:
         >>> step, state = reordering(step, {"history": ids}, beam_size=4)
@@ -56,14 +56,14 @@ def reordering(step, state, beam_size):
 
     def repeat(leaf):
         leaf = ops.convert_to_tensor(leaf)
-        one_row_each = beam_size == 1 or len(leaf.shape) == 0
-        return leaf if one_row_each else ops.repeat(leaf, beam_size, axis=0)
+        has_rows = len(leaf.shape) > 0
+        return ops.repeat(leaf, beam_size, axis=0) if has_rows else leaf
 
     def reordered(ids, parents, state):
         if beam_size > 1:
-            rows = _rows(parents, beam_size)
+            order = _flat_places(parents, beam_size)
             state = keras.tree.map_structure(
-                lambda leaf: ops.take(leaf, rows, axis=0) if len(leaf.shape) else leaf,
+                lambda leaf: ops.take(leaf, order, axis=0) if len(leaf.shape) else leaf,
                 state,
             )
         return step(ids, state)

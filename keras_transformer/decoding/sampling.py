@@ -1,12 +1,12 @@
 """Sampling over a step function; no model is known here.
 
-A token is drawn by inverting the distribution function: the first token, in the order
-of the ids (or of the probabilities, with top-k or top-p), at which the summed
-probability exceeds a number in [0, 1) that the caller gives. So an output depends on
-nothing but its sentence, its temperature and its numbers: not on the batch around it,
-and not on a backend's generator.
+A token is drawn by inverting the distribution function: probabilities are summed in the
+order of the ids (with top-k or top-p, the most probable first), and the first token at
+which the sum exceeds a number in [0, 1) is taken. The caller gives the numbers, so an
+output depends on its sentence, its temperature and its numbers alone: not on the batch
+around it, and not on a backend's generator.
 
-Letters: B sentences, L longest output, V vocabulary, C candidates of a draw.
+Letters: B sentences, L longest output, V vocabulary, C tokens to draw among.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from keras_transformer.decoding.arguments import check_logits, check_search
-from keras_transformer.decoding.candidates import best_logits
+from keras_transformer.decoding.best_tokens import best_logits
 from keras_transformer.decoding.constraints import (
     Constraints,
     check_constraints,
     constrain,
+    force,
     forced_tokens,
 )
 from keras_transformer.decoding.result import (
@@ -59,10 +60,10 @@ def sample(
     tokens that the constraints allow, then among the `top_k` most probable of them,
     then among the fewest most probable whose probability reaches `top_p` (Holtzman et
     al., 2020, https://arxiv.org/abs/1904.09751). Padding and start are never drawn.
-    Temperature 0 is greedy search, a very large one draws all tokens alike.
+    Temperature 0 is greedy search; a very large one makes all tokens equally likely.
 
-    `top_k` costs one search for the k largest logits, no filter costs less, and
-    `top_p` alone sorts the whole vocabulary: with it, set `top_k` to some hundreds.
+    `top_k` costs a search for the k largest logits, and drawing without a filter costs
+    less. `top_p` alone sorts the whole vocabulary: set `top_k` to a few hundred, too.
 
     Args:
         step: The step function, as in `beam_search`, with one row a sentence.
@@ -81,8 +82,8 @@ def sample(
         constraints: What every output must obey.
 
     Returns:
-        A `DecodingResult` with N = 1. Log-probabilities are the model's: temperature,
-        filters and constraints choose tokens and do not change them.
+        A `DecodingResult` with one output a sentence. Its log-probabilities are the
+        model's: temperature, filters and constraints choose tokens, no more.
 
     Raises:
         ValueError: If an argument or the shape of the logits is out of range.
@@ -106,21 +107,17 @@ def sample(
         uniforms, temperature, max_lengths, special_ids, top_k, top_p, constraints
     )
 
-    def unfinished(*fields):
-        outputs = _Outputs(*fields)
-        return ops.logical_and(outputs.position < limit, ops.any(outputs.going))
+    def unfinished(position, outputs, state):
+        return ops.logical_and(position < limit, ops.any(outputs.is_unfinished))
 
-    def advance(*fields):
-        outputs = _Outputs(*fields)
-        parents = ops.zeros_like(outputs.last_ids)
-        logits, state = step(
-            ops.reshape(outputs.last_ids, (-1,)), parents, outputs.state
-        )
-        tokens, added = _next_tokens(outputs, logits, rules)
-        return tuple(_append(outputs, tokens, added, rules)._replace(state=state))
+    def advance(position, outputs, state):
+        ids, parents = outputs.last_ids, ops.zeros_like(outputs.last_ids)
+        logits, state = step(ops.reshape(ids, (-1,)), parents, state)
+        tokens, added = _next_tokens(position, outputs, logits, rules)
+        return position + 1, _append(position, outputs, tokens, added, rules), state
 
-    outputs = _start(state, limit, rules)
-    outputs = _Outputs(*ops.while_loop(unfinished, advance, tuple(outputs)))
+    start = (ops.zeros((), "int32"), _start(limit, rules), state)
+    _, outputs, _ = ops.while_loop(unfinished, advance, start)
     return _result(outputs, alpha, special_ids.pad_id)
 
 
@@ -139,62 +136,49 @@ class _Rules(NamedTuple):
 class _Outputs(NamedTuple):
     """What is carried from step to step."""
 
-    position: Any  # () int32, tokens that unfinished outputs have
     last_ids: Any  # (B, 1) int32
     ids: Any  # (B, 1, L) int32
     lengths: Any  # (B, 1) int32, 0 where unfinished
     log_probabilities: Any  # (B, 1) float32
-    going: Any  # (B, 1) bool, whether unfinished
-    state: Any  # the step function's
+    is_unfinished: Any  # (B, 1) bool
 
 
-def _start(state, limit, rules):
+def _start(limit, rules):
     batch = ops.shape(rules.max_lengths)[0]
     pad_id, start_id, _ = rules.special_ids
     return _Outputs(
-        position=ops.zeros((), "int32"),
         last_ids=ops.full((batch, 1), start_id, "int32"),
         ids=ops.full((batch, 1, limit), pad_id, "int32"),
         lengths=ops.zeros((batch, 1), "int32"),
         log_probabilities=ops.zeros((batch, 1), "float32"),
-        going=ops.ones((batch, 1), "bool"),
-        state=state,
+        is_unfinished=ops.ones((batch, 1), "bool"),
     )
 
 
-def _next_tokens(outputs, logits, rules):
-    """Returns the next token of each row and its log-probability, both (B, 1)."""
+def _next_tokens(position, outputs, logits, rules):
+    """Returns the next token of each sentence and its log-probability, both (B, 1)."""
     check_logits(logits)
-    position, special_ids = outputs.position, rules.special_ids
+    special_ids, constraints = rules.special_ids, rules.constraints
     logits = ops.cast(logits, "float32")
     normaliser = ops.logsumexp(logits, axis=-1, keepdims=True)
-    allowed = constrain(logits, outputs.ids, position, special_ids, rules.constraints)
+    allowed = constrain(logits, outputs.ids, position, special_ids, constraints)
     tokens = _draw_tokens(allowed, ops.take(rules.uniforms, position, axis=1), rules)
     tokens = ops.expand_dims(tokens, 1)
-    chosen = ops.take_along_axis(allowed, tokens, axis=1)
-    if rules.constraints.prefix is not None:
-        forced, is_forced = (
-            ops.expand_dims(x, 1)
-            for x in forced_tokens(
-                rules.constraints.prefix, position, special_ids.pad_id
-            )
-        )
-        tokens = ops.where(is_forced, forced, tokens)
-        raw = ops.take_along_axis(logits, tokens, axis=1)
-        chosen = ops.where(is_forced, raw, chosen)
-    # A NaN among the logits, or no possible token, leaves the row without an output.
-    usable = ops.isfinite(normaliser)
-    return tokens, ops.where(usable, chosen - normaliser, IMPOSSIBLE)
+    added = ops.take_along_axis(allowed, tokens, axis=1) - normaliser
+    # With a NaN among the logits, or no possible token, a sentence gets no output.
+    added = ops.where(ops.isfinite(normaliser), added, IMPOSSIBLE)
+    if constraints.prefix is None:
+        return tokens, added
+    forced = forced_tokens(constraints.prefix, position, special_ids.pad_id)
+    return force(tokens, added, logits, normaliser, forced)
 
 
 def _draw_tokens(logits, uniforms, rules):
-    """Draws one token (B,) of each row of logits (B, V), minus infinity where banned.
-
-    A number of 0 draws the first of the most probable tokens at a temperature near 0.
-    """
+    """Draws one token (B,) a sentence from logits (B, V), -inf where banned."""
     is_warm = rules.temperature > 0.0  # False of NaN
     temperature = ops.where(is_warm, rules.temperature, _COLDEST)
     temperature = ops.clip(temperature, _COLDEST, _HOTTEST)
+    # Greedy: at the coldest, 0 draws the first of the most probable tokens.
     uniforms = ops.where(is_warm, ops.clip(uniforms, 0.0, _ALMOST_ONE), 0.0)
     ids = None
     if rules.top_k is not None or rules.top_p is not None:
@@ -212,7 +196,7 @@ def _draw_tokens(logits, uniforms, rules):
 
 
 def _keep_most_probable(weights, top_p):
-    """Zeroes, of sorted weights (B, C), those after the share `top_p` is reached."""
+    """Zeroes the sorted weights (B, C) that come after the share `top_p` is reached."""
     summed = ops.cumsum(weights, axis=-1)
     return ops.where(summed - weights < top_p * summed[:, -1:], weights, 0.0)
 
@@ -242,13 +226,13 @@ def _draw(weights, uniforms):
         uniforms: Float tensor (B,), at least 0 and at most `_ALMOST_ONE`.
 
     Returns:
-        Places (B,) int32, and (B,) float32: how far each number lies on the way through
-        its place, from 0 to `_ALMOST_ONE`, uniform again and independent of the place.
+        Places (B,) int32, and how far through its place each number lies, (B,) float32
+        from 0 to `_ALMOST_ONE`: uniform again and independent of the place.
     """
     summed = ops.cumsum(weights, axis=-1)
     target = ops.expand_dims(uniforms, 1) * summed[:, -1:]
-    # Sums made in parallel may fall by a rounding error where a weight is 0: such a
-    # place is never drawn; should no sum be left above, the first possible place is.
+    # A place of weight 0 is never drawn, though sums made in parallel may rise or fall
+    # there by a rounding error. Where no sum is above, the first possible place is.
     possible = weights > 0.0
     above = ops.logical_and(possible, summed > target)
     rank = ops.cast(possible, "int32") + ops.cast(above, "int32")
@@ -261,21 +245,20 @@ def _draw(weights, uniforms):
     return ops.squeeze(places, 1), ops.squeeze(rest, 1)
 
 
-def _append(outputs, tokens, added, rules):
+def _append(position, outputs, tokens, added, rules):
     """Returns the outputs with one more token where they are unfinished."""
     pad_id, _, end_id = rules.special_ids
-    going, length = outputs.going, outputs.position + 1
+    is_unfinished, length = outputs.is_unfinished, position + 1
     cut = ops.expand_dims(length >= rules.max_lengths, 1)
     ends = ops.logical_or(ops.logical_or(tokens == end_id, cut), added == IMPOSSIBLE)
-    total = outputs.log_probabilities + ops.where(going, added, 0.0)
+    ends_now = ops.logical_and(is_unfinished, ends)
+    total = outputs.log_probabilities + ops.where(is_unfinished, added, 0.0)
     return _Outputs(
-        position=length,
         last_ids=tokens,
-        ids=write(outputs.ids, ops.where(going, tokens, pad_id), outputs.position),
-        lengths=ops.where(ops.logical_and(going, ends), length, outputs.lengths),
+        ids=write(outputs.ids, ops.where(is_unfinished, tokens, pad_id), position),
+        lengths=ops.where(ends_now, length, outputs.lengths),
         log_probabilities=total,
-        going=ops.logical_and(going, ops.logical_not(ends)),
-        state=outputs.state,
+        is_unfinished=ops.logical_and(is_unfinished, ops.logical_not(ends)),
     )
 
 
@@ -296,8 +279,8 @@ def _check_arguments(uniforms, limit, top_k, top_p):
     narrow = len(shape) == 2 and isinstance(limit, int) and isinstance(shape[1], int)
     if len(shape) != 2 or (narrow and shape[1] < limit):
         raise ValueError(
-            "`uniforms` must have one number a sentence and token, shape (B, L), with "
-            f"L at least `limit`. Received: shape {shape}, limit={limit}"
+            "`uniforms` must have one number a sentence and token, shape (B, L) with L "
+            f"at least `limit`. Received: shape {shape}, limit={limit}"
         )
     if top_k is not None and top_k < 1:
         raise ValueError(f"`top_k` must be at least 1. Received: top_k={top_k}")

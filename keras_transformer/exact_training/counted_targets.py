@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.execution import num_replicas
+from keras_transformer.kernels.keras_private import compiled_losses
 from keras_transformer.masks import carried_mask
 
 
@@ -65,7 +66,7 @@ def check_targets(model, y, y_pred):
         y: Targets of the batch.
         y_pred: The model's output.
     """
-    state, compiled = model._update_state, model._compile_loss
+    state = model._update_state
     weighed = model.gradient_accumulation_steps > 1 or num_replicas() > 1
     if state.targets_checked or not (weighed and model._counts_targets):
         return
@@ -74,16 +75,16 @@ def check_targets(model, y, y_pred):
     check_is_counted(model.loss)
     # Keras' masks change what a loss counts, unless it has a `pad_id`.
     by_itself = getattr(model.loss, "pad_id", None) is not None
-    if not by_itself and compiled is not None and compiled.built:
-        _check_no_mask(model, y, y_pred)
+    losses = compiled_losses(model)
+    if losses and not by_itself:
+        _check_no_mask(model, losses, y, y_pred)
 
 
-def _check_no_mask(model, y, y_pred):
+def _check_no_mask(model, losses, y, y_pred):
     masked = keras.tree.flatten(y_pred)
-    losses = model._compile_loss._flat_losses
     if len(losses) == 1 and left_out_class(model.loss) is None:
         # Only the mask of the result is read; a graph drops the rest.
-        loss = losses[0].loss
+        loss = losses[0]
         pair = (keras.tree.flatten(tensors)[0] for tensors in (y, y_pred))
         masked.append(loss.call(*(ops.cast(tensor, loss.dtype) for tensor in pair)))
     if any(carried_mask(tensor) is not None for tensor in masked):

@@ -18,13 +18,18 @@ from keras_transformer.exact_training.nonfinite import (
     StopOnNonfinite,
     nonfinite_error,
 )
+from keras_transformer.kernels.keras_private import (
+    BuildsFromSpec,
+    jax_state,
+    layout_of,
+)
 
 # Each step sums the gradients of n l, where l is the mean loss of a batch and n its
 # number of targets, over batches and replicas, and divides by the sum of all n.
 _STEPS = {"tensorflow": tensorflow_steps, "jax": jax_steps, "torch": torch_steps}
 
 
-class ExactTraining:
+class ExactTraining(BuildsFromSpec):
     """Mixin, before `keras.Model`, for exact accumulation, replicas and clipping.
 
     One weight update follows the gradient of
@@ -145,11 +150,9 @@ class ExactTraining:
 
     def _now(self, counter, kind, place):
         """Returns a counter's value; on JAX it is at `place` in the state of a kind."""
-        state = getattr(self, "_jax_state", None)
-        if state is None or self._jax_state_synced or not state.get(kind):
-            return _number(counter)
         # Syncing all variables after every batch would be slow.
-        return _number(state[kind][place])
+        newest = jax_state(self, kind)
+        return _number(counter if newest is None else newest[place])
 
     def loss_divisor(self, y):
         """Returns the divisor of the loss of a batch; override it for other losses.
@@ -229,16 +232,6 @@ class ExactTraining:
         """Evaluates a batch; arguments and result depend on the backend."""
         return _STEPS[keras.config.backend()].test_step(self, *args)
 
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Builds metrics and loss from the shapes of a batch, without reading one.
-
-        Keras would average a batch over the workers, which fails for a structure
-        (https://github.com/keras-team/keras/issues/20585).
-        """
-        if iterator is not None:
-            data_batch = iterator.data_adapter.get_tf_dataset().element_spec
-        super()._maybe_symbolic_build(data_batch=data_batch)
-
 
 class UpdateState:
     """Variables of the training other than the optimizer's.
@@ -291,7 +284,7 @@ def _accumulator(weight):
         autocast=False,
         aggregation="sum",
         synchronization="on_read",
-        layout=getattr(weight, "_layout", None),
+        layout=layout_of(weight),
         name="accumulated_gradient",
     )
 

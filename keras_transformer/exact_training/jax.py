@@ -12,6 +12,7 @@ from keras_transformer.exact_training.gradients import (
     not_finite,
 )
 from keras_transformer.exact_training.loss import loss_and_scores
+from keras_transformer.kernels.keras_private import loss_tracker
 
 
 def train_step(model, state, data):
@@ -119,7 +120,7 @@ def _loss(model, weights, others, metrics, x, y, sample_weight, training):
     with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
         loss, y_pred = loss_and_scores(model, x, y, sample_weight, training)
         divisor = model.loss_divisor(y)
-        model._loss_tracker.update_state(loss, sample_weight=divisor)
+        loss_tracker(model).update_state(loss, sample_weight=divisor)
         logs = model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
     others, metrics = (
         [scope.get_current_value(v) for v in group] for group in variables[1:]

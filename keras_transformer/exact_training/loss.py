@@ -6,6 +6,7 @@ import keras
 
 from keras_transformer.exact_training.counted_targets import check_targets
 from keras_transformer.kernels.execution import num_replicas
+from keras_transformer.kernels.keras_private import compiled_metrics, loss_weights
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import takes_scores
 
@@ -36,7 +37,7 @@ def loss_and_scores(model, x, y, sample_weight, training):
     else:
         states = model(x, training=training, return_states=True)
         loss, y_pred = model.loss.from_states(y, states, rows, sample_weight, training)
-        (weight,) = _loss_weights(model)
+        (weight,) = loss_weights(model)
         if weight is not None:
             loss = loss * weight
         loss = sum(model.losses, loss)
@@ -49,21 +50,11 @@ def scores_suffice(model):
     own = ("compute_loss", "compute_metrics")
     if any(getattr(type(model), n) is not getattr(keras.Model, n) for n in own):
         return False
-    if type(model.loss) is not MaskedCrossentropy or model._compile_loss is None:
+    if type(model.loss) is not MaskedCrossentropy:
         return False
     # For any other number Keras raises the error.
-    if len(_loss_weights(model)) != 1:
+    weights = loss_weights(model)
+    if weights is None or len(weights) != 1:
         return False
-    compiled = model._compile_metrics
-    metrics = (
-        []
-        if compiled is None
-        else (compiled._user_metrics, compiled._user_weighted_metrics)
-    )
-    metrics = [metric for metric in keras.tree.flatten(metrics) if metric is not None]
+    metrics = compiled_metrics(model)
     return all(takes_scores(metric, model.loss.pad_id) for metric in metrics)
-
-
-def _loss_weights(model):
-    """The factors on the losses as a flat list, in which `None` stands for 1."""
-    return keras.tree.flatten(model._compile_loss._user_loss_weights)

@@ -12,6 +12,7 @@ from keras_transformer.exact_training.loss import loss_and_scores, scores_suffic
 from keras_transformer.exact_training.row_parts import num_parts
 from keras_transformer.kernels.crossentropy import TokenScores
 from keras_transformer.kernels.execution import num_replicas
+from keras_transformer.kernels.keras_private import clipped_by, loss_tracker
 
 
 def train_step(model, data):
@@ -52,7 +53,7 @@ def train_step(model, data):
     context.merge_call(_update, args=(model, is_nonfinite, total, gradients, norm))
 
     def update_metrics():
-        model._loss_tracker.update_state(loss, sample_weight=divisor)
+        loss_tracker(model).update_state(loss, sample_weight=divisor)
         model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     # One NaN would make the mean of the whole epoch NaN.
@@ -163,7 +164,7 @@ def _apply(model, gradients, norm):
     clips_itself = any((model.optimizer.clipnorm, model.optimizer.clipvalue))
     summed = replicas > 1 and (clips_itself or longest is not None)
     if summed:
-        gradients, norm = _sum(context, gradients), None
+        gradients, norm = _of_present(lambda g: _sum(context, g), gradients), None
     if longest is not None:
         norm = _norm(gradients) if norm is None else norm
         gradients, _ = tf.clip_by_global_norm(gradients, longest, norm)
@@ -181,9 +182,18 @@ def _clipped_by(optimizer, gradients):
     the clipped gradient from each replica, too small for it to clip again.
     """
     scale = optimizer.scale_loss(1.0)
-    gradients = [g if g is None else g / scale for g in gradients]
-    clipped = optimizer._clip_gradients(gradients)
-    return [g if g is None else g * scale for g in clipped]
+
+    def clip(gradients):
+        clipped = clipped_by(optimizer, [gradient / scale for gradient in gradients])
+        return [gradient * scale for gradient in clipped]
+
+    return _of_present(clip, gradients)
+
+
+def _of_present(function, gradients):
+    """Applies a function to the list of the gradients that are not `None`."""
+    results = iter(function([g for g in gradients if g is not None]))
+    return [None if g is None else next(results) for g in gradients]
 
 
 def test_step(model, data):
@@ -200,7 +210,7 @@ def test_step(model, data):
 
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     loss, y_pred = _loss_and_scores(model, x, y, sample_weight, False)
-    model._loss_tracker.update_state(loss, sample_weight=model.loss_divisor(y))
+    loss_tracker(model).update_state(loss, sample_weight=model.loss_divisor(y))
     model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
     return _logs(model, tf.distribute.get_replica_context())
 

@@ -12,6 +12,7 @@ from keras_transformer.exact_training.gradients import (
     not_finite,
 )
 from keras_transformer.exact_training.loss import loss_and_scores
+from keras_transformer.kernels.keras_private import loss_tracker
 
 
 def train_step(model, data):
@@ -35,7 +36,7 @@ def train_step(model, data):
         gradients = [weight.value.grad for weight in model.trainable_weights]
         _update(model, loss, divisor, gradients)
         if torch.isfinite(loss):
-            model._loss_tracker.update_state(loss, sample_weight=divisor)
+            loss_tracker(model).update_state(loss, sample_weight=divisor)
             model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
     return model.get_metrics_result()
 
@@ -78,5 +79,5 @@ def test_step(model, data):
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     loss, y_pred = loss_and_scores(model, x, y, sample_weight, training=False)
-    model._loss_tracker.update_state(loss, sample_weight=model.loss_divisor(y))
+    loss_tracker(model).update_state(loss, sample_weight=model.loss_divisor(y))
     return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)

@@ -17,6 +17,7 @@ from keras_transformer.export.serving_files import (
     write_serving_files,
     write_warmup_requests,
 )
+from keras_transformer.files import versions_in
 
 
 def write_saved_model(
@@ -126,14 +127,10 @@ def latest_version(path: str | Path) -> Path:
     path = Path(path)
     if (path / "saved_model.pb").is_file():
         return path
-    versions = [
-        child
-        for child in (path.iterdir() if path.is_dir() else ())
-        if child.name.isdecimal() and (child / "saved_model.pb").is_file()
-    ]
-    if not versions:
-        raise FileNotFoundError(
-            f"{path} holds no SavedModel: neither a saved_model.pb nor a directory "
-            "with a version number that has one."
-        )
-    return max(versions, key=lambda child: int(child.name))
+    for version in reversed(versions_in(path).values()):
+        if (version / "saved_model.pb").is_file():
+            return version
+    raise FileNotFoundError(
+        f"{path} holds no SavedModel: neither a saved_model.pb nor a directory "
+        "with a version number that has one."
+    )

@@ -75,8 +75,8 @@ _ANY_SIZE = """\
 _XLA_SIZES = """\
 # XLA compiles each batch size apart, so there must be few; the last one equals
 # max_batch_size. TensorFlow Serving pads to them by repeating the first row of a
-# request (batching_session.cc); one without rows ends the server, so keep clients that
-# may send one away.
+# request (batching_session.cc). A request without rows then ends the server: let no
+# client send one.
 allowed_batch_sizes: {sizes}
 """
 

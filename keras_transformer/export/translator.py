@@ -31,7 +31,7 @@ def export_translator(
     | signature       | inputs            | outputs                                |
     |-----------------|-------------------|----------------------------------------|
     | serving_default | text              | translation, score                     |
-    | nbest           | text              | translations [B, N], scores [B, N]     |
+    | nbest           | text              | translations, scores [B, n_best]       |
     | score           | source, target    | log_probability, tokens [B, T],        |
     |                 |                   | token_log_probabilities [B, T] (nats)  |
     | align           | text              | translation, source_tokens [B, S],     |

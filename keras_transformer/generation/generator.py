@@ -1,8 +1,6 @@
-"""Ids to ids: a model and a search together; needs no TensorFlow."""
+"""Ids to ids: a model from sequences to sequences and a search; needs no TensorFlow."""
 
 from __future__ import annotations
-
-import functools
 
 import keras
 from keras import ops
@@ -10,18 +8,16 @@ from keras import ops
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding import (
     FIRST_ROOM,
-    Constraints,
     DecodingResult,
-    SpecialIds,
     beam_search,
     coverage_penalty,
-    sample,
     score_in_parts,
 )
+from keras_transformer.generation.model_search import ModelSearch
 from keras_transformer.models.seq2seq import Seq2Seq
 
 
-class Generator:
+class Generator(ModelSearch):
     """Searches for, samples and scores the targets of sources, all of them ids.
 
     Sources are integer tensors (B, S), each row ending with the end id, then padding.
@@ -31,8 +27,8 @@ class Generator:
         config: How to search.
         weights: `model.decoding_weights()` to keep, or `None` to make them from the
             model's present weights each time.
-        fixed_shapes: Whether every shape must follow from those of the inputs, as
-            XLA needs it, which makes a search without it faster otherwise.
+        fixed_shapes: Whether every shape must follow from those of the inputs, as XLA
+            needs it. Without XLA the search is then slower.
     Raises:
         ValueError: If `config` allows outputs longer than learned positions.
 
@@ -49,17 +45,11 @@ class Generator:
         weights=None,
         fixed_shapes: bool = False,
     ):
-        # In the loop of a graph no lookup behind the table would be refused.
-        limit = model.config.most_positions
-        if limit is not None and config.longest_output > limit:
-            raise ValueError(
-                "Learned positions must cover the longest output: lower "
-                f"`max_output_length`. Received: {config.longest_output} tokens, "
-                f"max_positions={limit}"
-            )
-        self.model = model
-        self.config = config
-        self.weights = weights
+        super().__init__(model, config, weights)
+        # The loop of a graph looks positions up past the table without an error.
+        model.config.check_positions(
+            config.longest_output, "the longest output: lower `max_output_length`"
+        )
         # The loops of JAX keep the shapes of what they carry.
         self.fixed_shapes = fixed_shapes or keras.backend.backend() == "jax"
 
@@ -74,7 +64,7 @@ class Generator:
             prefix: Integer tensor (B, P) of padded ids that the targets must begin
                 with, or `None`.
             prefix_lengths: Integer tensor (B,), tokens of each prefix.
-            n_best: Targets of each source, N.
+            n_best: Targets of each source.
 
         Returns:
             A `DecodingResult`.
@@ -94,7 +84,7 @@ class Generator:
             beam_size=config.beam_size,
             n_best=n_best,
             alpha=config.length_penalty,
-            constraints=self._constraints()._replace(prefix=prefix),
+            constraints=self._constraints(config.longest_output, prefix),
             penalty=self._coverage_penalty if coverage else None,
             resize=None if self.fixed_shapes else self.model.resize_decoding,
         )
@@ -109,23 +99,18 @@ class Generator:
             temperature: Float tensor (B,), 0 is greedy.
 
         Returns:
-            A `DecodingResult` with N = 1.
+            A `DecodingResult` with one target of each source.
         """
         source = self._with_column(source)
         longest = self._longest_outputs(lengths)
         limit = self._limit(source, longest)
-        return sample(
-            self._step(),
+        return self._draw(
             self.model.start_decoding(source, limit),
+            self._constraints(self.config.longest_output),
             uniforms=uniforms,
             temperature=temperature,
             max_lengths=longest,
             limit=limit,
-            special_ids=self._special_ids(),
-            top_k=self.config.top_k,
-            top_p=self.config.top_p,
-            alpha=self.config.length_penalty,
-            constraints=self._constraints(),
         )
 
     def score(self, source, target_out):
@@ -159,7 +144,7 @@ class Generator:
         return attention * ops.cast(is_token, "float32")[:, None, :, None]
 
     def _with_column(self, source):
-        """The source, with padding where a batch of no sentence has no column."""
+        """Returns the source, with a column of padding where it has none."""
         if source.shape[1] != 0:
             return source
         pad_id = self.model.config.pad_id
@@ -170,30 +155,15 @@ class Generator:
         start_id = self.model.config.start_id
         return ops.pad(target_in, ((0, 0), (1, 0)), constant_values=start_id)
 
-    def _step(self):
-        weights = self.weights or self.model.decoding_weights()
-        return functools.partial(self.model.decode_step, weights=weights)
-
-    def _special_ids(self):
-        sizes = self.model.config
-        return SpecialIds(sizes.pad_id, sizes.start_id, sizes.end_id)
-
-    def _constraints(self):
-        config = self.config
-        size = config.no_repeat_ngram_size
-        # A graph may not know its outputs' length, and would compare size - 1 times.
-        size = size if size < config.longest_output else 0
-        return Constraints(config.min_output_length, size)
-
     def _coverage_penalty(self, state):
-        """The penalty (B * K,) of the hypotheses of a state of the model."""
+        """Returns the penalty (R,) of the hypotheses of a state of the model."""
         covered, is_token = self.model.coverage(state)
         penalty = coverage_penalty(covered, is_token, self.config.coverage_penalty)
         return ops.reshape(penalty, (-1,))
 
     def _longest_outputs(self, lengths, prefix_lengths=0):
         """Returns the longest output (B,) of sources of `lengths` (B,) tokens."""
-        # Section 6.1 of the paper: the input length + 50. An empty source needs none.
+        # Section 6.1 of the paper: the input length + 50. An empty source needs one.
         extra = self.config.max_extra_length
         lengths, prefix_lengths = (
             ops.cast(x, "int32") for x in (lengths, prefix_lengths)
@@ -205,7 +175,7 @@ class Generator:
 
     def _limit(self, source, longest, prefix=None):
         """Returns the width of the outputs: the longest, or what the shape says."""
-        # Of no sentence the longest output has one token.
+        # Without a sentence, one token.
         if not self.fixed_shapes:
             return ops.max(longest, initial=1)
         if keras.backend.backend() == "jax":

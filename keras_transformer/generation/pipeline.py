@@ -2,8 +2,8 @@
 
 Each function of a `Pipeline` takes tensors whose first axis is the batch and returns a
 dictionary of such tensors; it is one signature of an export. On the TensorFlow backend
-it can be traced into one graph; on JAX and PyTorch the model runs eagerly between a
-text side in TensorFlow.
+it can be traced into one graph; on JAX and PyTorch the model runs eagerly, and the
+text is still handled by TensorFlow.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ INPUTS = {
 
 
 class Source(NamedTuple):
-    """Source sentences as ids."""
+    """Source sentences as ids; B sentences, S tokens of the longest."""
 
     ids: Any  # (B, S) int32, the end token, then padding
     lengths: Any  # (B,) int32, tokens, the end token counted
@@ -80,7 +80,7 @@ class Pipeline:
 
         Args:
             name: A key of `INPUTS`.
-            *inputs: Tensors of one number of rows, in the order of `INPUTS`.
+            *inputs: Tensors of one batch size, in the order of `INPUTS`.
             **options: Further arguments of the function.
 
         Returns:
@@ -91,7 +91,7 @@ class Pipeline:
             tf.debugging.assert_equal(
                 tf.shape(given)[0], batch, "All inputs must have one number of rows."
             )
-        # An empty text in place of none: every row costs little and none breaks much.
+        # An empty text in place of none: it costs little, and no batch has no row.
         some = [
             tf.concat([x, tf.zeros([tf.cast(batch < 1, tf.int32)], x.dtype)], axis=0)
             for x in inputs
@@ -100,7 +100,7 @@ class Pipeline:
         return {key: value[:batch] for key, value in outputs.items()}
 
     def serving_default(self, text):
-        """Strings [B] to `translation` [B], `score` [B] and `truncated` [B]."""
+        """Translates strings [B]: `translation` [B], `score` [B], `truncated` [B]."""
         outputs = self.nbest(text, n_best=1)
         return {
             "translation": outputs["translations"][:, 0],
@@ -109,11 +109,14 @@ class Pipeline:
         }
 
     def nbest(self, text, n_best=None):
-        """Strings [B] to `translations` [B, N], `scores` [B, N], `truncated` [B]."""
+        """Translates strings [B], several translations each.
+
+        Returns `translations` and `scores` [B, n_best], and `truncated` [B].
+        """
         n_best = n_best or self.config.n_best or self.config.beam_size
         source = self._tokenize(text)
         ids, scores = self._search(source, n_best=n_best)
-        # Nothing in, nothing out.
+        # An empty text has an empty translation.
         empty = (source.lengths <= 1)[:, None]
         return {
             "translations": tf.where(empty, "", self._detokenize(ids)),
@@ -223,13 +226,13 @@ class Pipeline:
         return Source(ids, lengths, truncated)
 
     def _detokenize(self, ids):
-        """Ids [B, N, T] to strings [B, N]."""
+        """Ids [B, n_best, T] to strings [B, n_best]."""
         count, length = ids.shape[1], tf.shape(ids)[2]
         texts = self.tokenizers.target.detokenize(tf.reshape(ids, (-1, length)))
         return tf.reshape(texts, (-1, count))
 
     def _search(self, source, n_best=1, prefix=None):
-        """Returns ids (B, N, T) and scores (B, N)."""
+        """Returns ids (B, n_best, T) and scores (B, n_best)."""
 
         def search(*inputs):
             result = self.generator.search(*inputs, n_best=n_best)
@@ -261,7 +264,7 @@ class Pipeline:
 
 
 def _with_ends(tokenizer, texts, longest):
-    """Strings [B] to padded ids with the end token, their lengths, whether cut."""
+    """Strings [B] to padded ids with the end token, lengths, and whether cut."""
     pieces = tokenizer.tokenize(texts)
     truncated = pieces.row_lengths() > longest - 1
     ends = tf.fill([tf.shape(texts)[0], 1], tokenizer.end_id)
@@ -271,10 +274,10 @@ def _with_ends(tokenizer, texts, longest):
 
 
 def _padded_for_xla(x, batch):
-    """Pads to a power of two of rows, and ids (B, S) to whole steps of S."""
+    """Pads the batch to a power of two, and S of ids (B, S) to steps of 32."""
     powers = 2 ** tf.range(30)
-    rows = tf.reduce_min(tf.boolean_mask(powers, powers >= batch))
-    paddings = [[0, rows - batch]]
+    larger = tf.reduce_min(tf.boolean_mask(powers, powers >= batch))
+    paddings = [[0, larger - batch]]
     if x.shape.rank == 2:
         more = -tf.shape(x)[1] % _XLA_LENGTH if x.dtype == tf.int32 else 0
         paddings.append([0, more])

@@ -1,4 +1,7 @@
-"""What a `Translator` returns, made of the rows that a `Pipeline` gives."""
+"""What a `Translator` returns, made from the outputs of a `Pipeline`.
+
+A row is what one text gets: a dictionary of its part of each output.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ class Translation(NamedTuple):
 
     @classmethod
     def from_row(cls, row):
-        """Makes it of one row of the outputs of `complete` or `sample`."""
+        """Makes it from a row of `complete` or `sample`."""
         return cls(row["translation"].decode("utf-8"), float(row["score"]))
 
     @classmethod
     def several_from_row(cls, row):
-        """Makes a list of one row of `nbest`, without the places nothing was found for.
+        """Makes a list from a row of `nbest`, without the places left empty.
 
-        If nothing was found at all, it is one empty translation with score -inf.
+        If all are empty, the list is one empty translation with score -inf.
         """
         found = [
             cls(text.decode("utf-8"), float(score))
@@ -41,7 +44,7 @@ class Score(NamedTuple):
 
     @classmethod
     def from_row(cls, row):
-        """Makes it of one row of the outputs of `score`."""
+        """Makes it from a row of `score`."""
         tokens = _without_padding(row["tokens"])
         scores = row["token_log_probabilities"][: len(tokens)]
         return cls(float(row["log_probability"]), tokens, scores)
@@ -57,7 +60,7 @@ class Alignment(NamedTuple):
 
     @classmethod
     def from_row(cls, row):
-        """Makes it of one row of the outputs of `align`."""
+        """Makes it from a row of `align`."""
         source = _without_padding(row["source_tokens"])
         target = _without_padding(row["target_tokens"])
         attention = row["attention"][..., : len(target), : len(source)]

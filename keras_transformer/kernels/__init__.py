@@ -1,1 +1,1 @@
-"""What is special to one backend, each beside the general line it replaces."""
+"""Code special to one backend, each beside the general version it replaces."""

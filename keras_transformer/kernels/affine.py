@@ -29,7 +29,7 @@ def affine(inputs, kernel, bias=None, training=False):
 
 @ops.custom_gradient
 def _affine_in_graph(inputs, kernel, bias):
-    """As `affine`, with a gradient of few passes over memory."""
+    """As `affine`, with a gradient that makes few passes over memory."""
 
     def gradient(upstream):
         return (
@@ -50,8 +50,8 @@ def sum_of_rows(rows):
 def prepared(kernel, bias=None):
     """Returns the arguments of `affine` after its input, for many calls.
 
-    oneDNN multiplies a single row in bfloat16 twice as fast where a bias is added: then
-    one of zeros is.
+    oneDNN multiplies a single row in bfloat16 twice as fast where a bias is added, so a
+    missing one becomes zeros.
     """
     if bias is None and keras.backend.standardize_dtype(kernel.dtype) == "bfloat16":
         bias = ops.zeros(kernel.shape[-1:], kernel.dtype)

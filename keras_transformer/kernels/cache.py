@@ -1,6 +1,6 @@
 """Caches of keys and values, written one position at a time.
 
-Usual operations copy a whole cache to write one position; in a TensorFlow graph that
+Ordinary operations copy a whole cache to write one position; in a TensorFlow graph that
 XLA does not compile, the functions here write in place. A cache (B, H, L * N, K) has
 the entry l * N + n for position l of hypothesis n. A hypothesis attends to all entries
 and a mask says which of them are its own past, so that hypotheses change places without
@@ -19,13 +19,13 @@ from keras_transformer.kernels.execution import compiled_by_xla, in_tensorflow_g
 
 
 def new_cache(sentences, heads, entries, width, dtype):
-    """Returns an empty cache (B, H, L * N, K) of its own memory."""
+    """Returns an empty cache (B, H, L * N, K) with memory of its own."""
     shape = (sentences, heads, entries, width)
     if in_tensorflow_graph():
         import tensorflow as tf
 
-        # Zeros of one shape are one tensor in a graph, and writing to one of two
-        # caches would write to both; this operation is never shared.
+        # A graph makes zeros of one shape one tensor, and writing to one cache would
+        # write to all; this operation is never shared.
         return tf.raw_ops.Empty(shape=shape, dtype=dtype, init=True)
     return ops.zeros(shape, dtype=dtype)
 
@@ -79,7 +79,7 @@ def write_position(cache, new, place):
     if place.rows is not None:
         import tensorflow as tf
 
-        # Every other operation would copy the whole cache.
+        # Any other operation would copy the whole cache.
         rows = (-1, hypotheses * width)
         written = tf.raw_ops.InplaceUpdate(
             x=tf.reshape(cache, rows), i=place.rows, v=tf.reshape(new, rows)

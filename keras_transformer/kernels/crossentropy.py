@@ -1,9 +1,11 @@
-"""The loss over a vocabulary without the logits of all tokens at once.
+"""The cross-entropy over a vocabulary, with a gradient of few passes.
 
-The logits of 4000 tokens over 32000 classes take 0.5 GB, and an ordinary step of
-training holds them some times over. Here, as in Liger Kernel (Hsu et al., 2024,
-section 3.2, https://arxiv.org/abs/2410.10989), each chunk of tokens gives its losses
-and its part of the gradient before the next one's logits are made.
+`smoothed_crossentropy` takes logits. `fused_crossentropy` takes the states before them
+and never holds the logits of all tokens: those of 4000 tokens over 32000 classes take
+0.5 GB, and an ordinary step of training holds them several times over. As in Liger
+Kernel (Hsu et al., 2024, section 3.2, https://arxiv.org/abs/2410.10989), each chunk of
+tokens gives its losses and its part of the gradient before the next one's logits are
+made.
 """
 
 from __future__ import annotations
@@ -16,8 +18,144 @@ from keras import ops
 
 from keras_transformer.kernels.execution import in_tensorflow_graph
 
-# Measured on CPUs: fewer and the products are slow, more and the cache is too small.
+# Measured on CPUs: with fewer, products are slow; more do not fit into the cache.
 CHUNK_TOKENS = 512
+
+
+def smoothed_crossentropy(targets, logits, label_smoothing=0.0):
+    """Computes the label-smoothed cross-entropy of each token, in float32.
+
+    The target distribution gives the true class 1 - e + e / V and every other class
+    e / V (Szegedy et al., 2016, section 7, https://arxiv.org/abs/1512.00567; section
+    5.4 of Vaswani et al., 2017). From integer targets, without a one-hot tensor:
+    logsumexp(z) - (1 - e) z_y - e mean(z).
+
+    fairseq and OpenNMT-tf spread e over the other V - 1 classes only: their
+    e equals our e' = e V / (V - 1). The Annotated Transformer and JoeyNMT leave out the
+    padding class too: their e over V - 2 classes has no equal here, the nearest is
+    e' = e V / (V - 1).
+
+    Args:
+        targets: Integer tensor (...), each in [0, V).
+        logits: Float tensor (..., V).
+        label_smoothing: e, in [0, 1).
+
+    Returns:
+        Float32 tensor (...), nats.
+
+    Example:
+        >>> smoothed_crossentropy(np.array([0]), np.zeros((1, 4)))  # [log 4]
+    """
+    targets = ops.cast(targets, "int32")
+    if in_tensorflow_graph():
+        return _crossentropy_by_softmax(targets, logits, label_smoothing)
+    if keras.backend.backend() == "torch":
+        return _crossentropy(targets, ops.cast(logits, "float32"), label_smoothing)
+    return _crossentropy_without_scatter(targets, logits, label_smoothing)
+
+
+def _crossentropy(targets, logits, label_smoothing):
+    """The formula of `smoothed_crossentropy`, on float32 logits."""
+    log_sum = ops.logsumexp(logits, axis=-1)
+    return log_sum - _expected_logit(targets, logits, label_smoothing)
+
+
+def _expected_logit(targets, logits, label_smoothing):
+    """(1 - e) z_y + e mean(z), of float32 logits."""
+    true_logit = ops.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    expected = (1.0 - label_smoothing) * true_logit
+    if label_smoothing:
+        expected = expected + label_smoothing * ops.mean(logits, axis=-1)
+    return expected
+
+
+def _crossentropy_without_scatter(targets, logits, label_smoothing):
+    """As `_crossentropy`, for XLA, with its gradient as one element-wise formula.
+
+    The gradient of a gather is a scatter into zeros as large as the logits.
+    """
+    vocabulary_size = logits.shape[-1]
+
+    @ops.custom_gradient
+    def crossentropy(logits):
+        wide = ops.cast(logits, "float32")
+        log_sum = ops.logsumexp(wide, axis=-1)
+
+        def gradient(upstream):
+            is_true = ops.equal(
+                ops.arange(vocabulary_size, dtype="int32"), targets[..., None]
+            )
+            expected = ops.where(is_true, 1.0 - label_smoothing, 0.0)
+            probabilities = ops.exp(wide - log_sum[..., None])
+            slopes = probabilities - expected - label_smoothing / vocabulary_size
+            return ops.cast(slopes * upstream[..., None], logits.dtype)
+
+        return log_sum - _expected_logit(targets, wide, label_smoothing), gradient
+
+    return crossentropy(logits)
+
+
+def _crossentropy_by_softmax(targets, logits, label_smoothing):
+    """As `_crossentropy`, for a TensorFlow graph: few passes over the logits.
+
+    The softmax serves the value and the gradient. The log of the sum of exponentials
+    is the largest logit less the log of its probability, which is at least 1 / V.
+    The place of the largest logit is found as `MaskedAccuracy` finds it, and the graph
+    computes it once for both.
+    """
+    vocabulary_size = logits.shape[-1]
+
+    @ops.custom_gradient
+    def crossentropy(logits):
+        wide = ops.cast(logits, "float32")
+        probabilities = ops.softmax(wide, axis=-1)
+        largest = first_largest(logits)[..., None]
+        log_sum = ops.take_along_axis(wide, largest, axis=-1) - ops.log(
+            ops.take_along_axis(probabilities, largest, axis=-1)
+        )
+
+        def gradient(upstream):
+            upstream = ops.reshape(upstream, (-1,))
+            slopes = ops.reshape(probabilities, (-1, vocabulary_size))
+            if label_smoothing:
+                slopes = slopes - label_smoothing / vocabulary_size
+            slopes = slopes * upstream[:, None]
+            rows = ops.arange(ops.shape(upstream)[0], dtype="int32")
+            places = ops.stack([rows, ops.reshape(targets, (-1,))], axis=1)
+            slopes = _scatter_add(slopes, places, (label_smoothing - 1.0) * upstream)
+            return ops.cast(ops.reshape(slopes, ops.shape(logits)), logits.dtype)
+
+        expected = _expected_logit(targets, wide, label_smoothing)
+        return log_sum[..., 0] - expected, gradient
+
+    return crossentropy(logits)
+
+
+def _scatter_add(tensor, places, values):
+    import tensorflow as tf
+
+    return tf.tensor_scatter_nd_add(tensor, places, values)
+
+
+def first_largest(logits):
+    """Returns the place of the largest logit, the first of equal ones.
+
+    As `ops.argmax`, which on TensorFlow reads the logits five times more to tell -0
+    from 0. XLA finds a maximum much faster than its place.
+
+    Args:
+        logits: Float tensor (..., V).
+
+    Returns:
+        Int32 tensor (...).
+    """
+    if in_tensorflow_graph():
+        import tensorflow as tf
+
+        return tf.argmax(logits, axis=-1, output_type=tf.int32)
+    places = ops.arange(logits.shape[-1], dtype="int32")
+    is_largest = ops.equal(logits, ops.max(logits, axis=-1, keepdims=True))
+    return ops.min(ops.where(is_largest, places, logits.shape[-1]), axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,20 +180,20 @@ def fused_crossentropy(
 
     As `ops.sum(weights * smoothed_crossentropy(targets, logits, label_smoothing))`. The
     gradient with respect to `states` and `matrix` is computed along with it; `weights`
-    have none. Products in the dtype of `states`, all else in float32.
+    get none. Products are in the dtype of `states`, all else in float32.
 
     Args:
-        states: Float tensor (N, D).
+        states: Float tensor (R, D), one row a token.
         matrix: Float tensor (V, D): row v gives the logit of class v.
-        targets: Integer tensor (N,), each in [0, V).
-        weights: Float32 tensor (N,); where it is 0, so is the product.
+        targets: Integer tensor (R,), each in [0, V).
+        weights: Float32 tensor (R,); where it is 0, even an infinite loss adds 0.
         label_smoothing: e of `smoothed_crossentropy`, in [0, 1).
         gradient: Whether a gradient will be asked for.
 
     Returns:
         The sum, a float32 scalar, nats; the cross-entropy of each token without
-        smoothing, float32 (N,), nats; and whether its first largest logit is the
-        target's, float32 (N,), 1 or 0.
+        smoothing, float32 (R,), nats; and whether its first largest logit is the
+        target's, float32 (R,), 1 or 0.
 
     Example:
         >>> states, matrix = np.zeros((1, 3)), np.zeros((4, 3))
@@ -89,7 +227,7 @@ def _with_gradient(total, slopes, states, matrix):
 
 
 def _over_chunks(states, matrix, targets, weights, label_smoothing, gradient):
-    """The scores (N, 3) of `_chunk` and the gradients of all tokens' losses."""
+    """The scores (R, 3) of `_chunk` and the gradients of all tokens' losses."""
     tokens, width = ops.shape(states)[0], states.shape[-1]
     count = tokens // (CHUNK_TOKENS + 1) + 1
     size = (tokens + count - 1) // count
@@ -110,7 +248,7 @@ def _over_chunks(states, matrix, targets, weights, label_smoothing, gradient):
     mean = ops.matmul(ops.full((classes,), 1 / classes), ops.cast(products, "float32"))
     start = ops.zeros(())
     if gradient:
-        # What smoothing takes from every class alike.
+        # Smoothing takes the same from every class.
         pulled = ops.matmul(weights, ops.cast(states, "float32"))
         pulled = pulled * (-label_smoothing / classes)
         start = ops.broadcast_to(pulled, matrix.shape)
@@ -129,7 +267,7 @@ def _chunk(states, targets, weights, matrix, mean, label_smoothing, gradient):
     Returns:
         Loss, cross-entropy and correctness of each token, (C, 3); the gradient with
         respect to the states, (C, D); the chunk's gradient with respect to the matrix,
-        (V, D), less what smoothing takes from every class alike.
+        (V, D), without the part of smoothing, which is the same for every class.
     """
     logits = ops.einsum("nd,vd->nv", states, matrix)
     places, log_sum, slopes = _softmax(logits, targets, 1.0 - label_smoothing)
@@ -188,7 +326,7 @@ def _softmax_in_place(logits, targets, expected):
 
 
 def _scan(step, carry, chunks, dtypes):
-    """As `ops.scan`, whose outputs on TensorFlow must look like the carry."""
+    """As `ops.scan`, which on TensorFlow needs outputs shaped like the carry."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         return _scan_in_tensorflow(step, carry, chunks, dtypes)

@@ -1,13 +1,15 @@
 """Tells how and on how many replicas an operation is about to run.
 
-What is cheapest depends on who runs it: XLA merges element-wise operations into one
-loop, and a TensorFlow graph without XLA makes a pass over memory of each.
+The cheapest way depends on what runs it: XLA fuses element-wise operations into one
+loop, and a TensorFlow graph without XLA makes a pass over memory for each.
 """
 
 from __future__ import annotations
 
 import keras
 from keras import ops
+
+from keras_transformer.kernels.keras_private import is_in_xla_graph
 
 
 def in_tensorflow_graph() -> bool:
@@ -17,7 +19,7 @@ def in_tensorflow_graph() -> bool:
         >>> in_tensorflow_graph()
         False
     """
-    return _is_in_graph() and not _is_in_xla_graph()
+    return _is_in_graph() and not is_in_xla_graph()
 
 
 def compiled_by_xla() -> bool:
@@ -29,7 +31,7 @@ def compiled_by_xla() -> bool:
     """
     if keras.backend.backend() == "jax":
         return True
-    return _is_in_graph() and _is_in_xla_graph()
+    return _is_in_graph() and is_in_xla_graph()
 
 
 def _is_in_graph():
@@ -40,18 +42,8 @@ def _is_in_graph():
     return tf.inside_function()
 
 
-def _is_in_xla_graph():
-    import tensorflow as tf
-
-    # TensorFlow has no public name for this question.
-    from tensorflow.python.ops import control_flow_util
-
-    graph = tf.compat.v1.get_default_graph()
-    return control_flow_util.GraphOrParentsInXlaContext(graph)
-
-
 def shape_of(tensor) -> tuple:
-    """As `ops.shape`, which in a TensorFlow graph is four operations a size.
+    """As `ops.shape`, which adds four operations a size to a TensorFlow graph.
 
     Args:
         tensor: Tensor (...) of known rank.

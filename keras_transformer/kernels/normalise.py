@@ -38,7 +38,7 @@ def _normalise_in_graph(inputs, gamma, beta, epsilon):
     With the normalised row h and u = gamma * upstream, the gradient of the input is
     (u - mean(u) - h mean(u h)) / deviation.
     """
-    dtype = wide_dtype(inputs.dtype)
+    dtype = wide_dtype(inputs.dtype, gamma.dtype)
 
     @ops.custom_gradient
     def normalised(inputs, gamma, beta):

@@ -11,14 +11,14 @@ from keras import ops
 from keras_transformer.kernels.execution import in_tensorflow_graph, shape_of
 
 
-def wide_dtype(dtype):
-    """Returns the type that a softmax is computed in: float32, or float64 for itself.
+def wide_dtype(*dtypes):
+    """Returns the type to compute in: float32, or float64 if one of these is.
 
     Args:
-        dtype: Float type of the scores.
+        *dtypes: Float types of the inputs.
     """
-    is_double = keras.backend.standardize_dtype(dtype) == "float64"
-    return "float64" if is_double else "float32"
+    names = map(keras.backend.standardize_dtype, dtypes)
+    return "float64" if "float64" in names else "float32"
 
 
 def masked_softmax(scores, mask=None):
@@ -37,7 +37,9 @@ def masked_softmax(scores, mask=None):
         allows no position.
 
     Example:
-        >>> masked_softmax(np.zeros((1, 2)), np.array([True, False]))  # [[1., 0.]]
+        >>> mask = np.array([[True, True, False], [False, False, False]])
+        >>> ops.convert_to_numpy(masked_softmax(np.zeros((2, 3)), mask)).tolist()
+        [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
     """
     dtype = keras.backend.standardize_dtype(scores.dtype)
     scores = ops.cast(scores, wide_dtype(dtype))
@@ -51,7 +53,7 @@ def masked_softmax(scores, mask=None):
 
 def _softmax(scores):
     if scores.shape[-1] == 1:
-        # Keras takes a softmax of one position for a mistake and warns.
+        # Keras takes a softmax over one position for a mistake and warns.
         return ops.exp(scores - scores)
     return ops.softmax(scores, axis=-1)
 
@@ -78,13 +80,13 @@ def dropped_weights(scores, mask=None, weigh=masked_softmax, dropout=None):
 
 
 def _dropped_softmax_in_graph(scores, mask, dropout):
-    """As `dropped_weights` of a softmax, in few passes over memory.
+    """As `dropped_weights` with a softmax, in few passes over memory.
 
     With the dropped weights p, the weights w and t = p * upstream, the gradient is
-    t - w sum(t): what is dropped or masked has a p of zero.
+    t - w sum(t), because p is zero where a weight is dropped or masked.
     """
     dtype = scores.dtype
-    keep, factors = dropout.next_in_graph(shape_of(scores))
+    keep, factors = dropout.next_mask(shape_of(scores))
     alive = None
     if mask is not None:
         # A row without anything to attend to has weights of zero.
@@ -98,7 +100,7 @@ def _dropped_softmax_in_graph(scores, mask, dropout):
     def softmax(scores):
         wide = ops.cast(scores, wide_dtype(dtype))
         if mask is not None:
-            # A sum is cheaper than a selection.
+            # Adding is cheaper than selecting.
             wide = wide + attention_bias(mask, wide.dtype)
         weights = _softmax(wide)
         before.append(ops.cast(weights, dtype))
@@ -116,7 +118,7 @@ def _dropped_softmax_in_graph(scores, mask, dropout):
 
 
 def attention_bias(mask, dtype):
-    """Returns what added to scores does as a mask does.
+    """Returns the bias that, added to scores, has the effect of a mask.
 
     Args:
         mask: Boolean tensor, True where a query may attend to a key.
@@ -132,7 +134,7 @@ def attention_bias(mask, dtype):
 
 
 class PreparedMask(NamedTuple):
-    """A mask that many layers share, and what added to scores does as it does.
+    """A mask that many layers share, and the bias that has the same effect.
 
     Attributes:
         mask: Boolean tensor that broadcasts to the scores.

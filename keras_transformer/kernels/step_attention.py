@@ -2,9 +2,9 @@
 
 A step of decoding is hundreds of small operations, and on TensorFlow's CPU some of the
 usual ones cost more than the arithmetic in them: oneDNN's start-up makes a small
-transposition, softmax or batched product take 30 to 45 microseconds in place of 5. Each
-function here does what its general line does, and goes its own way in a TensorFlow
-graph that XLA does not compile.
+transposition, softmax or batched product take 30 to 45 microseconds instead of 5. Each
+function here computes what its general version does, with other operations in a
+TensorFlow graph that XLA does not compile.
 
 B sentences, N hypotheses of each, H heads, S positions to attend to, K width of a head.
 """
@@ -57,7 +57,7 @@ def transpose(x, axes):
         return ops.transpose(x, axes)
     import tensorflow as tf
 
-    # oneDNN takes over what holds floats, and no integers.
+    # oneDNN takes over tensors of floats, but not of integers.
     integers = {2: tf.int16, 4: tf.int32, 8: tf.int64}[x.dtype.size]
     return tf.bitcast(tf.transpose(tf.bitcast(x, integers), axes), x.dtype)
 
@@ -65,7 +65,7 @@ def transpose(x, axes):
 def attend(queries, keys, values, bias, by_row=False):
     """Attends as `scaled_dot_product_attention` does, with less to compute.
 
-    The queries come scaled by 1 / sqrt(K), the mask comes as a bias that is made once
+    The queries come scaled by 1 / sqrt(K), the mask is a bias that is made once
     for many layers, and every query must have something to attend to.
 
     Args:
@@ -105,10 +105,10 @@ def _product(x, y, adj_y=False):
     import tensorflow as tf
 
     product = tf.raw_ops.BatchMatMulV3
-    if x.dtype == tf.float16:  # For which it has no kernel.
+    if x.dtype == tf.float16:  # The operation has no kernel for it.
         return tf.matmul(x, y, transpose_b=adj_y)
     if x.shape[2] == 1:
         return product(x=x, y=y, Tout=x.dtype, adj_y=adj_y)
-    # One row at a time: above some size of each product it is several times slower.
+    # One row at a time: above some size a product is several times slower.
     rows = product(x=x[:, :, :, None], y=y[:, :, None], Tout=x.dtype, adj_y=adj_y)
     return tf.squeeze(rows, 3)

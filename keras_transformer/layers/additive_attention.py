@@ -13,7 +13,7 @@ from keras_transformer.masks import attention_mask, carried_mask
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class AdditiveAttention(keras.layers.Layer):
-    """Attention by a score that a small network gives each query with each key.
+    """Attention by the score that a small network gives each pair of query and key.
 
     score(q, k) = w . tanh(W_q q + W_k k): Bahdanau et al., 2015,
     https://arxiv.org/abs/1409.0473 (appendix A.1.2, W_a, U_a and v_a there). Queries

@@ -25,12 +25,12 @@ def check_rate(name, value):
 def check_positions(start, length, max_length):
     """Raises `ValueError` if a table of learned positions is too short for an input.
 
-    Of a start that is a tensor only the length is checked: it comes from a loop of
-    decoding, for which `start_decoding` has checked the longest output.
+    If `start` is a tensor, only the length is checked: it comes from a decoding loop,
+    for which `start_decoding` has checked the longest output.
 
     Args:
         start: Position of the first element, an integer or a scalar tensor.
-        length: Elements of the input, or `None` where only a run knows them.
+        length: Elements of the input, or `None` if they are known only at run time.
         max_length: Rows of the table.
     """
     first = start if isinstance(start, int) else 0

@@ -25,7 +25,13 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
         The output (..., T, Kv) and the attention weights (..., T, S) before dropout.
 
     Example:
+        >>> query, key = np.zeros((1, 4), "float32"), np.ones((2, 4), "float32")
+        >>> value = np.array([[1.0, 2.0], [3.0, 4.0]], "float32")
         >>> output, weights = scaled_dot_product_attention(query, key, value)
+        >>> ops.convert_to_numpy(output).tolist()  # The mean: the scores are equal.
+        [[2.0, 3.0]]
+        >>> ops.convert_to_numpy(weights).tolist()
+        [[0.5, 0.5]]
     """
     scores = grouped_product(
         query * key.shape[-1] ** -0.5, ops.swapaxes(key, -1, -2)
@@ -48,7 +54,7 @@ def dot_product_attention(
         value: Float tensor (..., S, Kv).
         mask: Boolean tensor that broadcasts to (..., T, S), or `None`.
         bias: Float tensor that broadcasts to (..., T, S), added to the scores, or
-            `None`. One in float32 adds exactly to scores in half precision.
+            `None`. With a float32 bias even half-precision scores are float32.
         weigh: Function of scores and mask that returns the attention weights.
         dropout: `Dropout` layer in training, or `None` to drop no weight.
 
@@ -59,7 +65,7 @@ def dot_product_attention(
     if bias is not None:
         scores = ops.add(scores, bias)
     dropped, attention_weights = dropped_weights(scores, mask, weigh, dropout)
-    # A bias in float32 has made float32 of them.
+    # A float32 bias has made them float32.
     dropped, attention_weights = (
         ops.cast(weights, value.dtype) for weights in (dropped, attention_weights)
     )
@@ -69,8 +75,8 @@ def dot_product_attention(
 def grouped_product(rows, matrices):
     """Multiplies the rows of H heads by matrices, of which there may be fewer.
 
-    With G matrices each one serves H / G heads that follow each other, without being
-    copied: section 2.2 of Ainslie et al., 2023, https://arxiv.org/abs/2305.13245.
+    With G matrices each one serves H / G consecutive heads, without being copied:
+    section 2.2 of Ainslie et al., 2023, https://arxiv.org/abs/2305.13245.
 
     Args:
         rows: Float tensor (B, H, T, M), or (..., T, M) where each has its matrix.
@@ -89,7 +95,7 @@ def grouped_product(rows, matrices):
 
 
 def additive_attention(query, key, value, kernel, mask=None, dropout=None):
-    """Attends to values by a small network's score of each query with each key.
+    """Attends to values by a small network's score of each pair of query and key.
 
     softmax_s(w . tanh(q_t + k_s)) V, with queries and keys projected beforehand: the
     alignment model of Bahdanau et al., 2015, https://arxiv.org/abs/1409.0473 (appendix
@@ -108,7 +114,12 @@ def additive_attention(query, key, value, kernel, mask=None, dropout=None):
         The output (..., T, Dv) and the attention weights (..., T, S) before dropout.
 
     Example:
-        >>> output, weights = additive_attention(query, key, value, kernel)
+        >>> query, key = np.zeros((1, 2), "float32"), np.zeros((3, 2), "float32")
+        >>> value, kernel = np.eye(3, dtype="float32"), np.ones(2, "float32")
+        >>> mask = np.array([[True, True, False]])
+        >>> output, weights = additive_attention(query, key, value, kernel, mask)
+        >>> ops.convert_to_numpy(output).tolist()
+        [[0.5, 0.5, 0.0]]
     """
     hidden = ops.tanh(ops.expand_dims(query, -2) + ops.expand_dims(key, -3))
     scores = ops.matmul(hidden, kernel[:, None])[..., 0]  # (..., T, S)

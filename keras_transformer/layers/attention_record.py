@@ -11,20 +11,23 @@ _RECORD = contextvars.ContextVar("attention_record", default=None)
 
 @contextlib.contextmanager
 def recorded_attention() -> Iterator[dict]:
-    """Records the attention weights that layers compute inside.
+    """Records the attention weights that layers compute in the `with` block.
 
-    Of any model, without it knowing: each `MultiHeadAttention` that is called hands its
-    weights over. Call the model directly; `fit`, `predict` and functions compiled
-    before record nothing that can be read.
+    Any model will do, as it is: each `MultiHeadAttention` that is called records its
+    weights. Call the model directly; `fit`, `predict` and functions compiled before
+    record nothing that can be read.
 
     Yields:
         A dictionary from each attention layer to a list of its weights, (B, H, T, S),
         one tensor a call; in the order of the calls.
 
     Example:
+        >>> layer = EncoderLayer(num_heads=2, d_ff=8)
         >>> with recorded_attention() as record:
-        ...     model((source, target_in))
-        >>> record[model.encoder_layers[0].self_attention][0]  # (B, H, S, S)
+        ...     outputs = layer(np.zeros((1, 3, 4), "float32"))
+        >>> (weights,) = record[layer.self_attention]
+        >>> tuple(weights.shape)  # (B, H, S, S)
+        (1, 2, 3, 3)
     """
     record = {}
     token = _RECORD.set(record)
@@ -35,7 +38,7 @@ def recorded_attention() -> Iterator[dict]:
 
 
 def is_recording() -> bool:
-    """Whether somebody wants to see attention weights.
+    """Whether attention weights are being recorded.
 
     Example:
         >>> is_recording()
@@ -47,9 +50,17 @@ def is_recording() -> bool:
 def record_attention(layer, weights):
     """Hands attention weights to the record, if there is one.
 
+    Call it in the attention layer that you write, so that plots can show its weights.
+
     Args:
         layer: The attention layer.
         weights: Float tensor (B, H, T, S).
+
+    Example:
+        >>> with recorded_attention() as record:
+        ...     record_attention("mine", np.ones((1, 2, 3, 3)))
+        >>> record["mine"][0].shape
+        (1, 2, 3, 3)
     """
     record = _RECORD.get()
     if record is not None:

@@ -22,7 +22,7 @@ def split_blocks(inputs, size):
 
 
 def join_blocks(blocks, length):
-    """Puts blocks (B, H, M, C, K) together to (B, H, T, K), T = `length` of M * C."""
+    """Joins blocks (B, H, M, C, K) to (B, H, T, K), the first T of M * C positions."""
     batch, heads, number, size, width = ops.shape(blocks)
     joined = ops.reshape(blocks, (batch, heads, number * size, width))
     return joined[:, :, :length]

@@ -19,7 +19,7 @@ class FeatureEmbedding(PositionalEmbedding):
     its own. Bojanowski et al., 2017, equation 3, https://arxiv.org/abs/1607.04606, sum
     the vectors of a word's character n-grams; here the sum is divided by the square
     root of their number, which keeps its size. The id of padding adds nothing, and a
-    token of nothing else is padding.
+    token without any other id is padding.
 
     Args:
         vocabulary_size: Number of different features, V.

@@ -11,7 +11,7 @@ from keras_transformer.layers.arguments import check_size
 
 
 class HeadProjections:
-    """What an attention layer multiplies its inputs and its output by.
+    """The matrices by which an attention layer projects its inputs and its output.
 
     The heads' matrices stand side by side: columns i * key_dim to (i + 1) * key_dim of
     the queries' kernel are those of head i. The weights belong to the layer that is
@@ -24,12 +24,12 @@ class HeadProjections:
         output_dim: Width of the output; default the width of the query.
         use_bias: Whether every projection adds a bias.
         num_key_value_heads: Heads of keys and values, G; default `num_heads`. Each
-            serves H / G heads of queries that follow each other.
+            serves H / G consecutive heads of queries.
         dtype: Float type to compute in.
 
     Attributes:
-        query_scale: What queries are multiplied by, default 1. Their kernel is, because
-            it is smaller than they are.
+        query_scale: What queries are multiplied by, default 1. It is applied to their
+            kernel, which is smaller.
 
     Raises:
         ValueError: If a size is not a positive integer.
@@ -85,7 +85,7 @@ class HeadProjections:
         return (*query_shape[:-1], output_dim)
 
     def project(self, query, key, value):
-        """Projects to heads; what is one tensor is projected by one product.
+        """Projects to heads; arguments that are the same tensor share one product.
 
         Args:
             query: Float tensor (B, T, D_query).
@@ -145,7 +145,7 @@ class HeadProjections:
         """Returns what `project_step` and `merge_step` multiply by.
 
         Args:
-            *names: Of "query", "key" and "value", those that a step computes.
+            *names: Those of "query", "key" and "value" that a step computes.
         """
         return prepared(*self._joined(*names)), prepared(*self._joined("output"))
 
@@ -155,7 +155,7 @@ class HeadProjections:
         Args:
             inputs: Float tensor (B, N, D), one position of N hypotheses.
             weights: The first part of `decoding_weights(*names)`.
-            *names: As of `decoding_weights`.
+            *names: As for `decoding_weights`.
         """
         _, hypotheses, width = inputs.shape
         rows = ops.reshape(ops.cast(inputs, self.dtype), (-1, width))
@@ -170,6 +170,6 @@ class HeadProjections:
         )
 
     def merge_step(self, outputs, weights):
-        """As `merge`, of heads (B, H, N, Kv), by the second of `decoding_weights`."""
+        """As `merge`, for heads (B, H, N, Kv), by the second of `decoding_weights`."""
         merged = affine(merge_heads(outputs), *weights)
         return ops.reshape(merged, (-1, outputs.shape[2], merged.shape[-1]))

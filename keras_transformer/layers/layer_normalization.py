@@ -1,4 +1,4 @@
-"""Layer normalisation with a gradient of few passes."""
+"""Layer normalisation whose gradient makes few passes over memory."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class LearnedPositionalEmbedding(keras.layers.Layer):
 
     Section 3.5 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, after
     Gehring et al., 2017. For inputs that are vectors already, such as the patches of
-    an image; `PositionalEmbedding` embeds tokens too. There is no vector behind
+    an image; `PositionalEmbedding` embeds tokens too. There is no vector beyond
     `max_length`, so longer inputs are refused.
 
     Args:

@@ -1,4 +1,4 @@
-"""Attention whose time and memory grow with the length, without a window."""
+"""Attention in time and memory linear in the length, without a window."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def linear_attention(queries, keys, values, causal=False):
     """Attends by the product of features, whose sums need no matrix of T times S.
 
     phi(Q) (phi(K)^T V) / phi(Q) sum(phi(K)): equations 4 to 9 of Katharopoulos et al.,
-    2020, https://arxiv.org/abs/2006.16236. The causal form goes by blocks: the
-    sums of the blocks before, and a small product within the block.
+    2020, https://arxiv.org/abs/2006.16236. The causal form works in blocks:
+    sums over the blocks before, and a small product within the block.
 
     Args:
         queries: Features of the queries, float tensor (B, H, T, K), not negative.
@@ -32,7 +32,11 @@ def linear_attention(queries, keys, values, causal=False):
         Float tensor (B, H, T, Kv); zeros where the features of all keys are 0.
 
     Example:
-        >>> linear_attention(ops.elu(q) + 1, ops.elu(k) + 1, v)
+        >>> features = ops.elu(np.zeros((1, 1, 2, 3), "float32")) + 1
+        >>> values = np.array([[[[1.0], [3.0]]]], "float32")
+        >>> outputs = linear_attention(features, features, values, causal=True)
+        >>> ops.convert_to_numpy(outputs).tolist()
+        [[[[1.0], [2.0]]]]
     """
     values = _with_ones(values)
     if not causal:
@@ -72,9 +76,9 @@ class LinearAttention(keras.layers.Layer):
     https://arxiv.org/abs/2006.16236. There is no matrix of weights to return or to drop
     from. Override `feature_map` for other features. Sums are in float32.
 
-    `initial_cache` and `step` do causal self-attention one position at a time, as those
-    of `MultiHeadAttention` do and a `DecoderLayer` calls them, with a state whose size
-    does not depend on the length. It is a sum over the past, so it serves one
+    `initial_cache` and `step` do causal self-attention one position at a time, with the
+    interface that a `DecoderLayer` expects of `MultiHeadAttention` and a state whose
+    size does not depend on the length. It is a sum over the past, so it serves one
     hypothesis of a sentence and no beam.
 
     Args:
@@ -82,7 +86,7 @@ class LinearAttention(keras.layers.Layer):
         key_dim: Width of each head's queries and keys, K.
         value_dim: Width of each head's values, Kv; default `key_dim`.
         output_dim: Width of the output; default the width of `query`.
-        causal: Whether a query sees no position behind its own; for self-attention.
+        causal: Whether a query sees no position after its own; for self-attention.
         use_bias: Whether the projections add a bias.
     Call arguments:
         query: Float tensor (B, T, D_query).
@@ -90,7 +94,7 @@ class LinearAttention(keras.layers.Layer):
         value: Float tensor (B, S, D_value); default `key`.
         mask: Boolean tensor (B, S) or (B, 1, S), True where a position may be attended
             to; default the Keras mask that `key` carries.
-        training: Of no effect; layers pass it on.
+        training: Ignored; layers pass it on.
     Returns:
         Float tensor (B, T, output_dim).
     Raises:
@@ -130,7 +134,7 @@ class LinearAttention(keras.layers.Layer):
         self.built = True
 
     def feature_map(self, inputs):
-        """Turns queries or keys into what is multiplied; override for other features.
+        """Turns queries or keys into features; override for others.
 
         Args:
             inputs: Float tensor (B, H, T, K).
@@ -183,7 +187,7 @@ class LinearAttention(keras.layers.Layer):
         Args:
             sentences: Number of sentences, B.
             hypotheses: Hypotheses of each; only 1.
-            length: Of no effect; `MultiHeadAttention` needs it.
+            length: Ignored; `MultiHeadAttention` needs it.
 
         Returns:
             A tuple of one float32 tensor (B, H, K, Kv + 1), the sums so far.
@@ -205,7 +209,7 @@ class LinearAttention(keras.layers.Layer):
         Args:
             cache: The sums so far, from `initial_cache` or `step`.
             sentences: Integer tensor (B',), places of the sentences to keep.
-            more: Of no effect; `MultiHeadAttention` needs it.
+            more: Ignored; `MultiHeadAttention` needs it.
 
         Returns:
             A tuple of one float32 tensor (B', H, K, Kv + 1).
@@ -218,8 +222,8 @@ class LinearAttention(keras.layers.Layer):
         Args:
             inputs: Float tensor (B, 1, D).
             cache: The sums so far, from `initial_cache` or the step before.
-            place: Of no effect; `MultiHeadAttention` needs it, and `mask`.
-            mask: Of no effect.
+            place: Ignored; `MultiHeadAttention` needs it.
+            mask: Ignored, like `place`.
             weights: `decoding_weights("query", "key", "value")`.
 
         Returns:

@@ -22,7 +22,7 @@ from keras_transformer.masks import (
     within_window,
 )
 
-# Smaller blocks save arithmetic and lose more by small matrix products.
+# Smaller blocks save arithmetic but lose more to small matrix products.
 SMALLEST_BLOCK = 32
 
 
@@ -43,7 +43,7 @@ class LocalAttention(MultiHeadAttention):
         num_heads: Heads, H.
         key_dim: Width of each head's queries and keys.
         window: Positions to each side that a query sees, at least 1.
-        causal: Whether a query sees no position behind its own.
+        causal: Whether a query sees no position after its own.
         **kwargs: Further arguments of `MultiHeadAttention`.
     Call arguments:
         query: Float tensor (B, T, D).
@@ -51,7 +51,7 @@ class LocalAttention(MultiHeadAttention):
             to; default the Keras mask that `query` carries.
         training: Whether dropout is applied.
         return_attention_weights: Whether the weights are returned too, (B, H, T, T),
-            for a look at short sequences: this takes time and memory for that matrix.
+            to inspect short sequences: it takes time and memory for that matrix.
     Returns:
         Float tensor (B, T, output_dim); with `return_attention_weights` a tuple of it
         and the attention weights before dropout.
@@ -144,7 +144,7 @@ class LocalAttention(MultiHeadAttention):
         return None if bias is None else ops.expand_dims(bias, 1)
 
     def step(self, inputs, cache, place, mask, weights):
-        """As `MultiHeadAttention.step`, of what lies in the window."""
+        """As `MultiHeadAttention.step`, within the window."""
         hypotheses, entries = inputs.shape[1], ops.shape(cache[0])[2]
         positions = ops.arange(entries, dtype="int32") // hypotheses
         in_window = within_window(place.position, positions, self.window)

@@ -31,7 +31,7 @@ class MultiHeadAttention(keras.layers.Layer):
     `initial_cache`, `step` and `resize_cache` do self-attention one position at a time,
     `project_key_value` computes the keys and values of a source once, and
     `step_across` attends to them; `decoding_weights` prepares both. Override `weigh` to
-    use another function than softmax.
+    use a function other than softmax.
 
     Args:
         num_heads: Heads, h in the paper.
@@ -44,7 +44,7 @@ class MultiHeadAttention(keras.layers.Layer):
             `num_heads`. Fewer make a smaller cache (grouped-query attention: Ainslie et
             al., 2023, https://arxiv.org/abs/2305.13245); 1 is multi-query attention.
         positions: "rotary", "alibi" or an object such as `RotaryPositions`: how
-            positions enter self-attention itself; default `None`, not at all.
+            positions enter self-attention itself; default `None`: they do not.
     Call arguments:
         query: Float tensor (B, T, D_query).
         key: Float tensor (B, S, D_key); default `query`, which is self-attention.
@@ -195,7 +195,7 @@ class MultiHeadAttention(keras.layers.Layer):
         return project(key, "key") + project(value, "value")
 
     def decoding_weights(self, *names):
-        """Returns what `step` or `step_across` multiplies by, in and out.
+        """Returns the matrices of `step` or `step_across`, prepared.
 
         Args:
             *names: "query", "key", "value" for `step` and "query" for `step_across`.
@@ -240,11 +240,11 @@ class MultiHeadAttention(keras.layers.Layer):
         Args:
             inputs: Float tensor (B, N, D), the position's input for each hypothesis.
             cache: Keys and values of the earlier positions, from `initial_cache` or the
-                step before; not to be used again.
+                step before; it must not be used again.
             place: `cache_place` of the position.
             mask: `prepare_mask` of a mask that broadcasts to (B, H, N, L * N), True for
-                the entries l * N + n, position l of hypothesis n, that are the past of
-                a hypothesis, and for itself.
+                the entries l * N + n (position l of hypothesis n) of a hypothesis's
+                past and for the new one itself.
             weights: `decoding_weights("query", "key", "value")`.
 
         Returns:
@@ -288,7 +288,7 @@ class MultiHeadAttention(keras.layers.Layer):
     def _attend_step(
         self, queries, keys, values, mask, by_row=False, position_bias=None
     ):
-        """As `_attend`, of one position, whose mask comes prepared."""
+        """As `_attend`, for one position, with a prepared mask."""
         if self.weigh is not masked_softmax:
             return dot_product_attention(
                 queries, keys, values, mask.mask, position_bias, self.weigh

@@ -27,7 +27,8 @@ def sinusoidal_encoding(positions, d_model):
         Float32 tensor (..., d_model).
 
     Example:
-        >>> sinusoidal_encoding(np.arange(3), 4)[0]  # [0., 1., 0., 1.]
+        >>> ops.convert_to_numpy(sinusoidal_encoding(np.arange(3), 4))[0].tolist()
+        [0.0, 1.0, 0.0, 1.0]
     """
     pairs = ops.arange((d_model + 1) // 2, dtype="float32")
     frequencies = ops.exp(pairs * (-2.0 * math.log(10000.0) / d_model))

@@ -18,14 +18,16 @@ def rotate(inputs, positions, base=10000.0):
 
     Args:
         inputs: Float tensor (..., T, K), K even.
-        positions: Integer or float tensor (T,), or (1,) for one position of all.
+        positions: Integer or float tensor (T,), or (1,) if all have one position.
         base: The slowest pair turns by about one radian in `base` positions.
 
     Returns:
         Float tensor (..., T, K) of the type of `inputs`.
 
     Example:
-        >>> rotate(np.array([[1.0, 0.0]]), np.array([1]))  # [[cos(1), sin(1)]]
+        >>> turned = rotate(np.array([[1.0, 0.0]]), np.array([1]))
+        >>> np.round(ops.convert_to_numpy(turned), 3).tolist()  # cos(1), sin(1)
+        [[0.54, 0.841]]
     """
     width = inputs.shape[-1]
     pairs = ops.arange(width // 2, dtype="float32")
@@ -51,7 +53,7 @@ def alibi_slopes(num_heads):
         num_heads: Heads, H.
 
     Returns:
-        List of H floats, a unit of score a position.
+        List of H floats, units of score per position.
 
     Example:
         >>> alibi_slopes(2)
@@ -66,19 +68,19 @@ def alibi_slopes(num_heads):
 class RelativePositions:
     """Base of what `MultiHeadAttention` takes as `positions`; adds nothing itself.
 
-    To bring in positions in another way, override one of the methods and register the
+    To add positions in another way, override one of the methods and register the
     class with `keras.saving.register_keras_serializable`.
     """
 
     def check_key_dim(self, key_dim):
-        """Raises `ValueError` if heads of this width do not go with it."""
+        """Raises `ValueError` if it cannot take heads of this width."""
 
     def place(self, inputs, positions):
         """Puts positions into the projected queries or keys.
 
         Args:
             inputs: Float tensor (B, H, T, K).
-            positions: Integer tensor (T,), or (1,) for one position of all.
+            positions: Integer tensor (T,), or (1,) if all have one position.
 
         Returns:
             Float tensor (B, H, T, K).
@@ -104,7 +106,7 @@ class RelativePositions:
 
     @classmethod
     def from_config(cls, config):
-        """Makes an object of `get_config`'s result."""
+        """Makes an object from `get_config`'s result."""
         return cls(**config)
 
 

@@ -113,7 +113,7 @@ class ResidualLayer(keras.layers.Layer):
         return LayerNormalization(epsilon=1e-6, dtype=self.dtype_policy, name=name)
 
     def _add_sublayer(self, name, sublayer, *shapes):
-        """Keeps a sub-layer, its norm and its dropout as attributes, built."""
+        """Builds a sub-layer, its norm and its dropout as attributes."""
         norm = self.make_norm(f"{name}_norm")
         dropout = Dropout(
             self.dropout_rate, dtype=self.dtype_policy, name=f"{name}_dropout"
@@ -125,7 +125,7 @@ class ResidualLayer(keras.layers.Layer):
         setattr(self, f"{name}_dropout", dropout)
 
     def _before(self, name, states):
-        """What the sub-layer of a name takes: the states, normalised if norms go first.
+        """Returns a sub-layer's input: the states, normalised if norms go first.
 
         Args:
             name: The sub-layer's name.
@@ -137,7 +137,7 @@ class ResidualLayer(keras.layers.Layer):
         return getattr(self, f"{name}_norm")(states) if self.norm_first else states
 
     def _after(self, name, states, outputs, training=None):
-        """Adds what the sub-layer made; normalises the sum unless norms go first.
+        """Adds a sub-layer's output; normalises the sum unless norms go first.
 
         Args:
             name: The sub-layer's name.
@@ -161,7 +161,7 @@ class ResidualLayer(keras.layers.Layer):
     def _past_mask(self, inputs, mask):
         """The mask of self-attention to a position and those before it.
 
-        A `self_attention` that is `causal` itself needs none for that.
+        A `self_attention` that is itself `causal` needs no causal mask.
         """
         mask = attention_mask(carried_mask(inputs) if mask is None else mask)
         if getattr(self.self_attention, "causal", False):

@@ -17,7 +17,7 @@ class SinusoidalPositionalEncoding(keras.layers.Layer):
 
     Section 3.5 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762. For inputs
     that are vectors already; `PositionalEmbedding` embeds tokens too. The vectors are
-    computed and not stored, so any length works, also one that was never trained on:
+    computed and not stored, so any length works, even one that was never trained on:
     a shift by k positions turns each pair of sine and cosine by an angle that depends
     on k alone.
 

@@ -1,8 +1,8 @@
 """The state of decoding step by step, with caches of the positions before.
 
 A dictionary: "index" is the position (); "caches" are the keys and values of the
-positions before, a pair a layer; "ancestors" (B, N, L) says in whose entries of the
-caches, of the N hypotheses at each position, a hypothesis's own past lies.
+positions before, a pair a layer; "ancestors" (B, N, L) says, for each hypothesis
+and position, which of the N cache entries of that position is in its own past.
 
 B sentences, N hypotheses of each, L positions.
 """
@@ -79,7 +79,7 @@ class Past(NamedTuple):
 
 
 def past_of(state, parents, dtype):
-    """Follows the hypotheses to their past.
+    """Finds the past of each hypothesis.
 
     Args:
         state: The state before this position.
@@ -107,7 +107,7 @@ def past_of(state, parents, dtype):
 
 
 def _places(state, hypotheses):
-    """`cache_place` for each layer's caches, worked out once for those of a size.
+    """`cache_place` for each layer's caches, worked out once for each size.
 
     Layers may differ: in their heads, or in what they keep of the past.
     """
@@ -121,7 +121,7 @@ def _places(state, hypotheses):
 
 
 def of_parents(x, parents):
-    """Returns, of `x` (B, N, L), the rows of the hypotheses' parents (B, N)."""
+    """Returns the rows of `x` (B, N, L) at the hypotheses' parents (B, N)."""
     batch, hypotheses, length = ops.shape(x)
     parents = ops.convert_to_tensor(parents, dtype="int32")
     rows = ops.arange(batch, dtype="int32")[:, None] * hypotheses + parents
@@ -130,7 +130,7 @@ def of_parents(x, parents):
 
 
 def check_length(config, length):
-    """Raises `ValueError` if learned positions are fewer than `length`, if known."""
+    """Raises `ValueError` if learned positions are fewer than a known `length`."""
     too_long = isinstance(length, int) and length > config.max_positions
     if config.positions == "learned" and too_long:
         raise ValueError(

@@ -18,7 +18,7 @@ class EncoderModel(HasSignature, keras.Model):
         """Returns how the positions attend to each other in one layer.
 
         Args:
-            inputs: As of a call.
+            inputs: As for a call.
             layer: Encoder layer, counted from 0, or from -1 backwards.
 
         Returns:

@@ -12,7 +12,7 @@ from keras_transformer.models.has_config import HasConfig
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class EncoderStack(HasConfig, keras.layers.Layer):
-    """Encoder layers one after the other, with a last norm if they normalise first.
+    """Encoder layers one after the other, with a final norm if they normalise first.
 
     The left side of figure 1 of Vaswani et al., 2017,
     https://arxiv.org/abs/1706.03762, without the embedding. To use other layers,

@@ -11,11 +11,11 @@ MODELS = {TransformerConfig: Transformer, RecurrentConfig: RecurrentSeq2Seq}
 
 
 def make_model(config: Seq2SeqConfig, **options) -> Seq2Seq:
-    """Returns a new model of the sizes and the family that its config says.
+    """Returns a new model of the family and the sizes of its config.
 
     Args:
         config: A `TransformerConfig` or a `RecurrentConfig`.
-        **options: Of every Keras model, such as `dtype`.
+        **options: Arguments of every Keras model, such as `dtype`.
 
     Example:
         >>> make_model(RecurrentConfig.preset("tiny"))  # a RecurrentSeq2Seq

@@ -1,4 +1,4 @@
-"""Models that can be exported before anything was computed with them."""
+"""Models that can be exported before their first call."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ class HasSignature:
         """Returns the `keras.InputSpec` of each argument of `call`, to be overridden.
 
         Returns:
-            List of one structure like the argument, sizes that may vary `None`.
+            List of one structure like the argument, `None` for sizes that may vary.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define it.")
+        raise NotImplementedError(
+            f"{type(self).__name__} must define `input_signature`."
+        )
 
     def export(self, filepath, *args, input_signature=None, **kwargs):
-        """As `keras.Model.export`; the signature is that of any batch by default.
+        """As `keras.Model.export`; by default the signature takes any batch.
 
         Args:
             filepath: Directory of the SavedModel, NAME/VERSION.

@@ -44,7 +44,7 @@ class ImageClassifier(HasConfig, EncoderModel):
     Raises:
         TypeError: If `config` is not an `EncoderConfig`.
         ValueError: If a size is not positive, the patches do not tile the image or
-            `pooling` is another.
+            `pooling` is unknown.
 
     Example:
         >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)

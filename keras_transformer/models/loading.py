@@ -1,4 +1,4 @@
-"""Reads a model.keras that may be damaged, or lie about what is in it."""
+"""Reads a model.keras that may be damaged or claim what it does not hold."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from keras_transformer.config import Seq2SeqConfig
 from keras_transformer.models.families import MODELS
 from keras_transformer.models.seq2seq import Seq2Seq
 
-# Bytes of a member of the archive that do no harm, however closely they are packed.
+# A member of the archive this small (bytes) does no harm, however well it compresses.
 _SMALL = 2**20
-# Keras packs nothing, and trained weights get hardly smaller; the zeros of a bomb do.
+# Keras does not compress, and trained weights hardly shrink; the zeros of a bomb do.
 _CLOSEST_PACKING = 20
 
 
 def load_seq2seq(path: str | Path) -> Seq2Seq:
-    """Reads a model that `save` wrote, without what it was compiled with.
+    """Reads a model that `save` wrote, without compiling it.
 
     What the file claims is compared with its size before anything is built.
 
@@ -31,9 +31,9 @@ def load_seq2seq(path: str | Path) -> Seq2Seq:
         A `Transformer`, or another `Seq2Seq`.
 
     Raises:
-        OSError: If the file cannot be read, for another reason than its damage.
-        ValueError: If it is damaged, claims more weights than it holds, or is no
-            `Seq2Seq`.
+        OSError: If the file cannot be read, for a reason other than damage.
+        ValueError: If it is damaged, claims more weights than it holds, or is not
+            a `Seq2Seq`.
 
     Example:
         >>> load_seq2seq("runs/en-de/model.keras").config.d_model
@@ -49,7 +49,7 @@ def load_seq2seq(path: str | Path) -> Seq2Seq:
 
 
 def check_size(config: Seq2SeqConfig, stored: int, origin: str | Path):
-    """Checks that the weights of a family's model may be in a file.
+    """Checks that a file can hold the weights of a family's model.
 
     Args:
         config: What is claimed.
@@ -57,8 +57,8 @@ def check_size(config: Seq2SeqConfig, stored: int, origin: str | Path):
         origin: How the error begins, with the name of the file.
 
     Raises:
-        ValueError: If they are more than the bytes: a weight takes at least one, in
-            whatever type.
+        ValueError: If there are more weights than bytes: a weight of any type takes at
+            least one.
     """
     fewest = config.fewest_weights()
     if fewest > stored:
@@ -73,7 +73,7 @@ def check_size(config: Seq2SeqConfig, stored: int, origin: str | Path):
 
 
 def _reading(path, read):
-    """Returns `read(path)`; what damage raises becomes one kind of error."""
+    """Returns `read(path)`; whatever damage raises becomes one kind of error."""
     try:
         return read(path)
     # Damage shows in many ways, depending on where the file was hit.
@@ -87,8 +87,8 @@ def _reading(path, read):
 
 
 def _is_of_the_machine(error):
-    """Whether a file may be whole that could not be read."""
-    # HDF5's errors have no number; of an archive that was cut Python seeks before 0.
+    """Whether an error is the machine's, so that the file may be whole."""
+    # HDF5's errors have no number; in a truncated archive Python seeks before 0.
     numbers = (None, errno.EINVAL)
     is_numbered = isinstance(error, OSError) and error.errno not in numbers
     return is_numbered or isinstance(error, MemoryError)
@@ -112,7 +112,7 @@ def _claim(path):
 
 
 def _check_claim(path, config, size):
-    """Checks class and sizes; of classes that are not known yet, Keras finds out."""
+    """Checks class and sizes; classes that are not known yet are left to Keras."""
     kind = keras.saving.get_registered_object(str(config["registered_name"]))
     if kind is None and str(config["module"]).split(".")[0] == "keras":
         raise _other_class(path, config["class_name"])

@@ -22,7 +22,7 @@ class MaskedLanguageModel(HasTextEncoder, ExactTraining, EncoderModel):
     """A text encoder that scores what each token is, from the tokens on both sides.
 
     Task 1 of section 3.1 of Devlin et al., 2019, https://arxiv.org/abs/1810.04805. The
-    output matrix is the embedding's, so that only the encoder has weights. It trains
+    output matrix is the embedding's, so only the encoder has weights. It trains
     with `model.fit(MaskedTokens(...))` and `MaskedCrossentropy`; then the encoder goes
     to a `Tagger` or a `TextClassifier`.
 
@@ -50,8 +50,8 @@ class MaskedLanguageModel(HasTextEncoder, ExactTraining, EncoderModel):
         super().__init__(encoder, **kwargs)
         if encoder.num_features is not None:
             raise ValueError(
-                "`encoder` must have one id a token: of several features it cannot be "
-                f"said which was hidden. Received: num_features={encoder.num_features}"
+                "`encoder` must have one id a token: with several features it is not "
+                f"clear which was hidden. Received: num_features={encoder.num_features}"
             )
         # Every size is known, so the weights exist from the start.
         self.build()
@@ -117,13 +117,13 @@ class MaskedTokens(keras.utils.PyDataset):
     """Batches of `mask_tokens`, in a new order and with new masks every epoch.
 
     Args:
-        ids: Integer array (N, S), 0 for padding.
+        ids: Integer array (texts, S), 0 for padding.
         batch_size: Rows of a batch; the last one may have fewer.
         mask_id: Id of the mask.
         first_id: Ids below it are special: they are neither chosen nor drawn.
         vocabulary_size: Random tokens are below it.
         rate: Share of the tokens to be predicted, in (0, 1].
-        seed: Of the order and the masks: the same seed gives the same epochs.
+        seed: Seed of the order and the masks: the same one gives the same epochs.
         **kwargs: As `keras.utils.PyDataset`.
     Raises:
         ValueError: As `mask_tokens`, or if `batch_size` is not positive.
@@ -158,13 +158,13 @@ class MaskedTokens(keras.utils.PyDataset):
         return math.ceil(len(self.ids) / self.batch_size)
 
     def __getitem__(self, index):
-        # A batch depends on its number alone, so that workers may make it.
+        # A batch depends on its number alone, so any worker can make it.
         rows = self._order[index * self.batch_size : (index + 1) * self.batch_size]
         generator = np.random.default_rng((self.seed, self.epoch, index))
         return mask_tokens(self.ids[rows], generator, *self.masking)
 
     def on_epoch_end(self):
-        """Goes on to the next epoch's order and masks."""
+        """Moves on to the next epoch's order and masks."""
         self.epoch += 1
         generator = np.random.default_rng((self.seed, self.epoch))
         self._order = generator.permutation(len(self.ids))

@@ -22,24 +22,24 @@ class NodeClassifier(HasConfig, ExactTraining, EncoderModel):
     graph is the mask of their attention, as in the graph attention networks of
     Velickovic et al., 2018, section 2.1, https://arxiv.org/abs/1710.10903, which score
     an edge in another way. Nodes have no order, so there are no positions; L layers
-    see L edges far. Attention takes memory for all pairs of nodes, N^2 a head.
+    see L edges far. Attention takes memory for all pairs of nodes, S^2 a head.
 
     It trains with `model.fit((features, adjacency), classes)` and `MaskedCrossentropy`,
-    for which the class 0 is none: of padding, and of nodes without a known class.
+    for which class 0 means no class: padding, and nodes whose class is unknown.
 
     Args:
         config: An `EncoderConfig`.
         num_features: Width of a node's features, F.
-        num_classes: Number of classes, the class 0 counted.
+        num_classes: Number of classes, class 0 counted.
         feature_dropout_rate: Share of the features dropped in training, in [0, 1).
     Call arguments:
-        inputs: A pair of tensors. Float features (B, N, F) of each node of B graphs;
-            and adjacency (B, N, N), boolean or numbers, other than 0 at [t, s] where
+        inputs: A pair of tensors. Float features (B, S, F) of the S nodes of B graphs;
+            and adjacency (B, S, S), boolean or numbers, other than 0 at [t, s] where
             node t attends to node s. A node attends to itself only if it says so, and
             one without edges only passes on its own state. Rows of padding have none.
         training: Whether dropout is applied.
     Returns:
-        Logits, a float tensor (B, N, num_classes).
+        Logits, a float tensor (B, S, num_classes).
     Raises:
         TypeError: If `config` is not an `EncoderConfig`.
         ValueError: If a size is not positive or the rate is outside [0, 1).

@@ -35,7 +35,7 @@ class OutputHead:
 
         Args:
             model: The model whose head this is.
-            base: Its class, or the one that it inherits the methods from.
+            base: Its class, or the class that it inherits the methods from.
             *methods: Names of the methods from inputs to logits. A subclass that
                 overrides one may compute any logits.
 

@@ -18,7 +18,7 @@ from keras_transformer.models.seq2seq import Seq2Seq
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Orthogonal(keras.initializers.Orthogonal):
-    """As Keras' own, for every float type: its QR decomposition knows no bfloat16."""
+    """As Keras' own, whose QR decomposition lacks bfloat16, for every float type."""
 
     def __call__(self, shape, dtype=None):
         return ops.cast(super().__call__(shape, dtype="float32"), dtype or "float32")
@@ -37,7 +37,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         logits_t = W_out tanh(W_r [s_t; e_t; c_t])
 
     where h has read the whole source: the backward GRU's state at the first token, or
-    without it the forward GRU's at the last. Other than in the paper, the readout takes
+    without it the forward GRU's at the last. Unlike in the paper, the readout takes
     the state that has read e_t, with tanh in place of maxout; the GRU is Keras', whose
     reset gate acts after the product; and the embeddings are scaled by sqrt(D), so that
     the output can share their matrix.
@@ -106,14 +106,14 @@ class RecurrentSeq2Seq(Seq2Seq):
     def make_encoder_layer(self, name, go_backwards=False):
         """Returns a layer that reads a sequence; override to use another one.
 
-        Its output (B, S, U) is in the order in which it read, as that of Keras' own.
+        Its output (B, S, U) is in the order in which it read, as with Keras' own.
         """
         return keras.layers.GRU(
             self.config.units,
             return_sequences=True,
             go_backwards=go_backwards,
             recurrent_initializer=Orthogonal(),
-            # cuDNN's operation is unknown to XLA, and an export with it to processors.
+            # XLA lacks cuDNN's operation, and a CPU cannot run an export with it.
             use_cudnn=False,
             dtype=self.dtype_policy,
             name=name,
@@ -125,7 +125,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         return AdditiveAttention(units, dtype=self.dtype_policy, name=name)
 
     def make_decoder_cell(self, name):
-        """Returns the decoder's cell; override to use another one of one state."""
+        """Returns the decoder's cell; override to use another with one state."""
         return keras.layers.GRUCell(
             self.config.units,
             recurrent_initializer=Orthogonal(),
@@ -169,7 +169,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         source_mask = padding_mask(source, self.config.pad_id)
         states = self._embed(self.source_embedding, source, training)
         for i, forward in enumerate(self.forward_layers):
-            # Over padding Keras' layers keep their state.
+            # Keras' layers keep their state over padding.
             options = {"mask": source_mask[:, 0], "training": training}
             read = [forward(states, **options)]
             for backward in self.backward_layers[i : i + 1]:
@@ -190,7 +190,7 @@ class RecurrentSeq2Seq(Seq2Seq):
             target_in: Integer tensor (B, T).
             encoder_output: Float tensor (B, S, E), from `encode`.
             source_mask: Boolean tensor (B, 1, S), from `encode`.
-            layer: 0 or -1: there is one.
+            layer: 0 or -1: there is only one.
 
         Returns:
             Attention weights (B, 1, T, S): row t is the attention with which the token

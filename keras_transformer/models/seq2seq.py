@@ -1,4 +1,4 @@
-"""What every model from source ids to target ids has, and what it must have."""
+"""What models from source ids to target ids share, and what each must define."""
 
 from __future__ import annotations
 

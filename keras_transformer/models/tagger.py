@@ -16,12 +16,12 @@ class Tagger(HasTextEncoder, ExactTraining, EncoderModel):
 
     Sequence labelling such as part-of-speech tagging, as section 5.3 of Devlin et al.,
     2019, https://arxiv.org/abs/1810.04805. It trains with `model.fit(ids, tags)` and
-    `MaskedCrossentropy`, for which the tag 0 is none: of padding, and of tokens that
-    are not to be learned from, such as all but a word's first piece.
+    `MaskedCrossentropy`, for which tag 0 means no tag: padding, and tokens that are
+    not to be learned from, such as all but a word's first piece.
 
     Args:
         encoder: A `TextEncoder`.
-        num_tags: Number of tags, the tag 0 counted.
+        num_tags: Number of tags, tag 0 counted.
     Call arguments:
         inputs: Integer tensor (B, S), or (B, S, F) if the encoder has features.
         training: Whether dropout is applied.

@@ -18,7 +18,7 @@ class TextClassifier(HasTextEncoder, EncoderModel):
 
     The state is the mean of the tokens' last states, padding left out, or the last
     state of a learned class token before the first one, which attends and is attended
-    to as the others: section 4.1 of Devlin et al., 2019,
+    to like the others: section 4.1 of Devlin et al., 2019,
     https://arxiv.org/abs/1810.04805.
 
     Args:
@@ -32,7 +32,7 @@ class TextClassifier(HasTextEncoder, EncoderModel):
         Logits, a float tensor (B, num_classes).
     Raises:
         TypeError: If `encoder` is not a `TextEncoder`.
-        ValueError: If `num_classes` is not positive or `pooling` is another.
+        ValueError: If `num_classes` is not positive or `pooling` is unknown.
 
     Example:
         >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
@@ -74,11 +74,11 @@ class TextClassifier(HasTextEncoder, EncoderModel):
         """Returns one vector a sentence.
 
         Args:
-            inputs: As of a call.
+            inputs: As for a call.
             training: Whether dropout is applied.
 
         Returns:
-            Float tensor (B, D); of the mean, zeros for a sentence of padding alone.
+            Float tensor (B, D); a mean is zeros for a sentence of padding alone.
         """
         if self.class_token is None:
             states = self.encoder(inputs, training=training)

@@ -1,4 +1,4 @@
-"""Token ids to states: the part that text models share and pre-training trains."""
+"""Token ids to states: the part that text models share and that is pre-trained."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TextEncoder(HasConfig, keras.layers.Layer):
 
     The encoder of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, for `Tagger`,
     `TextClassifier` and `MaskedLanguageModel`. Give the encoder of one to another, and
-    they share its weights: so a pre-trained one is put to use.
+    they share its weights: that is how a pre-trained one is used.
 
     Args:
         config: An `EncoderConfig`.
@@ -28,7 +28,7 @@ class TextEncoder(HasConfig, keras.layers.Layer):
             them; default one id a token.
         positions: "sinusoidal" or "learned".
         max_length: Rows of the learned table (tokens); only for learned positions.
-        pad_id: Id of padding, which stands anywhere in a row and is not attended to.
+        pad_id: Id of padding, which may stand anywhere in a row and is not attended to.
     Call arguments:
         ids: Integer tensor (B, S), or (B, S, F) with `num_features`.
         training: Whether dropout is applied.

@@ -202,7 +202,7 @@ class Transformer(Seq2Seq):
         sources = []
         for layer in self.decoder_layers:
             keys, values = layer.project_encoder_output(encoder_output)
-            # A source without any token then gives zeros, as the attention layer does.
+            # A source without any token then gives zeros, as in the attention layer.
             sources.append((keys, ops.where(is_token, values, 0.0)))
         batch, source_length = ops.shape(source)
         state = new_state(self.decoder_layers, batch, beam_size, length) | {

@@ -30,7 +30,7 @@ def many_axes(axes, count, size, columns=4):
 
     Args:
         axes: Axes of matplotlib, an array or a sequence of at least `count`, of which
-            the rest is made invisible; or `None` for those of a new figure.
+            the rest are hidden; or `None` for those of a new figure.
         count: Axes to draw on.
         size: Width and height of one of a new figure (inches).
         columns: Most axes side by side in a new figure.

@@ -74,7 +74,7 @@ def training_curve(log, metric: str = "loss", *, ax=None):
 
     Raises:
         FileNotFoundError: If there is no log.
-        ValueError: If the log has no such quantity or is no log.
+        ValueError: If the log has no such quantity or is not a log.
 
     Example:
         >>> figure = plots.training_curve("runs/en-de", "perplexity")
@@ -90,7 +90,7 @@ def training_curves(log, metrics: Sequence[str] | None = None, *, axes=None):
     """Draws quantities of a training run, each as `training_curve` does.
 
     Args:
-        log: As of `training_curve`.
+        log: As for `training_curve`.
         metrics: Names of the quantities; default all of the log.
         axes: As many axes to draw on, or `None` for a new figure.
 

@@ -1,21 +1,24 @@
-"""Tokens as labels: fonts that have their characters, signs for what is invisible."""
+"""Tokens as labels: signs for what is invisible, numbers for what no font has."""
 
 from __future__ import annotations
 
-import functools
+import re
 import unicodedata
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib import font_manager
+from matplotlib import font_manager, rcParams
 
 _SIGNS = {" ": "\N{OPEN BOX}", "\n": "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"}
 _SIGNS["\t"] = "\N{RIGHTWARDS ARROW TO BAR}"
 
 
 def add_font(path: str | Path):
-    """Makes a font file known, for tokens whose characters no installed font has.
+    """Makes matplotlib draw the characters that its other fonts lack with a font file.
+
+    The font becomes the last of `matplotlib.rcParams["font.family"]`, in which
+    matplotlib looks for each character: for every picture drawn after.
 
     Args:
         path: A .ttf, .otf or .ttc file.
@@ -31,15 +34,19 @@ def add_font(path: str | Path):
         raise FileNotFoundError(f"{path} is not a file.")
     try:
         font_manager.fontManager.addfont(path)
+        name = font_manager.get_font(path).family_name
     except RuntimeError as error:
         raise ValueError(f"{path}: not a font: {error}") from error
+    if name not in rcParams["font.family"]:
+        rcParams["font.family"] = [*rcParams["font.family"], name]
 
 
 def labels_of(tokens: Sequence[str]) -> tuple[list[str], dict]:
-    """Makes labels of tokens that can be read, whatever script they are in.
+    """Makes readable labels of tokens, whatever their script.
 
-    Spaces, line ends and tabs get a sign. A character that no font has is written as
-    its number, such as U+8BD1, and a warning says so.
+    Spaces, line ends and tabs get a sign. A character that none of matplotlib's fonts
+    in use has is written as its number, such as U+8BD1, several as that of the first
+    and "…", and a warning says so.
 
     Args:
         tokens: Any strings.
@@ -49,77 +56,31 @@ def labels_of(tokens: Sequence[str]) -> tuple[list[str], dict]:
         with.
     """
     labels = ["".join(map(_visible, str(token))) for token in tokens]
-    families, missing = families_for(set("".join(labels)))
+    missing = _missing(set("".join(labels)))
     if missing:
-        _warn(missing)
-        labels = ["".join(_numbered(c, missing) for c in label) for label in labels]
-    # A dollar sign is a token, not the begin of a formula.
-    return labels, {"fontfamily": families, "parse_math": False}
+        warnings.warn(
+            f"No font in use has {len(missing)} of the characters to draw: "
+            f"{' '.join(sorted(missing)[:8])}. They are written as numbers. Add a font "
+            "file that has them with keras_transformer.plots.add_font(path), --font on "
+            "the command line, or the name of an installed font to matplotlib's list, "
+            "rcParams['font.family']. Noto has most scripts (Debian and Ubuntu: "
+            "apt-get install fonts-noto-cjk for Chinese, Japanese and Korean, "
+            "fonts-noto for others; https://fonts.google.com/noto).",
+            stacklevel=5,  # The caller of the function that draws.
+        )
+        runs = re.compile(f"[{re.escape(''.join(missing))}]+")
+        labels = [runs.sub(_number_of_run, label) for label in labels]
+    # A dollar sign is a token, not the start of a formula.
+    return labels, {"parse_math": False}
 
 
-def families_for(characters: Iterable[str]) -> tuple[list[str], set[str]]:
-    """Chooses fonts that together have all characters, the usual one first.
-
-    Args:
-        characters: Single characters.
-
-    Returns:
-        Font families, in the order in which matplotlib is to try them, and the
-        characters that none of the installed fonts has.
-    """
-    usual = font_manager.findfont(font_manager.FontProperties())
-    families = [font_manager.get_font(usual).family_name]
-    missing = set(characters) - _characters_of(str(usual))
-    for look in (_known_families, _new_families):
-        candidates = look() if missing else {}
-        while missing and candidates:
-            best = max(candidates, key=lambda name: len(candidates[name] & missing))
-            if not candidates[best] & missing:
-                break
-            families.append(best)
-            missing -= candidates.pop(best)
-    return families, missing
-
-
-def _known_families():
-    """Characters of each font family that matplotlib knows."""
-    return _families(font_manager.fontManager.ttflist)
-
-
-def _new_families():
-    """Characters of the families that were installed since matplotlib looked."""
-    fonts = font_manager.fontManager.ttflist
-    known = {font.fname for font in fonts}
-    for path in set(font_manager.findSystemFonts()) - known:
-        try:
-            font_manager.fontManager.addfont(path)
-        except (OSError, RuntimeError):
-            continue  # A font that FreeType cannot read draws nothing either.
-    return _families([font for font in fonts if font.fname not in known])
-
-
-def _families(fonts):
-    """Characters of each family, by the font that is nearest to upright and regular."""
-    characters = {}
-    for font in sorted(fonts, key=_distance_from_regular):
-        # The last resort has a box for every character, which is what nobody can read.
-        if font.name in characters or "Last Resort" in font.name:
-            continue
-        try:
-            characters[font.name] = _characters_of(font.fname)
-        except (OSError, RuntimeError):
-            continue
+def _missing(characters):
+    """Returns the characters that no font of matplotlib's list has."""
+    for family in rcParams["font.family"]:
+        path = font_manager.findfont(font_manager.FontProperties(family=[family]))
+        had = font_manager.get_font(path).get_charmap()
+        characters = {c for c in characters if ord(c) not in had}
     return characters
-
-
-def _distance_from_regular(font):
-    weight = font_manager.weight_dict.get(font.weight, font.weight)
-    return font.style != "normal", abs(int(weight) - 400), font.name, font.fname
-
-
-@functools.cache
-def _characters_of(path):
-    return frozenset(map(chr, font_manager.get_font(path).get_charmap()))
 
 
 def _visible(character):
@@ -130,21 +91,9 @@ def _visible(character):
     return character
 
 
-def _numbered(character, missing):
-    return _number(character) if character in missing else character
+def _number_of_run(match):
+    return _number(match[0][0]) + "…" * (len(match[0]) > 1)
 
 
 def _number(character):
     return f"U+{ord(character):04X}"
-
-
-def _warn(missing):
-    shown = " ".join(sorted(missing)[:8])
-    warnings.warn(
-        f"No installed font has {len(missing)} of the characters to draw: {shown}. "
-        "They are written as numbers. Install a font that has them, such as Noto "
-        "(Debian and Ubuntu: apt-get install fonts-noto-cjk for Chinese, Japanese and "
-        "Korean, fonts-noto for others; https://fonts.google.com/noto), or name a font "
-        "file with keras_transformer.plots.add_font(path), --font on the command line.",
-        stacklevel=6,  # Who called the function that draws.
-    )

@@ -19,6 +19,7 @@ from keras_transformer.config import (
 )
 from keras_transformer.evaluation import Scores, evaluate
 from keras_transformer.export import ExportedTranslator
+from keras_transformer.files import next_version
 from keras_transformer.quickstart.grammar import write_corpus
 from keras_transformer.terminal import printable, say
 from keras_transformer.text import open_pairs
@@ -26,7 +27,7 @@ from keras_transformer.training import train
 
 # Chosen on the generated validation sentences, for a few minutes on two cores.
 CONFIG = RunConfig(
-    # Pre-norm bears the high rate of a short run, and a grammar needs no dropout.
+    # Pre-norm is stable at a short run's high rate; a grammar needs no dropout.
     model=TransformerConfig.preset(
         "tiny",
         num_encoder_layers=2,
@@ -92,7 +93,8 @@ def quickstart(
         pairs = {split: open_pairs(path) for split, path in files.items()}
         translator = train(pairs["train"], directory, config, pairs["valid"], console)
         test = [(pair.source, pair.target) for pair in pairs["test"].pairs()]
-    saved_model = translator.export(_next_version(Path(saved_models) / name))
+    versions = Path(saved_models) / name
+    saved_model = translator.export(versions / str(next_version(versions)))
     say(console, f"exported {saved_model}; translating with it")
     exported = ExportedTranslator(saved_model)
     scores = evaluate(exported, test, directory / "test.translations.txt")
@@ -100,11 +102,6 @@ def quickstart(
     for line in f"generated test sentences: {scores}".splitlines():
         say(console, line)
     return scores
-
-
-def _next_version(directory):
-    versions = [int(p.name) for p in directory.glob("*") if p.name.isdecimal()]
-    return directory / str(max(versions, default=0) + 1)
 
 
 def _samples(translate, pairs, encoding):

@@ -40,14 +40,15 @@ class Corpus:
     A corpus of at most `config.shuffle_buffer` pairs is kept in memory as ids. A larger
     one, or one whose pieces are sampled, is read as a stream in every epoch: memory
     holds `config.shuffle_buffer` pairs as text, which are shuffled, and the batches
-    being filled. Sampled pieces are determined by (`seed`, epoch) and the place in its
-    order. They make pairs longer, some more than others, so buckets are dealt out anew:
-    of some thousand pairs, the longest get the buckets that the longest had.
+    being filled. Sampled pieces are drawn anew each time, in every process. They make
+    pairs longer, some more than others, so buckets are dealt out anew: of some thousand
+    pairs, the longest get the buckets that the longest had. An epoch that is resumed
+    may therefore repeat some pairs and pass over as many.
 
     Args:
         text: Pairs, as `open_pairs` returns.
         tokenizers: Tokenizers of the two sides.
-        config: Size of the batches, longest pair, shuffling, patience with bad lines.
+        config: Size of the batches, longest pair, shuffling, bad lines to skip.
         seed: Seed of the shuffling.
         static_shapes: Give all batches of a length bucket one shape [B, S] = [B, T]:
             both sides as wide as the bucket, missing pairs replaced by rows of padding.
@@ -59,8 +60,8 @@ class Corpus:
         num_batches: Batches of an epoch.
         num_tokens: Source and target tokens of an epoch, the end tokens counted and
             padding left out.
-        batch_tokens: Such tokens of each batch that the newest `epoch` has come to, of
-            the pieces that were sampled, if they were.
+        batch_tokens: Such tokens of each batch that the newest `epoch` has reached;
+            those of the sampled pieces, if pieces are sampled.
         bad_lines: `BadLines`, the lines that every epoch skips.
         failure: The error that ended the newest iteration of `dataset`, or `None`:
             what TensorFlow raises in its place tells of its own graph.
@@ -170,7 +171,7 @@ class Corpus:
         pairs = self._ordered(rng)
         sampled = bool(shuffle and self.config.subword_sampling)
         if sampled:
-            pairs = self._sampled(pairs, epoch)
+            pairs = self._sampled(pairs)
         for number, (bucket, entries) in enumerate(self._buckets.group(pairs, rng)):
             batch_tokens.append(sum(tokens for _, tokens, _ in entries))
             if number >= first_batch:
@@ -240,44 +241,34 @@ class Corpus:
             self._files.check()
             yield window
 
-    def _sampled(self, pairs, epoch) -> Iterator[tuple]:
+    def _sampled(self, pairs) -> Iterator[tuple]:
         """Yields the pairs as ids of random pieces, with the buckets dealt out anew.
 
         As many pairs have each bucket as before, so there are as many batches; by the
         pieces' own lengths alone their number would be another in every epoch.
         """
-        for number in itertools.count():
-            chunk = list(itertools.islice(pairs, _CHUNK))
-            if not chunk:
-                return
+        while chunk := list(itertools.islice(pairs, _CHUNK)):
             buckets, _, texts = zip(*chunk, strict=True)
-            rows = self._sample(texts, (self.seed, epoch, number))
+            rows = self._tokenized(texts, self.config.subword_sampling)
             longer = [max(map(len, sides)) for sides in rows]
             dealt = np.empty(len(chunk), int)
             dealt[np.argsort(longer, kind="stable")] = np.sort(buckets)
             tokens = [len(source) + len(target) + 2 for source, target in rows]
             yield from zip(dealt.tolist(), tokens, rows, strict=True)
 
-    def _sample(self, pairs, draw):
-        """As `_tokenized`, in random pieces; in the usual ones if too many."""
-        sides, rate = [], self.config.subword_sampling
+    def _tokenized(self, pairs: list[Pair], rate: float = 0.0) -> list[tuple]:
+        """Returns the ids of both sides of each pair, of sampled pieces if `rate`."""
+        sides = []
         for side in ("source", "target"):
             texts = [getattr(pair, side) for pair in pairs]
             tokenizer = getattr(self.tokenizers, side)
-            ids = tokenizer.sample(texts, rate, (*draw, len(sides)))
-            if not all(0 < len(row) < self.config.max_length for row in ids):
-                usual = _ids(tokenizer, texts)
-                ids = [
-                    row if 0 < len(row) < self.config.max_length else other
-                    for row, other in zip(ids, usual, strict=True)
-                ]
-            sides.append(ids)
+            rows = _ids(tokenizer, texts)
+            if rate:
+                drawn = zip(tokenizer.sample(texts, rate), rows, strict=True)
+                most = self.config.max_length
+                rows = [new if 0 < len(new) < most else usual for new, usual in drawn]
+            sides.append(rows)
         return list(zip(*sides, strict=True))
-
-    def _tokenized(self, pairs: list[Pair]) -> list[tuple[np.ndarray, np.ndarray]]:
-        sources = _ids(self.tokenizers.source, [pair.source for pair in pairs])
-        targets = _ids(self.tokenizers.target, [pair.target for pair in pairs])
-        return list(zip(sources, targets, strict=True))
 
     def _batch(self, bucket, rows):
         """Returns `((source, target_in), target_out)` of one batch."""

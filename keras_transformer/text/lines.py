@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_LINE_BYTES = 1 << 18
-_GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -40,15 +40,22 @@ def checked_path(path: str | Path) -> Path:
 
 @contextlib.contextmanager
 def _opened(path):
-    """Opens a file for reading bytes, unpacking gzip; damage names the file."""
+    """Opens a file, unpacked, after its byte order mark; damage names the file."""
     with open(path, "rb") as raw:
-        packed = raw.peek(2)[:2] == _GZIP_MAGIC
+        packed = raw.peek(2)[:2] == GZIP_MAGIC
         # The buffer makes reading line by line several times faster.
         stream = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
         try:
+            skip_byte_order_mark(stream)
             yield stream
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path} is a damaged gzip file: {error}") from error
+
+
+def skip_byte_order_mark(stream: io.BufferedReader):
+    """Moves a stream that stands at its start behind a byte order mark."""
+    if stream.peek(3)[:3] == _BYTE_ORDER_MARK:
+        stream.read(3)
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -64,8 +71,6 @@ def read_lines(path: Path) -> Iterator[bytes]:
         ValueError: If the gzip data is damaged.
     """
     with _opened(path) as stream:
-        if stream.peek(3)[:3] == _BYTE_ORDER_MARK:
-            stream.read(3)
         yield from lines_of(stream)
 
 
@@ -82,8 +87,6 @@ def count_lines(path: Path) -> int:
     """Returns the number of lines of a file, as `read_lines` yields them."""
     count, last = 0, b"\n"
     with _opened(path) as stream:
-        if stream.peek(3)[:3] == _BYTE_ORDER_MARK:
-            stream.read(3)
         while block := stream.read(1 << 20):
             count += block.count(b"\n")
             last = block[-1:]

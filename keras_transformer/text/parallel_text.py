@@ -23,7 +23,7 @@ class Pair(NamedTuple):
 
 
 class BadLines:
-    """Counts the bad lines of one pass over a corpus and stops it when they exceed.
+    """Counts the bad lines of one pass over a corpus, and ends it at too many.
 
     Args:
         budget: Bad lines that are skipped; one more is an error.
@@ -38,7 +38,7 @@ class BadLines:
         """Counts a bad line.
 
         Args:
-            place: File and line, as "train.de:17".
+            place: File and line, such as "train.de:17".
             reason: What is wrong with it.
 
         Raises:
@@ -159,7 +159,7 @@ class AlignedFiles(ParallelText):
     def _rows(self):
         counts = [0, 0]
         sides = read_lines(self.source_path), read_lines(self.target_path)
-        # To the end of the longer one, so that the error can tell both numbers.
+        # To the end of the longer one, so that the error can name both numbers.
         for fields in itertools.zip_longest(*sides):
             for side, field in enumerate(fields):
                 counts[side] += field is not None
@@ -218,10 +218,11 @@ class TfdsPairs(ParallelText):
     """Pairs of a TensorFlow Datasets split; needs the optional extra `tfds`.
 
     Args:
-        name: Name of the dataset, as "ted_hrlr_translate/pt_to_en".
-        source_key: Feature that holds the source sentence, as "pt"; default the first
-            of the dataset's supervised keys.
-        target_key: Feature that holds the target sentence, as "en"; default the second.
+        name: Name of the dataset, such as "ted_hrlr_translate/pt_to_en".
+        source_key: Feature that holds the source sentence, such as "pt"; default the
+            first of the dataset's supervised keys.
+        target_key: Feature that holds the target sentence, such as "en"; default the
+            second.
         split: Split of the dataset.
 
     Raises:
@@ -282,7 +283,7 @@ def open_pairs(
         A `ParallelText`: it can be read again and again.
 
     Raises:
-        OSError: If a file is missing or is no file.
+        OSError: If a file is missing or is not a regular file.
         ValueError: If TFDS options come with files, or the TFDS corpus lacks them.
 
     Example:

@@ -20,7 +20,6 @@ import tensorflow_text
 from keras_transformer.config import TokenizerConfig
 from keras_transformer.files import replacing
 from keras_transformer.text.digests import check_digests, write_digests
-from keras_transformer.text.subword_sampling import SubwordSampler
 
 PAD_ID, START_ID, END_ID, UNKNOWN_ID = 0, 1, 2, 3
 
@@ -55,7 +54,6 @@ class Tokenizer:
     def __init__(self, model: bytes, origin: str = "`model`"):
         self._model = model
         self._processor = _processor(model, origin)
-        self._sampler = None
 
     @classmethod
     def learn(cls, sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
@@ -103,30 +101,34 @@ class Tokenizer:
         """
         return self._tokenize(texts)
 
-    def sample(
-        self, texts: Sequence[str], rate: float, seed: Sequence[int]
-    ) -> list[np.ndarray]:
+    def sample(self, texts: Sequence[str], rate: float) -> list[np.ndarray]:
         """Cuts training texts into random pieces, for a model that spells robustly.
 
-        BPE-dropout for a vocabulary learned with `algorithm` "bpe", Kudo's sampling for
-        "unigram": `SubwordSampler` has both. `detokenize` gives the text as ever.
+        SentencePiece draws them, others in every call and in every process: BPE-dropout
+        (Provilkov et al., 2020, https://arxiv.org/abs/1910.13267) for a vocabulary
+        learned with `algorithm` "bpe"; for "unigram" a segmentation x with probability
+        proportional to P(x)^`rate` (Kudo, 2018, https://arxiv.org/abs/1804.10959,
+        section 3.3, whose alpha this is). `detokenize` gives the text as ever.
 
         Args:
             texts: Strings.
-            rate: `DataConfig.subword_sampling`, above 0 and below 1.
-            seed: Whole numbers, such as (seed, epoch, chunk, side). With the texts and
-                the rate they determine the pieces exactly, in any process and thread.
+            rate: Share of the merges left out, or alpha; above 0 and below 1.
 
         Returns:
             int32 ids of each text, without start and end, shape [None] each.
 
         Raises:
-            ValueError: If `rate` is out of range, or the vocabulary is not one that
-                `learn` makes.
+            ValueError: If `rate` is out of range.
         """
-        if self._sampler is None or self._sampler.rate != rate:
-            self._sampler = SubwordSampler(self._model, rate)
-        return self._sampler.sample(texts, seed)
+        if not 0 < rate < 1:
+            raise ValueError(
+                f"`rate` must be above 0 and below 1. Received: rate={rate}"
+            )
+        # -1: among all segmentations, not the n best.
+        rows = self._processor.encode(
+            list(texts), enable_sampling=True, nbest_size=-1, alpha=rate, num_threads=1
+        )
+        return [np.array(row, np.int32) for row in rows]
 
     def detokenize(self, ids) -> tf.Tensor:
         """Joins pieces to texts.

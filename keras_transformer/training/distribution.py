@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import keras
 import tensorflow as tf
 
-from keras_transformer.layers.dropout import of_this_replica
+from keras_transformer.kernels.dropout import of_this_replica
 
 # The kinds beside "none", with the backend that each needs.
 _BACKENDS = {

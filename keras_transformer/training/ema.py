@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import keras
 from keras import ops
 
+from keras_transformer.kernels.keras_private import averages_of
+
 
 @contextlib.contextmanager
 def averaged_weights(model: keras.Model) -> Iterator[None]:
@@ -43,15 +45,7 @@ def _weights_and_averages(model):
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     if not getattr(optimizer, "use_ema", False) or not optimizer.built:
         return []
-    # Keras has no public name for them; its own callback reads these two.
-    averages = optimizer._model_variables_moving_average
-    return [
-        (weight, average)
-        for weight, average in zip(
-            optimizer._trainable_variables, averages, strict=True
-        )
-        if average is not None
-    ]
+    return [pair for pair in averages_of(optimizer) if pair[1] is not None]
 
 
 class ValidateAverage(keras.callbacks.Callback):

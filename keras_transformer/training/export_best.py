@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from keras_transformer.files import replacing
+from keras_transformer.files import next_version, replacing
 from keras_transformer.terminal import say
 from keras_transformer.training.ema import averaged_weights
 from keras_transformer.training.monitor import Monitor
@@ -50,7 +50,7 @@ class ExportBest(RunCallback):
         value = self.monitor.value(logs)
         if not self.monitor.better(value, self.best):
             return
-        version = self._next_version()
+        version = next_version(self.directory)
         with averaged_weights(self.model):
             path = self.translator.export(self.directory / str(version))
         self.best = value
@@ -92,10 +92,6 @@ class ExportBest(RunCallback):
                 soft_wrap=True,
             )
         return versions
-
-    def _next_version(self):
-        names = [path.name for path in self.directory.glob("*")]
-        return 1 + max((int(name) for name in names if name.isdecimal()), default=0)
 
     def state(self):
         return {"best": self.best}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from keras_transformer.config import RunConfig
-from keras_transformer.files import replacing
+from keras_transformer.files import replacing, take_lock
 from keras_transformer.text.parallel_text import ParallelText
 from keras_transformer.text.tokenizer import TokenizerPair
 
@@ -79,13 +78,12 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not take_lock(descriptor, self.path):
+                raise BlockingIOError(
+                    f"Another process is training in {self.path}. Wait until it ends, "
+                    "or choose another directory."
+                )
             yield
-        except BlockingIOError as error:
-            raise BlockingIOError(
-                f"Another process is training in {self.path}. Wait until it ends, or "
-                "choose another directory."
-            ) from error
         finally:
             os.close(descriptor)
 

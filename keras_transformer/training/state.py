@@ -22,7 +22,7 @@ from keras import ops
 from rich.console import Console
 
 from keras_transformer.exact_training.exact_training import ExactTraining
-from keras_transformer.files import replacing
+from keras_transformer.files import replacing, sync_directory
 from keras_transformer.terminal import say
 from keras_transformer.training.run_callback import RunCallback
 
@@ -214,7 +214,7 @@ class StateFiles:
                 np.savez(stream, **parts)
                 stream.flush()
                 os.fsync(stream.fileno())
-        _sync_directory(self.directory)
+        sync_directory(self.directory)
         for path in self.paths()[: -self.keep]:
             path.unlink(missing_ok=True)
 
@@ -321,12 +321,3 @@ def _value(variable):
 def _file_type(dtype):
     """NumPy's files have no bfloat16; float32 holds its values exactly."""
     return "float32" if dtype == "bfloat16" else dtype
-
-
-def _sync_directory(path):
-    """Makes names given and taken in a directory outlast a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,9 @@ import sacrebleu
 
 from keras_transformer import RunConfig, cli, serving, training
 from keras_transformer.bulk import PartialOutput
-from keras_transformer.cli.parser import make_parser
+from keras_transformer.cli import loading, make_parser
+from keras_transformer.cli import translate as verbs
+from keras_transformer.cli.loading import load_translator
 from keras_transformer.export.translator import DTYPES
 from tests import tiny_run
 
@@ -123,7 +126,7 @@ def test_translate_goes_on_with_an_output_of_the_same_model_and_options(
     words = ["translate", "--model", str(trained), "--input", str(source),
              "--output", str(output)]  # fmt: skip
     options = make_parser().parse_args(words)
-    fingerprint = cli._fingerprint(cli._load(options), options)
+    fingerprint = verbs._fingerprint(load_translator(options), options)
     with PartialOutput(output, fingerprint) as partial:
         partial.append(TEXTS[:1], ["done before"])
     assert cli.main([*words, "--beam-size", "2"]) == 1
@@ -158,7 +161,9 @@ def test_a_terminal_is_answered_line_by_line(
     content = b"".join(b"%s\n" % (b"a" * (1 + i)) for i in range(70))
     monkeypatch.setattr("sys.stdin", Input(content, terminal, file))
     seen = []
-    monkeypatch.setattr(cli, "_load", lambda _: lambda x: seen.append(x) or x)
+    monkeypatch.setattr(
+        verbs, "load_translator", lambda _: lambda x: seen.append(x) or x
+    )
     assert cli.main(["translate", "--model", "any"]) == 0
     assert capsys.readouterr().out.encode() == content
     assert [len(texts) for texts in seen] == batches
@@ -170,7 +175,7 @@ def test_every_input_line_gives_one_output_line(monkeypatch, capsys):
         def __call__(self, texts):
             return [f"{text}\n{text}" for text in texts]
 
-    monkeypatch.setattr(cli, "_load", lambda options: Breaking())
+    monkeypatch.setattr(verbs, "load_translator", lambda options: Breaking())
     assert cli.main(["translate", "--model", "any", "a", "b"]) == 0
     assert capsys.readouterr().out == "a a\nb b\n"
 
@@ -179,7 +184,9 @@ def test_only_a_line_feed_ends_an_input_line(tmp_path, monkeypatch, capsys):
     source = tmp_path / "in.txt"
     source.write_bytes("a\rb\u2028c\r\nd\n".encode())
     seen = []
-    monkeypatch.setattr(cli, "_load", lambda _: lambda x: seen.extend(x) or x)
+    monkeypatch.setattr(
+        verbs, "load_translator", lambda _: lambda x: seen.extend(x) or x
+    )
     assert cli.main(["translate", "--model", "any", "--input", str(source)]) == 0
     assert seen == ["a\rb\u2028c", "d"]
     capsys.readouterr()
@@ -193,7 +200,7 @@ def test_export_takes_the_type_and_the_compiler(monkeypatch, tmp_path, capsys):
             calls.append(arguments)
             return arguments[0]
 
-    monkeypatch.setattr(cli, "_load_run", lambda options: Recorder())
+    monkeypatch.setattr(verbs, "load_run", lambda options: Recorder())
     output = tmp_path / "1"
     words = ["export", "--run", "any", "--output", str(output)]
     assert cli.main(words) == 0
@@ -248,7 +255,7 @@ def test_decoding_flags_replace_those_of_the_run(trained):
     options = make_parser().parse_args(
         ["translate", "--model", str(trained), "--beam-size", "3", "a"]
     )
-    translator = cli._load(options)
+    translator = load_translator(options)
     assert translator.config.beam_size == 3
     assert translator.config.max_extra_length == 3
 
@@ -391,7 +398,7 @@ def test_an_error_is_one_line_and_status_1(monkeypatch, capsys, error, line):
     def fail(options):
         raise error
 
-    monkeypatch.setattr(cli, "_load", fail)
+    monkeypatch.setattr(verbs, "load_translator", fail)
     assert cli.main(["translate", "--model", "any", "a"]) == 1
     printed = capsys.readouterr()
     assert printed.err.startswith(f"keras-transformer: error: {line}")
@@ -403,9 +410,20 @@ def test_traceback_shows_where(monkeypatch):
     def fail(options):
         raise KeyError("x")
 
-    monkeypatch.setattr(cli, "_load", fail)
+    monkeypatch.setattr(verbs, "load_translator", fail)
     with pytest.raises(KeyError):
         cli.main(["--traceback", "translate", "--model", "any", "a"])
+
+
+def test_what_native_code_prints_while_a_module_loads_is_hidden(monkeypatch, capfd):
+    def import_module(name):
+        os.write(2, b"noise")
+        return name
+
+    monkeypatch.setattr(loading.importlib, "import_module", import_module)
+    assert loading.load_module("text") == "keras_transformer.text"
+    os.write(2, b"heard")
+    assert capfd.readouterr().err == "heard"
 
 
 def test_the_console_script_is_installed():

@@ -91,6 +91,16 @@ def test_json_that_python_cannot_read_names_the_file(tmp_path, content):
         DecodingConfig.load(path)
 
 
+def test_a_file_gives_what_it_names_and_no_defaults(tmp_path):
+    path = tmp_path / "config.json"
+    values = {"training": {"epochs": 3}, "model": {"family": "recurrent"}}
+    path.write_text(json.dumps(values), encoding="utf-8")
+    assert RunConfig.given_in(path) == values
+    path.write_text('{"training": {"epochs": 0}}', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"config\.json: `epochs` must be at least 1"):
+        RunConfig.given_in(path)
+
+
 def test_invalid_json_names_file_and_line(tmp_path):
     path = tmp_path / "config.json"
     path.write_text('{\n  "training": {\n    "epochs": ,\n  }\n}', encoding="utf-8")
@@ -281,6 +291,13 @@ def test_width_that_heads_do_not_divide_is_refused():
     assert TransformerConfig(d_model=10, num_heads=3, key_dim=7).key_dim == 7
 
 
+def test_workers_that_draw_other_pieces_are_refused():
+    data, training = DataConfig(subword_sampling=0.1), TrainingConfig()
+    assert RunConfig(data=data, training=training).data.subword_sampling == 0.1
+    with pytest.raises(ValueError, match="`subword_sampling` must be 0 .*=0.1"):
+        RunConfig(data=data, training=training.replace(distribute="multi_worker"))
+
+
 def test_three_way_tying_needs_one_vocabulary():
     sizes = {"source_vocabulary_size": 31, "target_vocabulary_size": 29}
     with pytest.raises(ValueError, match="Three-way `tied_embeddings` needs one joint"):
@@ -334,7 +351,10 @@ def test_every_option_has_a_line_of_help(config_class):
 
 def test_separate_vocabularies_cannot_share_one_matrix():
     separate = TokenizerConfig(joint_vocabulary=False)
-    with pytest.raises(ValueError, match="needs one joint vocabulary"):
+    message = (
+        "one joint vocabulary.*tied_embeddings=.three-way., joint_vocabulary=False"
+    )
+    with pytest.raises(ValueError, match=message):
         RunConfig(tokenizer=separate)
     model = TransformerConfig(tied_embeddings="two-way")
     assert RunConfig(model=model, tokenizer=separate).tokenizer is separate

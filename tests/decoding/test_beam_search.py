@@ -392,8 +392,9 @@ def test_a_saved_model_with_dynamic_shapes_equals_eager(beam_size, tmp_path):
 
 BACKEND_SCRIPT = """
 import json, sys
-from tests.test_decoding import np, ops, random_logits, search
-from tests.test_decoding import IDS, beam_search, history_step, reordering
+from tests.decoding.test_beam_search import (
+    IDS, beam_search, history_step, np, random_logits, reordering, search,
+)
 table, lengths = random_logits(13, sentences=3, vocabulary=7), [3, 5, 7]
 result = search(table, lengths, beam_size=3, n_best=2)
 if sys.argv[1] == "jax":

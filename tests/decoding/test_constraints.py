@@ -15,6 +15,7 @@ from keras_transformer.decoding.constraints import (
     check_constraints,
     constrain,
     coverage_penalty,
+    force,
     forced_tokens,
     repeated_ngrams,
 )
@@ -70,14 +71,15 @@ def test_banning_adds_minus_infinity_to_the_named_tokens_alone(rng):
     ],
 )
 def test_padding_and_start_are_banned_unless_they_end(special_ids, banned):
-    allowed = numpy(allowed_tokens(5, 7, special_ids))
-    assert set(np.flatnonzero(~allowed).tolist()) == banned
-    early = numpy(allowed_tokens(5, 7, special_ids, min_length=9))
-    assert set(np.flatnonzero(~early).tolist()) == banned | {special_ids.end_id}
+    tokens = np.array([[4, 1], [3, 2], [0, 0]])
+    for min_length, never in ((1, banned), (9, banned | {special_ids.end_id})):
+        allowed = numpy(allowed_tokens(tokens, 7, special_ids, min_length))
+        np.testing.assert_array_equal(allowed, ~np.isin(tokens, [*never]))
 
 
 def test_the_end_is_allowed_from_the_shortest_length_on():
-    ends = [bool(allowed_tokens(5, n, IDS, min_length=4)[END]) for n in range(6)]
+    end = np.array([END])
+    ends = [bool(allowed_tokens(end, n, IDS, min_length=4)[0]) for n in range(6)]
     # After 3 tokens the end is the fourth.
     assert ends == [False, False, False, True, True, True]
 
@@ -99,14 +101,37 @@ def test_constraints_work_together_on_the_hypotheses_of_each_sentence(rng):
 
 def test_a_prefix_forces_its_tokens_and_no_more():
     prefix = np.array([[5, 6, 7], [8, 0, 0], [0, 0, 0]])
-    forced = [forced_tokens(prefix, n, PAD) for n in range(5)]
-    tokens = np.stack([numpy(tokens) for tokens, _ in forced])
-    is_forced = np.stack([numpy(is_forced) for _, is_forced in forced])
-    expected = [[5, 8, 0], [6, 0, 0], [7, 0, 0], [0, 0, 0], [0, 0, 0]]
-    assert tokens.tolist() == expected
-    assert is_forced.tolist() == (np.array(expected) != 0).tolist()
+    expected = np.array([[5, 8, 0], [6, 0, 0], [7, 0, 0], [0, 0, 0], [0, 0, 0]])
+    for beam_size in (1, 2):
+        for position, row in enumerate(expected):
+            forced = forced_tokens(prefix, position, PAD, beam_size)
+            tokens, is_forced = map(numpy, forced)
+            of_rows = np.repeat(row, beam_size)[:, None]
+            np.testing.assert_array_equal(tokens, of_rows)
+            np.testing.assert_array_equal(is_forced, of_rows != 0)
     assert not numpy(forced_tokens(np.zeros((2, 0)), 0, PAD)[1]).any()
     assert not numpy(forced_tokens(np.full((2, 3), 9), 1, 9)[1]).any()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_forced_token_comes_first_and_alone_with_the_models_probability(count):
+    rng = np.random.default_rng(47)
+    logits = rng.normal(size=(5, 7)).astype("float32")
+    logits[2, 4], logits[3, 4], logits[4, 6] = -np.inf, np.nan, np.nan
+    normaliser = np.log(np.exp(logits.astype("float64")).sum(axis=1, keepdims=True))
+    tokens = np.tile(np.array([3, 5, 6], "int32")[:count], (5, 1))
+    added = rng.normal(size=(5, count)).astype("float32")
+    forced = np.array([[4], [0], [4], [4], [4]], "int32")
+    result = force(
+        tokens, added, logits, normaliser.astype("float32"), (forced, forced != PAD)
+    )
+    result_tokens, result_added = map(numpy, result)
+    np.testing.assert_array_equal(result_tokens[1], tokens[1])
+    np.testing.assert_array_equal(result_added[1], added[1])
+    np.testing.assert_array_equal(result_tokens[[0, 2, 3, 4]], 4)
+    assert np.all(result_added[[0, 2, 3, 4], 1:] == -np.inf)
+    expected = [logits[0, 4] - normaliser[0, 0], -np.inf, -np.inf, -np.inf]
+    np.testing.assert_allclose(result_added[[0, 2, 3, 4], 0], expected, rtol=1e-5)
 
 
 def test_the_coverage_penalty_is_the_papers_formula(rng):

@@ -136,6 +136,20 @@ def test_wrong_arguments_are_refused(model, prompts, options, message):
         LanguageSampler(model)(prompts, **({"length": 5} | options))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top_k": 0}, "`top_k` must be at least 1"),
+        ({"top_p": 1.5}, "`top_p` must be at most 1.0"),
+        ({"min_length": 0}, "`min_length` must be at least 1. Received: min_length=0"),
+        ({"no_repeat_ngram_size": -1}, "`no_repeat_ngram_size` must be at least 0"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_drawn(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        LanguageSampler(model, **options)
+
+
 def test_learned_positions_bound_the_length():
     model = random_model(np.random.default_rng(4), positions="learned")
     with pytest.raises(ValueError, match="max_positions=19"):

@@ -18,8 +18,8 @@ def main(path):
     cpu = tf.config.list_physical_devices("CPU")[0]
     device = tf.config.LogicalDeviceConfiguration()
     tf.config.set_logical_device_configuration(cpu, [device] * 2)
+    from keras_transformer.kernels.dropout import of_this_replica
     from keras_transformer.layers import Dropout, MultiHeadAttention
-    from keras_transformer.layers.dropout import of_this_replica
 
     def attended():
         attention = MultiHeadAttention(1, 4, dropout_rate=0.5)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_transformer.kernels.dropout import COUNTER_BITS, STEPS, keep_mask
 from keras_transformer.layers import Dropout
-from keras_transformer.layers.dropout import COUNTER_BITS, STEPS, keep_mask
 
 ON_TORCH = keras.backend.backend() == "torch"
 hashed_only = pytest.mark.skipif(ON_TORCH, reason="PyTorch has Keras' own dropout")

@@ -204,5 +204,6 @@ def test_attention_says_which_layers_have_weights_to_show(monkeypatch):
 
 
 def test_a_model_must_say_what_it_exports():
-    with pytest.raises(NotImplementedError, match="EncoderModel must define it"):
+    error = "EncoderModel must define `input_signature`"
+    with pytest.raises(NotImplementedError, match=error):
         EncoderModel().input_signature()

@@ -123,5 +123,5 @@ def test_bad_arguments_are_refused(model):
         TypeError, match="`config` must be of the class `EncoderConfig`"
     ):
         NodeClassifier(None, 3, 3)
-    with pytest.raises(ValueError, match=r"`adjacency` must have the shape \(N, N\)"):
+    with pytest.raises(ValueError, match=r"`adjacency` must have the shape \(S, S\)"):
         model((FEATURES, CHAIN[:, :, :3]))

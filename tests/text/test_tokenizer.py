@@ -1,7 +1,10 @@
+from collections import Counter
 from hashlib import sha256
 
+import numpy as np
 import pytest
 import tensorflow as tf
+from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.config import TokenizerConfig
 from keras_transformer.text import Tokenizer, TokenizerPair
@@ -108,6 +111,60 @@ def test_a_new_random_seed_does_not_break_a_tokenizer(tokenizer):
         assert compiled(texts).numpy().tolist() == [b"Das Haus"]
         assert round_trip(tokenizer, texts) == ["Das Haus"]
         tf.random.set_seed(1)  # TensorFlow drops its cached kernels
+
+
+SAMPLED = {
+    # Two merges, "▁ a" and then "▁a b", or "a b" once the first was left out.
+    "bpe": {"▁ab": 0.703, "▁a b": 0.1875, "▁ ab": 0.047, "▁ a b": 0.0625},
+    # exp(0.25 times the sum of the scores below), over the sum of all four.
+    "unigram": {"▁ab": 0.400, "▁a b": 0.312, "▁ ab": 0.189, "▁ a b": 0.099},
+}
+
+
+def model_of(kind):
+    """A vocabulary of six pieces, for which every segmentation can be listed."""
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.trainer_spec.model_type = {"unigram": 1, "bpe": 2}[kind]
+    for name, type in (("<pad>", 3), ("<s>", 3), ("</s>", 3), ("<unk>", 2)):
+        proto.pieces.add(piece=name, type=type)
+    scores = {"▁a": -2.0, "ab": -3.0, "▁ab": -4.0, "▁": -4.0, "a": -2.6, "b": -3.0}
+    for piece, score in scores.items():
+        proto.pieces.add(piece=piece, type=1, score=score)
+    spec = proto.trainer_spec
+    spec.pad_id, spec.bos_id, spec.eos_id, spec.unk_id = range(4)
+    return proto.SerializeToString()
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_sampled_pieces_have_the_probabilities_of_their_paper(kind):
+    tokenizer = Tokenizer(model_of(kind))
+    rows = tokenizer.sample(["ab"] * 20_000, 0.25)
+    counts = Counter(" ".join(tokenizer.pieces(row)) for row in rows)
+    found = {pieces: count / 20_000 for pieces, count in counts.items()}
+    # Six standard deviations: SentencePiece draws others in every process.
+    assert found == pytest.approx(SAMPLED[kind], abs=0.021)
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+def test_sampled_pieces_are_int32_and_spell_the_text(algorithm):
+    config = CONFIG.replace(algorithm=algorithm, vocabulary_size=320)
+    tokenizer = Tokenizer.learn(ENGLISH + GERMAN, config)
+    odd = ["", "  ", "new: 🦜 漢字", "a</s>b", "nul\x00byte", "ﬁ Ⅷ"]
+    texts = [*ENGLISH, *GERMAN, *odd]
+    plain = tokenizer.tokenize(texts)
+    rows = tokenizer.sample(texts, 0.5)
+    assert {row.dtype for row in rows} == {np.dtype("int32")}
+    assert [row.tolist() for row in rows] != plain.to_list()
+    expected = tokenizer.detokenize(plain).numpy().tolist()
+    found = [tokenizer.detokenize(row[None]).numpy()[0] for row in rows]
+    assert found == expected
+    assert tokenizer.tokenize(texts).to_list() == plain.to_list()
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0, -0.1])
+def test_a_rate_out_of_range_is_an_error(tokenizer, rate):
+    with pytest.raises(ValueError, match=f"`rate` must be above 0 .* rate={rate}"):
+        tokenizer.sample(ENGLISH, rate)
 
 
 def test_learning_is_deterministic():

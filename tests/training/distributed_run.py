@@ -153,7 +153,8 @@ def train(options):
             verbose=0,
             callbacks=[record],
         ).history
-        weights = {w.path: np.asarray(w) for w in model.weights}
+        # Without the model's name, which Keras numbers in a process that made others.
+        weights = {w.path.partition("/")[2]: np.asarray(w) for w in model.weights}
         before = draws(distribution, model)
         distribution.separate_dropout(model)
         return {

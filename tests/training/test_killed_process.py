@@ -21,8 +21,6 @@ from rich.console import Console
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
 
-pytestmark = pytest.mark.slow
-
 FLAGS = (
     "--num-encoder-layers 1 --num-decoder-layers 1 --d-model 16 --d-ff 32 "
     "--num-heads 2 --vocabulary-size 300 --batch-tokens 120 --warmup-steps 10 "
@@ -114,6 +112,29 @@ def weights(path):
     return arrays
 
 
+def test_kill_9_within_a_save_changes_nothing(tmp_path_factory, tmp_path):
+    options = {"checkpoint_updates": 1}
+    config = tmp_path / "config.json"
+    training = tiny_run.CONFIG.training.replace(**options)
+    config.write_text(tiny_run.CONFIG.replace(training=training).to_json(), "utf-8")
+    text = tiny_run.write_pairs(tmp_path / "train.tsv")
+    valid = tiny_run.write_pairs(tmp_path / "valid.tsv", tiny_run.VALID)
+    files = ["--train", text, "--valid", valid, "--run", tmp_path / "run"]
+    program = [sys.executable, "-m", "tests.training.killed_run", "4", "train"]
+    command = [*program, *files, "--config", config]
+    process = subprocess.run(list(map(str, command)), cwd=Path(__file__).parents[2])
+    assert process.returncode == -signal.SIGKILL
+    states = [path.name for path in (tmp_path / "run" / "states").iterdir()]
+    assert [name[:16] for name in sorted(states)[1:]] == [
+        "update-000000002", "update-000000003"
+    ]  # fmt: skip
+    assert sorted(states)[0].startswith(".partial-")
+    tiny_run.run(tmp_path, validate=True, **options)
+    whole = tiny_run.run_directory(tmp_path_factory)
+    assert_same_weights(tmp_path / "run" / "model.keras", whole / "model.keras")
+
+
+@pytest.mark.slow
 def test_kill_9_at_ten_random_moments_changes_nothing(whole, tmp_path):
     training, rng = Training(tmp_path), random.Random(7)
     process, seen = training.start(), []
@@ -137,6 +158,7 @@ def test_kill_9_at_ten_random_moments_changes_nothing(whole, tmp_path):
     assert_same(training, whole)
 
 
+@pytest.mark.slow
 def test_kill_9_while_it_is_set_up_changes_nothing(whole, tmp_path):
     training = Training(tmp_path)
     for name in (".", "tokenizer", "data.json", "config.json"):
@@ -150,6 +172,7 @@ def test_kill_9_while_it_is_set_up_changes_nothing(whole, tmp_path):
     assert_same(training, whole)
 
 
+@pytest.mark.slow
 def test_sigterm_ends_with_a_state_and_a_line(whole, tmp_path):
     training = Training(tmp_path)
     process = training.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import os
 import shutil
@@ -17,9 +18,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from keras_transformer import TokenizerPair, Translator, open_pairs, train
 from keras_transformer.training import average_run, machine, run_directory, state
-from keras_transformer.training import train as fit
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
+
+# The package's attribute of this name is the function.
+fit = importlib.import_module("keras_transformer.training.train")
 
 # Everything that has a state: dropout, accumulated gradients, moving averages.
 OPTIONS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import threading
 
@@ -16,9 +17,11 @@ from keras_transformer import RunConfig, Transformer, Translator, open_pairs, tr
 from keras_transformer.config import TrainingConfig
 from keras_transformer.text import Corpus, TokenizerPair
 from keras_transformer.training import compiled_model, make_optimizer
-from keras_transformer.training import train as fit
 from keras_transformer.training.compiling import with_device_defaults
 from tests import tiny_run
+
+# The package's attribute of this name is the function.
+fit = importlib.import_module("keras_transformer.training.train")
 
 
 @pytest.fixture(scope="module")

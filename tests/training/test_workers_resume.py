@@ -15,28 +15,29 @@ import keras
 import numpy as np
 import pytest
 
+from keras_transformer import RunConfig, open_pairs, train
 from tests import tiny_run
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600  # Longest wait for anything.
-_PROGRAM = "import sys; from keras_transformer.cli import main; sys.exit(main())"
+PROGRAM = "-c", "import sys; from keras_transformer.cli import main; sys.exit(main())"
 
 
-def write_config(folder, **options):
+def write_config(folder, config=tiny_run.CONFIG, **options):
     path = folder / "config.json"
-    training = tiny_run.CONFIG.training.replace(**options)
-    path.write_text(tiny_run.CONFIG.replace(training=training).to_json(), "utf-8")
+    training = config.training.replace(**options)
+    path.write_text(config.replace(training=training).to_json(), "utf-8")
     return path
 
 
-def start_workers(folder, text, config, *options):
+def start_workers(folder, text, config, *options, program=PROGRAM):
     """Starts `keras-transformer train` on two workers; returns the processes."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
     for s in sockets:
         s.close()
     command = [
-        sys.executable, "-c", _PROGRAM, "train", "--train", text,
+        sys.executable, *program, "train", "--train", text,
         "--run", folder / "run", "--config", config, "--distribute", "multi_worker",
         *options,
     ]  # fmt: skip
@@ -70,6 +71,31 @@ def wait_for_state(folder, workers):
         assert time.monotonic() < end, logs(folder)
         assert all(worker.poll() is None for worker in workers), logs(folder)
         time.sleep(0.05)
+
+
+def test_workers_that_are_killed_go_on_and_train_as_one_process(tmp_path):
+    model = tiny_run.CONFIG.model
+    rates = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
+    plain = tiny_run.CONFIG.replace(model=model.replace(**dict.fromkeys(rates, 0.0)))
+    config = write_config(tmp_path, plain, epochs=1, checkpoint_updates=1)
+    text = tiny_run.write_pairs(tmp_path / "train.tsv")
+    killed = "-m", "tests.training.killed_run", "3"
+    chief, other = workers = start_workers(tmp_path, text, config, program=killed)
+    try:
+        assert chief.wait(SECONDS) == -signal.SIGKILL, logs(tmp_path)
+        other.kill()  # It waits for the chief.
+        workers += start_workers(tmp_path, text, config)
+        finish(workers[2:], tmp_path)
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert "going on after 2 updates" in logs(tmp_path)
+    expected = train(open_pairs(text), tmp_path / "one", RunConfig.load(config))
+    found = keras.saving.load_model(tmp_path / "run" / "model.keras", compile=False)
+    for value, wanted in zip(
+        found.get_weights(), expected.model.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(value, wanted, rtol=0, atol=2e-4)
 
 
 @pytest.mark.slow

@@ -101,7 +101,7 @@ class Clauses(Phrases):
             same_pronoun = phrase.head is None and (
                 subject.head is None
                 and phrase.person == subject.person
-                # "I help us" is nobody's sentence.
+                # Nobody says "I help us".
                 or subject.head is None
                 and phrase.person[0] == subject.person[0] != "3"
             )
@@ -119,7 +119,7 @@ class Clauses(Phrases):
         if theme is not None:
             known = theme.definite or theme.determiner == "none"
             can_negate &= known or theme.determiner == "a"
-            # With a preposition "no car" and "not a car" part ways.
+            # After a preposition "no car" and "not a car" mean different things.
             can_negate &= theme.definite or not verb.link
             can_negate &= theme.definite or theme.adjective is None
         can_negate &= clause.frequency is None and clause.tense != "habitual"
@@ -145,7 +145,7 @@ class Clauses(Phrases):
             tense = clause.tense
         if not tense:
             return
-        # "Not never" and "had to never" are nobody's words.
+        # Nobody says "not never" or "had to never".
         plain = clause.negated or clause.modal or clause.passive
         times = self.vocabulary.plain_times if plain else self.vocabulary.times
         adverb = self.pick(times[tense])

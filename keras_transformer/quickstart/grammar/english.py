@@ -11,6 +11,7 @@ from keras_transformer.quickstart.grammar.plan import (
     NounPhrase,
     Relative,
     Sentence,
+    person,
 )
 
 _SUBJECT = {"1s": "I", "2s": "you", "1p": "we", "3p": "they"}
@@ -244,13 +245,6 @@ def _add_s(word: str) -> str:
     if word.endswith("y") and word[-2] not in "aeiou":
         return word[:-1] + "ies"
     return word + ("es" if word.endswith(("s", "sh", "ch", "x", "z", "o")) else "s")
-
-
-def person(phrase: NounPhrase) -> str:
-    """Returns the person that the verb agrees with."""
-    if phrase.head is None:
-        return phrase.person
-    return "3p" if phrase.plural else "3s"
 
 
 def noun_phrase(phrase: NounPhrase, role: str) -> str:

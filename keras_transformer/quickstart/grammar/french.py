@@ -11,7 +11,6 @@ from keras_transformer.quickstart.grammar.french_phrases import (
     contract,
     is_feminine,
     noun_phrase,
-    person,
     prepositional,
 )
 from keras_transformer.quickstart.grammar.lexicon import Situation
@@ -20,6 +19,7 @@ from keras_transformer.quickstart.grammar.plan import (
     NounPhrase,
     Relative,
     Sentence,
+    person,
 )
 
 _CONJUNCTIONS = {"because": "parce que", "even though": "même si", "if": "si"}

@@ -129,13 +129,6 @@ def _noun_and_adjective(phrase: NounPhrase) -> str:
     return f"{form} {noun}" if before else f"{noun} {form}"
 
 
-def person(phrase: NounPhrase) -> str:
-    """Returns the person that the verb agrees with."""
-    if phrase.head is None:
-        return phrase.person
-    return "3p" if phrase.plural else "3s"
-
-
 def is_feminine(phrase: NounPhrase) -> bool:
     """Whether what agrees with the phrase is feminine."""
     if phrase.head is None:

@@ -12,7 +12,6 @@ from keras_transformer.quickstart.grammar.german_phrases import (
     contract,
     gender,
     noun_phrase,
-    person,
     prepositional,
 )
 from keras_transformer.quickstart.grammar.lexicon import Noun, Situation
@@ -21,6 +20,7 @@ from keras_transformer.quickstart.grammar.plan import (
     NounPhrase,
     Relative,
     Sentence,
+    person,
 )
 
 _CONJUNCTIONS = {"because": "weil", "even though": "obwohl", "if": "wenn"}

@@ -17,13 +17,6 @@ _CONTRACTIONS = {
 }
 
 
-def person(phrase: NounPhrase) -> str:
-    """Returns the person that the verb agrees with."""
-    if phrase.head is None:
-        return phrase.person
-    return "3p" if phrase.plural else "3s"
-
-
 def gender(phrase: NounPhrase) -> str:
     """Returns "m", "f", "n", or "p" for a plural."""
     if phrase.plural:

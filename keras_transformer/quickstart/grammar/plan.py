@@ -56,6 +56,13 @@ class NounPhrase:
 DEFINITE = frozenset(("the", "my", "your", "his", "her", "our", "their"))
 
 
+def person(phrase: NounPhrase) -> str:
+    """Returns the person that the verb agrees with."""
+    if phrase.head is None:
+        return phrase.person
+    return "3p" if phrase.plural else "3s"
+
+
 @dataclasses.dataclass(eq=False, slots=True)
 class Clause:
     """A clause.

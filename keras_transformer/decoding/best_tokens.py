@@ -15,15 +15,15 @@ from keras_transformer.decoding.rows import pick, select
 _LARGE_VOCABULARY = 2048
 
 
-class Tokens(NamedTuple):
-    """Some next tokens of each row, the most probable first."""
+class BestTokens(NamedTuple):
+    """The most probable next tokens of each row, the best first."""
 
     ids: Any  # (R, C) int32
     log_probabilities: Any  # (R, C) float32
     normaliser: Any  # (R, 1) float32, log-sum-exp of all logits
 
 
-def best_tokens(logits, count, banned=None) -> Tokens:
+def best_tokens(logits, count, banned=None) -> BestTokens:
     """Returns the most probable next tokens of each row.
 
     The log-probabilities are those of a float32 softmax over the whole vocabulary,
@@ -32,13 +32,13 @@ def best_tokens(logits, count, banned=None) -> Tokens:
     Args:
         logits: Float tensor (R, V).
         count: Tokens to return, C; at most V come.
-        banned: Tokens (R, M) and a boolean (R, M), True where the token must not come,
-            or `None`. What is banned keeps its share of the probability.
+        banned: What `banned_tokens` returns. A banned token keeps its share of the
+            probability.
 
     Returns:
-        `Tokens`. Of equal ones the lower id comes first (PyTorch leaves that open). A
-        row with a NaN among its logits, or without a possible token, has only
-        log-probabilities of minus infinity.
+        `BestTokens`. Of equally probable ones the lower id comes first (PyTorch leaves
+        that open). In a row with a NaN among its logits, or without a possible token,
+        all log-probabilities are minus infinity.
 
     Raises:
         ValueError: If the logits are not (R, V) with V known.
@@ -51,10 +51,10 @@ def best_tokens(logits, count, banned=None) -> Tokens:
     if banned is not None:
         highest = ops.max(logits, axis=-1, keepdims=True)
     exponentials = ops.exp(logits - highest)
-    # Of a NaN, or of no possible token, the sum is NaN.
+    # With a NaN, or without a possible token, the sum is NaN.
     normaliser = highest + ops.log(ops.sum(exponentials, axis=-1, keepdims=True))
     added = ops.where(ops.isfinite(normaliser), best - normaliser, IMPOSSIBLE)
-    return Tokens(ids, added, normaliser)
+    return BestTokens(ids, added, normaliser)
 
 
 def _block_width(size):

@@ -1,0 +1,127 @@
+"""The verbs that make a run: `quickstart`, `train` and `average`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from keras_transformer.cli.flags import (
+    PAIRS_HELP,
+    SECTIONS,
+    add_family_flags,
+    add_flags,
+    add_verb,
+    run_config,
+)
+from keras_transformer.cli.loading import load_module, load_pairs
+from keras_transformer.config import TransformerConfig
+from keras_transformer.terminal import print_result
+
+_RUN_HELP = "run directory: new, empty, or that of a run to continue"
+
+
+def add_verbs(verbs):
+    """Adds the verbs to what `add_subparsers` of the parser returned."""
+    _add_quickstart(verbs)
+    _add_train(verbs)
+    _add_average(verbs)
+
+
+def _add_quickstart(verbs):
+    parser = add_verb(
+        verbs,
+        "quickstart",
+        _quickstart,
+        "Train on built-in, generated sentences, evaluate, export, translate.",
+    )
+    parser.add_argument(
+        "--language",
+        choices=("de", "fr"),
+        default="de",
+        help="target language, from English (default: de)",
+    )
+    parser.add_argument("--run", type=Path, dest="directory", help=_RUN_HELP)
+    parser.add_argument(
+        "--saved-models",
+        type=Path,
+        default=Path("saved_models"),
+        help="where the SavedModel goes (default: saved_models)",
+    )
+
+
+def _quickstart(options):
+    quickstart = load_module("quickstart")
+    load_module("training").split_by_default(quickstart.CONFIG.training)
+    quickstart.quickstart(options.language, options.directory, options.saved_models)
+
+
+def _add_train(verbs):
+    parser = add_verb(
+        verbs, "train", _train, "Train a Transformer on pairs of sentences."
+    )
+    parser.add_argument(
+        "--train", nargs="+", required=True, metavar="FILE", help=PAIRS_HELP
+    )
+    parser.add_argument(
+        "--valid", nargs="+", metavar="FILE", help="validation pairs, in the same forms"
+    )
+    parser.add_argument(
+        "--run", type=Path, required=True, dest="directory", help=_RUN_HELP
+    )
+    parser.add_argument(
+        "--preset", choices=tuple(TransformerConfig.PRESETS), help="model sizes"
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        help="JSON file of options, such as a run's config.json; flags override it",
+    )
+    add_flags(parser, SECTIONS)
+    add_family_flags(parser)
+
+
+def _train(options):
+    config = run_config(options)
+    training = load_module("training")
+    training.split_by_default(config.training)
+    validation = load_pairs(options.valid) if options.valid else None
+    training.train(load_pairs(options.train), options.directory, config, validation)
+
+
+def _add_average(verbs):
+    parser = add_verb(
+        verbs,
+        "average",
+        _average,
+        "Make a new run of the mean of a run's checkpoints.",
+        "Make a new run of the mean of a run's checkpoints, finished or not, for "
+        "`evaluate`, `translate` and `export`.",
+    )
+    parser.add_argument("--run", type=Path, required=True, help="run directory")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument(
+        "--last",
+        type=int,
+        metavar="K",
+        help="take the last K checkpoints (default: all that the run keeps)",
+    )
+    chosen.add_argument(
+        "--checkpoints",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="take these .weights.h5 files",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        help="run directory to write (new or empty)",
+    )
+
+
+def _average(options):
+    paths = load_module("training").average_run(
+        options.run, options.output, options.last, options.checkpoints
+    )
+    names = ", ".join(path.name for path in paths)
+    print_result(f"{options.output}: the mean of {names}")

@@ -1,0 +1,119 @@
+"""The private names that the package uses are still there, and nowhere else used."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_transformer
+from keras_transformer.kernels import keras_private
+
+DOOR = Path(keras_private.__file__)
+PRIVATE = re.compile(
+    r"keras\.src|tensorflow\.python|\._(loss_tracker|compile_loss|compile_metrics|"
+    r"user_\w+|flat_losses|jax_state\w*|layout|get_variable_index|momentums|"
+    r"velocities|clip_gradients|model_variables_moving_average|trainable_variables|"
+    r"maybe_symbolic_build|keras_mask)\b"
+)
+
+
+class Model(keras_private.BuildsFromSpec, keras.Sequential):
+    pass
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A trained model with a loss weight, metrics, and an average of its weights."""
+    made = Model([keras.layers.Dense(1)])
+    made.compile(
+        keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.5, clipvalue=0.5),
+        "mse", loss_weights=[2.0], metrics=["mae"], weighted_metrics=["mape"],
+    )  # fmt: skip
+    made.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)
+    return made
+
+
+def moved(name):
+    return (
+        f"Keras {keras.__version__} has moved what `keras_private.{name}` reads: find "
+        f"its new place and change {DOOR.name} alone"
+    )
+
+
+def test_private_names_of_a_model_are_where_they_were(model):
+    found = {
+        "loss_tracker": keras_private.loss_tracker(model).name,
+        "compiled_losses": [f.name for f in keras_private.compiled_losses(model)],
+        "loss_weights": keras_private.loss_weights(model),
+        "compiled_metrics": keras_private.compiled_metrics(model),
+        "jax_state": keras_private.jax_state(model, "optimizer_variables"),
+        "layout_of": keras_private.layout_of(model.weights[0]),
+        "has_maybe_symbolic_build": hasattr(keras.Model, "_maybe_symbolic_build"),
+    }
+    expected = {
+        "loss_tracker": "loss",
+        "compiled_losses": ["mse"],
+        "loss_weights": [2.0],
+        "compiled_metrics": ["mae", "mape"],
+        "jax_state": None,
+        "layout_of": None,
+        "has_maybe_symbolic_build": True,
+    }
+    for name, value in expected.items():
+        assert found[name] == value, moved(name)
+
+
+def test_private_names_of_an_optimizer_are_where_they_were(model):
+    optimizer = model.optimizer
+    first, second = keras_private.adam_moments(optimizer, model.weights[0])
+    assert "momentum" in first.name and "velocity" in second.name, moved("adam_moments")
+    # After one step from w_0 to w_1 the average is w_1.
+    for weight, average in keras_private.averages_of(optimizer):
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(weight),
+            ops.convert_to_numpy(average),
+            rtol=1e-6,
+            err_msg=moved("averages_of"),
+        )
+    (clipped,) = keras_private.clipped_by(optimizer, [ops.array([-2.0, 0.25])])
+    clipped = ops.convert_to_numpy(clipped).tolist()
+    assert clipped == [-0.5, 0.25], moved("clipped_by")
+
+
+def test_masks_are_read_where_keras_leaves_them():
+    inputs = keras.Input((3,), dtype="int32")
+    masked = keras.layers.Embedding(5, 2, mask_zero=True)(inputs)
+    assert keras_private.keras_mask(masked).shape == (None, 3), moved("keras_mask")
+    assert keras_private.keras_mask(inputs) is None
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="graphs")
+@pytest.mark.parametrize("jit_compile", (False, True))
+def test_xla_is_told_from_other_graphs(jit_compile):
+    import tensorflow as tf
+
+    found = []
+
+    @tf.function(jit_compile=jit_compile)
+    def trace(x):
+        found.append(keras_private.is_in_xla_graph())
+        return x
+
+    trace(tf.constant(1.0))
+    assert found == [jit_compile], moved("is_in_xla_graph")
+
+
+def test_nothing_else_uses_a_private_name():
+    root = Path(keras_transformer.__file__).parent
+    offenders = [
+        f"{path.relative_to(root)}: {match[0]}"
+        for path in sorted(root.rglob("*.py"))
+        if path != DOOR
+        for match in PRIVATE.finditer(path.read_text("utf-8"))
+    ]
+    assert not offenders, "\n".join(offenders)
