@@ -69,7 +69,7 @@ def _add_kind(kinds, name, draw, help):
         "--font",
         type=Path,
         metavar="FILE",
-        help="font file, for characters that the usual fonts lack",
+        help="font file, for characters that matplotlib's usual font lacks",
     )
     return parser
 
