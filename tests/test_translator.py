@@ -195,7 +195,7 @@ def test_saved_and_loaded_it_gives_the_same(translator, tmp_path):
     assert loaded.config == translator.config
     assert loaded.translate(TEXTS, 2) == translator.translate(TEXTS, 2)
     assert sorted(p.name for p in (tmp_path / "saved").iterdir()) == [
-        "decoding.json", "model.keras", "tokenizer"
+        "decoding.json", "model.keras", "tokenizer", "tokenizer.sha256"
     ]  # fmt: skip
 
 

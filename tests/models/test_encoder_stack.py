@@ -198,7 +198,8 @@ class LinearLayer(EncoderLayer):
 def test_attention_says_which_layers_have_weights_to_show(monkeypatch):
     with pytest.raises(ValueError, match="`layer` must be from -2 to 1. Received.*9"):
         Tagger(text_encoder(), 3).attention(IDS, layer=9)
-    monkeypatch.setattr("keras_transformer.models.encoder.EncoderLayer", LinearLayer)
+    stack = "keras_transformer.models.encoder_stack.EncoderLayer"
+    monkeypatch.setattr(stack, LinearLayer)
     with pytest.raises(ValueError, match="no weights to show: it is LinearAttention"):
         Tagger(text_encoder(), 3).attention(IDS)
 

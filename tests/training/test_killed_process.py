@@ -190,6 +190,7 @@ def test_sigterm_ends_with_a_state_and_a_line(whole, tmp_path):
     assert_same(training, whole)
 
 
+@pytest.mark.slow
 def test_a_closed_terminal_ends_with_a_state(whole, tmp_path):
     training = Training(tmp_path)
     master, terminal = os.openpty()
