@@ -48,14 +48,16 @@ def make_layer(kind: str, sizes: Sizes):
 
     heads, width = sizes.heads, sizes.width
     if kind == "full attention":
-        return MultiHeadAttention(heads, width // heads)
+        return MultiHeadAttention(heads, width // heads, use_bias=False)
     if kind == "recurrence":
         return keras.layers.GRU(width, return_sequences=True)
     if kind == "convolution":
         return keras.layers.Conv1D(width, sizes.kernel, padding="same")
     if kind == "local attention":
-        return LocalAttention(heads, width // heads, window=sizes.window)
-    return LinearAttention(heads, width // heads)
+        return LocalAttention(
+            heads, width // heads, window=sizes.window, use_bias=False
+        )
+    return LinearAttention(heads, width // heads, use_bias=False)
 
 
 def measure(kind: str, length: int, sizes: Sizes, repeats: int, training: bool) -> dict:

@@ -1,4 +1,4 @@
-"""Writes the SavedModels of random weights that `peers/ours.py` serves.
+"""Writes the models of random weights that `peers/ours.py` and `litert.py` load.
 
 Every piece of the vocabulary is a word, so that a sentence of 29 words has exactly 30
 tokens with its end, and the words of a translation tell how many tokens were decoded.
@@ -32,7 +32,7 @@ from keras_transformer import (
     TransformerConfig,
     Translator,
 )
-from keras_transformer.text.tokenizer import Tokenizer, TokenizerPair
+from keras_transformer.text import Tokenizer, TokenizerPair
 
 BEAMS = (1, 4)
 
@@ -57,18 +57,19 @@ def tokenizers(vocabulary_size: int) -> TokenizerPair:
 
 
 def export(size_name: str, variant: str, folder: Path):
-    """Writes one SavedModel a beam size: `folder`/beam1/1 and `folder`/beam4/1.
+    """Writes one export a beam size: `folder`/beam1/1 and `folder`/beam4/1.
 
     Args:
         size_name: A key of `SIZES`, which is a preset of the package too.
-        variant: "float32" or "bfloat16", with "-xla" to compile with XLA.
+        variant: "float32" or "bfloat16", with "-xla" to compile with XLA, or
+            "litert-" and a way to quantise.
         folder: Directory to write to.
 
     Raises:
         ValueError: If the preset has other sizes than the peers.
     """
     vocabulary_size = SIZES[size_name].vocabulary_size
-    dtype, _, compiler = variant.partition("-")
+    dtype, _, way = variant.partition("-")
     config = TransformerConfig.preset(
         size_name,
         source_vocabulary_size=vocabulary_size,
@@ -85,9 +86,11 @@ def export(size_name: str, variant: str, folder: Path):
             max_output_length=TARGET_LENGTH,
             max_source_length=SOURCE_LENGTH,
         )
-        Translator(model, pair, decoding).export(
-            folder / f"beam{beam}" / "1", dtype=dtype, jit_compile=compiler == "xla"
-        )
+        translator, path = Translator(model, pair, decoding), folder / f"beam{beam}/1"
+        if dtype == "litert":
+            translator.export_litert(path, quantize=way)
+        else:
+            translator.export(path, dtype=dtype, jit_compile=way == "xla")
 
 
 def _check_sizes(config, size_name):
@@ -110,7 +113,7 @@ def main():
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("size", choices=SIZES)
-    parser.add_argument("variant", help="float32, bfloat16, float32-xla")
+    parser.add_argument("variant", help="float32, bfloat16, float32-xla, litert-int8")
     parser.add_argument("folder", type=Path)
     arguments = parser.parse_args()
     export(arguments.size, arguments.variant, arguments.folder)

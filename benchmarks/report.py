@@ -25,16 +25,30 @@ TARGETS = {
         ("ours-bfloat16", "ctranslate2-int8", 0.9),
     ),
     "base-1-greedy": (
+        ("ours-litert-float32", "ctranslate2-float32", 2.0),
+        ("ours-litert-int8", "ctranslate2-int8", 2.0),
         ("ours-float32", "ctranslate2-float32", 1.0),
         ("ours-float32-xla", "ctranslate2-float32", 1.3),
         ("ours-bfloat16", "ctranslate2-int8", 0.8),
     ),
     "base-1-beam4": (
+        ("ours-litert-float32", "ctranslate2-float32", 2.0),
+        ("ours-litert-int8", "ctranslate2-int8", 2.0),
         ("ours-float32", "ctranslate2-float32", 1.3),
         ("ours-bfloat16", "ctranslate2-int8", 0.8),
     ),
-    "small-32-beam4": (("ours-float32", "ctranslate2-float32", 1.0),),
+    "small-32-beam4": (
+        ("ours-float32", "ctranslate2-float32", 1.0),
+        ("ours-litert-float32", "ctranslate2-float32", 1.0),
+        ("ours-litert-int8", "ctranslate2-int8", 1.0),
+    ),
+    "small-1-beam4": (
+        ("ours-litert-float32", "ctranslate2-float32", 2.0),
+        ("ours-litert-int8", "ctranslate2-int8", 2.0),
+    ),
     "small-1-greedy": (
+        ("ours-litert-float32", "ctranslate2-float32", 2.0),
+        ("ours-litert-int8", "ctranslate2-int8", 2.0),
         ("ours-float32", "ctranslate2-float32", 0.5),
         ("ours-float32-xla", "ctranslate2-float32", 1.2),
     ),
@@ -44,6 +58,8 @@ PAIRS = (
     ("ours-float32", "ctranslate2-float32"),
     ("ours-float32-xla", "ctranslate2-float32"),
     ("ours-bfloat16", "ctranslate2-int8"),
+    ("ours-litert-float32", "ctranslate2-float32"),
+    ("ours-litert-int8", "ctranslate2-int8"),
     ("ours-float32", "marian-float32"),
     ("ours-bfloat16", "marian-bfloat16"),
     ("ours-float32", "kerashub-best"),
@@ -57,6 +73,8 @@ _SPEEDS = {
     "ours fp32": "ours-float32",
     "ours fp32, XLA": "ours-float32-xla",
     "ours bf16": "ours-bfloat16",
+    "ours LiteRT fp32": "ours-litert-float32",
+    "ours LiteRT int8": "ours-litert-int8",
 }
 
 

@@ -22,7 +22,7 @@ _MODULES = {
     ),
     "decoding": ("SpecialIds", "beam_search", "greedy_search", "reordering", "sample"),
     "evaluation": ("evaluate",),
-    "export": ("ExportedTranslator",),
+    "export": ("ExportedTranslator", "export_litert_model"),
     "exact_training": ("split_batches_over_cores",),
     "generation": ("Generator", "LanguageSampler"),
     "layers": (
@@ -44,6 +44,7 @@ _MODULES = {
         "scaled_dot_product_attention",
         "sinusoidal_encoding",
     ),
+    "lite": ("LiteTranslator",),
     "losses": ("MaskedCrossentropy",),
     "masks": (
         "causal_mask",
@@ -67,14 +68,21 @@ _MODULES = {
         "Transformer",
     ),
     "optimizers": ("Adam",),
-    "schedules": ("TransformerSchedule",),
-    "text": ("Corpus", "Tokenizer", "TokenizerPair", "open_pairs"),
+    "schedules": ("TransformerSchedule", "WarmupSchedule"),
+    "text": (
+        "Corpus",
+        "Tokenizer",
+        "TokenizerPair",
+        "learn_tokenizers",
+        "open_pairs",
+    ),
     "training": ("train",),
     "translator": ("Translator",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = sorted(_HOMES)
+_DISTRIBUTION = "keras-transformer-seq2seq"
 
 
 # Keras loads a file of ours only after these have registered their classes.
@@ -82,6 +90,8 @@ _REGISTERING = ("layers", "losses", "metrics", "models", "optimizers", "schedule
 
 
 def __getattr__(name):
+    if name == "__version__":
+        return _version()
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
@@ -90,7 +100,18 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__"])
+
+
+def _version():
+    """The version that is installed; setup.cfg says which."""
+    metadata = importlib.import_module("importlib.metadata")
+    try:
+        return metadata.version(_DISTRIBUTION)
+    except metadata.PackageNotFoundError as error:
+        raise AttributeError(
+            f"`__version__` is known once {_DISTRIBUTION} is installed: pip install ."
+        ) from error
 
 
 def _register_if_keras_is_there():

@@ -24,7 +24,7 @@ class Scores:
         chrf: chrF2, 0 to 100.
         chrf_signature: How sacreBLEU computed it.
         sentences: Sentences scored.
-        seconds: Time to translate them.
+        seconds: Time taken to translate them.
     """
 
     bleu: float
@@ -57,7 +57,7 @@ def evaluate(
     Args:
         translate: Translates a list of texts, such as a `Translator`.
         pairs: Pairs of source and reference text.
-        output: File for the translations, one a line, or `None`.
+        output: File for the translations, one per line, or `None`.
         show_progress: Whether to show a progress bar.
 
     Returns:
@@ -106,7 +106,7 @@ def _translate_all(translate, sources, show_progress):
 
 
 def write_lines(path: str | Path, texts: Iterable[str]):
-    """Writes a text file whole or not at all, one line a text."""
+    """Writes texts to a file, one per line; whole or not at all."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:

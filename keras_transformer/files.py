@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +25,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
     Raises:
         IsADirectoryError: If `path` is a directory.
-        OSError: If the block cannot write it, with the name of `path`.
+        OSError: If the block cannot write the file; the error names `path`.
 
     Example:
         >>> with replacing("config.json") as temporary:
@@ -33,7 +35,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     check_not_directory(path)
     temporary = path.with_name(f".partial-{os.getpid()}-{path.name}")
     with naming(path, temporary):
-        # A link that somebody put there must not be written through.
+        # Never write through a link that somebody put there.
         temporary.unlink(missing_ok=True)
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         try:
@@ -44,15 +46,40 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
+def creating_directory(path: str | Path) -> Iterator[Path]:
+    """Yields a temporary directory that becomes `path` if the block raises no error.
+
+    Args:
+        path: Directory to create, where there is none; its parents are made.
+
+    Yields:
+        An empty directory beside it.
+
+    Example:
+        >>> with creating_directory("lite/en-de") as temporary:
+        ...     (temporary / "translator.json").write_text("{}")
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".{path.name}-{uuid.uuid4().hex[:8]}.partial"
+    temporary.mkdir()
+    try:
+        yield temporary
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
 def naming(path: str | Path, temporary: str | Path | None = None) -> Iterator[None]:
     """Adds the file's name to the errors of a block that writes it.
 
-    The error of a failed write, on a full disk say, does not name the file, and that of
-    HDF5 has an address in memory instead of the system's message.
+    Python's error of a failed write, on a full disk for example, does not name the
+    file; HDF5's gives a memory address instead of the system's message.
 
     Args:
         path: The name to put in the error.
-        temporary: Its name until it is whole.
+        temporary: Path that the block writes instead, if any.
 
     Raises:
         OSError: If the block cannot write the file.
@@ -79,7 +106,7 @@ def check_not_directory(path: str | Path):
 
 
 def sync_directory(path: str | Path):
-    """Makes names given and taken in a directory outlast a power cut."""
+    """Flushes a directory to disk, so that its file names survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -88,17 +115,17 @@ def sync_directory(path: str | Path):
 
 
 def take_lock(descriptor: int, path: str | Path) -> bool:
-    """Locks a directory against other processes, as long as its descriptor is open.
+    """Locks a directory against other processes while its descriptor is open.
 
-    The lock ends with the process, however that ends.
+    The lock ends with the process, however the process ends.
 
     Args:
         descriptor: The directory, opened for reading.
         path: Its path.
 
     Returns:
-        Whether it is locked now: not if another process holds the lock, or has removed
-        the directory since it was opened.
+        True if the lock is ours; False if another process holds it, or has removed the
+        directory since it was opened.
 
     Example:
         >>> descriptor = os.open("runs/en-de", os.O_RDONLY)
@@ -115,7 +142,7 @@ def take_lock(descriptor: int, path: str | Path) -> bool:
 def versions_in(directory: str | Path) -> dict[int, Path]:
     """Returns the entries of a directory whose names are whole numbers, in order.
 
-    TensorFlow Serving takes such directories for the versions of a model.
+    TensorFlow Serving treats such directories as the versions of a model.
 
     Example:
         >>> list(versions_in("saved_models/en-de"))
@@ -127,5 +154,39 @@ def versions_in(directory: str | Path) -> dict[int, Path]:
 
 
 def next_version(directory: str | Path) -> int:
-    """Returns the number after the highest of `versions_in`; 1 if there is none."""
+    """Returns one more than the highest of `versions_in`, or 1 if there is none."""
     return max(versions_in(directory), default=0) + 1
+
+
+def version_path(path: str | Path, content: str) -> Path:
+    """Returns the directory of an export that a server finds by its version.
+
+    Args:
+        path: Directory of a version, NAME/VERSION with a whole number; or of a model,
+            NAME, which gets its next version.
+        content: File that every version has.
+
+    Returns:
+        NAME/VERSION.
+
+    Raises:
+        FileExistsError: If the version exists, or NAME has `content` itself.
+
+    Example:
+        >>> version_path("saved_models/en-de", "saved_model.pb")
+        PosixPath('saved_models/en-de/1')
+    """
+    path = Path(path)
+    if path.name.isascii() and path.name.isdecimal():
+        if path.exists():
+            raise FileExistsError(
+                f"{path} exists. An exported version is never overwritten: choose "
+                "another version or remove it."
+            )
+        return path
+    if (path / content).exists():
+        raise FileExistsError(
+            f"{path} holds an export itself, and so no versions of one: remove "
+            f"{path / content}, or choose another directory, such as {path.parent}."
+        )
+    return path / str(next_version(path))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -11,6 +13,7 @@ from keras_transformer.kernels.crossentropy import (
     smoothed_crossentropy,
 )
 from keras_transformer.kernels.execution import in_tensorflow_graph, num_replicas
+from keras_transformer.types import Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -18,8 +21,7 @@ class MaskedCrossentropy(keras.losses.Loss):
     """Label-smoothed cross-entropy, averaged over the tokens that are not padding.
 
     The sum over the tokens of `smoothed_crossentropy`, divided by the number of tokens
-    that are not `pad_id`; zero when there is none. Keras masks that `y_pred` carries
-    play no part.
+    that are not `pad_id`; zero when there is none. A Keras mask of `y_pred` is ignored.
 
     Args:
         label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
@@ -31,7 +33,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         sample_weight: Factor on each token's loss, a tensor that broadcasts to (B, T),
             or (B,) for whole rows, or `None`; it does not change the divisor.
     Returns:
-        Float32 scalar, nats a token.
+        Float32 scalar, nats per token.
     Raises:
         ValueError: If `label_smoothing` is outside [0, 1).
 
@@ -40,7 +42,10 @@ class MaskedCrossentropy(keras.losses.Loss):
         >>> loss(np.array([[3, 2, 0]]), np.zeros((1, 3, 4)))  # log 4
     """
 
-    def __init__(self, label_smoothing=0.0, pad_id=0, name="masked_crossentropy"):
+    def __init__(
+        self, label_smoothing: float = 0.0, pad_id: int = 0,
+        name: str = "masked_crossentropy",
+    ) -> None:  # fmt: skip
         super().__init__(name=name, reduction="sum_over_batch_size", dtype="float32")
         if (
             not isinstance(label_smoothing, (int, float))
@@ -53,13 +58,16 @@ class MaskedCrossentropy(keras.losses.Loss):
         self.label_smoothing = label_smoothing
         self.pad_id = pad_id
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
-        # Keras would divide by all tokens, or by those of a mask that `y_pred` carries.
+    def __call__(
+        self, y_true: TensorLike, y_pred: TensorLike,
+        sample_weight: TensorLike | None = None,
+    ) -> Tensor:  # fmt: skip
+        # Keras would count all tokens, or those that a mask of `y_pred` keeps.
         losses = self.call(y_true, y_pred)
         weights, divisor = self._weights(y_true, sample_weight)
         # A masked token's loss may be infinite; infinity times zero is not a number.
         total = ops.sum(ops.where(ops.equal(weights, 0.0), 0.0, losses * weights))
-        # As every Keras loss, of which a replica returns its share.
+        # Like every Keras loss, it returns this replica's share of the mean.
         return total / (divisor * num_replicas())
 
     def _weights(self, y_true, sample_weight):
@@ -73,8 +81,11 @@ class MaskedCrossentropy(keras.losses.Loss):
             weights = weights * sample_weight
         return weights, ops.maximum(ops.sum(counted), 1.0)
 
-    def from_states(self, y_true, states, matrix, sample_weight=None, training=True):
-        """As `__call__` of the logits states @ matrix.T, which are never all held.
+    def from_states(
+        self, y_true: TensorLike, states: TensorLike, matrix: TensorLike,
+        sample_weight: TensorLike | None = None, training: bool = True,
+    ) -> Tensor:  # fmt: skip
+        """As `__call__` on the logits states @ matrix.T, but never holds them all.
 
         In a replica it is the mean over the replica's tokens, not its share.
 
@@ -82,8 +93,8 @@ class MaskedCrossentropy(keras.losses.Loss):
             y_true: Integer tensor (B, T).
             states: Float tensor (B, T, D).
             matrix: Float tensor (V, D).
-            sample_weight: As of `__call__`.
-            training: Whether a gradient will be asked for.
+            sample_weight: As for `__call__`.
+            training: Whether the gradient will be needed.
 
         Returns:
             The loss, a float32 scalar, and `TokenScores` for the metrics.
@@ -103,15 +114,15 @@ class MaskedCrossentropy(keras.losses.Loss):
         return loss, TokenScores(*(ops.reshape(s, ops.shape(y_true)) for s in scores))
 
     def _rows(self, targets):
-        """The places of the targets that count, or `None` where shapes are fixed."""
+        """The indices of the targets that count, or `None` where shapes are fixed."""
         if not in_tensorflow_graph():
             return None
         return ops.nonzero(ops.not_equal(targets, self.pad_id))[0]
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         return smoothed_crossentropy(y_true, y_pred, self.label_smoothing)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "label_smoothing": self.label_smoothing,
             "pad_id": self.pad_id,

@@ -8,10 +8,11 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.kernels.keras_private import keras_mask
+from keras_transformer.kernels.keras_private import keras_mask, learns_shapes
+from keras_transformer.types import Tensor, TensorLike
 
 
-def padding_mask(ids, pad_id=0):
+def padding_mask(ids: TensorLike, pad_id: int = 0) -> Tensor:
     """Lets every query attend to the keys that are not padding.
 
     Args:
@@ -27,7 +28,7 @@ def padding_mask(ids, pad_id=0):
     return ops.expand_dims(ops.not_equal(ids, pad_id), axis=1)
 
 
-def causal_mask(length):
+def causal_mask(length: int | TensorLike) -> Tensor:
     """Lets query t attend to keys 0 to t (section 3.1 of Vaswani et al., 2017).
 
     Args:
@@ -43,7 +44,7 @@ def causal_mask(length):
     return ops.expand_dims(positions[:, None] >= positions[None, :], axis=0)
 
 
-def valid_length_mask(valid_lengths, length):
+def valid_length_mask(valid_lengths: TensorLike, length: int | TensorLike) -> Tensor:
     """Lets queries attend to the first `valid_lengths` keys.
 
     Args:
@@ -71,7 +72,9 @@ def valid_length_mask(valid_lengths, length):
     return ops.arange(length, dtype="int32") < valid_lengths[:, :, None]
 
 
-def local_window_mask(length, window, causal=False):
+def local_window_mask(
+    length: int | TensorLike, window: int, causal: bool = False
+) -> Tensor:
     """Lets a query attend to the keys that are at most `window` positions away.
 
     For layers whose memory grows with the square of the length; `LocalAttention`
@@ -99,12 +102,14 @@ def local_window_mask(length, window, causal=False):
     )
 
 
-def within_window(queries, keys, window, causal=False):
-    """Tells which positions of keys lie in the window of positions of queries.
+def within_window(
+    queries: TensorLike, keys: TensorLike, window: int, causal: bool = False
+) -> Tensor:
+    """Tells which positions of keys lie in the windows of which queries.
 
     Args:
-        queries: Integer tensor or array (...).
-        keys: Integer tensor or array that broadcasts with `queries`.
+        queries: Positions, an integer tensor or array (...).
+        keys: Positions, an integer tensor or array that broadcasts with `queries`.
         window: Positions to each side that a query sees.
         causal: Whether a query sees no position after its own.
 
@@ -115,14 +120,14 @@ def within_window(queries, keys, window, causal=False):
     return (keys >= queries - window) & (keys <= queries + ahead)
 
 
-def graph_mask(adjacency, self_loops=False):
+def graph_mask(adjacency: TensorLike, self_loops: bool = False) -> Tensor:
     """Lets a node attend to the nodes that its edges lead to.
 
     A node without an edge attends to nothing, and attention gives it zeros.
 
     Args:
-        adjacency: Tensor (S, S) or (B, S, S), boolean or numbers; entry [t, s] is other
-            than 0 where node t may attend to node s.
+        adjacency: Tensor (S, S) or (B, S, S), boolean or numbers; entry [t, s] is not
+            zero where node t may attend to node s.
         self_loops: Whether every node attends to itself, edge or not.
 
     Returns:
@@ -148,7 +153,7 @@ def graph_mask(adjacency, self_loops=False):
     return ops.expand_dims(mask, axis=0) if len(shape) == 2 else mask
 
 
-def attention_mask(mask):
+def attention_mask(mask: TensorLike | None) -> Tensor | None:
     """Reshapes a mask that layers accept, so that it broadcasts to (B, T, S).
 
     Args:
@@ -166,6 +171,8 @@ def attention_mask(mask):
         return None
     if not hasattr(mask, "shape"):
         mask = ops.convert_to_tensor(mask)
+    if keras.backend.standardize_dtype(mask.dtype) != "bool" and learns_shapes():
+        mask = ops.cast(mask, "bool")
     if keras.backend.standardize_dtype(mask.dtype) != "bool":
         raise TypeError(
             "`mask` must be boolean, True where a position may be attended to. "
@@ -179,6 +186,6 @@ def attention_mask(mask):
     return ops.expand_dims(mask, axis=1) if len(mask.shape) == 2 else mask
 
 
-def carried_mask(tensor):
+def carried_mask(tensor: TensorLike) -> Tensor | None:
     """Returns the (B, S) mask that Keras attached to `tensor`, or `None`."""
     return keras_mask(tensor)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, TypedDict, Unpack
+
 import keras
 from keras import ops
 
@@ -10,6 +12,13 @@ from keras_transformer.kernels.crossentropy import (
     first_largest,
     smoothed_crossentropy,
 )
+from keras_transformer.types import DType, Tensor, TensorLike
+
+
+class MetricOptions(TypedDict, total=False):
+    """What every metric of Keras takes by name, besides `name`."""
+
+    dtype: DType | None
 
 
 class TokenMean(keras.metrics.Metric):
@@ -20,24 +29,29 @@ class TokenMean(keras.metrics.Metric):
         name: Name of the metric.
 
     Attributes:
-        takes_scores: Whether `y_pred` may be `TokenScores`, which a model gives that
-            trains without computing logits. Not inherited: a subclass that overrides
-            `values` gets logits unless it sets this, too.
+        takes_scores: Whether `y_pred` may be `TokenScores`, which a model that trains
+            without computing logits gives instead of them. Not inherited: a subclass
+            gets logits unless it sets this itself.
     """
 
     takes_scores = False
 
-    def __init__(self, pad_id=0, name=None, **kwargs):
+    def __init__(
+        self, pad_id: int = 0, name: str | None = None, **kwargs: Unpack[MetricOptions]
+    ) -> None:
         super().__init__(name=name, **kwargs)
         self.pad_id = pad_id
         self.total = self.add_variable(shape=(), initializer="zeros", name="total")
         self.count = self.add_variable(shape=(), initializer="zeros", name="count")
 
-    def values(self, y_true, y_pred):
+    def values(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         """Returns the value of each token, (B, T); to be overridden."""
         raise NotImplementedError(f"{type(self).__name__} must define `values`.")
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(
+        self, y_true: TensorLike, y_pred: TensorLike,
+        sample_weight: TensorLike | None = None,
+    ) -> None:  # fmt: skip
         """Adds a batch.
 
         Args:
@@ -57,16 +71,16 @@ class TokenMean(keras.metrics.Metric):
         self.total.assign_add(ops.sum(values))
         self.count.assign_add(ops.sum(weights))
 
-    def result(self):
+    def result(self) -> Tensor:
         """Returns the mean, 0 before the first token."""
         return ops.divide_no_nan(self.total, self.count)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"pad_id": self.pad_id}
 
 
 def takes_scores(metric, pad_id):
-    """Whether a metric can be updated from `TokenScores`, made with this `pad_id`."""
+    """Whether a metric can be updated from `TokenScores` made with this `pad_id`."""
     takes = vars(type(metric)).get("takes_scores", False)
     return isinstance(metric, TokenMean) and takes and metric.pad_id == pad_id
 
@@ -88,10 +102,13 @@ class MaskedAccuracy(TokenMean):
 
     takes_scores = True
 
-    def __init__(self, pad_id=0, name="accuracy", **kwargs):
+    def __init__(
+        self, pad_id: int = 0, name: str | None = "accuracy",
+        **kwargs: Unpack[MetricOptions],
+    ) -> None:  # fmt: skip
         super().__init__(pad_id=pad_id, name=name, **kwargs)
 
-    def values(self, y_true, y_pred):
+    def values(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         if isinstance(y_pred, TokenScores):
             return y_pred.correct
         predicted = first_largest(ops.convert_to_tensor(y_pred))
@@ -117,14 +134,17 @@ class Perplexity(TokenMean):
 
     takes_scores = True
 
-    def __init__(self, pad_id=0, name="perplexity", **kwargs):
+    def __init__(
+        self, pad_id: int = 0, name: str | None = "perplexity",
+        **kwargs: Unpack[MetricOptions],
+    ) -> None:  # fmt: skip
         super().__init__(pad_id=pad_id, name=name, **kwargs)
 
-    def values(self, y_true, y_pred):
+    def values(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         if isinstance(y_pred, TokenScores):
             return y_pred.crossentropy
         return smoothed_crossentropy(y_true, y_pred)
 
-    def result(self):
+    def result(self) -> Tensor:
         """Returns the perplexity, 1 before the first token."""
         return ops.exp(super().result())

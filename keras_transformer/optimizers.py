@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import keras
 
 from keras_transformer.kernels.execution import in_tensorflow_graph
 from keras_transformer.kernels.keras_private import adam_moments
+from keras_transformer.types import TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -22,7 +26,33 @@ class Adam(keras.optimizers.Adam):
         >>> model.compile(optimizer=Adam(1e-3, beta_2=0.98, epsilon=1e-9))
     """
 
-    def update_step(self, gradient, variable, learning_rate):
+    if TYPE_CHECKING:
+        # Keras' own: it has no types, so a checker would let any argument pass.
+        def __init__(
+            self,
+            learning_rate: float
+            | keras.optimizers.schedules.LearningRateSchedule
+            | Callable[[], Any] = 0.001,
+            beta_1: float = 0.9,
+            beta_2: float = 0.999,
+            epsilon: float = 1e-7,
+            amsgrad: bool = False,
+            weight_decay: float | None = None,
+            clipnorm: float | None = None,
+            clipvalue: float | None = None,
+            global_clipnorm: float | None = None,
+            use_ema: bool = False,
+            ema_momentum: float = 0.99,
+            ema_overwrite_frequency: int | None = None,
+            loss_scale_factor: float | None = None,
+            gradient_accumulation_steps: int | None = None,
+            name: str | None = None,
+        ) -> None: ...
+
+    def update_step(
+        self, gradient: TensorLike, variable: keras.Variable,
+        learning_rate: float | TensorLike,
+    ) -> None:  # fmt: skip
         if keras.backend.backend() != "tensorflow":
             super().update_step(gradient, variable, learning_rate)
             return

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any, Self
 
 import keras
 from keras import ops
+
+from keras_transformer.types import Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -17,8 +20,8 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
     update is step 1 (Keras counts it 0), so no update has a rate of zero. Its peak is
     scale * (d_model * warmup_steps)^-0.5, at step `warmup_steps`.
 
-    Keras' own `gradient_accumulation_steps` counts every batch as a step; the warm-up
-    is then shorter by that factor.
+    A Keras optimizer with `gradient_accumulation_steps` counts every batch as a step,
+    which makes the warm-up shorter by that factor.
 
     Args:
         d_model: Width of the model.
@@ -35,31 +38,92 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         >>> TransformerSchedule(d_model=512, warmup_steps=4000)(3999)  # 6.99e-4
     """
 
-    def __init__(self, d_model, warmup_steps=4000, scale=1.0):
+    def __init__(
+        self, d_model: int, warmup_steps: int = 4000, scale: float = 1.0
+    ) -> None:
         super().__init__()
-        for name, value in (
-            ("d_model", d_model),
-            ("warmup_steps", warmup_steps),
-            ("scale", scale),
-        ):
-            if not isinstance(value, (int, float)) or not 0 < value < math.inf:
-                raise ValueError(
-                    f"`{name}` must be a positive number. Received: {name}={value!r}"
-                )
+        _check_positive(d_model=d_model, warmup_steps=warmup_steps, scale=scale)
         self.d_model = d_model
         self.warmup_steps = warmup_steps
         self.scale = scale
 
-    def __call__(self, step):
+    def __call__(self, step: float | TensorLike) -> Tensor:
         step = ops.cast(step, "float32") + 1.0
         factor = self.scale * self.d_model**-0.5
         return factor * ops.minimum(
             ops.power(step, -0.5), step * self.warmup_steps**-1.5
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "d_model": self.d_model,
             "warmup_steps": self.warmup_steps,
             "scale": self.scale,
         }
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """A linear warm-up before any Keras schedule, or before a constant rate.
+
+    The rate of update t, counted from 1, is learning_rate * t / warmup_steps up to
+    `warmup_steps`. After it `schedule` begins, or the rate stays. No update of the
+    warm-up has a rate of zero.
+
+    Args:
+        learning_rate: Peak of the warm-up.
+        warmup_steps: Length of the warm-up (updates).
+        schedule: What follows, a Keras schedule that begins with `learning_rate`; or
+            `None` for a constant rate.
+    Call arguments:
+        step: Weight updates already made, a number or a scalar tensor.
+    Returns:
+        The learning rate of the next update, a float32 scalar.
+    Raises:
+        ValueError: If a number is not positive.
+
+    Example:
+        >>> cosine = keras.optimizers.schedules.CosineDecay(1e-3, decay_steps=9000)
+        >>> WarmupSchedule(1e-3, warmup_steps=1000, schedule=cosine)(499)  # 5e-4
+    """
+
+    def __init__(
+        self, learning_rate: float, warmup_steps: int,
+        schedule: keras.optimizers.schedules.LearningRateSchedule | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        _check_positive(learning_rate=learning_rate, warmup_steps=warmup_steps)
+        self.learning_rate = learning_rate
+        self.warmup_steps = warmup_steps
+        self.schedule = schedule
+
+    def __call__(self, step: float | TensorLike) -> Tensor:
+        step = ops.cast(step, "float32")
+        rising = self.learning_rate * (step + 1.0) / self.warmup_steps
+        later = self.learning_rate
+        if self.schedule is not None:
+            later = self.schedule(ops.maximum(step - self.warmup_steps, 0.0))
+        return ops.where(step < self.warmup_steps, rising, ops.cast(later, "float32"))
+
+    def get_config(self) -> dict[str, Any]:
+        schedule = self.schedule
+        return {
+            "learning_rate": self.learning_rate,
+            "warmup_steps": self.warmup_steps,
+            "schedule": schedule and keras.saving.serialize_keras_object(schedule),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Builds the schedule from `get_config`'s result."""
+        schedule = config["schedule"]
+        schedule = schedule and keras.saving.deserialize_keras_object(schedule)
+        return cls(**(config | {"schedule": schedule}))
+
+
+def _check_positive(**values):
+    for name, value in values.items():
+        if not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise ValueError(
+                f"`{name}` must be a positive number. Received: {name}={value!r}"
+            )

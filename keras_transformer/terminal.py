@@ -7,9 +7,11 @@ for markup, and a character that the stream's encoding lacks would end a run.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 # Control characters, but for the harmless tab; characters that end a line or change its
@@ -81,6 +83,25 @@ def print_result(result: str | Path):
     stream.flush()
     stream.buffer.write(content + b"\n")
     stream.buffer.flush()
+
+
+@contextlib.contextmanager
+def native_messages_hidden() -> Iterator[None]:
+    """Hides what native code prints to standard error in the block, and all else there.
+
+    Raises:
+        OSError: If standard error is closed; `replace_closed_streams` opens it.
+    """
+    if sys.stderr is not None:
+        sys.stderr.flush()
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
 
 
 def replace_closed_streams():

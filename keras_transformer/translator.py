@@ -5,21 +5,25 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding.arguments import check_temperature
+from keras_transformer.export.litert import export_litert
+from keras_transformer.export.litert_serving import export_litert_serving
 from keras_transformer.export.saved_model import check_texts
 from keras_transformer.export.translator import export_translator
+from keras_transformer.export.web import export_web
 from keras_transformer.files import replacing
 from keras_transformer.generation.model_search import as_graph
 from keras_transformer.generation.pipeline import INPUTS, Pipeline
 from keras_transformer.generation.results import Alignment, Score, Translation
 from keras_transformer.models.loading import load_seq2seq
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.text.tokenizer import TokenizerPair
+from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 
 class Translator:
@@ -27,7 +31,7 @@ class Translator:
 
     It cuts a text into pieces, searches for a translation with `beam_search`, and joins
     the pieces that it finds. On the TensorFlow backend this is one graph, the one that
-    `export` writes; on JAX and PyTorch only the text side runs in TensorFlow.
+    `export` writes; on JAX and PyTorch only the tokenizers run in TensorFlow.
 
     A text longer than `config.max_source_length` is cut there; a text with nothing but
     spaces gives an empty translation with score 0.
@@ -38,8 +42,8 @@ class Translator:
         config: How to search.
 
     Raises:
-        ValueError: If the vocabularies do not fit the model, or learned positions are
-            fewer than the longest source or target.
+        ValueError: If the vocabularies do not fit the model, or the model has fewer
+            learned positions than the longest source or target needs.
 
     Example:
         >>> translator = Translator.load("runs/en-de")
@@ -48,11 +52,9 @@ class Translator:
     """
 
     def __init__(
-        self,
-        model: Seq2Seq,
-        tokenizers: TokenizerPair,
+        self, model: Seq2Seq, tokenizers: TokenizerPair,
         config: DecodingConfig | None = None,
-    ):
+    ) -> None:  # fmt: skip
         self.model = model
         self.tokenizers = tokenizers
         self.config = DecodingConfig() if config is None else config
@@ -69,7 +71,7 @@ class Translator:
             expected = getattr(sizes, f"{side}_vocabulary_size")
             if tokenizer.vocabulary_size != expected:
                 raise ValueError(
-                    f"The {side} tokenizer and the model must have one vocabulary "
+                    f"The {side} tokenizer and the model must have the same vocabulary "
                     f"size. Received: {tokenizer.vocabulary_size} pieces, "
                     f"{side}_vocabulary_size={expected}"
                 )
@@ -91,7 +93,7 @@ class Translator:
         sizes.check_positions(longest, "`max_source_length` + `max_extra_length`")
 
     @classmethod
-    def load(cls, directory: str | Path, config: DecodingConfig | None = None):
+    def load(cls, directory: str | Path, config: DecodingConfig | None = None) -> Self:
         """Reads what `save` wrote, or the directory of a training run.
 
         Args:
@@ -117,8 +119,11 @@ class Translator:
             config = DecodingConfig.load(directory / "decoding.json")
         return cls(model, TokenizerPair.load(directory / "tokenizer"), config)
 
-    def save(self, directory: str | Path):
-        """Writes model.keras, tokenizer with its digests, decoding.json, each whole."""
+    def save(self, directory: str | Path) -> None:
+        """Writes model.keras, the tokenizer with its digests, and decoding.json.
+
+        Each file is written whole or not at all.
+        """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self.tokenizers.save(directory / "tokenizer")
@@ -184,7 +189,7 @@ class Translator:
             batch_size: Sentences translated at a time.
 
         Returns:
-            The best translation of each text that begins with the prefix's pieces.
+            For each text, the best translation that begins with its prefix's pieces.
 
         Raises:
             TypeError: If `texts` or `prefixes` is not a sequence of strings.
@@ -195,12 +200,9 @@ class Translator:
         return [Translation.from_row(row) for row in rows]
 
     def sample(
-        self,
-        texts: Sequence[str],
-        temperature: float = 1.0,
-        seed: int = 0,
+        self, texts: Sequence[str], temperature: float = 1.0, seed: int = 0,
         batch_size: int = 32,
-    ) -> list[Translation]:
+    ) -> list[Translation]:  # fmt: skip
         """Draws a translation of each text, with the config's `top_k` and `top_p`.
 
         Args:
@@ -271,7 +273,7 @@ class Translator:
                 check_texts(column, batch_size)
             if len(column) != len(columns[0]):
                 raise ValueError(
-                    "There must be as many of each input. Received: "
+                    "All inputs must have the same number of texts. Received: "
                     f"{', '.join(str(len(column)) for column in columns)}"
                 )
         rows = [None] * len(columns[0])
@@ -298,10 +300,7 @@ class Translator:
         return self._functions[key]
 
     def export(
-        self,
-        path: str | Path,
-        dtype: str = "float32",
-        jit_compile: bool = False,
+        self, path: str | Path, dtype: str = "float32", jit_compile: bool = False
     ) -> Path:
         """Writes a SavedModel that translates strings, for TensorFlow Serving.
 
@@ -309,7 +308,8 @@ class Translator:
         `export_translator` lists its signatures.
 
         Args:
-            path: Directory to create, such as "saved_models/en-de/1".
+            path: Directory of a version to create, such as "saved_models/en-de/1"; or
+                of the model, "saved_models/en-de", where the next version is created.
             dtype: "float32", or "bfloat16" for half the memory, and more speed on
                 processors that support it.
             jit_compile: Whether XLA compiles the search. It runs faster, but the first
@@ -318,12 +318,12 @@ class Translator:
                 `--xla_cpu_compilation_enabled`.
 
         Returns:
-            `path`.
+            The directory of the version.
 
         Raises:
-            FileExistsError: If `path` exists.
+            FileExistsError: If it exists.
             RuntimeError: If the Keras backend is not TensorFlow.
-            ValueError: If `dtype` is another one.
+            ValueError: If `dtype` is any other, or a tokenizer has no form in a graph.
 
         Example:
             >>> Translator.load("runs/en-de").export("saved_models/en-de/1")
@@ -331,3 +331,104 @@ class Translator:
         return export_translator(
             self.model, self.tokenizers, self.config, path, dtype, jit_compile
         )
+
+    def export_litert(
+        self, path: str | Path, quantize: str = "none",
+        languages: Sequence[str] | None = None, scores: dict | None = None,
+    ) -> Path:  # fmt: skip
+        """Writes a directory that translates with LiteRT, without TensorFlow.
+
+        `LiteTranslator` loads it; `export.litert.export_litert` lists what is in it.
+
+        Args:
+            path: Directory to create, such as "lite/en-de".
+            quantize: "none"; "float16" for half the size; or "int8" for a quarter of
+                the size and more speed.
+            languages: Codes of source and target language, for clients, or `None`.
+            scores: Scores of the training run, for clients, or `None`.
+
+        Returns:
+            `path`.
+
+        Raises:
+            FileExistsError: If `path` exists.
+            RuntimeError: If the Keras backend is not TensorFlow.
+            ValueError: If an argument is out of range, or LiteRT lacks an operation.
+
+        Example:
+            >>> path = Translator.load("runs/en-de").export_litert("lite/en-de", "int8")
+            >>> LiteTranslator(path)(["Two men are talking."])
+            ['Zwei Männer unterhalten sich.']
+        """
+        return export_litert(
+            self.model, self.tokenizers, self.config, path, quantize, languages, scores
+        )
+
+    def export_litert_serving(
+        self, path: str | Path, quantize: str = "none",
+        languages: Sequence[str] | None = None, scores: dict | None = None,
+    ) -> Path:  # fmt: skip
+        """Writes a LiteRT file for TensorFlow Serving: ids in, ids out.
+
+        Written after reading TensorFlow Serving's sources, and never run in it; its
+        flag for such files is experimental. `export.litert_serving` tells more.
+
+        Args:
+            path: Directory of a version to create, such as "litert_models/en-de/1"; or
+                of the model, "litert_models/en-de", where the next version is created.
+            quantize: As for `export_litert`.
+            languages: Codes of source and target language, for clients, or `None`.
+            scores: Scores of the training run, for clients, or `None`.
+
+        Returns:
+            The directory of the version.
+
+        Raises:
+            FileExistsError: If it exists.
+            RuntimeError: If the Keras backend is not TensorFlow.
+            ValueError: If an argument is out of range, or LiteRT lacks an operation.
+
+        Example:
+            >>> translator = Translator.load("runs/en-de")
+            >>> translator.export_litert_serving("litert_models/en-de/1", "int8")
+        """
+        return export_litert_serving(
+            self.model, self.tokenizers, self.config, path, quantize, languages, scores
+        )
+
+    def export_web(
+        self, path: str | Path, quantize: str = "int8",
+        languages: Sequence[str] | None = None, scores: dict | None = None,
+        litert_js: str | Path | None = None,
+    ) -> Path:  # fmt: skip
+        """Writes a folder that any web server serves: it translates in the browser.
+
+        Nothing that is typed leaves the browser, and after the first visit the page
+        works offline. `export.web.export_web` tells what is in it.
+
+        Args:
+            path: Directory to create, such as "site".
+            quantize: "none"; "float16" for half the download; or "int8" for a quarter
+                of it and more speed.
+            languages: Codes of source and target language, shown by the page, or
+                `None`.
+            scores: Scores of the training run for translator.json, or `None`.
+            litert_js: A node_modules folder with @litertjs/core, which is copied; or
+                `None` to load it from a public server at the first visit.
+
+        Returns:
+            `path`.
+
+        Raises:
+            FileExistsError: If `path` exists.
+            FileNotFoundError: If `litert_js` lacks a file of LiteRT.js.
+            RuntimeError: If the Keras backend is not TensorFlow.
+            ValueError: If an argument is out of range, or LiteRT lacks an operation.
+
+        Example:
+            >>> Translator.load("runs/en-de").export_web("site", languages=("en", "de"))
+        """
+        return export_web(
+            self.model, self.tokenizers, self.config, path, quantize, languages, scores,
+            litert_js,
+        )  # fmt: skip

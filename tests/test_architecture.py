@@ -27,7 +27,7 @@ ROOT = Path(keras_transformer.__file__).parent
 # The parts from the bottom up. Data flows text -> ids -> batches -> model -> decoding
 # -> text, and a part imports from the levels below its own alone.
 LEVELS = (
-    {"files", "terminal", "config"},
+    {"files", "terminal", "types", "config", "lite"},
     {"kernels"},
     {"masks"},
     {"losses", "schedules", "optimizers"},
@@ -47,10 +47,12 @@ LEVELS = (
 LEVEL = {part: i for i, level in enumerate(LEVELS) for part in level}
 # Parts that know less of the package than what lies below them.
 KNOW_ONLY = {
-    "kernels": set(),
-    "layers": {"kernels", "masks"},
-    "decoding": {"kernels"},
+    "kernels": {"types"},
+    "layers": {"kernels", "masks", "types"},
+    "decoding": {"kernels", "types"},
     "text": {"config", "files"},
+    # Its file is copied to machines without the package.
+    "lite": set(),
     # It serves any SavedModel, so it knows nothing of this package's.
     "serving": {"config", "terminal"},
 }
@@ -89,7 +91,8 @@ NEED_TENSORFLOW = {"keras_transformer.generation.pipeline"}
 
 # A file aims at 300 lines; more where that keeps one idea whole.
 MOST_LINES_OF_A_FILE = 450
-MOST_LINES_OF_A_FUNCTION = 60
+LONGER_FILES = {"lite/translator.py": 520}  # One script, copied whole.
+MOST_LINES_OF_A_FUNCTION = 42
 
 
 @functools.cache
@@ -214,8 +217,9 @@ def test_files_are_short():
     offenders = []
     for path in sorted(ROOT.rglob("*.py")):
         lines = len(path.read_text("utf-8").splitlines())
-        if lines > MOST_LINES_OF_A_FILE:
-            offenders.append(f"{path.relative_to(ROOT)}: {lines} lines")
+        name = path.relative_to(ROOT).as_posix()
+        if lines > LONGER_FILES.get(name, MOST_LINES_OF_A_FILE):
+            offenders.append(f"{name}: {lines} lines")
     assert not offenders, "\n".join(offenders)
 
 

@@ -67,7 +67,8 @@ COMMANDS = {
     GOOD + "--epochs many": "argument --epochs: invalid int value: 'many'",
     GOOD + "--preset huge": "argument --preset: invalid choice: 'huge'",
     GOOD + "--optimizer magic": "argument --optimizer: invalid choice: 'magic'",
-    GOOD + "--colour red": "unrecognized arguments: --colour red",
+    GOOD + "--colour red": "unrecognized arguments: --colour",
+    GOOD + "--batch 64": "--batch (did you mean --batch-tokens or --batch-shapes?)",
     # Files of options.
     GOOD + "--config {f}/missing.json": "missing.json: No such file or directory",
     GOOD + "--config {f}/full": "full: Is a directory",
@@ -124,7 +125,12 @@ COMMANDS = {
     "translate --model {s} --input {f}/full": "full: Is a directory",
     "translate --model {s} --input {f}/latin1.tsv": "latin1.tsv:2: not valid UTF-8",
     "translate --model {s} dog --output {f}/full": "full is a directory",
-    "translate --model {s} --n-best 2 dog": "unrecognized arguments: --n-best",
+    "translate --modle {s} dog": "--modle (did you mean --model?)",
+    "translate --run {r} dog": "unrecognized arguments: --run (give it as --model)",
+    "export --model {r}": "unrecognized arguments: --model (give it as --run)",
+    "translate --model {s} --n-best 4 dog": "`n_best` must be from 1 to 3, the number",
+    "translate --model {r} --n-best 3 dog": "`n_best` must be from 1 to `beam_size`",
+    RAY + "2 --model {s} --input a --output b --scores": "do not go with `--ray-w",
     "translate --model {s} --input {f}/latin1.tsv --output {o}/out": "not valid UTF-8",
     "translate --model {s} --input {f}/good.tsv --output {f}/good.tsv": "another file",
     # Ray.

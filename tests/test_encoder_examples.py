@@ -36,7 +36,8 @@ def test_words_of_a_file_are_tagged(tmp_path):
 
 
 def test_generated_words_are_tagged(tmp_path):
-    arguments = [*picture(tmp_path)]
+    # Six seeds read 0.959 to 0.978 after 8 epochs, and 0.900 to 0.967 after 6.
+    arguments = ["--epochs", "8", *picture(tmp_path)]
     accuracy, baseline = load("tag_words").main(arguments)
     assert (tmp_path / "picture.png").stat().st_size > 1000
     assert accuracy > 0.9 > baseline

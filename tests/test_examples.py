@@ -24,7 +24,7 @@ def test_every_example_is_short_and_has_a_test():
     names = sorted(path.stem for path in EXAMPLES.glob("*.py"))
     # test_clients.py runs the clients; files named after the others run them.
     here = {"compose_layers", "fit_arrays", "serve_saved_model", "train_multi30k"}
-    clients = {"grpc_client", "rest_client"}
+    clients = {"grpc_client", "litert_rest_client", "rest_client"}
     encoders = {"classify_images", "classify_nodes", "classify_sentences", "tag_words"}
     alone = {"language_model", "recurrent_translation"}
     assert set(names) == here | clients | encoders | alone

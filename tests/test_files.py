@@ -9,7 +9,12 @@ import sys
 import pytest
 
 from keras_transformer.export import latest_version
-from keras_transformer.files import next_version, take_lock, versions_in
+from keras_transformer.files import (
+    next_version,
+    take_lock,
+    version_path,
+    versions_in,
+)
 
 
 @pytest.fixture
@@ -52,6 +57,24 @@ def test_versions_are_the_whole_numbers_in_their_order(tmp_path):
     found = {number: path.name for number, path in versions_in(tmp_path).items()}
     assert list(found.items()) == [(2, "2"), (9, "9"), (10, "10"), (11, "011")]
     assert next_version(tmp_path) == 12
+
+
+def test_an_export_goes_to_its_version_or_to_the_next_one(tmp_path):
+    assert version_path(tmp_path / "x", "model") == tmp_path / "x" / "1"
+    assert version_path(tmp_path / "x" / "7", "model") == tmp_path / "x" / "7"
+    (tmp_path / "x" / "7").mkdir(parents=True)
+    assert version_path(tmp_path / "x", "model") == tmp_path / "x" / "8"
+    with pytest.raises(FileExistsError, match="7 exists. An exported version is never"):
+        version_path(tmp_path / "x" / "7", "model")
+    # What a server takes for no version is the name of a model.
+    assert version_path(tmp_path / "v7", "model") == tmp_path / "v7" / "1"
+    assert version_path(tmp_path / "²", "model") == tmp_path / "²" / "1"
+
+
+def test_an_export_without_versions_gets_none(tmp_path):
+    (tmp_path / "model").touch()
+    with pytest.raises(FileExistsError, match=f"{tmp_path} holds an export itself"):
+        version_path(tmp_path, "model")
 
 
 def test_the_latest_version_is_the_highest_that_holds_a_model(tmp_path):

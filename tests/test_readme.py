@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,15 @@ def write_files():
     Path("news.en").write_bytes(Path("test.en").read_bytes())
 
 
+# What a model of the reader's is made smaller by.
+SMALLER = {
+    "norm_first=True, ": "num_encoder_layers=1, num_decoder_layers=1, d_model=16, "
+    "d_ff=32, num_heads=2, ",
+    "vocabulary_size=4000": "vocabulary_size=300",
+    "epochs=20": "epochs=2",
+}
+
+
 def test_every_block_runs_in_order(tmp_path, monkeypatch, capfd):
     """Nothing is defined elsewhere; a model is trained smaller than the reader's."""
     monkeypatch.chdir(tmp_path)
@@ -52,6 +62,8 @@ def test_every_block_runs_in_order(tmp_path, monkeypatch, capfd):
     names, ran = {}, []
     for language, block in blocks(README):
         if language == "python":
+            for large, small in SMALLER.items():
+                block = block.replace(large, small)
             exec(block, names)
             continue
         for command in block.replace("\\\n", " ").splitlines():
@@ -62,12 +74,19 @@ def test_every_block_runs_in_order(tmp_path, monkeypatch, capfd):
             words += TINY if words[0] == "train" else []
             assert cli.main(words) == 0, capfd.readouterr().err
             ran.append(words[0])
-    verbs = "train evaluate translate translate export train average plot plot"
+    verbs = (
+        "train evaluate translate translate export train average plot plot export "
+        "translate"
+    )
     assert ran == verbs.split()
     assert names["model"].optimizer.iterations == 20  # Ten epochs of two batches.
     assert len(Path("news.de").read_text("utf-8").splitlines()) == len(tiny_run.VALID)
     for version in "12":
         assert Path(f"saved_models/en-de/{version}/saved_model.pb").is_file()
+    for name in ("en-de-list", "en-de-words"):
+        served = Path("saved_models") / name
+        assert (served / "1" / "saved_model.pb").is_file()
+        assert (served / "models.config").is_file()
     assert Path("attention.png").is_file() and Path("training.png").is_file()
 
 
@@ -77,6 +96,21 @@ def test_training_at_scale_trains():
     exec(block, names)
     # Four batches make an update.
     assert names["model"].updates == 5
+
+
+def test_the_page_on_litert_runs(tmp_path, tmp_path_factory, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_run.litert(tmp_path_factory), tmp_path / "lite" / "en-de")
+    document = ROOT / "docs" / "litert.md"
+    names = {}
+    for language, block in blocks(document):
+        if language == "python":
+            exec(block, names)
+    assert names["found"]["ids"].shape == (1, 1, 20)
+    assert names["alternatives"][0][0].text == names["translations"][0]
+    (commands,) = (b for language, b in blocks(document) if language == "bash")
+    for command in commands.splitlines():
+        make_parser().parse_args(shlex.split(command)[1:])
 
 
 def section(title):

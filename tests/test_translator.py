@@ -398,7 +398,7 @@ def test_a_temperature_that_is_none_is_refused(translator, temperature):
 
 @pytest.mark.parametrize("function", ["complete", "score"])
 def test_columns_of_two_lengths_are_refused(translator, function):
-    with pytest.raises(ValueError, match="as many of each input. Received: 2, 1"):
+    with pytest.raises(ValueError, match="the same number of texts. Received: 2, 1"):
         getattr(translator, function)(["dog", "a"], ["Hund"])
     with pytest.raises(TypeError, match="must be a sequence of strings"):
         getattr(translator, function)(["dog"], [b"Hund"])

@@ -107,6 +107,13 @@ def saved_model(tmp_path_factory) -> Path:
     return translator().export(tmp_path_factory.mktemp("saved_models") / "tiny" / "1")
 
 
+@once
+def litert(tmp_path_factory) -> Path:
+    """The LiteRT export of `translator()`."""
+    path = tmp_path_factory.mktemp("litert") / "tiny"
+    return translator().export_litert(path, languages=("en", "de"), scores={"bleu": 3})
+
+
 def run(directory: Path, validate=False, console=None, **training) -> Translator:
     """Trains on `TRAIN` in `directory`/run, by default without a word."""
     text = write_pairs(directory / "train.tsv")

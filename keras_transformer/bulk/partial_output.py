@@ -7,11 +7,11 @@ While it is written there is a folder OUTPUT.partial with two files:
                    bytes of `translations`, digest of those source lines
 
 A window's translations reach the disk before its line in the journal does, so bytes
-that the journal does not count are the rest of a crash, and are cut off. The folder is
-locked while a process writes; the lock ends with the process, however it ends.
+that the journal does not count are left over from a crash, and are cut off. The folder
+is locked while a process writes; the lock ends with the process, however it ends.
 
-The folder may stand in a directory that others write to, too. What is found in it is
-gone on with only if it is the user's own and holds nothing but two plain files.
+Others may be allowed to write to the directory around it. So a folder found there is
+continued only if it is the user's own and holds nothing but plain files.
 """
 
 from __future__ import annotations
@@ -44,17 +44,18 @@ _FORMAT = 1
 class PartialOutput:
     """Writes OUTPUT window by window; it appears under its name when it is whole.
 
-    Used as a context manager. Leaving the block without `finish`, or losing the
-    process at any moment, keeps every window that `append` returned from.
+    Use it as a context manager. Every window whose `append` has returned is kept, even
+    if the block ends without `finish` or the process dies.
 
     Args:
         output: File to write; each window is a gzip member if its name ends in ".gz".
-        fingerprint: What made the translations: model and options.
+        fingerprint: Names what makes the translations: the model and its options.
 
     Raises:
+        BlockingIOError: If another process is writing `output`.
         IsADirectoryError: If `output` is a directory.
-        ValueError: If `output` is a pipe or a device, or what stands at OUTPUT.partial
-            belongs to somebody else or has links.
+        ValueError: If `output` is a pipe or a device; if OUTPUT.partial belongs to
+            somebody else, has links, or was made with another `fingerprint`.
 
     Example:
         >>> with PartialOutput("out.txt", "model 1") as partial:
@@ -100,7 +101,7 @@ class PartialOutput:
 
     def __exit__(self, *exception):
         for stream in (self._translations, self._journal):
-            # Where the disk is full, the rest of a window that has raised already.
+            # On a full disk, closing fails as writing did, which has raised already.
             with contextlib.suppress(OSError):
                 stream.close()
         os.close(self._lock)
@@ -131,7 +132,7 @@ class PartialOutput:
 
     @functools.cached_property
     def _owner(self):
-        """Who owns what we write here: over a network, maybe not the process' user."""
+        """The owner of files written here; on a network maybe not the process' user."""
         with tempfile.TemporaryFile(dir=self.output.parent) as new:
             return os.fstat(new.fileno()).st_uid
 
@@ -140,7 +141,7 @@ class PartialOutput:
             for entry in entries:
                 status = entry.stat(follow_symlinks=False)
                 if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-                    raise self._refused(f"{entry.name} in it is a link or no file")
+                    raise self._refused(f"{entry.name} in it is a link or not a file")
                 if status.st_uid != self._owner:
                     raise self._refused(f"{entry.name} in it belongs to somebody else")
 
@@ -152,7 +153,7 @@ class PartialOutput:
         )
 
     def _open(self, name, mode):
-        """Opens a file of the locked folder itself, and never what a link leads to."""
+        """Opens a file in the locked folder; never follows a link."""
 
         def opener(path, flags):
             with naming(path, name):
@@ -219,19 +220,19 @@ class PartialOutput:
 
     def _mismatch(self, other):
         return ValueError(
-            f"{self.folder} holds {self.lines:,} lines of an unfinished translation "
-            f"with {other}. Give what it was begun with to go on, or remove it to "
-            f"begin anew: rm -r {self.folder}"
+            f"{self.folder} holds an unfinished translation with {other}. To continue "
+            "it, use what it was begun with. To start again, remove it: "
+            f"rm -r {self.folder}"
         )
 
     def skip_done(self, texts: Iterator[str]):
-        """Takes the lines whose translations are kept from `texts`.
+        """Skips the first lines of `texts`, those whose translations are kept.
 
         Args:
-            texts: The source's lines, from its first.
+            texts: Iterator over the lines of the source, from the first.
 
         Raises:
-            ValueError: If they are not those that were translated.
+            ValueError: If they are not the lines that were translated.
         """
         for text in itertools.islice(texts, self.lines):
             self._update_digest(text)
@@ -265,7 +266,7 @@ class PartialOutput:
         content = "".join(one_line(text) + "\n" for text in translations)
         content = content.encode("utf-8")
         if self.output.suffix == ".gz":
-            # No time and no name inside: a resumed file has the same bytes.
+            # No time and no name in the header: a resumed file has the same bytes.
             return gzip.compress(content, mtime=0)
         return content
 

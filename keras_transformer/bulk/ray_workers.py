@@ -3,7 +3,7 @@
 Each worker is a Ray actor with the same SavedModel; one process alone writes, in order.
 
 Ray starts an actor only where its CPUs are free, and reading takes a CPU too: if the
-workers hold them all, Ray Data waits for ever. So one more is always asked for.
+workers hold them all, Ray Data waits for ever. So one more is always required.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def translate_dataset(
     into: str = "translation",
     workers: RayWorkers | None = None,
 ):
-    """Adds a column of translations to a Ray dataset, lazily, its order kept.
+    """Adds a column of translations to a Ray dataset, lazily and in order.
 
     Ray runs it when the result is read or written.
 
@@ -151,9 +151,9 @@ def translate_text(
 ) -> BulkSummary:
     """Translates a text file as `translate_file` does, on many workers.
 
-    The output is byte for byte that of one process, and either can go on with what the
-    other was interrupted in. Ray is started on this machine unless the program has
-    called `ray.init` or the variable RAY_ADDRESS names a cluster.
+    The output is byte for byte that of one process, and either can continue what the
+    other left unfinished. Ray is started on this machine unless the program has called
+    `ray.init` or the environment variable RAY_ADDRESS names a cluster.
 
     Args:
         model: Directory of a SavedModel, at the same path on every machine.
@@ -241,15 +241,15 @@ def _start_ray(ray, workers):
     available = ray.cluster_resources().get("CPU", 0)
     if available < needed:
         raise ValueError(
-            "Ray must have the CPUs of all workers and one for reading, or it would "
-            "wait for ever: give fewer workers, or more to ray.init(num_cpus=...). "
+            "Ray needs the CPUs of all workers and one more for reading, or it would "
+            "wait for ever. Use fewer workers, or call ray.init with more `num_cpus`. "
             "Received: "
             f"count={workers.count}, cpus={workers.cpus}, {available:.0f} CPUs there"
         )
 
 
 def _quiet_context(ray):
-    """Settings of the datasets made inside: Ray's own bars would disturb ours."""
+    """Hides Ray's progress bars for datasets made inside: they would disturb ours."""
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     context = ray.data.DataContext.get_current().copy()
     context.enable_progress_bars = False
@@ -283,7 +283,7 @@ def _tables(ray, dataset, window):
 
 
 def _places_of_windows(path, start, window) -> Iterator[tuple[int, int]]:
-    """Yields the first and last byte of each window of lines after line `start`."""
+    """Yields where each window of lines after line `start` begins and ends (bytes)."""
     with open(path, "rb") as stream:
         skip_byte_order_mark(stream)
         position = stream.tell()
@@ -297,7 +297,7 @@ class _ColumnTranslator:
     """A worker: adds translations to tables."""
 
     def __init__(self, model, workers, column="text", into="translation"):
-        # Read when TensorFlow is first used, which in this process is now.
+        # TensorFlow reads these when it is first used: in this process, now.
         os.environ["TF_NUM_INTRAOP_THREADS"] = str(workers.cpus)
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
         from keras_transformer.export import ExportedTranslator

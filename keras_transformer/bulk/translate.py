@@ -1,4 +1,4 @@
-"""Translates lines by windows, in order, into a file or as an iterator."""
+"""Translates lines window by window, in order, into a file or as an iterator."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from keras_transformer.bulk.partial_output import PartialOutput
 from keras_transformer.text.lines import MAX_LINE_BYTES, lines_of, read_lines
@@ -37,7 +38,7 @@ class BulkSummary:
 
     Attributes:
         sentences: Lines of the output.
-        resumed: Those of them that an earlier, interrupted process had translated.
+        resumed: Those that an earlier, interrupted process had translated.
         seconds: Time to translate the others.
     """
 
@@ -65,15 +66,15 @@ def translate_file(
     fingerprint: str = "",
     show_progress: bool = False,
 ) -> BulkSummary:
-    """Translates a file of one sentence a line, in constant memory.
+    """Translates a file with one sentence per line, in constant memory, in order.
 
-    Line by line, in order, whatever the size. A process that is killed, at any moment,
-    loses at most the window it was in: called again, it goes on there, and the output
-    is byte for byte that of a run without a break. `output` appears when it is whole.
+    A process that is killed, at any moment, loses at most the window that it was
+    translating. The next call continues there, and the output is byte for byte that of
+    an uninterrupted one. `output` appears when it is whole.
 
     Args:
         translate: Translates a list of texts, such as a `Translator`. A text's
-            translation may not depend on the texts beside it.
+            translation must not depend on the other texts in the list.
         source: Text file, gzip or not, or a binary stream. A file is read through for
             bad UTF-8 before the translation begins.
         output: Text file to write, or to replace; a gzip file if it ends in ".gz".
@@ -92,7 +93,7 @@ def translate_file(
         BlockingIOError: If another process is writing `output`.
         OSError: If a file cannot be read or written.
         ValueError: If an option is out of range; if a line is not UTF-8, with its
-            number; if an unfinished output was made of other lines or with another
+            number; if an unfinished output was made from other lines or with another
             `fingerprint`, belongs to somebody else or has links.
 
     Example:
@@ -119,7 +120,7 @@ def translate_lines(
 
     Args:
         translate: Translates a list of texts, such as a `Translator`.
-        texts: Sentences; a window of them is taken before its first translation comes.
+        texts: Sentences; a whole window is read before its first translation comes.
         window: Texts sorted by length and translated at a time.
         batch_size: Most sentences given to `translate` at a time.
 
@@ -147,7 +148,7 @@ def check_sizes(window: int, batch_size: int):
 
 
 def windows_of(texts: Iterable[str], window: int) -> Iterator[list[str]]:
-    """Yields lists of `window` texts, and one of the rest."""
+    """Yields lists of `window` texts, and last a list of the rest."""
     texts = iter(texts)
     while lines := list(itertools.islice(texts, window)):
         yield lines
@@ -226,7 +227,7 @@ def save_translations(
     fingerprint: str,
     show_progress: bool,
 ) -> BulkSummary:
-    """Writes what `translated` yields for a source, from where the last process ended.
+    """Writes what `translated` yields; continues where an earlier process stopped.
 
     Args:
         translated: `translated(texts, start, advance)` yields windows of texts and
@@ -273,13 +274,14 @@ def _progress_bar(show):
     console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(None, table_column=Column(ratio=1)),  # The rest of the line.
         MofNCompleteColumn(),
         _Rate(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
         transient=True,
+        expand=True,
         disable=not (show and console.is_terminal),
     )
 

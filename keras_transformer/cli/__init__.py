@@ -9,9 +9,10 @@ import argparse
 import os
 import sys
 
-from keras_transformer.cli import plot, serve, train, translate
+from keras_transformer.cli import export, plot, serve, train, translate
 from keras_transformer.cli.messages import print_error
-from keras_transformer.terminal import printable, replace_closed_streams
+from keras_transformer.cli.parser import Parser
+from keras_transformer.terminal import replace_closed_streams
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser; what it parses has the `verb` and the `call` that runs it."""
-    parser = _Parser(
+    parser = Parser(
         prog="keras-transformer",
         description="Train a Transformer on pairs of sentences and serve it.",
     )
@@ -57,13 +58,6 @@ def make_parser() -> argparse.ArgumentParser:
         "--traceback", action="store_true", help="show where an error came from"
     )
     verbs = parser.add_subparsers(required=True, metavar="VERB", dest="verb")
-    for group in (train, translate, serve, plot):
+    for group in (train, translate, export, serve, plot):
         group.add_verbs(verbs)
     return parser
-
-
-class _Parser(argparse.ArgumentParser):
-    """Prints its errors safely: a file name that a `*` matched may hold anything."""
-
-    def error(self, message):
-        super().error(printable(message))

@@ -21,7 +21,7 @@ from keras_transformer.config import (
 
 PAIRS_HELP = (
     "two aligned text files, one file of source<TAB>target lines, gzipped or not, or "
-    "tfds:NAME"
+    "tfds:NAME; with --columns a .csv or another text file with a header, or a .parquet"
 )
 # `add_family_flags` adds the first; the learned vocabulary sets the others.
 _NOT_FLAGS = {
@@ -49,6 +49,16 @@ def add_verb(verbs, name, call, help, description=None) -> argparse.ArgumentPars
     return parser
 
 
+def add_columns_flag(parser):
+    """Adds `--columns` to a verb that reads pairs."""
+    parser.add_argument(
+        "--columns",
+        nargs=2,
+        metavar=("SOURCE", "TARGET"),
+        help="names of the two columns in files that have a header, such as en de",
+    )
+
+
 def sentence(word: str) -> str:
     """Returns an argument as text, read as UTF-8 in every locale.
 
@@ -67,6 +77,22 @@ def sentence(word: str) -> str:
         return os.fsencode(word).decode("utf-8")
     except UnicodeError as error:
         raise argparse.ArgumentTypeError("not valid UTF-8") from error
+
+
+class _SwitchOrWord(argparse.BooleanOptionalAction):
+    """A flag that may be followed by a word: `--flag`, `--flag WORD` or `--no-flag`."""
+
+    def __init__(self, option_strings, dest, choices, **details):
+        super().__init__(option_strings, dest, **details)
+        self.nargs, self.choices = "?", choices
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        if not option_string.startswith("--no-"):
+            setattr(namespace, self.dest, True if values is None else values)
+        elif values is None:
+            setattr(namespace, self.dest, False)
+        else:
+            parser.error(f"argument {option_string}: takes no value")
 
 
 def add_flags(parser, sections, default="{}", without=(), title="{} options"):
@@ -88,7 +114,10 @@ def add_flags(parser, sections, default="{}", without=(), title="{} options"):
             kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
             kind = next(kind for kind in kinds if kind is not types.NoneType)
             details = {"type": kind, "choices": field.metadata["choices"]}
-            if kind is bool:
+            if kind is bool and str in kinds:
+                words = [word for word in details["choices"] if isinstance(word, str)]
+                details = {"action": _SwitchOrWord, "choices": words}
+            elif kind is bool:
                 details = {"action": argparse.BooleanOptionalAction}
             elif field.metadata["choices"] is None:
                 details["metavar"] = "NAME" if kind is str else kind.__name__.upper()
@@ -148,3 +177,9 @@ def run_config(options) -> RunConfig:
         preset = family_of(sections["model"]).preset_options(options.preset)
         sections["model"] = preset | sections["model"]
     return RunConfig.from_dict(sections)
+
+
+def add_decoding_flags(parser, without=()):
+    """Adds the flags of the search to a verb that uses a trained model."""
+    sections = {"decoding": DecodingConfig}
+    add_flags(parser, sections, default="as in the run", without=without)

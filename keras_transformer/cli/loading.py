@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 
 from keras_transformer.cli.flags import given
+from keras_transformer.terminal import native_messages_hidden
 
 
 def load_module(name: str):
@@ -17,25 +17,27 @@ def load_module(name: str):
     is hidden.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    sys.stderr.flush()
-    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
+    with native_messages_hidden():
         return importlib.import_module(f"keras_transformer.{name}")
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(nowhere)
 
 
-def load_pairs(files):
-    """Returns the `ParallelText` of a flag such as `--train`."""
+def load_pairs(files, columns=None):
+    """Returns the `ParallelText` of a flag such as `--train`, and of `--columns`."""
     if len(files) > 2:
         raise ValueError(
             "Pairs come in two aligned files or in one file of tab-separated lines. "
             f"Received: {len(files)} files"
         )
-    return load_module("text").open_pairs(*files)
+    if columns is None:
+        return load_module("text").open_pairs(*files)
+    if len(files) > 1:
+        raise ValueError(
+            f"`--columns` goes with one file that has both. Received: {' '.join(files)}"
+        )
+    source_key, target_key = columns
+    return load_module("text").open_pairs(
+        *files, source_key=source_key, target_key=target_key
+    )
 
 
 def is_run(directory) -> bool:
@@ -43,13 +45,25 @@ def is_run(directory) -> bool:
     return (directory / "model.keras").exists()
 
 
+def is_litert(directory) -> bool:
+    """Whether it is an export for LiteRT."""
+    return (directory / "translator.json").exists()
+
+
 def load_translator(options):
-    """Returns the translator of a run directory or of a SavedModel."""
+    """Returns the translator of a run directory, a SavedModel or a LiteRT export."""
     if not options.model.is_dir():
-        raise FileNotFoundError(f"{options.model} is not a directory.")
+        raise FileNotFoundError(
+            f"{options.model} is not a directory: `--model` takes the directory of a "
+            "training run, a SavedModel or a LiteRT export."
+        )
     if is_run(options.model):
         return load_run(options)
     check_no_decoding_options(options)
+    if is_litert(options.model):
+        translator_class = load_module("lite").LiteTranslator
+        with native_messages_hidden():
+            return translator_class(options.model)
     return load_module("export").ExportedTranslator(options.model)
 
 
@@ -65,6 +79,6 @@ def check_no_decoding_options(options):
     """Raises `ValueError` if the command line gave decoding options."""
     if changes := given(options, "decoding"):
         raise ValueError(
-            "A SavedModel decodes as it was exported; give decoding options to "
+            "An export decodes as it was written; give decoding options to "
             f"`export`. Received: {', '.join(sorted(changes))}"
         )

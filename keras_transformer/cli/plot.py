@@ -78,7 +78,11 @@ def _add_attention(kinds):
     parser = _add_kind(kinds, "attention", _attention, "What a run's layers attend to.")
     parser.add_argument("text", type=sentence, metavar="TEXT", help="source sentence")
     parser.add_argument(
-        "--model", type=Path, required=True, metavar="RUN", help="run directory"
+        "--run",
+        type=Path,
+        required=True,
+        dest="model",
+        help="directory of the training run",
     )
     parser.add_argument(
         "--translation",
@@ -105,7 +109,7 @@ def _attention(options):
     if not is_run(options.model):
         raise ValueError(
             "`plot attention` needs the directory of a training run. Received: "
-            f"--model {options.model}"
+            f"--run {options.model}"
         )
     plots = load_module("plots")
     seen = plots.sentence_attention(

@@ -7,6 +7,7 @@ from pathlib import Path
 from keras_transformer.cli.flags import (
     PAIRS_HELP,
     SECTIONS,
+    add_columns_flag,
     add_family_flags,
     add_flags,
     add_verb,
@@ -64,6 +65,14 @@ def _add_train(verbs):
     parser.add_argument(
         "--valid", nargs="+", metavar="FILE", help="validation pairs, in the same forms"
     )
+    add_columns_flag(parser)
+    parser.add_argument(
+        "--tokenizer",
+        nargs="+",
+        metavar="FILE",
+        help="tokenizer to take in place of a learned vocabulary, or one for each "
+        "side: a SentencePiece .model or a tokenizer.json of Hugging Face",
+    )
     parser.add_argument(
         "--run", type=Path, required=True, dest="directory", help=_RUN_HELP
     )
@@ -83,8 +92,24 @@ def _train(options):
     config = run_config(options)
     training = load_module("training")
     training.split_by_default(config.training)
-    validation = load_pairs(options.valid) if options.valid else None
-    training.train(load_pairs(options.train), options.directory, config, validation)
+    pairs, validation = (
+        files and load_pairs(files, options.columns)
+        for files in (options.train, options.valid)
+    )
+    given = _given_tokenizers(options.tokenizer)
+    training.train(pairs, options.directory, config, validation, **given)
+
+
+def _given_tokenizers(files):
+    """Returns the argument of `train` that `--tokenizer` gives, if it is given."""
+    if files is None:
+        return {}
+    if len(files) > 2:
+        raise ValueError(
+            "`--tokenizer` takes one file for both sides, or one for each. Received: "
+            f"{len(files)} files"
+        )
+    return {"tokenizers": load_module("text").TokenizerPair.of(*files)}
 
 
 def _add_average(verbs):
@@ -96,7 +121,9 @@ def _add_average(verbs):
         "Make a new run of the mean of a run's checkpoints, finished or not, for "
         "`evaluate`, `translate` and `export`.",
     )
-    parser.add_argument("--run", type=Path, required=True, help="run directory")
+    parser.add_argument(
+        "--run", type=Path, required=True, help="directory of the training run"
+    )
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument(
         "--last",

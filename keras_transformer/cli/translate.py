@@ -1,4 +1,4 @@
-"""The verbs that use a trained model: `evaluate`, `translate` and `export`."""
+"""The verbs that use a trained model: `evaluate` and `translate`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 from keras_transformer.cli.flags import (
     PAIRS_HELP,
-    add_flags,
+    add_columns_flag,
+    add_decoding_flags,
     add_verb,
     sentence,
 )
@@ -16,11 +17,8 @@ from keras_transformer.cli.loading import (
     is_run,
     load_module,
     load_pairs,
-    load_run,
     load_translator,
 )
-from keras_transformer.cli.messages import warnings_as_lines
-from keras_transformer.config import DecodingConfig
 from keras_transformer.files import check_not_directory
 from keras_transformer.terminal import print_message, print_result
 
@@ -32,7 +30,6 @@ def add_verbs(verbs):
     """Adds the verbs to what `add_subparsers` of the parser returned."""
     _add_evaluate(verbs)
     _add_translate(verbs)
-    _add_export(verbs)
 
 
 def _add_evaluate(verbs):
@@ -43,15 +40,17 @@ def _add_evaluate(verbs):
     parser.add_argument(
         "--test", nargs="+", required=True, metavar="FILE", help=PAIRS_HELP
     )
+    add_columns_flag(parser)
     parser.add_argument("--output", type=Path, help="file for the translations")
-    _add_decoding_flags(parser, without=_OF_EXPORTS)
+    add_decoding_flags(parser, without=_OF_EXPORTS)
 
 
 def _evaluate(options):
     _check_standard_output()
     evaluation = load_module("evaluation")
     translator = load_translator(options)
-    pairs = ((pair.source, pair.target) for pair in load_pairs(options.test).pairs())
+    text = load_pairs(options.test, options.columns)
+    pairs = ((pair.source, pair.target) for pair in text.pairs())
     scores = evaluation.evaluate(translator, pairs, options.output, show_progress=True)
     for line in str(scores).splitlines():
         print_result(line)
@@ -94,7 +93,25 @@ def _add_translate(verbs):
         help="translate on N processes or machines with Ray (extra `ray`); for a "
         "SavedModel and files",
     )
-    _add_decoding_flags(parser, without=_OF_EXPORTS)
+    _add_columns(parser)
+    add_decoding_flags(parser, without=_OF_EXPORTS)
+
+
+def _add_columns(parser):
+    parser.add_argument(
+        "--n-best",
+        type=int,
+        metavar="N",
+        help="give the N best translations of a sentence, best first, on one line, "
+        "with tabs between; at most the beam size, or the --n-best of an export "
+        "(default: 1)",
+    )
+    parser.add_argument(
+        "--scores",
+        action="store_true",
+        help="put before each translation its score and a tab: its log-probability "
+        "(nats) over the length penalty",
+    )
 
 
 def _translate(options):
@@ -112,13 +129,14 @@ def _translate(options):
             "is closed"
         )
     translator = load_translator(options)
+    translate = _with_columns(translator, options)
     if options.output is None:
-        return _print_translations(translator, options)
+        return _print_translations(translate, options)
     if options.texts:
-        translations = translator(options.texts)
+        translations = translate(options.texts)
         return load_module("evaluation").write_lines(options.output, translations)
     summary = load_module("bulk").translate_file(
-        translator,
+        translate,
         sys.stdin.buffer if options.input is None else options.input,
         options.output,
         fingerprint=_fingerprint(translator, options),
@@ -127,7 +145,23 @@ def _translate(options):
     print_message(str(summary))
 
 
-def _print_translations(translator, options):
+def _with_columns(translator, options):
+    """Returns a function of texts that gives the line of each."""
+    if options.n_best is None and not options.scores:
+        return translator
+    count = 1 if options.n_best is None else options.n_best
+
+    def line(translations):
+        columns = []
+        for text, score in translations:
+            columns += [f"{score:.4f}"] if options.scores else []
+            columns.append(" ".join(text.split("\t")))
+        return "\t".join(columns)
+
+    return lambda texts: [line(found) for found in translator.translate(texts, count)]
+
+
+def _print_translations(translate, options):
     bulk, lines = load_module("bulk.translate"), load_module("text.lines")
     texts, window = options.texts, bulk.WINDOW
     if not texts:
@@ -135,16 +169,19 @@ def _print_translations(translator, options):
     if not options.texts and options.input is None and not sys.stdin.seekable():
         # A person waits for each line, and a program may write its lines slowly.
         window = 1 if sys.stdin.isatty() else bulk.BATCH_SIZE
-    for translation in bulk.translate_lines(translator, texts, window=window):
+    for translation in bulk.translate_lines(translate, texts, window=window):
         print_result(lines.one_line(translation))
 
 
 def _fingerprint(translator, options):
     """Identifies model and options: only the same may continue an output."""
     model_fingerprint = load_module("bulk").model_fingerprint
+    columns = ""
+    if options.n_best is not None or options.scores:
+        columns = f"n_best={options.n_best}, scores={options.scores}"
     if not is_run(options.model):
-        return model_fingerprint(translator.path)
-    return model_fingerprint(options.model, translator.config.to_json())
+        return model_fingerprint(translator.path, columns)
+    return model_fingerprint(options.model, translator.config.to_json() + columns)
 
 
 def _translate_with_ray(options):
@@ -155,6 +192,10 @@ def _translate_with_ray(options):
         )
     if options.input is None or options.output is None:
         raise ValueError("`--ray-workers` needs `--input` and `--output`.")
+    if options.n_best is not None or options.scores:
+        raise ValueError(
+            "`--n-best` and `--scores` do not go with `--ray-workers`: leave out either"
+        )
     if is_run(options.model):
         raise ValueError(
             "`--ray-workers` needs a SavedModel: `export` writes one. Received: "
@@ -172,55 +213,11 @@ def _translate_with_ray(options):
     print_message(str(summary))
 
 
-def _add_export(verbs):
-    parser = add_verb(
-        verbs,
-        "export",
-        _export,
-        "Write a SavedModel for TensorFlow Serving.",
-        "Write a SavedModel for TensorFlow Serving, its warm-up requests, and beside "
-        "the versions a docker-compose.yml.",
-    )
-    parser.add_argument(
-        "--run",
-        type=Path,
-        required=True,
-        dest="model",
-        help="directory of the training run",
-    )
-    parser.add_argument(
-        "--output", type=Path, required=True, help="such as saved_models/NAME/1"
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=("float32", "bfloat16"),
-        default="float32",
-        help="type of the weights and of the computation; bfloat16 takes half the "
-        "memory and is faster on processors that have it (default: float32)",
-    )
-    parser.add_argument(
-        "--jit-compile",
-        action="store_true",
-        help="compile with XLA: faster, but the first request of each new shape takes "
-        "many seconds; TensorFlow Serving must be started with "
-        "--xla_cpu_compilation_enabled",
-    )
-    _add_decoding_flags(parser)
-
-
-def _export(options):
-    translator = load_run(options)
-    with warnings_as_lines():
-        path = translator.export(options.output, options.dtype, options.jit_compile)
-    print_result(path)
-
-
 def _add_model(parser):
     parser.add_argument(
-        "--model", type=Path, required=True, help="run directory or SavedModel"
+        "--model",
+        type=Path,
+        required=True,
+        help="what translates: the directory of a training run, a SavedModel (NAME or "
+        "NAME/VERSION) or a LiteRT export",
     )
-
-
-def _add_decoding_flags(parser, without=()):
-    sections = {"decoding": DecodingConfig}
-    add_flags(parser, sections, default="as in the run", without=without)

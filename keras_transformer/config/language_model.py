@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from keras_transformer.config.layers import EncoderConfig
-from keras_transformer.config.options import MOST_ROWS, option
+from keras_transformer.config.options import MOST_ROWS, documented, option
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class LanguageModelConfig(EncoderConfig):
     """Sizes of a `LanguageModel`: those of its layers, its vocabulary and positions."""

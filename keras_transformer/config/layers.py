@@ -5,9 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from keras_transformer.config.options import MOST_LAYERS, MOST_UNITS, Config, option
+from keras_transformer.config.options import (
+    MOST_LAYERS,
+    MOST_UNITS,
+    Config,
+    documented,
+    option,
+)
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class LayerConfig(Config):
     """Sizes of a layer of attention and feed-forward; the defaults are the paper's."""
@@ -56,6 +63,7 @@ class LayerConfig(Config):
         return {name: getattr(self, name) for name in names if name != "d_model"}
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig(LayerConfig):
     """Sizes of a stack of encoder layers; the defaults are the paper's base model."""

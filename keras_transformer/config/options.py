@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import math
 import operator
+import textwrap
 import types
 import typing
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
+
+_T = TypeVar("_T")
 
 # What options may ask for at most, far beyond what anybody uses: a file that claims
 # more, damaged or made to harm, would be followed until memory ends.
@@ -20,7 +25,10 @@ MOST_TOKENS = 10**6
 MOST_HYPOTHESES = 1000
 
 
-def option(default, help, *, choices=None, formerly=None, **bounds):
+def option(
+    default: Any, help: str, *, choices: Sequence[Any] | None = None,
+    formerly: str | None = None, **bounds: Any,
+) -> Any:  # fmt: skip
     """Returns a dataclass field that documents and bounds one option.
 
     Args:
@@ -45,6 +53,23 @@ _BOUNDS = {
 }
 
 
+def documented(cls: type[_T]) -> type[_T]:
+    """Adds an `Args` section with each field's help to a dataclass's docstring."""
+    lines = [inspect.cleandoc(cls.__doc__), "", "Args:"]
+    for field in dataclasses.fields(cls):
+        text = field.metadata["help"]
+        if field.metadata["choices"] is not None:
+            text += f"; one of {', '.join(map(repr, field.metadata['choices']))}"
+        if isinstance(field.default, (bool, int, float, str)):
+            text += f"; default {field.default!r}"
+        text = f"{field.name}: {text[:1].upper()}{text[1:]}."
+        lines += textwrap.wrap(
+            text, 84, initial_indent="    ", subsequent_indent=" " * 8
+        )
+    cls.__doc__ = "\n".join(lines) + "\n"
+    return cls
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Base of the options: validation, JSON round trip, `replace`.
@@ -61,7 +86,7 @@ class Config:
             _check_type(field.name, value, hints[field.name])
             _check_rules(field.name, value, field.metadata)
 
-    def replace(self, **changes):
+    def replace(self, **changes: Any) -> Self:
         """Returns a copy with `changes` made, checked like a new one."""
         reject_unknown(type(self), changes)
         return dataclasses.replace(self, **changes)
@@ -71,7 +96,7 @@ class Config:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]):
+    def from_dict(cls, values: dict[str, Any]) -> Self:
         """Builds the options from `to_dict`'s result; missing keys keep defaults."""
         if not isinstance(values, dict):
             raise TypeError(
@@ -97,12 +122,12 @@ class Config:
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, origin: str = "config"):
+    def from_json(cls, text: str, origin: str = "config") -> Self:
         """Builds the options from JSON text; `origin` names it in errors."""
         return cls.from_dict(cls._checked(text, origin))
 
     @classmethod
-    def load(cls, path: str | Path):
+    def load(cls, path: str | Path) -> Self:
         """Reads the options from a JSON file."""
         return cls.from_dict(cls.given_in(path))
 

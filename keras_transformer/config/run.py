@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
 from keras_transformer.config.options import (
     MOST_HYPOTHESES,
     MOST_TOKENS,
     Config,
+    documented,
     option,
 )
 from keras_transformer.config.seq2seq import (
@@ -19,6 +20,7 @@ from keras_transformer.config.seq2seq import (
 from keras_transformer.config.training import TrainingConfig
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class TokenizerConfig(Config):
     """How the SentencePiece vocabulary is learned from the training text."""
@@ -42,17 +44,28 @@ class TokenizerConfig(Config):
     )
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class DataConfig(Config):
     """How a corpus becomes batches."""
 
-    batch_tokens: int = option(
-        4096, "tokens per batch on the longer side, padding counted", minimum=1
+    batch_tokens: int | None = option(
+        None,
+        "tokens per batch on the longer side, padding counted; default 4096, of a run "
+        "that trains on a GPU the paper's 25000",
+        minimum=1,
     )
     max_length: int = option(
         128,
         "tokens per side, the end token counted; longer pairs are bad lines",
         minimum=2,
+    )
+    batch_shapes: int | None = option(
+        None,
+        "shapes of batches, chosen so that the corpus's lengths need little padding: "
+        "XLA compiles the training step for each; default one a length bucket, of a "
+        "run that XLA compiles 6",
+        minimum=1,
     )
     shuffle_buffer: int = option(200000, "pairs shuffled at a time", minimum=1)
     subword_sampling: float = option(
@@ -68,6 +81,7 @@ class DataConfig(Config):
     )
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class DecodingConfig(Config):
     """How translations are searched for; the defaults are the paper's (section 6.1)."""
@@ -144,15 +158,22 @@ class DecodingConfig(Config):
         return min(longest, self.max_output_length or longest)
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class RunConfig(Config):
     """All options of a training run; `config.json` of its directory."""
 
-    model: TransformerConfig | RecurrentConfig = TransformerConfig()
-    tokenizer: TokenizerConfig = TokenizerConfig()
-    data: DataConfig = DataConfig()
-    training: TrainingConfig = TrainingConfig()
-    decoding: DecodingConfig = DecodingConfig()
+    model: TransformerConfig | RecurrentConfig = option(
+        TransformerConfig(), "sizes of the model, of the class of its family"
+    )
+    tokenizer: TokenizerConfig = option(
+        TokenizerConfig(), "how the vocabulary is learned"
+    )
+    data: DataConfig = option(DataConfig(), "how the corpus becomes batches")
+    training: TrainingConfig = option(TrainingConfig(), "how the model is trained")
+    decoding: DecodingConfig = option(
+        DecodingConfig(), "how translations are searched for"
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -181,7 +202,7 @@ class RunConfig(Config):
         )
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]):
+    def from_dict(cls, values: dict[str, Any]) -> Self:
         """As `Config.from_dict`; `model` names its family."""
         if isinstance(values, dict) and "model" in values:
             model = values["model"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from keras_transformer.config.layers import LayerConfig
 from keras_transformer.config.options import (
@@ -11,11 +11,13 @@ from keras_transformer.config.options import (
     MOST_ROWS,
     MOST_UNITS,
     Config,
+    documented,
     option,
     reject_unknown,
 )
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class Seq2SeqConfig(Config):
     """What every family has: vocabularies, embeddings, special ids.
@@ -108,7 +110,7 @@ class Seq2SeqConfig(Config):
         return rows * self.d_model
 
     @classmethod
-    def preset(cls, name: str, **overrides):
+    def preset(cls, name: str, **overrides: Any) -> Self:
         """Returns the sizes called `name`, such as "tiny".
 
         Args:
@@ -143,6 +145,7 @@ class Seq2SeqConfig(Config):
         return cls.PRESETS[name]
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig(LayerConfig, Seq2SeqConfig):
     """Sizes of a `Transformer`; the defaults are the paper's base model (Table 3)."""
@@ -196,6 +199,7 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
         return super().fewest_weights() + rows * self.d_model
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class RecurrentConfig(Seq2SeqConfig):
     """Sizes of a `RecurrentSeq2Seq`; the defaults are those of RNNsearch.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from keras_transformer.config.options import Config, option
+from keras_transformer.config.options import Config, documented, option
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig(Config):
     """How a model is trained; the defaults are the paper's (section 5)."""
@@ -24,10 +25,35 @@ class TrainingConfig(Config):
     optimizer: str = option(
         "adam",
         "Keras optimizer",
-        choices=("adam", "sgd", "momentum", "adagrad", "rmsprop"),
+        choices=(
+            "adam", "adamw", "lion", "nadam", "adamax", "adafactor", "lamb", "sgd",
+            "momentum", "adagrad", "rmsprop",
+        ),
+    )  # fmt: skip
+    weight_decay: float | None = option(
+        None,
+        "share of each weight, times the learning rate, that an update takes away; "
+        "default Keras', 0.004 with adamw and none with others",
+        minimum=0.0,
+    )
+    schedule: str = option(
+        "paper",
+        "learning rate after the warm-up: the paper's, which falls with the inverse "
+        "square root; constant; falling as a cosine; or that again and again, each "
+        "time twice as long",
+        choices=("paper", "constant", "cosine", "cosine_restarts"),
+    )
+    learning_rate: float | None = option(
+        None,
+        "peak of the learning rate, at the end of the warm-up; default with the "
+        "paper's schedule (d_model * warmup_steps)^-0.5",
+        above=0.0,
     )
     learning_rate_scale: float = option(
         1.0, "factor on the paper's schedule", above=0.0
+    )
+    decay_steps: int | None = option(
+        None, "length of the cosine, or of the first one (updates)", minimum=1
     )
     warmup_steps: int = option(4000, "linear warm-up (updates)", minimum=1)
     label_smoothing: float = option(
@@ -88,8 +114,12 @@ class TrainingConfig(Config):
     export_best: bool = option(
         False, "export a SavedModel each time `monitor` reaches a new best"
     )
-    mixed_precision: bool | None = option(
-        None, "compute in bfloat16, keep float32 weights; default where it is faster"
+    mixed_precision: bool | str | None = option(
+        None,
+        "compute in half precision, keep float32 weights: in bfloat16, or in float16 "
+        "with a scaled loss, for GPUs without bfloat16; default bfloat16 on a GPU, "
+        "else none",
+        choices=(False, True, "bfloat16", "float16"),
     )
     jit_compile: bool | None = option(
         None, "compile the training step with XLA; default where it is faster"
@@ -105,9 +135,30 @@ class TrainingConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
+        self._check_schedule()
         if self.jit_compile and self.distribute in ("mirrored", "multi_worker"):
             raise ValueError(
                 "XLA cannot compile a step of several replicas: leave `jit_compile` "
                 "out, or `distribute`. Received: jit_compile=True, "
                 f"distribute={self.distribute!r}"
+            )
+
+    def _check_schedule(self):
+        received = f"Received: schedule={self.schedule!r}"
+        if self.schedule != "paper" and self.learning_rate is None:
+            raise ValueError(
+                "`learning_rate` must be given unless `schedule` is 'paper'. "
+                f"{received}, learning_rate=None"
+            )
+        if self.learning_rate_scale != 1.0 and self.learning_rate is not None:
+            raise ValueError(
+                "`learning_rate` says the peak and `learning_rate_scale` multiplies "
+                "the paper's: give one of them. Received: learning_rate="
+                f"{self.learning_rate}, learning_rate_scale={self.learning_rate_scale}"
+            )
+        falls = self.schedule in ("cosine", "cosine_restarts")
+        if falls != (self.decay_steps is not None):
+            raise ValueError(
+                "`decay_steps` goes with `schedule` 'cosine' and 'cosine_restarts', "
+                f"and must be given there. {received}, decay_steps={self.decay_steps}"
             )

@@ -17,9 +17,11 @@ Letters: B sentences, N beam size, R rows, L longest output, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, Required, TypedDict, Unpack
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.arguments import check_beam, check_search
@@ -33,9 +35,24 @@ from keras_transformer.decoding.hypotheses import (
     is_alive,
 )
 from keras_transformer.decoding.result import IMPOSSIBLE, DecodingResult, SpecialIds
+from keras_transformer.types import Nest, TensorLike
 
 
-def greedy_search(step: Callable, state, **options) -> DecodingResult:
+class SearchOptions(TypedDict, total=False):
+    """What `greedy_search` hands on to `beam_search`."""
+
+    max_lengths: Required[TensorLike | Sequence[int]]
+    limit: Required[int]
+    special_ids: Required[SpecialIds]
+    alpha: float
+    constraints: Constraints
+    penalty: Callable[..., Any] | None
+    resize: Callable[..., Any] | None
+
+
+def greedy_search(
+    step: Callable[..., Any], state: Nest, **options: Unpack[SearchOptions]
+) -> DecodingResult:
     """Takes the most probable token at every step: `beam_search` with a beam of 1.
 
     Args:
@@ -63,18 +80,18 @@ def greedy_search(step: Callable, state, **options) -> DecodingResult:
 
 
 def beam_search(
-    step: Callable,
-    state,
+    step: Callable[..., Any],
+    state: Nest,
     *,
-    max_lengths,
-    limit,
+    max_lengths: TensorLike | Sequence[int],
+    limit: int,
     special_ids: SpecialIds,
     beam_size: int = 4,
     n_best: int = 1,
     alpha: float = 0.6,
     constraints: Constraints = Constraints(),  # noqa: B008, it is a tuple
-    penalty: Callable | None = None,
-    resize: Callable | None = None,
+    penalty: Callable[..., Any] | None = None,
+    resize: Callable[..., Any] | None = None,
 ) -> DecodingResult:
     """Searches for the outputs with the highest scores.
 
@@ -211,7 +228,7 @@ def _search_resized(beam, rules, resize):
             sentences.finished,
         )
         alive = ops.logical_and(is_alive(sentences), position < rules.limit)
-        alive = ops.cast(ops.nonzero(alive)[0], "int32")
+        alive = _places_of(alive)
         sentences = keras.tree.map_structure(
             lambda leaf: ops.take(leaf, alive, axis=0), sentences
         )
@@ -222,6 +239,16 @@ def _search_resized(beam, rules, resize):
     loop = (first, places, sentences.finished, beam)
     _, _, finished, _ = ops.while_loop(unfinished, advance, loop)
     return beam[0], sentences._replace(finished=finished), ()
+
+
+def _places_of(flags):
+    """Returns the places of the flags (B,) that are set, in order.
+
+    As `ops.nonzero(flags)[0]`, whose operations LiteRT lacks.
+    """
+    places = ops.arange(ops.shape(flags)[0], dtype="int32")
+    first = ops.sort(ops.where(flags, places, np.iinfo("int32").max))
+    return first[: ops.sum(ops.cast(flags, "int32"))]
 
 
 def _result(beam, special_ids):

@@ -19,6 +19,7 @@ from keras import ops
 
 from keras_transformer.decoding.result import IMPOSSIBLE, SpecialIds
 from keras_transformer.decoding.rows import pick
+from keras_transformer.types import Tensor, TensorLike
 
 
 class Constraints(NamedTuple):
@@ -141,14 +142,19 @@ def repeated_ngrams(ids, position, size):
     """
     ids = ops.cast(ids, "int32")
     starts = ops.arange(ops.shape(ids)[-1], dtype="int32")
-    # Shifting wraps around; what it brings lies past `position` and does not count.
+    # What a shift brings from the front lies past `position` and does not count.
     banned = ops.expand_dims(starts + size <= position, 0)  # (1, L)
     banned = ops.logical_or(banned, ops.zeros_like(ids, dtype="bool"))
     for i in range(size - 1):
         place = ops.maximum(position - (size - 1) + i, 0)
         last = ops.expand_dims(ops.take(ids, place, axis=1), 1)  # (R, 1)
-        banned = ops.logical_and(banned, ops.roll(ids, -i, axis=1) == last)
-    return ops.roll(ids, 1 - size, axis=1), banned
+        banned = ops.logical_and(banned, _shifted(ids, i) == last)
+    return _shifted(ids, size - 1), banned
+
+
+def _shifted(ids, count):
+    """As `ops.roll(ids, -count, axis=1)`, which LiteRT lacks."""
+    return ops.concatenate([ids[:, count:], ids[:, :count]], axis=1) if count else ids
 
 
 def ban(logits, tokens, banned):
@@ -216,7 +222,9 @@ def force(tokens, log_probabilities, logits, normaliser, forced):
     return tokens, ops.where(is_forced, its, log_probabilities)
 
 
-def coverage_penalty(coverage, source_mask, beta):
+def coverage_penalty(
+    coverage: TensorLike, source_mask: TensorLike, beta: float
+) -> Tensor:
     """Penalises an output for the source tokens that it attended to too little.
 
     beta * sum_i log(min(sum_j p_ij, 1)), with p_ij the attention of target token j to

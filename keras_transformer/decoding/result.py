@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from keras_transformer.types import Tensor, TensorLike
+
 # Log-probability of what cannot be, and of a place that no hypothesis has taken.
 IMPOSSIBLE = -math.inf
 
@@ -32,7 +34,7 @@ class DecodingResult(NamedTuple):
     log_probabilities: Any  # (B, n_best) float32, nats
 
 
-def length_penalty(length, alpha):
+def length_penalty(length: TensorLike | int, alpha: float) -> Tensor:
     """Returns the divisor that makes log-probabilities of different lengths comparable.
 
     `((5 + length) / 6) ** alpha`: Wu et al., 2016, equation 14,

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 from keras import ops
+
+from keras_transformer.types import Nest
 
 
 def write(ids, last_ids, position):
@@ -32,7 +37,9 @@ def _flat_places(indices, width):
     return ops.reshape(ops.expand_dims(starts, 1) + indices, (-1,))
 
 
-def reordering(step, state, beam_size):
+def reordering(
+    step: Callable[..., Any], state: Nest, beam_size: int
+) -> tuple[Callable[..., Any], Nest]:
     """Makes a plain step function and its state fit a search.
 
     A plain step function knows nothing of hypotheses: `step(ids, state) -> (logits,

@@ -12,7 +12,7 @@ Letters: B sentences, L longest output, V vocabulary, C tokens to draw among.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from keras import ops
@@ -33,6 +33,7 @@ from keras_transformer.decoding.result import (
     length_penalty,
 )
 from keras_transformer.decoding.rows import select, write
+from keras_transformer.types import Nest, TensorLike
 
 # Far from overflow on one side and from any real difference of logits on the other.
 _COLDEST, _HOTTEST = 1e-30, 1e30
@@ -41,13 +42,13 @@ _ALMOST_ONE = 1.0 - 2.0**-23
 
 
 def sample(
-    step: Callable,
-    state,
+    step: Callable[..., Any],
+    state: Nest,
     *,
-    uniforms,
-    temperature,
-    max_lengths,
-    limit,
+    uniforms: TensorLike,
+    temperature: float | TensorLike,
+    max_lengths: TensorLike | Sequence[int],
+    limit: int,
     special_ids: SpecialIds,
     top_k: int | None = None,
     top_p: float | None = None,
@@ -236,7 +237,12 @@ def _draw(weights, uniforms):
     possible = weights > 0.0
     above = ops.logical_and(possible, summed > target)
     rank = ops.cast(possible, "int32") + ops.cast(above, "int32")
-    places = ops.cast(ops.argmax(rank, axis=-1, keepdims=True), "int32")
+    # Not by an argmax: TensorFlow has none of int32 for a GPU, and Keras' of floats
+    # needs operations that LiteRT lacks.
+    is_best = ops.equal(rank, ops.max(rank, axis=-1, keepdims=True))
+    places = ops.arange(weights.shape[-1], dtype="int32")
+    places = ops.where(is_best, places, weights.shape[-1])
+    places = ops.min(places, axis=-1, keepdims=True)
     end = ops.take_along_axis(summed, places, axis=1)
     before = ops.take_along_axis(summed, ops.maximum(places - 1, 0), axis=1)
     before = ops.where(places > 0, before, 0.0)

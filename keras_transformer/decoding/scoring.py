@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from keras import ops
 
+from keras_transformer.types import Tensor, TensorLike
 
-def token_log_probabilities(logits, target_out, pad_id=0):
+
+def token_log_probabilities(
+    logits: TensorLike, target_out: TensorLike, pad_id: int = 0
+) -> Tensor:
     """Returns the log-probability of each token of given outputs.
 
     A float32 log-softmax at the target: its logit minus the log-sum-exp of all. Summed
@@ -31,7 +38,10 @@ def token_log_probabilities(logits, target_out, pad_id=0):
     return ops.where(target_out == pad_id, 0.0, log_probabilities)
 
 
-def score_in_parts(project, states, target_out, pad_id=0, positions=8):
+def score_in_parts(
+    project: Callable[[Any], Any], states: TensorLike, target_out: TensorLike,
+    pad_id: int = 0, positions: int = 8,
+) -> Tensor:  # fmt: skip
     """Returns the log-probability of each token without all logits at a time.
 
     The logits of a batch of long outputs are by far its largest tensor: 32 outputs of

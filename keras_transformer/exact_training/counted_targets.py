@@ -34,7 +34,7 @@ def _left_out_class(loss):
 
 
 def check_is_counted(loss):
-    """Raises `ValueError` unless a loss is a mean over one number of targets.
+    """Raises `ValueError` unless a loss is a mean over a known number of targets.
 
     Args:
         loss: As `compile` takes it.
@@ -45,15 +45,15 @@ def check_is_counted(loss):
         if reduction not in ("mean", "sum_over_batch_size"):
             raise ValueError(
                 "With accumulation or several replicas the `reduction` of a loss must "
-                "be 'sum_over_batch_size' or 'mean', because a batch counts by its "
-                "number of targets; or override `loss_divisor`. Received: "
+                "be 'sum_over_batch_size' or 'mean', because each batch is weighted by "
+                "its number of targets. Or override `loss_divisor`. Received: "
                 f"reduction={reduction!r}"
             )
         if len(losses) > 1 and _left_out_class(part) is not None:
             raise ValueError(
                 "With accumulation or several replicas only a single loss may leave "
-                "out a class, because a batch counts by one number of targets; or "
-                f"override `loss_divisor`. Received: {len(losses)} losses, of which "
+                "out a class, because each batch is weighted by one number of targets. "
+                f"Or override `loss_divisor`. Received: {len(losses)} losses, of which "
                 f"{part!r} leaves out {_left_out_class(part)!r}"
             )
 
@@ -90,7 +90,7 @@ def _check_no_mask(model, losses, y, y_pred):
     if any(carried_mask(tensor) is not None for tensor in masked):
         raise ValueError(
             "With accumulation or several replicas no Keras mask may leave targets out "
-            "of the loss, because a batch counts by its number of targets: use "
+            "of the loss, because each batch is weighted by its number of targets. Use "
             "`MaskedCrossentropy`, or `ignore_class` with an output without a mask, or "
             f"override `loss_divisor`. Received: loss={model.loss!r}"
         )

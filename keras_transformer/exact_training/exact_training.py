@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 
 import keras
 from keras import ops
@@ -14,9 +15,14 @@ from keras_transformer.exact_training.counted_targets import (
     check_is_counted,
     left_out_class,
 )
+from keras_transformer.exact_training.loss_scale import inner_optimizer
 from keras_transformer.exact_training.nonfinite import (
     StopOnNonfinite,
     nonfinite_error,
+)
+from keras_transformer.exact_training.padding import (
+    OtherPadding,
+    check_pad_ids,
 )
 from keras_transformer.kernels.keras_private import (
     BuildsFromSpec,
@@ -36,18 +42,29 @@ class ExactTraining(BuildsFromSpec):
 
         sum of the losses of all target tokens / number of target tokens
 
-    over all replicas of the model and all accumulated batches, as of one large batch,
-    however the tokens are spread over them. `optimizer.iterations`, and with it the
-    learning-rate schedule, counts these updates. The `loss` in the logs, for training
-    and validation alike, is the mean over all tokens of the epoch.
+    over all replicas of the model and all accumulated batches, as if they were one
+    batch, however the tokens are spread over them. `optimizer.iterations`, and with it
+    the learning-rate schedule, counts these updates. The `loss` in the logs, for
+    training and validation alike, is the mean over all tokens of the epoch.
 
     A batch whose loss or gradient is not finite changes neither the weights nor the
     optimizer's moments; `nonfinite_batches` counts it. A batch without a target token
     changes nothing either.
 
+    In float16 ("mixed_float16") the optimizer is a `keras.optimizers.
+    LossScaleOptimizer`, which Keras puts around any other: a gradient that is not
+    finite because the loss was scaled too much is dropped, the scale is halved, and
+    the batch does not count as one that is not finite.
+
     Any Keras loss that is a mean can be used. `loss_divisor` returns what it divides
-    by; where that is unknown, several batches or replicas an update are refused.
+    by; where that is unknown, accumulation and several replicas are refused.
+
+    Attributes:
+        target_pad_id: Id that pads the targets, where the model knows it: `compile`
+            refuses losses and metrics with another `pad_id`. `None` checks nothing.
     """
+
+    target_pad_id = None
 
     nonfinite = "stop"
     gradient_accumulation_steps = 1
@@ -73,16 +90,16 @@ class ExactTraining(BuildsFromSpec):
             *args: Further arguments of `keras.Model.compile`.
             gradient_accumulation_steps: Batches whose gradients make one update. If
                 some are left at the end of an epoch, the next one completes the update.
-            global_clipnorm: Longest gradient of all weights together, or `None`.
-            nonfinite: What follows a loss or gradient that is not finite: "stop" ends
+            global_clipnorm: Largest norm of the gradient of all weights, or `None`.
+            nonfinite: What to do if a loss or gradient is not finite: "stop" ends
                 `fit` with an error after the batch's callbacks, "skip" only counts it.
             **kwargs: As `keras.Model.compile`.
 
         Raises:
             ValueError: If an option is out of range; if the optimizer itself
-                accumulates, clips all weights together or adapts a scale of the loss;
-                if batches accumulate and the loss is no such mean, or the model has
-                no weights yet.
+                accumulates or clips all weights together; if batches accumulate and
+                the loss is no such mean, or the model has no weights yet; if a loss
+                or metric takes another id for padding than the model.
         """
         _check_options(gradient_accumulation_steps, global_clipnorm, nonfinite)
         super().compile(optimizer, loss, *args, **kwargs)
@@ -101,6 +118,7 @@ class ExactTraining(BuildsFromSpec):
         self._update_state = UpdateState(
             self.trainable_weights if gradient_accumulation_steps > 1 else None
         )
+        check_pad_ids(self)
 
     def get_compile_config(self):
         """As `keras.Model.get_compile_config`, with the options of exact training."""
@@ -113,13 +131,17 @@ class ExactTraining(BuildsFromSpec):
 
     def compile_from_config(self, config):
         """As `keras.Model.compile_from_config`, and builds the optimizer."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
+        try:
+            self.compile(**keras.saving.deserialize_keras_object(config))
+        except OtherPadding as error:
+            # It is compiled. Files from before this was checked must still load.
+            warnings.warn(str(error), stacklevel=2)
         if self.built:
             self.optimizer.build(self.trainable_variables)
 
     @property
     def variables(self):
-        """All variables. Those of training are not among `weights`, nor in files."""
+        """All variables. Those of training are neither in `weights` nor in files."""
         state = self._update_state
         return super().variables + ([] if state is None else state.variables)
 
@@ -128,7 +150,7 @@ class ExactTraining(BuildsFromSpec):
         """Number of batches since `compile` that were not applied."""
         if self._update_state is None:
             return 0
-        # The counter is the first of the update's variables, which end `variables`.
+        # The counter is the first of the update's variables, which come last.
         place = -len(self._update_state.variables)
         counter = self._update_state.nonfinite_batches
         return self._now(counter, "non_trainable_variables", place)
@@ -140,8 +162,10 @@ class ExactTraining(BuildsFromSpec):
         It is up to date in callbacks within `fit` on every backend. On JAX
         `optimizer.iterations` is not.
         """
-        # The counter is the first variable of an optimizer.
-        return self._now(self.optimizer.iterations, "optimizer_variables", 0)
+        counter, variables = self.optimizer.iterations, self.optimizer.variables
+        # With a scaled loss it is a variable of the inner optimizer.
+        place = next(i for i, v in enumerate(variables) if v is counter)
+        return self._now(counter, "optimizer_variables", place)
 
     def sync_variables(self):
         """Brings all variables up to date; needed within `fit` on JAX only."""
@@ -149,7 +173,7 @@ class ExactTraining(BuildsFromSpec):
             self.jax_state_sync()
 
     def _now(self, counter, kind, place):
-        """Returns a counter's value; on JAX it is at `place` in the state of a kind."""
+        """Returns a counter's value; on JAX entry `place` of the state `kind`."""
         # Syncing all variables after every batch would be slow.
         newest = jax_state(self, kind)
         return _number(counter if newest is None else newest[place])
@@ -158,7 +182,7 @@ class ExactTraining(BuildsFromSpec):
         """Returns the divisor of the loss of a batch; override it for other losses.
 
         For a loss with a `pad_id`, such as `MaskedCrossentropy`, or an `ignore_class`
-        it is the number of other targets; for any other loss that of all targets.
+        it is the number of the other targets; for any other loss that of all targets.
 
         Args:
             y: Targets of the batch.
@@ -210,15 +234,15 @@ class ExactTraining(BuildsFromSpec):
             raise nonfinite_error(
                 self.updates,
                 "Lower the learning rate, lengthen its warm-up, clip the gradient with "
-                "`global_clipnorm`, or skip with `nonfinite`='skip'.",
+                "`global_clipnorm`, or skip such batches with `nonfinite`='skip'.",
             )
         return history
 
     def make_train_function(self, force=False):
         """As `keras.Model.make_train_function`, but builds the optimizer first.
 
-        TensorFlow would trace a step that builds it twice. Under a strategy or a
-        distribution Keras has built it by now.
+        TensorFlow traces a step twice if it builds the optimizer. Under a strategy or a
+        distribution Keras has built it already.
         """
         if self.built and self.optimizer and not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
@@ -234,13 +258,13 @@ class ExactTraining(BuildsFromSpec):
 
 
 class UpdateState:
-    """Variables of the training other than the optimizer's.
+    """Variables of the training that are not the optimizer's.
 
     Attributes:
         nonfinite_batches: Batches that were not applied.
         batches: Batches since the last update; `None` without accumulation.
         divisor: Target tokens of these batches, over all replicas; or `None`.
-        gradients: Sum of the gradients of these tokens in this replica, one for each
+        gradients: Sums of the gradients of these tokens in this replica, one for each
             weight; empty without accumulation.
         variables: All of them.
         targets_checked: Whether `check_targets` has passed.
@@ -307,12 +331,7 @@ def _check_options(steps, clipnorm, nonfinite):
 
 
 def _check_optimizer(optimizer):
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        raise ValueError(
-            "Training in float16 with a scaled loss is not supported: use the dtype "
-            "'mixed_bfloat16', which needs no scale. Received: optimizer="
-            f"{optimizer.name!r}"
-        )
+    optimizer = inner_optimizer(optimizer)
     for option in ("gradient_accumulation_steps", "global_clipnorm"):
         if getattr(optimizer, option, None) is not None:
             raise ValueError(

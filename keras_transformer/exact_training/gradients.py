@@ -1,8 +1,10 @@
-"""The length of a gradient and its limit, computed with `keras.ops`."""
+"""The norm of a gradient and its limit, computed with `keras.ops`."""
 
 from __future__ import annotations
 
 from keras import ops
+
+from keras_transformer.exact_training.loss_scale import stateless_scale
 
 
 def not_finite(scalar):
@@ -11,20 +13,28 @@ def not_finite(scalar):
 
 
 def global_norm(gradients):
-    """Returns the length of all gradients together, float32; `None` counts as zero."""
+    """Returns the norm of all gradients together, float32; `None` counts as zero."""
     squares = [
         ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients if g is not None
     ]
     return ops.sqrt(ops.sum(ops.stack(squares)))
 
 
-def clip_limit(model):
+def clip_limit(model, moments=None):
     """Returns `global_clipnorm` times the optimizer's scale of the loss, or `None`.
 
-    Gradients have this scale until the optimizer applies them.
+    Gradients are multiplied by that scale until the optimizer applies them.
+
+    Args:
+        model: An `ExactTraining` model.
+        moments: Values of the optimizer's variables, for a pure function.
     """
-    longest = model.global_clipnorm
-    return None if longest is None else model.optimizer.scale_loss(longest)
+    longest, optimizer = model.global_clipnorm, model.optimizer
+    if longest is None:
+        return None
+    if moments is None:
+        return optimizer.scale_loss(longest)
+    return stateless_scale(optimizer, moments, longest)
 
 
 def clipped(gradients, norm, longest):

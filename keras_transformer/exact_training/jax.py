@@ -12,6 +12,12 @@ from keras_transformer.exact_training.gradients import (
     not_finite,
 )
 from keras_transformer.exact_training.loss import loss_and_scores
+from keras_transformer.exact_training.loss_scale import (
+    adapts_scale,
+    is_too_large,
+    stateless_halve,
+    stateless_scale,
+)
 from keras_transformer.kernels.keras_private import loss_tracker
 
 
@@ -20,7 +26,7 @@ def train_step(model, state, data):
 
     Args:
         model: An `ExactTraining` model.
-        state: Values of its trainable, other, optimizer and metric variables.
+        state: Values of its trainable, non-trainable, optimizer and metric variables.
         data: `(x, y)` or `(x, y, sample_weight)`.
 
     Returns:
@@ -32,13 +38,19 @@ def train_step(model, state, data):
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     gradient_of = jax.value_and_grad(_loss, argnums=1, has_aux=True)
     (_, (loss, logs, others, new_metrics, divisor)), gradients = gradient_of(
-        model, weights, others, metrics, x, y, sample_weight, training=True
+        model, weights, others, metrics, x, y, sample_weight, moments
     )
     norm = global_norm(gradients)
     is_nonfinite = not_finite(loss + norm) > 0
     should_apply = ops.logical_and(ops.logical_not(is_nonfinite), divisor > 0)
     size = len(model._update_state.variables)
     others, (counter, *accumulated) = others[:-size], others[-size:]
+    if adapts_scale(model.optimizer):
+        scale = stateless_scale(model.optimizer, moments, 1.0)
+        too_large = is_too_large(scale, not_finite(loss) > 0, is_nonfinite)
+        lower = stateless_halve(model.optimizer, moments)
+        moments = _choose(too_large, lower, moments)
+        is_nonfinite = ops.logical_and(is_nonfinite, ops.logical_not(too_large))
     counter = counter + ops.cast(is_nonfinite, counter.dtype)
     if model.gradient_accumulation_steps == 1:
         new = _apply(model, weights, moments, gradients, norm)
@@ -46,6 +58,8 @@ def train_step(model, state, data):
         weights, moments = _choose(should_apply, new, (weights, moments))
     else:
         share = ops.where(should_apply, divisor, 0.0)
+        if adapts_scale(model.optimizer):
+            gradients = [g / scale for g in gradients]
         weights, moments, accumulated = _accumulate(
             model, weights, moments, accumulated, gradients, share
         )
@@ -55,7 +69,8 @@ def train_step(model, state, data):
 
 def _apply(model, weights, moments, gradients, norm):
     """The weights and the optimizer's variables after an update."""
-    gradients = clipped(gradients, norm, clip_limit(model))
+    longest = clip_limit(model, moments)
+    gradients = clipped(gradients, norm, longest)
     return model.optimizer.stateless_apply(moments, gradients, weights)
 
 
@@ -73,6 +88,8 @@ def _accumulate(model, weights, moments, accumulated, gradients, share):
 
     def update():
         means = [total / divisor for total in totals]
+        if adapts_scale(model.optimizer):
+            means = [stateless_scale(model.optimizer, moments, m) for m in means]
         norm = None if model.global_clipnorm is None else global_norm(means)
         return _apply(model, weights, moments, means, norm)
 
@@ -90,7 +107,7 @@ def test_step(model, state, data):
 
     Args:
         model: An `ExactTraining` model.
-        state: Values of its trainable, other and metric variables.
+        state: Values of its trainable, non-trainable and metric variables.
         data: `(x, y)` or `(x, y, sample_weight)`.
 
     Returns:
@@ -99,18 +116,19 @@ def test_step(model, state, data):
     weights, others, metrics = state
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     _, (_, logs, others, metrics, _) = _loss(
-        model, weights, others, metrics, x, y, sample_weight, training=False
+        model, weights, others, metrics, x, y, sample_weight
     )
     return logs, (weights, others, metrics)
 
 
-def _loss(model, weights, others, metrics, x, y, sample_weight, training):
-    """Computes the loss.
+def _loss(model, weights, others, metrics, x, y, sample_weight, moments=None):
+    """Computes the loss; in training, with the optimizer's variables `moments`.
 
     Returns:
         The loss times the optimizer's scale, for the gradient; and the loss, the logs,
-        the new values of the other variables and of the metrics', and the divisor.
+        the new values of the non-trainable and metric variables, and the divisor.
     """
+    training = moments is not None
     variables = [
         model.trainable_variables, model.non_trainable_variables,
         model.metrics_variables,
@@ -125,7 +143,9 @@ def _loss(model, weights, others, metrics, x, y, sample_weight, training):
     others, metrics = (
         [scope.get_current_value(v) for v in group] for group in variables[1:]
     )
-    scaled = model.optimizer.scale_loss(loss) if training else loss
+    scaled = loss
+    if training:
+        scaled = stateless_scale(model.optimizer, moments, loss)
     return scaled, (loss, logs, others, metrics, divisor)
 
 

@@ -18,19 +18,20 @@ def loss_and_scores(model, x, y, sample_weight, training):
         model: An `ExactTraining` model, compiled.
         x: Inputs of the batch.
         y: Targets of the batch.
-        sample_weight: As of the loss, or `None`.
-        training: Whether dropout is applied and a gradient will be asked for.
+        sample_weight: As for the loss, or `None`.
+        training: Whether dropout is applied and the gradient will be needed.
 
     Returns:
-        The mean loss of this replica's targets, a float32 scalar, nats a token; and
+        The mean loss of this replica's targets, a float32 scalar, nats per token; and
         the metrics' `y_pred`: the model's output or, where it suffices, `TokenScores`.
     """
     rows = model.output_rows() if scores_suffice(model) else None
     if rows is None:
         y_pred = model(x, training=training)
         loss = model.compute_loss(x, y, y_pred, sample_weight, training=training)
-        # Keras divides every loss by the replicas, to add up their gradients. Here each
-        # replica counts by its targets, and for the logs Keras multiplies back as well.
+        # Keras divides every loss by the number of replicas, because it adds up their
+        # gradients, and multiplies back for its logs. Here each replica is weighted by
+        # its number of targets instead.
         loss = loss * num_replicas()
         if training:
             check_targets(model, y, y_pred)
@@ -52,7 +53,7 @@ def scores_suffice(model):
         return False
     if type(model.loss) is not MaskedCrossentropy:
         return False
-    # For any other number Keras raises the error.
+    # Keras raises the error for any other number of weights.
     weights = loss_weights(model)
     if weights is None or len(weights) != 1:
         return False

@@ -25,10 +25,10 @@ class StopOnNonfinite(keras.callbacks.Callback):
             self.stop(batch)
 
     def stop(self, batch: int):
-        """Has Keras end `fit`, once the other callbacks have seen the batch.
+        """Makes Keras end `fit` once the other callbacks have seen the batch.
 
         Args:
-            batch: The last batch of the call of the training step, counted from 0.
+            batch: Last batch that the training step has run, counted from 0.
         """
         self.found = self.model.stop_training = True
 

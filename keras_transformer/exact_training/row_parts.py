@@ -1,4 +1,4 @@
-"""Into how many parts, each for one processor core, a batch is cut in training."""
+"""The number of parts, one per processor core, that training cuts a batch into."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def split_batches_over_cores(num_cores: int | None = None) -> int:
     other: the many small operations of a Transformer then wait for each other longer
     than they compute. After this call `fit` and `evaluate` cut a batch into as many
     parts as there are cores. The parts run side by side, each operation on one core.
-    The gradient is that of the whole batch up to rounding; dropout draws other numbers.
+    The gradient is that of the whole batch up to rounding; dropout drops other units.
 
     Call it before TensorFlow computes anything. Use it on a few cores, for models with
     `MaskedCrossentropy` and metrics that need no logits. Anything else, such as XLA and
@@ -24,7 +24,7 @@ def split_batches_over_cores(num_cores: int | None = None) -> int:
     core. On a machine with a GPU the call changes nothing.
 
     Args:
-        num_cores: Parts of a batch; default the cores that the process may use.
+        num_cores: Parts of a batch; by default the cores that the process may use.
 
     Returns:
         The number of parts.

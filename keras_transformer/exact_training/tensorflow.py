@@ -9,6 +9,12 @@ from keras import ops
 
 from keras_transformer.exact_training.gradients import clip_limit, not_finite
 from keras_transformer.exact_training.loss import loss_and_scores, scores_suffice
+from keras_transformer.exact_training.loss_scale import (
+    adapts_scale,
+    halve_scale,
+    inner_optimizer,
+    is_too_large,
+)
 from keras_transformer.exact_training.row_parts import num_parts
 from keras_transformer.kernels.crossentropy import TokenScores
 from keras_transformer.kernels.execution import num_replicas
@@ -36,8 +42,11 @@ def train_step(model, data):
         total = _sum(context, divisor)
     with tf.GradientTape() as tape:
         loss, y_pred = _loss_and_scores(model, x, y, sample_weight, True)
-        share = loss
-        if accumulated:
+        share, factor = loss, None
+        if accumulated and adapts_scale(model.optimizer):
+            # The sums are of gradients without the scale, which may change between.
+            factor = divisor / model.optimizer.dynamic_scale
+        elif accumulated:
             share = loss * divisor
         elif replicated:
             share = loss * (divisor / tf.maximum(total, 1.0))
@@ -49,15 +58,14 @@ def train_step(model, data):
     flags = tf.stack([not_finite(loss), not_finite(loss + norm)])
     if replicated:
         flags = _sum(context, flags)
-    loss_is_nonfinite, is_nonfinite = flags[0] > 0, flags[1] > 0
-    context.merge_call(_update, args=(model, is_nonfinite, total, gradients, norm))
+    context.merge_call(_update, args=(model, flags, total, gradients, norm, factor))
 
     def update_metrics():
         loss_tracker(model).update_state(loss, sample_weight=divisor)
         model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     # One NaN would make the mean of the whole epoch NaN.
-    tf.cond(loss_is_nonfinite, lambda: None, update_metrics)
+    tf.cond(flags[0] > 0, lambda: None, update_metrics)
     return _logs(model, context)
 
 
@@ -90,7 +98,7 @@ def _rows(data, rows):
 
 
 def _norm(gradients):
-    """The length of all gradients together, float32 whatever their types."""
+    """The norm of all gradients together, float32 whatever their types."""
     import tensorflow as tf
 
     # A sum of squares in half precision would overflow.
@@ -104,25 +112,29 @@ def _sum(context, values):
 
     devices = context.strategy.extended.worker_devices
     if len(devices) == 1:
-        # With one device a worker, the strategy goes by the device of each tensor.
+        # With one device per worker, the strategy looks at each tensor's device.
         with tf.device(devices[0]):
             values = tf.nest.map_structure(tf.identity, values)
     return context.all_reduce("SUM", values)
 
 
-def _update(strategy, model, is_nonfinite, total, gradients, norm):
+def _update(strategy, model, flags, total, gradients, norm, factor):
     """Accumulates and applies the gradients, once for all replicas.
 
     It runs outside the replicas, because a branch inside one cannot update the others.
     """
     import tensorflow as tf
 
-    is_nonfinite, total = (
-        strategy.experimental_local_results(v)[0] for v in (is_nonfinite, total)
-    )
-    state = model._update_state
-    state.nonfinite_batches.assign_add(tf.cast(is_nonfinite, "int64"))
+    flags, total = (strategy.experimental_local_results(v)[0] for v in (flags, total))
+    is_nonfinite = flags[1] > 0
     should_apply = tf.logical_and(tf.logical_not(is_nonfinite), total > 0)
+    state = model._update_state
+    if adapts_scale(model.optimizer):
+        scale = tf.convert_to_tensor(model.optimizer.dynamic_scale)
+        too_large = is_too_large(scale, flags[0] > 0, is_nonfinite)
+        tf.cond(too_large, lambda: halve_scale(model.optimizer), lambda: None)
+        is_nonfinite = tf.logical_and(is_nonfinite, tf.logical_not(too_large))
+    state.nonfinite_batches.assign_add(tf.cast(is_nonfinite, "int64"))
 
     def when(condition, function, *args):
         def branch():
@@ -133,7 +145,7 @@ def _update(strategy, model, is_nonfinite, total, gradients, norm):
     if model.gradient_accumulation_steps == 1:
         when(should_apply, _apply, gradients, norm)
         return
-    when(should_apply, _accumulate, gradients)
+    when(should_apply, _accumulate, gradients, factor)
     batches = (state.batches.value + 1) % model.gradient_accumulation_steps
     divisor = state.divisor.value + tf.where(should_apply, total, 0.0)
     is_last = tf.equal(batches, 0)
@@ -142,15 +154,19 @@ def _update(strategy, model, is_nonfinite, total, gradients, norm):
     state.divisor.assign(tf.where(is_last, 0.0, divisor))
 
 
-def _accumulate(model, gradients):
+def _accumulate(model, gradients, factor):
     for total, gradient in zip(model._update_state.gradients, gradients, strict=True):
         if gradient is not None:
-            total.value.assign_add(ops.cast(gradient, "float32"))
+            gradient = ops.cast(gradient, "float32")
+            total.value.assign_add(gradient if factor is None else gradient * factor)
 
 
 def _apply_accumulated(model, divisor):
     totals = model._update_state.gradients
-    _apply(model, [total.value / divisor for total in totals], None)
+    means = [total.value / divisor for total in totals]
+    if adapts_scale(model.optimizer):
+        means = [model.optimizer.scale_loss(mean) for mean in means]
+    _apply(model, means, None)
     for total in totals:
         total.assign(ops.zeros_like(total))
 
@@ -161,7 +177,8 @@ def _apply(model, gradients, norm):
 
     context = tf.distribute.get_replica_context()
     replicas, longest = context.num_replicas_in_sync, clip_limit(model)
-    clips_itself = any((model.optimizer.clipnorm, model.optimizer.clipvalue))
+    inner = inner_optimizer(model.optimizer)
+    clips_itself = any((inner.clipnorm, inner.clipvalue))
     summed = replicas > 1 and (clips_itself or longest is not None)
     if summed:
         gradients, norm = _of_present(lambda g: _sum(context, g), gradients), None
@@ -178,13 +195,14 @@ def _apply(model, gradients, norm):
 def _clipped_by(optimizer, gradients):
     """The gradients, each clipped as a Keras optimizer does.
 
-    The optimizer clips in each replica before it sums. It then gets an equal share of
-    the clipped gradient from each replica, too small for it to clip again.
+    The optimizer would clip in each replica, before it sums. So each replica gives it
+    an equal share of the clipped gradient, too small to be clipped again.
     """
     scale = optimizer.scale_loss(1.0)
 
     def clip(gradients):
-        clipped = clipped_by(optimizer, [gradient / scale for gradient in gradients])
+        gradients = [gradient / scale for gradient in gradients]
+        clipped = clipped_by(inner_optimizer(optimizer), gradients)
         return [gradient * scale for gradient in clipped]
 
     return _of_present(clip, gradients)

@@ -12,6 +12,11 @@ from keras_transformer.exact_training.gradients import (
     not_finite,
 )
 from keras_transformer.exact_training.loss import loss_and_scores
+from keras_transformer.exact_training.loss_scale import (
+    adapts_scale,
+    halve_scale,
+    is_too_large,
+)
 from keras_transformer.kernels.keras_private import loss_tracker
 
 
@@ -47,6 +52,12 @@ def _update(model, loss, divisor, gradients):
     norm = global_norm(gradients)
     is_nonfinite = bool(not_finite(loss + norm))
     should_apply = not is_nonfinite and bool(divisor > 0)
+    scale = None
+    if adapts_scale(model.optimizer):
+        scale = model.optimizer.scale_loss(1.0)
+        if bool(is_too_large(scale, not_finite(loss) > 0, is_nonfinite)):
+            halve_scale(model.optimizer)
+            is_nonfinite = False
     state.nonfinite_batches.assign_add(int(is_nonfinite))
     if steps > 1:
         state.batches.assign((state.batches.value + 1) % steps)
@@ -54,11 +65,14 @@ def _update(model, loss, divisor, gradients):
             state.divisor.assign_add(divisor)
             for total, gradient in zip(state.gradients, gradients, strict=True):
                 if gradient is not None:
-                    total.value.add_(gradient.float() * divisor)
+                    factor = divisor if scale is None else divisor / scale
+                    total.value.add_(gradient.float() * factor)
         should_apply = int(state.batches.value) == 0 and bool(state.divisor.value > 0)
         if not should_apply:
             return
         gradients = [total.value / state.divisor.value for total in state.gradients]
+        if scale is not None:
+            gradients = [model.optimizer.scale_loss(g) for g in gradients]
         norm = None if model.global_clipnorm is None else global_norm(gradients)
     if should_apply:
         gradients = clipped(gradients, norm, clip_limit(model))

@@ -17,7 +17,8 @@ from keras_transformer.export.serving_files import (
     write_serving_files,
     write_warmup_requests,
 )
-from keras_transformer.files import versions_in
+from keras_transformer.files import version_path, versions_in
+from keras_transformer.generation.results import Translation
 
 
 def write_saved_model(
@@ -31,22 +32,17 @@ def write_saved_model(
     Args:
         module: What the signatures use (variables, tokenizers), as attributes.
         signatures: Signature names and their `tf.function`s.
-        path: Directory to create, for TensorFlow Serving NAME/VERSION with a whole
-            number as VERSION.
+        path: Directory to create, NAME/VERSION with a whole number as VERSION; or NAME,
+            in which the next version is created.
         jit_compile: Whether XLA compiles a part of the graph.
 
     Returns:
-        `path`.
+        The directory created, NAME/VERSION.
 
     Raises:
-        FileExistsError: If `path` exists: versions are never overwritten.
+        FileExistsError: If it exists: versions are never overwritten.
     """
-    path = Path(path)
-    if path.exists():
-        raise FileExistsError(
-            f"{path} exists. An exported version is never overwritten: choose "
-            "another version or remove it."
-        )
+    path = version_path(path, "saved_model.pb")
     path.parent.mkdir(parents=True, exist_ok=True)
     # A server reads whole numbers as versions and passes over other names.
     temporary = path.parent / f".{path.name}-{uuid.uuid4().hex[:8]}.partial"
@@ -78,7 +74,6 @@ class ExportedTranslator:
     def __init__(self, path: str | Path):
         self.path = latest_version(path)
         self._module = tf.saved_model.load(str(self.path))
-        self._signature = self._module.signatures["serving_default"]
 
     def __call__(self, texts: Sequence[str], batch_size: int = 32) -> list[str]:
         """Translates texts.
@@ -94,13 +89,49 @@ class ExportedTranslator:
             TypeError: If `texts` is not a sequence of strings.
             ValueError: If `batch_size` is less than 1.
         """
+        rows = self._rows("serving_default", texts, batch_size)
+        return [row["translation"].decode("utf-8") for row in rows]
+
+    def translate(
+        self, texts: Sequence[str], n_best: int = 1, batch_size: int = 32
+    ) -> list[list[Translation]]:
+        """Translates texts, with scores and alternatives.
+
+        Args:
+            texts: Sentences.
+            n_best: Translations of each text, at most the export's `n_best`.
+            batch_size: Sentences translated at a time.
+
+        Returns:
+            As `Translator.translate`.
+
+        Raises:
+            TypeError: If `texts` is not a sequence of strings.
+            ValueError: If `n_best` or `batch_size` is out of range.
+        """
+        if n_best == 1:
+            rows = self._rows("serving_default", texts, batch_size)
+            return [[Translation.from_row(row)] for row in rows]
+        found = []
+        for row in self._rows("nbest", texts, batch_size):
+            most = len(row["scores"])
+            if not 1 <= n_best <= most:
+                raise ValueError(
+                    f"`n_best` must be from 1 to {most}, the number that was exported. "
+                    f"Received: n_best={n_best}"
+                )
+            found.append(Translation.several_from_row(row)[:n_best])
+        return found
+
+    def _rows(self, signature, texts, batch_size):
+        """Yields the outputs of a signature for each text."""
         check_texts(texts, batch_size)
-        translations = []
+        run = self._module.signatures[signature]
         for start in range(0, len(texts), batch_size):
             batch = tf.constant(list(texts[start : start + batch_size]), tf.string)
-            outputs = self._signature(text=batch)["translation"].numpy()
-            translations += [text.decode("utf-8") for text in outputs]
-        return translations
+            outputs = {name: value.numpy() for name, value in run(text=batch).items()}
+            for i in range(len(batch)):
+                yield {name: values[i] for name, values in outputs.items()}
 
 
 def check_texts(texts: Sequence[str], batch_size: int):

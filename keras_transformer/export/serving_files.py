@@ -1,4 +1,4 @@
-"""What TensorFlow Serving reads of an export besides the SavedModel.
+"""The files of an export that TensorFlow Serving reads besides the SavedModel.
 
 Inside a version, warm-up requests: the server runs them while it loads the version, so
 that the first client does not wait for TensorFlow to build its plans. Beside the
@@ -21,12 +21,15 @@ from keras_transformer.files import replacing
 
 # Sentences in a batch of the server. On a CPU larger ones add latency and no speed.
 MAX_BATCH_SIZE = 32
-# With XLA each batch size is compiled apart, so the server pads to one of these.
+# XLA compiles each batch size separately, so the server pads to one of these.
 XLA_BATCH_SIZES = (1, 2, 4, 8, 16, MAX_BATCH_SIZE)
-# Without it a plan serves every size: one sentence and some together are enough.
+# Without XLA one plan serves every size: one sentence and a few are enough.
 WARMUP_BATCH_SIZES = (1, 8)
 IMAGE = "tensorflow/serving:2.20.0"
+COMPOSE = "docker-compose.yml"
+COMPOSE_GPU = "docker-compose.gpu.yml"
 XLA_FLAG = "--xla_cpu_compilation_enabled"
+LITERT_FLAG = "--prefer_tflite_model=true"
 
 _SENTENCES = (
     "Good morning.",
@@ -91,9 +94,29 @@ services:
       - --model_config_file=/models/{name}/models.config
       - --enable_batching
       - --batching_parameters_file=/models/{name}/batching_parameters.txt
-{flag}    ports:
-      - "127.0.0.1:8500:8500"
-      - "127.0.0.1:8501:8501"
+{flag}"""
+
+_LITERT_COMPOSE = """\
+# TensorFlow Serving for this LiteRT model; in this directory: docker compose up
+# REST at http://127.0.0.1:8503/v1/models/{name}, gRPC at 127.0.0.1:8502; neither can be
+# reached from other machines. Yours to edit: written once, by the first export.
+services:
+  serving-litert:
+    image: {image}
+    command:
+      - --model_config_file=/models/{name}/models.config
+      # Run a version's model.tflite. TensorFlow Serving calls the flag experimental.
+      - {flag}
+      # No --enable_batching: requests with sources of different lengths do not join.
+      # Each processor gets an interpreter with one thread and its own copy of packed
+      # weights; --num_tflite_pools=N sets how many.
+"""
+
+# What follows in either.
+_CONTAINER = """\
+    ports:
+      - "127.0.0.1:{grpc}:8500"
+      - "127.0.0.1:{rest}:8501"
     volumes:
       - type: bind
         source: .
@@ -115,6 +138,27 @@ services:
     restart: unless-stopped
 """
 
+_GPU = """\
+# What docker-compose.yml lacks to compute on an NVIDIA GPU. In this directory:
+# docker compose -f docker-compose.yml -f docker-compose.gpu.yml up
+# The host needs NVIDIA's driver and its Container Toolkit. A version that was exported
+# with `jit_compile` does not run there: the image has no compiler of XLA for CUDA
+# (https://github.com/tensorflow/serving/issues/2214).
+services:
+  serving:
+    image: {image}-gpu
+    environment:
+      # Otherwise TensorFlow takes the whole memory of the GPU when it starts.
+      TF_FORCE_GPU_ALLOW_GROWTH: "true"
+    deploy:
+      resources:
+        reservations:
+          devices:
+            - driver: nvidia
+              count: 1
+              capabilities: [gpu]
+"""
+
 _FLAG = f"""\
       # A version was exported with `jit_compile`: without this flag TensorFlow Serving
       # refuses to run it. TensorFlow calls the flag experimental.
@@ -123,10 +167,10 @@ _FLAG = f"""\
 
 
 def model_name(path: str | Path) -> str:
-    """Returns the name that TensorFlow Serving gives the model of a version's path.
+    """Returns the name under which TensorFlow Serving serves a version.
 
-    It is the name of the directory of the versions; what a URL or a configuration file
-    would have to escape becomes "-".
+    It is the name of the directory that holds the versions, with "-" for what a URL or
+    a configuration file would have to escape.
 
     Args:
         path: Directory of the version, NAME/VERSION.
@@ -147,15 +191,14 @@ def write_warmup_requests(
 ) -> Path:
     """Writes the requests that TensorFlow Serving runs while it loads a version.
 
-    A server does not load a version of which one request fails, so each fits its
+    A server does not load a version if one of its requests fails, so each fits its
     signature: sentences for strings, ones for numbers (temperature 1, seed 1).
 
     Args:
         directory: Directory of the SavedModel, before a server sees it.
         name: The model's name, of `model_name`.
         signatures: Signature names and their `tf.function`s; inputs of shape [B].
-        jit_compile: Whether the signatures are compiled by XLA, one batch size apart
-            from another.
+        jit_compile: Whether XLA compiles the signatures, once for each batch size.
 
     Returns:
         The file, assets.extra/tf_serving_warmup_requests.
@@ -179,10 +222,13 @@ def write_warmup_requests(
 
 
 def write_serving_files(path: str | Path, jit_compile: bool = False) -> list[Path]:
-    """Writes models.config, batching_parameters.txt, docker-compose.yml where missing.
+    """Writes the configuration of a server beside the versions, where it is missing.
 
-    They stand beside the versions and serve all of them, so a file that is there stays
-    as it is. With one exception: an export with `jit_compile` replaces files that an
+    That is models.config, batching_parameters.txt, docker-compose.yml and what the
+    last needs for a GPU, docker-compose.gpu.yml.
+
+    They stand beside the versions and serve all of them, so an existing file stays as
+    it is, with one exception: an export with `jit_compile` replaces files that an
     export without it wrote and nobody changed, because it needs more of the server.
 
     Args:
@@ -207,7 +253,7 @@ def write_serving_files(path: str | Path, jit_compile: bool = False) -> list[Pat
             with replacing(file) as temporary:
                 temporary.write_bytes(text)
             written.append(file)
-    compose = path.parent / "docker-compose.yml"
+    compose = path.parent / COMPOSE
     if jit_compile and XLA_FLAG.encode() not in compose.read_bytes():
         warnings.warn(
             f"{compose} is kept as it is. Add {XLA_FLAG} to its command: TensorFlow "
@@ -215,6 +261,47 @@ def write_serving_files(path: str | Path, jit_compile: bool = False) -> list[Pat
             stacklevel=2,
         )
     return written
+
+
+def write_litert_serving_files(path: str | Path) -> list[Path]:
+    """Writes models.config and docker-compose.yml for a LiteRT file, where missing.
+
+    The service has a name and ports of its own, so that it runs beside that of a
+    SavedModel.
+
+    Args:
+        path: Directory of the version, NAME/VERSION. If VERSION is no whole number, a
+            server would not find it, and nothing is written.
+
+    Returns:
+        The files written.
+
+    Example:
+        >>> write_litert_serving_files("litert_models/en-de/1")
+    """
+    path = Path(path)
+    if not path.name.isdecimal():
+        return []
+    name = model_name(path)
+    texts = {
+        "models.config": _MODELS.format(name=name),
+        COMPOSE: _LITERT_COMPOSE.format(name=name, image=IMAGE, flag=LITERT_FLAG)
+        + _CONTAINER.format(name=name, grpc=8502, rest=8503),
+    }
+    missing = [
+        path.parent / file for file in texts if not (path.parent / file).exists()
+    ]
+    for file in missing:
+        with replacing(file) as temporary:
+            temporary.write_bytes(texts[file.name].encode("utf-8"))
+    compose = path.parent / COMPOSE
+    if LITERT_FLAG.encode() not in compose.read_bytes():
+        warnings.warn(
+            f"{compose} is kept as it is. Add {LITERT_FLAG} to its command: TensorFlow "
+            f"Serving finds no model in {path} without it.",
+            stacklevel=2,
+        )
+    return missing
 
 
 def _serving_files(name: str, jit_compile: bool) -> dict[str, bytes]:
@@ -227,13 +314,15 @@ def _serving_files(name: str, jit_compile: bool) -> dict[str, bytes]:
         "batching_parameters.txt": _BATCHING.format(
             least=max(sizes), most=MAX_BATCH_SIZE, allowed=allowed
         ),
-        "docker-compose.yml": _COMPOSE.format(name=name, image=IMAGE, flag=flag),
+        COMPOSE: _COMPOSE.format(name=name, image=IMAGE, flag=flag)
+        + _CONTAINER.format(name=name, grpc=8500, rest=8501),
+        COMPOSE_GPU: _GPU.format(image=IMAGE),
     }
     return {file_name: text.encode("utf-8") for file_name, text in texts.items()}
 
 
 def _warmup_batches(jit_compile: bool) -> Iterator[list[str]]:
-    """Sentences of the requests: each length alone, then lengths together."""
+    """Sentences of the requests: each sentence alone, then several together."""
     for size in XLA_BATCH_SIZES if jit_compile else WARMUP_BATCH_SIZES:
         if size == 1:
             yield from ([sentence] for sentence in _SENTENCES)
@@ -265,7 +354,7 @@ def _values(spec: tf.TensorSpec, texts: list[str]) -> np.ndarray:
 def _prediction_log(name: str, signature: str, inputs: dict[str, np.ndarray]) -> bytes:
     """A serialized tensorflow.serving.PredictionLog of one request.
 
-    Its Python classes are in tensorflow-serving-api, which nothing else needs. The
+    Its Python classes are in tensorflow-serving-api, which nothing else needs. Field
     numbers are those of prediction_log.proto, predict.proto and model.proto in
     tensorflow_serving/apis.
     """

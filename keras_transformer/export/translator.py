@@ -11,7 +11,7 @@ from keras_transformer.config import DecodingConfig
 from keras_transformer.export.saved_model import write_saved_model
 from keras_transformer.generation.pipeline import INPUTS, Pipeline
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.text.tokenizer import TokenizerPair
+from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 DTYPES = ("float32", "bfloat16")
 
@@ -42,16 +42,17 @@ def export_translator(
     |                 | (int64)           |                                        |
     | complete        | text, prefix      | translation, score                     |
 
-    Every signature also gives `truncated` [B]: whether a text was longer than the
-    longest that `config` allows and was cut there. Requests for TensorFlow Serving's
-    warm-up are written beside the graph, and its configuration files beside the
-    versions, as `export.serving_files` says.
+    Every signature also gives `truncated` [B]: whether a text was longer than `config`
+    allows and was cut. Requests for TensorFlow Serving's warm-up are written beside the
+    graph, and its configuration files beside the versions, as `export.serving_files`
+    says.
 
     Args:
         model: A `Transformer`, or another `Seq2Seq`.
         tokenizers: A `TokenizerPair` with its vocabulary sizes.
         config: How to search; a request cannot change it.
-        path: Directory to create, such as "saved_models/en-de/1".
+        path: Directory of a version to create, such as "saved_models/en-de/1"; or of
+            the model, "saved_models/en-de", in which the next version is created.
         dtype: "float32", or "bfloat16" for half the memory and, on processors that
             compute with it, more speed.
         jit_compile: Whether XLA compiles the search. That makes it faster, and the
@@ -60,25 +61,26 @@ def export_translator(
             `--xla_cpu_compilation_enabled`.
 
     Returns:
-        `path`.
+        The directory of the version.
 
     Raises:
-        FileExistsError: If `path` exists.
+        FileExistsError: If it exists.
         RuntimeError: If the Keras backend is not TensorFlow.
-        ValueError: If `dtype` is another one.
+        ValueError: If `dtype` is any other, or a tokenizer has no form in a graph.
     """
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
             "A SavedModel is written with the TensorFlow backend. Set "
-            "KERAS_BACKEND=tensorflow; model.keras files fit every backend. "
+            "KERAS_BACKEND=tensorflow; every backend reads model.keras files. "
             f"Received: backend {keras.backend.backend()!r}"
         )
     if dtype not in DTYPES:
         raise ValueError(
             f"`dtype` must be one of {', '.join(DTYPES)}. Received: dtype={dtype!r}"
         )
+    tokenizers.check_in_graph()
     model = model.with_dtype(dtype)
-    # A copy laid out for decoding: a step then multiplies by it as it is.
+    # A copy of the weights, laid out as a decoding step multiplies by them.
     decoding_weights = keras.tree.map_structure(
         lambda weight: tf.Variable(weight, trainable=False), model.decoding_weights()
     )

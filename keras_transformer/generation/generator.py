@@ -15,6 +15,7 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.generation.model_search import ModelSearch
 from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.types import Nest, Tensor, TensorLike
 
 
 class Generator(ModelSearch):
@@ -42,9 +43,9 @@ class Generator(ModelSearch):
         self,
         model: Seq2Seq,
         config: DecodingConfig,
-        weights=None,
+        weights: Nest = None,
         fixed_shapes: bool = False,
-    ):
+    ) -> None:
         super().__init__(model, config, weights)
         # The loop of a graph looks positions up past the table without an error.
         model.config.check_positions(
@@ -54,8 +55,9 @@ class Generator(ModelSearch):
         self.fixed_shapes = fixed_shapes or keras.backend.backend() == "jax"
 
     def search(
-        self, source, lengths, prefix=None, prefix_lengths=0, n_best=1
-    ) -> DecodingResult:
+        self, source: TensorLike, lengths: TensorLike, prefix: TensorLike | None = None,
+        prefix_lengths: TensorLike | int = 0, n_best: int = 1,
+    ) -> DecodingResult:  # fmt: skip
         """Searches for the best targets.
 
         Args:
@@ -89,7 +91,10 @@ class Generator(ModelSearch):
             resize=None if self.fixed_shapes else self.model.resize_decoding,
         )
 
-    def sample(self, source, lengths, uniforms, temperature) -> DecodingResult:
+    def sample(
+        self, source: TensorLike, lengths: TensorLike, uniforms: TensorLike,
+        temperature: TensorLike,
+    ) -> DecodingResult:  # fmt: skip
         """Draws a target of each source.
 
         Args:
@@ -113,7 +118,7 @@ class Generator(ModelSearch):
             limit=limit,
         )
 
-    def score(self, source, target_out):
+    def score(self, source: TensorLike, target_out: TensorLike) -> Tensor:
         """Returns the log-probability (B, T) of each token of given targets, nats.
 
         Args:
@@ -126,7 +131,7 @@ class Generator(ModelSearch):
         pad_id = self.model.config.pad_id
         return score_in_parts(self.model.logits, states, target_out, pad_id)
 
-    def attention(self, source, target_out):
+    def attention(self, source: TensorLike, target_out: TensorLike) -> Tensor:
         """Returns the attention (B, H, T, S) with which each target token was chosen.
 
         Args:
@@ -140,8 +145,8 @@ class Generator(ModelSearch):
             layer=self.config.alignment_layer,
         )
         is_token = ops.not_equal(target_out, self.model.config.pad_id)
-        attention = ops.cast(attention, "float32")
-        return attention * ops.cast(is_token, "float32")[:, None, :, None]
+        is_token = ops.expand_dims(ops.cast(is_token, "float32"), (1, 3))
+        return ops.cast(attention, "float32") * is_token
 
     def _with_column(self, source):
         """Returns the source, with a column of padding where it has none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -13,7 +13,9 @@ from keras_transformer.decoding import Constraints, DecodingResult
 from keras_transformer.decoding.arguments import check_temperature
 from keras_transformer.decoding.constraints import check_constraints
 from keras_transformer.generation.model_search import ModelSearch, as_graph
+from keras_transformer.kernels.execution import shape_of
 from keras_transformer.models.language_model import LanguageModel
+from keras_transformer.types import TensorLike
 
 
 class LanguageSampler(ModelSearch):
@@ -56,7 +58,7 @@ class LanguageSampler(ModelSearch):
         top_p: float | None = None,
         min_length: int = 1,
         no_repeat_ngram_size: int = 0,
-    ):
+    ) -> None:
         check_constraints(Constraints(min_length, no_repeat_ngram_size))
         config = DecodingConfig(
             top_k=top_k,
@@ -69,8 +71,9 @@ class LanguageSampler(ModelSearch):
         self._functions = {}
 
     def __call__(
-        self, prompts, length: int, temperature: float = 1.0, seed: int = 0
-    ) -> DecodingResult:
+        self, prompts: Sequence[Sequence[int]], length: int, temperature: float = 1.0,
+        seed: int = 0,
+    ) -> DecodingResult:  # fmt: skip
         prompts = np.asarray(prompts, "int32")
         self._check_call(prompts, length, temperature)
         batch = len(prompts)
@@ -111,12 +114,23 @@ class LanguageSampler(ModelSearch):
                 keras.InputSpec(shape=(None, length), dtype="float32"),
                 keras.InputSpec(shape=(None,), dtype="float32"),
             ]
-            function = functools.partial(self._continue, length)
-            self._functions[length] = as_graph(function, signature)
+            self._functions[length] = as_graph(self.draw, signature)
         return self._functions[length]
 
-    def _continue(self, length, prompts, uniforms, temperature):
-        batch = ops.shape(prompts)[0]
+    def draw(
+        self, prompts: TensorLike, uniforms: TensorLike, temperature: TensorLike
+    ) -> DecodingResult:
+        """Continues texts with random numbers that the caller gives; checks nothing.
+
+        Args:
+            prompts: Integer tensor (B, P), as for a call.
+            uniforms: Float tensor (B, L), numbers in [0, 1); L is the longest text.
+            temperature: Float tensor (B,).
+
+        Returns:
+            As a call.
+        """
+        batch, length = shape_of(uniforms)
         return self._draw(
             self.model.start_decoding(batch, length),
             self._constraints(length, prompts),

@@ -37,7 +37,8 @@ class ModelSearch:
         """Returns what outputs of `longest` tokens or fewer must obey."""
         size = self.config.no_repeat_ngram_size
         # A graph may not know its outputs' length, and would compare size - 1 times.
-        size = size if size < longest else 0
+        if isinstance(longest, int) and size >= longest:
+            size = 0
         return Constraints(self.config.min_output_length, size, prefix)
 
     def _draw(self, state, constraints, **options) -> DecodingResult:

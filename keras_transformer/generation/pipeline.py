@@ -17,7 +17,7 @@ from keras import ops
 from keras_transformer.config import DecodingConfig
 from keras_transformer.generation.generator import Generator
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.text.tokenizer import TokenizerPair
+from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 # With XLA, source lengths are rounded up to a multiple of this (tokens), and batches
 # to a power of two: every new shape is compiled, which takes many seconds.

@@ -1,7 +1,7 @@
 """Caches of keys and values, written one position at a time.
 
 Ordinary operations copy a whole cache to write one position; in a TensorFlow graph that
-XLA does not compile, the functions here write in place. A cache (B, H, L * N, K) has
+TensorFlow itself runs, the functions here write in place. A cache (B, H, L * N, K) has
 the entry l * N + n for position l of hypothesis n. A hypothesis attends to all entries
 and a mask says which of them are its own past, so that hypotheses change places without
 the cache being touched.
@@ -15,7 +15,11 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_transformer.kernels.execution import compiled_by_xla, in_tensorflow_graph
+from keras_transformer.kernels.execution import (
+    compiled_by_xla,
+    for_litert,
+    in_tensorflow_graph,
+)
 
 
 def new_cache(sentences, heads, entries, width, dtype):
@@ -88,7 +92,7 @@ def write_position(cache, new, place):
         shape = (-1, *cache.shape[1:]) if known else tf.shape(cache)
         return tf.reshape(written, shape)
     start = place.position * hypotheses
-    if compiled_by_xla():
+    if compiled_by_xla() or for_litert():
         zero = ops.zeros_like(start)
         return ops.slice_update(cache, (zero, zero, start, zero), new)
     parts = [cache[:, :, :start], new, cache[:, :, start + hypotheses :]]

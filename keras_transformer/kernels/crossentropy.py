@@ -16,10 +16,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.kernels.execution import in_tensorflow_graph
+from keras_transformer.kernels.execution import has_gpu, in_tensorflow_graph
 
 # Measured on CPUs: with fewer, products are slow; more do not fit into the cache.
 CHUNK_TOKENS = 512
+# A GPU wants few large products. The float32 logits of a chunk there (bytes).
+GPU_CHUNK_BYTES = 2**30
 
 
 def smoothed_crossentropy(targets, logits, label_smoothing=0.0):
@@ -202,23 +204,31 @@ def fused_crossentropy(
     """
     still = ops.stop_gradient(states), ops.stop_gradient(matrix)
     targets, weights = ops.cast(targets, "int32"), ops.cast(weights, "float32")
-    scores, *slopes = _over_chunks(*still, targets, weights, label_smoothing, gradient)
+    # In float16 a slope times a weight of one token in thousands would be zero.
+    is_narrow = keras.backend.standardize_dtype(states.dtype) == "float16"
+    unit = ops.maximum(ops.max(ops.abs(weights)), 1e-30) if is_narrow else None
+    relative = weights if unit is None else weights / unit
+    scores, *slopes = _over_chunks(*still, targets, relative, label_smoothing, gradient)
     losses, crossentropies, correct = (scores[:, i] for i in range(3))
     # A loss without weight may be infinite; infinity times zero is not a number.
     total = ops.sum(ops.where(ops.equal(weights, 0.0), 0.0, losses * weights))
     if gradient:
-        total = _with_gradient(total, slopes, states, matrix)
+        total = _with_gradient(total, slopes, unit, states, matrix)
     return total, crossentropies, correct
 
 
-def _with_gradient(total, slopes, states, matrix):
-    """The total with its gradients with respect to the states and the matrix."""
+def _with_gradient(total, slopes, unit, states, matrix):
+    """The total with its gradients with respect to the states and the matrix.
+
+    They are the slopes, times `unit` if it is not `None`.
+    """
 
     @ops.custom_gradient
     def with_gradient(states, matrix):
         def gradient(*upstreams, upstream=None):
             if upstream is None:  # PyTorch gives it by name, after the arguments.
                 (upstream,) = upstreams
+            upstream = upstream if unit is None else upstream * unit
             return tuple(slope * ops.cast(upstream, slope.dtype) for slope in slopes)
 
         return total, gradient
@@ -226,10 +236,21 @@ def _with_gradient(total, slopes, states, matrix):
     return with_gradient(states, matrix)
 
 
+def chunk_tokens(classes: int) -> int:
+    """Returns the most tokens of a chunk of `fused_crossentropy`.
+
+    Args:
+        classes: V.
+    """
+    if not has_gpu():
+        return CHUNK_TOKENS
+    return max(CHUNK_TOKENS, GPU_CHUNK_BYTES // (4 * classes))
+
+
 def _over_chunks(states, matrix, targets, weights, label_smoothing, gradient):
     """The scores (R, 3) of `_chunk` and the gradients of all tokens' losses."""
     tokens, width = ops.shape(states)[0], states.shape[-1]
-    count = tokens // (CHUNK_TOKENS + 1) + 1
+    count = tokens // (chunk_tokens(matrix.shape[0]) + 1) + 1
     size = (tokens + count - 1) // count
 
     def split(tensor):

@@ -100,8 +100,10 @@ def _packed_keep_mask(shape, threshold, state):
 
     num_rows, num_columns = _as_matrix(shape)
     num_words = (num_columns + 1) // 2
-    keys = _keys(tf.range(num_rows + num_words), state)
-    words = _words(*tf.split(keys, (num_rows, num_words)))
+    # TensorFlow computes ranges of int64, not those of int32, on a GPU, and slices of
+    # uint32, but does not split them there.
+    keys = _keys(tf.range(tf.cast(num_rows + num_words, tf.int64)), state)
+    words = _words(keys[:num_rows], keys[num_rows:])
     keep = tf.bitcast(words, tf.uint16) >= tf.constant(threshold, tf.uint16)
     if not isinstance(num_columns, int) or num_columns % 2:
         keep = tf.reshape(keep, (num_rows, 2 * num_words))
@@ -122,7 +124,8 @@ def _as_matrix(shape):
 
 def _keys(places, state):
     """Hashes places (N,) with the seed and the call's number to uint32 (N,)."""
-    seed, call = ops.unstack(ops.cast(state, "uint32"), 2)
+    state = ops.cast(state, "uint32")
+    seed, call = state[0], state[1]
     keys = ops.cast(places, "uint32") * _uint32(GOLDEN) + seed
     keys = _fold(keys, 16) * _uint32(MIX_1)
     # The seed enters twice: one of another layer can be reached by going some rows on.

@@ -1,25 +1,57 @@
 """Tells how and on how many replicas an operation is about to run.
 
 The cheapest way depends on what runs it: XLA fuses element-wise operations into one
-loop, and a TensorFlow graph without XLA makes a pass over memory for each.
+loop, and a TensorFlow graph without XLA makes a pass over memory for each. LiteRT lacks
+the operations that are made for TensorFlow's graphs.
 """
 
 from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
 
 import keras
 from keras import ops
 
 from keras_transformer.kernels.keras_private import is_in_xla_graph
 
+_FOR_LITERT = contextvars.ContextVar("for_litert", default=False)
+
+
+@contextlib.contextmanager
+def tracing_for_litert() -> Iterator[None]:
+    """Says that the graphs traced in the block become a file for LiteRT.
+
+    Example:
+        >>> with tracing_for_litert():
+        ...     graph = function.get_concrete_function()
+    """
+    token = _FOR_LITERT.set(True)
+    try:
+        yield
+    finally:
+        _FOR_LITERT.reset(token)
+
+
+def for_litert() -> bool:
+    """Whether a graph is being traced that becomes a file for LiteRT.
+
+    Example:
+        >>> for_litert()
+        False
+    """
+    return _FOR_LITERT.get() and _is_in_graph()
+
 
 def in_tensorflow_graph() -> bool:
-    """Whether a TensorFlow graph is being traced that XLA will not compile.
+    """Whether a TensorFlow graph is being traced that TensorFlow itself will run.
 
     Example:
         >>> in_tensorflow_graph()
         False
     """
-    return _is_in_graph() and not is_in_xla_graph()
+    return _is_in_graph() and not (is_in_xla_graph() or for_litert())
 
 
 def compiled_by_xla() -> bool:
@@ -40,6 +72,27 @@ def _is_in_graph():
     import tensorflow as tf
 
     return tf.inside_function()
+
+
+def has_gpu() -> bool:
+    """Whether Keras' backend computes on a GPU here.
+
+    Example:
+        >>> has_gpu()
+        False
+    """
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        return jax.default_backend() == "gpu"
+    if backend == "torch":
+        import torch
+
+        return torch.cuda.is_available()
+    import tensorflow as tf
+
+    return bool(tf.config.get_visible_devices("GPU"))
 
 
 def shape_of(tensor) -> tuple:

@@ -6,6 +6,9 @@ names it; nothing else in the package uses such a name.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import keras
 
 
@@ -17,6 +20,34 @@ def keras_mask(tensor):
     return backend.get_keras_mask(tensor)
 
 
+def learns_shapes() -> bool:
+    """Whether Keras runs a call only for the shapes, with floats in every place."""
+    from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+
+    return in_symbolic_scope()
+
+
+def attention_projections(layer) -> dict:
+    """Returns the dense layers of one of Keras' attention layers, by their use."""
+    names = ["query", "key", "value", "output"]
+    if layer.get_config()["use_gate"]:
+        names.insert(3, "gate")
+    return {name: getattr(layer, f"_{name}_dense") for name in names}
+
+
+def has_own_attention(layer) -> bool:
+    """Whether an attention layer's class replaces how Keras' own attends."""
+    if isinstance(layer, keras.layers.GroupQueryAttention):
+        base = keras.layers.GroupQueryAttention
+    else:
+        base = keras.layers.MultiHeadAttention
+    names = ("_compute_attention", "_compute_attention_mask", "_masked_softmax")
+    return any(
+        getattr(type(layer), name, None) is not getattr(base, name, None)
+        for name in names
+    )
+
+
 def is_in_xla_graph() -> bool:
     """Whether XLA will compile the TensorFlow graph that is being traced."""
     import tensorflow as tf
@@ -24,6 +55,45 @@ def is_in_xla_graph() -> bool:
 
     graph = tf.compat.v1.get_default_graph()
     return control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
+def converter_error() -> type[Exception]:
+    """Returns the class of the error of a conversion to LiteRT that fails."""
+    from tensorflow.lite.python.convert_phase import ConverterError
+
+    return ConverterError
+
+
+def without_large_constants(converter):
+    """Makes a converter to LiteRT write a fill in place of a tensor of one value.
+
+    With fixed shapes, every empty cache would else be in the file as so many zeros.
+    """
+    converter._experimental_unfold_large_splat_constant = True
+
+
+def litert_tensor_names(content: bytes) -> dict[str, bytes]:
+    """Returns the tensor's name of each input and output of a LiteRT file.
+
+    Args:
+        content: A file with one signature.
+
+    Returns:
+        The names of tensors by those that the signature has for them.
+    """
+    from tensorflow.lite.python import schema_py_generated as schema
+
+    model = schema.Model.GetRootAs(content)
+    signature = model.SignatureDefs(0)
+    graph = model.Subgraphs(signature.SubgraphIndex())
+    entries = [
+        *(signature.Inputs(i) for i in range(signature.InputsLength())),
+        *(signature.Outputs(i) for i in range(signature.OutputsLength())),
+    ]
+    return {
+        entry.Name().decode(): graph.Tensors(entry.TensorIndex()).Name()
+        for entry in entries
+    }
 
 
 def loss_tracker(model):
@@ -104,3 +174,57 @@ class BuildsFromSpec:
         if iterator is not None:
             data_batch = iterator.data_adapter.get_tf_dataset().element_spec
         super()._maybe_symbolic_build(data_batch=data_batch)
+
+
+def keras_hub_parts(layer) -> dict:
+    """Returns the sub-layers of an encoder or decoder layer of KerasHub.
+
+    Args:
+        layer: `keras_hub.layers.TransformerEncoder` or `TransformerDecoder`.
+
+    Returns:
+        The layers by the names that ours have, "hidden" and "output" of the
+        feed-forward network; `None` for what it lacks.
+    """
+    names = {
+        "self_attention": "_self_attention_layer",
+        "self_attention_norm": "_self_attention_layer_norm",
+        "cross_attention": "_cross_attention_layer",
+        "cross_attention_norm": "_cross_attention_layer_norm",
+        "hidden": "_feedforward_intermediate_dense",
+        "output": "_feedforward_output_dense",
+        "feed_forward_norm": "_feedforward_layer_norm",
+    }
+    return {ours: getattr(layer, theirs, None) for ours, theirs in names.items()}
+
+
+def layers_within(layer) -> list:
+    """Returns the layers that a layer or model is made of, theirs too."""
+    return layer._flatten_layers(include_self=False)
+
+
+def untrack(layer, variable):
+    """Makes a layer forget a variable; `del` would also collect all garbage."""
+    layer._untrack_variable(variable)
+
+
+class CountsAsOneLayer:
+    """Mixin before a Keras layer that owns matrices and holds other layers as well.
+
+    `keras.Model.quantize` only asks layers that hold none.
+    """
+
+    def _flatten_layers(self, include_self=True, recursive=True):
+        if include_self and recursive:
+            return [self]
+        return super()._flatten_layers(include_self, recursive)
+
+
+@contextlib.contextmanager
+def unlocked(layer) -> Iterator[None]:
+    """Lets a built layer be given more weights in the block."""
+    layer._tracker.unlock()
+    try:
+        yield
+    finally:
+        layer._tracker.lock()

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.kernels.execution import in_tensorflow_graph, shape_of
+from keras_transformer.types import Tensor, TensorLike
 
 
 def wide_dtype(*dtypes):
@@ -21,7 +22,7 @@ def wide_dtype(*dtypes):
     return "float64" if "float64" in names else "float32"
 
 
-def masked_softmax(scores, mask=None):
+def masked_softmax(scores: TensorLike, mask: TensorLike | None = None) -> Tensor:
     """Softmax over the last axis among the positions that the mask allows.
 
     Half-precision scores are normalised in float32. Masked scores get the lowest finite

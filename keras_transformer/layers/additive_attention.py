@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any, Unpack
+
 import keras
 from keras import ops
 
-from keras_transformer.layers.arguments import check_rate, check_size
+from keras_transformer.layers.adaptable_layer import AdaptableLayer
+from keras_transformer.layers.argument_order import ValueBeforeKey
+from keras_transformer.layers.arguments import (
+    check_mask,
+    check_rate,
+    check_shape,
+    check_size,
+    check_tensor,
+)
 from keras_transformer.layers.attention import additive_attention
+from keras_transformer.layers.attention_masks import check_inputs, default_inputs
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.quantization import float_policy
+from keras_transformer.layers.weight_matrix import multiply, side_by_side
 from keras_transformer.masks import attention_mask, carried_mask
+from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class AdditiveAttention(keras.layers.Layer):
+class AdditiveAttention(AdaptableLayer, ValueBeforeKey):
     """Attention by the score that a small network gives each pair of query and key.
 
     score(q, k) = w . tanh(W_q q + W_k k): Bahdanau et al., 2015,
     https://arxiv.org/abs/1409.0473 (appendix A.1.2, W_a, U_a and v_a there). Queries
     and keys may have different widths; the output is a weighted mean of the values,
-    which are not projected.
+    which are not projected. The inputs come in the order of Keras' attention layers,
+    though not as a list; Keras' own layer of this name has no projections.
 
     For decoding step by step `project_key` projects the keys of a source once, and
     `attend` takes them for each new query.
@@ -29,8 +44,8 @@ class AdditiveAttention(keras.layers.Layer):
         use_bias: Whether the queries' projection adds a bias.
     Call arguments:
         query: Float tensor (B, T, D_query).
-        key: Float tensor (B, S, D_key).
-        value: Float tensor (B, S, D_value); default `key`.
+        value: Float tensor (B, S, D_value).
+        key: Float tensor (B, S, D_key); default `value`.
         mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S), True where a position may
             be attended to; default the Keras mask that `key` carries.
             `valid_length_mask` makes one of valid lengths for each row or query.
@@ -47,7 +62,10 @@ class AdditiveAttention(keras.layers.Layer):
         >>> attention(np.ones((1, 3, 4)), np.ones((1, 5, 6))).shape  # (1, 3, 6)
     """
 
-    def __init__(self, units, dropout_rate=0.0, use_bias=False, **kwargs):
+    def __init__(
+        self, units: int, dropout_rate: float = 0.0, use_bias: bool = False,
+        **kwargs: Unpack[LayerOptions],
+    ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         check_size("units", units)
         check_rate("dropout_rate", dropout_rate)
@@ -55,20 +73,26 @@ class AdditiveAttention(keras.layers.Layer):
         self.dropout_rate = dropout_rate
         self.use_bias = use_bias
         self.attention_dropout = Dropout(
-            dropout_rate, dtype=self.dtype_policy, name="attention_dropout"
+            dropout_rate,
+            dtype=float_policy(self.dtype_policy),
+            name="attention_dropout",
         )
         self.supports_masking = True
 
-    def build(self, query_shape, key_shape, value_shape=None):
-        self.query_kernel = self.add_weight(
-            shape=(query_shape[-1], self.units),
+    def build(
+        self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
+    ) -> None:
+        key_shape = value_shape if key_shape is None else key_shape
+        check_shape("query", query_shape, "B", "T", "D")
+        check_shape("value", value_shape, "B", "S", "D")
+        check_inputs(query=query_shape, value=value_shape, key=key_shape)
+        self.query_matrix = self.add_matrix(
+            "query_kernel",
+            (query_shape[-1], self.units),
             initializer="glorot_uniform",
-            name="query_kernel",
         )
-        self.key_kernel = self.add_weight(
-            shape=(key_shape[-1], self.units),
-            initializer="glorot_uniform",
-            name="key_kernel",
+        self.key_matrix = self.add_matrix(
+            "key_kernel", (key_shape[-1], self.units), initializer="glorot_uniform"
         )
         self.score_kernel = self.add_weight(
             shape=(self.units,), initializer="glorot_uniform", name="score_kernel"
@@ -81,22 +105,21 @@ class AdditiveAttention(keras.layers.Layer):
         self.built = True
 
     def call(
-        self,
-        query,
-        key,
-        value=None,
-        mask=None,
-        training=None,
-        return_attention_weights=False,
-    ):
-        mask = carried_mask(key) if mask is None else mask
-        value = key if value is None else value
+        self, query: TensorLike, value: TensorLike, key: TensorLike | None = None,
+        mask: TensorLike | None = None, training: bool | None = None,
+        return_attention_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+        check_tensor("query", query, "B", "T", "D")
+        check_tensor("value", value, "B", "S", "D")
+        value, key = default_inputs(query, value, key)
+        mask = attention_mask(carried_mask(key) if mask is None else mask)
+        check_mask("mask", mask, query, key)
         output, attention_weights = self.attend(
             query, self.project_key(key), value, mask=mask, training=training
         )
         return (output, attention_weights) if return_attention_weights else output
 
-    def project_key(self, key):
+    def project_key(self, key: TensorLike) -> Tensor:
         """Projects keys once, for many calls of `attend`.
 
         Args:
@@ -105,9 +128,12 @@ class AdditiveAttention(keras.layers.Layer):
         Returns:
             Float tensor (B, S, U).
         """
-        return self._project(key, self.key_kernel)
+        return self._project(key, self.key_matrix)
 
-    def attend(self, query, projected_key, value, mask=None, training=None):
+    def attend(
+        self, query: TensorLike, projected_key: TensorLike, value: TensorLike,
+        mask: TensorLike | None = None, training: bool | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Attends as `call` does, with keys that are already projected.
 
         Args:
@@ -121,7 +147,7 @@ class AdditiveAttention(keras.layers.Layer):
             The output (B, T, D_value) and the attention weights (B, T, S) before
             dropout.
         """
-        projected_query = self._project(query, self.query_kernel)
+        projected_query = self._project(query, self.query_matrix)
         if self.query_bias is not None:
             projected_query += ops.cast(self.query_bias, self.compute_dtype)
         return additive_attention(
@@ -133,37 +159,36 @@ class AdditiveAttention(keras.layers.Layer):
             dropout=lambda weights: self.attention_dropout(weights, training=training),
         )
 
-    def _project(self, inputs, kernel):
-        # Outside of `__call__` Keras casts neither inputs nor weights.
-        inputs, kernel = (ops.cast(x, self.compute_dtype) for x in (inputs, kernel))
-        return ops.matmul(inputs, kernel)
+    def _project(self, inputs, matrix):
+        # Outside of `__call__` Keras does not cast the inputs.
+        inputs = ops.cast(inputs, self.compute_dtype)
+        weights = side_by_side([matrix], [None], self.compute_dtype)
+        return multiply(inputs, weights, matrix.input_quantizer)
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(
+        self, inputs: TensorLike, previous_mask: TensorLike | None
+    ) -> Tensor | None:
         """The output is as long as the query and carries its mask."""
         return carried_mask(inputs)
 
-    def compute_output_shape(self, query_shape, key_shape, value_shape=None):
-        value_shape = key_shape if value_shape is None else value_shape
+    def compute_output_shape(
+        self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
+    ) -> Shape:
         return (*query_shape[:-1], value_shape[-1])
 
     def compute_output_spec(
-        self,
-        query,
-        key,
-        value=None,
-        mask=None,
-        training=None,
-        return_attention_weights=False,
-    ):
-        value = key if value is None else value
-        shape = self.compute_output_shape(query.shape, key.shape, value.shape)
+        self, query: TensorLike, value: TensorLike, key: TensorLike | None = None,
+        mask: TensorLike | None = None, training: bool | None = None,
+        return_attention_weights: bool = False,
+    ) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:  # fmt: skip
+        shape = self.compute_output_shape(query.shape, value.shape)
         output = keras.KerasTensor(shape, dtype=self.compute_dtype)
         if not return_attention_weights:
             return output
-        weights_shape = (*query.shape[:2], key.shape[1])
+        weights_shape = (*query.shape[:2], value.shape[1])
         return output, keras.KerasTensor(weights_shape, dtype=self.compute_dtype)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {
             "units": self.units,
             "dropout_rate": self.dropout_rate,

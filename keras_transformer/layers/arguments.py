@@ -1,6 +1,13 @@
-"""Checks of the arguments that several layers share."""
+"""Checks of the arguments that several layers share.
+
+Those of tensors read shapes and types that are known when a graph is traced, so they
+add no operation to it.
+"""
 
 from __future__ import annotations
+
+import keras
+from keras import ops
 
 
 def check_size(name, value, optional=False):
@@ -22,6 +29,29 @@ def check_rate(name, value):
         )
 
 
+def aliased(name, value, alias, given, default):
+    """Returns what an argument and another name for it say together.
+
+    Args:
+        name: The argument's name.
+        value: What was given by it.
+        alias: Its other name.
+        given: What was given by that, or `None`.
+        default: The argument's default.
+
+    Raises:
+        ValueError: If both were given and differ.
+    """
+    if given is None:
+        return value
+    if value not in (default, given):
+        raise ValueError(
+            f"`{alias}` is another name for `{name}`: give one of them. Received: "
+            f"{name}={value!r}, {alias}={given!r}"
+        )
+    return given
+
+
 def check_positions(start, length, max_length):
     """Raises `ValueError` if a table of learned positions is too short for an input.
 
@@ -39,4 +69,129 @@ def check_positions(start, length, max_length):
             "The input is longer than the learned positions; raise `max_length` or "
             f"use sinusoidal ones. Received: {length} positions, start={first}, "
             f"max_length={max_length}"
+        )
+
+
+def check_shape(name, shape, *axes):
+    """Raises `ValueError` unless an argument is one tensor with these axes.
+
+    Args:
+        name: Name of the argument.
+        shape: Its shape, a tuple or list; or as Keras gives it to `build`, a structure
+            of the shapes of several tensors.
+        *axes: Letters of the axes; "..." first stands for any number of them.
+    """
+    sizes = shape if isinstance(shape, (tuple, list)) else [shape]
+    if isinstance(shape, dict) or any(isinstance(s, (tuple, list)) for s in sizes):
+        _raise_not_one(name, shape, axes)
+    least = len(axes) - axes.count("...")
+    if len(shape) < least or (len(shape) > least and "..." not in axes):
+        raise ValueError(
+            f"`{name}` must have the shape ({', '.join(axes)}). Received: shape "
+            f"{tuple(shape)}"
+        )
+
+
+def check_tensor(name, value, *axes):
+    """Raises `TypeError` or `ValueError` unless `value` is a tensor with these axes.
+
+    Args:
+        name: Name of the argument.
+        value: What came.
+        *axes: As for `check_shape`.
+    """
+    if type(value).__name__ == "RaggedTensor":
+        raise TypeError(
+            f"`{name}` must be a dense tensor, padded: `to_tensor()` makes one of a "
+            f"ragged tensor. Received: a RaggedTensor of shape {tuple(value.shape)}"
+        )
+    if not hasattr(value, "shape"):
+        _raise_not_one(name, value, axes)
+    # TensorFlow may not know the number of axes.
+    if getattr(value.shape, "rank", 0) is not None:
+        check_shape(name, tuple(value.shape), *axes)
+
+
+def _raise_not_one(name, value, axes):
+    raise TypeError(
+        f"`{name}` must be one tensor of shape ({', '.join(axes)}). Received: "
+        f"{_described(value)}"
+    )
+
+
+def _described(value):
+    if isinstance(value, dict):
+        return f"a dictionary with the keys {', '.join(map(repr, value))}"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    if hasattr(value, "shape"):
+        return f"one tensor of shape {tuple(value.shape)}"
+    return f"{value!r:.80}"
+
+
+def integer_ids(name, ids, *axes):
+    """Checks ids and returns them as integers.
+
+    A `keras.Sequential` without an `Input` gives float32 in their place, which holds
+    all ids up to 2^24; those are cast, as Keras' own `Embedding` does.
+
+    Args:
+        name: Name of the argument.
+        ids: What came.
+        *axes: As for `check_shape`.
+
+    Returns:
+        Integer tensor.
+
+    Raises:
+        TypeError: If they are no numbers, or numbers in half precision.
+        ValueError: If they have other axes.
+    """
+    check_tensor(name, ids, *axes)
+    dtype = keras.backend.standardize_dtype(ids.dtype)
+    if "int" in dtype:
+        return ids
+    if dtype not in ("float32", "float64"):
+        # Under mixed precision Keras rounds floats: to bfloat16, 257 becomes 256.
+        raise TypeError(
+            f"`{name}` must be integers; a model of Keras gives them with `keras.Input("
+            f"shape, dtype='int32')`. Received: dtype {dtype}"
+        )
+    return ops.cast(ids, "int32")
+
+
+def check_mask(name, mask, query, key):
+    """Raises `ValueError` unless a mask fits what it masks.
+
+    Args:
+        name: Name of the argument.
+        mask: Boolean tensor (B, 1, S) or (B, T, S), as `attention_mask` returns it, or
+            `None`.
+        query: Float tensor (B, T, D).
+        key: Float tensor (B, S, D).
+    """
+    if mask is None or len(mask.shape) != 3:
+        return
+    sizes = query.shape[0], query.shape[1], key.shape[1]
+    allowed = ({1, sizes[0]}, {1, sizes[1]}, {sizes[2]})
+    for size, fits in zip(mask.shape, allowed, strict=True):
+        if size is not None and None not in fits and size not in fits:
+            raise ValueError(
+                f"`{name}` must have the shape (B, S), (B, 1, S) or (B, T, S) with "
+                "(B, T, S) = {}. Received: shape {}".format(sizes, tuple(mask.shape))
+            )
+
+
+def check_pair(name, value, *parts):
+    """Raises `TypeError` unless `value` is a tuple or list of two.
+
+    Args:
+        name: Name of the argument.
+        value: What came.
+        *parts: What the two are.
+    """
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise TypeError(
+            f"`{name}` must be a pair, ({', '.join(parts)}). Received: "
+            f"{_described(value)}"
         )

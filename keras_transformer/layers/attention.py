@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from keras import ops
 
 from keras_transformer.kernels.softmax import dropped_weights, masked_softmax
+from keras_transformer.types import Tensor, TensorLike
 
 
-def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
+def scaled_dot_product_attention(
+    query: TensorLike, key: TensorLike, value: TensorLike,
+    mask: TensorLike | None = None, dropout: Callable[[Any], Any] | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Attends to values by the scaled dot product of queries and keys.
 
     softmax(Q K^T / sqrt(K)) V: equation 1 of Vaswani et al., 2017,
@@ -42,8 +49,11 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
 
 
 def dot_product_attention(
-    query, key, value, mask=None, bias=None, weigh=masked_softmax, dropout=None
-):
+    query: TensorLike, key: TensorLike, value: TensorLike,
+    mask: TensorLike | None = None, bias: TensorLike | None = None,
+    weigh: Callable[..., Any] = masked_softmax,
+    dropout: Callable[[Any], Any] | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Attends to values by the dot product of queries and keys, not scaled.
 
     Keys and values may have fewer heads than queries; see `grouped_product`.
@@ -94,7 +104,10 @@ def grouped_product(rows, matrices):
     return ops.reshape(product, (batch, heads, length, ops.shape(product)[-1]))
 
 
-def additive_attention(query, key, value, kernel, mask=None, dropout=None):
+def additive_attention(
+    query: TensorLike, key: TensorLike, value: TensorLike, kernel: TensorLike,
+    mask: TensorLike | None = None, dropout: Callable[[Any], Any] | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Attends to values by a small network's score of each pair of query and key.
 
     softmax_s(w . tanh(q_t + k_s)) V, with queries and keys projected beforehand: the

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 
 from keras_transformer.layers.encoder_layer import EncoderLayer
+from keras_transformer.types import Nest, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -13,11 +14,33 @@ class CausalLayer(EncoderLayer):
 
     The layer of the decoder-only Transformer: Liu et al., 2018, section 4.2.3,
     https://arxiv.org/abs/1801.10198. For decoding step by step, `decoding_weights`
-    computes once what `step` needs, and `step` decodes one position. `ResidualLayer`
-    documents the arguments and how to replace a sub-layer. A `self_attention` whose
-    attribute `causal` is true, as `LocalAttention` and `LinearAttention` have, is not
-    given the causal mask.
+    computes once what `step` needs, and `step` decodes one position.
 
+    To use another sub-layer, override `make_attention`, `make_feed_forward` or
+    `make_norm`. A `self_attention` whose attribute `causal` is true, as
+    `LocalAttention` and `LinearAttention` have, is not given the causal mask.
+
+    Args:
+        num_heads: Attention heads, h in the paper.
+        d_ff: Width of the feed-forward network's hidden layer, d_ff in the paper.
+        key_dim: Width of a head's queries and keys; default the input's width divided
+            by `num_heads`, which must then divide it.
+        value_dim: Width of a head's values; default `key_dim`.
+        dropout_rate: Share of each sub-layer's output dropped in training, in [0, 1);
+            P_drop in the paper.
+        attention_dropout_rate: Share of the attention weights dropped in training.
+        activation_dropout_rate: Share of the feed-forward network's hidden units
+            dropped in training.
+        activation: Activation of the feed-forward network.
+        norm_first: Whether to normalise before each sub-layer instead of after it.
+        use_bias: Whether the attention projections add a bias.
+        layer_norm_epsilon: What the norms add to the variance.
+        kernel_initializer: Initializer of the matrices.
+        bias_initializer: Initializer of the biases.
+        kernel_regularizer: Regularizer of the matrices, or `None`.
+        bias_regularizer: Regularizer of the biases, or `None`.
+        kernel_constraint: Constraint on the matrices, or `None`.
+        bias_constraint: Constraint on the biases, or `None`.
     Call arguments:
         inputs: Float tensor (B, T, D).
         mask: Boolean tensor (B, T), (B, 1, T) or (B, T, T), True where a position may
@@ -26,29 +49,34 @@ class CausalLayer(EncoderLayer):
         training: Whether dropout is applied.
     Returns:
         Float tensor (B, T, D).
+    Raises:
+        ValueError: If an argument is out of its range, or the input's width is not a
+            multiple of `num_heads` and no `key_dim` is given.
 
     Example:
         >>> layer = CausalLayer(num_heads=2, d_ff=8)
         >>> layer(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
     """
 
-    def call(self, inputs, mask=None, training=None):
-        mask = self._past_mask(inputs, mask)
-        return super().call(inputs, mask=mask, training=training)
+    def _mask_of_call(self, inputs, mask):
+        return self._past_mask(inputs, mask)
 
-    def decoding_weights(self):
+    def decoding_weights(self) -> Nest:
         """Prepares what `step` multiplies by: the projections of the attention."""
         return self.self_attention.decoding_weights("query", "key", "value")
 
-    def initial_cache(self, texts, hypotheses, length):
+    def initial_cache(self, texts: int, hypotheses: int, length: int) -> Nest:
         """Returns the empty cache of `step`; see `MultiHeadAttention.initial_cache`."""
         return self.self_attention.initial_cache(texts, hypotheses, length)
 
-    def resize_cache(self, cache, texts, more):
+    def resize_cache(self, cache: Nest, texts: int, more: int) -> Nest:
         """As `MultiHeadAttention.resize_cache`, of its self-attention."""
         return self.self_attention.resize_cache(cache, texts, more)
 
-    def step(self, inputs, cache, place, mask, weights):
+    def step(
+        self, inputs: TensorLike, cache: Nest, place: Nest, mask: TensorLike | None,
+        weights: Nest,
+    ) -> tuple[Tensor, Nest]:  # fmt: skip
         """Decodes one position; the layer's `call` gives the same for that position.
 
         Args:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import keras
 from keras import ops
+
+from keras_transformer.layers.arguments import check_shape, check_tensor
+from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -22,11 +27,12 @@ class ClassToken(keras.layers.Layer):
         >>> ClassToken()(np.ones((1, 5, 6), "float32")).shape  # (1, 6, 6)
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def build(self, states_shape):
+    def build(self, states_shape: Shape) -> None:
+        check_shape("states", states_shape, "B", "S", "D")
         self.token = self.add_weight(
             shape=(states_shape[-1],),
             initializer=keras.initializers.RandomNormal(stddev=0.02),
@@ -34,18 +40,21 @@ class ClassToken(keras.layers.Layer):
         )
         self.built = True
 
-    def call(self, states):
+    def call(self, states: TensorLike) -> Tensor:
+        check_tensor("states", states, "B", "S", "D")
         shape = (ops.shape(states)[0], 1, states.shape[-1])
         token = ops.cast(ops.convert_to_tensor(self.token), states.dtype)
         return ops.concatenate([ops.broadcast_to(token, shape), states], axis=1)
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(
+        self, inputs: TensorLike, previous_mask: TensorLike | None
+    ) -> Tensor | None:
         """The class token may be attended to, and the others as before."""
         if previous_mask is None:
             return None
         first = ops.ones_like(previous_mask[:, :1])
         return ops.concatenate([first, previous_mask], axis=1)
 
-    def compute_output_shape(self, states_shape):
+    def compute_output_shape(self, states_shape: Shape) -> Shape:
         batch, length, width = states_shape
         return batch, None if length is None else length + 1, width

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import keras
 
+from keras_transformer.layers.arguments import check_mask, check_shape, check_tensor
+from keras_transformer.layers.attention_masks import combined_mask
+from keras_transformer.layers.keras_hub_layers import taken_over
 from keras_transformer.layers.residual_layer import ResidualLayer
-from keras_transformer.masks import attention_mask, carried_mask
+from keras_transformer.masks import carried_mask
+from keras_transformer.types import Nest, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -15,14 +21,35 @@ class DecoderLayer(ResidualLayer):
     Section 3.1 and figure 1 (right) of Vaswani et al., 2017,
     https://arxiv.org/abs/1706.03762. The sub-layers are the attributes
     `self_attention`, `cross_attention` and `feed_forward`, with `self_attention_norm`,
-    `cross_attention_norm` and `feed_forward_norm`. `ResidualLayer` documents the
-    arguments and how to replace a sub-layer. A `self_attention` whose attribute
-    `causal` is true, as `LocalAttention` and `LinearAttention` have, is not given the
-    causal mask.
+    `cross_attention_norm` and `feed_forward_norm`; to use another one, override
+    `make_attention`, `make_feed_forward` or `make_norm`. A `self_attention` whose
+    attribute `causal` is true, as `LocalAttention` and `LinearAttention` have, is not
+    given the causal mask.
 
     For decoding step by step, `decoding_weights` and `project_encoder_output` compute
     once what `step` needs, and `step` decodes one position.
 
+    Args:
+        num_heads: Attention heads, h in the paper.
+        d_ff: Width of the feed-forward network's hidden layer, d_ff in the paper.
+        key_dim: Width of a head's queries and keys; default the input's width divided
+            by `num_heads`, which must then divide it.
+        value_dim: Width of a head's values; default `key_dim`.
+        dropout_rate: Share of each sub-layer's output dropped in training, in [0, 1);
+            P_drop in the paper.
+        attention_dropout_rate: Share of the attention weights dropped in training.
+        activation_dropout_rate: Share of the feed-forward network's hidden units
+            dropped in training.
+        activation: Activation of the feed-forward network.
+        norm_first: Whether to normalise before each sub-layer instead of after it.
+        use_bias: Whether the attention projections add a bias.
+        layer_norm_epsilon: What the norms add to the variance.
+        kernel_initializer: Initializer of the matrices.
+        bias_initializer: Initializer of the biases.
+        kernel_regularizer: Regularizer of the matrices, or `None`.
+        bias_regularizer: Regularizer of the biases, or `None`.
+        kernel_constraint: Constraint on the matrices, or `None`.
+        bias_constraint: Constraint on the biases, or `None`.
     Call arguments:
         inputs: Float tensor (B, T, D).
         encoder_output: Float tensor (B, S, D_encoder).
@@ -32,8 +59,21 @@ class DecoderLayer(ResidualLayer):
         encoder_output_mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S); default the
             Keras mask that `encoder_output` carries.
         training: Whether dropout is applied.
+        decoder_padding_mask: As `keras_hub.layers.TransformerDecoder` has it: boolean
+            or integer tensor (B, T), 1 for a token; all masks given must allow a
+            position.
+        decoder_attention_mask: Likewise, (B, T, T).
+        encoder_padding_mask: Likewise, of `encoder_output`, (B, S).
+        encoder_attention_mask: Likewise, (B, T, S).
+        use_causal_mask: Whether the causal mask applies, as it does in `step`.
+        self_attention_cache: Refused, like the other three of KerasHub's arguments of a
+            cache: `step` decodes with one.
     Returns:
         Float tensor (B, T, D).
+    Raises:
+        ValueError: If an argument is out of its range, the input's width is not a
+            multiple of `num_heads` and no `key_dim` is given, there is no
+            `encoder_output`, or a cache.
 
     Example:
         >>> layer = DecoderLayer(num_heads=2, d_ff=8)
@@ -41,7 +81,16 @@ class DecoderLayer(ResidualLayer):
         >>> layer(target, source).shape  # (1, 4, 6)
     """
 
-    def build(self, inputs_shape, encoder_output_shape):
+    def build(
+        self, inputs_shape: Shape, encoder_output_shape: Shape | None = None
+    ) -> None:
+        check_shape("inputs", inputs_shape, "B", "T", "D")
+        if encoder_output_shape is None:
+            raise ValueError(
+                "`encoder_output` must be given: `CausalLayer` is the layer of a "
+                "decoder without an encoder. Received: encoder_output=None"
+            )
+        check_shape("encoder_output", encoder_output_shape, "B", "S", "D")
         d_model = inputs_shape[-1]
         self_attention = self.make_attention("self_attention", d_model)
         self._add_sublayer("self_attention", self_attention, inputs_shape)
@@ -54,57 +103,81 @@ class DecoderLayer(ResidualLayer):
         self.built = True
 
     def call(
-        self,
-        inputs,
-        encoder_output,
-        mask=None,
-        encoder_output_mask=None,
-        training=None,
-    ):
-        states = self._attend_to_past(inputs, mask, training)
+        self, inputs: TensorLike, encoder_output: TensorLike | None = None,
+        mask: TensorLike | None = None, encoder_output_mask: TensorLike | None = None,
+        training: bool | None = None, *, decoder_padding_mask: TensorLike | None = None,
+        decoder_attention_mask: TensorLike | None = None,
+        encoder_padding_mask: TensorLike | None = None,
+        encoder_attention_mask: TensorLike | None = None, use_causal_mask: bool = True,
+        self_attention_cache: TensorLike | None = None,
+        self_attention_cache_update_index: TensorLike | None = None,
+        cross_attention_cache: TensorLike | None = None,
+        cross_attention_cache_update_index: TensorLike | None = None,
+    ) -> Tensor:  # fmt: skip
+        check_tensor("inputs", inputs, "B", "T", "D")
+        check_tensor("encoder_output", encoder_output, "B", "S", "D")
+        _check_no_cache(
+            self_attention_cache=self_attention_cache,
+            self_attention_cache_update_index=self_attention_cache_update_index,
+            cross_attention_cache=cross_attention_cache,
+            cross_attention_cache_update_index=cross_attention_cache_update_index,
+        )
+        mask = combined_mask(
+            inputs, mask, decoder_padding_mask=decoder_padding_mask,
+            decoder_attention_mask=decoder_attention_mask,
+        )  # fmt: skip
+        source_mask = combined_mask(
+            encoder_output, encoder_output_mask,
+            encoder_padding_mask=encoder_padding_mask,
+            encoder_attention_mask=encoder_attention_mask,
+        )  # fmt: skip
+        states = self._attend_to_past(inputs, mask, training, use_causal_mask)
         outputs = self.cross_attention(
             self._before("cross_attention", states),
             encoder_output,
-            mask=_source_mask(encoder_output, encoder_output_mask),
+            mask=_checked_source_mask(inputs, encoder_output, source_mask),
             training=training,
         )
         states = self._after("cross_attention", states, outputs, training)
         return self._feed_forward(states, training)
 
     def call_with_attention(
-        self,
-        inputs,
-        encoder_output,
-        mask=None,
-        encoder_output_mask=None,
-        training=None,
-    ):
+        self, inputs: TensorLike, encoder_output: TensorLike,
+        mask: TensorLike | None = None, encoder_output_mask: TensorLike | None = None,
+        training: bool | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """As `call`; returns the weights of the attention to the source too.
 
         Returns:
             The output (B, T, D) and the attention weights (B, H, T, S).
         """
+        mask = combined_mask(inputs, mask)
         states = self._attend_to_past(inputs, mask, training)
         outputs, attention_weights = self.cross_attention(
             self._before("cross_attention", states),
             encoder_output,
-            mask=_source_mask(encoder_output, encoder_output_mask),
+            mask=_checked_source_mask(
+                inputs,
+                encoder_output,
+                combined_mask(encoder_output, encoder_output_mask),
+            ),
             training=training,
             return_attention_weights=True,
         )
         states = self._after("cross_attention", states, outputs, training)
         return self._feed_forward(states, training), attention_weights
 
-    def _attend_to_past(self, inputs, mask, training):
+    def _attend_to_past(self, inputs, mask, training, use_causal_mask=True):
         """The self-attention of each position to itself and those before it."""
+        check_tensor("inputs", inputs, "B", "T", "D")
         outputs = self.self_attention(
             self._before("self_attention", inputs),
-            mask=self._past_mask(inputs, mask),
+            mask=self._past_mask(inputs, mask) if use_causal_mask else mask,
             training=training,
         )
         return self._after("self_attention", inputs, outputs, training)
 
-    def decoding_weights(self):
+    def decoding_weights(self) -> Nest:
         """Prepares what `step` multiplies by: the projections of both attentions."""
         return {
             "self_attention": self.self_attention.decoding_weights(
@@ -113,7 +186,7 @@ class DecoderLayer(ResidualLayer):
             "cross_attention": self.cross_attention.decoding_weights("query"),
         }
 
-    def project_encoder_output(self, encoder_output):
+    def project_encoder_output(self, encoder_output: TensorLike) -> Nest:
         """Computes the cross-attention's keys and values once for all steps.
 
         Args:
@@ -124,15 +197,18 @@ class DecoderLayer(ResidualLayer):
         """
         return self.cross_attention.project_key_value(encoder_output)
 
-    def initial_cache(self, sentences, hypotheses, length):
+    def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
         """Returns the empty cache of `step`; see `MultiHeadAttention.initial_cache`."""
         return self.self_attention.initial_cache(sentences, hypotheses, length)
 
-    def resize_cache(self, cache, sentences, more):
+    def resize_cache(self, cache: Nest, sentences: int, more: int) -> Nest:
         """As `MultiHeadAttention.resize_cache`, of its self-attention."""
         return self.self_attention.resize_cache(cache, sentences, more)
 
-    def step(self, inputs, cache, source, place, masks, weights):
+    def step(
+        self, inputs: TensorLike, cache: Nest, source: TensorLike, place: Nest,
+        masks: Nest, weights: Nest,
+    ) -> tuple[Tensor, Nest]:  # fmt: skip
         """Decodes one position; the layer's `call` gives the same for that position.
 
         The N hypotheses of a sentence are queries of one attention to its source.
@@ -169,13 +245,50 @@ class DecoderLayer(ResidualLayer):
         states = self._after("cross_attention", states, outputs)
         return self._feed_forward(states), cache, attention_weights
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(
+        self, inputs: TensorLike, previous_mask: TensorLike | None
+    ) -> Tensor | None:
         """The output is as long as the target and carries its Keras mask."""
         return carried_mask(inputs)
 
-    def compute_output_shape(self, inputs_shape, encoder_output_shape):
+    def compute_output_shape(
+        self, inputs_shape: Shape, encoder_output_shape: Shape
+    ) -> Shape:
         return tuple(inputs_shape)
 
+    @classmethod
+    def from_keras(cls, layer: keras.layers.Layer) -> Self:
+        """Makes a layer with the weights and options of KerasHub's.
 
-def _source_mask(encoder_output, mask):
-    return attention_mask(carried_mask(encoder_output) if mask is None else mask)
+        Args:
+            layer: `keras_hub.layers.TransformerDecoder`, built with a source.
+
+        Returns:
+            A built layer that gives the same outputs.
+
+        Raises:
+            TypeError: If it is no such layer.
+            ValueError: If it is not built, has no attention to a source, or is
+                quantised.
+
+        Example:
+            >>> theirs = keras_hub.layers.TransformerDecoder(8, num_heads=2)
+            >>> theirs.build((None, None, 6), (None, None, 6))
+            >>> layer = DecoderLayer.from_keras(theirs)
+        """
+        return taken_over(cls, layer, ("self_attention", "cross_attention"))
+
+
+def _check_no_cache(**caches):
+    for name, given in caches.items():
+        if given is not None:
+            raise ValueError(
+                f"`{name}` is KerasHub's; this layer decodes with `step`, on a cache "
+                f"from `initial_cache`. Received: `{name}`"
+            )
+
+
+def _checked_source_mask(inputs, encoder_output, mask):
+    check_tensor("encoder_output", encoder_output, "B", "S", "D")
+    check_mask("encoder_output_mask", mask, inputs, encoder_output)
+    return mask

@@ -12,6 +12,7 @@ from keras_transformer.kernels.dropout import (
     threshold_of,
 )
 from keras_transformer.kernels.execution import in_replica
+from keras_transformer.types import Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -43,7 +44,7 @@ class Dropout(keras.layers.Dropout):
         >>> Dropout(0.5, seed=1)(np.ones((2, 3)), training=True)  # of 0 and 2
     """
 
-    def call(self, inputs, training=False):
+    def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
         if not training or not self.is_hashed:
             return super().call(inputs, training=training)
         return hashed_dropout(inputs, self.rate, self._next_state())

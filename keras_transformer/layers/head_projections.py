@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
+import keras
 from keras import ops
 
-from keras_transformer.kernels.affine import affine, prepared
 from keras_transformer.kernels.execution import shape_of
 from keras_transformer.kernels.step_attention import merge_heads, split_heads
 from keras_transformer.layers.arguments import check_size
+from keras_transformer.layers.weight_matrix import (
+    multiply,
+    prepared_weights,
+    side_by_side,
+)
+from keras_transformer.layers.weight_options import (
+    own_options,
+    serialised,
+    weight_options,
+)
 
 
 class HeadProjections:
@@ -21,29 +33,40 @@ class HeadProjections:
         num_heads: Heads of the queries, H.
         key_dim: Width of a head's queries and keys, K.
         value_dim: Width of a head's values, Kv; default `key_dim`.
-        output_dim: Width of the output; default the width of the query.
+        output_dim: Width of the output, or a tuple of its last axes; default the width
+            of the query.
         use_bias: Whether every projection adds a bias.
         num_key_value_heads: Heads of keys and values, G; default `num_heads`. Each
             serves H / G consecutive heads of queries.
         dtype: Float type to compute in.
+        use_gate: Whether queries are projected to a gate of each head's output too.
 
     Attributes:
         query_scale: What queries are multiplied by, default 1. It is applied to their
             kernel, which is smaller.
+        activity_regularizer: Regularizer of what the projections give, or `None`.
 
     Raises:
-        ValueError: If a size is not a positive integer.
+        ValueError: If a size is not a positive integer, or `num_heads` is not a
+            multiple of `num_key_value_heads`.
     """
 
     def __init__(
         self, num_heads, key_dim, value_dim, output_dim, use_bias,
-        num_key_value_heads=None, dtype="float32",
+        num_key_value_heads=None, dtype="float32", use_gate=False,
     ):  # fmt: skip
         check_size("num_heads", num_heads)
         check_size("key_dim", key_dim)
         check_size("value_dim", value_dim, optional=True)
-        check_size("output_dim", output_dim, optional=True)
+        for size in output_dim if isinstance(output_dim, tuple) else (output_dim,):
+            check_size("output_dim", size, optional=True)
+        check_size("num_key_value_heads", num_key_value_heads, optional=True)
         groups = num_key_value_heads or num_heads
+        if num_heads % groups:
+            raise ValueError(
+                "`num_heads` must be a multiple of `num_key_value_heads`. Received: "
+                f"num_heads={num_heads}, num_key_value_heads={num_key_value_heads}"
+            )
         value_dim = key_dim if value_dim is None else value_dim
         # Number and width of the heads.
         self.heads = {
@@ -51,46 +74,79 @@ class HeadProjections:
             "key": (groups, key_dim),
             "value": (groups, value_dim),
         }
+        if use_gate:
+            self.heads["gate"] = (num_heads, value_dim)
         self.width = num_heads * value_dim
         self.output_dim = output_dim
         self.use_bias = use_bias
         self.query_scale = 1.0
+        self.set_options(("glorot_uniform", None, None), ("zeros", None, None))
         self.dtype = dtype
         self.weights = {}
 
-    def build(self, layer, query_shape, key_shape=None, value_shape=None):
+    def set_options(self, kernel, bias, activity_regularizer=None):
+        """Says what Keras does with the weights that `build` will add.
+
+        Args:
+            kernel: Initializer, regularizer and constraint of every matrix.
+            bias: Those of every bias.
+            activity_regularizer: Regularizer of what the projections give.
+        """
+        self._kernel_options = weight_options(*kernel)
+        self._bias_options = weight_options(*bias)
+        self.activity_regularizer = keras.regularizers.get(activity_regularizer)
+
+    def options_config(self):
+        """Returns the options as Keras' layers have them in their configs."""
+        config = {
+            f"{kind}_{name}": serialised(option)
+            for kind, options in (
+                ("kernel", self._kernel_options), ("bias", self._bias_options),
+            )
+            for name, option in options.items()
+        }  # fmt: skip
+        regularizer = self.activity_regularizer
+        return config | {"activity_regularizer": serialised(regularizer)}
+
+    def build(self, layer, query_shape, value_shape, key_shape):
         """Adds the weights to the layer that they belong to."""
-        key_shape = query_shape if key_shape is None else key_shape
-        value_shape = key_shape if value_shape is None else value_shape
         shapes = {"query": query_shape, "key": key_shape, "value": value_shape}
-        for name, shape in shapes.items():
-            number, width = self.heads[name]
-            self._add(layer, name, shape[-1], number * width)
-        self._add(layer, "output", self.width, self.output_shape(query_shape)[-1])
+        shapes["gate"] = query_shape
+        for name, (number, width) in self.heads.items():
+            self._add(layer, name, shapes[name][-1], number * width)
+        self._add(
+            layer, "output", self.width, math.prod(self._output_dims(query_shape))
+        )
 
     def _add(self, layer, name, input_width, output_width):
-        kernel, bias = f"{name}_kernel", f"{name}_bias"
         shape = (input_width, output_width)
-        added = layer.add_weight(shape, initializer="glorot_uniform", name=kernel)
-        setattr(layer, kernel, added)
-        added = None
+        matrix = layer.add_matrix(
+            f"{name}_kernel", shape, **own_options(self._kernel_options)
+        )
+        bias, bias_name = None, f"{name}_bias"
         if self.use_bias:
-            added = layer.add_weight((output_width,), initializer="zeros", name=bias)
-        setattr(layer, bias, added)
-        self.weights[name] = getattr(layer, kernel), added
+            options = own_options(self._bias_options)
+            bias = layer.add_weight((output_width,), name=bias_name, **options)
+        setattr(layer, bias_name, bias)
+        self.weights[name] = matrix, bias
 
     def output_shape(self, query_shape):
         """Returns the shape of the output for queries of a shape."""
-        output_dim = query_shape[-1] if self.output_dim is None else self.output_dim
-        return (*query_shape[:-1], output_dim)
+        return (*query_shape[:-1], *self._output_dims(query_shape))
 
-    def project(self, query, key, value):
+    def _output_dims(self, query_shape):
+        if self.output_dim is None:
+            return (query_shape[-1],)
+        is_tuple = isinstance(self.output_dim, tuple)
+        return self.output_dim if is_tuple else (self.output_dim,)
+
+    def project(self, query, value, key):
         """Projects to heads; arguments that are the same tensor share one product.
 
         Args:
             query: Float tensor (B, T, D_query).
-            key: Float tensor (B, S, D_key).
             value: Float tensor (B, S, D_value).
+            key: Float tensor (B, S, D_key).
 
         Returns:
             Queries (B, H, T, K) times `query_scale`, keys (B, G, S, K) and values
@@ -108,7 +164,7 @@ class HeadProjections:
         batch, length = shape_of(inputs)[:2]
         # One matrix product over all positions is faster than one a sentence.
         rows = ops.reshape(ops.cast(inputs, self.dtype), (-1, inputs.shape[-1]))
-        projected = affine(rows, *self._joined(*names))
+        projected = self._multiply(rows, self._joined(*names))
         heads = []
         for part, name in zip(self._split(projected, names), names, strict=True):
             part = ops.reshape(part, (batch, length, *self.heads[name]))
@@ -116,24 +172,20 @@ class HeadProjections:
         return tuple(heads)
 
     def merge(self, outputs):
-        """Projects the heads' outputs (B, H, T, Kv) to (B, T, output_dim)."""
+        """Projects the heads' outputs (B, H, T, Kv) to (B, T, *output_dim)."""
         batch, _, length, _ = shape_of(outputs)
         rows = ops.reshape(ops.transpose(outputs, (0, 2, 1, 3)), (-1, self.width))
-        merged = affine(rows, *self._joined("output"))
-        return ops.reshape(merged, (batch, length, merged.shape[-1]))
+        merged = self._multiply(rows, self._joined("output"))
+        return ops.reshape(merged, (batch, length, *self._output_dims(merged.shape)))
+
+    def _multiply(self, rows, weights):
+        return multiply(rows, weights, self.weights["output"][0].input_quantizer)
 
     def _joined(self, *names):
-        """Returns the kernels side by side and, with `use_bias`, the biases."""
-        joined = []
-        for parts in zip(*(self.weights[name] for name in names), strict=True):
-            if parts[0] is None:
-                continue
-            # Outside of a layer's `__call__` Keras does not cast the weights.
-            parts = [ops.cast(part, self.dtype) for part in parts]
-            if names[0] == "query" and self.query_scale != 1.0:
-                parts[0] = parts[0] * self.query_scale
-            joined.append(ops.concatenate(parts, axis=-1) if parts[1:] else parts[0])
-        return tuple(joined)
+        """Returns the kernels and biases side by side, for `_multiply`."""
+        matrices, biases = zip(*map(self.weights.get, names), strict=True)
+        factor = self.query_scale if names[0] == "query" else 1.0
+        return side_by_side(matrices, biases, self.dtype, factor)
 
     def _split(self, projected, names):
         """Cuts the columns of a joined product into the parts of the names."""
@@ -147,7 +199,8 @@ class HeadProjections:
         Args:
             *names: Those of "query", "key" and "value" that a step computes.
         """
-        return prepared(*self._joined(*names)), prepared(*self._joined("output"))
+        joined = self._joined(*names), self._joined("output")
+        return tuple(map(prepared_weights, joined))
 
     def project_step(self, inputs, weights, *names):
         """Projects (B, N, D) to heads (B, G, N, K), one tensor a name.
@@ -159,7 +212,7 @@ class HeadProjections:
         """
         _, hypotheses, width = inputs.shape
         rows = ops.reshape(ops.cast(inputs, self.dtype), (-1, width))
-        projected = affine(rows, *weights)
+        projected = self._multiply(rows, weights)
         numbers, widths = zip(*map(self.heads.get, names), strict=True)
         if len(set(numbers)) == 1:
             return split_heads(projected, hypotheses, numbers[0], widths)
@@ -171,5 +224,6 @@ class HeadProjections:
 
     def merge_step(self, outputs, weights):
         """As `merge`, for heads (B, H, N, Kv), by the second of `decoding_weights`."""
-        merged = affine(merge_heads(outputs), *weights)
-        return ops.reshape(merged, (-1, outputs.shape[2], merged.shape[-1]))
+        merged = self._multiply(merge_heads(outputs), weights)
+        dims = self._output_dims(merged.shape)
+        return ops.reshape(merged, (-1, outputs.shape[2], *dims))

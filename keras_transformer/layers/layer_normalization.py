@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.normalise import normalise
+from keras_transformer.types import Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -26,7 +27,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         >>> LayerNormalization()(np.array([[1.0, 3.0]]))  # [[-1., 1.]]
     """
 
-    def call(self, inputs, training=False):
+    def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
         is_last = self.axis in ([-1], [len(inputs.shape) - 1])
         if not is_last or not self.scale or not self.center or self.rms_scaling:
             return super().call(inputs)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any, Unpack
+
 import keras
 from keras import ops
 
-from keras_transformer.layers.arguments import check_positions, check_rate, check_size
+from keras_transformer.layers.arguments import (
+    check_positions,
+    check_rate,
+    check_shape,
+    check_size,
+    check_tensor,
+)
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.masks import carried_mask
+from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -37,7 +46,9 @@ class LearnedPositionalEmbedding(keras.layers.Layer):
         >>> layer(np.ones((2, 5, 6), "float32")).shape  # (2, 5, 6)
     """
 
-    def __init__(self, max_length, dropout_rate=0.0, **kwargs):
+    def __init__(
+        self, max_length: int, dropout_rate: float = 0.0, **kwargs: Unpack[LayerOptions]
+    ) -> None:
         super().__init__(**kwargs)
         check_size("max_length", max_length)
         check_rate("dropout_rate", dropout_rate)
@@ -46,7 +57,8 @@ class LearnedPositionalEmbedding(keras.layers.Layer):
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
         self.supports_masking = True
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
+        check_shape("inputs", input_shape, "B", "T", "D")
         self.position_embeddings = self.add_weight(
             shape=(self.max_length, input_shape[-1]),
             initializer=keras.initializers.RandomNormal(stddev=0.02),
@@ -54,21 +66,27 @@ class LearnedPositionalEmbedding(keras.layers.Layer):
         )
         self.built = True
 
-    def call(self, inputs, start=0, training=None):
+    def call(
+        self, inputs: TensorLike, start: int | TensorLike = 0,
+        training: bool | None = None,
+    ) -> Tensor:  # fmt: skip
+        check_tensor("inputs", inputs, "B", "T", "D")
         check_positions(start, inputs.shape[1], self.max_length)
         places = start + ops.arange(ops.shape(inputs)[1], dtype="int32")
         vectors = ops.take(self.position_embeddings, places, axis=0)
         vectors = ops.cast(vectors, self.compute_dtype)
         return self.dropout(inputs + vectors, training=training)
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(
+        self, inputs: TensorLike, previous_mask: TensorLike | None
+    ) -> Tensor | None:
         """The output carries the mask of the inputs."""
         return carried_mask(inputs)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {
             "max_length": self.max_length,
             "dropout_rate": self.dropout_rate,

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any, Unpack
+
 import keras
 from keras import ops
 
 from keras_transformer.kernels.cache import new_cache
+from keras_transformer.layers.adaptable_layer import AdaptableLayer
+from keras_transformer.layers.argument_order import ValueBeforeKey
+from keras_transformer.layers.arguments import check_mask, check_shape, check_tensor
+from keras_transformer.layers.attention_masks import check_inputs, default_inputs
 from keras_transformer.layers.blocks import join_blocks, split_blocks
 from keras_transformer.layers.head_projections import HeadProjections
 from keras_transformer.masks import attention_mask, carried_mask
+from keras_transformer.types import LayerOptions, Nest, Shape, Tensor, TensorLike
 
 # Positions that causal attention takes at once.
 BLOCK = 64
 
 
-def linear_attention(queries, keys, values, causal=False):
+def linear_attention(
+    queries: TensorLike, keys: TensorLike, values: TensorLike, causal: bool = False
+) -> Tensor:
     """Attends by the product of features, whose sums need no matrix of T times S.
 
     phi(Q) (phi(K)^T V) / phi(Q) sum(phi(K)): equations 4 to 9 of Katharopoulos et al.,
@@ -68,7 +77,7 @@ def _divided(outputs):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class LinearAttention(keras.layers.Layer):
+class LinearAttention(AdaptableLayer, ValueBeforeKey):
     """Multi-head attention without softmax, linear in the length.
 
     A query's weight on a key is phi(q) . phi(k) over the sum of these, with phi(x) =
@@ -90,8 +99,8 @@ class LinearAttention(keras.layers.Layer):
         use_bias: Whether the projections add a bias.
     Call arguments:
         query: Float tensor (B, T, D_query).
-        key: Float tensor (B, S, D_key); default `query`, which is self-attention.
-        value: Float tensor (B, S, D_value); default `key`.
+        value: Float tensor (B, S, D_value); default `query`, which is self-attention.
+        key: Float tensor (B, S, D_key); default `value`.
         mask: Boolean tensor (B, S) or (B, 1, S), True where a position may be attended
             to; default the Keras mask that `key` carries.
         training: Ignored; layers pass it on.
@@ -99,7 +108,7 @@ class LinearAttention(keras.layers.Layer):
         Float tensor (B, T, output_dim).
     Raises:
         ValueError: If a size is not positive, the mask differs between queries, or a
-            `key` is given to causal attention.
+            `value` is given to causal attention.
 
     Example:
         >>> attention = LinearAttention(num_heads=2, key_dim=3)
@@ -107,15 +116,10 @@ class LinearAttention(keras.layers.Layer):
     """
 
     def __init__(
-        self,
-        num_heads,
-        key_dim,
-        value_dim=None,
-        output_dim=None,
-        causal=False,
-        use_bias=False,
-        **kwargs,
-    ):
+        self, num_heads: int, key_dim: int, value_dim: int | None = None,
+        output_dim: int | None = None, causal: bool = False, use_bias: bool = True,
+        **kwargs: Unpack[LayerOptions],
+    ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         self.projections = HeadProjections(
             num_heads, key_dim, value_dim, output_dim, use_bias,
@@ -129,11 +133,19 @@ class LinearAttention(keras.layers.Layer):
         self.use_bias = use_bias
         self.supports_masking = True
 
-    def build(self, query_shape, key_shape=None, value_shape=None):
-        self.projections.build(self, query_shape, key_shape, value_shape)
+    def build(
+        self, query_shape: Shape, value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+    ) -> None:  # fmt: skip
+        value_shape = query_shape if value_shape is None else value_shape
+        key_shape = value_shape if key_shape is None else key_shape
+        check_shape("query", query_shape, "B", "T", "D")
+        check_shape("value", value_shape, "B", "S", "D")
+        check_inputs(query=query_shape, value=value_shape, key=key_shape)
+        self.projections.build(self, query_shape, value_shape, key_shape)
         self.built = True
 
-    def feature_map(self, inputs):
+    def feature_map(self, inputs: TensorLike) -> Tensor:
         """Turns queries or keys into features; override for others.
 
         Args:
@@ -144,16 +156,23 @@ class LinearAttention(keras.layers.Layer):
         """
         return ops.elu(inputs) + 1.0
 
-    def call(self, query, key=None, value=None, mask=None, training=None):
-        if self.causal and key is not None:
+    def call(
+        self, query: TensorLike, value: TensorLike | None = None,
+        key: TensorLike | None = None, mask: TensorLike | None = None,
+        training: bool | None = None,
+    ) -> Tensor:  # fmt: skip
+        if self.causal and value is not None:
             raise ValueError(
                 "Causal attention is self-attention: give `query` alone, or set "
-                "`causal=False`. Received: causal=True and a `key`"
+                "`causal=False`. Received: causal=True and a `value`"
             )
-        key = query if key is None else key
-        value = key if value is None else value
+        check_tensor("query", query, "B", "T", "D")
+        if value is not None:
+            check_tensor("value", value, "B", "S", "D")
+        value, key = default_inputs(query, value, key)
         mask = attention_mask(carried_mask(key) if mask is None else mask)
-        parts = self.projections.project(query, key, value)
+        check_mask("mask", mask, query, key)
+        parts = self.projections.project(query, value, key)
         queries, keys, values = self._features(*parts)
         if mask is not None:
             keys = ops.where(self._key_mask(mask), keys, 0.0)
@@ -177,11 +196,11 @@ class LinearAttention(keras.layers.Layer):
             )
         return ops.expand_dims(mask, -1)
 
-    def decoding_weights(self, *names):
+    def decoding_weights(self, *names: str) -> Nest:
         """As `MultiHeadAttention.decoding_weights`."""
         return self.projections.decoding_weights(*names)
 
-    def initial_cache(self, sentences, hypotheses, length):
+    def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
         """Returns the state of `step` before the first position.
 
         Args:
@@ -203,7 +222,7 @@ class LinearAttention(keras.layers.Layer):
         number, width = self.projections.heads["value"]
         return (new_cache(sentences, number, self.key_dim, width + 1, "float32"),)
 
-    def resize_cache(self, cache, sentences, more):
+    def resize_cache(self, cache: Nest, sentences: int, more: int) -> Nest:
         """Returns the sums of some sentences, which need no room for more positions.
 
         Args:
@@ -216,7 +235,10 @@ class LinearAttention(keras.layers.Layer):
         """
         return (ops.take(cache[0], sentences, axis=0),)
 
-    def step(self, inputs, cache, place, mask, weights):
+    def step(
+        self, inputs: TensorLike, cache: Nest, place: Nest, mask: TensorLike | None,
+        weights: Nest,
+    ) -> tuple[Tensor, Nest]:  # fmt: skip
         """Causal self-attention of one new position to itself and those before it.
 
         Args:
@@ -236,14 +258,19 @@ class LinearAttention(keras.layers.Layer):
         outputs = ops.cast(_divided(ops.matmul(queries, sums)), self.compute_dtype)
         return self.projections.merge_step(outputs, weights[1]), (sums,)
 
-    def compute_output_shape(self, query_shape, key_shape=None, value_shape=None):
+    def compute_output_shape(
+        self, query_shape: Shape, value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+    ) -> Shape:  # fmt: skip
         return self.projections.output_shape(query_shape)
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(
+        self, inputs: TensorLike, previous_mask: TensorLike | None
+    ) -> Tensor | None:
         """The output is as long as the query and carries its mask."""
         return carried_mask(inputs)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {
             "num_heads": self.num_heads,
             "key_dim": self.key_dim,

@@ -2,28 +2,65 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal, Unpack
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.attention import dot_product_attention
+from keras_transformer.layers.attention_masks import check_inputs
 from keras_transformer.layers.attention_record import is_recording
 from keras_transformer.layers.blocks import (
     join_blocks,
     split_blocks,
     with_neighbours,
 )
+from keras_transformer.layers.cached_attention import near_entries
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.relative_positions import RelativePositions
 from keras_transformer.masks import (
     attention_mask,
     carried_mask,
     local_window_mask,
     within_window,
 )
+from keras_transformer.types import (
+    Constraint,
+    Initializer,
+    LayerOptions,
+    Nest,
+    Regularizer,
+    Shape,
+    Tensor,
+    TensorLike,
+)
 
 # Smaller blocks save arithmetic but lose more to small matrix products.
 SMALLEST_BLOCK = 32
+
+
+class AttentionOptions(LayerOptions, total=False):
+    """What `LocalAttention` hands on to `MultiHeadAttention`."""
+
+    value_dim: int | None
+    dropout: float
+    dropout_rate: float | None
+    use_bias: bool
+    output_shape: int | tuple[int, ...] | None
+    output_dim: int | None
+    flash_attention: bool | None
+    kernel_initializer: Initializer
+    bias_initializer: Initializer
+    kernel_regularizer: Regularizer | None
+    bias_regularizer: Regularizer | None
+    kernel_constraint: Constraint | None
+    bias_constraint: Constraint | None
+    use_gate: bool
+    seed: int | None
+    num_key_value_heads: int | None
+    positions: Literal["rotary", "alibi"] | RelativePositions | None
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -44,7 +81,30 @@ class LocalAttention(MultiHeadAttention):
         key_dim: Width of each head's queries and keys.
         window: Positions to each side that a query sees, at least 1.
         causal: Whether a query sees no position after its own.
-        **kwargs: Further arguments of `MultiHeadAttention`.
+        value_dim: Width of each head's values, d_v in the paper; default `key_dim`.
+        dropout: Share of the attention weights dropped in training, in [0, 1).
+        use_bias: Whether the projections add a bias.
+        output_shape: Width of the output, or a tuple of its last axes; default the
+            width of `query`.
+        flash_attention: `None` or `False`: there is no fused kernel here.
+        kernel_initializer: Initializer of the projections' matrices.
+        bias_initializer: Initializer of their biases.
+        kernel_regularizer: Regularizer of the matrices.
+        bias_regularizer: Regularizer of the biases.
+        activity_regularizer: Regularizer of what each projection gives (queries before
+            they are scaled, keys, values, gate and output), as in Keras.
+        kernel_constraint: Constraint of the matrices.
+        bias_constraint: Constraint of the biases.
+        use_gate: Whether each head's output is multiplied by a sigmoid of one more
+            projection of the query: Qiu et al., 2025, https://arxiv.org/abs/2505.06708.
+        seed: Integer seed of the dropout.
+        num_key_value_heads: Heads of keys and values, a divisor of `num_heads`; default
+            `num_heads`. Fewer make a smaller cache (grouped-query attention: Ainslie et
+            al., 2023, https://arxiv.org/abs/2305.13245); 1 is multi-query attention.
+        positions: "rotary", "alibi" or an object such as `RotaryPositions`: how
+            positions enter self-attention itself; default `None`: they do not.
+        dropout_rate: Another name for `dropout`.
+        output_dim: Another name for `output_shape`.
     Call arguments:
         query: Float tensor (B, T, D).
         mask: Boolean tensor (B, T) or (B, 1, T), True where a position may be attended
@@ -53,7 +113,7 @@ class LocalAttention(MultiHeadAttention):
         return_attention_weights: Whether the weights are returned too, (B, H, T, T),
             to inspect short sequences: it takes time and memory for that matrix.
     Returns:
-        Float tensor (B, T, output_dim); with `return_attention_weights` a tuple of it
+        Float tensor (B, T, output_shape); with `return_attention_weights` a tuple of it
         and the attention weights before dropout.
     Raises:
         ValueError: If an argument is out of its range or the mask differs between
@@ -64,17 +124,35 @@ class LocalAttention(MultiHeadAttention):
         >>> attention(np.ones((1, 500, 6), "float32")).shape  # (1, 500, 6)
     """
 
-    def __init__(self, num_heads, key_dim, window, causal=False, **kwargs):
+    def __init__(
+        self, num_heads: int, key_dim: int, window: int, causal: bool = False,
+        **kwargs: Unpack[AttentionOptions],
+    ) -> None:  # fmt: skip
         super().__init__(num_heads, key_dim, **kwargs)
         check_size("window", window)
+        for name in ("sliding_window", "attention_axes"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"`{name}` must be None: `window` goes over the positions. "
+                    f"Received: {name}={getattr(self, name)}"
+                )
         self.window = window
         self.causal = causal
 
     # Keras matches the names of `build` with those of `call`.
-    def build(self, query_shape):
+    def build(self, query_shape: Shape) -> None:
         super().build(query_shape)
 
-    def call(self, query, mask=None, training=None, return_attention_weights=False):
+    def call(
+        self, query: TensorLike, mask: TensorLike | None = None,
+        training: bool | None = None, return_attention_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+        check_inputs(query=query, value=query, key=query)
+        if len(query.shape) > 3:
+            raise ValueError(
+                "`query` must have the shape (B, T, D). Received: shape "
+                f"{tuple(query.shape)}"
+            )
         mask = attention_mask(carried_mask(query) if mask is None else mask)
         if mask is not None and mask.shape[1] != 1:
             raise ValueError(
@@ -94,7 +172,7 @@ class LocalAttention(MultiHeadAttention):
 
     def _attend(self, queries, keys, values, mask, dropout):
         length, size = ops.shape(queries)[2], max(self.window, SMALLEST_BLOCK)
-        if queries.shape[2] == 1 or (mask is not None and mask.shape[1] != 1):
+        if queries.shape[2] == 1 or (mask is not None and mask.shape[2] != 1):
             return super()._attend(queries, keys, values, mask, dropout)
         if self.positions is not None:
             places = ops.arange(length, dtype="int32")
@@ -127,9 +205,9 @@ class LocalAttention(MultiHeadAttention):
     def _block_mask(self, mask, length, size):
         """Returns the mask of the blocks, (B or 1, 1, M, C, C')."""
         if mask is None:
-            mask = ops.ones((1, 1, length), dtype="bool")
+            mask = ops.ones((1, 1, 1, length), dtype="bool")
         # Not every backend pads booleans.
-        is_key = ops.cast(ops.expand_dims(mask, -1), "int32")  # (B, 1, T, 1)
+        is_key = ops.cast(ops.transpose(mask, (0, 1, 3, 2)), "int32")  # (B, 1, T, 1)
         is_key = ops.swapaxes(self._surroundings(is_key, size), -1, -2) > 0
         own, near = self._block_positions(size)
         in_window = within_window(own[:, None], near[None], self.window, self.causal)
@@ -143,15 +221,16 @@ class LocalAttention(MultiHeadAttention):
         bias = self._position_bias(*positions)
         return None if bias is None else ops.expand_dims(bias, 1)
 
-    def step(self, inputs, cache, place, mask, weights):
+    def step(
+        self, inputs: TensorLike, cache: Nest, place: Nest, mask: TensorLike | None,
+        weights: Nest,
+    ) -> tuple[Tensor, Nest]:  # fmt: skip
         """As `MultiHeadAttention.step`, within the window."""
-        hypotheses, entries = inputs.shape[1], ops.shape(cache[0])[2]
-        positions = ops.arange(entries, dtype="int32") // hypotheses
-        in_window = within_window(place.position, positions, self.window)
+        in_window = near_entries(place, cache[0], inputs.shape[1], self.window)
         return super().step(inputs, cache, place, mask & in_window, weights)
 
-    def compute_output_shape(self, query_shape):
+    def compute_output_shape(self, query_shape: Shape) -> Shape:
         return super().compute_output_shape(query_shape)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"window": self.window, "causal": self.causal}

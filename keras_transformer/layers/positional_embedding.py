@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import math
+from typing import Any, Literal, Unpack
 
 import keras
 from keras import ops
 
-from keras_transformer.layers.arguments import check_positions, check_rate, check_size
+from keras_transformer.layers.adaptable_layer import AdaptableLayer
+from keras_transformer.layers.arguments import (
+    check_positions,
+    check_rate,
+    check_shape,
+    check_size,
+    integer_ids,
+)
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.quantization import float_policy
+from keras_transformer.layers.weight_options import (
+    keep_options,
+    kept_config,
+    options_for,
+)
 from keras_transformer.masks import carried_mask
+from keras_transformer.types import (
+    Constraint,
+    Initializer,
+    LayerOptions,
+    Regularizer,
+    Shape,
+    Tensor,
+    TensorLike,
+)
 
 
-def sinusoidal_encoding(positions, d_model):
+def sinusoidal_encoding(positions: TensorLike, d_model: int) -> Tensor:
     """Computes the paper's position vectors.
 
     PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos of the same:
@@ -39,7 +62,7 @@ def sinusoidal_encoding(positions, d_model):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class PositionalEmbedding(keras.layers.Layer):
+class PositionalEmbedding(AdaptableLayer):
     """Token embedding times sqrt(d_model), plus position vectors, then dropout.
 
     Sections 3.4, 3.5 and 5.4 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762.
@@ -53,30 +76,35 @@ class PositionalEmbedding(keras.layers.Layer):
         positions: "sinusoidal" or "learned".
         max_length: Rows of the learned table (tokens); only for learned positions.
         pad_id: Id whose positions the output's Keras mask excludes; `None` for no mask.
+        embeddings_initializer: Initializer of the table of tokens; default normal, of a
+            standard deviation of 1 after the product with sqrt(d_model).
+        embeddings_regularizer: Regularizer of that table, or `None`.
+        embeddings_constraint: Constraint on that table, or `None`.
     Call arguments:
-        ids: Integer tensor (B, T).
+        ids: Integer tensor (B, T); float32 is cast.
         start: Position of the first token, an integer or integer scalar tensor.
         training: Whether dropout is applied.
     Returns:
         Float tensor (B, T, d_model).
     Raises:
-        ValueError: If an argument is out of its range, or learned positions are too
-            few for the input.
+        TypeError: If `ids` are no integers.
+        ValueError: If an argument is out of its range, `ids` have other axes, or
+            learned positions are too few for them.
 
     Example:
         >>> PositionalEmbedding(11, 6)(np.array([[3, 4, 5]])).shape  # (1, 3, 6)
     """
 
+    _axes = ("B", "T")
+
     def __init__(
-        self,
-        vocabulary_size,
-        d_model,
-        dropout_rate=0.0,
-        positions="sinusoidal",
-        max_length=None,
-        pad_id=None,
-        **kwargs,
-    ):
+        self, vocabulary_size: int, d_model: int, dropout_rate: float = 0.0,
+        positions: Literal["sinusoidal", "learned"] = "sinusoidal",
+        max_length: int | None = None, pad_id: int | None = None, *,
+        embeddings_initializer: Initializer | None = None,
+        embeddings_regularizer: Regularizer | None = None,
+        embeddings_constraint: Constraint | None = None, **kwargs: Unpack[LayerOptions],
+    ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         if positions not in ("sinusoidal", "learned"):
             raise ValueError(
@@ -93,16 +121,29 @@ class PositionalEmbedding(keras.layers.Layer):
         self.positions = positions
         self.max_length = max_length
         self.pad_id = pad_id
-        self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+        keep_options(
+            self,
+            embeddings_initializer=embeddings_initializer,
+            embeddings_regularizer=embeddings_regularizer,
+            embeddings_constraint=embeddings_constraint,
+        )
+        self.dropout = Dropout(
+            dropout_rate, dtype=float_policy(self.dtype_policy), name="dropout"
+        )
         self.supports_masking = True
 
-    def build(self, input_shape):
-        # Standard deviation 1 after the product with sqrt(d_model).
-        initializer = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
-        self.embeddings = self.add_weight(
-            shape=(self.vocabulary_size, self.d_model),
-            initializer=initializer,
-            name="embeddings",
+    def build(self, input_shape: Shape) -> None:
+        check_shape("ids", input_shape, *self._axes)
+        options = options_for(self, "embeddings")
+        if options["initializer"] is None:
+            # Standard deviation 1 after the product with sqrt(d_model).
+            normal = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
+            options["initializer"] = normal
+        self.table = self.add_matrix(
+            "embeddings",
+            (self.vocabulary_size, self.d_model),
+            is_table=True,
+            **options,
         )
         if self.positions == "learned":
             self.position_embeddings = self.add_weight(
@@ -112,9 +153,11 @@ class PositionalEmbedding(keras.layers.Layer):
             )
         self.built = True
 
-    def call(self, ids, start=0, training=None):
-        tokens = ops.take(self.embeddings, ids, axis=0) * math.sqrt(self.d_model)
-        tokens = ops.cast(tokens, self.compute_dtype)
+    def call(
+        self, ids: TensorLike, start: int | TensorLike = 0, training: bool | None = None
+    ) -> Tensor:
+        ids = integer_ids("ids", ids, *self._axes)
+        tokens = self.table.rows(ids, self.compute_dtype) * math.sqrt(self.d_model)
         return self.dropout(tokens + self._positions_of(ids, start), training=training)
 
     def _positions_of(self, ids, start):
@@ -127,16 +170,18 @@ class PositionalEmbedding(keras.layers.Layer):
             vectors = ops.take(self.position_embeddings, places, axis=0)
         return ops.cast(vectors, self.compute_dtype)
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(
+        self, inputs: TensorLike, previous_mask: TensorLike | None
+    ) -> Tensor | None:
         """The ids' own mask, or True where they are not padding."""
         if self.pad_id is None:
             return carried_mask(inputs)
         return ops.not_equal(inputs, self.pad_id)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape, self.d_model)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {
             "vocabulary_size": self.vocabulary_size,
             "d_model": self.d_model,
@@ -144,4 +189,5 @@ class PositionalEmbedding(keras.layers.Layer):
             "positions": self.positions,
             "max_length": self.max_length,
             "pad_id": self.pad_id,
+            **kept_config(self),
         }

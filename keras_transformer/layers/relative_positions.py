@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any, Self
 
 import keras
 from keras import ops
 
+from keras_transformer.types import Tensor, TensorLike
 
-def rotate(inputs, positions, base=10000.0):
+
+def rotate(inputs: TensorLike, positions: TensorLike, base: float = 10000.0) -> Tensor:
     """Turns each pair of units by an angle that grows with the position.
 
     Units 2i and 2i + 1 at position p turn by p / base^(2i / K), so that the product of
@@ -42,7 +45,7 @@ def rotate(inputs, positions, base=10000.0):
     return ops.cast(ops.reshape(turned, ops.shape(inputs)), inputs.dtype)
 
 
-def alibi_slopes(num_heads):
+def alibi_slopes(num_heads: int) -> list[float]:
     """Returns how steeply each head's bias falls with the distance.
 
     For a power of two the geometric sequence from 2^(-8 / H) to 2^-8; else that of the
@@ -72,10 +75,10 @@ class RelativePositions:
     class with `keras.saving.register_keras_serializable`.
     """
 
-    def check_key_dim(self, key_dim):
+    def check_key_dim(self, key_dim: int) -> None:
         """Raises `ValueError` if it cannot take heads of this width."""
 
-    def place(self, inputs, positions):
+    def place(self, inputs: TensorLike, positions: TensorLike) -> Tensor:
         """Puts positions into the projected queries or keys.
 
         Args:
@@ -87,7 +90,9 @@ class RelativePositions:
         """
         return inputs
 
-    def bias(self, num_heads, query_positions, key_positions):
+    def bias(
+        self, num_heads: int, query_positions: TensorLike, key_positions: TensorLike
+    ) -> Tensor | None:
         """Returns what is added to the scores.
 
         Args:
@@ -100,12 +105,12 @@ class RelativePositions:
         """
         return None
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor."""
         return {}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """Makes an object from `get_config`'s result."""
         return cls(**config)
 
@@ -124,22 +129,22 @@ class RotaryPositions(RelativePositions):
         >>> MultiHeadAttention(2, 8, positions=RotaryPositions(base=500000.0))
     """
 
-    def __init__(self, base=10000.0):
+    def __init__(self, base: float = 10000.0) -> None:
         if not base > 1:
             raise ValueError(f"`base` must be above 1. Received: base={base!r}")
         self.base = base
 
-    def check_key_dim(self, key_dim):
+    def check_key_dim(self, key_dim: int) -> None:
         if key_dim % 2:
             raise ValueError(
                 "`key_dim` must be even for rotary positions. Received: "
                 f"key_dim={key_dim}"
             )
 
-    def place(self, inputs, positions):
+    def place(self, inputs: TensorLike, positions: TensorLike) -> Tensor:
         return rotate(inputs, positions, self.base)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"base": self.base}
 
 
@@ -153,7 +158,9 @@ class AlibiPositions(RelativePositions):
         >>> MultiHeadAttention(2, 8, positions=AlibiPositions())
     """
 
-    def bias(self, num_heads, query_positions, key_positions):
+    def bias(
+        self, num_heads: int, query_positions: TensorLike, key_positions: TensorLike
+    ) -> Tensor | None:
         slopes = ops.convert_to_tensor(alibi_slopes(num_heads), dtype="float32")
         distances = ops.abs(query_positions[:, None] - key_positions[None, :])
         return -slopes[:, None, None] * ops.cast(distances, "float32")

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any, Unpack
+
 import keras
 from keras import ops
 
-from keras_transformer.layers.arguments import check_rate, check_size
+from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
+from keras_transformer.layers.arguments import check_mask, check_rate, check_size
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.masks import attention_mask, carried_mask, causal_mask
+from keras_transformer.layers.weight_options import (
+    keep_options,
+    kept_config,
+    kept_options,
+)
+from keras_transformer.masks import causal_mask
+from keras_transformer.types import (
+    Activation,
+    Constraint,
+    Initializer,
+    LayerOptions,
+    Regularizer,
+)
 
 
-class ResidualLayer(keras.layers.Layer):
+class ResidualLayer(HasAdaptableLayers, keras.layers.Layer):
     """Base of `EncoderLayer` and `DecoderLayer`.
 
     Each sub-layer computes LayerNorm(x + Dropout(Sublayer(x))), as in sections 3.1 and
@@ -37,25 +52,31 @@ class ResidualLayer(keras.layers.Layer):
         activation: Activation of the feed-forward network.
         norm_first: Whether to normalise before each sub-layer instead of after it.
         use_bias: Whether the attention projections add a bias.
+        layer_norm_epsilon: What the norms add to the variance.
+        kernel_initializer: Initializer of the matrices.
+        bias_initializer: Initializer of the biases.
+        kernel_regularizer: Regularizer of the matrices, or `None`.
+        bias_regularizer: Regularizer of the biases, or `None`.
+        kernel_constraint: Constraint on the matrices, or `None`.
+        bias_constraint: Constraint on the biases, or `None`.
     Raises:
         ValueError: If an argument is out of its range, or the input's width is not a
             multiple of `num_heads` and no `key_dim` is given.
     """
 
     def __init__(
-        self,
-        num_heads,
-        d_ff,
-        key_dim=None,
-        value_dim=None,
-        dropout_rate=0.1,
-        attention_dropout_rate=0.1,
-        activation_dropout_rate=0.1,
-        activation="relu",
-        norm_first=False,
-        use_bias=False,
-        **kwargs,
-    ):
+        self, num_heads: int, d_ff: int, key_dim: int | None = None,
+        value_dim: int | None = None, dropout_rate: float = 0.1,
+        attention_dropout_rate: float = 0.1, activation_dropout_rate: float = 0.1,
+        activation: Activation = "relu", norm_first: bool = False,
+        use_bias: bool = False, *, layer_norm_epsilon: float = 1e-6,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer | None = None,
+        bias_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        bias_constraint: Constraint | None = None, **kwargs: Unpack[LayerOptions],
+    ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         check_size("num_heads", num_heads)
         check_size("d_ff", d_ff)
@@ -74,9 +95,19 @@ class ResidualLayer(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.norm_first = norm_first
         self.use_bias = use_bias
+        self.layer_norm_epsilon = layer_norm_epsilon
+        keep_options(
+            self,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+        )
         self.supports_masking = True
 
-    def make_attention(self, name, d_model):
+    def make_attention(self, name: str, d_model: int) -> keras.layers.Layer:
         """Returns the attention sub-layer called `name` for inputs of width `d_model`.
 
         Override it to use another attention. For decoding step by step it needs the
@@ -96,9 +127,10 @@ class ResidualLayer(keras.layers.Layer):
             use_bias=self.use_bias,
             dtype=self.dtype_policy,
             name=name,
+            **kept_options(self),
         )
 
-    def make_feed_forward(self, name):
+    def make_feed_forward(self, name: str) -> keras.layers.Layer:
         """Returns the feed-forward sub-layer called `name`; override to replace it."""
         return FeedForward(
             d_ff=self.d_ff,
@@ -106,11 +138,14 @@ class ResidualLayer(keras.layers.Layer):
             dropout_rate=self.activation_dropout_rate,
             dtype=self.dtype_policy,
             name=name,
+            **kept_options(self),
         )
 
-    def make_norm(self, name):
+    def make_norm(self, name: str) -> keras.layers.Layer:
         """Returns the normalisation called `name`; override to replace it."""
-        return LayerNormalization(epsilon=1e-6, dtype=self.dtype_policy, name=name)
+        return LayerNormalization(
+            epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name=name
+        )
 
     def _add_sublayer(self, name, sublayer, *shapes):
         """Builds a sub-layer, its norm and its dropout as attributes."""
@@ -162,14 +197,18 @@ class ResidualLayer(keras.layers.Layer):
         """The mask of self-attention to a position and those before it.
 
         A `self_attention` that is itself `causal` needs no causal mask.
+
+        Args:
+            inputs: Float tensor (B, T, D).
+            mask: Boolean tensor (B, 1, T) or (B, T, T) from `combined_mask`, or `None`.
         """
-        mask = attention_mask(carried_mask(inputs) if mask is None else mask)
+        check_mask("mask", mask, inputs, inputs)
         if getattr(self.self_attention, "causal", False):
             return mask
         causal = causal_mask(ops.shape(inputs)[1])
         return causal if mask is None else ops.logical_and(mask, causal)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {
             "num_heads": self.num_heads,
             "d_ff": self.d_ff,
@@ -181,4 +220,6 @@ class ResidualLayer(keras.layers.Layer):
             "activation": keras.activations.serialize(self.activation),
             "norm_first": self.norm_first,
             "use_bias": self.use_bias,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            **kept_config(self),
         }

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any, Unpack
+
 import keras
 from keras import ops
 
-from keras_transformer.layers.arguments import check_rate
+from keras_transformer.layers.arguments import (
+    check_rate,
+    check_shape,
+    check_tensor,
+)
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.masks import carried_mask
+from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -37,28 +44,37 @@ class SinusoidalPositionalEncoding(keras.layers.Layer):
         >>> layer(np.zeros((1, 3, 4), "float32"))[0, 0]  # [0., 1., 0., 1.]
     """
 
-    def __init__(self, dropout_rate=0.0, **kwargs):
+    def __init__(
+        self, dropout_rate: float = 0.0, **kwargs: Unpack[LayerOptions]
+    ) -> None:
         super().__init__(**kwargs)
         check_rate("dropout_rate", dropout_rate)
         self.dropout_rate = dropout_rate
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
         self.supports_masking = True
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
+        check_shape("inputs", input_shape, "B", "T", "D")
         self.built = True
 
-    def call(self, inputs, start=0, training=None):
+    def call(
+        self, inputs: TensorLike, start: int | TensorLike = 0,
+        training: bool | None = None,
+    ) -> Tensor:  # fmt: skip
+        check_tensor("inputs", inputs, "B", "T", "D")
         places = start + ops.arange(ops.shape(inputs)[1], dtype="int32")
         vectors = sinusoidal_encoding(places, inputs.shape[-1])
         vectors = ops.cast(vectors, self.compute_dtype)
         return self.dropout(inputs + vectors, training=training)
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(
+        self, inputs: TensorLike, previous_mask: TensorLike | None
+    ) -> Tensor | None:
         """The output carries the mask of the inputs."""
         return carried_mask(inputs)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"dropout_rate": self.dropout_rate}

@@ -100,7 +100,7 @@ def past_of(state, parents, dtype):
     slots = ops.arange(hypotheses, dtype="int32")
     before = of_parents(state["ancestors"], parents)
     ancestors = ops.where(positions == index, slots[:, None], before)
-    is_own = ancestors[..., None] == slots  # (B, N, L, N)
+    is_own = ops.equal(ops.expand_dims(ancestors, -1), slots)  # (B, N, L, N)
     mask = ops.logical_and(is_own, (positions <= index)[:, None])
     mask = ops.reshape(mask, (batch, 1, hypotheses, length * hypotheses))
     return Past(ancestors, prepare_mask(mask, dtype), places)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import keras
 
+from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
 from keras_transformer.layers.attention_record import recorded_attention
 from keras_transformer.models.has_signature import HasSignature
+from keras_transformer.types import Tensor, TensorLike
 
 
-class EncoderModel(HasSignature, keras.Model):
+class EncoderModel(HasSignature, HasAdaptableLayers, keras.Model):
     """Base of the models without a decoder: they show their attention and export.
 
     A subclass has an `EncoderStack` as its attribute `stack`.
     """
 
-    def attention(self, inputs, layer=-1):
+    def attention(
+        self, inputs: TensorLike | tuple[TensorLike, TensorLike], layer: int = -1
+    ) -> Tensor:
         """Returns how the positions attend to each other in one layer.
 
         Args:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import keras
 
 from keras_transformer.config.layers import EncoderConfig
+from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
+from keras_transformer.layers.arguments import check_shape, check_tensor
 from keras_transformer.layers.encoder_layer import EncoderLayer
 from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.models.has_config import HasConfig
+from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class EncoderStack(HasConfig, keras.layers.Layer):
+class EncoderStack(HasConfig, HasAdaptableLayers, keras.layers.Layer):
     """Encoder layers one after the other, with a final norm if they normalise first.
 
     The left side of figure 1 of Vaswani et al., 2017,
@@ -36,8 +41,9 @@ class EncoderStack(HasConfig, keras.layers.Layer):
     """
 
     config_class = EncoderConfig
+    config: EncoderConfig
 
-    def __init__(self, config, **kwargs):
+    def __init__(self, config: EncoderConfig, **kwargs: Unpack[LayerOptions]) -> None:
         super().__init__(config, **kwargs)
         self.encoder_layers = [
             self.make_encoder_layer(f"encoder_layer_{i}")
@@ -51,23 +57,28 @@ class EncoderStack(HasConfig, keras.layers.Layer):
             )
         self.supports_masking = True
 
-    def make_encoder_layer(self, name):
+    def make_encoder_layer(self, name: str) -> keras.layers.Layer:
         """Returns an encoder layer called `name`; override to use another one."""
         return EncoderLayer(
             **self.config.layer_options(), dtype=self.dtype_policy, name=name
         )
 
-    def build(self, states_shape):
+    def build(self, states_shape: Shape) -> None:
+        check_shape("states", states_shape, "B", "S", "D")
         for layer in self.encoder_layers:
             layer.build(states_shape)
         if self.norm is not None:
             self.norm.build(states_shape)
         self.built = True
 
-    def call(self, states, mask=None, training=None):
+    def call(
+        self, states: TensorLike, mask: TensorLike | None = None,
+        training: bool | None = None,
+    ) -> Tensor:  # fmt: skip
+        check_tensor("states", states, "B", "S", "D")
         for layer in self.encoder_layers:
             states = layer(states, mask=mask, training=training)
         return states if self.norm is None else self.norm(states, training=training)
 
-    def compute_output_shape(self, states_shape):
+    def compute_output_shape(self, states_shape: Shape) -> Shape:
         return tuple(states_shape)

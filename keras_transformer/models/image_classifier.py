@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Literal, Unpack
+
 import keras
 from keras import ops
 
 from keras_transformer.config.layers import EncoderConfig
-from keras_transformer.layers.arguments import check_size
+from keras_transformer.layers.arguments import check_size, check_tensor
 from keras_transformer.layers.class_token import ClassToken
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.learned_positional_embedding import (
@@ -15,6 +18,7 @@ from keras_transformer.layers.learned_positional_embedding import (
 from keras_transformer.models.encoder_model import EncoderModel, check_pooling
 from keras_transformer.models.encoder_stack import EncoderStack
 from keras_transformer.models.has_config import HasConfig
+from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -53,16 +57,14 @@ class ImageClassifier(HasConfig, EncoderModel):
     """
 
     config_class = EncoderConfig
+    config: EncoderConfig
 
     def __init__(
-        self,
-        config,
-        image_shape,
-        patch_size,
-        num_classes,
-        pooling="class_token",
-        **kwargs,
-    ):
+        self, config: EncoderConfig, image_shape: Sequence[int],
+        patch_size: int | Sequence[int], num_classes: int,
+        pooling: Literal["class_token", "mean"] = "class_token",
+        **kwargs: Unpack[BasicOptions],
+    ) -> None:  # fmt: skip
         super().__init__(config, **kwargs)
         check_size("num_classes", num_classes)
         check_pooling(pooling)
@@ -96,13 +98,13 @@ class ImageClassifier(HasConfig, EncoderModel):
         self.build()
 
     @property
-    def num_positions(self):
+    def num_positions(self) -> int:
         """Number of patches, and 1 for a class token."""
         height, width, _ = self.image_shape
         patches = (height // self.patch_size) * (width // self.patch_size)
         return patches + (self.class_token is not None)
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Shape | None = None) -> None:
         d_model = self.config.d_model
         self.patch_embedding.build((None, *self.image_shape))
         if self.class_token is not None:
@@ -112,12 +114,12 @@ class ImageClassifier(HasConfig, EncoderModel):
         self.output_map.build((None, d_model))
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: TensorLike, training: bool | None = None) -> Tensor:
         states = self.stack(self.tokens(inputs, training=training), training=training)
         state = ops.mean(states, axis=1) if self.class_token is None else states[:, 0]
         return self.output_map(self.dropout(state, training=training))
 
-    def tokens(self, inputs, training=None):
+    def tokens(self, inputs: TensorLike, training: bool | None = None) -> Tensor:
         """Makes tokens of images.
 
         Args:
@@ -131,6 +133,7 @@ class ImageClassifier(HasConfig, EncoderModel):
         Raises:
             ValueError: If the images have another size than `image_shape`.
         """
+        check_tensor("inputs", inputs, "B", "height", "width", "channels")
         self._check_size(inputs)
         patches = self.patch_embedding(inputs)  # (B, height / P, width / P, D)
         states = ops.reshape(patches, (ops.shape(patches)[0], -1, self.config.d_model))
@@ -140,20 +143,20 @@ class ImageClassifier(HasConfig, EncoderModel):
 
     def _check_size(self, inputs):
         sizes = zip(inputs.shape[1:], self.image_shape, strict=False)
-        if len(inputs.shape) != 4 or any(size not in (None, n) for size, n in sizes):
+        if any(size not in (None, n) for size, n in sizes):
             raise ValueError(
                 f"Images must have the shape (B, *image_shape), {self.image_shape} "
                 f"each. Received: shape {tuple(inputs.shape)}"
             )
 
-    def input_signature(self):
+    def input_signature(self) -> list[Any]:
         """Any batch of images of the size."""
         return [keras.InputSpec(shape=(None, *self.image_shape), dtype="float32")]
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], self.num_classes)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {
             "image_shape": list(self.image_shape),
             "patch_size": self.patch_size,

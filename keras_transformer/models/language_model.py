@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, Unpack
+
 import keras
 from keras import ops
 
 from keras_transformer.config.language_model import LanguageModelConfig
 from keras_transformer.exact_training.exact_training import ExactTraining
-from keras_transformer.kernels.affine import affine, prepared
+from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
+from keras_transformer.layers.arguments import integer_ids
 from keras_transformer.layers.causal_layer import CausalLayer
 from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
@@ -19,11 +22,14 @@ from keras_transformer.models.decoding_state import (
 )
 from keras_transformer.models.has_config import HasConfig
 from keras_transformer.models.has_signature import HasSignature
-from keras_transformer.models.output_head import OutputHead
+from keras_transformer.models.output_head import OutputHead, matrix_of
+from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class LanguageModel(HasConfig, HasSignature, ExactTraining, keras.Model):
+class LanguageModel(
+    HasConfig, HasSignature, HasAdaptableLayers, ExactTraining, keras.Model
+):
     """Scores every next token of a text from those before it.
 
     The decoder of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, without a
@@ -56,8 +62,11 @@ class LanguageModel(HasConfig, HasSignature, ExactTraining, keras.Model):
     """
 
     config_class = LanguageModelConfig
+    config: LanguageModelConfig
 
-    def __init__(self, config, **kwargs):
+    def __init__(
+        self, config: LanguageModelConfig, **kwargs: Unpack[BasicOptions]
+    ) -> None:
         super().__init__(config, **kwargs)
         self.embedding = self.make_embedding("embedding")
         self.decoder_layers = [
@@ -72,13 +81,18 @@ class LanguageModel(HasConfig, HasSignature, ExactTraining, keras.Model):
         # Every size is known, so the weights exist from the start.
         self.build()
 
-    def make_layer(self, name):
+    @property
+    def target_pad_id(self) -> int:
+        """Id that pads the targets: `config.pad_id`."""
+        return self.config.pad_id
+
+    def make_layer(self, name: str) -> keras.layers.Layer:
         """Returns a causal layer called `name`; override to use another one."""
         return CausalLayer(
             **self.config.layer_options(), dtype=self.dtype_policy, name=name
         )
 
-    def make_embedding(self, name):
+    def make_embedding(self, name: str) -> keras.layers.Layer:
         """Returns the embedding called `name`; override to use another one."""
         config = self.config
         return PositionalEmbedding(
@@ -91,7 +105,7 @@ class LanguageModel(HasConfig, HasSignature, ExactTraining, keras.Model):
             name=name,
         )
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Shape | None = None) -> None:
         config = self.config
         states_shape = (None, None, config.d_model)
         self.embedding.build((None, None))
@@ -100,17 +114,20 @@ class LanguageModel(HasConfig, HasSignature, ExactTraining, keras.Model):
         if self.norm is not None:
             self.norm.build(states_shape)
         if config.tied_embeddings:
-            self.output_head = OutputHead(self.embedding.embeddings, tied=True)
+            matrix = matrix_of(self.embedding)
         else:
-            self.output_kernel = self.add_weight(
-                shape=(config.d_model, config.vocabulary_size),
+            matrix = self.add_matrix(
+                "output_kernel",
+                (config.d_model, config.vocabulary_size),
                 initializer="glorot_uniform",
-                name="output_kernel",
             )
-            self.output_head = OutputHead(self.output_kernel, tied=False)
+        self.output_head = OutputHead(matrix)
         self.built = True
 
-    def call(self, ids, training=None, return_states=False):
+    def call(
+        self, ids: TensorLike, training: bool | None = None, return_states: bool = False
+    ) -> Tensor:
+        ids = integer_ids("ids", ids, "B", "T")
         # Padding ends a row, so the causal mask hides it from every real position.
         states = self.embedding(ids, training=training)
         for layer in self.decoder_layers:
@@ -119,21 +136,21 @@ class LanguageModel(HasConfig, HasSignature, ExactTraining, keras.Model):
             states = self.norm(states)
         return states if return_states else self.logits(states)
 
-    def logits(self, states):
+    def logits(self, states: TensorLike) -> Tensor:
         """Multiplies states (B, T, D) by the output matrix (D, V), tied or not."""
         return self.output_head.logits(states, self.compute_dtype)
 
-    def output_rows(self):
+    def output_rows(self) -> Tensor | None:
         return self.output_head.rows_for(self, LanguageModel, "call", "logits")
 
-    def decoding_weights(self):
+    def decoding_weights(self) -> Nest:
         """As `Transformer.decoding_weights`."""
         return {
-            "output": prepared(self.output_head.kernel(self.compute_dtype)),
+            "output": self.output_head.decoding_weights(self.compute_dtype),
             "layers": tuple(layer.decoding_weights() for layer in self.decoder_layers),
         }
 
-    def start_decoding(self, texts, length, beam_size=1):
+    def start_decoding(self, texts: int, length: int, beam_size: int = 1) -> Nest:
         """Makes the state of `decode_step`, before the start token.
 
         Args:
@@ -151,11 +168,14 @@ class LanguageModel(HasConfig, HasSignature, ExactTraining, keras.Model):
         check_length(self.config, length)
         return new_state(self.decoder_layers, texts, beam_size, length)
 
-    def resize_decoding(self, state, texts, length):
+    def resize_decoding(self, state: Nest, texts: int, length: int) -> Nest:
         """As `Transformer.resize_decoding`."""
         return resized_state(state, self.decoder_layers, texts, length)
 
-    def decode_step(self, ids, parents, state, weights=None):
+    def decode_step(
+        self, ids: TensorLike, parents: TensorLike | None, state: Nest,
+        weights: Nest = None,
+    ) -> tuple[Tensor, Nest]:  # fmt: skip
         """Scores the next token of each hypothesis; equals a call at that position.
 
         Args:
@@ -186,16 +206,17 @@ class LanguageModel(HasConfig, HasSignature, ExactTraining, keras.Model):
             caches.append(cache)
         if self.norm is not None:
             states = self.norm(states)
-        logits = affine(ops.reshape(states, (-1, d_model)), *weights["output"])
+        rows = ops.reshape(states, (-1, d_model))
+        logits = self.output_head.multiply(rows, weights["output"])
         return logits, {
             "index": index + 1,
             "ancestors": past.ancestors,
             "caches": tuple(caches),
         }
 
-    def input_signature(self):
+    def input_signature(self) -> list[Any]:
         """Any batch of ids, (B, T)."""
         return [keras.InputSpec(shape=(None, None), dtype="int32")]
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape, self.config.vocabulary_size)

@@ -57,11 +57,11 @@ def check_size(config: Seq2SeqConfig, stored: int, origin: str | Path):
         origin: How the error begins, with the name of the file.
 
     Raises:
-        ValueError: If there are more weights than bytes: a weight of any type takes at
-            least one.
+        ValueError: If there are more weights than the bytes can hold: quantised to 4
+            bits, two of them take one byte.
     """
     fewest = config.fewest_weights()
-    if fewest > stored:
+    if fewest > 2 * stored:
         sizes = ((name, value) for name, value in vars(config).items())
         numbers = [item for item in sizes if type(item[1]) is int]
         largest = sorted(numbers, key=lambda item: item[1], reverse=True)[:2]

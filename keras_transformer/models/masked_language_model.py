@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypedDict, Unpack
 
 import keras
 import numpy as np
@@ -10,8 +11,14 @@ import numpy as np
 from keras_transformer.exact_training.exact_training import ExactTraining
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.models.encoder_model import EncoderModel
-from keras_transformer.models.output_head import OutputHead
-from keras_transformer.models.text_encoder import HasTextEncoder
+from keras_transformer.models.output_head import OutputHead, matrix_of
+from keras_transformer.models.text_encoder import HasTextEncoder, TextEncoder
+from keras_transformer.types import (
+    BasicOptions,
+    Shape,
+    Tensor,
+    TensorLike,
+)
 
 # Of the tokens to be predicted: shown as the mask, and as a random token.
 MASKED, REPLACED = 0.8, 0.1
@@ -46,7 +53,7 @@ class MaskedLanguageModel(HasTextEncoder, ExactTraining, EncoderModel):
         >>> model.fit(MaskedTokens(ids, 2, mask_id=4, first_id=5, vocabulary_size=11))
     """
 
-    def __init__(self, encoder, **kwargs):
+    def __init__(self, encoder: TextEncoder, **kwargs: Unpack[BasicOptions]) -> None:
         super().__init__(encoder, **kwargs)
         if encoder.num_features is not None:
             raise ValueError(
@@ -56,27 +63,34 @@ class MaskedLanguageModel(HasTextEncoder, ExactTraining, EncoderModel):
         # Every size is known, so the weights exist from the start.
         self.build()
 
-    def build(self, input_shape=None):
-        self.output_head = OutputHead(self.encoder.embedding.embeddings, tied=True)
+    def build(self, input_shape: Shape | None = None) -> None:
+        self.output_head = OutputHead(matrix_of(self.encoder.embedding))
         self.built = True
 
-    def call(self, inputs, training=None, return_states=False):
+    def call(
+        self, inputs: TensorLike, training: bool | None = None,
+        return_states: bool = False,
+    ) -> Tensor:  # fmt: skip
+        inputs = self.encoder.checked("inputs", inputs)
         states = self.encoder(inputs, training=training)
         return states if return_states else self.logits(states)
 
-    def logits(self, states):
+    def logits(self, states: TensorLike) -> Tensor:
         """Multiplies states (B, S, D) by the embedding's matrix, transposed (D, V)."""
         return self.output_head.logits(states, self.compute_dtype)
 
-    def output_rows(self):
+    def output_rows(self) -> Tensor | None:
         """Returns the embedding's matrix (V, D); see `ExactTraining.output_rows`."""
         return self.output_head.rows_for(self, MaskedLanguageModel, "call", "logits")
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape, self.encoder.vocabulary_size)
 
 
-def mask_tokens(ids, generator, mask_id, first_id, vocabulary_size, rate=0.15):
+def mask_tokens(
+    ids: np.ndarray, generator: np.random.Generator, mask_id: int, first_id: int,
+    vocabulary_size: int, rate: float = 0.15,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Hides some tokens, for a model to fill in.
 
     Each token is chosen with probability `rate`. Of the chosen ones 80 % are shown as
@@ -113,6 +127,14 @@ def mask_tokens(ids, generator, mask_id, first_id, vocabulary_size, rate=0.15):
     return shown, np.where(chosen, ids, 0)
 
 
+class DatasetOptions(TypedDict, total=False):
+    """What `keras.utils.PyDataset` takes by name."""
+
+    workers: int
+    use_multiprocessing: bool
+    max_queue_size: int
+
+
 class MaskedTokens(keras.utils.PyDataset):
     """Batches of `mask_tokens`, in a new order and with new masks every epoch.
 
@@ -134,16 +156,10 @@ class MaskedTokens(keras.utils.PyDataset):
     """
 
     def __init__(
-        self,
-        ids,
-        batch_size,
-        mask_id,
-        first_id,
-        vocabulary_size,
-        rate=0.15,
-        seed=0,
-        **kwargs,
-    ):
+        self, ids: np.ndarray, batch_size: int, mask_id: int, first_id: int,
+        vocabulary_size: int, rate: float = 0.15, seed: int = 0,
+        **kwargs: Unpack[DatasetOptions],
+    ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         check_size("batch_size", batch_size)
         _check_masking(mask_id, first_id, vocabulary_size, rate)
@@ -163,7 +179,7 @@ class MaskedTokens(keras.utils.PyDataset):
         generator = np.random.default_rng((self.seed, self.epoch, index))
         return mask_tokens(self.ids[rows], generator, *self.masking)
 
-    def on_epoch_end(self):
+    def on_epoch_end(self) -> None:
         """Moves on to the next epoch's order and masks."""
         self.epoch += 1
         generator = np.random.default_rng((self.seed, self.epoch))

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any, Unpack
+
 import keras
 
 from keras_transformer.config.layers import EncoderConfig
 from keras_transformer.exact_training.exact_training import ExactTraining
-from keras_transformer.layers.arguments import check_rate, check_size
+from keras_transformer.layers.arguments import (
+    check_mask,
+    check_pair,
+    check_rate,
+    check_size,
+    check_tensor,
+)
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.masks import graph_mask
 from keras_transformer.models.encoder_model import EncoderModel
 from keras_transformer.models.encoder_stack import EncoderStack
 from keras_transformer.models.has_config import HasConfig
+from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -52,10 +61,12 @@ class NodeClassifier(HasConfig, ExactTraining, EncoderModel):
     """
 
     config_class = EncoderConfig
+    config: EncoderConfig
 
     def __init__(
-        self, config, num_features, num_classes, feature_dropout_rate=0.0, **kwargs
-    ):
+        self, config: EncoderConfig, num_features: int, num_classes: int,
+        feature_dropout_rate: float = 0.0, **kwargs: Unpack[BasicOptions],
+    ) -> None:  # fmt: skip
         super().__init__(config, **kwargs)
         check_size("num_features", num_features)
         check_size("num_classes", num_classes)
@@ -78,20 +89,27 @@ class NodeClassifier(HasConfig, ExactTraining, EncoderModel):
         # Every size is known, so the weights exist from the start.
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: tuple[Shape, Shape] | None = None) -> None:
         states = (None, None, self.config.d_model)
         self.feature_map.build((None, None, self.num_features))
         self.stack.build(states)
         self.output_map.build(states)
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(
+        self, inputs: tuple[TensorLike, TensorLike], training: bool | None = None
+    ) -> Tensor:
+        check_pair("inputs", inputs, "features", "adjacency")
         features, adjacency = inputs
+        check_tensor("features", features, "B", "S", "F")
+        check_tensor("adjacency", adjacency, "...", "S", "S")
         states = self.feature_map(self.feature_dropout(features, training=training))
-        states = self.stack(states, mask=graph_mask(adjacency), training=training)
+        mask = graph_mask(adjacency)
+        check_mask("adjacency", mask, features, features)
+        states = self.stack(states, mask=mask, training=training)
         return self.output_map(self.dropout(states, training=training))
 
-    def input_signature(self):
+    def input_signature(self) -> list[Any]:
         """Any batch of graphs of any size."""
         features = keras.InputSpec(
             shape=(None, None, self.num_features), dtype="float32"
@@ -99,10 +117,10 @@ class NodeClassifier(HasConfig, ExactTraining, EncoderModel):
         adjacency = keras.InputSpec(shape=(None, None, None), dtype="bool")
         return [(features, adjacency)]
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[Shape, Shape]) -> Shape:
         return (*input_shape[0][:2], self.num_classes)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {
             "num_features": self.num_features,
             "num_classes": self.num_classes,

@@ -4,31 +4,71 @@ from __future__ import annotations
 
 from keras import ops
 
+from keras_transformer.layers.weight_matrix import (
+    WeightMatrix,
+    multiply,
+    prepared_weights,
+    side_by_side,
+)
 
-class OutputHead:
-    """Owns the output matrix, which may be an embedding's.
+
+def matrix_of(embedding):
+    """Returns the matrix (V, D) of an embedding, for an output that shares it.
 
     Args:
-        matrix: Variable (V, D), an embedding's, if `tied`; else (D, V).
-        tied: Whether the matrix is an embedding's.
+        embedding: A `PositionalEmbedding`, or another layer of ids with `embeddings`.
     """
+    table = getattr(embedding, "table", None)
+    return table if isinstance(table, WeightMatrix) else _Table(embedding)
 
-    def __init__(self, matrix, tied):
-        self.matrix = matrix
-        self.tied = tied
+
+class _Table:
+    """As a `WeightMatrix` (V, D), of a layer that is not this package's."""
+
+    is_table, input_quantizer = True, None
+
+    def __init__(self, embedding):
+        self.embedding = embedding
+
+    def value(self, dtype=None):
+        if getattr(self.embedding, "quantization_mode", None) is None:
+            # With an adapter it is another tensor each time.
+            embeddings = ops.convert_to_tensor(self.embedding.embeddings)
+        else:
+            embeddings = self.embedding(ops.arange(self.embedding.input_dim))
+        return embeddings if dtype is None else ops.cast(embeddings, dtype)
 
     def kernel(self, dtype):
-        """Returns the matrix (D, V) in a float type."""
-        matrix = ops.transpose(self.matrix) if self.tied else self.matrix
-        return ops.cast(matrix, dtype)
+        return ops.transpose(self.value(dtype))
+
+
+class OutputHead:
+    """Multiplies by the output matrix, which may be an embedding's.
+
+    Args:
+        matrix: A `WeightMatrix`: a table (V, D), or else (D, V).
+    """
+
+    def __init__(self, matrix):
+        self.matrix = matrix
 
     def logits(self, states, dtype):
         """Multiplies states (B, T, D) by the matrix to logits (B, T, V)."""
-        kernel = self.kernel(dtype)
         # One matrix product over all positions is faster than one a sentence.
         rows = ops.reshape(states, (-1, states.shape[-1]))
-        shape = (*ops.shape(states)[:2], kernel.shape[-1])
-        return ops.reshape(ops.matmul(rows, kernel), shape)
+        logits = self.multiply(rows, self._weights(dtype))
+        return ops.reshape(logits, (*ops.shape(states)[:2], logits.shape[-1]))
+
+    def multiply(self, rows, weights):
+        """Multiplies rows (R, D) by `decoding_weights` to logits (R, V)."""
+        return multiply(rows, weights, self.matrix.input_quantizer)
+
+    def decoding_weights(self, dtype):
+        """Returns what `multiply` multiplies by, in a float type."""
+        return prepared_weights(self._weights(dtype))
+
+    def _weights(self, dtype):
+        return side_by_side([self.matrix], [None], dtype)
 
     def rows_for(self, model, base, *methods):
         """Returns the matrix as rows (V, D), if the model's logits are this product.
@@ -44,6 +84,7 @@ class OutputHead:
         """
         if any(getattr(type(model), m) is not getattr(base, m) for m in methods):
             return None
-        if self.tied:
-            return ops.convert_to_tensor(self.matrix)
-        return ops.transpose(self.matrix)
+        if self.matrix.input_quantizer is not None:
+            return None  # The states are rounded first.
+        matrix = self.matrix.value()
+        return matrix if self.matrix.is_table else ops.transpose(matrix)

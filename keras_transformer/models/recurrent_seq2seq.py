@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import keras
 from keras import ops
 
 from keras_transformer.config import RecurrentConfig
-from keras_transformer.kernels.affine import affine, prepared
 from keras_transformer.layers.additive_attention import AdditiveAttention
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.decoding_state import of_parents
 from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -70,8 +71,9 @@ class RecurrentSeq2Seq(Seq2Seq):
     """
 
     config_class = RecurrentConfig
+    config: RecurrentConfig
 
-    def __init__(self, config, **kwargs):
+    def __init__(self, config: RecurrentConfig, **kwargs: Unpack[BasicOptions]) -> None:
         super().__init__(config, **kwargs)
         layers = range(config.num_encoder_layers)
         self.forward_layers = [
@@ -91,7 +93,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         # Every size is known, so the weights exist from the start.
         self.build()
 
-    def make_embedding(self, name, vocabulary_size):
+    def make_embedding(self, name: str, vocabulary_size: int) -> keras.layers.Layer:
         """Returns an embedding called `name`; override to use another one."""
         # Standard deviation 1 after the product with sqrt(D).
         initializer = keras.initializers.RandomNormal(stddev=self.config.d_model**-0.5)
@@ -103,7 +105,9 @@ class RecurrentSeq2Seq(Seq2Seq):
             name=name,
         )
 
-    def make_encoder_layer(self, name, go_backwards=False):
+    def make_encoder_layer(
+        self, name: str, go_backwards: bool = False
+    ) -> keras.layers.Layer:
         """Returns a layer that reads a sequence; override to use another one.
 
         Its output (B, S, U) is in the order in which it read, as with Keras' own.
@@ -119,12 +123,12 @@ class RecurrentSeq2Seq(Seq2Seq):
             name=name,
         )
 
-    def make_attention(self, name):
+    def make_attention(self, name: str) -> keras.layers.Layer:
         """Returns the attention to the source; override to use another one."""
         units = self.config.attention_units or self.config.units
         return AdditiveAttention(units, dtype=self.dtype_policy, name=name)
 
-    def make_decoder_cell(self, name):
+    def make_decoder_cell(self, name: str) -> keras.layers.Layer:
         """Returns the decoder's cell; override to use another with one state."""
         return keras.layers.GRUCell(
             self.config.units,
@@ -141,7 +145,7 @@ class RecurrentSeq2Seq(Seq2Seq):
     def _make_dropout(self, name):
         return Dropout(self.config.dropout_rate, dtype=self.dtype_policy, name=name)
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: tuple[Shape, Shape] | None = None) -> None:
         d_model, units = self.config.d_model, self.config.units
         width = units * (2 if self.config.bidirectional else 1)
         self.build_embeddings()
@@ -155,7 +159,9 @@ class RecurrentSeq2Seq(Seq2Seq):
         self.build_output_head()
         self.built = True
 
-    def encode(self, source, training=None):
+    def encode(
+        self, source: TensorLike, training: bool | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Encodes source sentences.
 
         Args:
@@ -177,13 +183,19 @@ class RecurrentSeq2Seq(Seq2Seq):
             states = ops.concatenate(read, axis=-1)
         return states, source_mask
 
-    def decode_states(self, target_in, encoder_output, source_mask, training=None):
+    def decode_states(
+        self, target_in: TensorLike, encoder_output: TensorLike,
+        source_mask: TensorLike, training: bool | None = None,
+    ) -> Tensor:  # fmt: skip
         """As `decode`, without the last product: readouts (B, T, D), for `logits`."""
         tokens = self._embed(self.target_embedding, target_in, training)
         states, contexts, _ = self._read(tokens, encoder_output, source_mask)
         return self._read_out(states, tokens, contexts, training)
 
-    def attention(self, target_in, encoder_output, source_mask, layer=-1):
+    def attention(
+        self, target_in: TensorLike, encoder_output: TensorLike,
+        source_mask: TensorLike, layer: int = -1,
+    ) -> Tensor:  # fmt: skip
         """Returns how the decoder attends to the source.
 
         Args:
@@ -264,11 +276,14 @@ class RecurrentSeq2Seq(Seq2Seq):
         joined = ops.concatenate([states, tokens, contexts], axis=-1)
         return self.readout_dropout(self.readout(joined), training=training)
 
-    def decoding_weights(self):
+    def decoding_weights(self) -> Nest:
         """Prepares the output matrix for `decode_step`; an export keeps it."""
-        return {"output": prepared(self.output_head.kernel(self.compute_dtype))}
+        return {"output": self.output_head.decoding_weights(self.compute_dtype)}
 
-    def start_decoding(self, source, length, beam_size=1, coverage=False):
+    def start_decoding(
+        self, source: TensorLike, length: int, beam_size: int = 1,
+        coverage: bool = False,
+    ) -> Nest:  # fmt: skip
         """Encodes the source and makes the state of `decode_step`.
 
         Args:
@@ -296,7 +311,7 @@ class RecurrentSeq2Seq(Seq2Seq):
             state["coverage"] = ops.zeros((batch, beam_size, source_length))
         return state
 
-    def resize_decoding(self, state, sentences, length):
+    def resize_decoding(self, state: Nest, sentences: int, length: int) -> Nest:
         """Returns the state of some sentences.
 
         Args:
@@ -309,7 +324,10 @@ class RecurrentSeq2Seq(Seq2Seq):
         """
         return {name: ops.take(x, sentences, axis=0) for name, x in state.items()}
 
-    def decode_step(self, ids, parents, state, weights=None):
+    def decode_step(
+        self, ids: TensorLike, parents: TensorLike | None, state: Nest,
+        weights: Nest = None,
+    ) -> tuple[Tensor, Nest]:  # fmt: skip
         """Scores the next token of each hypothesis; equals `decode` at that position.
 
         Args:
@@ -337,8 +355,8 @@ class RecurrentSeq2Seq(Seq2Seq):
             before = of_parents(state["coverage"], parents)
             state["coverage"] = before + ops.cast(attention_weights, "float32")
         flat = ops.reshape(readouts, (-1, d_model))
-        return affine(flat, *weights["output"]), state
+        return self.output_head.multiply(flat, weights["output"]), state
 
-    def coverage(self, state):
+    def coverage(self, state: Nest) -> Tensor:
         """Returns a state's attention summed up (B, N, S) and its mask (B, 1, S)."""
         return state["coverage"], state["source_mask"]

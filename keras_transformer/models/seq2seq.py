@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any, Self, Unpack
+
 import keras
 from keras import ops
 
 from keras_transformer.config import Seq2SeqConfig
 from keras_transformer.exact_training.exact_training import ExactTraining
+from keras_transformer.kernels.keras_private import layers_within
+from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
+from keras_transformer.layers.arguments import check_pair, integer_ids
+from keras_transformer.layers.quantization import float_policy
 from keras_transformer.models.has_config import HasConfig
 from keras_transformer.models.has_signature import HasSignature
-from keras_transformer.models.output_head import OutputHead
+from keras_transformer.models.output_head import OutputHead, matrix_of
+from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
 
 
-class Seq2Seq(HasConfig, HasSignature, ExactTraining, keras.Model):
+class Seq2Seq(HasConfig, HasSignature, HasAdaptableLayers, ExactTraining, keras.Model):
     """Base of the models from a source sequence to a target sequence of ids.
 
     It trains with `model.compile` and `model.fit` on `((source, target_in),
@@ -47,8 +54,9 @@ class Seq2Seq(HasConfig, HasSignature, ExactTraining, keras.Model):
     """
 
     config_class = Seq2SeqConfig
+    config: Seq2SeqConfig
 
-    def __init__(self, config, **kwargs):
+    def __init__(self, config: Seq2SeqConfig, **kwargs: Unpack[BasicOptions]) -> None:
         super().__init__(config, **kwargs)
         self.target_embedding = self.make_embedding(
             "target_embedding", config.target_vocabulary_size
@@ -60,32 +68,43 @@ class Seq2Seq(HasConfig, HasSignature, ExactTraining, keras.Model):
                 "source_embedding", config.source_vocabulary_size
             )
 
-    def build_embeddings(self):
+    @property
+    def target_pad_id(self) -> int:
+        """Id that pads the targets: `config.pad_id`."""
+        return self.config.pad_id
+
+    def build_embeddings(self) -> None:
         """Builds the source and the target embedding, for `build`."""
         self.target_embedding.build((None, None))
         if self.source_embedding is not self.target_embedding:
             self.source_embedding.build((None, None))
 
-    def build_output_head(self):
+    def build_output_head(self) -> None:
         """Makes the output matrix, unless it is the target embedding's, for `build`."""
         config = self.config
         if config.tied_embeddings != "none":
-            self.output_head = OutputHead(self.target_embedding.embeddings, tied=True)
+            self.output_head = OutputHead(matrix_of(self.target_embedding))
             return
-        self.output_kernel = self.add_weight(
-            shape=(config.d_model, config.target_vocabulary_size),
+        matrix = self.add_matrix(
+            "output_kernel",
+            (config.d_model, config.target_vocabulary_size),
             initializer="glorot_uniform",
-            name="output_kernel",
         )
-        self.output_head = OutputHead(self.output_kernel, tied=False)
+        self.output_head = OutputHead(matrix)
 
-    def call(self, inputs, training=None, return_states=False):
-        source, target_in = inputs
+    def call(
+        self, inputs: tuple[TensorLike, TensorLike], training: bool | None = None,
+        return_states: bool = False,
+    ) -> Tensor:  # fmt: skip
+        source, target_in = _checked(inputs)
         encoder_output, source_mask = self.encode(source, training=training)
         decode = self.decode_states if return_states else self.decode
         return decode(target_in, encoder_output, source_mask, training=training)
 
-    def decode(self, target_in, encoder_output, source_mask, training=None):
+    def decode(
+        self, target_in: TensorLike, encoder_output: TensorLike,
+        source_mask: TensorLike, training: bool | None = None,
+    ) -> Tensor:  # fmt: skip
         """Scores every next token of whole target sentences.
 
         Args:
@@ -100,34 +119,61 @@ class Seq2Seq(HasConfig, HasSignature, ExactTraining, keras.Model):
         states = self.decode_states(target_in, encoder_output, source_mask, training)
         return self.logits(states)
 
-    def logits(self, states):
+    def logits(self, states: TensorLike) -> Tensor:
         """Multiplies states (B, T, D) by the output matrix (D, V), tied or not."""
         return self.output_head.logits(states, self.compute_dtype)
 
-    def output_rows(self):
+    def output_rows(self) -> Tensor | None:
         return self.output_head.rows_for(self, Seq2Seq, "call", "decode", "logits")
 
-    def with_dtype(self, dtype):
+    def with_dtype(self, dtype: str) -> Self:
         """Returns this model if it computes and stores in `dtype`, or a copy that does.
 
         Args:
             dtype: Float type, such as "bfloat16".
+
+        Raises:
+            ValueError: If the model is quantised and its type is another.
         """
-        if self.dtype_policy.name == dtype:
+        if {self.compute_dtype, self.variable_dtype} == {dtype}:
             return self
+        if any(layer.quantization_mode for layer in layers_within(self)):
+            raise ValueError(
+                "A quantised model keeps its float type: choose it before `quantize`, "
+                f"with `with_dtype`. Received: dtype={dtype!r} for a model of the type "
+                f"{float_policy(self.dtype_policy).name!r}"
+            )
         policy = keras.DTypePolicy(dtype)
         config = self.get_config() | {
             "dtype": keras.saving.serialize_keras_object(policy)
         }
         copy = type(self).from_config(config)
-        for ours, theirs in zip(copy.weights, self.weights, strict=True):
-            ours.assign(ops.cast(theirs, dtype))
+        parts = ((model, *layers_within(model)) for model in (copy, self))
+        for ours, theirs in zip(*parts, strict=True):
+            # As a file would hold them: adapters merged.
+            store = {}
+            theirs.save_own_variables(store)
+            ours.load_own_variables({i: ops.cast(v, dtype) for i, v in store.items()})
         return copy
 
-    def input_signature(self):
+    def input_signature(self) -> list[Any]:
         """Any batch of ids, source (B, S) and target_in (B, T)."""
         ids = keras.InputSpec(shape=(None, None), dtype="int32")
         return [(ids, ids)]
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[Shape, Shape]) -> Shape:
         return (*input_shape[1], self.config.target_vocabulary_size)
+
+
+def _checked(inputs):
+    """The pair of a call, or an error that says what it must be."""
+    check_pair("inputs", inputs, "source", "target_in")
+    source = integer_ids("source", inputs[0], "B", "S")
+    target_in = integer_ids("target_in", inputs[1], "B", "T")
+    rows = source.shape[0], target_in.shape[0]
+    if None not in rows and rows[0] != rows[1]:
+        raise ValueError(
+            "`source` and `target_in` must have as many rows. Received: "
+            f"{rows[0]} and {rows[1]}"
+        )
+    return source, target_in

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, Unpack
+
 import keras
 
 from keras_transformer.exact_training.exact_training import ExactTraining
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.models.encoder_model import EncoderModel
-from keras_transformer.models.text_encoder import HasTextEncoder
+from keras_transformer.models.text_encoder import HasTextEncoder, TextEncoder
+from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -37,7 +40,9 @@ class Tagger(HasTextEncoder, ExactTraining, EncoderModel):
         >>> tagger(np.array([[3, 4, 9, 0]])).shape  # (1, 4, 5)
     """
 
-    def __init__(self, encoder, num_tags, **kwargs):
+    def __init__(
+        self, encoder: TextEncoder, num_tags: int, **kwargs: Unpack[BasicOptions]
+    ) -> None:
         super().__init__(encoder, **kwargs)
         check_size("num_tags", num_tags)
         self.num_tags = num_tags
@@ -47,15 +52,16 @@ class Tagger(HasTextEncoder, ExactTraining, EncoderModel):
         # Every size is known, so the weights exist from the start.
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Shape | None = None) -> None:
         self.output_map.build((None, None, self.encoder.config.d_model))
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: TensorLike, training: bool | None = None) -> Tensor:
+        inputs = self.encoder.checked("inputs", inputs)
         return self.output_map(self.encoder(inputs, training=training))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape[:2], self.num_tags)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"num_tags": self.num_tags}

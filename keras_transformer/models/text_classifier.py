@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal, Unpack
+
 import keras
 from keras import ops
 
@@ -9,7 +11,8 @@ from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.class_token import ClassToken
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.models.encoder_model import EncoderModel, check_pooling
-from keras_transformer.models.text_encoder import HasTextEncoder
+from keras_transformer.models.text_encoder import HasTextEncoder, TextEncoder
+from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -41,7 +44,11 @@ class TextClassifier(HasTextEncoder, EncoderModel):
         >>> model(np.array([[3, 4, 9, 0]])).shape  # (1, 2)
     """
 
-    def __init__(self, encoder, num_classes, pooling="mean", **kwargs):
+    def __init__(
+        self, encoder: TextEncoder, num_classes: int,
+        pooling: Literal["mean", "class_token"] = "mean",
+        **kwargs: Unpack[BasicOptions],
+    ) -> None:  # fmt: skip
         super().__init__(encoder, **kwargs)
         check_size("num_classes", num_classes)
         check_pooling(pooling)
@@ -59,18 +66,20 @@ class TextClassifier(HasTextEncoder, EncoderModel):
         # Every size is known, so the weights exist from the start.
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Shape | None = None) -> None:
         d_model = self.encoder.config.d_model
         if self.class_token is not None:
             self.class_token.build((None, None, d_model))
         self.output_map.build((None, d_model))
         self.built = True
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: TensorLike, training: bool | None = None) -> Tensor:
         state = self.sentence_state(inputs, training=training)
         return self.output_map(self.dropout(state, training=training))
 
-    def sentence_state(self, inputs, training=None):
+    def sentence_state(
+        self, inputs: TensorLike, training: bool | None = None
+    ) -> Tensor:
         """Returns one vector a sentence.
 
         Args:
@@ -80,6 +89,7 @@ class TextClassifier(HasTextEncoder, EncoderModel):
         Returns:
             Float tensor (B, D); a mean is zeros for a sentence of padding alone.
         """
+        inputs = self.encoder.checked("inputs", inputs)
         if self.class_token is None:
             states = self.encoder(inputs, training=training)
             return masked_mean(states, self.encoder.mask(inputs))
@@ -88,10 +98,10 @@ class TextClassifier(HasTextEncoder, EncoderModel):
         mask = self.class_token.compute_mask(tokens, self.encoder.mask(inputs))
         return self.encoder.stack(states, mask=mask, training=training)[:, 0]
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], self.num_classes)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {
             "num_classes": self.num_classes,
             "pooling": self.pooling,
@@ -108,5 +118,5 @@ def masked_mean(states, mask):
     Returns:
         Float tensor (B, D), zeros where the mask allows none.
     """
-    factors = ops.cast(mask, states.dtype)[..., None]
+    factors = ops.expand_dims(ops.cast(mask, states.dtype), -1)
     return ops.sum(states * factors, axis=1) / ops.maximum(ops.sum(factors, axis=1), 1)

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal, Self, Unpack
+
 import keras
 from keras import ops
 
 from keras_transformer.config.layers import EncoderConfig
-from keras_transformer.layers.arguments import check_size
+from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
+from keras_transformer.layers.arguments import check_size, integer_ids
 from keras_transformer.layers.feature_embedding import FeatureEmbedding
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.models.encoder_stack import EncoderStack
 from keras_transformer.models.has_config import HasConfig
+from keras_transformer.types import (
+    BasicOptions,
+    LayerOptions,
+    Shape,
+    Tensor,
+    TensorLike,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class TextEncoder(HasConfig, keras.layers.Layer):
+class TextEncoder(HasConfig, HasAdaptableLayers, keras.layers.Layer):
     """Embedding with positions, then a stack of encoder layers.
 
     The encoder of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, for `Tagger`,
@@ -45,17 +55,14 @@ class TextEncoder(HasConfig, keras.layers.Layer):
     """
 
     config_class = EncoderConfig
+    config: EncoderConfig
 
     def __init__(
-        self,
-        config,
-        vocabulary_size,
-        num_features=None,
-        positions="sinusoidal",
-        max_length=None,
-        pad_id=0,
-        **kwargs,
-    ):
+        self, config: EncoderConfig, vocabulary_size: int,
+        num_features: int | None = None,
+        positions: Literal["sinusoidal", "learned"] = "sinusoidal",
+        max_length: int | None = None, pad_id: int = 0, **kwargs: Unpack[LayerOptions],
+    ) -> None:  # fmt: skip
         super().__init__(config, **kwargs)
         check_size("num_features", num_features, optional=True)
         self.vocabulary_size = vocabulary_size
@@ -66,7 +73,7 @@ class TextEncoder(HasConfig, keras.layers.Layer):
         self.embedding = self.make_embedding("embedding")
         self.stack = EncoderStack(config, dtype=self.dtype_policy, name="stack")
 
-    def make_embedding(self, name):
+    def make_embedding(self, name: str) -> keras.layers.Layer:
         """Returns the embedding called `name`; override to use another one."""
         layer_class = FeatureEmbedding if self.num_features else PositionalEmbedding
         return layer_class(
@@ -81,28 +88,41 @@ class TextEncoder(HasConfig, keras.layers.Layer):
         )
 
     @property
-    def ids_shape(self):
+    def ids_shape(self) -> Shape:
         """The shape of `ids`: (None, None), or (None, None, F)."""
         return (None, None, self.num_features)[: 3 if self.num_features else 2]
 
-    def build(self, ids_shape=None):
+    def build(self, ids_shape: Shape | None = None) -> None:
         self.embedding.build(self.ids_shape)
         self.stack.build((None, None, self.config.d_model))
         self.built = True
 
-    def call(self, ids, training=None):
+    def call(self, ids: TensorLike, training: bool | None = None) -> Tensor:
+        ids = self.checked("ids", ids)
         states = self.embedding(ids, training=training)
         return self.stack(states, mask=self.mask(ids), training=training)
 
-    def mask(self, ids):
+    def checked(self, name: str, ids: TensorLike) -> Tensor:
+        """Returns ids as integers; see `integer_ids`.
+
+        Args:
+            name: Name of the argument, for errors.
+            ids: Tensor (B, S), or (B, S, F).
+
+        Returns:
+            Integer tensor.
+        """
+        return integer_ids(name, ids, *"BSF"[: len(self.ids_shape)])
+
+    def mask(self, ids: TensorLike) -> Tensor:
         """Returns a boolean tensor (B, S), True where a token is not padding."""
         is_real = ops.not_equal(ids, self.pad_id)
         return ops.any(is_real, axis=-1) if self.num_features else is_real
 
-    def compute_output_shape(self, ids_shape):
+    def compute_output_shape(self, ids_shape: Shape) -> Shape:
         return (*ids_shape[:2], self.config.d_model)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {
             "vocabulary_size": self.vocabulary_size,
             "num_features": self.num_features,
@@ -119,7 +139,7 @@ class HasTextEncoder:
         TypeError: If `encoder` is not a `TextEncoder`.
     """
 
-    def __init__(self, encoder, **kwargs):
+    def __init__(self, encoder: TextEncoder, **kwargs: Unpack[BasicOptions]) -> None:
         super().__init__(**kwargs)
         if not isinstance(encoder, TextEncoder):
             raise TypeError(
@@ -130,20 +150,22 @@ class HasTextEncoder:
             encoder.build()
 
     @property
-    def stack(self):
+    def stack(self) -> EncoderStack:
         """The `EncoderStack` of the encoder."""
         return self.encoder.stack
 
-    def input_signature(self):
+    def input_signature(self) -> list[keras.InputSpec]:
         """Any batch of ids, (B, S) or (B, S, F)."""
         return [keras.InputSpec(shape=self.encoder.ids_shape, dtype="int32")]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {
             "encoder": keras.saving.serialize_keras_object(self.encoder)
         }
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> Self:
         encoder = keras.saving.deserialize_keras_object(config["encoder"])
         return cls(**(config | {"encoder": encoder}))

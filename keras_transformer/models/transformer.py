@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import keras
 from keras import ops
 
 from keras_transformer.config import TransformerConfig
-from keras_transformer.kernels.affine import affine, prepared
 from keras_transformer.kernels.softmax import prepare_mask
 from keras_transformer.layers.decoder_layer import DecoderLayer
 from keras_transformer.layers.encoder_layer import EncoderLayer
@@ -21,6 +22,7 @@ from keras_transformer.models.decoding_state import (
     resized_state,
 )
 from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -62,8 +64,11 @@ class Transformer(Seq2Seq):
     """
 
     config_class = TransformerConfig
+    config: TransformerConfig
 
-    def __init__(self, config, **kwargs):
+    def __init__(
+        self, config: TransformerConfig, **kwargs: Unpack[BasicOptions]
+    ) -> None:
         super().__init__(config, **kwargs)
         self.encoder_layers = [
             self.make_encoder_layer(f"encoder_layer_{i}")
@@ -79,19 +84,19 @@ class Transformer(Seq2Seq):
         # Every size is known, so the weights exist from the start.
         self.build()
 
-    def make_encoder_layer(self, name):
+    def make_encoder_layer(self, name: str) -> keras.layers.Layer:
         """Returns an encoder layer called `name`; override to use another one."""
         return EncoderLayer(
             **self.config.layer_options(), dtype=self.dtype_policy, name=name
         )
 
-    def make_decoder_layer(self, name):
+    def make_decoder_layer(self, name: str) -> keras.layers.Layer:
         """Returns a decoder layer called `name`; override to use another one."""
         return DecoderLayer(
             **self.config.layer_options(), dtype=self.dtype_policy, name=name
         )
 
-    def make_embedding(self, name, vocabulary_size):
+    def make_embedding(self, name: str, vocabulary_size: int) -> keras.layers.Layer:
         """Returns an embedding called `name`; override to use another one."""
         config = self.config
         return PositionalEmbedding(
@@ -109,7 +114,7 @@ class Transformer(Seq2Seq):
             return None
         return LayerNormalization(epsilon=1e-6, dtype=self.dtype_policy, name=name)
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: tuple[Shape, Shape] | None = None) -> None:
         config = self.config
         states = (None, None, config.d_model)
         self.build_embeddings()
@@ -123,7 +128,9 @@ class Transformer(Seq2Seq):
         self.build_output_head()
         self.built = True
 
-    def encode(self, source, training=None):
+    def encode(
+        self, source: TensorLike, training: bool | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Encodes source sentences.
 
         Args:
@@ -142,7 +149,10 @@ class Transformer(Seq2Seq):
             states = self.encoder_norm(states)
         return states, source_mask
 
-    def decode_states(self, target_in, encoder_output, source_mask, training=None):
+    def decode_states(
+        self, target_in: TensorLike, encoder_output: TensorLike,
+        source_mask: TensorLike, training: bool | None = None,
+    ) -> Tensor:  # fmt: skip
         """As `decode`, without the last product: states (B, T, D), for `logits`."""
         # Padding ends a row, so the causal mask hides it from every real position.
         states = self.target_embedding(target_in, training=training)
@@ -157,7 +167,10 @@ class Transformer(Seq2Seq):
             states = self.decoder_norm(states)
         return states
 
-    def attention(self, target_in, encoder_output, source_mask, layer=-1):
+    def attention(
+        self, target_in: TensorLike, encoder_output: TensorLike,
+        source_mask: TensorLike, layer: int = -1,
+    ) -> Tensor:  # fmt: skip
         """Returns how a decoder layer attends to the source.
 
         Args:
@@ -178,7 +191,10 @@ class Transformer(Seq2Seq):
             )
         return attention_weights
 
-    def start_decoding(self, source, length, beam_size=1, coverage=False):
+    def start_decoding(
+        self, source: TensorLike, length: int, beam_size: int = 1,
+        coverage: bool = False,
+    ) -> Nest:  # fmt: skip
         """Encodes the source and makes the state of `decode_step`.
 
         Args:
@@ -213,18 +229,18 @@ class Transformer(Seq2Seq):
             state["coverage"] = ops.zeros((batch, beam_size, source_length))
         return state
 
-    def decoding_weights(self):
+    def decoding_weights(self) -> Nest:
         """Prepares the matrices of `decode_step`, some of which are joined for speed.
 
         An export keeps them, laid out for decoding; without them every decoding makes
         them anew.
         """
         return {
-            "output": prepared(self.output_head.kernel(self.compute_dtype)),
+            "output": self.output_head.decoding_weights(self.compute_dtype),
             "layers": tuple(layer.decoding_weights() for layer in self.decoder_layers),
         }
 
-    def resize_decoding(self, state, sentences, length):
+    def resize_decoding(self, state: Nest, sentences: int, length: int) -> Nest:
         """Returns the state of some sentences, with room for more positions.
 
         Args:
@@ -237,7 +253,10 @@ class Transformer(Seq2Seq):
         """
         return resized_state(state, self.decoder_layers, sentences, length)
 
-    def decode_step(self, ids, parents, state, weights=None):
+    def decode_step(
+        self, ids: TensorLike, parents: TensorLike | None, state: Nest,
+        weights: Nest = None,
+    ) -> tuple[Tensor, Nest]:  # fmt: skip
         """Scores the next token of each hypothesis; equals `decode` at that position.
 
         Args:
@@ -272,7 +291,8 @@ class Transformer(Seq2Seq):
             caches.append(cache)
         if self.decoder_norm is not None:
             states = self.decoder_norm(states)
-        logits = affine(ops.reshape(states, (-1, d_model)), *weights["output"])
+        rows = ops.reshape(states, (-1, d_model))
+        logits = self.output_head.multiply(rows, weights["output"])
         state = dict(
             state, index=index + 1, ancestors=past.ancestors, caches=tuple(caches)
         )
@@ -282,6 +302,6 @@ class Transformer(Seq2Seq):
             state["coverage"] = before + ops.mean(attention_weights, axis=1)
         return logits, state
 
-    def coverage(self, state):
+    def coverage(self, state: Nest) -> Tensor:
         """Returns a state's attention summed up (B, N, S) and its mask (B, 1, S)."""
         return state["coverage"], state["source_mask"][:, :, 0]

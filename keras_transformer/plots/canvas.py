@@ -29,10 +29,10 @@ def many_axes(axes, count, size, columns=4):
     """Returns a figure and as many axes as asked for, in a grid.
 
     Args:
-        axes: Axes of matplotlib, an array or a sequence of at least `count`, of which
-            the rest are hidden; or `None` for those of a new figure.
-        count: Axes to draw on.
-        size: Width and height of one of a new figure (inches).
+        axes: Array or sequence of at least `count` axes, of which the rest are hidden;
+            or `None` for those of a new figure.
+        count: Number of axes to draw on.
+        size: Width and height of each of the axes of a new figure (inches).
         columns: Most axes side by side in a new figure.
 
     Returns:
@@ -50,7 +50,9 @@ def many_axes(axes, count, size, columns=4):
         axes = figure.subplots(rows, columns, squeeze=False)
     axes = list(np.ravel(axes))
     if len(axes) < count:
-        raise ValueError(f"`axes` must be at least {count}. Received: {len(axes)} axes")
+        raise ValueError(
+            f"`axes` must hold at least {count}. Received: {len(axes)} axes"
+        )
     for unused in axes[count:]:
         unused.set_visible(False)
     return axes[0].get_figure(root=True), axes[:count]

@@ -6,24 +6,38 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import keras
 import numpy as np
 from keras import ops
+from keras.optimizers.schedules import LearningRateSchedule
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from keras_transformer.plots.canvas import many_axes, one_axes
 from keras_transformer.schedules import TransformerSchedule
 
 _POINTS = 400  # of a curve of learning rates
 
+# A directory or file of a run, what `fit` returned, or numbers by name.
+Log: TypeAlias = "str | Path | keras.callbacks.History | Mapping[str, Sequence[float]]"
 
-def learning_rate(schedules, steps: int | None = None, *, ax=None):
+
+def learning_rate(
+    schedules: LearningRateSchedule
+    | Sequence[LearningRateSchedule]
+    | Mapping[str, LearningRateSchedule],
+    steps: int | None = None,
+    *,
+    ax: Axes | None = None,
+) -> Figure:
     """Draws learning rates over the updates of training.
 
     Args:
         schedules: One or several `keras.optimizers.schedules.LearningRateSchedule`s; a
             mapping gives each its name in the legend.
-        steps: Updates to draw; default five times the longest warm-up.
+        steps: Updates to draw; by default five times the longest warm-up.
         ax: Axes to draw on, or `None` for a new figure.
 
     Returns:
@@ -60,12 +74,12 @@ def learning_rate(schedules, steps: int | None = None, *, ax=None):
     return figure
 
 
-def training_curve(log, metric: str = "loss", *, ax=None):
-    """Draws a quantity of a training run, and its validation, over the epochs.
+def training_curve(log: Log, metric: str = "loss", *, ax: Axes | None = None) -> Figure:
+    """Draws a quantity of a training run over the epochs, with that of validation.
 
     Args:
         log: A run's directory or its log.csv; what `fit` returned; or a mapping from
-            names such as "loss" and "val_loss" to a number an epoch.
+            names such as "loss" and "val_loss" to one number per epoch.
         metric: Name of the quantity, without "val_".
         ax: Axes to draw on, or `None` for a new figure.
 
@@ -86,21 +100,26 @@ def training_curve(log, metric: str = "loss", *, ax=None):
     return figure
 
 
-def training_curves(log, metrics: Sequence[str] | None = None, *, axes=None):
+def training_curves(
+    log: Log,
+    metrics: Sequence[str] | None = None,
+    *,
+    axes: Sequence[Axes] | np.ndarray | None = None,
+) -> Figure:
     """Draws quantities of a training run, each as `training_curve` does.
 
     Args:
         log: As for `training_curve`.
-        metrics: Names of the quantities; default all of the log.
-        axes: As many axes to draw on, or `None` for a new figure.
+        metrics: Names of the quantities; by default all of the log.
+        axes: Axes to draw on, at least one for each, or `None` for a new figure.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
         FileNotFoundError: If there is no log.
-        ValueError: If the log has no such quantity or is no log, or there are too few
-            axes.
+        ValueError: If the log has no such quantity or is not a log, or there are too
+            few axes.
 
     Example:
         >>> figure = plots.training_curves(model.fit(x, y, validation_data=valid))
@@ -181,7 +200,8 @@ def _metrics_of(log):
 def _check_metric(log, metric):
     if metric not in _metrics_of(log):
         raise ValueError(
-            f"The log has no {metric!r}, but {', '.join(_metrics_of(log)) or 'nothing'}"
+            f"The log has no {metric!r}. It has: "
+            f"{', '.join(_metrics_of(log)) or 'nothing'}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Tokens as labels: signs for what is invisible, numbers for what no font has."""
+"""Tokens as labels: invisible characters as signs, those no font has as numbers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _SIGNS = {" ": "\N{OPEN BOX}", "\n": "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"
 _SIGNS["\t"] = "\N{RIGHTWARDS ARROW TO BAR}"
 
 
-def add_font(path: str | Path):
-    """Makes matplotlib draw the characters that its other fonts lack with a font file.
+def add_font(path: str | Path) -> None:
+    """Makes matplotlib use a font file for the characters that its other fonts lack.
 
-    The font becomes the last of `matplotlib.rcParams["font.family"]`, in which
-    matplotlib looks for each character: for every picture drawn after.
+    The font is added at the end of `matplotlib.rcParams["font.family"]`, the list that
+    matplotlib searches for each character. It is used in every picture drawn later.
 
     Args:
         path: A .ttf, .otf or .ttc file.
@@ -44,9 +44,9 @@ def add_font(path: str | Path):
 def labels_of(tokens: Sequence[str]) -> tuple[list[str], dict]:
     """Makes readable labels of tokens, whatever their script.
 
-    Spaces, line ends and tabs get a sign. A character that none of matplotlib's fonts
-    in use has is written as its number, such as U+8BD1, several as that of the first
-    and "…", and a warning says so.
+    Spaces, line ends and tabs get a sign. A character that no font in use has is
+    written as its number, such as U+8BD1; several in a row, as the number of the first
+    and "…". A warning says so.
 
     Args:
         tokens: Any strings.
@@ -61,8 +61,8 @@ def labels_of(tokens: Sequence[str]) -> tuple[list[str], dict]:
         warnings.warn(
             f"No font in use has {len(missing)} of the characters to draw: "
             f"{' '.join(sorted(missing)[:8])}. They are written as numbers. Add a font "
-            "file that has them with keras_transformer.plots.add_font(path), --font on "
-            "the command line, or the name of an installed font to matplotlib's list, "
+            "file that has them with keras_transformer.plots.add_font(path) or, on the "
+            "command line, --font; or add the name of an installed font to "
             "rcParams['font.family']. Noto has most scripts (Debian and Ubuntu: "
             "apt-get install fonts-noto-cjk for Chinese, Japanese and Korean, "
             "fonts-noto for others; https://fonts.google.com/noto).",

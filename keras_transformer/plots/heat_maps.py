@@ -5,32 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from keras_transformer.plots.canvas import array_of, many_axes, one_axes
 from keras_transformer.plots.fonts import labels_of
+from keras_transformer.types import TensorLike
 
-# Inches: a token's square, what labels and a colour bar need, the largest figure.
+# Inches: a token's square, the space of labels and colour bar, the largest figure.
 _SQUARE, _MARGIN, _LARGEST = 0.28, 1.6, 24.0
 # Inches, of one of several panels.
 _SMALL_SQUARE, _SMALL_MARGIN = 0.2, 1.0
 
 
 def attention(
-    weights,
+    weights: TensorLike,
     queries: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
     *,
     head: int | None = None,
     title: str | None = None,
-    ax=None,
-):
-    """Draws what each query attends to: a row a query, a column a key.
+    ax: Axes | None = None,
+) -> Figure:
+    """Draws what each query attends to: a row per query, a column per key.
 
     Args:
         weights: Attention weights (T, S), or (H, T, S) of several heads.
         queries: T tokens, down the left side, or `None` for positions.
         keys: S tokens, along the top, or `None` for positions.
-        head: Head to draw, counted from 0, or from -1 backwards; `None` for the mean
+        head: Head to draw, counted from 0, or backwards from -1; `None` for the mean
             of all.
         title: Text above the picture.
         ax: Axes to draw on, or `None` for a new figure.
@@ -60,14 +63,14 @@ def attention(
 
 
 def attention_heads(
-    weights,
+    weights: TensorLike,
     queries: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
     *,
     title: str | None = None,
-    axes=None,
-):
-    """Draws the attention of every head beside the others, in one scale of colours.
+    axes: Sequence[Axes] | np.ndarray | None = None,
+) -> Figure:
+    """Draws the attention of every head side by side, on one colour scale.
 
     Args:
         weights: Attention weights (H, T, S).
@@ -101,18 +104,18 @@ def attention_heads(
 
 
 def mask(
-    mask,
+    mask: TensorLike,
     queries: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
     *,
     title: str | None = None,
-    ax=None,
-):
+    ax: Axes | None = None,
+) -> Figure:
     """Draws a mask: dark where a query (row) may attend to a key (column).
 
     Args:
-        mask: Boolean (T, S), or (1, T, S); as the functions of
-            `keras_transformer.masks` give it, of one sentence.
+        mask: Boolean (T, S) or (1, T, S) of one sentence, such as the functions of
+            `keras_transformer.masks` return.
         queries: T tokens, down the left side, or `None` for positions.
         keys: S tokens, along the top, or `None` for positions.
         title: Text above the picture.
@@ -123,7 +126,7 @@ def mask(
 
     Raises:
         TypeError: If `mask` is not boolean.
-        ValueError: If it is of several sentences, or tokens do not fit.
+        ValueError: If it is of several sentences, or the number of tokens is wrong.
 
     Example:
         >>> figure = plots.mask(causal_mask(5))
@@ -188,7 +191,7 @@ def _label(set_ticks, name, tokens, count):
         return
     if len(tokens) != count:
         raise ValueError(
-            f"`{name}` must be as many tokens as `weights` or `mask` has of them. "
+            f"`{name}` must be as many as in `weights` or `mask`. "
             f"Received: {len(tokens)} tokens, {count} in the array"
         )
     labels, properties = labels_of(tokens)

@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from keras_transformer.plots.canvas import array_of, one_axes
+from keras_transformer.types import TensorLike
 
 
-def positional_encoding(vectors, *, ax=None):
-    """Draws position vectors as a matrix: a row a position, a column a dimension.
+def positional_encoding(vectors: TensorLike, *, ax: Axes | None = None) -> Figure:
+    """Draws position vectors as a matrix: a row per position, a column per dimension.
 
     Args:
-        vectors: Float array (L, D), such as `sinusoidal_encoding` or a learned table
-            gives it.
+        vectors: Float array (T, D) of T positions, such as `sinusoidal_encoding`
+            returns or a learned table holds.
         ax: Axes to draw on, or `None` for a new figure.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: If `vectors` is no matrix.
+        ValueError: If `vectors` is not a matrix.
 
     Example:
         >>> vectors = sinusoidal_encoding(np.arange(100), 128)
@@ -40,20 +43,25 @@ def positional_encoding(vectors, *, ax=None):
     return figure
 
 
-def position_dimensions(vectors, dimensions: Sequence[int] | None = None, *, ax=None):
+def position_dimensions(
+    vectors: TensorLike,
+    dimensions: Sequence[int] | None = None,
+    *,
+    ax: Axes | None = None,
+) -> Figure:
     """Draws some dimensions of position vectors as curves over the positions.
 
     Args:
-        vectors: Float array (L, D).
-        dimensions: Dimensions to draw, each from 0 to D - 1; default four of the first
-            half, evenly spaced.
+        vectors: Float array (T, D) of T positions.
+        dimensions: Dimensions to draw, each from 0 to D - 1; by default four of the
+            first half, evenly spaced.
         ax: Axes to draw on, or `None` for a new figure.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: If `vectors` is no matrix or has no such dimension.
+        ValueError: If `vectors` is not a matrix or has no such dimension.
 
     Example:
         >>> vectors = sinusoidal_encoding(np.arange(100), 20)
@@ -78,22 +86,22 @@ def position_dimensions(vectors, dimensions: Sequence[int] | None = None, *, ax=
     return figure
 
 
-def position_similarity(vectors, *, ax=None):
-    """Draws the cosine of the angle between each two position vectors.
+def position_similarity(vectors: TensorLike, *, ax: Axes | None = None) -> Figure:
+    """Draws the cosine of the angle between every two position vectors.
 
-    Of sinusoids it depends on the distance of the positions alone, because a fixed
-    rotation takes each position to the one k places on (section 3.5 of Vaswani et al.,
-    2017, https://arxiv.org/abs/1706.03762).
+    For sinusoids it depends only on the distance between the positions, because one
+    rotation moves every position k places on (section 3.5 of Vaswani et al., 2017,
+    https://arxiv.org/abs/1706.03762).
 
     Args:
-        vectors: Float array (L, D).
+        vectors: Float array (T, D) of T positions.
         ax: Axes to draw on, or `None` for a new figure.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: If `vectors` is no matrix.
+        ValueError: If `vectors` is not a matrix.
 
     Example:
         >>> vectors = sinusoidal_encoding(np.arange(100), 128)

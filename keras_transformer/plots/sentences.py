@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from keras import ops
@@ -10,6 +10,9 @@ from keras import ops
 from keras_transformer.generation.generator import Generator
 from keras_transformer.layers.attention_record import recorded_attention
 from keras_transformer.models.transformer import Transformer
+
+if TYPE_CHECKING:  # It loads TensorFlow.
+    from keras_transformer.translator import Translator
 
 
 class SentenceAttention(NamedTuple):
@@ -26,12 +29,12 @@ class SentenceAttention(NamedTuple):
     decoder: Any  # (L, H, T, T), self-attention
     cross: Any  # (L, H, T, S)
 
-    def of(self, kind: str, layer: int = -1):
+    def of(self, kind: str, layer: int = -1) -> tuple[np.ndarray, list[str], list[str]]:
         """Returns the weights of a layer with their tokens, as `plots` takes them.
 
         Args:
             kind: "encoder", "decoder" or "cross".
-            layer: Layer, counted from 0, or from -1 backwards.
+            layer: Layer, counted from 0, or backwards from -1.
 
         Returns:
             Weights (H, T, S), tokens of the queries (T) and tokens of the keys (S).
@@ -62,20 +65,20 @@ class SentenceAttention(NamedTuple):
 
 
 def sentence_attention(
-    translator, text: str, translation: str | None = None
+    translator: Translator, text: str, translation: str | None = None
 ) -> SentenceAttention:
-    """Returns how every layer and head attends, for a sentence and its translation.
+    """Returns what every layer and head attends to, in a sentence and its translation.
 
     Args:
         translator: A `Translator` of a `Transformer`.
         text: A sentence.
-        translation: Its translation; default what the translator finds.
+        translation: Its translation; by default what the translator finds.
 
     Returns:
         A `SentenceAttention`.
 
     Raises:
-        ValueError: If the model is no `Transformer` or its attention is not recorded,
+        ValueError: If the model is not a `Transformer`, its attention is not recorded,
             or `text` is empty.
 
     Example:
@@ -126,7 +129,7 @@ def _searched(translator, source):
 
 
 def _stacked(record, attentions):
-    """Weights (L, H, T, S) of the one sentence that was computed."""
+    """Weights (L, H, T, S) of the one sentence in the batch."""
     if any(attention not in record for attention in attentions):
         raise ValueError(
             "The model's attention is not recorded: a layer of your own must call "

@@ -1,4 +1,4 @@
-"""The main job end to end, on sentences that need no download."""
+"""Trains, evaluates, exports and translates on sentences that need no download."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from keras_transformer.config import (
 )
 from keras_transformer.evaluation import Scores, evaluate
 from keras_transformer.export import ExportedTranslator
-from keras_transformer.files import next_version
 from keras_transformer.quickstart.grammar import write_corpus
 from keras_transformer.terminal import printable, say
 from keras_transformer.text import open_pairs
@@ -66,9 +65,9 @@ def quickstart(
 
     Args:
         language: "de" for German or "fr" for French, from English.
-        directory: Directory of the run; default runs/quickstart-en-LANGUAGE.
+        directory: Directory of the run; by default runs/quickstart-en-LANGUAGE.
         saved_models: Directory for the SavedModel, quickstart-en-LANGUAGE/VERSION.
-        console: Where progress goes; default the terminal.
+        console: Where progress goes; by default the terminal.
         config: Options of the run.
         sizes: Pairs of each split, "train", "valid" and "test"; default `SIZES`.
 
@@ -93,8 +92,7 @@ def quickstart(
         pairs = {split: open_pairs(path) for split, path in files.items()}
         translator = train(pairs["train"], directory, config, pairs["valid"], console)
         test = [(pair.source, pair.target) for pair in pairs["test"].pairs()]
-    versions = Path(saved_models) / name
-    saved_model = translator.export(versions / str(next_version(versions)))
+    saved_model = translator.export(Path(saved_models) / name)
     say(console, f"exported {saved_model}; translating with it")
     exported = ExportedTranslator(saved_model)
     scores = evaluate(exported, test, directory / "test.translations.txt")
@@ -106,7 +104,7 @@ def quickstart(
 
 def _samples(translate, pairs, encoding):
     """Returns a table of sentences, their translations and the references."""
-    # "fold": else a long word would end in an ellipsis, which ASCII has not.
+    # Without "fold" a long word would end in an ellipsis, which ASCII lacks.
     columns = [
         Column(name, overflow="fold") for name in ("source", "translation", "reference")
     ]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from keras_transformer.config.options import Config, option
+from keras_transformer.config.options import Config, documented, option
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class ServingConfig(Config):
     """Where the local server listens, and its limits."""

@@ -1,48 +1,55 @@
-"""Pairs of ids grouped by length, and a group as one padded batch."""
+"""Groups pairs of ids by length, and pads a group into one batch."""
 
 from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from keras_transformer.text.tokenizer import END_ID, PAD_ID, START_ID
+from keras_transformer.text.subwords import END_ID, PAD_ID, START_ID
 
 
 class Buckets:
     """Length buckets: which pairs may share a batch, and how many.
 
     A pair belongs to the bucket of its longer side, and a batch of a bucket holds
-    about `batch_tokens` tokens, padding counted.
+    about `batch_tokens` tokens, including padding.
 
     Args:
-        max_length: Longest side of a pair (tokens, the end token counted).
-        batch_tokens: Tokens a batch on the longer side.
+        max_length: Longest side of a pair (tokens, including the end token).
+        batch_tokens: Tokens of a batch on its longer side.
+        boundaries: Longest length of each bucket, rising to `max_length`; default
+            `bucket_boundaries`.
     """
 
-    def __init__(self, max_length: int, batch_tokens: int):
-        self.boundaries = bucket_boundaries(max_length)
+    def __init__(
+        self,
+        max_length: int,
+        batch_tokens: int,
+        boundaries: Sequence[int] | None = None,
+    ):
+        self.boundaries = list(boundaries or bucket_boundaries(max_length))
         self.sizes = [max(1, batch_tokens // longest) for longest in self.boundaries]
 
     def of(self, length: int) -> int:
-        """Returns the number of the bucket of a side of `length` tokens."""
+        """Returns the index of the bucket of a side of `length` tokens."""
         return bisect.bisect_left(self.boundaries, length)
 
     def width(self, length: int) -> int:
-        """Returns how wide a batch is whose longest side has `length` tokens."""
+        """Returns the width of a padded side whose longest row has `length` tokens."""
         return self.boundaries[self.of(length)]
 
     def group(self, entries: Iterable, rng=None) -> Iterator[tuple[int, list]]:
         """Groups entries into batches, in the order in which the batches fill up.
 
         Args:
-            entries: Pairs of a bucket's number and anything.
+            entries: Tuples that begin with the index of a bucket.
             rng: NumPy generator that shuffles the batches of leftovers, or `None`.
 
         Yields:
-            The number of the widest bucket in the batch, and its entries.
+            The index of the widest bucket in the batch, and the batch's entries.
         """
         open_batches = defaultdict(list)
         sizes = self.sizes
@@ -60,7 +67,7 @@ class Buckets:
         """Groups the entries of buckets that never filled.
 
         They join the next longer bucket, so that the epoch ends in a few well-filled
-        batches and not in one scrap for each bucket.
+        batches and not in one small batch for each bucket.
         """
         rest = []
         for bucket in sorted(open_batches):
@@ -87,14 +94,50 @@ def bucket_boundaries(max_length: int) -> list[int]:
     return boundaries
 
 
+def few_boundaries(lengths: np.ndarray, max_length: int, number: int) -> list[int]:
+    """Chooses those of `bucket_boundaries` with which the least is padding.
+
+    Args:
+        lengths: Length of the longer side of each pair (tokens).
+        max_length: As for `bucket_boundaries`.
+        number: Buckets that may hold pairs.
+
+    Returns:
+        At most `number` boundaries, of which the last is no shorter than any length,
+        and `max_length`.
+
+    Example:
+        >>> few_boundaries(np.array([3, 3, 3, 9, 30]), max_length=100, number=2)
+        [12, 32, 100]
+    """
+    all_boundaries = bucket_boundaries(max_length)
+    used = all_boundaries[: np.searchsorted(all_boundaries, lengths.max()) + 1]
+    # Pairs that are no longer than each boundary, and than nothing.
+    counts = [0, *np.searchsorted(np.sort(lengths), used, side="right").tolist()]
+    # For each number of buckets, the least cost of the pairs up to each boundary, in
+    # tokens with padding, and the boundaries that have it.
+    best = {0: (0, [])}
+    for _ in range(min(number, len(used))):
+        best = {0: (0, [])} | {
+            end: min(
+                (cost + (counts[end] - counts[start]) * longest, [*chosen, longest])
+                for start, (cost, chosen) in best.items()
+                if start < end
+            )
+            for end, longest in enumerate(used, 1)
+        }
+    chosen = best[len(used)][1]
+    return chosen if chosen[-1] == max_length else [*chosen, max_length]
+
+
 def padded_batch(sources, targets, shape) -> tuple:
     """Returns `((source, target_in), target_out)` of some pairs.
 
     Args:
         sources: Ids of each source, without start and end.
         targets: Ids of each target.
-        shape: Rows B, source width S and target width T; pairs fewer than B are
-            followed by rows of padding.
+        shape: Rows B, source width S and target width T; if there are fewer than B
+            pairs, rows of padding follow.
 
     Returns:
         int32 arrays [B, S], [B, T] and [B, T].

@@ -1,26 +1,30 @@
-"""Pairs of sentences to batches for `model.fit`: shuffled, bucketed by length."""
+"""Turns sentence pairs into batches for `model.fit`, shuffled, bucketed by length."""
 
 from __future__ import annotations
 
 import itertools
 from array import array
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import DataConfig, TokenizerConfig
-from keras_transformer.text.batches import Buckets, padded_batch
+from keras_transformer.text.batches import Buckets, few_boundaries, padded_batch
 from keras_transformer.text.lines import UnchangedFiles
-from keras_transformer.text.parallel_text import BadLines, Pair, ParallelText
-from keras_transformer.text.tokenizer import TokenizerPair
+from keras_transformer.text.parallel_text import BadLines, Pair
+from keras_transformer.text.sources import open_pairs
+from keras_transformer.text.tokenizer_pair import TokenizerPair
 
-# Pairs that are tokenised at a time: enough that the call's own cost vanishes.
+# Pairs that are tokenised at a time: enough to make the cost of a call negligible.
 _CHUNK = 1024
+# Where `batch_tokens` says nothing. It suits the caches of a processor.
+BATCH_TOKENS = 4096
 
 
 class Corpus:
-    """A training corpus: text in files in, padded batches of ids out.
+    """A training corpus: reads text and gives padded batches of ids.
 
     Pairs of similar length share a batch, and a batch holds about
     `config.batch_tokens` tokens, as in section 5.1 of Vaswani et al. (2017). With the
@@ -28,50 +32,62 @@ class Corpus:
     `((x + end, start + y), y + end)`, padded at the end.
 
     Each side is padded to the upper end of a length bucket, not to its longest
-    sentence: it costs next to nothing, 14.4 % padding against 14.3 % on Multi30k with
-    10,000 pieces and batches of 4096 tokens, and there are few distinct shapes.
+    sentence. That gives few distinct shapes and costs next to nothing: 14.4 % padding
+    instead of 14.3 % on Multi30k with 10,000 pieces and batches of 4096 tokens.
 
-    One pass when the corpus is made finds the bad lines, among them pairs beyond
-    `config.max_length` tokens, so that no training run meets one later, and keeps the
-    length of every pair (6 bytes). The lengths and (`seed`, epoch) alone determine the
-    batches, so every epoch has the same number of them, and passing over those that an
-    interrupted run has seen takes no tokenising, unless pieces are sampled.
+    The constructor reads all text. It finds the bad lines, including pairs longer than
+    `config.max_length` tokens, before any training begins, and keeps the length of
+    every pair (6 bytes). Only the lengths, `seed` and the epoch determine the batches.
+    So every epoch has the same number of batches, and a resumed run skips those it has
+    seen without tokenising them, unless pieces are sampled.
 
     A corpus of at most `config.shuffle_buffer` pairs is kept in memory as ids. A larger
     one, or one whose pieces are sampled, is read as a stream in every epoch: memory
     holds `config.shuffle_buffer` pairs as text, which are shuffled, and the batches
-    being filled. Sampled pieces are drawn anew each time, in every process. They make
-    pairs longer, some more than others, so buckets are dealt out anew: of some thousand
-    pairs, the longest get the buckets that the longest had. An epoch that is resumed
-    may therefore repeat some pairs and pass over as many.
+    being filled.
+
+    Sampled pieces differ in every epoch and every process. They make some pairs longer
+    than others, so buckets are assigned anew: the buckets of about a thousand pairs go
+    to the same pairs sorted by their new length. A resumed epoch may therefore repeat
+    some pairs and leave out as many.
 
     Args:
-        text: Pairs, as `open_pairs` returns.
+        text: Pairs, as `open_pairs` returns or takes them: a list of (source, target),
+            the name of a file, ...
         tokenizers: Tokenizers of the two sides.
         config: Size of the batches, longest pair, shuffling, bad lines to skip.
         seed: Seed of the shuffling.
         static_shapes: Give all batches of a length bucket one shape [B, S] = [B, T]:
             both sides as wide as the bucket, missing pairs replaced by rows of padding.
-            For XLA, which compiles the training step anew for every shape.
+            For XLA, which compiles the training step anew for every shape. So it is
+            with `config.batch_shapes`, which says how many buckets there are.
+        buckets: Length buckets of another corpus, so that the batches have the same
+            shapes; default those of `config`.
 
     Attributes:
+        text: The pairs, a `ParallelText`.
+        buckets: The length buckets.
+        padding: Share of padding in an epoch's batches if their shapes are static, else
+            `None`.
         num_lines: Lines of the corpus, good and bad.
         num_pairs: Pairs of an epoch.
         num_batches: Batches of an epoch.
-        num_tokens: Source and target tokens of an epoch, the end tokens counted and
-            padding left out.
-        batch_tokens: Such tokens of each batch that the newest `epoch` has reached;
-            those of the sampled pieces, if pieces are sampled.
+        num_tokens: Source and target tokens of an epoch, with the end tokens, without
+            padding.
+        batch_tokens: The same for each batch that the latest `epoch` has reached; if
+            pieces are sampled, of the sampled pieces.
         bad_lines: `BadLines`, the lines that every epoch skips.
-        failure: The error that ended the newest iteration of `dataset`, or `None`:
-            what TensorFlow raises in its place tells of its own graph.
+        failure: The error that ended the latest iteration of `dataset`, or `None`.
+            TensorFlow raises an error of its own in its place.
 
     Raises:
         ValueError: If the two sides differ in number of lines, there are too many bad
             lines or no good one, or a file is damaged.
 
     Example:
-        >>> corpus = Corpus(open_pairs("train.en", "train.de"), tokenizers)
+        >>> pairs = open_pairs("train.en", "train.de")
+        >>> tokenizers = learn_tokenizers(pairs, TokenizerConfig())
+        >>> corpus = Corpus(pairs, tokenizers)
         >>> print(corpus.num_batches, "batches;", corpus.bad_lines)
         127 batches; no bad lines
         >>> model.fit(corpus.dataset(), epochs=20, shuffle=False)
@@ -79,34 +95,51 @@ class Corpus:
 
     def __init__(
         self,
-        text: ParallelText,
+        text: Any,
         tokenizers: TokenizerPair,
         config: DataConfig | None = None,
         *,
         seed: int = 1,
         static_shapes: bool = False,
+        buckets: Buckets | None = None,
     ):
-        self.text = text
+        self.text = text = open_pairs(text)
         self.tokenizers = tokenizers
         self.config = DataConfig() if config is None else config
         self.seed = seed
-        self.static_shapes = static_shapes
+        self.static_shapes = static_shapes or self.config.batch_shapes is not None
         self.batch_tokens: list[int] = []
         self.failure: Exception | None = None
         self._files = UnchangedFiles(text.files())
-        self._buckets = Buckets(self.config.max_length, self.config.batch_tokens)
-        # Cheap, and first: misaligned files would otherwise show as bad lines.
+        # Cheap, and first: misaligned files would otherwise look like bad lines.
         self.num_lines = text.count()
         self.bad_lines = BadLines(self.config.bad_line_budget)
-        self._read()
-        good = self._bucket_of_pair >= 0
+        lengths = self._read()
+        good = lengths > 0
         self.num_pairs = int(good.sum())
         self.num_tokens = int(self._tokens_of_pair[good].sum())
         if not self.num_pairs:
             raise ValueError(f"The corpus has no good pair; {self.bad_lines}.")
-        # The number depends on the lengths alone, so in any order it is the same.
-        buckets = ((bucket,) for bucket in self._bucket_of_pair[good].tolist())
-        self.num_batches = sum(1 for _ in self._buckets.group(buckets))
+        self.buckets = self._made_buckets(lengths[good]) if buckets is None else buckets
+        bucket_of_pair = np.searchsorted(self.buckets.boundaries, lengths)
+        self._bucket_of_pair = np.where(good, bucket_of_pair, -1).astype("int16")
+        # The number of batches depends on the lengths alone, not on the order.
+        entries = ((bucket,) for bucket in self._bucket_of_pair[good].tolist())
+        batches = [bucket for bucket, _ in self.buckets.group(entries)]
+        self.num_batches = len(batches)
+        self.padding = self._padding(batches) if self.static_shapes else None
+
+    def _made_buckets(self, lengths):
+        boundaries, config = None, self.config
+        if config.batch_shapes is not None:
+            boundaries = few_boundaries(lengths, config.max_length, config.batch_shapes)
+        tokens = config.batch_tokens or BATCH_TOKENS
+        return Buckets(config.max_length, tokens, boundaries)
+
+    def _padding(self, batches):
+        """The share of padding in batches of both sides, from the bucket of each."""
+        areas = np.multiply(self.buckets.sizes, self.buckets.boundaries)
+        return 1 - self.num_tokens / (2 * areas[batches].sum()).item()
 
     def dataset(
         self, *, shuffle: bool = True, first_epoch: int = 0, first_batch: int = 0
@@ -114,14 +147,14 @@ class Corpus:
         """Returns the batches; each iteration of the dataset is one epoch.
 
         Args:
-            shuffle: Give every epoch another order, which (`seed`, epoch) determines
-                alone. Otherwise every epoch is the same, as validation needs.
+            shuffle: Give every epoch an order of its own, which only `seed` and the
+                epoch determine. Otherwise all epochs are the same, as validation needs.
             first_epoch: Number of the epoch that the first iteration gives.
-            first_batch: Batch that each iteration begins with, to go on with an epoch.
+            first_batch: Batch that each iteration begins with, to resume an epoch.
 
         Returns:
             A `tf.data.Dataset` of `((source, target_in), target_out)`, int32, shapes
-            [B, S], [B, T] and [B, T]; its cardinality is that of one iteration.
+            [B, S], [B, T] and [B, T]; its cardinality is the batches of one iteration.
         """
         epochs = itertools.count(first_epoch)
 
@@ -139,7 +172,7 @@ class Corpus:
         batches = tf.data.Dataset.from_generator(
             batches_of_next_epoch, output_signature=((ids, ids), ids)
         )
-        # Without a known number Keras warns at the end of every epoch.
+        # Without a known cardinality Keras warns at the end of every epoch.
         number = self.num_batches - first_batch
         batches = batches.apply(tf.data.experimental.assert_cardinality(number))
         # Autotuning sleeps for up to a second, and the end of an epoch waits for it.
@@ -155,16 +188,16 @@ class Corpus:
         Args:
             epoch: Number of the epoch, which determines the order.
             shuffle: Whether to shuffle.
-            first_batch: Batch to begin with; those before it cost next to nothing, or
-                no more than the sampling of their pieces.
+            first_batch: Batch to begin with; skipping those before it costs next to
+                nothing, or only the sampling of their pieces.
 
         Yields:
             `((source, target_in), target_out)`, int32 arrays.
 
         Raises:
             OSError: If the corpus is streamed and a file is gone.
-            ValueError: If the corpus is streamed and the text is not what was read
-                when it was made.
+            ValueError: If the corpus is streamed and the text has changed since the
+                corpus was made.
         """
         rng = np.random.default_rng((self.seed, epoch)) if shuffle else None
         self.batch_tokens = batch_tokens = []
@@ -172,7 +205,7 @@ class Corpus:
         sampled = bool(shuffle and self.config.subword_sampling)
         if sampled:
             pairs = self._sampled(pairs)
-        for number, (bucket, entries) in enumerate(self._buckets.group(pairs, rng)):
+        for number, (bucket, entries) in enumerate(self.buckets.group(pairs, rng)):
             batch_tokens.append(sum(tokens for _, tokens, _ in entries))
             if number >= first_batch:
                 rows = [row for _, _, row in entries]
@@ -180,8 +213,12 @@ class Corpus:
                 yield self._batch(bucket, self._tokenized(rows) if is_text else rows)
 
     def _read(self):
-        """Reads the corpus once: bad lines, lengths, and the ids if they are few."""
-        buckets, tokens = array("h"), array("i")
+        """Reads the corpus once: bad lines, lengths and, if they are few, the ids.
+
+        Returns:
+            The length of the longer side of each pair (tokens), 0 if it is not good.
+        """
+        lengths, tokens = array("i"), array("i")
         self._cached = None if self.config.subword_sampling else _CachedIds()
         pairs = self.text.pairs(self.bad_lines)
         while chunk := list(itertools.islice(pairs, _CHUNK)):
@@ -189,17 +226,17 @@ class Corpus:
             for pair, (source, target) in zip(chunk, rows, strict=True):
                 good = self._is_good(pair, source, target)
                 longer = max(len(source), len(target)) + 1
-                buckets.append(self._buckets.of(longer) if good else -1)
+                lengths.append(longer if good else 0)
                 tokens.append(len(source) + len(target) + 2)
             if self._cached is not None:
                 self._cached.extend(rows)
-            if len(buckets) > self.config.shuffle_buffer:
+            if len(lengths) > self.config.shuffle_buffer:
                 self._cached = None
-        self._bucket_of_pair = np.array(buckets)
         self._tokens_of_pair = np.array(tokens)
+        return np.array(lengths)
 
     def _is_good(self, pair, source, target):
-        """Whether both sides have a fitting length; counts a bad line otherwise."""
+        """Whether the length of both sides is allowed; if not, counts a bad line."""
         most = self.config.max_length
         for side, ids in (("source", source), ("target", target)):
             if not 0 < len(ids) < most:
@@ -230,7 +267,7 @@ class Corpus:
             raise ValueError("The training data has changed since the run began.")
 
     def _windows(self, rng):
-        """Yields the pairs, as ids or as text, by as many as are shuffled at a time."""
+        """Yields the pairs, as ids or text, in groups that are shuffled together."""
         if self._cached is not None:
             yield self._cached
             return
@@ -242,10 +279,10 @@ class Corpus:
             yield window
 
     def _sampled(self, pairs) -> Iterator[tuple]:
-        """Yields the pairs as ids of random pieces, with the buckets dealt out anew.
+        """Yields the pairs as ids of random pieces, with the buckets assigned anew.
 
-        As many pairs have each bucket as before, so there are as many batches; by the
-        pieces' own lengths alone their number would be another in every epoch.
+        Each bucket keeps its number of pairs, so the number of batches stays the same.
+        Buckets chosen by the new lengths alone would change it in every epoch.
         """
         while chunk := list(itertools.islice(pairs, _CHUNK)):
             buckets, _, texts = zip(*chunk, strict=True)
@@ -274,9 +311,9 @@ class Corpus:
         """Returns `((source, target_in), target_out)` of one batch."""
         sides = list(zip(*rows, strict=True))
         longest = (max(map(len, side)) + 1 for side in sides)
-        size, widths = len(rows), [self._buckets.width(length) for length in longest]
+        size, widths = len(rows), [self.buckets.width(length) for length in longest]
         if self.static_shapes:
-            size, widths = self._buckets.sizes[bucket], [max(widths)] * 2
+            size, widths = self.buckets.sizes[bucket], [max(widths)] * 2
         return padded_batch(*sides, (size, *widths))
 
 
@@ -303,12 +340,12 @@ class _CachedIds:
 
 
 def learn_tokenizers(
-    text: ParallelText, config: TokenizerConfig, bad_line_budget: int = 100
+    text: Any, config: TokenizerConfig | None = None, bad_line_budget: int = 100
 ) -> TokenizerPair:
     """Learns the vocabularies of a corpus.
 
     Args:
-        text: Pairs, as `open_pairs` returns; read twice.
+        text: Pairs, as `open_pairs` returns or takes them; read twice.
         config: Size and kind of the vocabularies.
         bad_line_budget: Bad lines that are skipped.
 
@@ -317,12 +354,17 @@ def learn_tokenizers(
 
     Raises:
         ValueError: If there are too many bad lines, a file is damaged, the two sides
-            differ in number of lines, or the text cannot support the vocabulary.
+            differ in number of lines, or the text does not suit the vocabulary's size.
+
+    Example:
+        >>> pairs = [("Two men are talking.", "Zwei Männer unterhalten sich."), ...]
+        >>> tokenizers = learn_tokenizers(pairs, TokenizerConfig(vocabulary_size=4000))
     """
+    text = open_pairs(text)
     text.count()
     sources = (pair.source for pair in text.pairs(BadLines(bad_line_budget)))
     targets = (pair.target for pair in text.pairs(BadLines(bad_line_budget)))
-    return TokenizerPair.learn(sources, targets, config)
+    return TokenizerPair.learn(sources, targets, config or TokenizerConfig())
 
 
 def _ids(tokenizer, texts):
@@ -336,4 +378,7 @@ def _ids(tokenizer, texts):
 def _length_problem(side, length, most):
     if not length:
         return f"{side} has no visible character"
-    return f"{side} has {length + 1} tokens with the end, more than `max_length` {most}"
+    return (
+        f"{side} has {length + 1} tokens, including the end token: more than "
+        f"`max_length` {most}"
+    )

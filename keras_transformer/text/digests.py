@@ -1,7 +1,7 @@
-"""Which files a model was made with: a list of their digests, beside their directory.
+"""Digests of the files that a model was made with, in a list beside their directory.
 
-It has the directory's name and ".sha256", and `sha256sum --check` reads it too. It is
-not within, so that another directory put in the place of the whole is noticed.
+The list has the directory's name with ".sha256" added; `sha256sum --check` reads it,
+too. It is not inside, so that replacing the whole directory is noticed.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from keras_transformer.files import replacing
 
 
 def write_digests(paths: Sequence[Path]):
-    """Writes the digests of some files of one directory beside it."""
+    """Writes the digests of files of one directory beside that directory."""
     with replacing(_list_of(paths)) as temporary:
         temporary.write_text("".join(map(_line, paths)), encoding="utf-8")
 
 
 def check_digests(paths: Sequence[Path]):
-    """Compares files of one directory with what `write_digests` wrote, if it did.
+    """Compares files of one directory with their digests, if those were written.
 
     Raises:
         FileNotFoundError: If a file is missing.
-        ValueError: If a file is another one.
+        ValueError: If a file differs from its digest.
     """
     listed = _list_of(paths)
     if not listed.exists():
-        return  # No model goes with them, or one of before there were digests.
+        return  # No model goes with them, or it is older than the digests.
     known = listed.read_text(encoding="utf-8", errors="replace")
     for path in paths:
         if _line(path) not in known:
             raise ValueError(
                 f"{path} is not the file that the model beside it was made with: "
-                f"{listed} has another SHA-256. Put the model's own back."
+                f"{listed} has another SHA-256. Restore the model's own file."
             )
 
 

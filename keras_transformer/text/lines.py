@@ -1,7 +1,7 @@
 """Lines of a text file, gzip or not, as bytes; and a text as one line.
 
 Only a line feed ends a line (a carriage return before it is dropped), so that no odd
-character inside a sentence can shift two files against each other.
+character inside a sentence can put two files out of step.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def checked_path(path: str | Path) -> Path:
 
 
 @contextlib.contextmanager
-def _opened(path):
-    """Opens a file, unpacked, after its byte order mark; damage names the file."""
+def opened(path: Path) -> Iterator[io.BufferedReader]:
+    """Opens a file, unpacked, after its byte order mark; errors name the file."""
     with open(path, "rb") as raw:
         packed = raw.peek(2)[:2] == GZIP_MAGIC
         # The buffer makes reading line by line several times faster.
@@ -53,13 +53,13 @@ def _opened(path):
 
 
 def skip_byte_order_mark(stream: io.BufferedReader):
-    """Moves a stream that stands at its start behind a byte order mark."""
+    """Skips the byte order mark, if there is one, at the start of a stream."""
     if stream.peek(3)[:3] == _BYTE_ORDER_MARK:
         stream.read(3)
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yields the lines of a file without their ends, in constant memory.
+    """Yields the lines of a file without their line ends, in constant memory.
 
     Args:
         path: Text file, gzip or not; a byte order mark at its start is dropped.
@@ -70,7 +70,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
     Raises:
         ValueError: If the gzip data is damaged.
     """
-    with _opened(path) as stream:
+    with opened(path) as stream:
         yield from lines_of(stream)
 
 
@@ -86,7 +86,7 @@ def lines_of(stream: BinaryIO) -> Iterator[bytes]:
 def count_lines(path: Path) -> int:
     """Returns the number of lines of a file, as `read_lines` yields them."""
     count, last = 0, b"\n"
-    with _opened(path) as stream:
+    with opened(path) as stream:
         while block := stream.read(1 << 20):
             count += block.count(b"\n")
             last = block[-1:]
@@ -94,7 +94,7 @@ def count_lines(path: Path) -> int:
 
 
 class UnchangedFiles:
-    """Notices when files are no longer those that were read first.
+    """Notices when files have changed since they were first read.
 
     Args:
         paths: The files, before they are read.
@@ -104,7 +104,7 @@ class UnchangedFiles:
         self._stamps = {path: _stamp(path) for path in paths}
 
     def check(self):
-        """Compares their sizes and times of change.
+        """Compares their sizes and modification times.
 
         Raises:
             FileNotFoundError: If a file is gone.
@@ -113,9 +113,9 @@ class UnchangedFiles:
         for path, stamp in self._stamps.items():
             if _stamp(path) != stamp:
                 raise ValueError(
-                    f"{path} has changed since it was first read (its size or time of "
-                    "change is another), and every epoch needs the same lines. With "
-                    "those there, the same command goes on from a run's last state."
+                    f"{path} has changed since it was first read (its size or its "
+                    "modification time), but every epoch needs the same lines. Restore "
+                    "them: then the same command continues a run from its last state."
                 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ class Pair(NamedTuple):
 
 
 class BadLines:
-    """Counts the bad lines of one pass over a corpus, and ends it at too many.
+    """Counts the bad lines of one pass over a corpus; too many are an error.
 
     Args:
         budget: Bad lines that are skipped; one more is an error.
@@ -63,13 +63,13 @@ class BadLines:
 
 
 class ParallelText:
-    """Base of the corpora of pairs; a subclass says where the lines come from."""
+    """Base class of corpora of pairs; a subclass says where the lines come from."""
 
     def count(self) -> int:
         """Returns the number of lines, good and bad, in one cheap pass.
 
         Raises:
-            ValueError: If there is no line, or the two sides differ in number.
+            ValueError: If there is no line, or one side has more lines than the other.
         """
         raise NotImplementedError
 
@@ -86,37 +86,47 @@ class ParallelText:
         """Returns the files that are read; none where the lines come from elsewhere."""
         return []
 
-    def _rows(self) -> Iterator[list[bytes]]:
-        """Yields the undecoded fields of each line; a good line has two."""
+    def _rows(self) -> Iterator[Sequence]:
+        """Yields the fields of each line; a good line has two, bytes or text."""
         raise NotImplementedError
 
+    def _numbered_rows(self) -> Iterator[tuple[int, Sequence]]:
+        """Yields each line's number, by which `place` knows it, and its fields."""
+        return enumerate(self._rows(), start=1)
+
+    def _shape_problem(self, fields: Sequence) -> str:
+        """Returns what is wrong with a line that has not two fields."""
+        return f"{len(fields)} fields, expected source and target"
+
     def fingerprint(self) -> str:
-        """Returns a digest of the lines, whatever the files' names and packing.
+        """Returns a digest of the lines, whatever the files' names or compression.
 
         Raises:
-            ValueError: If a file is damaged, or the two sides differ in number.
+            ValueError: If a file is damaged, or one side has more lines than the other.
         """
         digest = hashlib.blake2b(digest_size=16)
         for fields in self._rows():
-            digest.update(b"\t".join(fields) + b"\n")
+            digest.update(b"\t".join(map(_bytes, fields)) + b"\n")
         return digest.hexdigest()
 
     def pairs(self, bad_lines: BadLines | None = None) -> Iterator[Pair]:
         """Streams the good pairs in the order of the file.
 
         Args:
-            bad_lines: Counter of the others; by default none is allowed.
+            bad_lines: Counter of the bad ones; by default none is allowed.
 
         Yields:
-            A `Pair` at a time.
+            One `Pair` at a time.
 
         Raises:
             ValueError: If there are more bad lines than allowed, the two sides differ
-                in their number of lines, or a gzip file is damaged.
+                in number of lines, or a gzip file is damaged.
         """
         bad_lines = BadLines(0) if bad_lines is None else bad_lines
-        for line, fields in enumerate(self._rows(), start=1):
+        for line, fields in self._numbered_rows():
             try:
+                if len(fields) != 2:
+                    raise _BadPair("source", self._shape_problem(fields))
                 source, target = _decode(fields)
             except _BadPair as error:
                 bad_lines.add(self.place(line, error.side), error.reason)
@@ -129,7 +139,7 @@ class AlignedFiles(ParallelText):
 
     Args:
         source_path: File of source sentences.
-        target_path: File of target sentences, as many lines.
+        target_path: File of target sentences, with as many lines.
 
     Raises:
         FileNotFoundError: If a file is missing.
@@ -159,7 +169,7 @@ class AlignedFiles(ParallelText):
     def _rows(self):
         counts = [0, 0]
         sides = read_lines(self.source_path), read_lines(self.target_path)
-        # To the end of the longer one, so that the error can name both numbers.
+        # Read to the end of the longer one, so that the error can name both numbers.
         for fields in itertools.zip_longest(*sides):
             for side, field in enumerate(fields):
                 counts[side] += field is not None
@@ -193,7 +203,15 @@ class TsvFile(ParallelText):
         self.path = checked_path(path)
 
     def count(self):
-        return self._check_filled(count_lines(self.path))
+        count = self._check_filled(count_lines(self.path))
+        # Otherwise the budget of bad lines would be spent before anything is said.
+        if not any(b"\t" in line for line in read_lines(self.path)):
+            raise ValueError(
+                f"{self.path}:1: no tab, expected source, one tab, target; no line has "
+                "one. To read columns of a file with a header, name two of them: "
+                "`source_key` and `target_key`, or --columns."
+            )
+        return count
 
     def place(self, line, side):
         return f"{self.path}:{line}"
@@ -208,96 +226,14 @@ class TsvFile(ParallelText):
             yield line.split(b"\t")
         self._check_filled(count)
 
+    def _shape_problem(self, fields):
+        problem = "no tab" if len(fields) == 1 else f"{len(fields) - 1} tabs"
+        return f"{problem}, expected source, one tab, target"
+
     def _check_filled(self, count):
         if not count:
             raise ValueError(f"{self.path} is empty.")
         return count
-
-
-class TfdsPairs(ParallelText):
-    """Pairs of a TensorFlow Datasets split; needs the optional extra `tfds`.
-
-    Args:
-        name: Name of the dataset, such as "ted_hrlr_translate/pt_to_en".
-        source_key: Feature that holds the source sentence, such as "pt"; default the
-            first of the dataset's supervised keys.
-        target_key: Feature that holds the target sentence, such as "en"; default the
-            second.
-        split: Split of the dataset.
-
-    Raises:
-        ImportError: If the extra is not installed.
-        ValueError: If the dataset has no such split or feature.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        source_key: str | None = None,
-        target_key: str | None = None,
-        split: str = "train",
-    ):
-        info = _tfds().builder(name).info
-        defaults = info.supervised_keys or (None, None)
-        source_key = defaults[0] if source_key is None else source_key
-        target_key = defaults[1] if target_key is None else target_key
-        self.name, self.split = name, split
-        self.source_key, self.target_key = source_key, target_key
-        for kind, value, known in (
-            ("split", split, info.splits),
-            ("source_key", source_key, info.features),
-            ("target_key", target_key, info.features),
-        ):
-            if value not in known:
-                raise ValueError(
-                    f"`{kind}` must be one of {', '.join(map(repr, known))} for "
-                    f"tfds:{name}. Received: {kind}={value!r}"
-                )
-        self._count = info.splits[split].num_examples
-
-    def count(self):
-        return self._count
-
-    def place(self, line, side):
-        return f"tfds:{self.name}/{self.split}:{line}"
-
-    def _rows(self):
-        tfds = _tfds()
-        data = tfds.load(self.name, split=self.split, shuffle_files=False)
-        for example in tfds.as_numpy(data):
-            yield [example[self.source_key], example[self.target_key]]
-
-
-def open_pairs(
-    source: str | Path, target: str | Path | None = None, **tfds_options
-) -> ParallelText:
-    """Opens a corpus of sentence pairs by its name.
-
-    Args:
-        source: File of source sentences; or, without `target`, a TSV file of both or
-            "tfds:NAME". A file may be gzip, whatever its name.
-        target: File of target sentences.
-        **tfds_options: `source_key`, `target_key` and `split` of `TfdsPairs`.
-
-    Returns:
-        A `ParallelText`: it can be read again and again.
-
-    Raises:
-        OSError: If a file is missing or is not a regular file.
-        ValueError: If TFDS options come with files, or the TFDS corpus lacks them.
-
-    Example:
-        >>> open_pairs("train.en-de.tsv.gz").count()
-        29000
-    """
-    if str(source).startswith("tfds:") and target is None:
-        return TfdsPairs(str(source).removeprefix("tfds:"), **tfds_options)
-    if tfds_options:
-        raise ValueError(
-            f"{', '.join(map('`{}`'.format, tfds_options))} only go with a source of "
-            f"the form tfds:NAME. Received: source={str(source)!r}"
-        )
-    return TsvFile(source) if target is None else AlignedFiles(source, target)
 
 
 class _BadPair(Exception):
@@ -308,14 +244,15 @@ class _BadPair(Exception):
 
 def _decode(fields):
     """Returns source and target as text, or raises `_BadPair`."""
-    for side, field in zip(("source", "target"), fields, strict=False):
-        if len(field) > MAX_SENTENCE_BYTES:
+    sides = dict(zip(("source", "target"), fields, strict=True))
+    for side, field in sides.items():
+        if not isinstance(field, (bytes, str)):
+            raise _BadPair(side, f"{side} is not text: {field!r:.50}")
+        sides[side] = _bytes(field)
+        if len(sides[side]) > MAX_SENTENCE_BYTES:
             raise _BadPair(side, f"{side} is longer than {MAX_SENTENCE_BYTES} bytes")
-    if len(fields) != 2:
-        problem = "no tab" if len(fields) == 1 else f"{len(fields) - 1} tabs"
-        raise _BadPair("source", f"{problem}, expected source, one tab, target")
     texts = []
-    for side, field in zip(("source", "target"), fields, strict=True):
+    for side, field in sides.items():
         try:
             text = field.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -327,12 +264,10 @@ def _decode(fields):
     return texts
 
 
-def _tfds():
-    try:
-        import tensorflow_datasets
-    except ImportError as error:
-        raise ImportError(
-            "Reading `tfds:` corpora needs TensorFlow Datasets: "
-            'pip install "keras-transformer-seq2seq[tfds]"'
-        ) from error
-    return tensorflow_datasets
+def _bytes(field):
+    """Returns a field as bytes; a surrogate, which no text has, gives invalid ones."""
+    if isinstance(field, bytes):
+        return field
+    # What is not text is a bad line; here it only has to tell corpora apart.
+    text = field if isinstance(field, str) else repr(field)
+    return text.encode("utf-8", "surrogatepass")

@@ -7,11 +7,13 @@ from keras_transformer.training.compiling import (
     make_optimizer,
     split_by_default,
 )
+from keras_transformer.training.run_callback import RunCallback
 from keras_transformer.training.run_directory import check_new_directory
 from keras_transformer.training.train import train
 
 __all__ = [
     "KeepCheckpoints",
+    "RunCallback",
     "average_run",
     "check_new_directory",
     "compiled_model",

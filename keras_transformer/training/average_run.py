@@ -9,7 +9,7 @@ from keras_transformer.config import RunConfig
 from keras_transformer.files import replacing
 from keras_transformer.models.families import make_model
 from keras_transformer.models.loading import check_size
-from keras_transformer.text.tokenizer import TokenizerPair
+from keras_transformer.text.tokenizer_pair import TokenizerPair
 from keras_transformer.training.checkpoints import checkpoints_in, load_average
 from keras_transformer.training.run_directory import check_new_directory
 from keras_transformer.translator import Translator

@@ -16,6 +16,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from keras_transformer.exact_training.nonfinite import (
     StopOnNonfinite,
@@ -60,7 +61,7 @@ class TokenRate(RunCallback):
 
 
 class ProgressReport(RunCallback):
-    """Shows a progress bar with loss, accuracy and speed, and prints a line an epoch.
+    """Shows a progress bar with loss and speed, and prints a line an epoch.
 
     Args:
         corpus: Training `Corpus`.
@@ -75,12 +76,13 @@ class ProgressReport(RunCallback):
         self.epochs = epochs
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(None, table_column=Column(ratio=1)),  # The rest of the line.
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
             transient=True,
+            expand=True,
         )
 
     def on_train_begin(self, logs=None):
@@ -97,8 +99,7 @@ class ProgressReport(RunCallback):
             self._task,
             completed=before + self.batches_done(batch),
             description=f"epoch {self._epoch}/{self.epochs}  "
-            f"loss {logs['loss']:.3f}  accuracy {logs['accuracy']:.3f}  "
-            f"{logs['tokens_per_second']:,.0f} tokens/s",
+            f"loss {logs['loss']:.3f}  {logs['tokens_per_second']:,.0f} tokens/s",
         )
 
     def on_epoch_end(self, epoch, logs=None):

@@ -17,6 +17,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.kernels.dropout import of_this_replica
+from keras_transformer.training.devices import leave_gpus_to_backend
 
 # The kinds beside "none", with the backend that each needs.
 _BACKENDS = {
@@ -235,6 +236,7 @@ def distribution_scope(
         ...         callbacks=files if distribution.is_chief else [],
         ...     )
     """
+    leave_gpus_to_backend()
     distribution = _make(distribute, model_devices)
     with distribution.run():
         yield distribution

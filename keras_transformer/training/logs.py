@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 from pathlib import Path
 
@@ -62,6 +63,28 @@ class TensorBoardLog(RunCallback, keras.callbacks.TensorBoard):
 
     def _files(self):
         return sorted(self.directory.rglob("events.out.tfevents.*"))
+
+
+def last_scores(directory: str | Path) -> dict[str, float] | None:
+    """Returns the last row of a run's log.csv, or `None` if there is none.
+
+    Args:
+        directory: The run's directory.
+
+    Raises:
+        ValueError: If the log is damaged.
+    """
+    path = Path(directory) / "log.csv"
+    if not path.exists():
+        return None
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    try:
+        return (
+            {name: float(value) for name, value in rows[-1].items()} if rows else None
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: the last row is damaged") from error
 
 
 def _cut(path, size):

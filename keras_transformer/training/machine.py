@@ -13,7 +13,7 @@ import tensorflow as tf
 from rich.console import Console
 
 from keras_transformer.exact_training.row_parts import available_cores, num_parts
-from keras_transformer.training.compiling import has_gpu
+from keras_transformer.kernels.execution import has_gpu
 from keras_transformer.training.distribution import Distribution
 
 
@@ -34,7 +34,7 @@ def machine(distribution: Distribution) -> dict[str, str | int]:
     version = importlib.import_module(backend).__version__
     return {
         "backend": f"{backend} {version}",
-        "processor": "GPU" if has_gpu(backend) else _processor(),
+        "processor": "GPU" if has_gpu() else _processor(),
         "threads": _num_threads(backend),
         "parts": num_parts(),
         "replicas": distribution.num_replicas,

@@ -8,11 +8,14 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import keras
 
 from keras_transformer.config import RunConfig
 from keras_transformer.files import replacing, take_lock
 from keras_transformer.text.parallel_text import ParallelText
-from keras_transformer.text.tokenizer import TokenizerPair
+from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 # Options that do not affect an update of the weights, or that end the training.
 CHANGEABLE = {
@@ -30,7 +33,10 @@ CHANGEABLE = {
 }
 # Known only after the run has learned its vocabularies.
 _LEARNED = ("source_vocabulary_size", "target_vocabulary_size")
-_TOKENIZER_FILES = {"joint.model", "source.model", "target.model", "tokenizer.json"}
+_TOKENIZER_FILES = {
+    "joint.model", "source.model", "target.model",
+    "joint.json", "source.json", "target.json", "tokenizer.json",
+}  # fmt: skip
 
 
 class RunDirectory:
@@ -92,7 +98,7 @@ class RunDirectory:
 
         Args:
             config: All options, with the vocabulary sizes that were learned.
-            data: What `fingerprints` returned.
+            data: What `fingerprints` and `compiled_with` returned.
             tokenizers: The vocabularies.
         """
         self.path.mkdir(parents=True, exist_ok=True)
@@ -109,19 +115,26 @@ class RunDirectory:
             temporary.write_text(config.to_json(), encoding="utf-8")
 
     def config_to_go_on(self, config: RunConfig, data: dict) -> RunConfig:
-        """Returns the given options with the vocabulary sizes of the run.
+        """Returns the given options with what the run has learned or chosen.
 
         Args:
             config: Options of the command.
-            data: Fingerprints of the command's text.
+            data: Fingerprints of the command's text, and what it compiles with.
 
         Raises:
-            ValueError: If the text differs from the run's, or an option that may not
-                change.
+            ValueError: If the text differs from the run's, or an option, optimizer or
+                loss that may not change.
         """
         begun = RunConfig.load(self.path / "config.json")
         sizes = {name: getattr(begun.model, name) for name in _LEARNED}
         config = config.replace(model=config.model.replace(**sizes))
+        # What was chosen for the device that the run began on, it keeps.
+        chosen = {
+            name: getattr(begun.data, name)
+            for name in ("batch_tokens", "batch_shapes")
+            if getattr(config.data, name) is None
+        }
+        config = config.replace(data=config.data.replace(**chosen))
         differing = list(_differences(begun, config))
         if differing:
             allowed = sorted(set().union(*CHANGEABLE.values()))
@@ -138,6 +151,13 @@ class RunDirectory:
                     f"{self.path} holds a run with other {side} data: its lines are "
                     "not those that are given now. Give the same to go on, or choose "
                     "another directory."
+                )
+        for part in ("optimizer", "loss"):
+            if begun_data.get(part) != data.get(part):
+                raise ValueError(
+                    f"{self.path} holds a run with another {part}: "
+                    f"{begun_data.get(part) or 'that of its options'}. Give the same "
+                    "to go on, or choose another directory."
                 )
         return config
 
@@ -173,6 +193,28 @@ def fingerprints(text: ParallelText, validation: ParallelText | None) -> dict:
         "training": text.fingerprint(),
         "validation": None if validation is None else validation.fingerprint(),
     }
+
+
+def compiled_with(optimizer: Any, loss: Any) -> dict:
+    """Returns what tells an optimizer and a loss of one's own from any other.
+
+    Args:
+        optimizer: A Keras optimizer, or `None`.
+        loss: A Keras loss or a function, or `None`.
+
+    Returns:
+        `optimizer` and `loss`, where they are given, as JSON can hold them.
+    """
+    made = {}
+    if optimizer is not None:
+        made["optimizer"] = keras.optimizers.serialize(optimizer)
+    if loss is not None:
+        made["loss"] = keras.losses.serialize(loss)
+    for serialized in made.values():
+        if isinstance(serialized, dict):
+            serialized["config"].pop("name", None)  # Keras numbers them.
+    # What JSON has no form for is its text.
+    return json.loads(json.dumps(made, default=str))
 
 
 def _differences(begun, config):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -15,9 +16,9 @@ from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.terminal import say
 from keras_transformer.text import (
     Corpus,
-    ParallelText,
     TokenizerPair,
     learn_tokenizers,
+    open_pairs,
 )
 from keras_transformer.training.callbacks import (
     NonfiniteBatches,
@@ -26,12 +27,21 @@ from keras_transformer.training.callbacks import (
     TokenRate,
 )
 from keras_transformer.training.checkpoints import load_average
-from keras_transformer.training.compiling import compiled_model, with_device_defaults
+from keras_transformer.training.compiling import (
+    compiled_model,
+    with_data_defaults,
+    with_device_defaults,
+)
 from keras_transformer.training.distribution import Distribution, distribution_scope
 from keras_transformer.training.ema import averaged_weights
 from keras_transformer.training.logs import EpochLog, TensorBoardLog
 from keras_transformer.training.machine import report_other_machine
-from keras_transformer.training.run_directory import RunDirectory, fingerprints
+from keras_transformer.training.report import report_data, report_devices
+from keras_transformer.training.run_directory import (
+    RunDirectory,
+    compiled_with,
+    fingerprints,
+)
 from keras_transformer.training.saving import SaveState, limits
 from keras_transformer.training.selection import (
     Selection,
@@ -50,6 +60,22 @@ from keras_transformer.training.stop_signals import StopSignals
 from keras_transformer.translator import Translator
 
 
+class Own(NamedTuple):
+    """What a program gives a run beside its options.
+
+    Attributes:
+        tokenizers: A `TokenizerPair`, or `None` to learn one.
+        callbacks: Keras callbacks.
+        optimizer: A Keras optimizer, or `None` for that of the options.
+        loss: A Keras loss, or `None` for that of the options.
+    """
+
+    tokenizers: TokenizerPair | None = None
+    callbacks: Sequence[keras.callbacks.Callback] = ()
+    optimizer: keras.optimizers.Optimizer | None = None
+    loss: Any = None
+
+
 class Run(NamedTuple):
     """Everything a training needs, made from text and options.
 
@@ -63,6 +89,7 @@ class Run(NamedTuple):
         states: Files of the states to resume from.
         distribution: The devices.
         console: Where progress goes.
+        callbacks: The program's own callbacks.
     """
 
     path: Path
@@ -74,14 +101,20 @@ class Run(NamedTuple):
     states: StateFiles
     distribution: Distribution
     console: Console
+    callbacks: Sequence[keras.callbacks.Callback] = ()
 
 
 def train(
-    text: ParallelText,
+    text: Any,
     directory: str | Path,
     config: RunConfig | None = None,
-    validation: ParallelText | None = None,
+    validation: Any = None,
     console: Console | None = None,
+    *,
+    tokenizers: Any = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    optimizer: keras.optimizers.Optimizer | None = None,
+    loss: Any = None,
 ) -> Translator:
     """Learns a vocabulary, trains a model with `model.fit`, and saves everything.
 
@@ -100,11 +133,21 @@ def train(
     batch with its state saved.
 
     Args:
-        text: Training pairs, as `open_pairs` returns.
+        text: Training pairs, as `open_pairs` returns or takes them.
         directory: Directory of the run: new, empty, or that of a run to continue.
-        config: All options; the vocabulary sizes are those that are learned.
+        config: All options; the vocabulary sizes are those of the tokenizers.
         validation: Pairs whose loss, accuracy and perplexity are logged every epoch.
         console: Where progress goes; default the terminal.
+        tokenizers: A `TokenizerPair`, or one tokenizer for both sides as
+            `TokenizerPair.of` takes it; default a vocabulary learned from `text`.
+        callbacks: Keras callbacks, called before the logs are written, which have what
+            they add. A continued run calls `on_train_begin` anew, and once more after
+            the rest of an epoch. It is exact if they remember nothing, or are
+            `training.RunCallback`s with `state` and `restore`.
+        optimizer: A new Keras optimizer in place of that of the options `optimizer`,
+            `schedule`, `learning_rate` and so on. Its variables are in the states.
+        loss: A Keras loss that is a mean over targets, in place of a
+            `MaskedCrossentropy` with `label_smoothing`.
 
     Returns:
         The trained `Translator`.
@@ -126,8 +169,38 @@ def train(
     """
     config = RunConfig() if config is None else config
     console = Console() if console is None else console
-    check_selection(config.training, validated=validation is not None)
-    directory = RunDirectory(directory)
+    if tokenizers is not None:
+        if not isinstance(tokenizers, TokenizerPair):
+            tokenizers = TokenizerPair.of(tokenizers)
+        config = config.replace(tokenizer=tokenizers.config)
+    own = Own(tokenizers, tuple(callbacks), optimizer, loss)
+    _check(config, own, validated=validation is not None)
+    validation = None if validation is None else open_pairs(validation)
+    return _run(
+        open_pairs(text), validation, RunDirectory(directory), config, console, own
+    )
+
+
+def _check(config: RunConfig, own: Own, validated: bool):
+    """Raises `ValueError` if what is given does not go together."""
+    check_selection(config.training, validated)
+    if config.training.export_best and own.tokenizers is not None:
+        own.tokenizers.check_in_graph()
+    if own.optimizer is not None and own.optimizer.built:
+        raise ValueError(
+            "`optimizer` must be new: one that has updated a model keeps its moments. "
+            f"Received: a {type(own.optimizer).__name__} that is built"
+        )
+    if own.optimizer is not None and config.training.ema_decay is not None:
+        raise ValueError(
+            "`ema_decay` belongs to the options' optimizer, in place of which "
+            "`optimizer` was given: leave one of them out. Received: "
+            f"ema_decay={config.training.ema_decay}"
+        )
+
+
+def _run(text, validation, directory, config, console, own) -> Translator:
+    """Trains, or goes on training, in a directory."""
     with contextlib.ExitStack() as stack:
         kind = config.training.distribute
         distribution = stack.enter_context(distribution_scope(kind))
@@ -138,50 +211,76 @@ def train(
             console = Console(quiet=True)
         keras.utils.set_random_seed(config.training.seed)
         data = fingerprints(text, validation)
-        config, tokenizers = _begun_or_new(directory, config, data, text, console)
+        data |= compiled_with(own.optimizer, own.loss)
+        config, tokenizers = _begun_or_new(
+            directory, config, data, text, console, own.tokenizers
+        )
         keep, path = config.training.keep_states, directory.path
         states = StateFiles(path / "states", keep, writes=distribution.is_chief)
         state = _state_to_go_on_from(states, path, console)
         if _is_finished(path, state, config):
-            say(
-                console,
-                f"{path} is finished: {state.updates:,} updates. To train on, raise "
-                "`epochs`, `max_updates`, `max_minutes` or `patience`.",
-            )
-            return Translator.load(path)
-        # Bad options and data raise errors here, before they are saved.
-        with distribution.scope():
-            model = compiled_model(config)
-            build_training_variables(model)
+            return _load_finished(path, state, console)
+        # Bad options and data raise errors in these two, before they are saved.
+        translator = _new_translator(config, tokenizers, distribution, own)
         corpora = _corpora(text, validation, tokenizers, config)
         if distribution.is_chief:
-            if directory.is_set_up:
-                directory.save_config(config)
-            else:
-                directory.set_up(config, data, tokenizers)
-        translator = Translator(model, tokenizers, config.decoding)
+            _save_options(directory, config, data, tokenizers)
         selection = make_selection(
             config, path, translator, validation, console, distribution.is_chief
         )
         run = Run(
-            path, config, model, *corpora, selection, states, distribution, console
-        )
+            path, config, translator.model, *corpora, selection, states, distribution,
+            console, own.callbacks,
+        )  # fmt: skip
         with StopSignals() as signals:
             state = _train_to_the_end(run, state, signals)
         return _finish(run, state, translator)
 
 
-def _begun_or_new(directory, config, data, text, console):
-    """Returns the options and vocabularies of the run, learned if it is new."""
+def _load_finished(path, state, console):
+    say(
+        console,
+        f"{path} is finished: {state.updates:,} updates. To train on, raise "
+        "`epochs`, `max_updates`, `max_minutes` or `patience`.",
+    )
+    return Translator.load(path)
+
+
+def _save_options(directory, config, data, tokenizers):
+    if directory.is_set_up:
+        directory.save_config(config)
+    else:
+        directory.set_up(config, data, tokenizers)
+
+
+def _new_translator(config, tokenizers, distribution, own):
+    with distribution.scope():
+        model = compiled_model(config, own.optimizer, own.loss)
+        build_training_variables(model)
+    return Translator(model, tokenizers, config.decoding)
+
+
+def _begun_or_new(directory, config, data, text, console, given):
+    """Returns the options and vocabularies of the run, given or learned if it is new.
+
+    Raises:
+        ValueError: If those of the run are not those that are given now.
+    """
     if directory.is_set_up:
         config = directory.config_to_go_on(config, data)
-        return config, TokenizerPair.load(directory.path / "tokenizer")
-    say(console, "learning the vocabulary")
-    tokenizers = learn_tokenizers(text, config.tokenizer, config.data.bad_line_budget)
-    sizes = {
-        "source_vocabulary_size": tokenizers.source.vocabulary_size,
-        "target_vocabulary_size": tokenizers.target.vocabulary_size,
-    }
+        tokenizers = TokenizerPair.load(directory.path / "tokenizer")
+        if given is not None and not given.same_as(tokenizers):
+            raise ValueError(
+                f"{directory.path} holds a run with another tokenizer. Give the same "
+                "to go on, or choose another directory."
+            )
+        return config, tokenizers
+    tokenizers = given
+    if tokenizers is None:
+        say(console, "learning the vocabulary")
+        budget = config.data.bad_line_budget
+        tokenizers = learn_tokenizers(text, config.tokenizer, budget)
+    sizes, config = tokenizers.vocabulary_sizes, with_data_defaults(config)
     return config.replace(model=config.model.replace(**sizes)), tokenizers
 
 
@@ -211,6 +310,7 @@ def _corpora(text, validation, tokenizers: TokenizerPair, config: RunConfig):
     )
     if validation is None:
         return training, None
+    options["buckets"] = training.buckets
     return training, Corpus(validation, tokenizers, config.data, **options)
 
 
@@ -223,7 +323,8 @@ def _train_to_the_end(
     to begin within an epoch. The next `fit` starts from the state at its end, just as
     another process would.
     """
-    _report_data(run)
+    report_data(run.console, run.training, run.validation)
+    report_devices(run.console, run.model.compute_dtype)
     if state is None:
         say(run.console, f"training {run.model.count_params():,} parameters")
         state = capture(run.model, epoch=0, batch=0)
@@ -239,16 +340,6 @@ def _train_to_the_end(
     while state.finished != limits(run.config.training):
         state = _fit(run, state, signals)
     return state
-
-
-def _report_data(run):
-    for name, corpus in (("training", run.training), ("validation", run.validation)):
-        if corpus is not None:
-            say(
-                run.console,
-                f"{name} data: {corpus.num_pairs:,} pairs, {corpus.num_batches:,} "
-                f"batches, {corpus.bad_lines}",
-            )
 
 
 def _fit(run: Run, state: TrainingState, signals: StopSignals) -> TrainingState:
@@ -304,24 +395,24 @@ def _raise_failure_of_text(run):
 def _callbacks(run: Run, limit: StopAtLimit, state: TrainingState) -> list:
     """Returns the callbacks of a `fit` in order, except the last, `SaveState`.
 
-    The selection's come after those that may stop the run, and before the logs, to
-    which they add. Only the chief of several processes writes files.
+    The selection's and the program's own come after those that may stop the run, and
+    before the logs, to which they add. Only the chief of several processes writes.
     """
-    is_chief = run.distribution.is_chief
+    is_chief, own = run.distribution.is_chief, list(run.callbacks)
     callbacks = [
         NonfiniteBatches(run.training, run.path / "nonfinite", run.console, is_chief),
         limit,
         TokenRate(run.training),
     ]
     if not is_chief:
-        return callbacks + run.selection.callbacks
+        return callbacks + run.selection.callbacks + own
     logs = [EpochLog(run.path / "log.csv"), TensorBoardLog(run.path / "tensorboard")]
     if not state.callbacks:
         # The logs were written before the first state was saved.
         for log in logs:
             log.restore({})
     progress = ProgressReport(run.training, run.console, run.config.training.epochs)
-    return callbacks + run.selection.callbacks + logs + [progress]
+    return callbacks + run.selection.callbacks + own + logs + [progress]
 
 
 def _finish(run: Run, state: TrainingState, translator: Translator) -> Translator:

@@ -41,24 +41,24 @@ def refused(folder, reason):
 def test_a_link_in_the_folder_is_not_written_through(folder, mine, name, link):
     folder.mkdir()
     link(mine, folder / name)
-    refused(folder, f"{re.escape(name)} in it is a link or no file")
+    refused(folder, f"{re.escape(name)} in it is a link or not a file")
     assert mine.read_text() == "precious"
 
 
 def test_a_dangling_link_makes_no_file(folder, tmp_path):
     folder.mkdir()
     (folder / "translations").symlink_to(tmp_path / "new")
-    refused(folder, "translations in it is a link or no file")
+    refused(folder, "translations in it is a link or not a file")
     assert not (tmp_path / "new").exists()
 
 
 def test_a_folder_or_a_pipe_in_the_folder_is_refused(folder):
     folder.mkdir()
     os.mkfifo(folder / "translations")
-    refused(folder, "translations in it is a link or no file")
+    refused(folder, "translations in it is a link or not a file")
     (folder / "translations").unlink()
     (folder / "translations").mkdir()
-    refused(folder, "translations in it is a link or no file")
+    refused(folder, "translations in it is a link or not a file")
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling link", "file"])

@@ -340,7 +340,7 @@ def test_another_input_is_refused_with_the_remedy(source, tmp_path, change):
     interrupt(source, output, 40)
     lines = make_lines(53)
     write(source, lines[:34] if change == "fewer lines" else ["new", *lines[1:]])
-    message = "out.partial holds 35 lines .* another input: .* rm -r .*out.partial$"
+    message = "out.partial holds an .* another input: .* rm -r .*out.partial$"
     with pytest.raises(ValueError, match=message):
         translate_file(pytest.fail, source, output, **SIZES)
     # Nothing was lost: with the first input it goes on.

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import gzip
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import rich.console
+import rich.progress
 import sacrebleu
 
-from keras_transformer import RunConfig, cli, serving, training
-from keras_transformer.bulk import PartialOutput
-from keras_transformer.cli import loading, make_parser
+from keras_transformer import (
+    ExportedTranslator,
+    RunConfig,
+    cli,
+    serving,
+    training,
+)
+from keras_transformer.bulk import PartialOutput, model_fingerprint
+from keras_transformer.bulk.translate import _progress_bar
+from keras_transformer.cli import export, loading, make_parser
 from keras_transformer.cli import translate as verbs
 from keras_transformer.cli.loading import load_translator
 from keras_transformer.export.translator import DTYPES
 from tests import tiny_run
+from tests.text import foreign_tokenizers as foreign
 
 LEARNED = {
     "source_vocabulary_size", "target_vocabulary_size", "pad_id", "start_id", "end_id",
@@ -101,6 +114,70 @@ def test_translate_writes_a_file(saved_model, tmp_path, capsys):
     expected = tiny_run.translator()(TEXTS)
     assert output.read_text(encoding="utf-8").splitlines() == expected
     assert capsys.readouterr() == ("", "")
+
+
+def test_scores_and_alternatives_stand_in_columns(saved_model, trained, capsys):
+    """One line a sentence, as without them."""
+    live = tiny_run.translator()
+    for model in (saved_model, trained):
+        words = ["translate", "--model", str(model), *TEXTS]
+        if model is trained:
+            words += ["--beam-size", "3"]
+            live = load_translator(make_parser().parse_args(words))
+        assert cli.main([*words, "--n-best", "3", "--scores"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        expected = live.translate(TEXTS, n_best=3)
+        assert len(lines) == len(TEXTS)
+        for line, found in zip(lines, expected, strict=True):
+            columns = line.split("\t")
+            assert columns[1::2] == [one.text for one in found]
+            scores = [float(column) for column in columns[::2]]
+            np.testing.assert_allclose(scores, [one.score for one in found], atol=2e-4)
+            assert scores == sorted(scores, reverse=True)
+        assert cli.main([*words, "--scores"]) == 0
+        best = [line.split("\t")[:2] for line in lines]
+        printed = capsys.readouterr().out.splitlines()
+        assert [line.split("\t") for line in printed] == best
+        assert cli.main([*words, "--n-best", "3"]) == 0
+        printed = capsys.readouterr().out.splitlines()
+        assert [line.split("\t") for line in printed] == [
+            line.split("\t")[1::2] for line in lines
+        ]
+
+
+def test_a_file_has_the_columns_too(saved_model, tmp_path, capsys):
+    words = ["translate", "--model", str(saved_model), "--n-best", "2", "--scores"]
+    assert cli.main([*words, *TEXTS]) == 0
+    lines = capsys.readouterr().out
+    source, output = tmp_path / "source.txt", tmp_path / "output.txt"
+    source.write_text("".join(text + "\n" for text in TEXTS), "utf-8")
+    assert cli.main([*words, "--input", str(source), "--output", str(output)]) == 0
+    assert output.read_text("utf-8") == lines
+    output.unlink()
+    assert cli.main([*words, *TEXTS, "--output", str(output)]) == 0
+    assert output.read_text("utf-8") == lines
+
+
+def test_an_output_with_other_columns_is_not_continued(saved_model):
+    def fingerprint(*flags):
+        words = ["translate", "--model", str(saved_model), *flags]
+        options = make_parser().parse_args(words)
+        return verbs._fingerprint(ExportedTranslator(saved_model), options)
+
+    assert fingerprint() == model_fingerprint(saved_model)
+    flags = (), ("--scores",), ("--n-best", "1"), ("--n-best", "2")
+    assert len({fingerprint(*given) for given in flags}) == 4
+
+
+def test_the_progress_of_a_file_fits_in_a_line(monkeypatch):
+    monkeypatch.setattr(rich.progress.Task, "speed", 12345.6)
+    progress = _progress_bar(show=False)
+    progress.add_task("translating", total=10**6, completed=123456)
+    file = io.StringIO()
+    table = progress.make_tasks_table(progress.tasks)
+    rich.console.Console(width=80, file=file).print(table)
+    (line,) = file.getvalue().splitlines()
+    assert line.split()[-4:] == ["12,345.6", "sentences/s", "0:00:00", "0:01:12"]
 
 
 def test_translate_goes_from_file_to_file_and_says_how_fast(
@@ -200,7 +277,7 @@ def test_export_takes_the_type_and_the_compiler(monkeypatch, tmp_path, capsys):
             calls.append(arguments)
             return arguments[0]
 
-    monkeypatch.setattr(verbs, "load_run", lambda options: Recorder())
+    monkeypatch.setattr(export, "load_run", lambda options: Recorder())
     output = tmp_path / "1"
     words = ["export", "--run", "any", "--output", str(output)]
     assert cli.main(words) == 0
@@ -236,8 +313,9 @@ def test_only_an_export_has_flags_that_only_its_signatures_use(capsys):
         with pytest.raises(SystemExit, match="0"):
             cli.main([verb, "--help"])
         text = capsys.readouterr().out
-        for flag in ("--n-best", "--top-k", "--top-p", "--alignment-layer"):
+        for flag in ("--top-k", "--top-p", "--alignment-layer"):
             assert (flag in text) == (verb == "export")
+        assert ("--n-best" in text) == (verb != "evaluate")
 
 
 def test_evaluate_reads_a_saved_model(saved_model, files, capsys):
@@ -264,7 +342,11 @@ def test_decoding_flags_replace_those_of_the_run(trained):
 def asked(monkeypatch):
     """What `train` was called with; nothing is trained."""
     calls = []
-    monkeypatch.setattr(training, "train", lambda *arguments: calls.append(arguments))
+
+    def train(*arguments, tokenizers=None):
+        calls.append((*arguments, tokenizers))
+
+    monkeypatch.setattr(training, "train", train)
     return calls
 
 
@@ -334,12 +416,44 @@ def test_every_option_has_a_flag(files, asked, section, name):
     companions = {
         "joint_vocabulary": ["--tied-embeddings", "none"],
         "n_best": ["--beam-size", "16"],
+        "schedule": ["--learning-rate", "0.5"],
+        "decay_steps": ["--schedule", "cosine", "--learning-rate", "0.5"],
     }
     assert train_with(files, *words, *companions.get(name, [])) == 0
     given = getattr(asked[0][2], section)
     assert getattr(given, name) == value != default
-    others = {"beam_size": 16} if name == "n_best" else {}
+    others = {
+        "n_best": {"beam_size": 16},
+        "schedule": {"learning_rate": 0.5},
+        "decay_steps": {"schedule": "cosine", "learning_rate": 0.5},
+    }.get(name, {})
     assert given == config().replace(**{name: value}, **others)
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["--mixed-precision"], True),
+        (["--mixed-precision", "--epochs", "3"], True),
+        (["--mixed-precision", "float16"], "float16"),
+        (["--mixed-precision=bfloat16"], "bfloat16"),
+        (["--no-mixed-precision"], False),
+        ([], None),
+    ],
+)
+def test_half_precision_is_bfloat16_unless_float16_is_said(files, asked, words, value):
+    assert train_with(files, *words) == 0
+    given = asked[0][2].training.mixed_precision
+    assert (given, type(given)) == (value, type(value))
+
+
+def test_other_words_are_no_kind_of_half_precision(files, asked, capsys):
+    for flag, message in (("", "invalid choice: 'int8'"), ("no-", "takes no value")):
+        with pytest.raises(SystemExit, match="2"):
+            train_with(
+                files, f"--{flag}mixed-precision", "int8" if not flag else "float16"
+            )
+        assert message in capsys.readouterr().err
 
 
 def test_a_flags_earlier_name_still_serves(files, asked):
@@ -368,6 +482,33 @@ def test_two_files_are_aligned_and_one_is_tab_separated(asked, tmp_path):
     assert kinds == ["AlignedFiles", "TsvFile"]
 
 
+def test_columns_and_tokenizers_are_files_of_others(asked, tmp_path, capsys):
+    path = tmp_path / "x.csv"
+    path.write_text("n,de,en\n1,eins,one\n", encoding="utf-8")
+    model = tmp_path / "their.model"
+    model.write_bytes(foreign.sentencepiece_model())
+    words = ["train", "--run", "unused", "--train", str(path)]
+    flags = ["--columns", "en", "de", "--tokenizer", str(model)]
+    assert cli.main([*words, "--valid", str(path), *flags]) == 0
+    for pairs in (asked[0][0], asked[0][3]):
+        assert [tuple(pair) for pair in pairs.pairs()] == [(2, "one", "eins")]
+    assert asked[0][4].source is asked[0][4].target
+    assert asked[0][4].source.pieces(range(4)) == ["<pad>", "<s>", "</s>", "<unk>"]
+    two = [*flags, str(model)]
+    assert cli.main([*words, *two]) == 0
+    assert asked[1][4].source is not asked[1][4].target
+    for more, line in (
+        ([*two, str(model)], "`--tokenizer` takes one file for both sides, or one for"),
+        (["--columns", "en", "fr"], "`target_key` must be one of 'n', 'de', 'en' for"),
+        ([str(path), "--columns", "en", "de"], "`--columns` goes with one file that"),
+        (["--tokenizer", str(path)], "x.csv is not a SentencePiece model."),
+    ):
+        capsys.readouterr()
+        assert cli.main([*words, *more]) == 1
+        (error,) = capsys.readouterr().err.splitlines()
+        assert line in error
+
+
 @pytest.mark.parametrize("verb", ["", *VERBS])
 def test_help_ends_well(verb, capsys):
     with pytest.raises(SystemExit, match="0"):
@@ -380,6 +521,38 @@ def test_bad_usage_has_status_2(words, capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main(words)
     assert "keras-transformer" in capsys.readouterr().err
+
+
+def leaves(parser, words=()):
+    """Each parser without verbs below it, and the words that lead to it."""
+    if not parser._verbs:
+        yield words, parser
+    for word, below in parser._verbs.items():
+        yield from leaves(below, (*words, word))
+
+
+LEAVES = dict(leaves(make_parser()))
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_no_flag_is_taken_by_a_part_of_its_name(words, capsys):
+    actions = LEAVES[words]._option_string_actions
+    for flag in [f for f in actions if f.startswith("--") and f[:-1] not in actions]:
+        with pytest.raises(SystemExit, match="2"):
+            cli.main([*words, flag[:-1]])
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert f"unrecognized arguments: {flag[:-1]}" in error
+        suggested = re.findall(r"--[\w-]+", error.partition("did you mean")[2])
+        assert (flag in suggested) == (actions[flag].help != argparse.SUPPRESS)
+
+
+def test_an_unknown_flag_is_named_before_what_is_missing(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["translate", "--modle=x", "--quietly", "--no, he said", "--", "--d"])
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "keras-transformer translate: error: unrecognized arguments: --modle (did you "
+        "mean --model?), --quietly"
+    )
 
 
 @pytest.mark.parametrize(

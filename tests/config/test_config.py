@@ -205,8 +205,9 @@ def test_an_integer_is_a_fine_float():
         (TrainingConfig, "learning_rate_scale", -math.inf, "finite"),
         (TrainingConfig, "label_smoothing", 1, "below 1.0"),
         (
-            TrainingConfig, "optimizer", "adamw",
-            "one of 'adam', 'sgd', 'momentum', 'adagrad', 'rmsprop'",
+            TrainingConfig, "optimizer", "newton",
+            "one of 'adam', 'adamw', 'lion', 'nadam', 'adamax', 'adafactor', 'lamb', "
+            "'sgd', 'momentum', 'adagrad', 'rmsprop'",
         ),
         (DecodingConfig, "beam_size", 0, "at least 1"),
         (DecodingConfig, "length_penalty", math.nan, "finite"),

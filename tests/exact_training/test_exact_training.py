@@ -468,7 +468,6 @@ def test_compiling_again_drops_the_accumulators():
         ({"gradient_accumulation_steps": 1.5}, "must be an integer of at least 1"),
         ({"global_clipnorm": 0.0}, "`global_clipnorm` must be above 0"),
         ({"nonfinite": "ignore"}, "`nonfinite` must be 'stop' or 'skip'"),
-        ({"dtype": "mixed_float16"}, "use the dtype 'mixed_bfloat16'"),
         (
             {"optimizer": keras.optimizers.Adam(global_clipnorm=1.0)},
             "Give `global_clipnorm` to `compile`",

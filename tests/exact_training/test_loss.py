@@ -26,6 +26,12 @@ class WithLogits(PlainTransformer):
         return super().logits(states)
 
 
+class AnyPadding(PlainTransformer):
+    """Does not say which id pads its targets."""
+
+    target_pad_id = None
+
+
 class LowerCase(Perplexity):
     """Computes other values than its parent."""
 
@@ -81,7 +87,7 @@ def test_no_logits_where_the_loss_and_the_metrics_need_none():
         {"kind": WithLogits},
         {"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True)},
         {"metrics": ["accuracy"]},
-        {"metrics": [MaskedAccuracy(pad_id=1)]},
+        {"kind": AnyPadding, "metrics": [MaskedAccuracy(pad_id=1)]},
         {"metrics": [LowerCase()]},
         {"weighted_metrics": [LowerCase()]},
     ],

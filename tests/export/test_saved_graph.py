@@ -21,7 +21,8 @@ CORE = set(
     Bitcast BitwiseOr BroadcastTo Cast ConcatV2 Const Cos Cumsum DisableCopyOnRead
     Empty Equal Exp ExpandDims Fill FloorDiv GatherV2 Greater GreaterEqual Identity If
     InplaceUpdate IsFinite LeftShift Less LessEqual Log LogicalAnd LogicalNot
-    LogicalOr MatMul Max Maximum Mean MergeV2Checkpoints Minimum Mul Neg NoOp NotEqual
+    LogicalOr MatMul Max Maximum Mean MergeV2Checkpoints Min Minimum Mul Neg NoOp
+    NotEqual
     Pack Pad PadV2 Placeholder Pow Prod RaggedGather RaggedRange RaggedTensorToTensor
     Range ReadVariableOp RealDiv Relu Reshape RestoreV2 ReverseV2 Roll Rsqrt SaveV2
     Select SelectV2 Shape ShardedFilename Sigmoid Sin Size Softmax Split SplitV

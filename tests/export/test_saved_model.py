@@ -235,7 +235,24 @@ def test_a_server_sees_no_half_written_version(tmp_path, monkeypatch):
     assert len(seen) == 1
     assert not seen[0].isdecimal()
     assert sorted(path.name for path in (tmp_path / "name").iterdir()) == [
-        "1", "batching_parameters.txt", "docker-compose.yml", "models.config"
+        "1", "batching_parameters.txt", "docker-compose.gpu.yml", "docker-compose.yml",
+        "models.config",
+    ]  # fmt: skip
+
+
+def test_without_a_version_the_next_one_is_written_with_all_its_files(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        tf.saved_model, "save", lambda _, path, **__: Path(path).mkdir()
+    )
+    for version in ("1", "2"):
+        written = write_saved_model(tf.Module(), {}, tmp_path / "name")
+        assert written == tmp_path / "name" / version
+        assert (written / "assets.extra" / "tf_serving_warmup_requests").exists()
+    assert sorted(path.name for path in (tmp_path / "name").iterdir()) == [
+        "1", "2", "batching_parameters.txt", "docker-compose.gpu.yml",
+        "docker-compose.yml", "models.config",
     ]  # fmt: skip
 
 

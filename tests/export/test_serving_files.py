@@ -27,7 +27,10 @@ from keras_transformer.export.serving_files import (
 from tests import tiny_run
 
 # Beside the versions.
-NAMES = ["batching_parameters.txt", "docker-compose.yml", "models.config"]
+NAMES = [
+    "batching_parameters.txt", "docker-compose.gpu.yml", "docker-compose.yml",
+    "models.config",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -161,6 +164,20 @@ def test_the_command_names_the_files_and_xla_where_it_is_needed(written, jit_com
     assert (XLA_FLAG in written["docker-compose.yml"]) == jit_compile
 
 
+def test_the_second_file_adds_a_gpu_to_the_same_service(written):
+    yaml = pytest.importorskip("yaml")
+    both = [
+        yaml.safe_load(written[f"docker-compose{part}.yml"])["services"]
+        for part in ("", ".gpu")
+    ]
+    assert both[0].keys() == both[1].keys()
+    service = both[1]["serving"]
+    assert service["image"] == f"{both[0]['serving']['image']}-gpu"
+    assert service["environment"] == {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
+
+
 class ModelStatus(http.server.BaseHTTPRequestHandler):
     """Answers the health check as TensorFlow Serving answers /v1/models/tiny."""
 
@@ -200,7 +217,7 @@ def test_the_health_check_tells_a_loaded_model(written, state, code):
 def test_files_that_are_there_stay_as_they_are(tmp_path):
     (tmp_path / "docker-compose.yml").write_text("mine")
     assert [f.name for f in write_serving_files(tmp_path / "1")] == [
-        "models.config", "batching_parameters.txt"
+        "models.config", "batching_parameters.txt", "docker-compose.gpu.yml"
     ]  # fmt: skip
     assert write_serving_files(tmp_path / "2") == []
     assert (tmp_path / "docker-compose.yml").read_text() == "mine"

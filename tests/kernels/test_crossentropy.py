@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 from keras_transformer import MaskedAccuracy, MaskedCrossentropy, Perplexity
+from keras_transformer.kernels import crossentropy
 from keras_transformer.kernels.crossentropy import fused_crossentropy
 
 ROWS, LENGTH, WIDTH, SIZE = 3, 11, 7, 29
@@ -198,3 +199,32 @@ def test_metrics_from_scores_are_those_of_the_logits(metric_class, sample_weight
         results.append(float(metric.result()))
     assert results[0] > 0.05
     np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
+
+
+def test_a_gpu_has_chunks_as_large_as_their_logits_may_be(monkeypatch):
+    module = "keras_transformer.kernels.crossentropy"
+    monkeypatch.setattr(f"{module}.CHUNK_TOKENS", 512)
+    assert crossentropy.chunk_tokens(37_000) == 512
+    monkeypatch.setattr(f"{module}.has_gpu", lambda: True)
+    assert crossentropy.chunk_tokens(37_000) == 2**30 // (4 * 37_000) == 7255
+    assert crossentropy.chunk_tokens(2_000_000) == 512
+    assert crossentropy.chunk_tokens(100) * 100 * 4 <= 2**30
+
+
+def test_chunks_of_a_gpu_give_the_same(monkeypatch):
+    tensors = arrays()
+
+    def loss(states, matrix):
+        return fused_crossentropy(states, matrix, *tensors[2:], 0.1)
+
+    found = with_gradients(loss, *tensors[:2])
+    monkeypatch.setattr("keras_transformer.kernels.crossentropy.has_gpu", lambda: True)
+    bytes_of_20 = 20 * 4 * SIZE
+    monkeypatch.setattr(
+        "keras_transformer.kernels.crossentropy.GPU_CHUNK_BYTES", bytes_of_20
+    )
+    assert crossentropy.chunk_tokens(SIZE) == 20
+    for of_gpu, of_cpu in zip(with_gradients(loss, *tensors[:2]), found, strict=True):
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(of_gpu), ops.convert_to_numpy(of_cpu), 1e-5, 1e-5
+        )

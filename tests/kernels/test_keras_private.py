@@ -18,7 +18,7 @@ PRIVATE = re.compile(
     r"keras\.src|tensorflow\.python|\._(loss_tracker|compile_loss|compile_metrics|"
     r"user_\w+|flat_losses|jax_state\w*|layout|get_variable_index|momentums|"
     r"velocities|clip_gradients|model_variables_moving_average|trainable_variables|"
-    r"maybe_symbolic_build|keras_mask)\b"
+    r"maybe_symbolic_build|keras_mask|tracker|untrack_variable|flatten_layers)\b"
 )
 
 
@@ -90,6 +90,37 @@ def test_masks_are_read_where_keras_leaves_them():
     masked = keras.layers.Embedding(5, 2, mask_zero=True)(inputs)
     assert keras_private.keras_mask(masked).shape == (None, 3), moved("keras_mask")
     assert keras_private.keras_mask(inputs) is None
+
+
+def test_a_call_for_shapes_alone_is_known():
+    found = []
+
+    def call(x):
+        found.append(keras_private.learns_shapes())
+        return x
+
+    keras.layers.Lambda(call)(keras.Input((3,)))
+    call(1.0)
+    assert found == [True, False], moved("learns_shapes")
+
+
+@pytest.mark.parametrize(
+    "layer",
+    (
+        keras.layers.MultiHeadAttention(3, 4, value_dim=5, use_gate=True),
+        keras.layers.GroupQueryAttention(4, 3, 3, use_gate=True),
+    ),
+)
+def test_projections_of_attention_are_where_they_were(layer):
+    layer.build((None, None, 7), (None, None, 7))
+    found = keras_private.attention_projections(layer)
+    assert list(found) == ["query", "key", "value", "gate", "output"]
+    assert found["query"].kernel.shape == (7, 3, 4), moved("attention_projections")
+    assert found["output"].kernel.shape[-1] == 7, moved("attention_projections")
+    assert not keras_private.has_own_attention(layer)
+    overridden = type("Own", (type(layer),), {"_compute_attention": None})
+    layer.__class__ = overridden
+    assert keras_private.has_own_attention(layer), moved("has_own_attention")
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="graphs")

@@ -149,7 +149,7 @@ def test_self_attention_with_dropout_drops_the_same(policy):
 
     found = []
     for run in (lambda f: f, tf.function, lambda f: tf.function(f, jit_compile=True)):
-        layer = MultiHeadAttention(2, 4, dropout_rate=0.4, dtype=policy)
+        layer = MultiHeadAttention(2, 4, dropout_rate=0.4, use_bias=False, dtype=policy)
         randomised(layer, (None, None, 8))
         state = layer.attention_dropout.seed_generator.state
         state.assign(np.array([5, 1]))

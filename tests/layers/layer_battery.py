@@ -24,10 +24,52 @@ RESIDUAL_LAYER_OPTIONS = {
     "norm_first": True,
     "use_bias": True,
 }
+# What Keras does with the weights; none is a default.
+WEIGHT_OPTIONS = {
+    "kernel_initializer": "he_normal",
+    "bias_initializer": keras.initializers.serialize(keras.initializers.Constant(2.0)),
+    "kernel_regularizer": keras.regularizers.serialize(keras.regularizers.L2(1e-3)),
+    "bias_regularizer": keras.regularizers.serialize(keras.regularizers.L1(1e-3)),
+    "kernel_constraint": keras.constraints.serialize(keras.constraints.MaxNorm(100)),
+    "bias_constraint": keras.constraints.serialize(keras.constraints.MaxNorm(99)),
+}
+RESIDUAL_LAYER_OPTIONS |= {"layer_norm_epsilon": 1e-3} | WEIGHT_OPTIONS
+# Of `MultiHeadAttention` and its subclasses.
+ATTENTION_OPTIONS = {
+    "num_heads": 3,
+    "key_dim": 4,
+    "value_dim": 7,
+    "dropout": 0.5,
+    "use_bias": False,
+    "output_shape": 23,
+    "attention_axes": (1,),
+    "sliding_window": 3,
+    **WEIGHT_OPTIONS,
+    "activity_regularizer": keras.regularizers.serialize(keras.regularizers.L2(1e-3)),
+    "use_gate": True,
+    "seed": 7,
+    "num_key_value_heads": 1,
+    "positions": "rotary",
+}
+# With these a bias is tested, and it moves by the loss alone.
+EXACT_ATTENTION = {
+    "dropout": 0.0,
+    "use_bias": True,
+    "bias_regularizer": None,
+    "activity_regularizer": None,
+}
 NO_DROPOUT = {
     "dropout_rate": 0.0,
     "attention_dropout_rate": 0.0,
     "activation_dropout_rate": 0.0,
+}
+# A bias then moves by the loss alone.
+EXACT_RESIDUAL_LAYER = NO_DROPOUT | {"bias_regularizer": None}
+# Of the layers with a table of tokens.
+TABLE_OPTIONS = {
+    "embeddings_initializer": "he_normal",
+    "embeddings_regularizer": WEIGHT_OPTIONS["kernel_regularizer"],
+    "embeddings_constraint": WEIGHT_OPTIONS["kernel_constraint"],
 }
 
 
@@ -45,6 +87,8 @@ class LayerBattery:
     # Inputs are integers below this number, or floats where it is None.
     integers_below = None
     output_shape = ()
+    # Arguments that are other names of some, or have one value alone.
+    aliases = ()
     # Weights that have no influence on the output, by the layer's mathematics.
     weights_without_gradient = ()
 
@@ -66,8 +110,14 @@ class LayerBattery:
 
     def constructor_arguments(self):
         parameters = inspect.signature(self.layer_class.__init__).parameters.values()
-        named = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        return [p for p in named if p.name != "self"]
+        kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        named = [p for p in parameters if p.kind in kinds]
+        return [p for p in named if p.name not in ("self", *self.aliases)]
+
+    def kept(self, layer, name):
+        """What the layer keeps of an argument."""
+        is_of_weights = name.endswith(("_initializer", "_regularizer", "_constraint"))
+        return layer.get_config()[name] if is_of_weights else getattr(layer, name)
 
     def test_battery_sets_every_argument_to_something_else_than_its_default(self):
         arguments = self.constructor_arguments()
@@ -80,8 +130,7 @@ class LayerBattery:
         config = layer.get_config()
         for name, value in self.options.items():
             assert config[name] == value, name
-            kept = getattr(layer, name)
-            assert kept == (
+            assert self.kept(layer, name) == (
                 keras.activations.get(value) if name == "activation" else value
             )
         assert config["name"] == "named"
@@ -149,15 +198,28 @@ class LayerBattery:
 
     def test_sizes_must_be_positive_integers(self):
         sizes = [name for name in self.options if type(self.options[name]) is int]
-        for name in set(sizes) - {"pad_id"}:
+        for name in set(sizes) - {"pad_id", "seed"}:
             for bad in (0, -3, 2.0, True, "2"):
                 with pytest.raises(ValueError, match=f"`{name}` must be a positive"):
                     self.layer_class(**(self.options | {name: bad}))
 
     def test_rates_must_lie_below_one(self):
-        rates = [name for name in self.options if name.endswith("dropout_rate")]
+        rates = [n for n in self.options if n.endswith(("dropout_rate", "dropout"))]
         assert rates
         for name in rates:
             for bad in (1.0, -0.1, "0.1"):
                 with pytest.raises(ValueError, match=f"`{name}` must be a number in"):
                     self.layer_class(**(self.options | {name: bad}))
+
+
+class AttentionBattery(LayerBattery):
+    """Of `MultiHeadAttention` and what has its constructor."""
+
+    options = ATTENTION_OPTIONS
+    exact_options = EXACT_ATTENTION
+    aliases = ("dropout_rate", "output_dim", "flash_attention")
+
+    def kept(self, layer, name):
+        if name == "output_shape":
+            return layer.output_dim
+        return super().kept(layer, name)

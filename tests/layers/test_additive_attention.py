@@ -14,7 +14,8 @@ from tests.layers.reference_weights import assert_close, randomise
 from tests.reference import numpy_attention as reference
 
 BATCH, TARGET_LENGTH, SOURCE_LENGTH, UNITS = 2, 3, 5, 7
-SHAPES = ((2, 3, 11), (2, 5, 13), (2, 5, 17))
+# Of the query, the value and the key.
+SHAPES = ((2, 3, 11), (2, 5, 17), (2, 5, 13))
 
 
 class TestBattery(LayerBattery):
@@ -56,7 +57,8 @@ def test_agrees_with_the_reference(rng, mask, use_bias):
     mask = MASKS[mask]
     output, attention_weights = layer(*inputs, mask=mask, return_attention_weights=True)
     array = None if mask is None else ops.convert_to_numpy(mask)
-    expected = reference.additive_attention(*inputs, weights_of(layer), array)
+    query, value, key = inputs
+    expected = reference.additive_attention(query, key, value, weights_of(layer), array)
     assert_close(output, expected[0])
     assert_close(attention_weights, expected[1])
     assert_close(layer(*inputs, mask=mask), expected[0])
@@ -68,7 +70,7 @@ def test_equal_keys_give_the_mean_of_the_valid_values(rng):
     query = rng.standard_normal((2, 1, 20)).astype("float32")
     layer = AdditiveAttention(8)
     mask = valid_length_mask([2, 6], 10)
-    output = layer(query, np.ones((2, 10, 2), "float32"), value, mask=mask)
+    output = layer(query, value, np.ones((2, 10, 2), "float32"), mask=mask)
     assert_close(output, [[[2, 3, 4, 5]], [[10, 11, 12, 13]]])
 
 
@@ -81,19 +83,19 @@ def test_query_with_nothing_to_attend_to_gives_zeros(rng):
 
 
 def test_padding_changes_nothing(rng):
-    layer, (query, key, value) = random_layer(rng), random_inputs(rng)
-    expected = ops.convert_to_numpy(layer(query, key, value))
+    layer, (query, value, key) = random_layer(rng), random_inputs(rng)
+    expected = ops.convert_to_numpy(layer(query, value, key))
     more = [
-        np.pad(x, ((0, 0), (0, 2), (0, 0)), constant_values=9) for x in (key, value)
+        np.pad(x, ((0, 0), (0, 2), (0, 0)), constant_values=9) for x in (value, key)
     ]
     mask = valid_length_mask([SOURCE_LENGTH] * 2, SOURCE_LENGTH + 2)
     assert_close(layer(query, *more, mask=mask), expected)
 
 
 def test_keys_projected_once_serve_every_query(rng):
-    layer, (query, key, value) = random_layer(rng), random_inputs(rng)
+    layer, (query, value, key) = random_layer(rng), random_inputs(rng)
     mask = MASKS["of rows"]
-    expected = layer(query, key, value, mask=mask, return_attention_weights=True)
+    expected = layer(query, value, key, mask=mask, return_attention_weights=True)
     projected = layer.project_key(key)
     for t in range(TARGET_LENGTH):
         found = layer.attend(query[:, t : t + 1], projected, value, mask=mask)
@@ -101,14 +103,14 @@ def test_keys_projected_once_serve_every_query(rng):
             assert_close(one[:, 0], ops.convert_to_numpy(whole)[:, t])
 
 
-def test_value_defaults_to_key_and_the_mask_to_that_of_the_key(rng):
-    embedding = keras.layers.Embedding(11, 13, mask_zero=True)
+def test_key_defaults_to_value_and_the_mask_to_that_of_the_key(rng):
+    embedding = keras.layers.Embedding(11, 17, mask_zero=True)
     ids = np.array([[3, 4, 5, 6, 0], [7, 8, 0, 0, 0]])
-    key = embedding(ids)
+    value = embedding(ids)
     layer = random_layer(rng, SHAPES[:2])
     query = random_inputs(rng)[0]
-    expected = layer(query, ops.convert_to_numpy(key), mask=ids != 0)
-    assert_close(layer(query, key), ops.convert_to_numpy(expected))
+    expected = layer(query, ops.convert_to_numpy(value), mask=ids != 0)
+    assert_close(layer(query, value), ops.convert_to_numpy(expected))
 
 
 def test_symbolic_attention_weights_have_their_shape():

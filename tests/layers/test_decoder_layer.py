@@ -12,7 +12,7 @@ from keras_transformer.kernels.softmax import prepare_mask
 from keras_transformer.layers import DecoderLayer
 from keras_transformer.masks import attention_mask
 from tests.layers.layer_battery import (
-    NO_DROPOUT,
+    EXACT_RESIDUAL_LAYER,
     RESIDUAL_LAYER_OPTIONS,
     LayerBattery,
 )
@@ -33,7 +33,7 @@ SIZES = {"num_heads": NUM_HEADS, "d_ff": 11}
 class TestBattery(LayerBattery):
     layer_class = DecoderLayer
     options = RESIDUAL_LAYER_OPTIONS
-    exact_options = NO_DROPOUT
+    exact_options = EXACT_RESIDUAL_LAYER
     input_shapes = ((2, 5, 13), (2, 7, 17))
     output_shape = (2, 5, 13)
     # It adds the same number to all scores of a query, which the softmax removes.

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_transformer.layers import EncoderLayer, FeedForward
 from tests.layers.layer_battery import (
+    EXACT_RESIDUAL_LAYER,
     NO_DROPOUT,
     RESIDUAL_LAYER_OPTIONS,
     LayerBattery,
@@ -29,7 +30,7 @@ SIZES = {"num_heads": NUM_HEADS, "d_ff": 11}
 class TestBattery(LayerBattery):
     layer_class = EncoderLayer
     options = RESIDUAL_LAYER_OPTIONS
-    exact_options = NO_DROPOUT
+    exact_options = EXACT_RESIDUAL_LAYER
     input_shapes = ((2, 7, 13),)
     output_shape = (2, 7, 13)
     # It adds the same number to all scores of a query, which the softmax removes.

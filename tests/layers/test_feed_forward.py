@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 
 from keras_transformer.layers import FeedForward
-from tests.layers.layer_battery import LayerBattery
+from tests.layers.layer_battery import WEIGHT_OPTIONS, LayerBattery
 from tests.layers.reference_weights import assert_close, randomise, weights_of
 from tests.reference import numpy_transformer as reference
 
 
 class TestBattery(LayerBattery):
     layer_class = FeedForward
-    options = {"d_ff": 7, "activation": "gelu", "dropout_rate": 0.5}
+    options = {
+        "d_ff": 7, "activation": "gelu", "dropout_rate": 0.5, **WEIGHT_OPTIONS,
+    }  # fmt: skip
     exact_options = {"dropout_rate": 0.0}
     input_shapes = ((2, 3, 5),)
     output_shape = (2, 3, 5)

@@ -135,6 +135,31 @@ def test_masks_flow_through_a_functional_model_and_its_file(embedding, rng, tmp_
     assert_close(predicted[1], ops.convert_to_numpy(expected))
 
 
+class TakesMask(keras.Model):
+    """A subclassed model, which Keras builds from a file with masks of floats."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.layer = EncoderLayer(3, 11)
+
+    def call(self, inputs):
+        states, mask = inputs
+        return self.layer(states, mask=mask)
+
+
+def test_a_mask_may_be_an_input_of_a_subclassed_model_in_a_file(rng, tmp_path):
+    model = TakesMask()
+    inputs = [rng.standard_normal((2, 7, D_MODEL)).astype("float32"), SOURCE_MASK]
+    expected = ops.convert_to_numpy(model(inputs))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(
+        tmp_path / "model.keras", custom_objects={"TakesMask": TakesMask}
+    )
+    np.testing.assert_array_equal(ops.convert_to_numpy(loaded(inputs)), expected)
+    with pytest.raises(TypeError, match="`mask` must be boolean"):
+        loaded([inputs[0], SOURCE_MASK.astype("float32")])
+
+
 def test_outputs_carry_the_mask_of_their_first_input(embedding):
     """Seen through pooling, which leaves out what the mask excludes."""
     pool = keras.layers.GlobalAveragePooling1D()

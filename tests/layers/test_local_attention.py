@@ -26,6 +26,8 @@ class TestBattery(LayerBattery):
     options = {"num_heads": 3, "key_dim": 5, "window": 2, "causal": True}
     input_shapes = (SHAPE,)
     output_shape = SHAPE
+    # It adds the same number to all scores of a query, which the softmax removes.
+    weights_without_gradient = ("key_bias",)
 
     def test_rates_must_lie_below_one(self):
         with pytest.raises(ValueError, match="`dropout_rate` must be a number in"):
@@ -50,6 +52,7 @@ def smallest_block(request, monkeypatch):
 
 
 def random_layer(rng, window=3, causal=False, **options):
+    options = {"use_bias": False} | options
     layer = LocalAttention(NUM_HEADS, KEY_DIM, window, causal=causal, **options)
     layer.build(SHAPE)
     return randomise(layer, rng)
@@ -99,7 +102,7 @@ def test_options_of_multi_head_attention_hold(rng, smallest_block, causal, optio
 def test_training_pass_agrees_with_full_attention(rng, smallest_block):
     """In a TensorFlow graph training has a way of its own; the gradients agree."""
     local, inputs = random_layer(rng), random_inputs(rng)
-    full = MultiHeadAttention(NUM_HEADS, KEY_DIM)
+    full = MultiHeadAttention(NUM_HEADS, KEY_DIM, use_bias=False)
     full.build(SHAPE)
     full.set_weights(local.get_weights())
     target = rng.standard_normal(SHAPE)
@@ -163,11 +166,25 @@ def test_mask_of_queries_is_refused(rng):
         layer(random_inputs(rng), mask=causal_mask(LENGTH))
 
 
+@pytest.mark.parametrize("options", [{"sliding_window": 2}, {"attention_axes": 1}])
+def test_options_that_its_window_replaces_are_refused(options):
+    with pytest.raises(ValueError, match="must be None: `window` goes over the posit"):
+        LocalAttention(2, 4, window=3, **options)
+
+
+def test_further_axes_are_refused(rng):
+    layer = LocalAttention(2, 4, window=3)
+    with pytest.raises(ValueError, match=r"`query` must have the shape \(B, T, D\)"):
+        layer(rng.standard_normal((2, 3, 5, 8)))
+
+
 class LocalDecoderLayer(DecoderLayer):
     def make_attention(self, name, d_model):
         if name == "cross_attention":
             return super().make_attention(name, d_model)
-        return LocalAttention(self.num_heads, 5, window=3, causal=True, name=name)
+        return LocalAttention(
+            self.num_heads, 5, window=3, causal=True, use_bias=False, name=name
+        )
 
 
 def test_decoder_layer_takes_it_for_its_self_attention(rng):

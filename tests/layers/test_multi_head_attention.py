@@ -16,7 +16,7 @@ from keras_transformer.masks import (
     graph_mask,
     valid_length_mask,
 )
-from tests.layers.layer_battery import LayerBattery
+from tests.layers.layer_battery import ATTENTION_OPTIONS, AttentionBattery
 from tests.layers.reference_weights import (
     assert_close,
     past_mask,
@@ -30,23 +30,13 @@ from tests.reference import numpy_transformer as reference
 
 BATCH, TARGET_LENGTH, SOURCE_LENGTH = 2, 5, 7
 NUM_HEADS, KEY_DIM, VALUE_DIM, OUTPUT_DIM = 3, 5, 7, 23
-WIDTHS = {"query": 11, "key": 13, "value": 17}
+WIDTHS = {"query": 11, "value": 17, "key": 13}
 
 
-class TestBattery(LayerBattery):
+class TestBattery(AttentionBattery):
     layer_class = MultiHeadAttention
-    options = {
-        "num_heads": NUM_HEADS,
-        "key_dim": KEY_DIM,
-        "value_dim": VALUE_DIM,
-        "output_dim": OUTPUT_DIM,
-        "dropout_rate": 0.5,
-        "use_bias": True,
-        "num_key_value_heads": 1,
-        "positions": None,
-    }
-    exact_options = {"dropout_rate": 0.0}
-    input_shapes = ((2, 5, 11), (2, 7, 13), (2, 7, 17))
+    options = ATTENTION_OPTIONS | {"positions": None}
+    input_shapes = ((2, 5, 11), (2, 7, 17), (2, 7, 13))
     output_shape = (2, 5, OUTPUT_DIM)
     # It adds the same number to all scores of a query, which the softmax removes.
     weights_without_gradient = ("key_bias",)
@@ -63,6 +53,7 @@ def random_inputs(rng, lengths=(TARGET_LENGTH, SOURCE_LENGTH, SOURCE_LENGTH)):
 
 
 def random_layer(rng, shapes, **options):
+    options = {"use_bias": False} | options
     layer = MultiHeadAttention(NUM_HEADS, KEY_DIM, **options)
     layer.build(*shapes)
     return randomise(layer, rng)
@@ -87,33 +78,41 @@ def test_agrees_with_the_reference(rng, use_bias, masked):
     output, attention_weights = layer(*inputs, mask=mask, return_attention_weights=True)
     weights = weights_of(layer, "attention")
     assert ("query_bias" in weights) == use_bias
-    expected = reference.multi_head_attention(*inputs, weights, NUM_HEADS, mask)
+    query, value, key = inputs
+    expected = reference.multi_head_attention(
+        query, key, value, weights, NUM_HEADS, mask
+    )
     assert_close(output, expected[0])
     assert_close(attention_weights, expected[1])
     assert_close(layer(*inputs, mask=mask), expected[0])
 
 
-def test_key_defaults_to_query_and_value_to_key(rng):
-    query, key, _ = random_inputs(rng)
+def test_value_defaults_to_query_and_key_to_value(rng):
+    query, value, _ = random_inputs(rng)
     own = random_layer(rng, [query.shape])
     weights = weights_of(own, "attention")
     expected, _ = reference.multi_head_attention(
         query, query, query, weights, NUM_HEADS
     )
     assert_close(own(query), expected)
-    cross = random_layer(rng, [query.shape, key.shape])
+    cross = random_layer(rng, [query.shape, value.shape])
     weights = weights_of(cross, "attention")
-    expected, _ = reference.multi_head_attention(query, key, key, weights, NUM_HEADS)
-    assert_close(cross(query, key), expected)
+    expected, _ = reference.multi_head_attention(
+        query, value, value, weights, NUM_HEADS
+    )
+    assert_close(cross(query, value), expected)
+    assert_close(cross(query=query, value=value), expected)
+    with pytest.raises(ValueError, match="`key` needs a `value` beside it"):
+        cross(query, key=value)
 
 
 def test_one_tensor_as_query_and_value_with_another_key(rng):
-    query, key, _ = random_inputs(rng, lengths=(7, 7, 7))
-    layer = random_layer(rng, [query.shape, key.shape, query.shape], use_bias=True)
+    query, _, key = random_inputs(rng, lengths=(7, 7, 7))
+    layer = random_layer(rng, [query.shape, query.shape, key.shape], use_bias=True)
     weights = weights_of(layer, "attention")
     expected, _ = reference.multi_head_attention(query, key, query, weights, NUM_HEADS)
     query, key = map(ops.convert_to_tensor, (query, key))
-    assert_close(layer(query, key, query), expected)
+    assert_close(layer(query, query, key), expected)
 
 
 def test_row_with_nothing_to_attend_to_gives_zeros(rng):
@@ -144,7 +143,7 @@ def test_agrees_with_torch():
     layer = MultiHeadAttention(
         num_heads, case["query"].shape[-1] // num_heads, use_bias=True
     )
-    inputs = [case[name].astype("float32") for name in ("query", "key", "value")]
+    inputs = [case[name].astype("float32") for name in ("query", "value", "key")]
     layer.build(*(x.shape for x in inputs))
     set_weights(layer, {name: case[name] for name in weights_of(layer, "attention")})
     output, attention_weights = layer(
@@ -166,9 +165,9 @@ def test_reference_agrees_with_torch():
 
 @pytest.mark.parametrize("use_bias", [False, True])
 def test_agrees_with_keras(rng, use_bias):
-    query, key, value = random_inputs(rng)
+    query, value, key = random_inputs(rng)
     layer = random_layer(
-        rng, [query.shape, key.shape, value.shape], value_dim=VALUE_DIM,
+        rng, [query.shape, value.shape, key.shape], value_dim=VALUE_DIM,
         output_dim=OUTPUT_DIM, use_bias=use_bias,
     )  # fmt: skip
     peer = keras.layers.MultiHeadAttention(
@@ -194,7 +193,7 @@ def test_agrees_with_keras(rng, use_bias):
         query, value, key, attention_mask=mask, return_attention_scores=True
     )
     output, attention_weights = layer(
-        query, key, value, mask=mask, return_attention_weights=True
+        query, value, key, mask=mask, return_attention_weights=True
     )
     assert_close(output, ops.convert_to_numpy(expected))
     assert_close(attention_weights, ops.convert_to_numpy(expected_weights))
@@ -244,7 +243,7 @@ def test_dropout_drops_attention_weights_and_returns_them_whole(rng):
 
 def test_dropout_keeps_the_mean_of_the_output(rng):
     """With equal values each head's output is its value times the kept share."""
-    layer = MultiHeadAttention(1, 4, dropout_rate=0.5)
+    layer = MultiHeadAttention(1, 4, dropout_rate=0.5, use_bias=False)
     inputs = np.ones((1, 4000, 4), "float32")
     layer.build(inputs.shape)
     for weight in layer.weights:
@@ -271,11 +270,11 @@ def test_step_equals_call_under_the_causal_mask(rng):
 
 
 def test_step_across_projected_keys_equals_call(rng):
-    query, key, value = random_inputs(rng)
-    layer = random_layer(rng, [query.shape, key.shape, value.shape], use_bias=True)
+    query, value, key = random_inputs(rng)
+    layer = random_layer(rng, [query.shape, value.shape, key.shape], use_bias=True)
     mask = random_mask(rng)
     mask[..., 0] = True  # A step needs something to attend to.
-    expected = ops.convert_to_numpy(layer(query, key, value, mask=mask))
+    expected = ops.convert_to_numpy(layer(query, value, key, mask=mask))
     projected = layer.project_key_value(key, value)
     prepared = prepare_mask(attention_mask(mask)[:, None], "float32")
     output, _ = layer.step_across(
@@ -292,10 +291,8 @@ def test_symbolic_attention_weights_have_their_shape():
     assert attention_weights.shape == (None, NUM_HEADS, None, 7)
 
 
-class TestBatteryOfSelfAttention(LayerBattery):
+class TestBatteryOfSelfAttention(AttentionBattery):
     layer_class = MultiHeadAttention
-    options = TestBattery.options | {"key_dim": 4, "positions": "rotary"}
-    exact_options = {"dropout_rate": 0.0}
     input_shapes = ((2, 5, 11),)
     output_shape = (2, 5, OUTPUT_DIM)
 
@@ -331,14 +328,61 @@ def test_grouped_steps_equal_call_under_the_causal_mask(rng, hypotheses, mode):
         assert_close(found, expected)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("hypotheses", [1, 3])
+@pytest.mark.parametrize(
+    "options", [{"use_gate": True, "value_dim": 7}, {"sliding_window": 2}]
+)
+def test_steps_with_a_gate_or_a_window_equal_call(rng, options, hypotheses, mode):
+    inputs = rng.standard_normal((BATCH, TARGET_LENGTH, 11)).astype("float32")
+    layer = random_layer(rng, [inputs.shape], use_bias=True, **options)
+    expected = ops.convert_to_numpy(layer(inputs, use_causal_mask=True))
+    for found in decode_steps(layer, inputs, hypotheses, mode=mode):
+        assert_close(found, expected)
+
+
+def test_step_across_with_a_gate_equals_call(rng):
+    query, value, _ = random_inputs(rng)
+    layer = random_layer(rng, [query.shape, value.shape], use_gate=True)
+    mask = np.ones((1, 1, 1, SOURCE_LENGTH), bool)
+    weights = layer.decoding_weights("query")
+    output, _ = layer.step_across(
+        query, *layer.project_key_value(value), prepare_mask(mask, "float32"), weights
+    )
+    assert_close(output, ops.convert_to_numpy(layer(query, value)))
+
+
+def test_options_without_an_order_of_positions_have_no_steps():
+    layer = MultiHeadAttention(NUM_HEADS, KEY_DIM, attention_axes=2)
+    with pytest.raises(ValueError, match="leave `attention_axes` out"):
+        layer.decoding_weights("query", "key", "value")
+    layer = MultiHeadAttention(NUM_HEADS, KEY_DIM, sliding_window=2)
+    with pytest.raises(ValueError, match="no `sliding_window` over a source"):
+        layer.decoding_weights("query")
+
+
+def test_positions_need_one_axis(rng):
+    cells = rng.standard_normal((2, 3, 4, 8)).astype("float32")
+    layer = MultiHeadAttention(2, 4, positions="rotary")
+    with pytest.raises(ValueError, match="`positions` need an order"):
+        layer(cells)
+    rows = MultiHeadAttention(2, 4, positions="rotary", attention_axes=2)
+    rows.build((None, None, None, 8))
+    plain = MultiHeadAttention(2, 4, positions="rotary")
+    plain.build((None, None, 8))
+    plain.set_weights(rows.get_weights())
+    expected = ops.convert_to_numpy(plain(cells.reshape(6, 4, 8)))
+    assert_close(rows(cells), expected.reshape(2, 3, 4, 8))
+
+
 def test_grouped_step_across_equals_call(rng):
-    query, key, value = random_inputs(rng)
+    query, value, key = random_inputs(rng)
     layer = MultiHeadAttention(6, KEY_DIM, num_key_value_heads=2)
-    layer.build(query.shape, key.shape, value.shape)
+    layer.build(query.shape, value.shape, key.shape)
     randomise(layer, rng)
     mask = random_mask(rng)
     mask[..., 0] = True  # A step needs something to attend to.
-    expected = ops.convert_to_numpy(layer(query, key, value, mask=mask))
+    expected = ops.convert_to_numpy(layer(query, value, key, mask=mask))
     prepared = prepare_mask(attention_mask(mask)[:, None], "float32")
     weights = layer.decoding_weights("query")
     projected = layer.project_key_value(key, value)

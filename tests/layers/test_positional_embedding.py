@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer.layers import FeatureEmbedding, PositionalEmbedding
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
-from tests.layers.layer_battery import LayerBattery
+from tests.layers.layer_battery import TABLE_OPTIONS, LayerBattery
 from tests.layers.reference_weights import assert_close, randomise
 from tests.reference import numpy_transformer as reference
 
@@ -26,6 +26,7 @@ class TestBattery(LayerBattery):
         "positions": "learned",
         "max_length": 11,
         "pad_id": 3,
+        **TABLE_OPTIONS,
     }
     exact_options = {"dropout_rate": 0.0}
     input_shapes = ((2, 5),)

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_transformer.layers.relu_attention import ReluAttention, masked_relu
 from keras_transformer.masks import causal_mask
-from tests.layers.layer_battery import LayerBattery
+from tests.layers.layer_battery import ATTENTION_OPTIONS, AttentionBattery
 from tests.layers.reference_weights import assert_close, randomise, weights_of
 from tests.layers.step_by_step import MODES, decode_steps
 from tests.reference import numpy_attention as reference
@@ -18,25 +18,15 @@ NUM_HEADS, KEY_DIM, LENGTH = 6, 4, 7
 SHAPE = (2, LENGTH, 11)
 
 
-class TestBattery(LayerBattery):
+class TestBattery(AttentionBattery):
     layer_class = ReluAttention
-    options = {
-        "num_heads": NUM_HEADS,
-        "key_dim": KEY_DIM,
-        "value_dim": 5,
-        "output_dim": 13,
-        "dropout_rate": 0.5,
-        "use_bias": True,
-        "num_key_value_heads": 3,
-        "positions": "alibi",
-    }
-    exact_options = {"dropout_rate": 0.0}
+    options = ATTENTION_OPTIONS | {"positions": "alibi"}
     input_shapes = (SHAPE,)
-    output_shape = (2, LENGTH, 13)
+    output_shape = (2, LENGTH, 23)
 
 
 def random_layer(rng, **options):
-    layer = ReluAttention(NUM_HEADS, KEY_DIM, **options)
+    layer = ReluAttention(NUM_HEADS, KEY_DIM, **({"use_bias": False} | options))
     layer.build(SHAPE)
     return randomise(layer, rng)
 

@@ -99,6 +99,21 @@ def test_importing_the_package_is_enough_to_load_its_files(saved):
     )
 
 
+# The slow test below makes every call of the table.
+CALLS_OF_KERAS = ("every mask at once", "rank 4, everything")
+
+
+@pytest.mark.parametrize("backend", OTHERS)
+def test_a_project_for_keras_gives_its_numbers_on_every_backend(backend):
+    run_python(
+        backend, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+        "tests/layers/test_foreign_project.py",
+        "tests/layers/test_keras_calls.py::test_training_takes_the_same_steps",
+        *(f"tests/layers/test_keras_calls.py::test_the_same_call_gives_the_same[{name}]"
+          for name in CALLS_OF_KERAS),
+    )  # fmt: skip
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", OTHERS)
 def test_tests_of_layers_and_model_pass_on_every_backend(backend):

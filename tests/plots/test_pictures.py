@@ -168,7 +168,7 @@ def test_every_picture_is_drawn_on_given_axes(draw):
         (lambda: plots.position_dimensions(SQUARE, [3]), "from 0 to 2. .*\\[3\\]"),
         (lambda: plots.learning_rate([]), "`schedules` must hold at least one"),
         (lambda: plots.learning_rate(TransformerSchedule(1, 1), 0), "`steps` .* at le"),
-        (lambda: plots.training_curve({"loss": [1]}, "bleu"), "no 'bleu', but loss"),
+        (lambda: plots.training_curve({"loss": [1]}, "bleu"), "no 'bleu'. It has: l"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(draw, message):

@@ -97,12 +97,12 @@ def run(*words):
 
 def test_verb_draws_attention_of_a_run(run_directory, tmp_path, capsys):
     png, svg = tmp_path / "new" / "cross.png", tmp_path / "encoder.svg"
-    assert run("attention", TEXT, "--model", run_directory, "-o", png) == 0
+    assert run("attention", TEXT, "--run", run_directory, "-o", png) == 0
     assert capsys.readouterr() == (f"{png}\n", "")
     with Image.open(png) as image:
         assert min(image.size) > 300
     words = ["--of", "encoder", "--head", 1, "--layer", 0, "--translation", TRANSLATION]
-    assert run("attention", TEXT, "--model", run_directory, *words, "-o", svg) == 0
+    assert run("attention", TEXT, "--run", run_directory, *words, "-o", svg) == 0
     assert svg.read_text(encoding="utf-8").rstrip().endswith("</svg>")
 
 
@@ -152,7 +152,7 @@ def test_verb_draws_the_training_of_a_run(run_directory, tmp_path):
 def test_verb_warns_of_a_script_without_a_font_in_one_line(
     run_directory, tmp_path, capsys, monkeypatch
 ):
-    words = ["attention", "a \U0010abc2 man.", "--model", run_directory]
+    words = ["attention", "a \U0010abc2 man.", "--run", run_directory]
     tokenizer = "keras_transformer.text.tokenizer.Tokenizer.pieces"
     monkeypatch.setattr(tokenizer, lambda self, ids: ["\U0010abc2"] * len(list(ids)))
     assert run(*words, "-o", tmp_path / "a.png") == 0
@@ -171,7 +171,7 @@ def test_verb_warns_of_a_script_without_a_font_in_one_line(
         (["mask", "--font", "none.ttf", "-o", "a.png"], "none.ttf is not a file"),
         (["training", "none", "-o", "a.png"], "none: No such file"),
         (
-            ["attention", "a", "--model", "none", "-o", "a.png"],
+            ["attention", "a", "--run", "none", "-o", "a.png"],
             "needs the directory of",
         ),
     ],

@@ -1,4 +1,5 @@
 import gzip
+import itertools
 import os
 
 import keras
@@ -14,7 +15,7 @@ from keras_transformer.text import (
     learn_tokenizers,
     open_pairs,
 )
-from keras_transformer.text.batches import bucket_boundaries
+from keras_transformer.text.batches import bucket_boundaries, few_boundaries
 
 WORDS = "one two three four five six seven eight nine ten".split()
 NUM_PAIRS = 211
@@ -214,7 +215,7 @@ def test_over_long_and_invisible_pairs_are_bad_lines(tmp_path, tokenizers):
         len(tokenizers.source.tokenize([text])[0]) + 1
         for text in ("two " * 20, "three " * 9)
     )
-    rest = "tokens with the end, more than `max_length` 8"
+    rest = "tokens, including the end token: more than `max_length` 8"
     assert sorted(corpus.bad_lines.examples) == [
         f"{target}:3: target has {long_target} {rest}",
         f"{source}:2: source has {long_source} {rest}",
@@ -251,7 +252,7 @@ def test_too_many_bad_lines_are_an_error_before_training(tmp_path, tokenizers):
 
 def test_a_corpus_without_a_good_pair_is_an_error(tmp_path, tokenizers):
     path = tmp_path / "a.tsv"
-    path.write_text("bad\n")
+    path.write_text("bad\t\n")
     with pytest.raises(ValueError, match=r"no good pair; bad lines: 1 \(.*a\.tsv:1"):
         Corpus(TsvFile(path), tokenizers)
 
@@ -312,6 +313,60 @@ def test_static_shapes_give_each_bucket_one_shape(text, tokenizers, corpus):
         pairs += len(plain[1])
     assert pairs == NUM_PAIRS
     assert len({columns for _, columns in shapes}) == len(shapes)
+
+
+def test_few_shapes_serve_training_and_validation(text, tokenizers):
+    config = DataConfig(batch_tokens=256, max_length=100, batch_shapes=3)
+    training = Corpus(text, tokenizers, config)
+    validation = Corpus(text, tokenizers, config, buckets=training.buckets)
+    shapes, tokens, pairs = set(), 0, 0
+    for corpus in (training, validation):
+        for epoch in range(3):
+            for (source, target_in), target_out in corpus.epoch(epoch):
+                assert source.shape == target_in.shape == target_out.shape
+                shapes.add(source.shape)
+                tokens += source.size + target_out.size
+                pairs += (target_out[:, 0] != 0).sum()
+    assert 1 < len(shapes) <= 3
+    assert pairs == 6 * NUM_PAIRS
+    assert training.padding == pytest.approx(1 - 6 * training.num_tokens / tokens)
+    assert Corpus(text, tokenizers, DataConfig()).padding is None
+
+
+def test_a_validation_pair_longer_than_all_of_training_has_a_bucket(
+    tokenizers, tmp_path
+):
+    short, long = tmp_path / "short.tsv", tmp_path / "long.tsv"
+    short.write_text("a b\tc d\n" * 3, encoding="utf-8")
+    long.write_text("one two " * 12 + "\tthree\n", encoding="utf-8")
+    config = DataConfig(batch_tokens=256, max_length=100, batch_shapes=1)
+    training = Corpus(open_pairs(short), tokenizers, config)
+    validation = Corpus(open_pairs(long), tokenizers, config, buckets=training.buckets)
+    assert [batch[1].shape[1] for batch in validation.epoch(0)] == [100]
+    assert len(training.buckets.boundaries) == 2
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_few_boundaries_cost_no_more_than_any_others(number):
+    lengths = np.random.default_rng(number).gamma(3.0, 6.0, 400).astype(int) + 1
+    lengths = lengths[lengths <= 60]
+    all_boundaries = bucket_boundaries(60)
+    last = all_boundaries[np.searchsorted(all_boundaries, lengths.max())]
+
+    def cost(boundaries):
+        return np.array(boundaries)[np.searchsorted(boundaries, lengths)].sum()
+
+    inner = [b for b in all_boundaries if b < last]
+    least = min(
+        cost([*chosen, last])
+        for size in range(min(number, len(inner) + 1))
+        for chosen in itertools.combinations(inner, size)
+    )
+    found = few_boundaries(lengths, 60, number)
+    assert cost(found) == least
+    assert found == sorted(found)
+    assert found[-1] == 60
+    assert len([b for b in found if b <= last]) <= number
 
 
 def test_boundaries_rise_by_4_then_by_a_fifth_and_end_at_the_maximum():

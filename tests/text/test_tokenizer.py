@@ -1,8 +1,10 @@
+import io
 from collections import Counter
 from hashlib import sha256
 
 import numpy as np
 import pytest
+import sentencepiece
 import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
 
@@ -263,18 +265,42 @@ def test_files_that_are_no_tokenizer_are_errors(tmp_path):
         Tokenizer.load(tmp_path / "other.model")
 
 
-def test_a_model_with_other_special_ids_is_an_error(tmp_path):
-    import io
+OTHER_IDS = {
+    "SentencePiece's own": {},  # unknown, start, end
+    "T5's": {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+    "padding last": {"pad_id": 39, "unk_id": 1, "bos_id": 2, "eos_id": 0},
+    "another's names": {"pad_id": 3, "pad_piece": "[PAD]", "eos_piece": "[SEP]"},
+}
 
-    import sentencepiece
 
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+@pytest.mark.parametrize("name", OTHER_IDS)
+def test_a_model_with_other_special_ids_is_renumbered(name, algorithm):
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(ENGLISH), model_writer=model, vocab_size=40,
-        model_type="bpe", minloglevel=2,
+        model_type=algorithm, minloglevel=2, **OTHER_IDS[name],
     )  # fmt: skip
-    with pytest.raises(ValueError, match=r"ids 0, 1, 2 and 3 .* \(-1, 1, 2, 0\)"):
-        Tokenizer(model.getvalue())
+    original = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    tokenizer = Tokenizer(model.getvalue())
+    special = {f() for f in (original.pad_id, original.bos_id, original.eos_id)}
+    special |= {original.unk_id()}
+    others = [original.id_to_piece(i) for i in range(len(original)) if i not in special]
+    size = tokenizer.vocabulary_size
+    assert tokenizer.pieces(range(4, size)) == others
+    assert len(set(tokenizer.pieces(range(size)))) == size == len(others) + 4
+    texts = [*ENGLISH, "an unseen ü", "", "<pad> [PAD] <s></s> [SEP]"]
+    rows = tokenizer.tokenize(texts).to_list()
+    unknown = original.unk_id()
+    for text, row in zip(texts, rows, strict=True):
+        ids = original.encode(text)
+        assert [i == 3 for i in row] == [i == unknown for i in ids]
+        pieces = [original.id_to_piece(i) for i in ids if i != unknown]
+        assert tokenizer.pieces(i for i in row if i != 3) == pieces
+        assert not {0, 1, 2} & set(row)
+    assert round_trip(tokenizer, ENGLISH) == ENGLISH
+    # What it saves has our ids: it is read as it is.
+    assert Tokenizer(tokenizer.content).content == tokenizer.content
 
 
 def test_a_joint_pair_is_one_tokenizer_before_and_after_saving(tmp_path):

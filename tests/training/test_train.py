@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import io
+import json
 import threading
 
 import keras
@@ -14,10 +15,14 @@ import tensorflow as tf
 from rich.console import Console
 
 from keras_transformer import RunConfig, Transformer, Translator, open_pairs, train
-from keras_transformer.config import TrainingConfig
+from keras_transformer.config import DataConfig, TrainingConfig
 from keras_transformer.text import Corpus, TokenizerPair
 from keras_transformer.training import compiled_model, make_optimizer
-from keras_transformer.training.compiling import with_device_defaults
+from keras_transformer.training.compiling import (
+    with_data_defaults,
+    with_device_defaults,
+)
+from keras_transformer.training.run_directory import RunDirectory
 from tests import tiny_run
 
 # The package's attribute of this name is the function.
@@ -238,10 +243,10 @@ def test_a_processor_computes_in_float32_without_xla_unless_asked(monkeypatch):
         options = with_device_defaults(TrainingConfig(**options))
         return options.mixed_precision, options.jit_compile
 
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [])
     assert chosen() == (False, False)
     assert chosen(mixed_precision=True) == (True, False)
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["gpu"])
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["gpu"])
     assert chosen() == (True, True)
     assert chosen(jit_compile=False) == (True, False)
     # XLA cannot compile a step of several replicas.
@@ -253,7 +258,7 @@ def test_a_processor_computes_in_float32_without_xla_unless_asked(monkeypatch):
 def test_other_backends_are_asked_for_their_devices(monkeypatch, backend, compiles):
     pytest.importorskip(backend)
     monkeypatch.setattr(keras.backend, "backend", lambda: backend)
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["gpu"])
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["gpu"])
     options = with_device_defaults(TrainingConfig())
     assert (options.mixed_precision, options.jit_compile) == (False, compiles)
 
@@ -269,10 +274,13 @@ def test_momentum_is_a_tenth_short_of_one():
     assert momenta == [0.0, 0.9]
 
 
-def test_mixed_precision_keeps_the_weights_in_float32():
-    training = tiny_run.CONFIG.training.replace(mixed_precision=True)
+@pytest.mark.parametrize("given", [True, "bfloat16", "float16"])
+def test_mixed_precision_keeps_the_weights_in_float32(given):
+    training = tiny_run.CONFIG.training.replace(mixed_precision=given)
     model = compiled_model(tiny_run.CONFIG.replace(training=training))
-    assert model.compute_dtype == "bfloat16"
+    assert model.compute_dtype == ("bfloat16" if given is True else given)
+    is_scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert is_scaled == (given == "float16")
     assert {weight.dtype for weight in model.trainable_weights} == {"float32"}
 
 
@@ -313,3 +321,25 @@ def test_another_seed_gives_other_initial_weights(tmp_path, monkeypatch):
             tiny_run.run(tmp_path / str(number), seed=seed)
     np.testing.assert_array_equal(initial[0], initial[1])
     assert np.all(np.abs(initial[0] - initial[2]).max(axis=1) > 0)
+
+
+def test_a_new_run_has_batches_for_its_device_and_keeps_them(tmp_path, monkeypatch):
+    compiling = "keras_transformer.training.compiling"
+    config = RunConfig(training=TrainingConfig(jit_compile=True))
+    plain = with_data_defaults(RunConfig(training=TrainingConfig(jit_compile=False)))
+    assert (plain.data.batch_tokens, plain.data.batch_shapes) == (4096, None)
+    chosen = with_data_defaults(config)
+    assert (chosen.data.batch_tokens, chosen.data.batch_shapes) == (4096, 6)
+    monkeypatch.setattr(f"{compiling}.has_gpu", lambda: True)
+    chosen = with_data_defaults(config)
+    assert (chosen.data.batch_tokens, chosen.data.batch_shapes) == (25000, 6)
+    given = config.replace(data=DataConfig(batch_tokens=7, batch_shapes=2))
+    assert with_data_defaults(given) == given
+
+    directory = RunDirectory(tmp_path)
+    fingerprints = {"training": "x", "validation": None}
+    directory.save_config(chosen)
+    (tmp_path / "data.json").write_text(json.dumps(fingerprints), encoding="utf-8")
+    assert directory.config_to_go_on(config, fingerprints) == chosen
+    with pytest.raises(ValueError, match="`batch_tokens` is 7 and was 25000"):
+        directory.config_to_go_on(given, fingerprints)

@@ -22,7 +22,7 @@ _SAY = {"de": german.say, "fr": french.say}
 # Of 100 target sentences 90 are for training and 5 each for the other splits.
 _BOUNDS = {"train": range(0, 90), "valid": range(90, 95), "test": range(95, 100)}
 _MAX_WORDS = 25
-# So many draws in a row without a new pair mean that (nearly) none is left.
+# After this many draws in a row without a new pair, (nearly) none is left.
 _MAX_IDLE_DRAWS = 20_000
 
 

@@ -34,7 +34,7 @@ _PARTICIPLES = {"er": "é", "ir": "i", "re": "u"}
 
 
 def starts_with_vowel(text: str) -> bool:
-    """Whether the word before `text` elides."""
+    """Whether a word before `text` loses its last vowel."""
     return text[0] in _VOWELS and not text.startswith(_NO_ELISION)
 
 

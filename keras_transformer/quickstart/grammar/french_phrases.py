@@ -17,8 +17,8 @@ _NUMBERS = {
     "nine": "neuf",
     "ten": "dix",
 }
-# Masculine singular, feminine singular, plural.
 
+# Masculine singular, feminine singular, plural.
 _POSSESSIVES = {
     "my": ("mon", "ma", "mes"),
     "your": ("ton", "ta", "tes"),

@@ -71,7 +71,7 @@ def _combine(main: str, sentence: Sentence) -> str:
 
 
 def main_clause(plan: Clause, after: bool = False) -> str:
-    """Returns a clause with the verb second; `after` another clause it comes first."""
+    """Returns a clause with the verb second, or first if it comes `after` another."""
     finite, end = _verb_words(plan, person(plan.subject))
     subject = _subject(plan.subject)
     middle = _middle(plan)

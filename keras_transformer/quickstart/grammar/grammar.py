@@ -238,7 +238,7 @@ def _before(tense: str) -> str:
 
 
 def _takes_known_thing(verb: Verb) -> bool:
-    """Whether the object was there before: a cake is not, when it is baked."""
+    """Whether the object existed before; a cake does not before it is baked."""
     is_made = verb.key in ("bake", "build", "write")
     return not (is_made or verb.link or "person" in verb.objects)
 

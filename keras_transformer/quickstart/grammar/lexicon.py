@@ -1,7 +1,7 @@
-"""The words of the generated corpus: one TSV file a word class, read and checked.
+"""The words of the generated corpus: one TSV file per word class, read and checked.
 
 Each file's first line names its columns, which are the fields of the class below.
-A cell that is empty means "regular"; a form that does not exist is written "-".
+An empty cell means "regular"; a form that does not exist is written "-".
 """
 
 from __future__ import annotations
@@ -200,10 +200,10 @@ def read_entries(path: str | Path, entry: type) -> tuple[Any, ...]:
         entry: Dataclass of one line.
 
     Returns:
-        One `entry` a line.
+        One `entry` per line.
 
     Raises:
-        ValueError: If a line does not fit, with the file and the line.
+        ValueError: If a line is wrong; the message names the file and the line.
     """
     path = Path(path)
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -253,7 +253,7 @@ def _build(entry: type, fields: list[str], cells: list[str]) -> Any:
 
 @functools.cache
 def load_lexicon() -> Lexicon:
-    """Returns the corpus's own lexicon, read once a process."""
+    """Returns the corpus's own lexicon, read once per process."""
     folder = Path(__file__).parent
     entries = {
         "nouns": Noun,

@@ -1,4 +1,4 @@
-"""What a generated sentence says, before it is said in any language."""
+"""What a generated sentence says, before it is put into any language."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Clause:
         negated: Whether the clause is negated.
         passive: Whether the object is the subject; `agent` may name who acts.
         theme: Direct object, German dative object or prepositional object.
-        recipient: To whom, of a ditransitive verb.
+        recipient: To whom something is given or said, of a ditransitive verb.
         standard: What a comparative compares with.
         front: "time", "place" or "": the phrase before the subject.
         complement: Clause that the verb takes ("that ...", "whether ...", "to ...").

@@ -1,4 +1,4 @@
-"""Draws two clauses of which one is the reason, obstacle or condition."""
+"""Draws two clauses, one of them the reason, obstacle or condition of the other."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Reasons(Clauses):
         return Sentence(main, "", kind, second, second_first)
 
     def _situation(self, kind: str) -> Situation:
-        """Returns what happens around; "even though" it is something unpleasant."""
+        """Returns a background clause, an unpleasant one after "even though"."""
         situations = self.lexicon.situations
         if kind == "even though":
             situations = [

@@ -113,7 +113,7 @@ class Vocabulary:
 
 @functools.cache
 def vocabulary_of(lexicon: Lexicon) -> Vocabulary:
-    """Returns the vocabulary of a lexicon, worked out once a process."""
+    """Returns the vocabulary of a lexicon, worked out once per process."""
     return Vocabulary(lexicon)
 
 

@@ -1,0 +1,42 @@
+"""Ours on LiteRT: strings in and strings out, without Keras and TensorFlow."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+from workload import Setting, Size, source_ids, word
+
+from keras_transformer.lite import LiteTranslator
+
+
+class Peer:
+    """Calls a `LiteTranslator`; see `worker.Contender`.
+
+    `folder` holds what `export_ours.py` wrote.
+    """
+
+    versions = {"ai-edge-litert": version("ai-edge-litert")}
+
+    def __init__(self, size: Size, variant: str, threads: int, folder: str):
+        self._folder, self._threads = Path(folder), threads
+        self._translators = {}
+        self._translate, self._texts = None, []
+
+    def prepare(self, setting: Setting):
+        """Loads the export of this beam and makes the sentences, as strings."""
+        if setting.beam not in self._translators:
+            path = self._folder / f"beam{setting.beam}" / "1"
+            self._translators[setting.beam] = LiteTranslator(path, self._threads)
+        self._translate = self._translators[setting.beam]
+        # The tokenizer adds the end id itself.
+        rows = source_ids(setting.batch)[:, :-1]
+        self._texts = [" ".join(map(word, row)) for row in rows]
+
+    def run(self):
+        """Translates all sentences as one batch."""
+        return self._translate(self._texts, batch_size=len(self._texts))
+
+    def result(self, output) -> list[int]:
+        """Tokens decoded for each sentence: each is a word of the vocabulary."""
+        return [len(text.split()) for text in output]

@@ -1,0 +1,175 @@
+"""The public names for editors and type checkers, which do not run `__init__.py`."""
+
+from keras_transformer.config import (
+    DataConfig,
+    DecodingConfig,
+    EncoderConfig,
+    LanguageModelConfig,
+    RecurrentConfig,
+    RunConfig,
+    TokenizerConfig,
+    TrainingConfig,
+    TransformerConfig,
+)
+from keras_transformer.decoding import (
+    SpecialIds,
+    beam_search,
+    greedy_search,
+    reordering,
+    sample,
+)
+from keras_transformer.evaluation import (
+    evaluate,
+)
+from keras_transformer.exact_training import (
+    split_batches_over_cores,
+)
+from keras_transformer.export import (
+    ExportedTranslator,
+    export_litert_model,
+)
+from keras_transformer.generation import (
+    Generator,
+    LanguageSampler,
+)
+from keras_transformer.layers import (
+    AdditiveAttention,
+    AlibiPositions,
+    CausalLayer,
+    DecoderLayer,
+    EncoderLayer,
+    FeatureEmbedding,
+    FeedForward,
+    LearnedPositionalEmbedding,
+    LinearAttention,
+    LocalAttention,
+    MultiHeadAttention,
+    PositionalEmbedding,
+    ReluAttention,
+    RotaryPositions,
+    SinusoidalPositionalEncoding,
+    scaled_dot_product_attention,
+    sinusoidal_encoding,
+)
+from keras_transformer.lite import (
+    LiteTranslator,
+)
+from keras_transformer.losses import (
+    MaskedCrossentropy,
+)
+from keras_transformer.masks import (
+    causal_mask,
+    graph_mask,
+    local_window_mask,
+    padding_mask,
+    valid_length_mask,
+)
+from keras_transformer.metrics import (
+    MaskedAccuracy,
+    Perplexity,
+)
+from keras_transformer.models import (
+    EncoderStack,
+    ImageClassifier,
+    LanguageModel,
+    MaskedLanguageModel,
+    MaskedTokens,
+    NodeClassifier,
+    RecurrentSeq2Seq,
+    Tagger,
+    TextClassifier,
+    TextEncoder,
+    Transformer,
+)
+from keras_transformer.optimizers import (
+    Adam,
+)
+from keras_transformer.schedules import (
+    TransformerSchedule,
+    WarmupSchedule,
+)
+from keras_transformer.text import (
+    Corpus,
+    Tokenizer,
+    TokenizerPair,
+    learn_tokenizers,
+    open_pairs,
+)
+from keras_transformer.training import (
+    train,
+)
+from keras_transformer.translator import (
+    Translator,
+)
+
+__version__: str
+
+__all__ = [
+    "Adam",
+    "AdditiveAttention",
+    "AlibiPositions",
+    "CausalLayer",
+    "Corpus",
+    "DataConfig",
+    "DecoderLayer",
+    "DecodingConfig",
+    "EncoderConfig",
+    "EncoderLayer",
+    "EncoderStack",
+    "ExportedTranslator",
+    "FeatureEmbedding",
+    "FeedForward",
+    "Generator",
+    "ImageClassifier",
+    "LanguageModel",
+    "LanguageModelConfig",
+    "LanguageSampler",
+    "LearnedPositionalEmbedding",
+    "LinearAttention",
+    "LiteTranslator",
+    "LocalAttention",
+    "MaskedAccuracy",
+    "MaskedCrossentropy",
+    "MaskedLanguageModel",
+    "MaskedTokens",
+    "MultiHeadAttention",
+    "NodeClassifier",
+    "Perplexity",
+    "PositionalEmbedding",
+    "RecurrentConfig",
+    "RecurrentSeq2Seq",
+    "ReluAttention",
+    "RotaryPositions",
+    "RunConfig",
+    "SinusoidalPositionalEncoding",
+    "SpecialIds",
+    "Tagger",
+    "TextClassifier",
+    "TextEncoder",
+    "Tokenizer",
+    "TokenizerConfig",
+    "TokenizerPair",
+    "TrainingConfig",
+    "Transformer",
+    "TransformerConfig",
+    "TransformerSchedule",
+    "Translator",
+    "WarmupSchedule",
+    "beam_search",
+    "causal_mask",
+    "evaluate",
+    "export_litert_model",
+    "graph_mask",
+    "greedy_search",
+    "learn_tokenizers",
+    "local_window_mask",
+    "open_pairs",
+    "padding_mask",
+    "reordering",
+    "sample",
+    "scaled_dot_product_attention",
+    "sinusoidal_encoding",
+    "split_batches_over_cores",
+    "train",
+    "valid_length_mask",
+]

@@ -1,0 +1,140 @@
+"""The verb `export`: a trained model becomes files that others run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from keras_transformer.cli.flags import add_decoding_flags, add_verb
+from keras_transformer.cli.loading import load_module, load_run
+from keras_transformer.cli.messages import warnings_as_lines
+from keras_transformer.terminal import (
+    native_messages_hidden,
+    print_message,
+    print_result,
+)
+
+
+def add_verbs(verbs):
+    """Adds the verb to what `add_subparsers` of the parser returned."""
+    parser = add_verb(
+        verbs,
+        "export",
+        _export,
+        "Write a SavedModel for TensorFlow Serving, a LiteRT file for devices or for "
+        "TensorFlow Serving, or a page for browsers.",
+        "Write a SavedModel for TensorFlow Serving, its warm-up requests, and beside "
+        "the versions a docker-compose.yml; or, with --format litert, a directory that "
+        "translates without TensorFlow; or, with --format litert_serving, a LiteRT "
+        "file for TensorFlow Serving's --prefer_tflite_model, which is experimental "
+        "and was not tried; or, with --format web, a folder for a web "
+        "server whose page translates in the browser.",
+    )
+    parser.add_argument(
+        "--run",
+        type=Path,
+        required=True,
+        dest="model",
+        help="directory of the training run",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        help="directory to write: for a server a version, saved_models/NAME/1, or "
+        "saved_models/NAME for the model's next version; else any new directory",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("saved_model", "litert", "litert_serving", "web"),
+        default="saved_model",
+        help="what to write (default: saved_model)",
+    )
+    _add_saved_model_flags(parser)
+    _add_litert_flags(parser)
+    add_decoding_flags(parser)
+
+
+def _add_saved_model_flags(parser):
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        help="type of the weights and of the computation; bfloat16 takes half the "
+        "memory and is faster on processors that have it (default: float32); for a "
+        "SavedModel",
+    )
+    parser.add_argument(
+        "--jit-compile",
+        action="store_true",
+        help="compile with XLA: faster, but the first request of each new shape takes "
+        "many seconds; TensorFlow Serving must be started with "
+        "--xla_cpu_compilation_enabled; for a SavedModel",
+    )
+
+
+def _add_litert_flags(parser):
+    parser.add_argument(
+        "--quantize",
+        choices=("none", "float16", "int8"),
+        help="size of the weights: float16 takes half the bytes, int8 a quarter, and "
+        "is faster (default: none; for the web int8); for LiteRT and the web",
+    )
+    parser.add_argument(
+        "--languages",
+        nargs=2,
+        metavar=("SOURCE", "TARGET"),
+        help="languages that translator.json names, such as en de; for LiteRT and the "
+        "web",
+    )
+    parser.add_argument(
+        "--litert-js",
+        type=Path,
+        metavar="NODE_MODULES",
+        help="folder of npm packages with @litertjs/core, which is copied (default: "
+        "the page loads it from cdn.jsdelivr.net); for the web",
+    )
+
+
+_ONLY_WITH = {
+    "dtype": ("saved_model",),
+    "jit_compile": ("saved_model",),
+    "quantize": ("litert", "litert_serving", "web"),
+    "languages": ("litert", "litert_serving", "web"),
+    "litert_js": ("web",),
+}
+
+
+def _export(options):
+    for name, formats in _ONLY_WITH.items():
+        if getattr(options, name) and options.format not in formats:
+            raise ValueError(
+                f"`--{name.replace('_', '-')}` goes with `--format "
+                f"{' or '.join(formats)}`. Received: --format {options.format}"
+            )
+    translator = load_run(options)
+    if options.format != "saved_model":
+        return _export_litert(translator, options)
+    with warnings_as_lines():
+        path = translator.export(
+            options.output, options.dtype or "float32", options.jit_compile
+        )
+    print_result(path)
+
+
+def _export_litert(translator, options):
+    print_message("converting: this takes a minute")
+    scores = load_module("training.logs").last_scores(options.model)
+    with warnings_as_lines(), native_messages_hidden():
+        if options.format == "web":
+            path = translator.export_web(
+                options.output, options.quantize or "int8", options.languages, scores,
+                options.litert_js,
+            )  # fmt: skip
+        else:
+            export = {
+                "litert": translator.export_litert,
+                "litert_serving": translator.export_litert_serving,
+            }[options.format]
+            path = export(
+                options.output, options.quantize or "none", options.languages, scores
+            )
+    print_result(path)

@@ -1,0 +1,236 @@
+/** The page: what is typed goes to worker.js, and what comes back is shown. */
+
+const WAIT = 120; // Milliseconds without a key before a translation begins.
+const LONGEST_WAIT_FOR_CACHE = 4000; // Milliseconds; without it, no offline use.
+
+const element = (id) => document.getElementById(id);
+const [source, target, note] = ["source", "target", "note"].map(element);
+
+let worker;
+let description; // Content of translator.json, once it has come.
+let timer;
+let newest = 0; // Number of the last request; answers to older ones are dropped.
+let lines = []; // The text of that request, line by line.
+let results = []; // What came for each line so far.
+let isDone = true;
+
+start();
+source.addEventListener("input", () => {
+  clearTimeout(timer);
+  timer = setTimeout(translate, WAIT);
+});
+// The alternatives are those of the line that the cursor is in.
+document.addEventListener("selectionchange", showOthers);
+element("clear").addEventListener("click", () => {
+  source.value = "";
+  source.focus();
+  translate();
+});
+element("copy").addEventListener("click", copy);
+element("again").addEventListener("click", start);
+
+async function start() {
+  worker?.terminate();
+  element("failure").hidden = true;
+  element("download").hidden = false;
+  element("download-bar").removeAttribute("value");
+  element("download-text").textContent = "Loading …";
+  await cached();
+  try {
+    worker = new Worker("worker.js");
+  } catch (error) {
+    fail(`This browser has no web workers: ${error.message}`);
+    return;
+  }
+  worker.onmessage = ({ data }) => answers[data.kind](data);
+  worker.onerror = (event) => {
+    fail(event.message || "worker.js could not be loaded.");
+  };
+}
+
+/** Waits until sw.js keeps what is loaded from here on, where that is possible. */
+async function cached() {
+  const container = navigator.serviceWorker; // None over plain http.
+  if (!container) return;
+  const controls = new Promise((resolve) => {
+    if (container.controller) resolve();
+    container.addEventListener("controllerchange", resolve, { once: true });
+    setTimeout(resolve, LONGEST_WAIT_FOR_CACHE);
+  });
+  try {
+    await container.register("sw.js");
+    await controls;
+  } catch (error) {
+    console.warn(`Without offline use: ${error.message}`);
+  }
+}
+
+const answers = {
+  progress({ received, total }) {
+    element("download-bar").max = total;
+    element("download-bar").value = received;
+    element("download-text").textContent =
+      received < total
+        ? `Downloading: ${megabytes(received)} of ${megabytes(total)} MB`
+        : "Preparing the model …";
+  },
+
+  ready({ description: read, isKept, milliseconds }) {
+    description = read;
+    element("download").hidden = true;
+    const isOffline = isKept && Boolean(navigator.serviceWorker?.controller);
+    showAbout(isOffline);
+    document.body.dataset.ready = Math.round(milliseconds);
+    document.body.dataset.offline = isOffline;
+    translate();
+  },
+
+  line({ id, place, ...result }) {
+    if (id !== newest) return;
+    results[place] = result;
+    show();
+  },
+
+  done({ id }) {
+    if (id !== newest) return;
+    isDone = true;
+    show();
+  },
+
+  error({ message }) {
+    fail(message);
+  },
+};
+
+function translate() {
+  clearTimeout(timer);
+  if (!description) return; // `ready` will translate what has been typed until then.
+  newest += 1;
+  lines = source.value.split("\n");
+  // What stood there stays until its successor comes, so that nothing flickers.
+  results = lines.map((_, place) => results[place] && { ...results[place], isOld: true });
+  isDone = false;
+  worker.postMessage({ id: newest, lines });
+  show();
+}
+
+function show() {
+  const paragraphs = lines.map((_, place) => {
+    const paragraph = document.createElement("p");
+    paragraph.dir = "auto";
+    const result = results[place];
+    paragraph.textContent = result?.translations[0]?.text ?? "";
+    paragraph.classList.toggle("pending", !isNew(result));
+    return paragraph;
+  });
+  // Only what changed: a screen reader tells every change.
+  const isSame = (old, place) => old.isEqualNode(paragraphs[place]);
+  const old = [...target.children];
+  if (old.length !== paragraphs.length || !old.every(isSame)) target.replaceChildren(...paragraphs);
+  target.setAttribute("aria-busy", String(!isDone));
+  element("copy").hidden = !navigator.clipboard || source.value.trim() === "";
+  showNote();
+  showOthers();
+}
+
+function showNote() {
+  const cut = results.flatMap((result, place) => (isNew(result) && result.isCut ? [place + 1] : []));
+  const none = results.flatMap((result, place) =>
+    isNew(result) && result.translations.length === 0 ? [place + 1] : [],
+  );
+  const where = (places) => (lines.length > 1 ? `Line ${places.join(", ")}` : "The text");
+  const parts = [];
+  if (cut.length > 0) {
+    const longest = description.max_source_length;
+    parts.push(`${where(cut)} is too long and was cut after ${longest - 1} tokens.`);
+  }
+  if (none.length > 0) parts.push(`${where(none)}: no translation was found.`);
+  if (!isDone) parts.push("Translating …");
+  else if (source.value.trim() !== "") parts.push(`${Math.round(duration())} ms`);
+  const text = parts.join(" ");
+  if (note.textContent !== text) note.textContent = text;
+  note.classList.toggle("warning", cut.length + none.length > 0);
+}
+
+function isNew(result) {
+  return result !== undefined && !result.isOld;
+}
+
+function duration() {
+  return results.reduce((sum, result) => sum + (result?.milliseconds ?? 0), 0);
+}
+
+function showOthers() {
+  const place = source.value.slice(0, source.selectionStart).split("\n").length - 1;
+  [...target.children].forEach((paragraph, i) => {
+    paragraph.classList.toggle("current", lines.length > 1 && i === place);
+  });
+  const found = results[place]?.translations ?? [];
+  element("others").hidden = found.length < 2;
+  const items = found.map(({ text, score }) => {
+    const item = document.createElement("li");
+    const words = document.createElement("span");
+    words.dir = "auto";
+    words.textContent = text;
+    words.lang = target.lang;
+    const number = document.createElement("small");
+    number.textContent = score.toFixed(2);
+    number.title = "Log-probability over the length penalty: nearer to 0 is likelier";
+    item.append(words, number);
+    return item;
+  });
+  element("others-list").replaceChildren(...items);
+}
+
+function showAbout(isOffline) {
+  const { languages, sizes, search } = description;
+  if (languages) {
+    const [from, to] = languages.map(nameOf);
+    document.title = `${from} to ${to}`;
+    element("title").textContent = `${from} → ${to}`;
+    element("source-name").textContent = from;
+    element("target-name").textContent = to;
+    [source.lang, target.lang] = languages;
+  }
+  const beam = search.beam_size > 1 ? `a beam of ${search.beam_size}` : "greedy search";
+  element("about").textContent =
+    `Model of ${megabytes(sizes["model.tflite"])} MB, ${beam}. ` +
+    (isOffline
+      ? "It is stored in this browser: the page works offline."
+      : "It could not be stored here, so the page needs its server at every visit.");
+}
+
+/** Returns the English name of a language code, or the code where there is none. */
+function nameOf(code) {
+  try {
+    return new Intl.DisplayNames(["en"], { type: "language" }).of(code);
+  } catch {
+    return code;
+  }
+}
+
+function megabytes(bytes) {
+  return (bytes / 1e6).toFixed(1);
+}
+
+async function copy() {
+  const text = [...target.children].map((paragraph) => paragraph.textContent).join("\n");
+  const button = element("copy");
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Not allowed";
+  }
+  setTimeout(() => (button.textContent = "Copy"), 1500);
+}
+
+function fail(message) {
+  worker?.terminate();
+  description = undefined;
+  isDone = true;
+  note.textContent = "";
+  element("download").hidden = true;
+  element("failure-text").textContent = message;
+  element("failure").hidden = false;
+}

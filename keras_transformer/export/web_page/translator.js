@@ -1,0 +1,250 @@
+/**
+ * Text to text in the browser: SentencePiece, LiteRT.js and the exported model.
+ *
+ * It does what `keras_transformer.LiteTranslator` does in Python, for one sentence at a
+ * time; translator.json says with which files, lengths and ids.
+ */
+
+import { SentencePiece } from "./sentencepiece.js";
+
+const DESCRIPTION = "translator.json";
+const FORMAT = "keras_transformer.web";
+const FORMAT_VERSION = 1;
+
+export class Translator {
+  #description;
+  #source;
+  #target;
+  #model;
+  #Tensor;
+
+  /**
+   * @param {object} description Content of translator.json.
+   * @param {{source: SentencePiece, target: SentencePiece}} tokenizers
+   * @param {object} model What `loadAndCompile` of LiteRT.js returned.
+   * @param {Function} Tensor LiteRT.js's class.
+   */
+  constructor(description, tokenizers, model, Tensor) {
+    this.#description = description;
+    this.#source = tokenizers.source;
+    this.#target = tokenizers.target;
+    this.#model = model;
+    this.#Tensor = Tensor;
+  }
+
+  /**
+   * Translates a sentence.
+   *
+   * @param {string} text
+   * @returns {Promise<{translations: {text: string, score: number}[], isCut: boolean}>}
+   *   The translations, best first; none if the search found none. A text with nothing
+   *   but spaces has an empty one with score 0. `isCut` says that the text is longer
+   *   than the longest source, and was cut there.
+   */
+  async translate(text) {
+    const { ids, isCut } = sourceIds(this.#source, text, this.#description);
+    if (ids.length <= 1) return { translations: [{ text: "", score: 0 }], isCut };
+    const length = this.#description.lengths.find((length) => length >= ids.length);
+    const padded = new Int32Array(length).fill(this.#description.special_ids.pad_id);
+    padded.set(ids);
+    const inputs = {
+      source: new this.#Tensor(padded, [1, length]),
+      lengths: new this.#Tensor(Int32Array.of(ids.length), [1]),
+    };
+    const outputs = await this.#model.run(`translate_${length}`, inputs);
+    const found = await outputs.ids.data();
+    const scores = await outputs.scores.data();
+    // They lie in WebAssembly's memory, which no garbage collector looks after.
+    for (const tensor of [...Object.values(inputs), ...Object.values(outputs)]) {
+      tensor.delete();
+    }
+    return { translations: this.#translations(found, scores), isCut };
+  }
+
+  #translations(ids, scores) {
+    const width = ids.length / scores.length;
+    const translations = [];
+    scores.forEach((score, i) => {
+      if (!Number.isFinite(score)) return; // A place that no hypothesis has taken.
+      const row = ids.subarray(i * width, (i + 1) * width);
+      translations.push({ text: textOf(this.#target, row, this.#description), score });
+    });
+    return translations;
+  }
+}
+
+/** Returns the ids of a source, the end id included, and whether it was cut. */
+export function sourceIds(tokenizer, text, { max_source_length, special_ids }) {
+  const pieces = tokenizer.encode(text);
+  const isCut = pieces.length > max_source_length - 1;
+  return { ids: [...pieces.slice(0, max_source_length - 1), special_ids.end_id], isCut };
+}
+
+/** Joins pieces; padding and start vanish, and all from the first end on. */
+export function textOf(tokenizer, ids, { special_ids: { pad_id, start_id, end_id } }) {
+  const end = ids.indexOf(end_id);
+  const kept = end < 0 ? ids : ids.slice(0, end);
+  return tokenizer.decode(kept.filter((id) => id !== pad_id && id !== start_id));
+}
+
+/**
+ * Loads a translator.
+ *
+ * @param {string} base Address of the folder, ending in "/".
+ * @param {(progress: {received: number, total: number}) => void} onProgress Called with
+ *   bytes while files come; those of an earlier visit are not counted.
+ * @returns {Promise<{translator: Translator, description: object, isKept: boolean}>}
+ *   `isKept`: whether all is stored, to be loaded without a network.
+ * @throws {Error} With a message for the reader of the page.
+ */
+export async function load(base, onProgress) {
+  if (typeof WebAssembly !== "object") {
+    throw new Error("This browser has no WebAssembly, which the translation runs on.");
+  }
+  const description = await readDescription(base);
+  const { module, wasm } = description.litert;
+  const litert = await importFrom(new URL(module, base).href);
+  // The choice that `loadLiteRt` would make.
+  const isFast = await litert.supportsFeature("relaxedSimd");
+  const runtime = `${wasm}litert_wasm_${isFast ? "" : "compat_"}internal`;
+  const { source, target } = description.tokenizers;
+  const files = new Files(base, description, onProgress);
+  const names = [...new Set(["model.tflite", source, target, `${runtime}.wasm`])];
+  const contents = new Map(
+    await Promise.all(names.map(async (name) => [name, await files.read(name)])),
+  );
+  const vocabularies = new Map(
+    [...new Set([source, target])].map((name) => [name, new SentencePiece(contents.get(name))]),
+  );
+  // What it prints is of use to its developers alone; what goes wrong is thrown.
+  const [print, printErr] = [console.debug, console.debug];
+  self.Module = { wasmBinary: contents.get(`${runtime}.wasm`), print, printErr };
+  await litert.loadLiteRt(new URL(`${runtime}.js`, base).href);
+  const model = await litert.loadAndCompile(contents.get("model.tflite"), {
+    accelerator: "wasm",
+  });
+  const tokenizers = { source: vocabularies.get(source), target: vocabularies.get(target) };
+  const translator = new Translator(description, tokenizers, model, litert.Tensor);
+  return { translator, description, isKept: files.areKept };
+}
+
+async function readDescription(base) {
+  const response = await fetchChecked(new URL(DESCRIPTION, base).href);
+  let description;
+  try {
+    description = await response.json();
+  } catch {
+    throw new Error(`${DESCRIPTION} is damaged. Export the folder again.`);
+  }
+  const { format, format_version: version } = description;
+  if (format !== FORMAT || version !== FORMAT_VERSION) {
+    throw new Error(
+      `${DESCRIPTION} must have the format ${FORMAT}, version ${FORMAT_VERSION}. Export ` +
+        `the folder again. Received: ${format}, version ${version}`,
+    );
+  }
+  return description;
+}
+
+async function importFrom(url) {
+  try {
+    return await import(url);
+  } catch (error) {
+    throw new Error(`LiteRT.js could not be loaded from ${url}: ${error.message}`);
+  }
+}
+
+/** Large files: fetched with progress, checked, and kept for the next visit. */
+class Files {
+  #base;
+  #description;
+  #onProgress;
+  #received = 0;
+  #total = 0;
+  areKept = true;
+
+  constructor(base, description, onProgress) {
+    this.#base = base;
+    this.#description = description;
+    this.#onProgress = onProgress;
+  }
+
+  /** Returns the content of a file, by its name in translator.json or its address. */
+  async read(name) {
+    const url = new URL(name, this.#base).href;
+    const cache = await this.#cache();
+    const kept = await cache?.match(url);
+    if (kept) return new Uint8Array(await kept.arrayBuffer());
+    const content = await this.#fetch(name, url);
+    await this.#check(name, content);
+    await this.#keep(cache, url, content);
+    return content;
+  }
+
+  /** Returns the cache that sw.js serves from; none where the browser forbids it. */
+  async #cache() {
+    const name = `keras-transformer ${this.#base} ${this.#description.version}`;
+    try {
+      return await self.caches?.open(name);
+    } catch {
+      return undefined; // As in a private window.
+    }
+  }
+
+  async #fetch(name, url) {
+    // "no-store": sw.js leaves the request to us, and the browser keeps no second copy.
+    const response = await fetchChecked(url, { cache: "no-store" });
+    const expected = this.#description.sizes[name];
+    this.#total += expected ?? 0;
+    const parts = [];
+    const reader = response.body.getReader();
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      parts.push(value);
+      this.#received += value.length;
+      this.#total = Math.max(this.#total, this.#received); // Where no size is known.
+      this.#onProgress({ received: this.#received, total: this.#total });
+    }
+    return new Uint8Array(await new Blob(parts).arrayBuffer());
+  }
+
+  async #check(name, content) {
+    const { sizes, files } = this.#description;
+    if (!(name in files)) return; // Of another server.
+    let isRight = content.length === sizes[name];
+    // Browsers have digests for https and localhost alone.
+    if (isRight && self.crypto?.subtle) {
+      const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", content));
+      const text = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0"));
+      isRight = text.join("") === files[name];
+    }
+    if (!isRight) {
+      throw new Error(
+        `${name} is damaged or of another export: ${content.length} bytes came, ` +
+          `${sizes[name]} were exported. Copy the folder to the server again.`,
+      );
+    }
+  }
+
+  async #keep(cache, url, content) {
+    try {
+      await cache.put(url, new Response(content));
+    } catch {
+      this.areKept = false; // No cache, or no room in it: the next visit fetches again.
+    }
+  }
+}
+
+async function fetchChecked(url, options) {
+  let response;
+  try {
+    response = await fetch(url, options);
+  } catch (error) {
+    throw new Error(`${url} cannot be reached: ${error.message}`);
+  }
+  if (!response.ok) {
+    throw new Error(`${url} did not come: the server answered with status ${response.status}.`);
+  }
+  return response;
+}

@@ -1,0 +1,5 @@
+"""Translation from a LiteRT directory: neither Keras nor TensorFlow is needed."""
+
+from keras_transformer.lite.translator import LiteTranslator
+
+__all__ = ["LiteTranslator"]

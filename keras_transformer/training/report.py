@@ -1,0 +1,66 @@
+"""What a run says before it trains: its data, and what it computes on."""
+
+from __future__ import annotations
+
+import keras
+from rich.console import Console
+
+from keras_transformer.exact_training.row_parts import available_cores
+from keras_transformer.terminal import say
+from keras_transformer.text import Corpus
+from keras_transformer.training.devices import gpu_names, has_nvidia_gpu
+
+# The extras of the package with each backend's own libraries for NVIDIA GPUs.
+_EXTRAS = {"tensorflow": "gpu", "jax": "gpu-jax"}
+
+
+def report_data(console: Console, training: Corpus, validation: Corpus | None):
+    """Says how many pairs and batches there are, and in how many shapes.
+
+    Args:
+        console: Where it is printed.
+        training: Training corpus.
+        validation: Validation corpus, or `None`.
+    """
+    for name, corpus in (("training", training), ("validation", validation)):
+        if corpus is not None:
+            say(
+                console,
+                f"{name} data: {corpus.num_pairs:,} pairs, {corpus.num_batches:,} "
+                f"batches, {corpus.bad_lines}",
+            )
+    if training.padding is not None:
+        shapes = len(training.buckets.boundaries)
+        say(
+            console,
+            f"batches of up to {shapes} shapes, each compiled when it first comes, "
+            f"with {training.padding:.0%} padding",
+        )
+
+
+def report_devices(console: Console, dtype: str):
+    """Says what a run computes on, and warns of a GPU that it cannot use.
+
+    Args:
+        console: Where it is printed.
+        dtype: Float type that the model computes in.
+    """
+    backend = keras.backend.backend()
+    names = gpu_names()
+    cores = available_cores()
+    processor = f"{cores} processor core{'s' * (cores > 1)}"
+    where = (
+        f"{len(names)} GPU{'s' * (len(names) > 1)}, {names[0]}" if names else processor
+    )
+    say(console, f"computing in {dtype} with {backend} on {where}")
+    if not names and has_nvidia_gpu():
+        extra = _EXTRAS.get(backend)
+        remedy = (
+            f"install keras-transformer-seq2seq[{extra}]" if extra
+            else "install a PyTorch that is built for CUDA"
+        )  # fmt: skip
+        say(
+            console,
+            f"warning: {backend} cannot use the NVIDIA GPU of this machine: {remedy}, "
+            "and see docs/gpu.md",
+        )

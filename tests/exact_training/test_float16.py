@@ -1,0 +1,232 @@
+"""Training in float16: the loss is scaled, and the update is that of float32."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.training.state import (
+    build_training_variables,
+    capture,
+    restore,
+)
+from tests.exact_training.test_exact_training import (
+    RATE,
+    change_of,
+    fit,
+    joined,
+    make_batches,
+    make_model,
+    poisoned,
+    state_of,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+def scaled(optimizer=None, **options):
+    inner = keras.optimizers.SGD(RATE) if optimizer is None else optimizer
+    return keras.optimizers.LossScaleOptimizer(inner, **options)
+
+
+def half(optimizer=None, steps=1, **options):
+    return make_model(
+        optimizer,
+        dtype="mixed_float16",
+        gradient_accumulation_steps=steps,
+        **options,
+    )
+
+
+def scale_of(model):
+    return float(ops.convert_to_numpy(model.optimizer.dynamic_scale))
+
+
+def assert_close(changes, expected, tolerance):
+    largest = max(np.abs(change).max() for change in expected)
+    assert largest > 1e-4
+    for change, wanted in zip(changes, expected, strict=True):
+        np.testing.assert_allclose(change, wanted, rtol=0, atol=tolerance * largest)
+
+
+def heavy(batch, weight=1e6):
+    """The batch with weights whose gradient is beyond float16, its loss is not."""
+    inputs, targets, weights = batch
+    return inputs, targets, np.full_like(weights, weight)
+
+
+def test_some_updates_are_those_of_float32():
+    batches = make_batches()
+    expected = change_of(make_model(keras.optimizers.SGD(0.1)), batches)
+    model = half(keras.optimizers.SGD(0.1))
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert_close(change_of(model, batches), expected, 0.01)
+    assert (model.updates, model.nonfinite_batches) == (3, 0)
+    assert scale_of(model) == 2.0**15
+
+
+@pytest.mark.parametrize("clipnorm", (None, 0.05))
+def test_accumulated_batches_give_the_update_of_the_large_batch(clipnorm):
+    batches, weighted = make_batches(), clipnorm is None
+    options = {"global_clipnorm": clipnorm}
+    expected = change_of(half(**options), [joined(batches)], weighted)
+    model = half(steps=3, **options)
+    assert_close(change_of(model, batches, weighted), expected, 5e-3)
+    assert (model.updates, scale_of(model)) == (1, 2.0**15)
+    if clipnorm is not None:
+        length = np.sqrt(sum(np.square(change).sum() for change in expected))
+        np.testing.assert_allclose(length, RATE * clipnorm, rtol=1e-4)
+
+
+def test_a_token_among_thousands_keeps_its_gradient():
+    """Each weighs too little for float16 before its loss is scaled."""
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("the others add up the gradient of a lookup in half precision")
+    batches = [tuple(np.repeat(a, 999, axis=0) for a in (s, t, y, w))
+               for ((s, t), y, w) in make_batches()[:1]]  # fmt: skip
+    batches = [((s, t), y, w) for s, t, y, w in batches]
+    expected = change_of(make_model(), batches)
+    assert_close(change_of(half(), batches), expected, 0.02)
+
+
+@pytest.mark.parametrize("steps", (1, 3))
+def test_a_gradient_scaled_too_much_is_dropped_and_the_scale_halved(steps):
+    batches = make_batches()
+    model = half(scaled(keras.optimizers.Adam(0.01), initial_scale=2.0**60), steps)
+    before = model.get_weights()
+    history = fit(model, batches)
+    assert np.isfinite(history["loss"]).all()
+    assert scale_of(model) == 2.0**57
+    assert (model.updates, model.nonfinite_batches) == (0, 0)
+    for value, expected in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_the_other_batches_of_an_update_are_kept():
+    first, second, third = make_batches()
+    model = half(steps=3, nonfinite="stop")
+    changes = change_of(model, [first, heavy(second), third], weighted=True)
+    assert (model.updates, model.nonfinite_batches) == (1, 0)
+    assert scale_of(model) == 2.0**14
+    nothing = second[0], np.zeros_like(second[1]), second[2]
+    expected = change_of(half(steps=3), [first, nothing, third], weighted=True)
+    assert_close(changes, expected, 5e-3)
+
+
+def test_the_scale_is_doubled_after_some_updates_and_saved(tmp_path):
+    sgd = keras.optimizers.SGD(0.1)
+    model = half(scaled(sgd, dynamic_growth_steps=2, initial_scale=4.0), steps=3)
+    fit(model, make_batches())
+    assert scale_of(model) == 4.0  # It counts updates, not batches.
+    fit(model, make_batches())
+    assert scale_of(model) == 8.0
+    model.save(tmp_path / "half.keras")
+    loaded = keras.saving.load_model(tmp_path / "half.keras")
+    assert (scale_of(loaded), loaded.updates) == (8.0, 2)
+
+
+def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale():
+    first, second, _ = make_batches()
+    model = half()
+    with pytest.raises(FloatingPointError, match="not finite after 1 updates"):
+        fit(model, [first, poisoned(second)], weighted=True)
+    assert (model.nonfinite_batches, scale_of(model)) == (1, 2.0**15)
+
+
+def test_a_gradient_that_no_scale_helps_is_a_bad_batch():
+    model = half(scaled(initial_scale=1.0), nonfinite="skip")
+    before = model.get_weights()
+    fit(model, [heavy(batch, 1e12) for batch in make_batches()], weighted=True)
+    assert (model.updates, model.nonfinite_batches, scale_of(model)) == (0, 3, 1.0)
+    for value, expected in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_the_inner_optimizer_may_not_accumulate_or_clip_all_weights():
+    for option in ({"global_clipnorm": 1.0}, {"gradient_accumulation_steps": 2}):
+        with pytest.raises(ValueError, match=f"Give `{list(option)[0]}` to `compile`"):
+            half(keras.optimizers.Adam(**option))
+
+
+def test_a_state_goes_on_to_the_bit():
+    first, second, third = make_batches()
+
+    def model():
+        made = half(scaled(keras.optimizers.Adam(0.01), dynamic_growth_steps=2), 2)
+        build_training_variables(made)
+        return made
+
+    whole, resumed = model(), model()
+    fit(whole, [first, heavy(second), third], weighted=True)
+    state = capture(whole, epoch=0, batch=3)
+    fit(whole, [first, second, third], weighted=True)
+    restore(resumed, state)
+    assert (resumed.updates, scale_of(resumed)) == (1, 2.0**14)
+    fit(resumed, [first, second, third], weighted=True)
+    assert resumed.updates == 3
+    for value, expected in zip(state_of(resumed), state_of(whole), strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+REPLICAS = """
+import tensorflow as tf
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0],
+    [tf.config.LogicalDeviceConfiguration()] * 2,
+)
+import keras, numpy as np
+from tests.exact_training.test_float16 import *
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+first = make_batches()[0]
+(source, target_in), target, _ = joined([first, first])
+target[3:] = np.roll(target[3:], 1)  # The replicas get targets of other numbers.
+target[5] = 0
+weights = np.ones(6, "float32")
+inputs = (source, target_in), target
+
+def change(model, weights):
+    data = tf.data.Dataset.from_tensor_slices((*inputs, weights)).batch(6)
+    before = model.get_weights()
+    model.fit(data, verbose=0, epochs=3)
+    return [new - old for new, old in zip(model.get_weights(), before)]
+
+options = {"steps": 3, "global_clipnorm": 0.05}
+def sgd():
+    return keras.optimizers.SGD(0.1, clipnorm=0.02)
+with strategy.scope():
+    replicated = half(sgd(), **options)
+expected = change(half(sgd(), **options), weights)
+assert_close(change(replicated, weights), expected, 5e-3)
+assert replicated.updates == 1
+
+with strategy.scope():
+    model = half(scaled(initial_scale=2.0**30))
+before = model.get_weights()
+weights[4] = 1e6  # Of one replica alone.
+change(model, weights)
+assert scale_of(model) == 2.0**27, scale_of(model)
+assert (model.updates, model.nonfinite_batches) == (0, 0)
+for value, expected in zip(model.get_weights(), before):
+    np.testing.assert_array_equal(value, expected)
+"""
+
+
+def test_replicas_agree_on_the_scale_and_the_update():
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("a strategy is TensorFlow's")
+    done = subprocess.run(
+        [sys.executable, "-c", REPLICAS],
+        cwd=ROOT,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]

@@ -1,0 +1,117 @@
+"""A model and its losses and metrics must mean the same id by padding."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import (
+    EncoderConfig,
+    LanguageModel,
+    LanguageModelConfig,
+    MaskedAccuracy,
+    MaskedCrossentropy,
+    Perplexity,
+    RecurrentConfig,
+    RecurrentSeq2Seq,
+    Tagger,
+    TextEncoder,
+    Transformer,
+    TransformerConfig,
+)
+
+IDS = {"pad_id": 1, "start_id": 0, "end_id": 2}
+SIZES = {
+    "source_vocabulary_size": 11,
+    "target_vocabulary_size": 11,
+    "d_model": 6,
+    "unknown_id": 3,
+} | IDS
+LAYERS = {"d_ff": 8, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
+
+
+def transformer(kind=Transformer):
+    return kind(TransformerConfig(**SIZES, **LAYERS))
+
+
+def recurrent():
+    return RecurrentSeq2Seq(RecurrentConfig(**SIZES, units=5, attention_units=4))
+
+
+def language_model():
+    config = LanguageModelConfig(
+        vocabulary_size=11, num_layers=1, d_model=6, d_ff=8, num_heads=2, **IDS
+    )
+    return LanguageModel(config)
+
+
+RIGHT = MaskedCrossentropy(pad_id=1)
+OTHERS = {
+    "loss": {"loss": MaskedCrossentropy()},
+    "loss in a list": {"loss": [MaskedCrossentropy()]},
+    "loss in a dict": {"loss": {"logits": MaskedCrossentropy()}},
+    "metric": {"loss": RIGHT, "metrics": [MaskedAccuracy(1), Perplexity()]},
+    "metrics in a list": {"loss": RIGHT, "metrics": [["accuracy", MaskedAccuracy()]]},
+    "metrics in a dict": {"loss": RIGHT, "metrics": {"logits": [MaskedAccuracy()]}},
+    "weighted metric": {"loss": RIGHT, "weighted_metrics": [Perplexity()]},
+}
+
+
+@pytest.mark.parametrize("options", OTHERS.values(), ids=OTHERS)
+def test_another_id_for_padding_is_refused(options):
+    with pytest.raises(ValueError) as error:
+        transformer().compile("sgd", **options)
+    assert "must have the `pad_id` of the model: give " in str(error.value)
+    assert "(pad_id=1) to `compile`. Received: pad_id=0 of " in str(error.value)
+    assert str(error.value).endswith("pad_id=1 of Transformer")
+
+
+@pytest.mark.parametrize("make", [transformer, recurrent, language_model])
+def test_every_model_that_knows_the_padding_of_its_targets_says_so(make):
+    model = make()
+    metrics = [MaskedAccuracy(1), Perplexity(1), "accuracy"]
+    model.compile("sgd", RIGHT, metrics=metrics, weighted_metrics=[Perplexity(1)])
+    with pytest.raises(ValueError, match=f"pad_id=1 of {type(model).__name__}"):
+        model.compile("sgd", MaskedCrossentropy())
+
+
+def test_losses_that_leave_out_no_padding_are_the_users_choice():
+    transformer().compile("sgd", "sparse_categorical_crossentropy", metrics=["acc"])
+    transformer().compile("sgd", lambda targets, logits: 0.0)
+
+
+def test_labels_that_are_no_ids_have_padding_of_their_own():
+    config = EncoderConfig(num_layers=1, d_model=6, d_ff=8, num_heads=2)
+    tagger = Tagger(TextEncoder(config, vocabulary_size=11, pad_id=1), num_tags=5)
+    tagger.compile("sgd", MaskedCrossentropy(), metrics=[MaskedAccuracy()])
+
+
+def test_padding_is_left_out_of_the_figures():
+    model = transformer()
+    model.compile("sgd", RIGHT, metrics=[MaskedAccuracy(1)])
+    rng = np.random.default_rng(3)
+    source, target = rng.integers(4, 11, (5, 3)), rng.integers(4, 11, (5, 7))
+    before = model.evaluate((source, target), target, verbose=0)
+    more = np.pad(target, ((0, 0), (0, 6)), constant_values=1)
+    after = model.evaluate((source, more), more, verbose=0)
+    np.testing.assert_allclose(after, before, rtol=1e-5)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Unchecked(Transformer):
+    """As `Transformer` was before its `compile` compared ids."""
+
+    target_pad_id = None
+
+
+def test_a_file_that_was_compiled_with_another_id_still_loads(tmp_path, monkeypatch):
+    model = transformer(Unchecked)
+    model.compile("sgd", MaskedCrossentropy())
+    model.save(tmp_path / "old.keras")
+    monkeypatch.setattr(Unchecked, "target_pad_id", 1)
+    with pytest.warns(UserWarning, match="must have the `pad_id` of the model"):
+        loaded = keras.saving.load_model(tmp_path / "old.keras")
+    assert loaded.compiled and loaded.optimizer.built
+    for ours, theirs in zip(loaded.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

@@ -1,0 +1,194 @@
+"""Every operation of our graphs has a kernel for a GPU; no GPU is needed to know.
+
+TensorFlow for Linux registers its GPU kernels on every machine. A node without one is
+placed on the host, and its inputs and outputs are copied at every step.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.framework import kernels
+
+from keras_transformer import (
+    Adam,
+    DecodingConfig,
+    LanguageModel,
+    LanguageModelConfig,
+    MaskedAccuracy,
+    MaskedCrossentropy,
+    Perplexity,
+    RecurrentConfig,
+    RecurrentSeq2Seq,
+    Transformer,
+    TransformerConfig,
+)
+from keras_transformer.generation import Generator
+from keras_transformer.kernels.dropout import of_this_replica
+from tests import tiny_run
+
+# "DEFAULT" kernels serve every device that has none of its own.
+GPU = ("GPU", "DEFAULT")
+XLA = ("XLA_GPU_JIT",)
+
+# What belongs on the host: strings, ragged rows of their pieces, files.
+HOST = set(
+    """
+    ConcatV2(string) Const(string) Fill(string) GatherV2(string) MergeV2Checkpoints
+    Pack(string) RaggedGather(int32) RaggedRange(int64) RaggedTensorToTensor(int32)
+    Reshape(string) RestoreV2 SaveV2 Select(string) SelectV2(string)
+    SentencepieceDetokenizeOp SentencepieceOp SentencepieceTokenizeOp
+    ShardedFilename StaticRegexFullMatch StridedSlice(string) StringJoin
+    """.split()
+)
+IDS = tf.TensorSpec([None, None], tf.int32)
+LENGTHS = tf.TensorSpec([None], tf.int32)
+
+
+@functools.cache
+def registered(operation):
+    return list(kernels.get_registered_kernels_for_op(operation).kernel)
+
+
+def fits(kernel, node, devices):
+    """Whether a registered kernel runs a node on one of the devices."""
+    if kernel.device_type not in devices or kernel.label:
+        return False
+    for constraint in kernel.constraint:
+        attribute = node.attr[constraint.name]
+        types = [attribute.type] if attribute.type else attribute.list.type
+        if not set(types) <= set(constraint.allowed_values.list.type):
+            return False
+    return True
+
+
+def without_kernel(graph, devices=GPU):
+    """Returns the operations of a `GraphDef` that no kernel runs on the devices."""
+    library = graph.library.function
+    functions = {function.signature.name for function in library}
+    nodes = [*graph.node, *(node for each in library for node in each.node_def)]
+    assert len(nodes) > 5
+    return {
+        named(node)
+        for node in nodes
+        if node.op not in functions | {"Placeholder"}
+        and not any(fits(kernel, node, devices) for kernel in registered(node.op))
+    }
+
+
+def named(node):
+    for attribute in ("T", "dtype", "Tparams", "Tvalues", "out_type"):
+        if node.attr[attribute].type:
+            return f"{node.op}({tf.dtypes.as_dtype(node.attr[attribute].type).name})"
+    return node.op
+
+
+def graph_of(function, *specs):
+    traced = tf.function(function, autograph=False).get_concrete_function(*specs)
+    return traced.graph.as_graph_def()
+
+
+def make(kind, dtype):
+    sizes = {"source_vocabulary_size": 4001, "target_vocabulary_size": 4001}
+    keras.config.set_dtype_policy(dtype)
+    try:
+        if kind == "recurrent":
+            model = RecurrentSeq2Seq(RecurrentConfig(**sizes, d_model=16))
+        elif kind == "language model":
+            config = LanguageModelConfig(
+                vocabulary_size=4001, num_layers=1, d_model=16, d_ff=32, num_heads=2
+            )
+            model = LanguageModel(config)
+        else:
+            config = TransformerConfig.preset(
+                "tiny", **sizes, num_encoder_layers=1, num_decoder_layers=1
+            )
+            model = Transformer(config)
+        return model
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def compiled(kind, dtype, **options):
+    model = make(kind, dtype)
+    rows = np.ones((2, 3), "int32")
+    model(rows if kind == "language model" else (rows, rows))
+    model.compile(
+        Adam(1e-3),
+        MaskedCrossentropy(0.1),
+        metrics=[MaskedAccuracy(), Perplexity()],
+        jit_compile=False,
+        **options,
+    )
+    model.optimizer.build(model.trainable_variables)
+    data = (IDS if kind == "language model" else (IDS, IDS), IDS)
+    return model, data
+
+
+KINDS = ["transformer", "recurrent", "language model"]
+DTYPES = ["float32", "mixed_bfloat16"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_and_validation(kind, dtype):
+    model, data = compiled(kind, dtype)
+    assert without_kernel(graph_of(model.train_step, data)) == set()
+    assert without_kernel(graph_of(model.test_step, data)) == set()
+
+
+def test_accumulation_and_a_clipped_gradient():
+    options = {"gradient_accumulation_steps": 2, "global_clipnorm": 1.0}
+    model, data = compiled("transformer", "float32", **options)
+    assert without_kernel(graph_of(model.train_step, data)) == set()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_training_that_xla_compiles(dtype):
+    model, data = compiled("transformer", dtype)
+    step = tf.function(model.train_step, jit_compile=True, autograph=False)
+    graph = step.get_concrete_function(data).graph.as_graph_def()
+    assert without_kernel(graph, XLA) == set()
+
+
+def test_the_number_of_a_replica_in_a_mask():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    graph = graph_of(
+        lambda state: strategy.run(of_this_replica, (state,)),
+        tf.TensorSpec([2], tf.uint32),
+    )
+    assert without_kernel(graph) == set()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_decoding(kind, beam, dtype):
+    generator = Generator(make(kind, dtype), DecodingConfig(beam_size=beam))
+    search = graph_of(lambda *ids: generator.search(*ids).ids, IDS, LENGTHS)
+    assert without_kernel(search) == set()
+    assert without_kernel(graph_of(generator.score, IDS, IDS)) == set()
+    assert without_kernel(graph_of(generator.attention, IDS, IDS)) == set()
+
+
+def test_sampling():
+    numbers = [tf.TensorSpec(shape, tf.float32) for shape in ([None, None], [None])]
+    for config in (DecodingConfig(), DecodingConfig(top_k=5, top_p=0.9)):
+        generator = Generator(make("transformer", "float32"), config)
+        sample = graph_of(
+            lambda *inputs, g=generator: g.sample(*inputs).ids, IDS, LENGTHS, *numbers
+        )
+        assert without_kernel(sample) == set()
+
+
+def test_an_export_but_for_its_strings(tmp_path_factory):
+    path = tiny_run.saved_model(tmp_path_factory)
+    message = saved_model_pb2.SavedModel()
+    message.ParseFromString((path / "saved_model.pb").read_bytes())
+    (meta_graph,) = message.meta_graphs
+    assert without_kernel(meta_graph.graph_def) == HOST

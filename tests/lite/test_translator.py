@@ -1,0 +1,187 @@
+"""A LiteRT export translates as the live translator does, and without its libraries."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import LiteTranslator
+from keras_transformer.generation import results
+from keras_transformer.lite import translator as lite
+from tests import tiny_run
+
+TEXTS = [
+    "the old man sleeps.",
+    "a bear",
+    "",
+    "the big bird sings. the young dog runs. " * 3,  # Longer than the longest source.
+    "  the  good dög 🐕 runs.",
+    "   ",
+]
+PREFIXES = ["der", "ein Bär", "", "die", "der gute", ""]
+
+
+@pytest.fixture(scope="module")
+def live():
+    return tiny_run.translator()
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    return tiny_run.litert(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def translator(exported):
+    return LiteTranslator(exported, threads=2)
+
+
+@pytest.fixture
+def copy(exported, tmp_path):
+    return shutil.copytree(exported, tmp_path / "copy")
+
+
+def assert_same(found, expected):
+    """Compares results: strings and ids exactly, numbers to 1e-4."""
+    assert type(found).__name__ == type(expected).__name__
+    if isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    elif isinstance(expected, np.ndarray):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_translations_are_the_live_ones(translator, live, batch_size):
+    found = translator(TEXTS, batch_size)
+    assert found == live(TEXTS)
+    assert len(set(found)) >= 3  # The texts have different translations.
+    assert translator([]) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("translate", (TEXTS, 1)),
+        ("translate", (TEXTS, 3, 2)),
+        ("complete", (TEXTS, PREFIXES, 4)),
+        ("sample", (TEXTS, 1.5, 2**40 + 3)),
+        ("sample", (TEXTS, 0.0)),
+        ("score", (TEXTS, [text[::-1] for text in TEXTS], 3)),
+        ("align", (TEXTS,)),
+        ("align", (TEXTS, True, 2)),
+    ],
+)
+def test_every_method_gives_the_live_results(translator, live, method, arguments):
+    expected = getattr(live, method)(*arguments)
+    assert_same(getattr(translator, method)(*arguments), expected)
+
+
+def test_texts_that_are_cut_are_told(translator):
+    assert translator.truncated(TEXTS) == [False, False, False, True, False, False]
+
+
+def test_its_results_have_the_fields_of_the_live_ones():
+    for name in ("Translation", "Score", "Alignment"):
+        assert getattr(lite, name)._fields == getattr(results, name)._fields
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**33 + 1, -1, 2**63 - 1])
+def test_random_numbers_are_those_of_tensorflow(seed):
+    expected = tf.random.stateless_uniform(
+        [11], tf.constant([seed, 0], tf.int64), alg="philox"
+    )
+    np.testing.assert_array_equal(lite.uniform_numbers(seed, 11), expected.numpy())
+
+
+def test_it_runs_as_a_script_without_the_package(exported, live):
+    blocked = ("keras_transformer", "keras", "tensorflow")
+    program = (
+        "import sys, runpy\n"
+        f"sys.modules.update(dict.fromkeys({blocked}))\n"
+        "sys.argv = sys.argv[1:]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+
+    def run(*words, **options):
+        command = [sys.executable, "-c", program, exported / "translate.py", *words]
+        return subprocess.run(command, capture_output=True, text=True, **options)
+
+    done = run(*TEXTS[:2], "--threads", "1")
+    assert (done.returncode, done.stdout.splitlines()) == (0, live(TEXTS[:2]))
+    done = run(input="\n".join(TEXTS[:3]) + "\n")
+    assert (done.returncode, done.stdout.splitlines()) == (0, live(TEXTS[:3]))
+    done = run("--threads", "0")
+    assert done.returncode == 1
+    assert done.stderr == "error: `threads` must be at least 1. Received: threads=0\n"
+
+
+def test_importing_it_loads_neither_keras_nor_tensorflow():
+    program = (
+        "import sys, keras_transformer.lite\n"
+        "print({'keras', 'tensorflow', 'sentencepiece'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_a_runtime_that_is_not_installed_is_named(exported, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
+    with pytest.raises(ImportError, match="ai-edge-litert is not installed: pip"):
+        LiteTranslator(exported)
+
+
+def test_a_damaged_file_is_refused(copy):
+    path = copy / "model.tflite"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"model\.tflite is damaged: it is not the f"):
+        LiteTranslator(copy)
+    path.write_bytes(content[:1000])
+    with pytest.raises(ValueError, match=r"model\.tflite is damaged"):
+        LiteTranslator(copy)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"lacks model\.tflite"):
+        LiteTranslator(copy)
+
+
+def test_another_version_is_refused(copy):
+    path = copy / "translator.json"
+    description = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(description | {"format_version": 9}))
+    with pytest.raises(ValueError, match=r"version 1\. Export it.*version 9$"):
+        LiteTranslator(copy)
+    path.write_text('{"format": ')
+    with pytest.raises(ValueError, match=r"translator\.json is damaged"):
+        LiteTranslator(copy)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match="holds no LiteRT export"):
+        LiteTranslator(copy)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda t: t("a text"), TypeError, "`texts` must be a sequence of strings"),
+        (lambda t: t(["a"], 0), ValueError, "`batch_size` must be at least 1"),
+        (lambda t: t.translate(["a"], 4), ValueError, "`n_best` must be from 1 to 3"),
+        (lambda t: t.complete(["a"], []), ValueError, "as many of each.*1, 0"),
+        (lambda t: t.sample(["a"], -1), ValueError, "`temperature` must be finite"),
+    ],
+)
+def test_bad_arguments_are_named(translator, call, error, message):
+    with pytest.raises(error, match=message):
+        call(translator)

@@ -1,0 +1,158 @@
+"""What a type checker knows of the package, as a user's program shows it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+
+import keras_transformer
+from keras_transformer.layers.feature_embedding import EmbeddingOptions
+from keras_transformer.layers.local_attention import AttentionOptions
+from keras_transformer.types import LayerOptions
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = Path(keras_transformer.__file__).parent
+SCRIPT = Path(__file__).parent / "typing_script.py"
+
+
+def checked(path, folder):
+    """Runs mypy on a file; returns its errors and notes as (kind, line, text)."""
+    pytest.importorskip("mypy")
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "mypy", "--follow-imports=silent",
+            "--ignore-missing-imports", "--no-error-summary", "--config-file=",
+            f"--cache-dir={folder / 'cache'}", path.name,
+        ],
+        cwd=path.parent, capture_output=True, text=True,
+        env=os.environ | {"MYPYPATH": str(ROOT)},
+    )  # fmt: skip
+    assert not done.stderr, done.stderr
+    found = []
+    for line in done.stdout.splitlines():
+        kind = re.match(r"[^:]+:(\d+): (error|note): (.*)", line)
+        assert kind, line
+        found.append((kind[2], int(kind[1]), kind[3]))
+    return found
+
+
+def marked(word):
+    """The lines of the script that end in a comment `# word: text`, with the text."""
+    lines = enumerate(SCRIPT.read_text("utf-8").splitlines(), start=1)
+    parts = ((number, line.partition(f"  # {word}: ")) for number, line in lines)
+    return {number: text for number, (_, mark, text) in parts if mark}
+
+
+@pytest.fixture(scope="module")
+def findings(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("typing")
+    script = folder / "script.py"
+    script.write_text(SCRIPT.read_text("utf-8"), encoding="utf-8")
+    return checked(script, folder)
+
+
+def test_exactly_the_marked_lines_are_errors(findings):
+    errors = {line: text for kind, line, text in findings if kind == "error"}
+    expected = marked("error")
+    assert sorted(errors) == sorted(expected)
+    for line, text in expected.items():
+        assert errors[line].startswith(text), f"line {line}: {errors[line]}"
+
+
+def test_the_types_are_known(findings):
+    revealed = {
+        line: short(text)
+        for kind, line, text in findings
+        if kind == "note" and text.startswith("Revealed type is")
+    }
+    assert revealed == marked("is")
+
+
+def short(text):
+    """What a note reveals: `def` for a class or function, else without modules."""
+    name = re.sub(r"\b(\w+\.)+", "", text.split('"')[1])
+    return "def" if name.startswith("def ") else name
+
+
+def test_no_public_name_is_any(tmp_path):
+    names = keras_transformer.__all__
+    script = tmp_path / "names.py"
+    lines = [f"reveal_type(keras_transformer.{name})" for name in names]
+    script.write_text("\n".join(["import keras_transformer", *lines]), "utf-8")
+    found = checked(script, tmp_path)
+    revealed = {names[line - 2]: short(text) for _, line, text in found}
+    assert revealed == dict.fromkeys(names, "def")
+
+
+def functions_of(name):
+    """A public function, or a class' own public methods, by qualified name."""
+    value = getattr(keras_transformer, name)
+    members = vars(value).items() if inspect.isclass(value) else [(name, value)]
+    for key, member in members:
+        function = getattr(member, "__func__", getattr(member, "fget", member))
+        is_public = not key.startswith("_") or key in ("__init__", "__call__")
+        if is_public and inspect.isfunction(function) and is_ours(function):
+            yield function
+
+
+def is_ours(function):
+    return Path(function.__code__.co_filename).is_relative_to(PACKAGE)
+
+
+@pytest.mark.parametrize("name", keras_transformer.__all__)
+def test_every_argument_and_result_has_a_type(name):
+    lacking = []
+    for function in functions_of(name):
+        signature = inspect.signature(function)
+        types = {p.name: p.annotation for p in signature.parameters.values()}
+        types = {key: types[key] for key in types if key not in ("self", "cls")}
+        types["return"] = signature.return_annotation
+        for key, annotation in types.items():
+            is_lacking = annotation is inspect.Signature.empty
+            if is_lacking and (key, function.__name__) != ("return", "__init__"):
+                lacking.append(f"{function.__qualname__}: {key}")
+    assert not lacking
+
+
+def test_the_arguments_of_adam_are_those_of_keras():
+    tree = ast.parse((PACKAGE / "optimizers.py").read_text("utf-8"))
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    arguments = next(f.args for f in functions if f.name == "__init__")
+    names = [argument.arg for argument in arguments.args[1:]]
+    given = {
+        name: ast.literal_eval(default)
+        for name, default in zip(names, arguments.defaults, strict=True)
+    }
+    keras_own = inspect.signature(keras.optimizers.Adam).parameters
+    expected = {p.name: p.default for p in keras_own.values() if p.name != "kwargs"}
+    assert given == expected
+
+
+HANDED_ON = {"LocalAttention": AttentionOptions, "FeatureEmbedding": EmbeddingOptions}
+
+
+PUBLIC = [getattr(keras_transformer, name) for name in keras_transformer.__all__]
+LAYERS = [
+    value
+    for value in PUBLIC
+    if inspect.isclass(value) and issubclass(value, keras.layers.Layer)
+]
+
+
+@pytest.mark.parametrize("cls", LAYERS, ids=lambda cls: cls.__name__)
+def test_a_layer_documents_its_own_arguments(cls):
+    expected = {*inspect.signature(cls).parameters}
+    expected |= {*HANDED_ON.get(cls.__name__, LayerOptions).__annotations__}
+    expected -= {*LayerOptions.__annotations__, "kwargs"}
+    section = cls.__doc__.split("    Args:\n")[1].split("\n    Call arguments:")[0]
+    documented = re.findall(r"^        (\w+): ", section, re.MULTILINE)
+    assert set(documented) - {"activity_regularizer"} == expected
+    assert len(documented) == len(set(documented))
