@@ -119,7 +119,10 @@ def test_a_run_and_a_corpus_may_have_any_name(tmp_path, monkeypatch):
 
 def test_errors_and_usage_print_no_escape_sequence(capsys):
     assert cli.main(["translate", "--model", RED, "a"]) == 1
-    assert "error: \\x1b[31mred is not a directory: `--model` takes the" in capsys.readouterr().err
+    assert (
+        "error: \\x1b[31mred is not a directory: `--model` takes the"
+        in capsys.readouterr().err
+    )
     with pytest.raises(SystemExit, match="2"):
         cli.main(["serve", "a", RED])
     assert "unrecognized arguments: \\x1b[31mred\n" in capsys.readouterr().err

@@ -10,14 +10,13 @@ from keras import ops
 from keras_transformer.layers.adaptable_layer import AdaptableLayer
 from keras_transformer.layers.argument_order import ValueBeforeKey
 from keras_transformer.layers.arguments import (
+    check_inputs,
     check_mask,
     check_rate,
-    check_shape,
     check_size,
-    check_tensor,
+    default_inputs,
 )
 from keras_transformer.layers.attention import additive_attention
-from keras_transformer.layers.attention_masks import check_inputs, default_inputs
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.quantization import float_policy
 from keras_transformer.layers.weight_matrix import multiply, side_by_side
@@ -83,9 +82,7 @@ class AdditiveAttention(AdaptableLayer, ValueBeforeKey):
         self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
     ) -> None:
         key_shape = value_shape if key_shape is None else key_shape
-        check_shape("query", query_shape, "B", "T", "D")
-        check_shape("value", value_shape, "B", "S", "D")
-        check_inputs(query=query_shape, value=value_shape, key=key_shape)
+        check_inputs(query_shape, value_shape, key_shape, "B", "T", "D")
         self.query_matrix = self.add_matrix(
             "query_kernel",
             (query_shape[-1], self.units),
@@ -109,9 +106,7 @@ class AdditiveAttention(AdaptableLayer, ValueBeforeKey):
         mask: TensorLike | None = None, training: bool | None = None,
         return_attention_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-        check_tensor("query", query, "B", "T", "D")
-        check_tensor("value", value, "B", "S", "D")
-        value, key = default_inputs(query, value, key)
+        value, key = default_inputs(query, value, key, "B", "T", "D")
         mask = attention_mask(carried_mask(key) if mask is None else mask)
         check_mask("mask", mask, query, key)
         output, attention_weights = self.attend(

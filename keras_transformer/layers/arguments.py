@@ -9,6 +9,9 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+# What a list or tuple that is no shape may hold.
+_NO_SIZES = (tuple, list, dict, str, float)
+
 
 def check_size(name, value, optional=False):
     """Raises `ValueError` unless `value` is a positive integer (or an allowed None)."""
@@ -72,44 +75,98 @@ def check_positions(start, length, max_length):
         )
 
 
-def check_shape(name, shape, *axes):
-    """Raises `ValueError` unless an argument is one tensor with these axes.
+def check_axes(name, given, *axes):
+    """Raises `TypeError` or `ValueError` unless an argument is a tensor of these axes.
 
     Args:
         name: Name of the argument.
-        shape: Its shape, a tuple or list; or as Keras gives it to `build`, a structure
-            of the shapes of several tensors.
-        *axes: Letters of the axes; "..." first stands for any number of them.
+        given: What came: a tensor, or as Keras gives it to `build`, a shape.
+        *axes: Letters of the axes; "..." stands for any number of them.
     """
-    sizes = shape if isinstance(shape, (tuple, list)) else [shape]
-    if isinstance(shape, dict) or any(isinstance(s, (tuple, list)) for s in sizes):
-        _raise_not_one(name, shape, axes)
+    if type(given).__name__ == "RaggedTensor":
+        raise TypeError(
+            f"`{name}` must be a dense tensor, padded: `to_tensor()` makes one of a "
+            f"ragged tensor. Received: a RaggedTensor of shape {tuple(given.shape)}"
+        )
+    shape = getattr(given, "shape", given)
+    if getattr(shape, "rank", 0) is None:
+        return  # TensorFlow does not know the number of axes.
+    if isinstance(shape, dict) or not hasattr(shape, "__iter__"):
+        _raise_not_one(name, given, axes)
+    shape = tuple(shape)
+    if any(isinstance(n, _NO_SIZES) or hasattr(n, "shape") for n in shape):
+        _raise_not_one(name, given, axes)
     least = len(axes) - axes.count("...")
     if len(shape) < least or (len(shape) > least and "..." not in axes):
         raise ValueError(
-            f"`{name}` must have the shape ({', '.join(axes)}). Received: shape "
-            f"{tuple(shape)}"
+            f"`{name}` must have the shape ({', '.join(axes)}). Received: shape {shape}"
         )
 
 
-def check_tensor(name, value, *axes):
-    """Raises `TypeError` or `ValueError` unless `value` is a tensor with these axes.
+def check_inputs(query, value, key, *axes):
+    """Raises unless the inputs of an attention are tensors whose axes agree.
 
     Args:
-        name: Name of the argument.
-        value: What came.
-        *axes: As for `check_shape`.
+        query: A tensor or its shape.
+        value: Likewise.
+        key: Likewise.
+        *axes: The query's, as for `check_axes`; the others have S in place of T.
+
+    Raises:
+        TypeError: If one is no tensor.
+        ValueError: If one has other axes, or two disagree on one.
     """
-    if type(value).__name__ == "RaggedTensor":
-        raise TypeError(
-            f"`{name}` must be a dense tensor, padded: `to_tensor()` makes one of a "
-            f"ragged tensor. Received: a RaggedTensor of shape {tuple(value.shape)}"
+    check_axes("query", query, *axes)
+    if value is query and key is query:
+        return
+    axes = ["S" if axis == "T" else axis for axis in axes]
+    check_axes("value", value, *axes)
+    check_axes("key", key, *axes)
+    shapes = [tuple(getattr(one, "shape", one)) for one in (query, value, key)]
+    received = "query {}, value {}, key {}".format(*shapes)
+    query, value, key = shapes
+    if len(query) != len(value) or not _agree(value[1:-1], key[1:-1]):
+        raise ValueError(
+            "`value` and `key` must have as many axes as `query`, and the same sizes "
+            f"but for the last. Received: shapes {received}"
         )
-    if not hasattr(value, "shape"):
-        _raise_not_one(name, value, axes)
-    # TensorFlow may not know the number of axes.
-    if getattr(value.shape, "rank", 0) is not None:
-        check_shape(name, tuple(value.shape), *axes)
+    if not _agree(query[:1], value[:1]) or not _agree(query[:1], key[:1]):
+        raise ValueError(
+            "`query`, `value` and `key` must have as many rows (the first axis). "
+            f"Received: shapes {received}"
+        )
+
+
+def _agree(first, second):
+    """Whether two lists of sizes are the same where both are known."""
+    known = zip(first, second, strict=False)
+    return len(first) == len(second) and all(
+        one is None or other is None or one == other for one, other in known
+    )
+
+
+def default_inputs(query, value, key, *axes):
+    """Returns value and key of a call: by default those of self-attention.
+
+    Args:
+        query: Float tensor (B, ..., D_query).
+        value: Float tensor (B, ..., D_value); default `query`.
+        key: Float tensor (B, ..., D_key); default `value`.
+        *axes: As for `check_inputs`.
+
+    Raises:
+        TypeError: If one is no tensor.
+        ValueError: If there is a key without a value, one has other axes, or two
+            disagree on one.
+    """
+    if value is None and key is not None:
+        raise ValueError(
+            "`key` needs a `value` beside it. Received: a `key` and no `value`"
+        )
+    value = query if value is None else value
+    key = value if key is None else key
+    check_inputs(query, value, key, *axes)
+    return value, key
 
 
 def _raise_not_one(name, value, axes):
@@ -138,7 +195,7 @@ def integer_ids(name, ids, *axes):
     Args:
         name: Name of the argument.
         ids: What came.
-        *axes: As for `check_shape`.
+        *axes: As for `check_axes`.
 
     Returns:
         Integer tensor.
@@ -147,7 +204,7 @@ def integer_ids(name, ids, *axes):
         TypeError: If they are no numbers, or numbers in half precision.
         ValueError: If they have other axes.
     """
-    check_tensor(name, ids, *axes)
+    check_axes(name, ids, *axes)
     dtype = keras.backend.standardize_dtype(ids.dtype)
     if "int" in dtype:
         return ids

@@ -14,88 +14,10 @@ from keras import ops
 
 from keras_transformer.kernels.execution import shape_of
 from keras_transformer.kernels.keras_private import learns_shapes
+from keras_transformer.layers.arguments import check_mask
 from keras_transformer.layers.attention_axes import scores_shape
 from keras_transformer.masks import attention_mask as with_queries
 from keras_transformer.masks import carried_mask, within_window
-
-
-def check_inputs(**inputs):
-    """Raises unless the inputs of an attention are tensors whose axes agree.
-
-    Args:
-        **inputs: `query`, `value` and `key`: tensors, or their shapes.
-
-    Raises:
-        TypeError: If one is no tensor.
-        ValueError: If an axis is missing, or two inputs disagree on one.
-    """
-    shapes = {name: _shape(name, one) for name, one in inputs.items()}
-    for name, shape in shapes.items():
-        if len(shape) < 3:
-            raise ValueError(
-                f"`{name}` must have at least 3 axes, (batch, positions, features): "
-                f"one sequence is `{name}[None]`. Received: shape {shape}"
-            )
-    query, value, key = shapes.values()
-    if len(query) != len(value) or not _agree(value[1:-1], key[1:-1]):
-        raise ValueError(
-            "`value` and `key` must have as many axes as `query`, and the same sizes "
-            "but for the last. Received: shapes "
-            + ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        )
-    if not _agree(query[:1], value[:1]) or not _agree(query[:1], key[:1]):
-        raise ValueError(
-            "`query`, `value` and `key` must have as many rows (the first axis). "
-            "Received: shapes "
-            + ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        )
-
-
-def default_inputs(query, value, key):
-    """Returns value and key of a call: by default those of self-attention.
-
-    Args:
-        query: Float tensor (B, ..., D_query).
-        value: Float tensor (B, ..., D_value); default `query`.
-        key: Float tensor (B, ..., D_key); default `value`.
-
-    Raises:
-        TypeError: If one is no tensor.
-        ValueError: If there is a key without a value, an axis is missing, or two
-            inputs disagree on one.
-    """
-    if value is None and key is not None:
-        raise ValueError(
-            "`key` needs a `value` beside it. Received: a `key` and no `value`"
-        )
-    value = query if value is None else value
-    key = value if key is None else key
-    check_inputs(query=query, value=value, key=key)
-    return value, key
-
-
-def _shape(name, given):
-    shape = getattr(given, "shape", given)
-    is_ragged = type(given).__name__ == "RaggedTensor"
-    sizes = () if isinstance(shape, dict) or is_ragged else tuple(shape)
-    if is_ragged or not all(size is None or isinstance(size, int) for size in sizes):
-        kind = type(given).__name__
-    elif isinstance(shape, dict):
-        kind = f"dict of {', '.join(map(repr, shape))}"
-    else:
-        return sizes
-    raise TypeError(
-        f"`{name}` must be one dense float tensor (batch, positions, features); pad "
-        f"sequences to one length and give a mask. Received: {kind}"
-    )
-
-
-def _agree(first, second):
-    """Whether two lists of sizes are the same where both are known."""
-    known = zip(first, second, strict=False)
-    return len(first) == len(second) and all(
-        one is None or other is None or one == other for one, other in known
-    )
 
 
 def combined_mask(inputs, mask, **more):
@@ -204,7 +126,7 @@ def _of_keys(mask, axes, query, value):
     if len(value.shape) > 3:
         return _of_positions("mask", mask, axes, value)
     mask = with_queries(mask)
-    _check_fit("mask", mask, (query.shape[0], query.shape[1], value.shape[1]))
+    check_mask("mask", mask, query, value)
     return ops.expand_dims(mask, axis=1)  # (B, 1, 1 or T, S), for all heads
 
 

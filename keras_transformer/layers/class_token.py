@@ -7,7 +7,7 @@ from typing import Unpack
 import keras
 from keras import ops
 
-from keras_transformer.layers.arguments import check_shape, check_tensor
+from keras_transformer.layers.arguments import check_axes
 from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
 
 
@@ -32,7 +32,7 @@ class ClassToken(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, states_shape: Shape) -> None:
-        check_shape("states", states_shape, "B", "S", "D")
+        check_axes("states", states_shape, "B", "S", "D")
         self.token = self.add_weight(
             shape=(states_shape[-1],),
             initializer=keras.initializers.RandomNormal(stddev=0.02),
@@ -41,7 +41,7 @@ class ClassToken(keras.layers.Layer):
         self.built = True
 
     def call(self, states: TensorLike) -> Tensor:
-        check_tensor("states", states, "B", "S", "D")
+        check_axes("states", states, "B", "S", "D")
         shape = (ops.shape(states)[0], 1, states.shape[-1])
         token = ops.cast(ops.convert_to_tensor(self.token), states.dtype)
         return ops.concatenate([ops.broadcast_to(token, shape), states], axis=1)

@@ -6,7 +6,7 @@ from typing import Self
 
 import keras
 
-from keras_transformer.layers.arguments import check_mask, check_shape, check_tensor
+from keras_transformer.layers.arguments import check_axes, check_mask
 from keras_transformer.layers.attention_masks import combined_mask
 from keras_transformer.layers.keras_hub_layers import taken_over
 from keras_transformer.layers.residual_layer import ResidualLayer
@@ -84,13 +84,13 @@ class DecoderLayer(ResidualLayer):
     def build(
         self, inputs_shape: Shape, encoder_output_shape: Shape | None = None
     ) -> None:
-        check_shape("inputs", inputs_shape, "B", "T", "D")
+        check_axes("inputs", inputs_shape, "B", "T", "D")
         if encoder_output_shape is None:
             raise ValueError(
                 "`encoder_output` must be given: `CausalLayer` is the layer of a "
                 "decoder without an encoder. Received: encoder_output=None"
             )
-        check_shape("encoder_output", encoder_output_shape, "B", "S", "D")
+        check_axes("encoder_output", encoder_output_shape, "B", "S", "D")
         d_model = inputs_shape[-1]
         self_attention = self.make_attention("self_attention", d_model)
         self._add_sublayer("self_attention", self_attention, inputs_shape)
@@ -114,8 +114,8 @@ class DecoderLayer(ResidualLayer):
         cross_attention_cache: TensorLike | None = None,
         cross_attention_cache_update_index: TensorLike | None = None,
     ) -> Tensor:  # fmt: skip
-        check_tensor("inputs", inputs, "B", "T", "D")
-        check_tensor("encoder_output", encoder_output, "B", "S", "D")
+        check_axes("inputs", inputs, "B", "T", "D")
+        check_axes("encoder_output", encoder_output, "B", "S", "D")
         _check_no_cache(
             self_attention_cache=self_attention_cache,
             self_attention_cache_update_index=self_attention_cache_update_index,
@@ -169,7 +169,7 @@ class DecoderLayer(ResidualLayer):
 
     def _attend_to_past(self, inputs, mask, training, use_causal_mask=True):
         """The self-attention of each position to itself and those before it."""
-        check_tensor("inputs", inputs, "B", "T", "D")
+        check_axes("inputs", inputs, "B", "T", "D")
         outputs = self.self_attention(
             self._before("self_attention", inputs),
             mask=self._past_mask(inputs, mask) if use_causal_mask else mask,
@@ -289,6 +289,6 @@ def _check_no_cache(**caches):
 
 
 def _checked_source_mask(inputs, encoder_output, mask):
-    check_tensor("encoder_output", encoder_output, "B", "S", "D")
+    check_axes("encoder_output", encoder_output, "B", "S", "D")
     check_mask("encoder_output_mask", mask, inputs, encoder_output)
     return mask

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import keras
 
-from keras_transformer.layers.arguments import check_mask, check_shape, check_tensor
+from keras_transformer.layers.arguments import check_axes
 from keras_transformer.layers.attention_masks import combined_mask
 from keras_transformer.layers.keras_hub_layers import taken_over
 from keras_transformer.layers.residual_layer import ResidualLayer
@@ -67,7 +67,7 @@ class EncoderLayer(ResidualLayer):
     """
 
     def build(self, inputs_shape: Shape) -> None:
-        check_shape("inputs", inputs_shape, "B", "S", "D")
+        check_axes("inputs", inputs_shape, "B", "S", "D")
         attention = self.make_attention("self_attention", inputs_shape[-1])
         self._add_sublayer("self_attention", attention, inputs_shape)
         feed_forward = self.make_feed_forward("feed_forward")
@@ -79,11 +79,10 @@ class EncoderLayer(ResidualLayer):
         training: bool | None = None, *, padding_mask: TensorLike | None = None,
         attention_mask: TensorLike | None = None, return_attention_scores: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-        check_tensor("inputs", inputs, "B", "S", "D")
+        check_axes("inputs", inputs, "B", "S", "D")
         mask = combined_mask(
             inputs, mask, padding_mask=padding_mask, attention_mask=attention_mask
         )
-        check_mask("mask", mask, inputs, inputs)
         mask = self._mask_of_call(inputs, mask)
         # Not every attention has weights to return.
         more = {"return_attention_weights": True} if return_attention_scores else {}

@@ -10,10 +10,9 @@ from keras import ops
 from keras_transformer.kernels.execution import shape_of
 from keras_transformer.layers.adaptable_layer import AdaptableLayer
 from keras_transformer.layers.arguments import (
+    check_axes,
     check_rate,
-    check_shape,
     check_size,
-    check_tensor,
 )
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.quantization import float_policy
@@ -95,7 +94,7 @@ class FeedForward(AdaptableLayer):
         self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
-        check_shape("inputs", input_shape, "B", "...", "D")
+        check_axes("inputs", input_shape, "B", "...", "D")
         width = input_shape[-1]
         self.hidden_matrix = self.add_matrix(
             "hidden_kernel", (width, self.d_ff), **options_for(self, "kernel")
@@ -112,7 +111,7 @@ class FeedForward(AdaptableLayer):
         self.built = True
 
     def call(self, inputs: TensorLike, training: bool | None = None) -> Tensor:
-        check_tensor("inputs", inputs, "B", "...", "D")
+        check_axes("inputs", inputs, "B", "...", "D")
         # One matrix product over all positions is faster than one a sentence.
         rows = ops.reshape(inputs, (-1, inputs.shape[-1]))  # (B * T, D)
         hidden = self._affine(rows, self.hidden_matrix, self.hidden_bias, training)

@@ -8,11 +8,10 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.arguments import (
+    check_axes,
     check_positions,
     check_rate,
-    check_shape,
     check_size,
-    check_tensor,
 )
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.masks import carried_mask
@@ -58,7 +57,7 @@ class LearnedPositionalEmbedding(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
-        check_shape("inputs", input_shape, "B", "T", "D")
+        check_axes("inputs", input_shape, "B", "T", "D")
         self.position_embeddings = self.add_weight(
             shape=(self.max_length, input_shape[-1]),
             initializer=keras.initializers.RandomNormal(stddev=0.02),
@@ -70,7 +69,7 @@ class LearnedPositionalEmbedding(keras.layers.Layer):
         self, inputs: TensorLike, start: int | TensorLike = 0,
         training: bool | None = None,
     ) -> Tensor:  # fmt: skip
-        check_tensor("inputs", inputs, "B", "T", "D")
+        check_axes("inputs", inputs, "B", "T", "D")
         check_positions(start, inputs.shape[1], self.max_length)
         places = start + ops.arange(ops.shape(inputs)[1], dtype="int32")
         vectors = ops.take(self.position_embeddings, places, axis=0)

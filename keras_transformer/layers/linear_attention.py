@@ -10,8 +10,11 @@ from keras import ops
 from keras_transformer.kernels.cache import new_cache
 from keras_transformer.layers.adaptable_layer import AdaptableLayer
 from keras_transformer.layers.argument_order import ValueBeforeKey
-from keras_transformer.layers.arguments import check_mask, check_shape, check_tensor
-from keras_transformer.layers.attention_masks import check_inputs, default_inputs
+from keras_transformer.layers.arguments import (
+    check_inputs,
+    check_mask,
+    default_inputs,
+)
 from keras_transformer.layers.blocks import join_blocks, split_blocks
 from keras_transformer.layers.head_projections import HeadProjections
 from keras_transformer.masks import attention_mask, carried_mask
@@ -139,9 +142,7 @@ class LinearAttention(AdaptableLayer, ValueBeforeKey):
     ) -> None:  # fmt: skip
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
-        check_shape("query", query_shape, "B", "T", "D")
-        check_shape("value", value_shape, "B", "S", "D")
-        check_inputs(query=query_shape, value=value_shape, key=key_shape)
+        check_inputs(query_shape, value_shape, key_shape, "B", "T", "D")
         self.projections.build(self, query_shape, value_shape, key_shape)
         self.built = True
 
@@ -166,10 +167,7 @@ class LinearAttention(AdaptableLayer, ValueBeforeKey):
                 "Causal attention is self-attention: give `query` alone, or set "
                 "`causal=False`. Received: causal=True and a `value`"
             )
-        check_tensor("query", query, "B", "T", "D")
-        if value is not None:
-            check_tensor("value", value, "B", "S", "D")
-        value, key = default_inputs(query, value, key)
+        value, key = default_inputs(query, value, key, "B", "T", "D")
         mask = attention_mask(carried_mask(key) if mask is None else mask)
         check_mask("mask", mask, query, key)
         parts = self.projections.project(query, value, key)

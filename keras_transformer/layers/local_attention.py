@@ -8,9 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.arguments import check_size
+from keras_transformer.layers.arguments import check_axes, check_size
 from keras_transformer.layers.attention import dot_product_attention
-from keras_transformer.layers.attention_masks import check_inputs
 from keras_transformer.layers.attention_record import is_recording
 from keras_transformer.layers.blocks import (
     join_blocks,
@@ -147,12 +146,7 @@ class LocalAttention(MultiHeadAttention):
         self, query: TensorLike, mask: TensorLike | None = None,
         training: bool | None = None, return_attention_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-        check_inputs(query=query, value=query, key=query)
-        if len(query.shape) > 3:
-            raise ValueError(
-                "`query` must have the shape (B, T, D). Received: shape "
-                f"{tuple(query.shape)}"
-            )
+        check_axes("query", query, "B", "T", "D")
         mask = attention_mask(carried_mask(query) if mask is None else mask)
         if mask is not None and mask.shape[1] != 1:
             raise ValueError(

@@ -10,7 +10,13 @@ from keras import ops
 from keras_transformer.kernels.execution import shape_of
 from keras_transformer.kernels.softmax import masked_softmax
 from keras_transformer.layers.adaptable_layer import AdaptableLayer
-from keras_transformer.layers.arguments import aliased, check_rate, check_size
+from keras_transformer.layers.arguments import (
+    aliased,
+    check_inputs,
+    check_rate,
+    check_size,
+    default_inputs,
+)
 from keras_transformer.layers.attention import dot_product_attention
 from keras_transformer.layers.attention_axes import (
     AxesFolding,
@@ -21,8 +27,6 @@ from keras_transformer.layers.attention_axes import (
 from keras_transformer.layers.attention_masks import (
     CallMasks,
     allowed_keys,
-    check_inputs,
-    default_inputs,
 )
 from keras_transformer.layers.attention_record import record_attention
 from keras_transformer.layers.cached_attention import CachedAttention
@@ -50,6 +54,8 @@ from keras_transformer.types import (
     Tensor,
     TensorLike,
 )
+
+_AXES = ("B", "...", "T", "D")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -262,7 +268,7 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
     ) -> None:  # fmt: skip
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
-        check_inputs(query=query_shape, value=value_shape, key=key_shape)
+        check_inputs(query_shape, value_shape, key_shape, *_AXES)
         self.projections.build(self, query_shape, value_shape, key_shape)
         self.built = True
 
@@ -278,7 +284,7 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
             "return_attention_scores", return_attention_scores,
             "return_attention_weights", return_attention_weights, False,
         )  # fmt: skip
-        value, key = default_inputs(query, value, key)
+        value, key = default_inputs(query, value, key, *_AXES)
         axes = attended_axes(self.attention_axes, len(query.shape))
         self._check_positions(axes, query, value, key)
         masks = CallMasks(

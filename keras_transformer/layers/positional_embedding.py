@@ -10,9 +10,9 @@ from keras import ops
 
 from keras_transformer.layers.adaptable_layer import AdaptableLayer
 from keras_transformer.layers.arguments import (
+    check_axes,
     check_positions,
     check_rate,
-    check_shape,
     check_size,
     integer_ids,
 )
@@ -133,7 +133,7 @@ class PositionalEmbedding(AdaptableLayer):
         self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
-        check_shape("ids", input_shape, *self._axes)
+        check_axes("ids", input_shape, *self._axes)
         options = options_for(self, "embeddings")
         if options["initializer"] is None:
             # Standard deviation 1 after the product with sqrt(d_model).

@@ -8,9 +8,8 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.arguments import (
+    check_axes,
     check_rate,
-    check_shape,
-    check_tensor,
 )
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
@@ -54,14 +53,14 @@ class SinusoidalPositionalEncoding(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
-        check_shape("inputs", input_shape, "B", "T", "D")
+        check_axes("inputs", input_shape, "B", "T", "D")
         self.built = True
 
     def call(
         self, inputs: TensorLike, start: int | TensorLike = 0,
         training: bool | None = None,
     ) -> Tensor:  # fmt: skip
-        check_tensor("inputs", inputs, "B", "T", "D")
+        check_axes("inputs", inputs, "B", "T", "D")
         places = start + ops.arange(ops.shape(inputs)[1], dtype="int32")
         vectors = sinusoidal_encoding(places, inputs.shape[-1])
         vectors = ops.cast(vectors, self.compute_dtype)

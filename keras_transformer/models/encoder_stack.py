@@ -8,7 +8,7 @@ import keras
 
 from keras_transformer.config.layers import EncoderConfig
 from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
-from keras_transformer.layers.arguments import check_shape, check_tensor
+from keras_transformer.layers.arguments import check_axes
 from keras_transformer.layers.encoder_layer import EncoderLayer
 from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.models.has_config import HasConfig
@@ -64,7 +64,7 @@ class EncoderStack(HasConfig, HasAdaptableLayers, keras.layers.Layer):
         )
 
     def build(self, states_shape: Shape) -> None:
-        check_shape("states", states_shape, "B", "S", "D")
+        check_axes("states", states_shape, "B", "S", "D")
         for layer in self.encoder_layers:
             layer.build(states_shape)
         if self.norm is not None:
@@ -75,7 +75,7 @@ class EncoderStack(HasConfig, HasAdaptableLayers, keras.layers.Layer):
         self, states: TensorLike, mask: TensorLike | None = None,
         training: bool | None = None,
     ) -> Tensor:  # fmt: skip
-        check_tensor("states", states, "B", "S", "D")
+        check_axes("states", states, "B", "S", "D")
         for layer in self.encoder_layers:
             states = layer(states, mask=mask, training=training)
         return states if self.norm is None else self.norm(states, training=training)

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_transformer.config.layers import EncoderConfig
-from keras_transformer.layers.arguments import check_size, check_tensor
+from keras_transformer.layers.arguments import check_axes, check_size
 from keras_transformer.layers.class_token import ClassToken
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.learned_positional_embedding import (
@@ -133,7 +133,7 @@ class ImageClassifier(HasConfig, EncoderModel):
         Raises:
             ValueError: If the images have another size than `image_shape`.
         """
-        check_tensor("inputs", inputs, "B", "height", "width", "channels")
+        check_axes("inputs", inputs, "B", "height", "width", "channels")
         self._check_size(inputs)
         patches = self.patch_embedding(inputs)  # (B, height / P, width / P, D)
         states = ops.reshape(patches, (ops.shape(patches)[0], -1, self.config.d_model))

@@ -9,11 +9,11 @@ import keras
 from keras_transformer.config.layers import EncoderConfig
 from keras_transformer.exact_training.exact_training import ExactTraining
 from keras_transformer.layers.arguments import (
+    check_axes,
     check_mask,
     check_pair,
     check_rate,
     check_size,
-    check_tensor,
 )
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.masks import graph_mask
@@ -101,8 +101,8 @@ class NodeClassifier(HasConfig, ExactTraining, EncoderModel):
     ) -> Tensor:
         check_pair("inputs", inputs, "features", "adjacency")
         features, adjacency = inputs
-        check_tensor("features", features, "B", "S", "F")
-        check_tensor("adjacency", adjacency, "...", "S", "S")
+        check_axes("features", features, "B", "S", "F")
+        check_axes("adjacency", adjacency, "...", "S", "S")
         states = self.feature_map(self.feature_dropout(features, training=training))
         mask = graph_mask(adjacency)
         check_mask("adjacency", mask, features, features)
