@@ -84,6 +84,12 @@ def _add_train(verbs):
         type=Path,
         help="JSON file of options, such as a run's config.json; flags override it",
     )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="say what would be done: data, device, shapes of batches, compilations "
+        "and memory; write nothing",
+    )
     add_flags(parser, SECTIONS)
     add_family_flags(parser)
 
@@ -97,7 +103,8 @@ def _train(options):
         for files in (options.train, options.valid)
     )
     given = _given_tokenizers(options.tokenizer)
-    training.train(pairs, options.directory, config, validation, **given)
+    run = training.dry_run if options.dry_run else training.train
+    run(pairs, options.directory, config, validation, **given)
 
 
 def _given_tokenizers(files):

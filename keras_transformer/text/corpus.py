@@ -69,6 +69,8 @@ class Corpus:
         buckets: The length buckets.
         padding: Share of padding in an epoch's batches if their shapes are static, else
             `None`.
+        shapes: An epoch's batches of each length bucket, by their rows and tokens
+            (B, T): if shapes are static exactly those of each batch, else the most.
         num_lines: Lines of the corpus, good and bad.
         num_pairs: Pairs of an epoch.
         num_batches: Batches of an epoch.
@@ -128,6 +130,9 @@ class Corpus:
         batches = [bucket for bucket, _ in self.buckets.group(entries)]
         self.num_batches = len(batches)
         self.padding = self._padding(batches) if self.static_shapes else None
+        shapes = zip(self.buckets.sizes, self.buckets.boundaries, strict=True)
+        counts = np.bincount(batches, minlength=len(self.buckets.sizes)).tolist()
+        self.shapes = {s: n for s, n in zip(shapes, counts, strict=True) if n}
 
     def _made_buckets(self, lengths):
         boundaries, config = None, self.config

@@ -7,6 +7,7 @@ from keras_transformer.training.compiling import (
     make_optimizer,
     split_by_default,
 )
+from keras_transformer.training.dry_run import dry_run
 from keras_transformer.training.run_callback import RunCallback
 from keras_transformer.training.run_directory import check_new_directory
 from keras_transformer.training.train import train
@@ -17,6 +18,7 @@ __all__ = [
     "average_run",
     "check_new_directory",
     "compiled_model",
+    "dry_run",
     "load_average",
     "make_optimizer",
     "split_by_default",

@@ -30,11 +30,10 @@ def report_data(console: Console, training: Corpus, validation: Corpus | None):
                 f"batches, {corpus.bad_lines}",
             )
     if training.padding is not None:
-        shapes = len(training.buckets.boundaries)
         say(
             console,
-            f"batches of up to {shapes} shapes, each compiled when it first comes, "
-            f"with {training.padding:.0%} padding",
+            f"batches of {len(training.shapes)} shapes, each compiled when it first "
+            f"comes, with {training.padding:.0%} padding",
         )
 
 

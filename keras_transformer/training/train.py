@@ -167,21 +167,29 @@ def train(
         >>> train(pairs, "runs/en-de", RunConfig())(["Two men are talking."])
         ['Zwei Männer unterhalten sich.']
     """
-    config = RunConfig() if config is None else config
     console = Console() if console is None else console
-    if tokenizers is not None:
-        if not isinstance(tokenizers, TokenizerPair):
-            tokenizers = TokenizerPair.of(tokenizers)
-        config = config.replace(tokenizer=tokenizers.config)
+    config, tokenizers = given_options(config, tokenizers)
     own = Own(tokenizers, tuple(callbacks), optimizer, loss)
-    _check(config, own, validated=validation is not None)
+    check_given(config, own, validated=validation is not None)
     validation = None if validation is None else open_pairs(validation)
     return _run(
         open_pairs(text), validation, RunDirectory(directory), config, console, own
     )
 
 
-def _check(config: RunConfig, own: Own, validated: bool):
+def given_options(
+    config: RunConfig | None, tokenizers: Any
+) -> tuple[RunConfig, TokenizerPair | None]:
+    """Returns the options and tokenizers for what `train` was given as such."""
+    config = RunConfig() if config is None else config
+    if tokenizers is None:
+        return config, None
+    if not isinstance(tokenizers, TokenizerPair):
+        tokenizers = TokenizerPair.of(tokenizers)
+    return config.replace(tokenizer=tokenizers.config), tokenizers
+
+
+def check_given(config: RunConfig, own: Own, validated: bool):
     """Raises `ValueError` if what is given does not go together."""
     check_selection(config.training, validated)
     if config.training.export_best and own.tokenizers is not None:
@@ -212,7 +220,7 @@ def _run(text, validation, directory, config, console, own) -> Translator:
         keras.utils.set_random_seed(config.training.seed)
         data = fingerprints(text, validation)
         data |= compiled_with(own.optimizer, own.loss)
-        config, tokenizers = _begun_or_new(
+        config, tokenizers = begun_or_new(
             directory, config, data, text, console, own.tokenizers
         )
         keep, path = config.training.keep_states, directory.path
@@ -222,7 +230,7 @@ def _run(text, validation, directory, config, console, own) -> Translator:
             return _load_finished(path, state, console)
         # Bad options and data raise errors in these two, before they are saved.
         translator = _new_translator(config, tokenizers, distribution, own)
-        corpora = _corpora(text, validation, tokenizers, config)
+        corpora = make_corpora(text, validation, tokenizers, config)
         if distribution.is_chief:
             _save_options(directory, config, data, tokenizers)
         selection = make_selection(
@@ -260,7 +268,7 @@ def _new_translator(config, tokenizers, distribution, own):
     return Translator(model, tokenizers, config.decoding)
 
 
-def _begun_or_new(directory, config, data, text, console, given):
+def begun_or_new(directory, config, data, text, console, given):
     """Returns the options and vocabularies of the run, given or learned if it is new.
 
     Raises:
@@ -302,7 +310,7 @@ def _is_finished(path, state, config):
     return ended and all((path / n).exists() for n in ("model.keras", "decoding.json"))
 
 
-def _corpora(text, validation, tokenizers: TokenizerPair, config: RunConfig):
+def make_corpora(text, validation, tokenizers: TokenizerPair, config: RunConfig):
     """Returns the training corpus and the validation corpus or `None`."""
     options = {"static_shapes": with_device_defaults(config.training).jit_compile}
     training = Corpus(
