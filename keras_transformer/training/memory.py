@@ -68,9 +68,7 @@ def _activations(model, tokens, length):
     networks = config.num_encoder_layers + config.num_decoder_layers
     scores = config.num_heads * length
     numbers = attentions * (_OF_SCORES * scores + _OF_ATTENTION * config.d_model)
-    numbers += networks * (
-        _OF_FEED_FORWARD * config.d_model + _OF_HIDDEN * config.d_ff
-    )
+    numbers += networks * (_OF_FEED_FORWARD * config.d_model + _OF_HIDDEN * config.d_ff)
     size = 4 if model.compute_dtype == "float32" else 2
     classes = config.target_vocabulary_size
     rows = min(tokens, chunk_tokens(classes)) + config.d_model

@@ -173,7 +173,9 @@ def crossentropy(**options):
     )
 
 
-@pytest.mark.parametrize("weighted", (False, True))
+@pytest.mark.parametrize(
+    "weighted", (True, pytest.param(False, marks=pytest.mark.slow))
+)
 @pytest.mark.parametrize(
     "loss",
     (
@@ -241,7 +243,7 @@ def test_a_mask_of_the_output_is_refused_where_batches_accumulate():
         fit(make_model(loss=loss_without_padding(), **options), batches)
 
 
-@pytest.mark.parametrize("clipnorm", (None, 0.05))
+@pytest.mark.parametrize("clipnorm", (0.05, pytest.param(None, marks=pytest.mark.slow)))
 @pytest.mark.parametrize("steps", (1, 3))
 def test_a_scaled_loss_has_the_gradient_and_the_value_of_itself(steps, clipnorm):
     batches = make_batches()[:steps]

@@ -108,7 +108,10 @@ def test_every_option_of_the_search_is_in_the_file(tmp_path, options):
 @pytest.mark.parametrize(
     "options",
     [
-        {"norm_first": True, "positions": "learned", "max_positions": 40},
+        pytest.param(
+            {"norm_first": True, "positions": "learned", "max_positions": 40},
+            marks=pytest.mark.slow,
+        ),
         {"num_encoder_layers": 2, "num_decoder_layers": 2, "activation": "gelu"},
     ],
 )

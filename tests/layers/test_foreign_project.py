@@ -64,7 +64,18 @@ def compare(name):
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
-@pytest.mark.parametrize("name", (*foreign_project.MODELS, "half_precision"))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "classifier",
+        "half_precision",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in foreign_project.MODELS
+            if name != "classifier"
+        ),
+    ],
+)
 def test_the_project_gives_the_same_numbers(name):
     numbers = compare(name)
     assert numbers["losses"][2] < numbers["losses"][0]

@@ -59,6 +59,21 @@ GRAPHS = [(name, False) for name in MODELS]
 if keras.backend.backend() == "tensorflow":
     GRAPHS += [("transformer", True), ("language model", True)]
 
+# Each model once, and each type with a Transformer; the others by hand.
+QUICK = {
+    ("transformer", True, "float16"), ("transformer", False, "bfloat16"),
+    ("transformer", False, "float64"), ("language model", True, "bfloat16"),
+    ("recurrent", False, "float64"), ("tagger", False, "float16"),
+}  # fmt: skip
+CASES = [
+    pytest.param(
+        name, jit_compile, dtype,
+        marks=() if (name, jit_compile, dtype) in QUICK else pytest.mark.slow,
+    )
+    for name, jit_compile in GRAPHS
+    for dtype in TOLERANCES
+]  # fmt: skip
+
 
 def losses(make, data, dtype, weights, **options):
     """The losses of four updates of a model that starts with the weights given."""
@@ -75,8 +90,7 @@ def losses(make, data, dtype, weights, **options):
     return found
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("name, jit_compile", GRAPHS)
+@pytest.mark.parametrize("name, jit_compile, dtype", CASES)
 def test_training_follows_that_in_float32(rng, name, jit_compile, dtype):
     make, data = MODELS[name]
     weights = [ops.convert_to_numpy(w) for w in randomise(make(), rng).weights]

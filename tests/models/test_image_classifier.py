@@ -35,6 +35,7 @@ class TestBatteryOfTheClassToken(EncoderModelBattery):
         return ImageClassifier(CONFIG, *sizes, **options)
 
 
+@pytest.mark.slow
 class TestBatteryOfTheMean(TestBatteryOfTheClassToken):
     pooling = "mean"
 

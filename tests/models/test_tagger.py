@@ -34,6 +34,7 @@ class TestBattery(EncoderModelBattery):
         return Tagger(text_encoder(dtype=options.get("dtype")), NUM_TAGS, **options)
 
 
+@pytest.mark.slow
 class TestBatteryOfFeatures(TestBattery):
     inputs = FEATURES
 

@@ -28,6 +28,9 @@ from tests.reference import numpy_transformer as reference
 REAL = TARGET_IN != 0
 
 
+FIRST, *OTHERS = VARIANTS
+
+
 @pytest.fixture(params=list(VARIANTS))
 def model(request, rng):
     return random_model(rng, **VARIANTS[request.param])
@@ -246,6 +249,14 @@ def test_mixed_precision_stays_close_and_keeps_float32_weights(rng):
     assert_close(logits, expected, tolerance=0.2)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        FIRST,
+        *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS),
+    ],
+    indirect=True,
+)
 def test_gradient_reaches_every_weight(model):
     before = [ops.convert_to_numpy(weight).copy() for weight in model.weights]
     model.compile(optimizer=keras.optimizers.SGD(1.0), loss=MaskedCrossentropy())

@@ -123,6 +123,7 @@ def test_another_tokenizer_of_one_size_is_noticed(whole):
         run(whole[0], own_parts() | {"tokenizers": pair})
 
 
+@pytest.mark.slow
 def test_a_callback_of_keras_ends_a_run(tmp_path):
     class Stop(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):

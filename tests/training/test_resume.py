@@ -151,6 +151,7 @@ class KillAtEpochEnd(Extra):
         raise Killed
 
 
+@pytest.mark.slow
 def test_what_was_logged_after_the_last_state_is_not_repeated(uninterrupted, tmp_path):
     folder = Folder(tmp_path)
     with pytest.raises(Killed):
@@ -176,6 +177,7 @@ def test_a_run_killed_after_every_batch_ends_the_same(uninterrupted, tmp_path):
     assert_same_run(folder, weights, uninterrupted)
 
 
+@pytest.mark.slow
 def test_several_batches_a_call_give_the_same_run(uninterrupted, tmp_path):
     folder = Folder(tmp_path)
     options = {"steps_per_execution": 4}
@@ -203,6 +205,7 @@ def cut_states(folder):
         path.write_bytes(path.read_bytes()[:-1000])
 
 
+@pytest.mark.slow
 def test_a_run_without_a_whole_state_begins_anew(uninterrupted, tmp_path):
     folder = Folder(tmp_path)
     killed(folder, uninterrupted.batches - 1)
@@ -211,6 +214,7 @@ def test_a_run_without_a_whole_state_begins_anew(uninterrupted, tmp_path):
     assert_same_run(folder, weights, uninterrupted)
 
 
+@pytest.mark.slow
 def test_but_does_not_throw_its_checkpoints_away(uninterrupted, tmp_path):
     folder = Folder(tmp_path)
     killed(folder, uninterrupted.batches + 2)
@@ -223,7 +227,13 @@ def test_but_does_not_throw_its_checkpoints_away(uninterrupted, tmp_path):
     assert len(list((folder.run / "checkpoints").iterdir())) == 1
 
 
-@pytest.mark.parametrize("error", [MemoryError(), OSError(5, "Input/output error")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        pytest.param(OSError(5, "Input/output error"), marks=pytest.mark.slow),
+    ],
+)
 def test_a_state_that_cannot_be_read_now_is_kept(
     uninterrupted, tmp_path, monkeypatch, error
 ):
@@ -246,6 +256,7 @@ def failing(error):
     return fail
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_without_its_model_makes_it_of_the_state(
     tmp_path, monkeypatch
 ):
@@ -266,6 +277,7 @@ def test_a_run_that_ended_without_its_model_makes_it_of_the_state(
         np.testing.assert_array_equal(weight, value)
 
 
+@pytest.mark.slow
 def test_a_run_without_checkpoints_saves_the_moving_average(tmp_path):
     folder = Folder(tmp_path)
     killed(folder, 5)
@@ -340,7 +352,9 @@ class MoveAway(Extra):
             self.path.rename(self.path.with_suffix(".moved"))
 
 
-@pytest.mark.parametrize("side", ["text", "valid"])
+@pytest.mark.parametrize(
+    "side", ["text", pytest.param("valid", marks=pytest.mark.slow)]
+)
 def test_text_that_goes_or_changes_is_named_in_one_line(uninterrupted, tmp_path, side):
     folder, streamed = Folder(tmp_path), {"shuffle_buffer": 5}
     path = getattr(folder, side)
@@ -437,6 +451,7 @@ def test_another_tokenizer_is_refused_wherever_the_run_is_read(uninterrupted, tm
         Translator.load(finished.run)
 
 
+@pytest.mark.slow
 def test_a_run_begun_before_there_were_digests_goes_on(uninterrupted, tmp_path):
     folder = Folder(tmp_path)
     killed(folder, uninterrupted.batches - 1)
@@ -446,6 +461,7 @@ def test_a_run_begun_before_there_were_digests_goes_on(uninterrupted, tmp_path):
     assert (folder.run / "tokenizer.sha256").exists()
 
 
+@pytest.mark.slow
 def test_going_on_with_other_threads_is_said_in_a_line(uninterrupted, tmp_path):
     folder = Folder(tmp_path)
     killed(folder, uninterrupted.batches - 1)
@@ -459,6 +475,7 @@ def test_going_on_with_other_threads_is_said_in_a_line(uninterrupted, tmp_path):
     assert folder.said(said)
 
 
+@pytest.mark.slow
 def test_states_that_tell_no_machine_go_on_without_a_word(uninterrupted, tmp_path):
     folder = Folder(tmp_path)
     killed(folder, uninterrupted.batches - 1)

@@ -114,6 +114,7 @@ def test_val_bleu_is_what_evaluate_gives_for_the_first_pairs(texts, corpora, tmp
     assert every != pytest.approx(first)
 
 
+@pytest.mark.slow
 def test_bleu_comes_every_so_many_updates_and_leaves_the_training_alone(
     texts, corpora, tmp_path
 ):
@@ -138,6 +139,7 @@ def test_bleu_comes_every_so_many_updates_and_leaves_the_training_alone(
     assert steps == [("evaluation_bleu_vs_iterations", step) for step in shown]
 
 
+@pytest.mark.slow
 def test_one_graph_serves_all_scores(texts, corpora, tmp_path):
     run = Run(texts, tmp_path, bleu_updates=1)
     run.fit(corpora)
@@ -146,6 +148,7 @@ def test_one_graph_serves_all_scores(texts, corpora, tmp_path):
     assert function.experimental_get_tracing_count() == 1
 
 
+@pytest.mark.slow
 def test_a_score_is_not_given_twice_for_one_state_of_the_model(
     texts, corpora, tmp_path, monkeypatch
 ):
