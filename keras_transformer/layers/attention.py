@@ -79,9 +79,9 @@ def dot_product_attention(
     Raises:
         ValueError: If `fused` is True and `fused_attention` cannot be used.
     """
-    tensors = query, key, value, mask, bias
-    if fused is not False and can_fuse(tensors, weigh, dropout, must=bool(fused)):
-        return fused_attention(*tensors), None
+    tensors, must = (query, key, value, mask, bias), bool(fused)
+    if fused is not False and can_fuse(tensors, weigh, dropout, must):
+        return fused_attention(*tensors, must=must), None
     scores = grouped_product(query, ops.swapaxes(key, -1, -2))  # (..., T, S)
     if bias is not None:
         scores = ops.add(scores, bias)

@@ -66,7 +66,7 @@ def can_fuse(tensors, weigh, dropout, must):
     elif dropout is not None and dropout.rate > 0:
         lacking = "it drops no attention weights"
     else:
-        lacking = obstacle(*tensors)
+        lacking = obstacle(*tensors, must=must)
     if must and lacking is not None:
         _refuse(lacking)
     return lacking is None

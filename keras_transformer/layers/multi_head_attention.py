@@ -96,8 +96,9 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
         sliding_window: Queries see keys less than this many positions away; default
             `None`: at any distance.
         flash_attention: Whether whole sequences are attended to by a fused kernel that
-            never holds the scores (JAX and PyTorch on a GPU): `None` where it gains and
-            no weights are asked for, recorded or dropped, `False` never, `True` always.
+            never holds the scores (of JAX on a GPU, of PyTorch): `None` where it gains
+            and no weights are asked for, recorded or dropped, `False` never, `True`
+            always.
         kernel_initializer: Initializer of the projections' matrices.
         bias_initializer: Initializer of their biases.
         kernel_regularizer: Regularizer of the matrices.

@@ -43,7 +43,7 @@ MASKS = {
     "of heads": (B, H, T, S),
     "of queries": (B, 1, T, 1),
 }
-BIASES = {"none": None, "of heads": (H, T, S), "of one head": (1, 1, T, S)}
+BIASES = {"none": None, "of heads": (H, T, S), "of keys": (1, H, 1, S)}
 
 
 @pytest.mark.parametrize("groups", (H, 3, 1))
@@ -140,12 +140,34 @@ def test_blocks_of_heads_are_for_the_general_line(on_gpu):
     assert obstacle(*blocks) == "it takes queries of rank 4, not 5"
 
 
-def test_a_processor_and_tensorflow_have_none(monkeypatch):
+@pytest.mark.skipif(BACKEND == "torch", reason="PyTorch has one on a processor")
+@pytest.mark.parametrize("must", (False, True))
+def test_jax_on_a_processor_and_tensorflow_have_none(monkeypatch, must):
     monkeypatch.setattr(module, "has_gpu", lambda: False)
+    expected = "JAX has none without a GPU"
     if BACKEND == "tensorflow":
-        assert obstacle(*shaped()) == "the backend tensorflow has none"
-    else:
-        assert obstacle(*shaped()) == f"{BACKEND} computes without a GPU here"
+        expected = "the backend tensorflow has none"
+    assert obstacle(*shaped(), must=must) == expected
+
+
+@ON_TORCH
+@pytest.mark.parametrize(
+    ("dtype", "lengths", "expected"),
+    (
+        ("float32", (128, 128), None),
+        ("bfloat16", (512, 600), None),
+        ("float32", (128, 127), "from 128 positions on in float32, not (128, 127)"),
+        ("bfloat16", (128, 512), "from 512 positions on in bfloat16"),
+        ("float64", (512, 512), "not been measured on a processor in float64"),
+    ),
+)
+def test_pytorch_on_a_processor_gains_from_some_length_on(
+    monkeypatch, dtype, lengths, expected
+):
+    monkeypatch.setattr(module, "has_gpu", lambda: False)
+    found = obstacle(*shaped(dtype, lengths))
+    assert found is None if expected is None else expected in found
+    assert obstacle(*shaped(dtype, lengths), must=True) is None
 
 
 @ON_TORCH
@@ -193,6 +215,16 @@ def test_cudnn_needs_a_gpu_of_its_maker_since_ampere(on_gpu, capability):
 def test_cudnn_has_not_been_tried_on_several_devices(on_gpu, monkeypatch):
     monkeypatch.setattr(keras.distribution, "distribution", lambda: "some")
     assert "several devices" in obstacle(*shaped())
+
+
+@ON_JAX
+def test_jax_says_so_where_cudnn_must_be_used_and_is_not_there(on_gpu):
+    on_gpu.platform = "gpu"
+    tensors = shaped()
+    expected, _ = dot_product_attention(*tensors)
+    np.testing.assert_array_equal(fused_attention(*tensors), expected)
+    with pytest.raises(RuntimeError, match="cuDNN is not detected"):
+        fused_attention(*tensors, must=True)
 
 
 @ON_JAX

@@ -19,7 +19,7 @@ from tests.layers.test_keras_calls import ARGUMENTS, CALLS, CROSS, QUERY, mask
 
 PACKAGE = "keras_transformer.layers"
 KERNEL = "keras_transformer.kernels.fused_attention"
-ON_JAX = keras.backend.backend() == "jax"
+ON_JAX, ON_TORCH = (keras.backend.backend() == name for name in ("jax", "torch"))
 # Calls that ask for no weights; JAX takes values of the keys' width alone.
 FUSED = [
     name
@@ -31,14 +31,14 @@ FUSED = [
 
 @pytest.fixture
 def kernel(monkeypatch):
-    """Lets the backend use its kernel here too; a list of what it was called with."""
+    """Lets the backend use its kernel here too; whether each call says it must."""
     calls = []
 
-    def counted(*tensors):
-        calls.append(tensors)
+    def counted(*tensors, must):
+        calls.append(must)
         return fused_attention(*tensors)
 
-    monkeypatch.setattr(f"{PACKAGE}.flash_attention.obstacle", lambda *tensors: None)
+    monkeypatch.setattr(f"{PACKAGE}.flash_attention.obstacle", lambda *_, must: None)
     monkeypatch.setattr(f"{PACKAGE}.attention.fused_attention", counted)
     return calls
 
@@ -135,17 +135,37 @@ def test_keras_switches_it_off_for_layers_that_choose(kernel):
         MultiHeadAttention(**ARGUMENTS, flash_attention=True)(QUERY)
     finally:
         keras.config.enable_flash_attention()
-    assert len(kernel) == 1
+    assert kernel == [True]
 
 
 REFUSED = "`flash_attention` must be None or False"
 
 
+@pytest.mark.skipif(ON_TORCH, reason="PyTorch has a kernel everywhere")
 def test_true_is_refused_where_there_is_no_kernel(monkeypatch):
     monkeypatch.setattr(f"{KERNEL}.has_gpu", lambda: False)
     layer = MultiHeadAttention(**ARGUMENTS, flash_attention=True)
     with pytest.raises(ValueError, match=f"{REFUSED} .*(has none|without a GPU)"):
         layer(QUERY)
+
+
+@pytest.mark.skipif(not ON_TORCH, reason="PyTorch has a kernel everywhere")
+@pytest.mark.parametrize(
+    ("flash_attention", "length", "fused"),
+    ((None, 127, False), (None, 128, True), (False, 128, False), (True, 5, True)),
+)
+def test_pytorch_uses_its_kernel_on_a_processor(
+    rng, monkeypatch, flash_attention, length, fused
+):
+    calls = []
+    monkeypatch.setattr(f"{KERNEL}.has_gpu", lambda: False)
+    monkeypatch.setattr(
+        f"{PACKAGE}.attention.fused_attention",
+        lambda *tensors, must: calls.append(must) or fused_attention(*tensors),
+    )
+    layer = MultiHeadAttention(**ARGUMENTS, flash_attention=flash_attention)
+    layer(rng.standard_normal((1, length, 6)).astype("float32"))
+    assert len(calls) == fused
 
 
 def test_true_is_refused_where_weights_are_wanted(kernel):
