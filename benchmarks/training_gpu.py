@@ -3,6 +3,7 @@
 Ours trains with `model.fit` in mixed bfloat16, compiled, on arrays of ids; PyTorch with
 `nn.Transformer` in the same size on the same batches. Needs no TensorFlow. Each has a
 process of its own, one after another, because each takes the whole GPU's memory.
+requirements_gpu.txt lists what must be installed; this package need not be.
 
     python benchmarks/training_gpu.py
     python benchmarks/training_gpu.py --only toy --repeats 1  # runs without a GPU too
@@ -28,6 +29,12 @@ CONTENDERS = {
     ),
     "ours-torch": Contender(
         "peers.ours_training", "bfloat16", {"KERAS_BACKEND": "torch"}
+    ),
+    "ours-jax-fused": Contender(
+        "peers.ours_training", "bfloat16-xla-fused", {"KERAS_BACKEND": "jax"}
+    ),
+    "ours-torch-fused": Contender(
+        "peers.ours_training", "bfloat16-fused", {"KERAS_BACKEND": "torch"}
     ),
     "pytorch": Contender("peers.torch_training", "bfloat16"),
     "pytorch-compile": Contender("peers.torch_training", "bfloat16-compile"),

@@ -27,6 +27,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+# Where the package lies, which needs no installation.
+ROOT = Path(__file__).resolve().parents[1]
 # Not a contender: measures the peaks that a limit needs.
 MACHINE = "machine"
 _WARM_UP_CALLS = 2
@@ -78,6 +80,8 @@ class Worker:
     ):
         self._log = log
         environment = os.environ | contender.environment | thread_limits(threads)
+        told = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
+        environment["PYTHONPATH"] = os.pathsep.join([*told, str(ROOT)])
         names = [contender.module, contender.variant, workload, size]
         with log.open("ab") as printed:
             self._process = subprocess.Popen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import re
@@ -174,6 +175,59 @@ def test_names_of_the_command_line_are_checked(script):
     )
     assert done.returncode == 2
     assert "invalid choice: 'huge'" in done.stderr
+
+
+def test_a_contender_finds_the_package_that_is_not_installed(
+    module, monkeypatch, tmp_path
+):
+    worker, started = module("worker"), {}
+
+    def start(command, env, **_):
+        started.update(env)
+        return SimpleNamespace(stdout=io.StringIO('{"versions": {}}\n'))
+
+    monkeypatch.setattr(worker.subprocess, "Popen", start)
+    monkeypatch.setenv("PYTHONPATH", "told")
+    contender = worker.Contender("module", "variant")
+    worker.Worker(contender, "workload", "tiny", 1, tmp_path, tmp_path / "log")
+    # What the user says comes first.
+    assert started["PYTHONPATH"].split(os.pathsep) == ["told", str(FOLDER.parent)]
+
+
+def test_products_of_a_step_are_counted_by_hand(module):
+    step_cost, workload = module("step_cost"), module("workload")
+    size = workload.Size(
+        num_layers=2, d_model=3, d_ff=5, num_heads=1, vocabulary_size=7
+    )
+    count = step_cost.by_hand(size, step_cost.Batch(rows=11, length=4))
+    # Encoder 4 * 9 + 2 * 15, decoder 8 * 9 + 2 * 15, of two layers, 44 tokens.
+    assert count.weights == 3 * 2 * 44 * 2 * (66 + 102)
+    # Scores and sums of three attentions of two layers: 2 * 3 each, 4 by 4 in 11 rows.
+    assert count.attention == 3 * 2 * 3 * 2 * 2 * 3 * 11 * 16
+    assert count.logits == 3 * 2 * 44 * 3 * 7
+    # 6 of 16 scores of the decoder's self-attention are hidden.
+    assert count.hidden * 3 * 16 == count.attention * 6
+
+
+def test_cost_of_a_step_is_what_is_counted_by_hand():
+    pytest.importorskip("jax")
+    arguments = ["--sizes", "base", "--layers", "1", "--tokens", "640"]
+    done = subprocess.run(
+        [sys.executable, FOLDER / "step_cost.py", *arguments]
+        + ["--length", "16", "--vocabulary-size", "1000"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.returncode == 0, done.stderr
+    memory, cost = (
+        dict(zip(*(rows[i].strip("| ").split(" | ") for i in (0, 2)), strict=True))
+        for rows in (part.splitlines() for part in done.stdout.strip().split("\n\n"))
+    )
+    # 7,862,272 weights and Adam's two moments, in float32, all of them donated.
+    assert float(memory["arguments"]) == float(memory["donated"]) == 0.09
+    assert 0 < float(memory["held"]) <= float(memory["temporaries"])
+    assert 1.0 <= float(cost["XLA"]) / float(cost["by hand"]) < 1.2
 
 
 def test_profile_counts_an_operation_without_those_inside_it(module):

@@ -16,7 +16,7 @@ class KerasPeer(ABC):
     """One `model.fit` of an epoch is a turn; see `worker.Contender`.
 
     `variant` is "float32" or "bfloat16" (Keras' mixed precision), with "-xla" to
-    compile the step.
+    compile the step, and "-fused" for a model that fused attention can train.
     """
 
     versions = {
@@ -26,8 +26,8 @@ class KerasPeer(ABC):
 
     def __init__(self, size: Size, variant: str, threads: int, folder: str):
         self._size = size
-        dtype, _, compiler = variant.partition("-")
-        self.jit_compile = compiler == "xla"
+        dtype, *ways = variant.split("-")
+        self.jit_compile, self.is_fused = "xla" in ways, "fused" in ways
         keras.config.set_dtype_policy(
             "float32" if dtype == "float32" else f"mixed_{dtype}"
         )

@@ -7,7 +7,9 @@ from typing import Any
 
 from keras import ops
 
+from keras_transformer.kernels.fused_attention import fused_attention
 from keras_transformer.kernels.softmax import dropped_weights, masked_softmax
+from keras_transformer.layers.flash_attention import can_fuse
 from keras_transformer.types import Tensor, TensorLike
 
 
@@ -52,8 +54,8 @@ def dot_product_attention(
     query: TensorLike, key: TensorLike, value: TensorLike,
     mask: TensorLike | None = None, bias: TensorLike | None = None,
     weigh: Callable[..., Any] = masked_softmax,
-    dropout: Callable[[Any], Any] | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    dropout: Callable[[Any], Any] | None = None, fused: bool | None = False,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Attends to values by the dot product of queries and keys, not scaled.
 
     Keys and values may have fewer heads than queries; see `grouped_product`.
@@ -67,10 +69,19 @@ def dot_product_attention(
             `None`. With a float32 bias even half-precision scores are float32.
         weigh: Function of scores and mask that returns the attention weights.
         dropout: `Dropout` layer in training, or `None` to drop no weight.
+        fused: Whether to use `fused_attention`, which gives no weights: `False` never,
+            `None` where it can be used and gains, `True` always.
 
     Returns:
-        The output (..., T, Kv) and the attention weights (..., T, S) before dropout.
+        The output (..., T, Kv) and the attention weights (..., T, S) before dropout,
+        or `None` in place of the weights after `fused_attention`.
+
+    Raises:
+        ValueError: If `fused` is True and `fused_attention` cannot be used.
     """
+    tensors, must = (query, key, value, mask, bias), bool(fused)
+    if fused is not False and can_fuse(tensors, weigh, dropout, must):
+        return fused_attention(*tensors, must=must), None
     scores = grouped_product(query, ops.swapaxes(key, -1, -2))  # (..., T, S)
     if bias is not None:
         scores = ops.add(scores, bias)

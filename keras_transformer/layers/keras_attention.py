@@ -29,7 +29,6 @@ def options_of(layer):
     _check(layer)
     options = layer.get_config()
     options["dtype"] = layer.dtype_policy
-    options.pop("flash_attention", None)
     return {_GROUPED.get(name, name): value for name, value in options.items()}
 
 

@@ -85,7 +85,7 @@ class LocalAttention(MultiHeadAttention):
         use_bias: Whether the projections add a bias.
         output_shape: Width of the output, or a tuple of its last axes; default the
             width of `query`.
-        flash_attention: `None` or `False`: there is no fused kernel here.
+        flash_attention: `None` or `False`: no fused kernel has attention in blocks.
         kernel_initializer: Initializer of the projections' matrices.
         bias_initializer: Initializer of their biases.
         kernel_regularizer: Regularizer of the matrices.
@@ -135,6 +135,11 @@ class LocalAttention(MultiHeadAttention):
                     f"`{name}` must be None: `window` goes over the positions. "
                     f"Received: {name}={getattr(self, name)}"
                 )
+        if self.flash_attention:
+            raise ValueError(
+                "`flash_attention` must be None or False: no fused kernel attends "
+                "in blocks. Received: flash_attention=True"
+            )
         self.window = window
         self.causal = causal
 
@@ -164,10 +169,10 @@ class LocalAttention(MultiHeadAttention):
             return_attention_weights=return_attention_weights,
         )
 
-    def _attend(self, queries, keys, values, mask, dropout):
+    def _attend(self, queries, keys, values, mask, dropout, fused=False):
         length, size = ops.shape(queries)[2], max(self.window, SMALLEST_BLOCK)
         if queries.shape[2] == 1 or (mask is not None and mask.shape[2] != 1):
-            return super()._attend(queries, keys, values, mask, dropout)
+            return super()._attend(queries, keys, values, mask, dropout, fused)
         if self.positions is not None:
             places = ops.arange(length, dtype="int32")
             queries, keys = self._place(queries, keys, places)

@@ -28,9 +28,10 @@ from keras_transformer.layers.attention_masks import (
     CallMasks,
     allowed_keys,
 )
-from keras_transformer.layers.attention_record import record_attention
+from keras_transformer.layers.attention_record import is_recording, record_attention
 from keras_transformer.layers.cached_attention import CachedAttention
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.flash_attention import check_flash_attention, wants_fused
 from keras_transformer.layers.head_projections import HeadProjections
 from keras_transformer.layers.keras_attention import (
     options_of,
@@ -94,7 +95,10 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
             first (the batch) and the last (the features).
         sliding_window: Queries see keys less than this many positions away; default
             `None`: at any distance.
-        flash_attention: `None` or `False`: there is no fused kernel here.
+        flash_attention: Whether whole sequences are attended to by a fused kernel that
+            never holds the scores (of JAX on a GPU, of PyTorch): `None` where it gains
+            and no weights are asked for, recorded or dropped, `False` never, `True`
+            always.
         kernel_initializer: Initializer of the projections' matrices.
         bias_initializer: Initializer of their biases.
         kernel_regularizer: Regularizer of the matrices.
@@ -137,8 +141,8 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
         and the attention weights (B, H, T, S) before dropout.
     Raises:
         ValueError: If a size is not positive, a rate is outside [0, 1), `positions` is
-            not known, a `value` is given with `positions`, or inputs or masks do not
-            fit each other.
+            not known, a `value` is given with `positions`, inputs or masks do not fit
+            each other, or `flash_attention` is True and no fused kernel can be used.
         TypeError: If an input is no tensor, or a mask has another type.
 
     Example:
@@ -170,13 +174,14 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
     ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         check_size("sliding_window", sliding_window, optional=True)
-        _check_flash_attention(flash_attention)
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.value_dim = value_dim
         dropout = aliased("dropout", dropout, "dropout_rate", dropout_rate, 0.0)
         check_rate("dropout" if dropout_rate is None else "dropout_rate", dropout)
         self.dropout = self.dropout_rate = dropout
+        check_flash_attention(flash_attention, dropout, self.weigh)
+        self.flash_attention = flash_attention
         self.use_bias = use_bias
         self.output_dim = _output_sizes(output_shape, output_dim)
         self.attention_axes = given_axes(attention_axes)
@@ -296,10 +301,12 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
         if len(query.shape) > 3:
             folding = AxesFolding(axes, query, value)
             inputs, allowed = folding.fold_all(inputs, allowed)
-        output, weights, activities = self._attention(inputs, allowed, training)
+        fused = wants_fused(self.flash_attention, with_weights or is_recording())
+        output, weights, activities = self._attention(inputs, allowed, training, fused)
         self._regularise(query, activities)
         if folding is not None:
-            output, weights = folding.unfold(output), folding.unfold_weights(weights)
+            output = folding.unfold(output)
+            weights = None if weights is None else folding.unfold_weights(weights)
         return (output, weights) if with_weights else output
 
     def _check_positions(self, axes, query, value, key):
@@ -315,16 +322,18 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
                 f"`attention_axes`. Received: inputs of rank {len(query.shape)}"
             )
 
-    def _attention(self, inputs, mask, training):
+    def _attention(self, inputs, mask, training, fused):
         """Attends from query to value by key, given in that order, each of rank 3.
 
         Returns:
-            The output, the attention weights and what each projection gave.
+            The output, the attention weights, or `None` from a fused kernel, and what
+            each projection gave.
         """
         projections = self.projections
         queries, keys, values = projections.project(*inputs)
+        dropout = self.attention_dropout if training else None
         outputs, attention_weights = self._attend(
-            queries, keys, values, mask, self.attention_dropout if training else None
+            queries, keys, values, mask, dropout, fused
         )
         record_attention(self, attention_weights)
         gates = ()
@@ -344,7 +353,7 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
             loss = regularizer(activity)
             self.add_loss(loss / ops.cast(ops.shape(query)[0], loss.dtype))
 
-    def _attend(self, queries, keys, values, mask, dropout):
+    def _attend(self, queries, keys, values, mask, dropout, fused=False):
         """Attends with all heads.
 
         Args:
@@ -353,9 +362,10 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
             values: Float tensor (B, G, S, Kv).
             mask: Boolean tensor that broadcasts to (B, H, T, S), or `None`.
             dropout: `Dropout` layer in training, else `None`.
+            fused: As of `dot_product_attention`.
 
         Returns:
-            The outputs (B, H, T, Kv) and the attention weights (B, H, T, S).
+            The outputs (B, H, T, Kv) and the attention weights (B, H, T, S), or `None`.
         """
         bias = None
         if self.positions is not None:
@@ -363,7 +373,7 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
             queries, keys = self._place(queries, keys, places)
             bias = self._position_bias(places, places)
         return dot_product_attention(
-            queries, keys, values, mask, bias, self.weigh, dropout
+            queries, keys, values, mask, bias, self.weigh, dropout, fused
         )
 
     def compute_mask(
@@ -409,20 +419,13 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
             "output_shape": self.output_dim,
             "attention_axes": self.attention_axes,
             "sliding_window": self.sliding_window,
+            "flash_attention": self.flash_attention,
             "use_gate": self.use_gate,
             "seed": self.seed,
             "num_key_value_heads": self.num_key_value_heads,
             "positions": positions,
             **self.projections.options_config(),
         }
-
-
-def _check_flash_attention(flash_attention):
-    if flash_attention:
-        raise ValueError(
-            "`flash_attention` must be None or False: this layer has no fused kernel. "
-            f"Received: flash_attention={flash_attention!r}"
-        )
 
 
 def _output_sizes(output_shape, output_dim):

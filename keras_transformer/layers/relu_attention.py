@@ -53,7 +53,7 @@ class ReluAttention(MultiHeadAttention):
             first (the batch) and the last (the features).
         sliding_window: Queries see keys less than this many positions away; default
             `None`: at any distance.
-        flash_attention: `None` or `False`: there is no fused kernel here.
+        flash_attention: `None` or `False`: a fused kernel computes a softmax.
         kernel_initializer: Initializer of the projections' matrices.
         bias_initializer: Initializer of their biases.
         kernel_regularizer: Regularizer of the matrices.

@@ -10,6 +10,7 @@ from keras import ops
 from keras_transformer import MaskedAccuracy, MaskedCrossentropy, Perplexity
 from keras_transformer.kernels import crossentropy
 from keras_transformer.kernels.crossentropy import fused_crossentropy
+from tests.kernels.gradients import with_gradients
 
 ROWS, LENGTH, WIDTH, SIZE = 3, 11, 7, 29
 
@@ -42,34 +43,6 @@ def reference(states, matrix, targets, weights, smoothing):
     crossentropies = -log_softmax[np.arange(len(targets)), targets]
     correct = logits.argmax(axis=-1) == targets
     return total, crossentropies, correct, slopes @ matrix, slopes.T @ states
-
-
-def with_gradients(function, *tensors):
-    """What the function returns, and three times the gradient of its first number."""
-    backend = keras.backend.backend()
-    tensors = [ops.convert_to_tensor(tensor) for tensor in tensors]
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        with tf.GradientTape() as tape:
-            tape.watch(tensors)
-            outputs = function(*tensors)
-            total = 3.0 * outputs[0]
-        return *outputs, *tape.gradient(total, tensors)
-    if backend == "jax":
-        import jax
-
-        def tripled(*tensors):
-            outputs = function(*tensors)
-            return 3.0 * outputs[0], outputs
-
-        places = tuple(range(len(tensors)))
-        outputs, gradients = jax.grad(tripled, places, has_aux=True)(*tensors)[::-1]
-        return *outputs, *gradients
-    tensors = [tensor.detach().requires_grad_() for tensor in tensors]
-    outputs = function(*tensors)
-    (3.0 * outputs[0]).backward()
-    return *(output.detach() for output in outputs), *(t.grad for t in tensors)
 
 
 def ways():

@@ -44,6 +44,7 @@ ATTENTION_OPTIONS = {
     "output_shape": 23,
     "attention_axes": (1,),
     "sliding_window": 3,
+    "flash_attention": False,
     **WEIGHT_OPTIONS,
     "activity_regularizer": keras.regularizers.serialize(keras.regularizers.L2(1e-3)),
     "use_gate": True,
@@ -217,7 +218,7 @@ class AttentionBattery(LayerBattery):
 
     options = ATTENTION_OPTIONS
     exact_options = EXACT_ATTENTION
-    aliases = ("dropout_rate", "output_dim", "flash_attention")
+    aliases = ("dropout_rate", "output_dim")
 
     def kept(self, layer, name):
         if name == "output_shape":

@@ -488,7 +488,11 @@ def test_ragged_input_is_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     (
-        ({"flash_attention": True}, "`flash_attention` must be None or False"),
+        ({"flash_attention": "yes"}, "`flash_attention` must be None, True or False"),
+        (
+            {"flash_attention": True, "dropout": 0.1},
+            "`flash_attention` must be None or False .* no attention weights",
+        ),
         ({"attention_axes": "1"}, "`attention_axes` must be an axis or several"),
         ({"attention_axes": ()}, "`attention_axes` must be an axis or several"),
         ({"sliding_window": 0}, "`sliding_window` must be a positive integer"),

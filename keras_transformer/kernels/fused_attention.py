@@ -1,0 +1,173 @@
+"""Attention by a kernel that never holds the scores: cuDNN's on JAX, PyTorch's own.
+
+`keras.ops.dot_product_attention` calls them. The general line is
+`layers.attention.dot_product_attention`, which also gives the attention weights, drops
+some of them and takes another function than softmax; these kernels do none of that.
+Flash attention: Dao et al., 2022, https://arxiv.org/abs/2205.14135.
+"""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from keras_transformer.kernels.execution import has_gpu
+from keras_transformer.kernels.softmax import attention_bias
+
+# What cuDNN takes on any GPU that it takes at all: units of a head.
+_CUDNN_WIDEST_HEAD = 128
+_HALF = ("float16", "bfloat16")
+# PyTorch's kernel on a processor, measured on an AMD EPYC: slower on sentences of 30 to
+# 40 tokens, in bfloat16 up to 7 times; from these on faster, forward and backward.
+_SHORTEST_ON_PROCESSOR = {"float32": 128, "bfloat16": 512}
+
+
+def obstacle(
+    queries, keys, values, mask=None, bias=None, must=False
+) -> str | None:  # fmt: skip
+    """Says why `fused_attention` is not to be used here.
+
+    Args:
+        queries: Float tensor (B, H, T, K).
+        keys: Float tensor (B, G, S, K).
+        values: Float tensor (B, G, S, Kv).
+        mask: Boolean tensor that broadcasts to (B, H, T, S), or `None`.
+        bias: Float tensor that broadcasts to (B, H, T, S), or `None`.
+        must: Whether it is to be used even where it gains nothing.
+
+    Returns:
+        What the backend, the device or the tensors lack, or `None` if nothing does.
+
+    Example:
+        >>> obstacle(*np.ones((3, 1, 2, 5, 8), "float32"))  # KERAS_BACKEND=tensorflow
+        'the backend tensorflow has none'
+    """
+    backend = keras.backend.backend()
+    if backend not in ("jax", "torch"):
+        return f"the backend {backend} has none"
+    if len(queries.shape) != 4:
+        return f"it takes queries of rank 4, not {len(queries.shape)}"
+    dtype = keras.backend.standardize_dtype(queries.dtype)
+    widths = queries.shape[-1], values.shape[-1]
+    lengths = queries.shape[2], keys.shape[2]
+    if backend == "torch" and not has_gpu():
+        return None if must else _obstacle_of_a_processor(dtype, lengths)
+    if backend == "torch":
+        return _obstacle_of_torch(dtype, widths)
+    if not has_gpu():
+        return "JAX has none without a GPU"
+    return _obstacle_of_cudnn(dtype, widths, lengths, mask is None and bias is None)
+
+
+def _obstacle_of_a_processor(dtype, lengths):
+    shortest = _SHORTEST_ON_PROCESSOR.get(dtype)
+    if shortest is None:
+        return f"PyTorch's has not been measured on a processor in {dtype}"
+    if min(lengths) < shortest:
+        return f"PyTorch's gains from {shortest} positions on in {dtype}, not {lengths}"
+    return None
+
+
+def _obstacle_of_torch(dtype, widths):
+    """Where PyTorch itself would fall back to holding the scores."""
+    if dtype == "float64":
+        return "PyTorch's are not for float64"
+    multiple = 8 if dtype in _HALF else 4
+    if any(width % multiple for width in widths):
+        return f"heads of {dtype} must be multiples of {multiple} wide, not {widths}"
+    return None
+
+
+def _obstacle_of_cudnn(dtype, widths, lengths, is_plain):
+    import jax
+
+    if dtype not in _HALF:
+        return f"cuDNN's is for float16 and bfloat16, not {dtype}"
+    width, value_width = widths
+    if value_width != width or width % 8 or width > _CUDNN_WIDEST_HEAD:
+        return (
+            "cuDNN's takes keys and values of one width, a multiple of 8 up to "
+            f"{_CUDNN_WIDEST_HEAD}, not {widths}"
+        )
+    if not is_plain and any(length % 2 for length in lengths):
+        # Its backward pass, not its forward pass, refuses them.
+        return f"cuDNN's takes a mask of even lengths only, not {lengths}"
+    if keras.distribution.distribution() is not None:
+        return "cuDNN's has not been tried on several devices"
+    capability = str(getattr(jax.devices()[0], "compute_capability", ""))
+    if not capability.partition(".")[0].isdigit() or float(capability) < 8.0:
+        return f"cuDNN's needs compute capability 8.0, not {capability!r}"
+    return None
+
+
+def fused_attention(queries, keys, values, mask=None, bias=None, must=False):
+    """Attends to values by the dot product of queries and keys, not scaled.
+
+    Gives the output of `layers.attention.dot_product_attention`, up to rounding: a
+    float32 `bias` of half-precision queries is rounded to their type.
+
+    Args:
+        queries: Float tensor (B, H, T, K).
+        keys: Float tensor (B, G, S, K), with G a divisor of H.
+        values: Float tensor (B, G, S, Kv).
+        mask: Boolean tensor that broadcasts to (B, H, T, S), or `None`. A query with
+            nothing to attend to gets zeros.
+        bias: Float tensor that broadcasts to (B, H, T, S), added to the scores, or
+            `None`.
+        must: Whether JAX raises an error where it finds no cuDNN. Otherwise it computes
+            the same without.
+
+    Returns:
+        Float tensor (B, H, T, Kv).
+    """
+    alive = None
+    if mask is not None:
+        # A query that may attend to nothing attends to everything, so that no kernel
+        # divides by zero, and its output is replaced, which stops its gradient too.
+        alive = ops.any(mask, axis=-1, keepdims=True)
+        mask = ops.logical_or(mask, ops.logical_not(alive))
+    if keras.backend.backend() == "jax":
+        outputs = _by_jax(queries, keys, values, mask, bias, must)
+    else:
+        outputs = _by_torch(queries, keys, values, mask, bias)
+    return outputs if alive is None else ops.where(alive, outputs, 0.0)
+
+
+def _by_jax(queries, keys, values, mask, bias, must):
+    """By cuDNN where Keras finds that it can be used."""
+    if bias is not None and len(bias.shape) == 3:
+        bias = bias[None]
+    # cuDNN broadcasts over sentences and heads alone.
+    lengths = queries.shape[2], keys.shape[2]
+    mask, bias = (
+        x if x is None else ops.broadcast_to(x, (*x.shape[:2], *lengths))
+        for x in (mask, bias)
+    )
+    options = {"mask": mask, "bias": bias, "flash_attention": must or None}
+    return _by_keras(queries, keys, values, **options)
+
+
+def _by_torch(queries, keys, values, mask, bias):
+    """By the kernel that PyTorch chooses."""
+    dtype = queries.dtype
+    if mask is not None:
+        masked = attention_bias(mask, dtype)
+        bias = masked if bias is None else masked + ops.cast(bias, dtype)
+    if keys.shape[1] == 1:
+        # Keras copies heads that queries share, but not a single one.
+        keys, values = (_for_heads(x, queries.shape[1]) for x in (keys, values))
+    # Keras would ask for flash attention by name, which takes no bias.
+    return _by_keras(queries, keys, values, bias=bias, flash_attention=False)
+
+
+def _for_heads(tensor, heads):
+    """(B, 1, S, K) --> (B, H, S, K), without a copy."""
+    batch, _, *rest = tensor.shape
+    return ops.broadcast_to(tensor, (batch, heads, *rest))
+
+
+def _by_keras(queries, keys, values, **options):
+    """Calls Keras' function, which has the axis of heads after that of positions."""
+    tensors = (ops.swapaxes(heads, 1, 2) for heads in (queries, keys, values))
+    outputs = ops.dot_product_attention(*tensors, scale=1.0, **options)
+    return ops.swapaxes(outputs, 1, 2)

@@ -1,0 +1,251 @@
+"""The fused kernels: the same as the general line, and where they are used."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.kernels import fused_attention as module
+from keras_transformer.kernels.fused_attention import fused_attention, obstacle
+from keras_transformer.layers.attention import dot_product_attention
+from tests.kernels.gradients import with_gradients
+
+BACKEND = keras.backend.backend()
+B, H, T, S, K = 2, 6, 5, 7, 8
+ON_JAX = pytest.mark.skipif(BACKEND != "jax", reason="cuDNN's kernel is JAX's")
+ON_TORCH = pytest.mark.skipif(BACKEND != "torch", reason="of PyTorch's kernels")
+
+
+def heads(rng, groups=H, value_dim=K, dtype="float32"):
+    """Queries, scaled, keys and values."""
+    shapes = (B, H, T, K), (B, groups, S, K), (B, groups, S, value_dim)
+    queries, *others = (rng.standard_normal(s).astype("float32") for s in shapes)
+    tensors = map(ops.convert_to_tensor, (queries * K**-0.5, *others))
+    return [ops.cast(tensor, dtype) for tensor in tensors]
+
+
+def some_mask(rng, *shape):
+    """A random mask; the last query of the last sentence has nothing to attend to."""
+    mask = rng.random(shape) < 0.6
+    mask[-1, ..., -1, :] = False
+    return mask
+
+
+MASKS = {
+    "none": None,
+    "of keys": (B, 1, 1, S),
+    "of queries and keys": (B, 1, T, S),
+    "of all sentences": (1, 1, T, S),
+    "of heads": (B, H, T, S),
+    "of queries": (B, 1, T, 1),
+}
+BIASES = {"none": None, "of heads": (H, T, S), "of keys": (1, H, 1, S)}
+
+
+@pytest.mark.parametrize("groups", (H, 3, 1))
+@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("dtype", ("float32", "bfloat16"))
+def test_output_and_gradient_are_those_of_the_general_line(
+    rng, dtype, mask, bias, groups
+):
+    mask = None if MASKS[mask] is None else some_mask(rng, *MASKS[mask])
+    if BIASES[bias] is None:
+        bias = None
+    else:
+        bias = rng.standard_normal(BIASES[bias]).astype("float32")
+    tensors = heads(rng, groups, dtype=dtype)
+    factors = rng.standard_normal((B, H, T, K)).astype("float32")
+    mask, bias, factors = (
+        x if x is None else ops.convert_to_tensor(x) for x in (mask, bias, factors)
+    )
+
+    def run(attend, dtype):
+        def total(*tensors):
+            outputs = ops.cast(attend(*tensors, mask, bias), "float32")
+            return ops.sum(outputs * factors), outputs
+
+        results = with_gradients(total, *(ops.cast(x, dtype) for x in tensors))
+        return [ops.convert_to_numpy(ops.cast(x, "float32")) for x in results[1:]]
+
+    expected = run(lambda *tensors: dot_product_attention(*tensors)[0], "float32")
+    tolerance = 1e-5 if dtype == "float32" else 1e-2
+    for one, other in zip(run(fused_attention, dtype), expected, strict=True):
+        assert np.linalg.norm(one - other) <= tolerance * np.linalg.norm(other)
+
+
+@pytest.mark.parametrize("dtype", ("float32", "bfloat16", "float16"))
+def test_query_with_nothing_to_attend_to_gets_zeros_and_no_gradient(rng, dtype):
+    mask = ops.convert_to_tensor(np.zeros((1, 1, 1, S), bool))
+
+    def total(*tensors):
+        outputs = fused_attention(*tensors, mask)
+        return ops.sum(ops.cast(outputs, "float32")), outputs
+
+    _, outputs, *gradients = with_gradients(total, *heads(rng, dtype=dtype))
+    for tensor in (outputs, *gradients):
+        assert not ops.convert_to_numpy(ops.cast(tensor, "float32")).any()
+    assert keras.backend.standardize_dtype(outputs.dtype) == dtype
+
+
+@pytest.mark.skipif(BACKEND == "jax", reason="JAX takes one width")
+def test_values_may_have_another_width(rng):
+    tensors = heads(rng, groups=3, value_dim=12)
+    expected, _ = dot_product_attention(*tensors)
+    found = fused_attention(*tensors)
+    assert tuple(found.shape) == (B, H, T, 12)
+    np.testing.assert_allclose(*map(ops.convert_to_numpy, (found, expected)), atol=1e-5)
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """A GPU of the capability that cuDNN needs, as the kernel asks for one."""
+    monkeypatch.setattr(module, "has_gpu", lambda: True)
+    if BACKEND == "jax":
+        import jax
+
+        device = SimpleNamespace(compute_capability="8.0")
+        monkeypatch.setattr(jax, "devices", lambda: [device])
+        return device
+    return None
+
+
+def shaped(dtype="bfloat16", lengths=(6, 8), widths=(8, 8)):
+    """Queries, keys and values of which only the type and the shape matter."""
+    (targets, sources), (width, value_width) = lengths, widths
+    shapes = (
+        (B, H, targets, width),
+        (B, 3, sources, width),
+        (B, 3, sources, value_width),
+    )
+    return [ops.zeros(shape, dtype=dtype) for shape in shapes]
+
+
+MASK = np.ones((B, 1, 1, 8), bool)
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="it has no kernel")
+def test_a_gpu_uses_its_kernel(on_gpu):
+    assert obstacle(*shaped()) is None
+    assert obstacle(*shaped("float16"), MASK) is None
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="it has no kernel")
+def test_blocks_of_heads_are_for_the_general_line(on_gpu):
+    blocks = [ops.expand_dims(x, 2) for x in shaped()]
+    assert obstacle(*blocks) == "it takes queries of rank 4, not 5"
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="PyTorch has one on a processor")
+@pytest.mark.parametrize("must", (False, True))
+def test_jax_on_a_processor_and_tensorflow_have_none(monkeypatch, must):
+    monkeypatch.setattr(module, "has_gpu", lambda: False)
+    expected = "JAX has none without a GPU"
+    if BACKEND == "tensorflow":
+        expected = "the backend tensorflow has none"
+    assert obstacle(*shaped(), must=must) == expected
+
+
+@ON_TORCH
+@pytest.mark.parametrize(
+    ("dtype", "lengths", "expected"),
+    (
+        ("float32", (128, 128), None),
+        ("bfloat16", (512, 600), None),
+        ("float32", (128, 127), "from 128 positions on in float32, not (128, 127)"),
+        ("bfloat16", (128, 512), "from 512 positions on in bfloat16"),
+        ("float64", (512, 512), "not been measured on a processor in float64"),
+    ),
+)
+def test_pytorch_on_a_processor_gains_from_some_length_on(
+    monkeypatch, dtype, lengths, expected
+):
+    monkeypatch.setattr(module, "has_gpu", lambda: False)
+    found = obstacle(*shaped(dtype, lengths))
+    assert found is None if expected is None else expected in found
+    assert obstacle(*shaped(dtype, lengths), must=True) is None
+
+
+@ON_TORCH
+@pytest.mark.parametrize(
+    ("dtype", "widths", "expected"),
+    (
+        ("float32", (4, 12), None),
+        ("bfloat16", (16, 8), None),
+        ("float64", (8, 8), "not for float64"),
+        ("float32", (6, 6), "multiples of 4 wide"),
+        ("bfloat16", (8, 12), "multiples of 8 wide"),
+    ),
+)
+def test_what_pytorch_takes(on_gpu, dtype, widths, expected):
+    found = obstacle(*shaped(dtype, widths=widths))
+    assert found is None if expected is None else expected in found
+
+
+@ON_JAX
+@pytest.mark.parametrize(
+    ("options", "mask", "expected"),
+    (
+        ({"lengths": (5, 7)}, None, None),
+        ({"lengths": (5, 8)}, MASK, "of even lengths only, not (5, 8)"),
+        ({"lengths": (6, 7)}, MASK, "of even lengths only, not (6, 7)"),
+        ({"dtype": "float32"}, None, "float16 and bfloat16, not float32"),
+        ({"widths": (8, 16)}, None, "of one width"),
+        ({"widths": (12, 12)}, None, "a multiple of 8"),
+        ({"widths": (136, 136)}, None, "up to 128"),
+    ),
+)
+def test_what_cudnn_takes(on_gpu, options, mask, expected):
+    found = obstacle(*shaped(**options), mask)
+    assert found is None if expected is None else expected in found
+
+
+@ON_JAX
+@pytest.mark.parametrize("capability", ("7.5", "gfx90a", ""))
+def test_cudnn_needs_a_gpu_of_its_maker_since_ampere(on_gpu, capability):
+    on_gpu.compute_capability = capability
+    assert f"needs compute capability 8.0, not '{capability}'" in obstacle(*shaped())
+
+
+@ON_JAX
+def test_cudnn_has_not_been_tried_on_several_devices(on_gpu, monkeypatch):
+    monkeypatch.setattr(keras.distribution, "distribution", lambda: "some")
+    assert "several devices" in obstacle(*shaped())
+
+
+@ON_JAX
+def test_jax_says_so_where_cudnn_must_be_used_and_is_not_there(on_gpu):
+    on_gpu.platform = "gpu"
+    tensors = shaped()
+    expected, _ = dot_product_attention(*tensors)
+    np.testing.assert_array_equal(fused_attention(*tensors), expected)
+    with pytest.raises(RuntimeError, match="cuDNN is not detected"):
+        fused_attention(*tensors, must=True)
+
+
+@ON_JAX
+@pytest.mark.parametrize("mask", (None, MASK, np.ones((1, 1, 6, 8), bool)))
+def test_a_gpu_gets_a_program_that_calls_cudnn(on_gpu, monkeypatch, mask):
+    """Forward and backward: nothing is left to the general line by JAX or by Keras."""
+    import jax
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91200)
+    monkeypatch.setattr(cudnn, "check_compute_capability", lambda least: least == "8.0")
+    monkeypatch.setattr(cudnn, "is_cuda_compute_capability_equal", lambda _: False)
+    on_gpu.platform = "gpu"
+    mask = None if mask is None else jax.numpy.asarray(mask)
+
+    def total(*tensors):
+        return fused_attention(*tensors, mask).astype("float32").sum()
+
+    gradient = jax.jit(jax.grad(total, argnums=(0, 1, 2)))
+    program = gradient.trace(*shaped()).lower(lowering_platforms=("cuda",)).as_text()
+    for direction in ("", "Backward"):
+        kind = "ScaleBiasSoftmax" if mask is not None else "Softmax"
+        assert f"__cudnn$fmha{kind}{direction}" in program
+    assert "stablehlo.dot_general" not in program
