@@ -31,7 +31,7 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
     pairs = _weights_and_averages(model)
     raw = [_kept(weight) for weight, _ in pairs]
     for weight, average in pairs:
-        weight.assign(average)
+        weight.assign(_copied(average))
     try:
         yield
     finally:
@@ -45,6 +45,14 @@ def _kept(weight):
         # One process of several may not give all of them an array of NumPy.
         return weight.value
     return ops.convert_to_numpy(weight)
+
+
+def _copied(average):
+    """The value of a moving average, for a weight."""
+    if keras.backend.backend() == "jax":
+        # A step takes over the memory of its weights, which must not be the average's.
+        return ops.copy(average.value)
+    return average
 
 
 def _weights_and_averages(model):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from types import SimpleNamespace
 
@@ -22,7 +21,6 @@ def counted_reads(patch):
     counter, main = SimpleNamespace(number=0, depth=0), threading.current_thread()
 
     def counted(read):
-        @functools.wraps(read)
         def count(*args, **kwargs):
             if threading.current_thread() is not main:
                 return read(*args, **kwargs)
