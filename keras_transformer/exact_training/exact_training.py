@@ -17,8 +17,9 @@ from keras_transformer.exact_training.counted_targets import (
 )
 from keras_transformer.exact_training.loss_scale import inner_optimizer
 from keras_transformer.exact_training.nonfinite import (
-    StopOnNonfinite,
+    NEVER,
     nonfinite_error,
+    with_check,
 )
 from keras_transformer.exact_training.padding import (
     OtherPadding,
@@ -92,7 +93,9 @@ class ExactTraining(BuildsFromSpec):
                 some are left at the end of an epoch, the next one completes the update.
             global_clipnorm: Largest norm of the gradient of all weights, or `None`.
             nonfinite: What to do if a loss or gradient is not finite: "stop" ends
-                `fit` with an error after the batch's callbacks, "skip" only counts it.
+                `fit` with an error, "skip" only counts it. `fit` looks every 16
+                batches, so that it need not wait for each; until then, those after
+                the bad one are not applied either.
             **kwargs: As `keras.Model.compile`.
 
         Raises:
@@ -146,13 +149,43 @@ class ExactTraining(BuildsFromSpec):
         return super().variables + ([] if state is None else state.variables)
 
     @property
+    def passing_variables(self):
+        """Variables that mean nothing after a `fit`: no saved state need hold them."""
+        state = self._update_state
+        return [] if state is None else [state.held]
+
+    @property
     def nonfinite_batches(self):
-        """Number of batches since `compile` that were not applied."""
-        if self._update_state is None:
-            return 0
-        # The counter is the first of the update's variables, which come last.
-        place = -len(self._update_state.variables)
-        counter = self._update_state.nonfinite_batches
+        """Number of batches since `compile` that were not finite.
+
+        Like the other counters, it is read from the device, which first has to do all
+        that it was given: a callback that asks after every batch slows the training.
+        """
+        return self._of_update("nonfinite_batches", 0)
+
+    @property
+    def held_batches(self):
+        """Number of batches in this `fit` that were not applied since a bad one.
+
+        It counts the bad batch too, whose loss or gradient was not finite, and is
+        above 0 only if `nonfinite` is "stop".
+        """
+        return max(0, self._of_update("held", 0))
+
+    @property
+    def accumulated_batches(self):
+        """Number of batches since the last update whose gradients await the next."""
+        return self._of_update("batches", 0)
+
+    def _of_update(self, name, default):
+        """Returns the value of a counter among the update's variables."""
+        state = self._update_state
+        counter = None if state is None else getattr(state, name)
+        if counter is None:
+            return default
+        # The update's variables come last.
+        place = next(i for i, v in enumerate(state.variables) if v is counter)
+        place -= len(state.variables)
         return self._now(counter, "non_trainable_variables", place)
 
     @property
@@ -223,13 +256,13 @@ class ExactTraining(BuildsFromSpec):
         if self.nonfinite != "stop" or self._update_state is None:
             return super().fit(*args, **kwargs)
         options = inspect.signature(super().fit).bind(*args, **kwargs).arguments
-        # A `CallbackList` is a callback too.
-        callbacks = keras.tree.flatten(options.get("callbacks") or [])
-        check = next((c for c in callbacks if isinstance(c, StopOnNonfinite)), None)
-        if check is None:
-            check = StopOnNonfinite()
-            options["callbacks"] = [check, *callbacks]
-        history = super().fit(**options)
+        options["callbacks"], check = with_check(options.get("callbacks"), self)
+        held = self._update_state.held
+        held.assign(0)
+        try:
+            history = super().fit(**options)
+        finally:
+            held.assign(NEVER)
         if check.found:
             raise nonfinite_error(
                 self.updates,
@@ -261,7 +294,9 @@ class UpdateState:
     """Variables of the training that are not the optimizer's.
 
     Attributes:
-        nonfinite_batches: Batches that were not applied.
+        nonfinite_batches: Batches whose loss or gradient was not finite.
+        held: Batches since the first of these in a `fit` that stops at one, itself
+            included; none of them is applied. `NEVER` where training goes on.
         batches: Batches since the last update; `None` without accumulation.
         divisor: Target tokens of these batches, over all replicas; or `None`.
         gradients: Sums of the gradients of these tokens in this replica, one for each
@@ -272,10 +307,11 @@ class UpdateState:
 
     def __init__(self, weights=None):
         self.nonfinite_batches = _scalar("nonfinite_batches", "int")
+        self.held = _scalar("held_batches", "int", NEVER)
         self.targets_checked = False
         self.batches = self.divisor = None
         self.gradients = []
-        self.variables = [self.nonfinite_batches]
+        self.variables = [self.nonfinite_batches, self.held]
         if weights is not None:
             self.batches = _scalar("accumulated_batches", "int")
             self.divisor = _scalar("accumulated_divisor", "float32")
@@ -287,9 +323,9 @@ def _number(variable):
     return int(ops.convert_to_numpy(variable))
 
 
-def _scalar(name, dtype):
+def _scalar(name, dtype, value=0):
     return keras.Variable(
-        0,
+        value,
         dtype=dtype,
         trainable=False,
         autocast=False,

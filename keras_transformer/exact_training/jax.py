@@ -18,6 +18,7 @@ from keras_transformer.exact_training.loss_scale import (
     stateless_halve,
     stateless_scale,
 )
+from keras_transformer.exact_training.nonfinite import held_after
 from keras_transformer.kernels.keras_private import loss_tracker
 
 
@@ -44,14 +45,18 @@ def train_step(model, state, data):
     is_nonfinite = not_finite(loss + norm) > 0
     should_apply = ops.logical_and(ops.logical_not(is_nonfinite), divisor > 0)
     size = len(model._update_state.variables)
-    others, (counter, *accumulated) = others[:-size], others[-size:]
+    others, (counter, held, *accumulated) = others[:-size], others[-size:]
+    is_held = held > 0
+    should_apply = ops.logical_and(should_apply, ops.logical_not(is_held))
     if adapts_scale(model.optimizer):
         scale = stateless_scale(model.optimizer, moments, 1.0)
         too_large = is_too_large(scale, not_finite(loss) > 0, is_nonfinite)
+        too_large = ops.logical_and(too_large, ops.logical_not(is_held))
         lower = stateless_halve(model.optimizer, moments)
         moments = _choose(too_large, lower, moments)
         is_nonfinite = ops.logical_and(is_nonfinite, ops.logical_not(too_large))
-    counter = counter + ops.cast(is_nonfinite, counter.dtype)
+    is_bad = ops.logical_and(is_nonfinite, ops.logical_not(is_held))
+    counter = counter + ops.cast(is_bad, counter.dtype)
     if model.gradient_accumulation_steps == 1:
         new = _apply(model, weights, moments, gradients, norm)
         # XLA fuses the choice with the update, so that it costs nothing.
@@ -61,10 +66,12 @@ def train_step(model, state, data):
         if adapts_scale(model.optimizer):
             gradients = [g / scale for g in gradients]
         weights, moments, accumulated = _accumulate(
-            model, weights, moments, accumulated, gradients, share
+            model, weights, moments, accumulated, gradients, share, is_held
         )
-    metrics = _choose(not_finite(loss) > 0, metrics, new_metrics)
-    return logs, (weights, [*others, counter, *accumulated], moments, metrics)
+    keeps = ops.logical_or(not_finite(loss) > 0, is_held)
+    metrics = _choose(keeps, metrics, new_metrics)
+    held = held_after(held, is_nonfinite)
+    return logs, (weights, [*others, counter, held, *accumulated], moments, metrics)
 
 
 def _apply(model, weights, moments, gradients, norm):
@@ -74,12 +81,14 @@ def _apply(model, weights, moments, gradients, norm):
     return model.optimizer.stateless_apply(moments, gradients, weights)
 
 
-def _accumulate(model, weights, moments, accumulated, gradients, share):
+def _accumulate(model, weights, moments, accumulated, gradients, share, is_held):
     """Adds the gradients of `share` targets; applies the sum after the last batch."""
     import jax
 
     batches, divisor, *totals = accumulated
-    batches = (batches + 1) % model.gradient_accumulation_steps
+    counted = (batches + 1) % model.gradient_accumulation_steps
+    is_last = ops.logical_and(ops.equal(counted, 0), ops.logical_not(is_held))
+    batches = ops.where(is_held, batches, counted)
     divisor = divisor + share
     totals = [
         ops.where(share > 0, total + ops.cast(g, "float32") * share, total)
@@ -93,7 +102,6 @@ def _accumulate(model, weights, moments, accumulated, gradients, share):
         norm = None if model.global_clipnorm is None else global_norm(means)
         return _apply(model, weights, moments, means, norm)
 
-    is_last = ops.equal(batches, 0)
     # A branch, because the update costs as much as many small batches.
     weights, moments = jax.lax.cond(
         ops.logical_and(is_last, divisor > 0), update, lambda: (weights, moments)

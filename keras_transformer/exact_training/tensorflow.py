@@ -15,6 +15,7 @@ from keras_transformer.exact_training.loss_scale import (
     inner_optimizer,
     is_too_large,
 )
+from keras_transformer.exact_training.nonfinite import held_after
 from keras_transformer.exact_training.row_parts import num_parts
 from keras_transformer.kernels.crossentropy import TokenScores
 from keras_transformer.kernels.execution import num_replicas
@@ -37,6 +38,7 @@ def train_step(model, data):
     context = tf.distribute.get_replica_context()
     replicated = context.num_replicas_in_sync > 1
     accumulated = model.gradient_accumulation_steps > 1
+    is_held = tf.convert_to_tensor(model._update_state.held) > 0
     divisor = total = model.loss_divisor(y)
     if replicated:
         total = _sum(context, divisor)
@@ -65,7 +67,7 @@ def train_step(model, data):
         model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     # One NaN would make the mean of the whole epoch NaN.
-    tf.cond(flags[0] > 0, lambda: None, update_metrics)
+    tf.cond(tf.logical_or(flags[0] > 0, is_held), lambda: None, update_metrics)
     return _logs(model, context)
 
 
@@ -127,14 +129,17 @@ def _update(strategy, model, flags, total, gradients, norm, factor):
 
     flags, total = (strategy.experimental_local_results(v)[0] for v in (flags, total))
     is_nonfinite = flags[1] > 0
-    should_apply = tf.logical_and(tf.logical_not(is_nonfinite), total > 0)
     state = model._update_state
+    held = tf.convert_to_tensor(state.held)
+    goes_on = held <= 0
+    should_apply = goes_on & tf.logical_not(is_nonfinite) & (total > 0)
     if adapts_scale(model.optimizer):
         scale = tf.convert_to_tensor(model.optimizer.dynamic_scale)
-        too_large = is_too_large(scale, flags[0] > 0, is_nonfinite)
+        too_large = goes_on & is_too_large(scale, flags[0] > 0, is_nonfinite)
         tf.cond(too_large, lambda: halve_scale(model.optimizer), lambda: None)
         is_nonfinite = tf.logical_and(is_nonfinite, tf.logical_not(too_large))
-    state.nonfinite_batches.assign_add(tf.cast(is_nonfinite, "int64"))
+    state.nonfinite_batches.assign_add(tf.cast(is_nonfinite & goes_on, "int64"))
+    state.held.assign(held_after(held, is_nonfinite))
 
     def when(condition, function, *args):
         def branch():
@@ -146,9 +151,10 @@ def _update(strategy, model, flags, total, gradients, norm, factor):
         when(should_apply, _apply, gradients, norm)
         return
     when(should_apply, _accumulate, gradients, factor)
-    batches = (state.batches.value + 1) % model.gradient_accumulation_steps
+    counted = (state.batches.value + 1) % model.gradient_accumulation_steps
+    batches = tf.where(goes_on, counted, state.batches.value)
     divisor = state.divisor.value + tf.where(should_apply, total, 0.0)
-    is_last = tf.equal(batches, 0)
+    is_last = tf.equal(counted, 0) & goes_on
     when(tf.logical_and(is_last, divisor > 0), _apply_accumulated, divisor)
     state.batches.assign(batches)
     state.divisor.assign(tf.where(is_last, 0.0, divisor))

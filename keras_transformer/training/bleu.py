@@ -12,6 +12,7 @@ from keras_transformer.evaluation import evaluate
 from keras_transformer.terminal import say
 from keras_transformer.training.ema import averaged_weights
 from keras_transformer.training.run_callback import RunCallback
+from keras_transformer.training.update_count import UpdateCount, next_multiple
 from keras_transformer.translator import Translator
 
 
@@ -32,6 +33,8 @@ class ValidationBleu(RunCallback):
         console: Where those scores are printed.
     """
 
+    wants_every_batch = False
+
     def __init__(
         self,
         translator: Translator,
@@ -49,13 +52,16 @@ class ValidationBleu(RunCallback):
         self._scored_at, self._bleu = 0, None
         self._directory, self._writer = directory, None
 
+    def on_train_begin(self, logs=None):
+        self._count = UpdateCount(self.model)
+
     def on_train_batch_end(self, batch, logs=None):
         if self.updates is None:
             return
         # A call of the training step may make several updates, or none: see
         # `steps_per_execution` and `gradient_accumulation_steps`.
-        updates = self.model.updates
-        if updates // self.updates > self._scored_at // self.updates:
+        if self._count.has_reached(next_multiple(self._scored_at, self.updates), batch):
+            updates = self.model.updates
             self._score(updates)
             self._write(updates)
 

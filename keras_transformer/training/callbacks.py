@@ -26,6 +26,7 @@ from keras_transformer.files import replacing
 from keras_transformer.terminal import say
 from keras_transformer.training.distribution import Distribution
 from keras_transformer.training.run_callback import RunCallback
+from keras_transformer.training.update_count import UpdateCount
 
 
 class TokenRate(RunCallback):
@@ -39,6 +40,8 @@ class TokenRate(RunCallback):
         corpus: Training `Corpus`.
     """
 
+    wants_every_batch = False
+
     def __init__(self, corpus):
         super().__init__()
         self.corpus = corpus
@@ -48,6 +51,8 @@ class TokenRate(RunCallback):
         self._now = time.monotonic()
 
     def on_train_batch_end(self, batch, logs=None):
+        if logs is None:
+            return  # The device may not have done them yet.
         done = self.batches_done(batch)
         self._tokens += sum(self.corpus.batch_tokens[self._counted : done])
         self._counted = done
@@ -68,6 +73,8 @@ class ProgressReport(RunCallback):
         console: Rich console to write to; the bar shows on terminals only.
         epochs: Epochs of the whole run.
     """
+
+    wants_every_batch = False
 
     def __init__(self, corpus, console: Console, epochs: int):
         super().__init__()
@@ -95,12 +102,13 @@ class ProgressReport(RunCallback):
 
     def on_train_batch_end(self, batch, logs=None):
         before = (self._epoch - 1) * self.corpus.num_batches
-        self._progress.update(
-            self._task,
-            completed=before + self.batches_done(batch),
-            description=f"epoch {self._epoch}/{self.epochs}  "
-            f"loss {logs['loss']:.3f}  {logs['tokens_per_second']:,.0f} tokens/s",
-        )
+        new = {"completed": before + self.batches_done(batch)}
+        if logs is not None:
+            new["description"] = (
+                f"epoch {self._epoch}/{self.epochs}  loss {logs['loss']:.3f}  "
+                f"{logs['tokens_per_second']:,.0f} tokens/s"
+            )
+        self._progress.update(self._task, **new)
 
     def on_epoch_end(self, epoch, logs=None):
         parts = [f"epoch {epoch + 1}/{self.epochs}"]
@@ -123,6 +131,8 @@ class StopAtLimit(RunCallback):
         distribution: The devices; all processes stop after the same batch.
     """
 
+    wants_every_batch = False
+
     def __init__(
         self,
         max_updates: int | None,
@@ -137,15 +147,24 @@ class StopAtLimit(RunCallback):
 
     def on_train_begin(self, logs=None):
         self._start = time.monotonic() - self._seconds
+        self._count = UpdateCount(self.model)
 
     def on_train_batch_end(self, batch, logs=None):
         self._seconds = time.monotonic() - self._start
-        if self.distribution.any(self.reached(self.model.updates)):
+        # All processes have made the same updates; their clocks may differ.
+        if self._count.has_reached(self.max_updates, batch) or (
+            self.max_minutes < math.inf
+            and (self.distribution.num_processes == 1 or logs is not None)
+            and self.distribution.any(self._time_is_up())
+        ):
             self.model.stop_training = True
 
     def reached(self, updates: int) -> bool:
         """Returns whether a limit is reached after a number of updates."""
-        return updates >= self.max_updates or self._seconds >= 60 * self.max_minutes
+        return updates >= self.max_updates or self._time_is_up()
+
+    def _time_is_up(self):
+        return self._seconds >= 60 * self.max_minutes
 
     def state(self):
         return {"seconds": self._seconds}
@@ -169,9 +188,11 @@ class NonfiniteBatches(RunCallback, StopOnNonfinite):
         writes: Whether this process writes files.
 
     Raises:
-        FloatingPointError: With "stop" after such a batch, with "skip" after an epoch
-            in which every batch was skipped.
+        FloatingPointError: With "stop" some batches later, none of which was applied,
+            with "skip" after an epoch in which every batch was skipped.
     """
+
+    wants_every_batch = False
 
     def __init__(
         self,
@@ -187,27 +208,33 @@ class NonfiniteBatches(RunCallback, StopOnNonfinite):
         self.writes = writes
 
     def on_epoch_begin(self, epoch, logs=None):
+        super().on_epoch_begin(epoch, logs)
         self._epoch, self._seen = epoch, self.first_batch
-        self._count_before = self._count
+        self._count_before = self.model.nonfinite_batches
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """It looks when the run waits for the device in any case."""
 
     def on_train_batch_end(self, batch, logs=None):
-        super().on_train_batch_end(batch, logs)
-        self._seen = self.batches_done(batch)
+        # The last call of the training step may find fewer batches than it runs.
+        self._seen = min(self.batches_done(batch), self.corpus.num_batches)
+        if logs is not None:
+            self.look()
 
-    def stop(self, batch):
-        """Writes the batches of the last call of the training step and raises."""
-        paths = []
-        if self.writes:
-            paths = self._write(self._seen, self.batches_done(batch))
+    def stop(self, held):
+        """Writes the bad batch and raises."""
+        number = self._seen - held
+        path = self._write(number) if self.writes else self.directory
         raise nonfinite_error(
             self.model.updates,
-            f"The batch is in {', '.join(map(str, paths)) or self.directory}. Lower "
-            "`learning_rate_scale`, lengthen `warmup_steps`, set `global_clipnorm`, or "
-            "skip such batches with `nonfinite` 'skip'.",
+            f"The batch is in {path}. Lower `learning_rate_scale`, lengthen "
+            "`warmup_steps`, set `global_clipnorm`, or skip such batches with "
+            "`nonfinite` 'skip'.",
         )
 
     def on_epoch_end(self, epoch, logs=None):
-        skipped = self._count - self._count_before
+        super().on_epoch_end(epoch, logs)
+        skipped = self.model.nonfinite_batches - self._count_before
         if skipped:
             say(
                 self.console,
@@ -222,29 +249,25 @@ class NonfiniteBatches(RunCallback, StopOnNonfinite):
                 "`global_clipnorm`."
             )
 
-    def _write(self, first, end):
-        """Writes the batches of the epoch from `first` to before `end`.
-
-        Returns:
-            The paths of the files.
-        """
+    def _write(self, number):
+        """Writes a batch of the epoch, counted from 0, and returns the file's path."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        batches = self.corpus.epoch(self._epoch, first_batch=first)
-        paths, tokenizers = [], self.corpus.tokenizers
-        for number in range(first, min(end, self.corpus.num_batches)):
-            (source, target_in), target_out = next(batches)
-            name = f"epoch-{self._epoch + 1:04d}-batch-{number + 1:06d}.npz"
-            paths.append(self.directory / name)
-            with replacing(paths[-1]) as temporary:
-                np.savez(
-                    temporary,
-                    source=source,
-                    target_in=target_in,
-                    target_out=target_out,
-                    source_text=_texts(tokenizers.source, source),
-                    target_text=_texts(tokenizers.target, target_out),
-                )
-        return paths
+        (source, target_in), target_out = next(
+            self.corpus.epoch(self._epoch, first_batch=number)
+        )
+        tokenizers = self.corpus.tokenizers
+        name = f"epoch-{self._epoch + 1:04d}-batch-{number + 1:06d}.npz"
+        path = self.directory / name
+        with replacing(path) as temporary:
+            np.savez(
+                temporary,
+                source=source,
+                target_in=target_in,
+                target_out=target_out,
+                source_text=_texts(tokenizers.source, source),
+                target_text=_texts(tokenizers.target, target_out),
+            )
+        return path
 
 
 def _texts(tokenizer, ids):

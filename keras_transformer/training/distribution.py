@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.kernels.dropout import of_this_replica
@@ -26,6 +27,12 @@ _BACKENDS = {
     "data_parallel": "jax",
     "model_parallel": "jax",
 }
+
+# How Keras is told of the processes of JAX, one a host.
+_JAX_HOSTS = tuple(
+    f"KERAS_DISTRIBUTION_{name}"
+    for name in ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID")
+)
 
 # How `model_parallel` splits the weights, by their whole path: "model" names the axis
 # of the matrix that is spread over the devices (Shoeybi et al., 2019, section 3,
@@ -98,7 +105,11 @@ class Distribution:
         If one process alone notices a signal or a limit of time, all must act on it
         after the same batch: otherwise they would wait for that process for ever.
         """
-        return bool(flag)
+        return self.mean(float(flag)) > 0
+
+    def mean(self, value: float) -> float:
+        """Returns the mean of the processes' values; all must call it together."""
+        return value
 
 
 class ReplicatedOnTensorFlow(Distribution):
@@ -138,30 +149,51 @@ class ReplicatedOnTensorFlow(Distribution):
         if states:
             self.strategy.run(tf.function(separate))
 
-    def any(self, flag):
+    def mean(self, value):
         if self.num_processes == 1:
-            return bool(flag)
-        flags = self.strategy.run(lambda: tf.constant(float(flag)))
-        return float(self.strategy.reduce("SUM", flags, axis=None)) > 0
+            return value
+        values = self.strategy.run(lambda: tf.constant(value, tf.float32))
+        return float(self.strategy.reduce("MEAN", values, axis=None))
 
 
 class SpreadOnJax(Distribution):
     """Data and weights spread over JAX devices, by a `keras.distribution`.
 
     Args:
-        distribution: A `keras.distribution.DataParallel` or `ModelParallel`.
+        distribution: A `keras.distribution.DataParallel` or `ModelParallel` that does
+            not share the data out by itself.
     """
 
     def __init__(self, distribution):
+        import jax
+
         self.distribution = distribution
         mesh = distribution.device_mesh
         self.num_replicas = mesh.shape[mesh.axis_names.index("batch")]
+        self.num_processes = jax.process_count()
+        self._number = jax.process_index()
+        self.is_chief = self._number == 0
 
     def run(self):
         return self.distribution.scope()
 
     def dataset(self, batches):
-        return pad_rows(batches, self.num_replicas)
+        # Each process reads every batch and keeps its rows; JAX joins them again.
+        padded = pad_rows(batches, self.num_replicas)
+        if self.num_processes == 1:
+            return padded
+        return _mapped(padded, self._share)
+
+    def _share(self, tensor):
+        rows = tf.shape(tensor)[0] // self.num_processes
+        return tensor[self._number * rows : (self._number + 1) * rows]
+
+    def mean(self, value):
+        if self.num_processes == 1:
+            return value
+        from jax.experimental import multihost_utils
+
+        return float(multihost_utils.process_allgather(np.float32(value)).mean())
 
 
 class TransformerParallel(keras.distribution.ModelParallel):
@@ -188,7 +220,9 @@ class TransformerParallel(keras.distribution.ModelParallel):
         layout_map = keras.distribution.LayoutMap(mesh)
         for pattern, axes in (TRANSFORMER_LAYOUT if layout is None else layout).items():
             layout_map[pattern] = axes
-        super().__init__(layout_map=layout_map, batch_dim_name="batch")
+        super().__init__(
+            layout_map=layout_map, batch_dim_name="batch", auto_shard_dataset=False
+        )
         self.model_devices = model_devices
 
     def get_variable_layout(self, variable):
@@ -207,7 +241,10 @@ def distribution_scope(
     """Sets up the devices of a run; train and use the model inside.
 
     With "multi_worker", call it before anything else that uses TensorFlow. It needs the
-    environment variable TF_CONFIG, and every worker runs the same program.
+    environment variable TF_CONFIG, and every worker runs the same program. So does
+    every host with "data_parallel", before anything else that uses JAX, if the
+    environment names them: KERAS_DISTRIBUTION_JOB_ADDRESSES, the first host's with a
+    port, KERAS_DISTRIBUTION_NUM_PROCESSES and KERAS_DISTRIBUTION_PROCESS_ID.
 
     Args:
         distribute: "none"; "mirrored", all GPUs of this host, or all its logical CPU
@@ -221,8 +258,9 @@ def distribution_scope(
         A `Distribution`.
 
     Raises:
-        ValueError: If `distribute` is unknown or needs another backend, or TF_CONFIG
-            is missing.
+        ValueError: If `distribute` is unknown or needs another backend, the variables
+            of the environment that it needs are missing, or it cannot use several
+            hosts.
 
     Example:
         >>> with distribution_scope(config.training.distribute) as distribution:
@@ -264,8 +302,10 @@ def _make(distribute, model_devices):
     if distribute == "multi_worker":
         _check_cluster(os.environ.get("TF_CONFIG"))
         return ReplicatedOnTensorFlow(tf.distribute.MultiWorkerMirroredStrategy())
+    _join_hosts()
     if distribute == "data_parallel":
-        return SpreadOnJax(keras.distribution.DataParallel())
+        return SpreadOnJax(keras.distribution.DataParallel(auto_shard_dataset=False))
+    _check_one_host()
     if model_devices is None:
         model_devices = len(keras.distribution.list_devices())
     return SpreadOnJax(TransformerParallel(model_devices))
@@ -286,6 +326,42 @@ def _check_cluster(text):
         )
 
 
+def _join_hosts():
+    """Joins the processes of JAX that the environment names, if it names any.
+
+    Raises:
+        ValueError: If it names them in part.
+    """
+    import jax
+
+    missing = [name for name in _JAX_HOSTS if name not in os.environ]
+    if len(missing) == len(_JAX_HOSTS) or jax.distributed.is_initialized():
+        return
+    if missing:
+        raise ValueError(
+            f"Several hosts with JAX need the environment variables {_named_hosts()}; "
+            f"without any of them a host trains alone. Missing: {', '.join(missing)}"
+        )
+    keras.distribution.initialize()
+
+
+def _check_one_host():
+    """Raises `ValueError` if JAX runs on several hosts."""
+    import jax
+
+    if jax.process_count() > 1:
+        raise ValueError(
+            "`distribute` 'model_parallel' spreads the matrices over the devices of "
+            "one host, whose process then saves them all: leave out "
+            f"{_named_hosts()}, or use 'data_parallel'. Received: "
+            f"{jax.process_count()} processes"
+        )
+
+
+def _named_hosts():
+    return ", ".join(_JAX_HOSTS)
+
+
 def pad_rows(batches: tf.data.Dataset, multiple: int) -> tf.data.Dataset:
     """Returns batches with rows of zeros at the end, up to a multiple of `multiple`.
 
@@ -298,9 +374,14 @@ def pad_rows(batches: tf.data.Dataset, multiple: int) -> tf.data.Dataset:
         rows = -tf.shape(tensor)[0] % multiple
         return tf.pad(tensor, [[0, rows]] + [[0, 0]] * (len(tensor.shape) - 1))
 
+    return _mapped(batches, padded)
+
+
+def _mapped(batches, function):
+    """Batches with a function applied to each tensor of each."""
     return batches.map(
         lambda *parts: tf.nest.map_structure(
-            padded, parts[0] if len(parts) == 1 else parts
+            function, parts[0] if len(parts) == 1 else parts
         ),
         num_parallel_calls=tf.data.AUTOTUNE,
     )

@@ -29,14 +29,30 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
         ...     model.save_weights("average.weights.h5")
     """
     pairs = _weights_and_averages(model)
-    raw = [ops.convert_to_numpy(weight) for weight, _ in pairs]
+    raw = [_kept(weight) for weight, _ in pairs]
     for weight, average in pairs:
-        weight.assign(average)
+        weight.assign(_copied(average))
     try:
         yield
     finally:
         for (weight, _), value in zip(pairs, raw, strict=True):
             weight.assign(value)
+
+
+def _kept(weight):
+    """The value of a weight, as it stays when another is assigned."""
+    if keras.backend.backend() == "jax":
+        # One process of several may not give all of them an array of NumPy.
+        return weight.value
+    return ops.convert_to_numpy(weight)
+
+
+def _copied(average):
+    """The value of a moving average, for a weight."""
+    if keras.backend.backend() == "jax":
+        # A step takes over the memory of its weights, which must not be the average's.
+        return ops.copy(average.value)
+    return average
 
 
 def _weights_and_averages(model):

@@ -42,6 +42,8 @@ class TensorBoardLog(RunCallback, keras.callbacks.TensorBoard):
         directory: Where they are written.
     """
 
+    wants_every_batch = False
+
     def __init__(self, directory: str | Path):
         super().__init__(directory)
         self.directory = Path(directory)

@@ -13,9 +13,13 @@ class RunCallback(keras.callbacks.Callback):
     Attributes:
         first_batch: Batch of the epoch that this `fit` begins with; set when a state
             is restored.
+        wants_every_batch: Whether `on_train_batch_end` needs the logs of every batch,
+            for each of which the run then waits. If not, it gets `None` in place of
+            most logs.
     """
 
     first_batch = 0
+    wants_every_batch = True
 
     def batches_done(self, batch: int) -> int:
         """Returns how many batches of the epoch are done.

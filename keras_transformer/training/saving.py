@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -9,6 +10,7 @@ import keras
 from rich.console import Console
 
 from keras_transformer.config import TrainingConfig
+from keras_transformer.exact_training.nonfinite import StopOnNonfinite
 from keras_transformer.terminal import say
 from keras_transformer.training.distribution import Distribution
 from keras_transformer.training.machine import machine
@@ -21,6 +23,7 @@ from keras_transformer.training.state import (
     states_of,
 )
 from keras_transformer.training.stop_signals import StopSignals
+from keras_transformer.training.update_count import UpdateCount, next_multiple
 
 # Options that may end the training; changing one lets a finished run continue.
 _LIMITS = ("epochs", "max_updates", "max_minutes", "patience")
@@ -39,10 +42,13 @@ class SaveState(RunCallback):
         options: When to save, and the limits of the run.
         num_batches: Batches of an epoch.
         begin: The state that the training begins with.
-        signals: Asked after every batch whether to save and stop.
+        signals: Asked after every batch whether to save and stop; with several
+            processes only after those at which the run waits.
         distribution: The devices; all processes save after the same batch.
         console: Where it is reported that a run was stopped.
     """
+
+    wants_every_batch = False
 
     def __init__(
         self,
@@ -70,6 +76,7 @@ class SaveState(RunCallback):
 
     def on_train_begin(self, logs=None):
         self._saved_at = time.monotonic()
+        self._count = UpdateCount(self.model)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = epoch
@@ -78,11 +85,12 @@ class SaveState(RunCallback):
 
     def on_train_batch_end(self, batch, logs=None):
         batches = self.batches_done(batch)
+        is_due = self._has_updates(batch) or self._is_asked(logs)
         if batches >= self.num_batches:
             return  # The end of the epoch follows.
         if self.model.stop_training:
             self._at_stop = self._capture(self._epoch, batches)
-        elif self.distribution.any(self._is_signalled() or self._is_due()):
+        elif is_due:
             self._save(self._capture(self._epoch, batches))
             self._stop_if_signalled()
 
@@ -95,6 +103,9 @@ class SaveState(RunCallback):
         self._stop_if_signalled()
 
     def _capture(self, epoch, batch):
+        for callback in self.callbacks:
+            if isinstance(callback, StopOnNonfinite):
+                callback.look()  # A bad batch, held back until now, must come again.
         return capture(self.model, epoch, batch, self.callbacks, self._machine)
 
     def _save(self, state):
@@ -104,13 +115,21 @@ class SaveState(RunCallback):
     def _is_signalled(self):
         return self.signals.received is not None
 
-    def _is_due(self):
+    def _has_updates(self, batch):
+        """Whether `checkpoint_updates` asks for a state; the same in all processes."""
         every = self.options.checkpoint_updates
-        if every is not None:
-            if self.model.updates // every > self.newest.updates // every:
-                return True
+        due = math.inf if every is None else next_multiple(self.newest.updates, every)
+        return self._count.has_reached(due, batch)
+
+    def _is_asked(self, logs):
+        """Whether a signal or the clock of any process asks for a state."""
         minutes = self.options.checkpoint_minutes
-        return minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
+        is_asked = self._is_signalled() or (
+            minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
+        )
+        if self.distribution.num_processes > 1 and logs is None:
+            return False
+        return self.distribution.any(is_asked)
 
     def _stop_if_signalled(self):
         if not self.distribution.any(self._is_signalled()):

@@ -157,9 +157,13 @@ def build_training_variables(model: keras.Model):
 
 
 def training_variables(model: keras.Model) -> list[keras.Variable]:
-    """Returns all variables of a training, each once, the metrics' last."""
+    """Returns all variables of a training, each once, the metrics' last.
+
+    Those that mean nothing after a `fit` are left out.
+    """
     metrics = model.metrics_variables
-    seen = {id(variable) for variable in metrics}
+    left_out = getattr(model, "passing_variables", [])
+    seen = {id(variable) for variable in [*metrics, *left_out]}
     variables = []
     for variable in [*model.variables, *model.optimizer.variables]:
         if id(variable) not in seen:

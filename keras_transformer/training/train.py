@@ -20,6 +20,7 @@ from keras_transformer.text import (
     learn_tokenizers,
     open_pairs,
 )
+from keras_transformer.training.callback_list import RunCallbacks
 from keras_transformer.training.callbacks import (
     NonfiniteBatches,
     ProgressReport,
@@ -141,9 +142,11 @@ def train(
         tokenizers: A `TokenizerPair`, or one tokenizer for both sides as
             `TokenizerPair.of` takes it; default a vocabulary learned from `text`.
         callbacks: Keras callbacks, called before the logs are written, which have what
-            they add. A continued run calls `on_train_begin` anew, and once more after
-            the rest of an epoch. It is exact if they remember nothing, or are
-            `training.RunCallback`s with `state` and `restore`.
+            they add. With an `on_train_batch_end` among them the run waits for the
+            device after every batch: see `RunCallback.wants_every_batch`. A continued
+            run calls `on_train_begin` anew, and once more after the rest of an epoch.
+            It is exact if they remember nothing, or are `training.RunCallback`s with
+            `state` and `restore`.
         optimizer: A new Keras optimizer in place of that of the options `optimizer`,
             `schedule`, `learning_rate` and so on. Its variables are in the states.
         loss: A Keras loss that is a mean over targets, in place of a
@@ -371,6 +374,8 @@ def _fit(run: Run, state: TrainingState, signals: StopSignals) -> TrainingState:
         distribution, run.console,
     )  # fmt: skip
     callbacks.append(saver)
+    epochs = state.epoch + 1 if state.batch else options.epochs
+    steps = run.training.num_batches - state.batch
     batches = run.training.dataset(first_epoch=state.epoch, first_batch=state.batch)
     validation = run.validation and run.validation.dataset(shuffle=False)
     try:
@@ -378,8 +383,8 @@ def _fit(run: Run, state: TrainingState, signals: StopSignals) -> TrainingState:
             distribution.dataset(batches),
             validation_data=validation and distribution.dataset(validation),
             initial_epoch=state.epoch,
-            epochs=state.epoch + 1 if state.batch else options.epochs,
-            callbacks=callbacks,
+            epochs=epochs,
+            callbacks=RunCallbacks(callbacks, run.model, epochs, steps, distribution),
             shuffle=False,  # The corpus shuffles.
             verbose=0,
         )
@@ -426,10 +431,12 @@ def _callbacks(run: Run, limit: StopAtLimit, state: TrainingState) -> list:
 def _finish(run: Run, state: TrainingState, translator: Translator) -> Translator:
     """Makes the final model from the checkpoints, saves it and returns it."""
     checkpoints = run.selection.checkpoints
+    restore_callbacks([checkpoints], state.callbacks_at_end)
+    if checkpoints.paths():
+        # In all processes: JAX sets a weight that several hosts have in step.
+        load_average(run.model, checkpoints.paths())
+        run.distribution.any(False)  # The chief removes some once all have read them.
     if run.distribution.is_chief:
-        restore_callbacks([checkpoints], state.callbacks_at_end)
-        if checkpoints.paths():
-            load_average(run.model, checkpoints.paths())
         if not state.batch:
             # A run that continues within an epoch may need older ones.
             checkpoints.prune()

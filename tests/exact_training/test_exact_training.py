@@ -17,7 +17,7 @@ from keras_transformer import (
     TransformerConfig,
     TransformerSchedule,
 )
-from keras_transformer.exact_training import ExactTraining
+from keras_transformer.exact_training import ExactTraining, nonfinite
 from keras_transformer.exact_training.nonfinite import StopOnNonfinite
 
 SIZE = 41
@@ -363,46 +363,71 @@ def test_a_gradient_that_is_not_finite_is_never_applied():
         np.testing.assert_array_equal(value, expected)
 
 
-def test_training_stops_after_a_batch_that_is_not_finite():
+@pytest.mark.parametrize("steps", (1, 2))
+@pytest.mark.parametrize("bad", (0, 3, 4))
+def test_training_stops_after_a_batch_that_is_not_finite(monkeypatch, steps, bad):
+    monkeypatch.setattr(nonfinite, "_LOOK_EVERY", 3)
     seen = []
     record = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: seen.append(batch)
     )
-    first, second, third = make_batches()
-    model = make_model()
-    with pytest.raises(FloatingPointError, match="not finite after 1 updates"):
-        fit(model, [first, poisoned(second), third], weighted=True, callbacks=record)
-    assert seen == [0, 1]
-    other = make_model()
-    fit(other, [first], weighted=True)
+    batches = [make_batches()[i % 3] for i in range(7)]
+    first, after = batches[:bad], batches[bad + 1 :]
+    options = {"gradient_accumulation_steps": steps}
+    model = make_model(keras.optimizers.Adam(0.01), **options)
+    # The bad batch counts as one without a target, which may be an update's last.
+    updates = (bad + steps - 1) // steps
+    with pytest.raises(FloatingPointError, match=f"after {updates} updates"):
+        bad_batch = poisoned(batches[bad])
+        fit(model, [*first, bad_batch, *after], weighted=True, callbacks=record)
+    assert seen == list(range({0: 4, 3: 7, 4: 7}[bad]))
+    assert (model.nonfinite_batches, model.held_batches) == (1, 0)
+    # What came after it changed nothing.
+    inputs, targets, weights = batches[bad]
+    other = make_model(keras.optimizers.Adam(0.01), **options)
+    other.optimizer.build(other.trainable_weights)
+    nothing = inputs, np.zeros_like(targets), weights
+    fit(other, [*first, nothing], weighted=True)
+    assert model.history.history == other.history.history
     for value, expected in zip(state_of(model), state_of(other), strict=True):
         np.testing.assert_array_equal(value, expected)
-    fit(model, [third], callbacks=[record])  # An earlier one does not count again.
-    assert seen == [0, 1, 0]
+    fit(model, [batches[0]], callbacks=[record])  # An earlier one does not count again.
+    assert model.updates == updates + (steps == 1 or bad % 2 == 0)
 
 
 def test_one_callback_asks_for_batches_that_are_not_finite(monkeypatch):
     class Record(StopOnNonfinite):
-        """Notes the batch in place of ending the training."""
+        """Notes the batches in place of ending the training."""
 
         stopped = ()
 
-        def stop(self, batch):
-            self.stopped += (batch,)
+        def stop(self, held):
+            self.stopped += (held,)
 
     asked = []
-    counter = ExactTraining.nonfinite_batches
+    counter = ExactTraining.held_batches
     monkeypatch.setattr(
         ExactTraining,
-        "nonfinite_batches",
+        "held_batches",
         property(lambda model: asked.append(1) or counter.fget(model)),
     )
     first, second, third = make_batches()
     model, record = make_model(), Record()
     batches = [first, poisoned(second), third]
     fit(model, batches, weighted=True, callbacks=[record])
-    assert record.stopped == (1,)
-    assert len(asked) == 1 + len(batches)
+    assert record.stopped == (2,)
+    assert len(asked) == 1
+    asked.clear()
+    fit(make_model(keras.optimizers.SGD(0.01)), make_batches() * 6)
+    assert len(asked) == 18 // 16 + 1
+
+
+def test_training_goes_on_after_a_bad_batch_outside_fit():
+    first, second, _ = make_batches()
+    model = make_model()
+    for (source, target), targets, weights in (poisoned(first), second):
+        model.train_on_batch([source, target], targets, weights)
+    assert (model.updates, model.nonfinite_batches, model.held_batches) == (1, 1, 0)
 
 
 def test_training_stops_with_a_callback_list_too():

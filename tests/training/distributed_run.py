@@ -21,6 +21,7 @@ DEFAULTS = {
     "sgd": None,
     "steps": 1,
     "epochs": 2,
+    "batches": 5,
     "poison": None,
     "nonfinite": "skip",
 }
@@ -38,8 +39,8 @@ def start(options):
         tf.config.set_logical_device_configuration(cpu, [device] * count)
 
 
-def batches(poison):
-    """Five batches of uneven rows, widths and padding; `poison` has an endless weight.
+def batches(poison, count):
+    """Up to 5 batches of uneven rows, widths, padding; `poison` has an endless weight.
 
     Each is `((source, target_in), target_out, sample_weight)`.
     """
@@ -47,7 +48,7 @@ def batches(poison):
 
     rng = np.random.default_rng(4)
     for number, (rows, source_width, width) in enumerate(
-        ((3, 5, 7), (2, 4, 3), (5, 6, 5), (1, 3, 11), (6, 7, 5))
+        ((3, 5, 7), (2, 4, 3), (5, 6, 5), (1, 3, 11), (6, 7, 5))[:count]
     ):
         source = rng.integers(4, 44, (rows, source_width)).astype("int32")
         target = rng.integers(4, 44, (rows, width)).astype("int32")
@@ -60,16 +61,16 @@ def batches(poison):
         yield (source, target_in), target, weight
 
 
-def dataset(poison=None):
+def dataset(poison=None, count=5):
     """The batches as a `tf.data.Dataset`."""
     import tensorflow as tf
 
     ids = tf.TensorSpec([None, None], tf.int32)
     weight = tf.TensorSpec([None], tf.float32)
     data = tf.data.Dataset.from_generator(
-        lambda: batches(poison), output_signature=((ids, ids), ids, weight)
+        lambda: batches(poison, count), output_signature=((ids, ids), ids, weight)
     )
-    return data.apply(tf.data.experimental.assert_cardinality(5))
+    return data.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def compiled(options):
@@ -146,8 +147,8 @@ def train(options):
             model = compiled(options)
         distribution.separate_dropout(model)
         history = model.fit(
-            distribution.dataset(dataset(options["poison"])),
-            validation_data=distribution.dataset(dataset()),
+            distribution.dataset(dataset(options["poison"], options["batches"])),
+            validation_data=distribution.dataset(dataset(None, options["batches"])),
             epochs=options["epochs"],
             shuffle=False,
             verbose=0,

@@ -23,7 +23,12 @@ CORPUS = SimpleNamespace(num_batches=4, batch_tokens=[300, 500, 100, 300])
 
 
 def fake_model(updates=0):
-    return SimpleNamespace(stop_training=False, updates=updates)
+    return SimpleNamespace(
+        stop_training=False,
+        updates=updates,
+        gradient_accumulation_steps=1,
+        accumulated_batches=0,
+    )
 
 
 @pytest.fixture
@@ -80,7 +85,7 @@ def stops(callback, updates):
     callback.on_train_begin()
     for update in range(1, updates + 1):
         callback.model.updates = update
-        callback.on_train_batch_end(0)
+        callback.on_train_batch_end(update - 1)
         if callback.model.stop_training:
             return update
     return None
@@ -124,7 +129,7 @@ def test_skipped_batches_are_counted_at_the_end_of_an_epoch(tmp_path):
     check = callbacks.NonfiniteBatches(
         CORPUS, tmp_path, console=Console(file=stream, width=100)
     )
-    check.set_model(SimpleNamespace(nonfinite_batches=1, nonfinite="skip"))
+    check.set_model(SimpleNamespace(nonfinite_batches=1, held_batches=0))
     check.on_train_begin()
     for epoch, count in enumerate((1, 3, 3)):
         check.on_epoch_begin(epoch)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_transformer.training import distribution
 from keras_transformer.training.distribution import (
     TransformerParallel,
     distribution_scope,
@@ -49,21 +50,41 @@ def run(path, **options):
     return finished(started(path, **options), path)
 
 
-def run_workers(folder, count, **options):
-    """The results of `count` workers on loopback, the chief's first."""
+def free_addresses(count):
+    """Addresses on loopback that nobody uses."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
     for s in sockets:
         s.close()
+    return addresses
+
+
+def workers_of_tensorflow(count):
+    """The environment of each of `count` workers."""
+    cluster = {"worker": free_addresses(count)}
+    tasks = [{"type": "worker", "index": index} for index in range(count)]
+    return [
+        {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})} for task in tasks
+    ]
+
+
+def hosts_of_jax(count):
+    """The environment of each of `count` hosts."""
+    (first,) = free_addresses(1)
+    common = {
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": first,
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": str(count),
+    }
+    name = "KERAS_DISTRIBUTION_PROCESS_ID"
+    return [common | {name: str(index)} for index in range(count)]
+
+
+def run_workers(folder, environments, **options):
+    """The results of processes that train together, the chief's first."""
     processes = {}
-    for index in range(count):
-        task = {"type": "worker", "index": index}
-        config = json.dumps({"cluster": {"worker": addresses}, "task": task})
+    for index, environment in enumerate(environments):
         path = folder / f"worker-{index}.json"
-        environment = {"TF_CONFIG": config}
-        processes[path] = started(
-            path, distribute="multi_worker", environment=environment, **options
-        )
+        processes[path] = started(path, environment=environment, **options)
     try:
         return [finished(process, path) for path, process in processes.items()]
     finally:
@@ -144,7 +165,8 @@ def test_replicas_drop_other_units_and_the_same_again_in_the_next_run(tmp_path):
 @pytest.mark.parametrize("options", [{}, HARD], ids=("plain", "accumulated, clipped"))
 def test_two_workers_train_as_one_process(tmp_path, options):
     expected = run(tmp_path / "one.json", **options)
-    chief, other = run_workers(tmp_path, 2, **options)
+    options |= {"distribute": "multi_worker"}
+    chief, other = run_workers(tmp_path, workers_of_tensorflow(2), **options)
     assert (chief["replicas"], other["replicas"]) == (2, 2)
     assert (chief["chief"], other["chief"]) == (True, False)
     assert_same_run(chief, expected)
@@ -166,14 +188,36 @@ def test_four_jax_devices_train_as_one(tmp_path, kind, tied):
     assert result["split"] == ([split, 2 * split] if "model" in kind else [0, 0])
 
 
+# The first needs one compilation of each step, the other five.
+JAX_HOSTS = [
+    {"epochs": 1, "batches": 1},
+    pytest.param(HARD | {"poison": 2, "devices": 2}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("options", JAX_HOSTS, ids=("plain", "hard"))
+def test_two_jax_hosts_train_as_one(tmp_path, options):
+    pytest.importorskip("jax")
+    options = {"backend": "jax"} | options
+    expected = run(tmp_path / "one.json", **options)
+    options |= {"distribute": "data_parallel"}
+    chief, other = run_workers(tmp_path, hosts_of_jax(2), **options)
+    replicas = 2 * options.get("devices", 1)
+    assert (chief["replicas"], other["replicas"]) == (replicas, replicas)
+    assert (chief["chief"], other["chief"]) == (True, False)
+    assert_same_run(chief, expected)
+    assert_same_run(other, expected)
+
+
 def test_one_device_changes_nothing():
     data = tf.data.Dataset.from_tensors(tf.ones((3, 2)))
-    with distribution_scope() as distribution:
-        assert distribution.dataset(data) is data
-        assert distribution.is_chief
-        assert distribution.num_replicas == distribution.num_processes == 1
-        assert distribution.any(True) is True
-        assert distribution.any(False) is False
+    with distribution_scope() as one:
+        assert one.dataset(data) is data
+        assert one.is_chief
+        assert one.num_replicas == one.num_processes == 1
+        assert one.any(True) is True
+        assert one.any(False) is False
+        assert one.mean(0.3) == 0.3
 
 
 def test_rows_of_padding_fill_up_to_a_multiple():
@@ -210,6 +254,22 @@ def test_a_cluster_that_is_none_is_refused(monkeypatch, text):
     message = r"TF_CONFIG, such as .*Received: [\[{]"
     with pytest.raises(ValueError, match=message), distribution_scope("multi_worker"):
         pass
+
+
+def test_hosts_of_jax_are_named_whole(monkeypatch):
+    pytest.importorskip("jax")
+    for name, value in hosts_of_jax(2)[0].items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("KERAS_DISTRIBUTION_PROCESS_ID")
+    with pytest.raises(ValueError, match="Missing: KERAS_DISTRIBUTION_PROCESS_ID$"):
+        distribution._join_hosts()
+
+
+def test_model_parallel_refuses_several_hosts(monkeypatch):
+    jax = pytest.importorskip("jax")
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="one host.*Received: 2 processes"):
+        distribution._check_one_host()
 
 
 def test_model_devices_must_divide_the_devices():
