@@ -169,9 +169,12 @@ def test_several_updates_a_call_do_not_miss_a_score(texts, tmp_path, monkeypatch
         bleu, "_score", lambda n: (scored.append(n), setattr(bleu, "_scored_at", n))
     )
     monkeypatch.setattr(bleu, "_write", lambda n: None)
-    for updates in (0, 4, 8, 12, 12, 16, 20, 31):
+    bleu.on_train_begin()
+    # Calls of four batches, of which the fourth call's made no update, and of eleven.
+    updates_after = {3: 4, 7: 8, 11: 12, 15: 12, 19: 16, 23: 20, 34: 31}
+    for batch, updates in updates_after.items():
         run.model.optimizer.iterations.assign(updates)
-        bleu.on_train_batch_end(0)
+        bleu.on_train_batch_end(batch)
     assert scored == [12, 20, 31]
     again = Run(texts, tmp_path, bleu_updates=10).find(ValidationBleu)
     again.restore(json.loads(json.dumps(bleu.state())))
