@@ -20,6 +20,7 @@ from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.optimizers import Adam
 from keras_transformer.schedules import TransformerSchedule, WarmupSchedule
 from keras_transformer.text.corpus import BATCH_TOKENS
+from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 # Two were measured; with many, the parts become small and the graph large.
 _MOST_CORES = 4
@@ -90,6 +91,18 @@ def with_data_defaults(config: RunConfig) -> RunConfig:
     }
     new = {name: n for name, n in chosen.items() if getattr(data, name) is None}
     return config.replace(data=data.replace(**new))
+
+
+def given_options(
+    config: RunConfig | None, tokenizers: Any
+) -> tuple[RunConfig, TokenizerPair | None]:
+    """Returns the options and tokenizers for what `train` was given as such."""
+    config = RunConfig() if config is None else config
+    if tokenizers is None:
+        return config, None
+    if not isinstance(tokenizers, TokenizerPair):
+        tokenizers = TokenizerPair.of(tokenizers)
+    return config.replace(tokenizer=tokenizers.config), tokenizers
 
 
 def split_by_default(options: TrainingConfig):

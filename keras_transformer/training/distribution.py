@@ -385,3 +385,16 @@ def _mapped(batches, function):
         ),
         num_parallel_calls=tf.data.AUTOTUNE,
     )
+
+
+def check_hosts(distribution: Distribution):
+    """Raises `ValueError` for JAX on several hosts, whose run could not be ended.
+
+    The first alone averages the checkpoints, for which JAX needs all.
+    """
+    if keras.backend.backend() == "jax" and distribution.num_processes > 1:
+        raise ValueError(
+            "A run trains on one host with JAX: on several, call `model.fit` within "
+            "`distribution_scope`, or train with TensorFlow and `multi_worker`. "
+            f"Received: {distribution.num_processes} processes"
+        )

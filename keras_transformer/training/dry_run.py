@@ -12,7 +12,11 @@ from rich.console import Console
 from keras_transformer.config import RunConfig
 from keras_transformer.terminal import say
 from keras_transformer.text import Corpus, open_pairs
-from keras_transformer.training.compiling import compiled_model, with_device_defaults
+from keras_transformer.training.compiling import (
+    compiled_model,
+    given_options,
+    with_device_defaults,
+)
 from keras_transformer.training.distribution import distribution_scope
 from keras_transformer.training.memory import training_memory
 from keras_transformer.training.report import report_data, report_devices
@@ -20,7 +24,6 @@ from keras_transformer.training.run_directory import RunDirectory, fingerprints
 from keras_transformer.training.state import build_training_variables
 from keras_transformer.training.train import (
     begun_or_new,
-    given_options,
     make_corpora,
 )
 

@@ -30,10 +30,15 @@ from keras_transformer.training.callbacks import (
 from keras_transformer.training.checkpoints import load_average
 from keras_transformer.training.compiling import (
     compiled_model,
+    given_options,
     with_data_defaults,
     with_device_defaults,
 )
-from keras_transformer.training.distribution import Distribution, distribution_scope
+from keras_transformer.training.distribution import (
+    Distribution,
+    check_hosts,
+    distribution_scope,
+)
 from keras_transformer.training.ema import averaged_weights
 from keras_transformer.training.logs import EpochLog, TensorBoardLog
 from keras_transformer.training.machine import report_other_machine
@@ -180,18 +185,6 @@ def train(
     )
 
 
-def given_options(
-    config: RunConfig | None, tokenizers: Any
-) -> tuple[RunConfig, TokenizerPair | None]:
-    """Returns the options and tokenizers for what `train` was given as such."""
-    config = RunConfig() if config is None else config
-    if tokenizers is None:
-        return config, None
-    if not isinstance(tokenizers, TokenizerPair):
-        tokenizers = TokenizerPair.of(tokenizers)
-    return config.replace(tokenizer=tokenizers.config), tokenizers
-
-
 def check_given(config: RunConfig, own: Own, validated: bool):
     """Raises `ValueError` if what is given does not go together."""
     check_selection(config.training, validated)
@@ -215,6 +208,7 @@ def _run(text, validation, directory, config, console, own) -> Translator:
     with contextlib.ExitStack() as stack:
         kind = config.training.distribute
         distribution = stack.enter_context(distribution_scope(kind))
+        check_hosts(distribution)
         if distribution.is_chief:
             stack.enter_context(directory.locked())
             directory.remove_temporary_files()
@@ -431,12 +425,10 @@ def _callbacks(run: Run, limit: StopAtLimit, state: TrainingState) -> list:
 def _finish(run: Run, state: TrainingState, translator: Translator) -> Translator:
     """Makes the final model from the checkpoints, saves it and returns it."""
     checkpoints = run.selection.checkpoints
-    restore_callbacks([checkpoints], state.callbacks_at_end)
-    if checkpoints.paths():
-        # In all processes: JAX sets a weight that several hosts have in step.
-        load_average(run.model, checkpoints.paths())
-        run.distribution.any(False)  # The chief removes some once all have read them.
     if run.distribution.is_chief:
+        restore_callbacks([checkpoints], state.callbacks_at_end)
+        if checkpoints.paths():
+            load_average(run.model, checkpoints.paths())
         if not state.batch:
             # A run that continues within an epoch may need older ones.
             checkpoints.prune()
