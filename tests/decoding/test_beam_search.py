@@ -57,13 +57,14 @@ def log_softmax(table, prefix):
     return logits - np.log(np.sum(np.exp(logits)))
 
 
-def score(log_probability, length, alpha):
-    return log_probability / ((5 + length) / 6) ** alpha
+def score(log_probability, length, alpha, form="gnmt"):
+    base = length if form == "power" else (5 + length) / 6
+    return log_probability / base**alpha
 
 
-def ranked(hypotheses, alpha):
+def ranked(hypotheses, *penalty):
     """Sorts (ids, log-probability) pairs by score, best first."""
-    key = lambda pair: -score(pair[1], len(pair[0]), alpha)  # noqa: E731
+    key = lambda pair: -score(pair[1], len(pair[0]), *penalty)  # noqa: E731
     return sorted(hypotheses, key=key)
 
 
@@ -82,7 +83,7 @@ def log_probability(table, ids):
     return sum(log_softmax(table, ids[:i])[token] for i, token in enumerate(ids))
 
 
-def reference_beam(table, max_length, beam_size, n_best, alpha):
+def reference_beam(table, max_length, beam_size, n_best, *penalty):
     """Beam search over lists, without early stop, written from the docstring."""
     alive, finished = [((), 0.0)], []
     for length in range(1, max_length + 1):
@@ -95,7 +96,7 @@ def reference_beam(table, max_length, beam_size, n_best, alpha):
         candidates.sort(key=lambda pair: -pair[1])
         candidates = candidates[: 1 if beam_size == 1 else 2 * beam_size]
         ends = [c for c in candidates if c[0][-1] == END or length == max_length]
-        finished = ranked(finished + ends, alpha)[:n_best]
+        finished = ranked(finished + ends, *penalty)[:n_best]
         alive = [c for c in candidates if c not in ends][:beam_size]
     return finished
 
@@ -110,12 +111,12 @@ def search(table, max_lengths, limit=None, **options):
     return [numpy(x) for x in beam_search(step, state, **options)]
 
 
-def assert_hypotheses(result, sentence, expected, alpha):
+def assert_hypotheses(result, sentence, expected, *penalty):
     ids, lengths, scores, log_probabilities = (x[sentence] for x in result)
     for n, (tokens, total) in enumerate(expected):
         assert ids[n].tolist() == [*tokens] + [PAD] * (len(ids[n]) - len(tokens))
         assert lengths[n] == len(tokens)
-        expected = score(total, len(tokens), alpha)
+        expected = score(total, len(tokens), *penalty)
         np.testing.assert_allclose(log_probabilities[n], total, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(scores[n], expected, rtol=1e-5, atol=1e-6)
 
@@ -187,6 +188,26 @@ def test_a_beam_wide_enough_is_exhaustive_search(seed, alpha):
     for sentence, max_length in enumerate([4, 3]):
         expected = ranked(all_outputs(table[sentence], max_length), alpha)[:7]
         assert_hypotheses(result, sentence, expected, alpha)
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 24])
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 1.5])
+def test_the_length_penalty_may_be_a_power(beam_size, alpha):
+    """No early stop loses an output that would win: the reference has none."""
+    penalty, n_best = (alpha, "power"), min(beam_size, 3)
+    table = random_logits(23, sentences=3, vocabulary=5, scale=1.0)
+    lengths = [4, 3, 7 if beam_size < 24 else 4]
+    result = search(
+        table, lengths, beam_size=beam_size, n_best=n_best, alpha=alpha,
+        length_penalty_form="power",
+    )  # fmt: skip
+    for sentence, length in enumerate(lengths):
+        if beam_size == 24:
+            expected = ranked(all_outputs(table[sentence], length), *penalty)[:n_best]
+        else:
+            options = beam_size, n_best, *penalty
+            expected = reference_beam(table[sentence], length, *options)
+        assert_hypotheses(result, sentence, expected, *penalty)
 
 
 @pytest.mark.parametrize(
@@ -327,6 +348,9 @@ def test_the_length_penalty_has_its_closed_form():
     np.testing.assert_allclose(
         numpy(length_penalty(lengths, 2.0)), [[4, 16], [1, 81]], rtol=1e-6
     )
+    np.testing.assert_allclose(
+        numpy(length_penalty(lengths, 0.5, "power")), lengths**0.5, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -338,6 +362,7 @@ def test_the_length_penalty_has_its_closed_form():
         ({"n_best": 0}, "`n_best` must be from 1 to `beam_size`"),
         ({"alpha": -0.1}, "`alpha` must be finite and at least 0"),
         ({"alpha": float("nan")}, "`alpha` must be finite and at least 0"),
+        ({"length_penalty_form": "log"}, "`length_penalty_form` must be 'gnmt' or 'po"),
         ({"max_lengths": np.array(7)}, "`max_lengths` must have one length a sentence"),
     ],
 )
