@@ -214,5 +214,5 @@ def test_learned_positions_need_their_number():
 
 
 def test_unknown_kind_of_position_is_refused():
-    with pytest.raises(ValueError, match="`positions` must be 'sinusoidal' or"):
+    with pytest.raises(ValueError, match="`positions` must be one of 'sinusoidal', "):
         PositionalEmbedding(VOCABULARY_SIZE, D_MODEL, positions="rotary", max_length=3)

@@ -186,7 +186,8 @@ def test_a_model_without_an_output_bias_has_none(rng):
                    and weight.shape[0] == 29 for weight in model.weights)  # fmt: skip
 
 
-def test_adapters_and_integers_keep_the_bias(rng):
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+def test_integers_keep_the_bias(rng):
     model = random_model(rng, **MARIAN)
     exact = numpy(model((SOURCE, TARGET_IN)))
     model.quantize("int8")
