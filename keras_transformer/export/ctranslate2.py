@@ -16,6 +16,7 @@ from keras_transformer.config import DecodingConfig, TransformerConfig
 from keras_transformer.export.litert import save_tokenizers
 from keras_transformer.export.plain_weights import check_plain
 from keras_transformer.files import check_absent, creating_directory
+from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
@@ -129,19 +130,19 @@ def _spec_of(model, config):
         alignment_heads=0,  # Their mean, as ours.
     )
     longest = max(config.max_source_length, config.longest_output)
-    for side, part in (("encoder", spec.encoder), ("decoder", spec.decoder)):
-        embedding = model.source_embedding
-        if side == "decoder":
-            embedding = model.target_embedding
-        _fill_embedding(part, embedding, sizes, longest)
+    for stack, side, part in (
+        ("encoder", "source", spec.encoder), ("decoder", "target", spec.decoder),
+    ):  # fmt: skip
+        _fill_embedding(part, model, side, longest)
         if sizes.norm_first:
-            _fill_norm(part.layer_norm, getattr(model, f"{side}_norm"))
-        for layer_spec, layer in zip(
-            part.layer, getattr(model, f"{side}_layers"), strict=True
-        ):
+            _fill_norm(part.layer_norm, getattr(model, f"{stack}_norm"))
+        layers = getattr(model, f"{stack}_layers")
+        for layer_spec, layer in zip(part.layer, layers, strict=True):
             _fill_layer(layer_spec, layer)
     head = model.output_head
-    spec.decoder.projection.weight = _array(ops.transpose(head.matrix.kernel("float32")))
+    spec.decoder.projection.weight = _array(
+        ops.transpose(head.matrix.kernel("float32"))
+    )
     if head.bias is not None:
         spec.decoder.projection.bias = _array(head.bias)
     return spec
@@ -172,15 +173,21 @@ def _describe(spec, sizes: TransformerConfig, tokenizers):
         spec.config.add_attribute(name, value)
 
 
-def _fill_embedding(spec, embedding, sizes, longest):
+def _fill_embedding(spec, model, side, longest):
+    sizes, embedding = model.config, getattr(model, f"{side}_embedding")
     table = spec.embeddings
     table = table[0] if isinstance(table, list) else table
     table.weight = _array(embedding.table.value("float32"))
-    most = sizes.most_positions or max(_FEWEST_POSITIONS, longest)
     # Without a table CTranslate2 computes position vectors of another formula.
-    spec.position_encodings.encodings = _array(embedding.position_vectors(most))
+    if sizes.positions == "learned":
+        positions = embedding.position_embeddings
+    else:
+        places = np.arange(max(_FEWEST_POSITIONS, longest))
+        positions = sinusoidal_encoding(places, sizes.d_model, sizes.positions)
+    spec.position_encodings.encodings = _array(positions)
     if sizes.normalize_embeddings:
-        _fill_norm(spec.layernorm_embedding, embedding.norm)
+        norm = getattr(model, f"{side}_embedding_norm")
+        _fill_norm(spec.layernorm_embedding, norm)
 
 
 def _fill_layer(spec, layer):
