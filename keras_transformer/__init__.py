@@ -26,6 +26,7 @@ _MODULES = {
     "exact_training": ("split_batches_over_cores",),
     "generation": ("Generator", "LanguageSampler"),
     "layers": (
+        "SSRU",
         "AdditiveAttention",
         "AlibiPositions",
         "CausalLayer",
@@ -40,6 +41,7 @@ _MODULES = {
         "PositionalEmbedding",
         "ReluAttention",
         "RotaryPositions",
+        "SSRUDecoderLayer",
         "SinusoidalPositionalEncoding",
         "scaled_dot_product_attention",
         "sinusoidal_encoding",
