@@ -17,6 +17,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.execution import has_gpu, in_tensorflow_graph
+from keras_transformer.kernels.scan import scan
 
 # Measured on CPUs: with fewer, products are slow; more do not fit into the cache.
 CHUNK_TOKENS = 512
@@ -292,7 +293,7 @@ def _over_chunks(learned, targets, weights, label_smoothing, gradient):
         pairs = zip(pulled, (matrix, *bias), strict=True)
         start = [ops.broadcast_to(part, like.shape) for part, like in pairs]
     chunks = split(states), split(targets), split(weights)
-    slopes, outputs = _scan(step, tuple(start), chunks, ("float32", states.dtype))
+    slopes, outputs = scan(step, tuple(start), chunks, ("float32", states.dtype))
     scores, state_slopes = (
         ops.reshape(output, (-1, columns))[:tokens]
         for output, columns in zip(outputs, (3, width), strict=True)
@@ -378,32 +379,3 @@ def _softmax_in_place(logits, targets, expected):
         expected = tf.fill(tf.shape(targets), expected)
         slopes = tf.tensor_scatter_nd_sub(probabilities, at, expected)
     return places, log_sum, slopes
-
-
-def _scan(step, carry, chunks, dtypes):
-    """As `ops.scan`, which on TensorFlow needs outputs shaped like the carry."""
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        return _scan_in_tensorflow(step, carry, chunks, dtypes)
-    return ops.scan(step, carry, chunks)
-
-
-def _scan_in_tensorflow(step, carry, chunks, dtypes):
-    import tensorflow as tf
-
-    count = tf.shape(chunks[0])[0]
-    outputs = [tf.TensorArray(dtype, size=count) for dtype in dtypes]
-
-    def body(i, carry, outputs):
-        carry, values = step(carry, [chunk[i] for chunk in chunks])
-        pairs = zip(outputs, values, strict=True)
-        return i + 1, carry, [output.write(i, value) for output, value in pairs]
-
-    _, carry, outputs = tf.while_loop(
-        lambda i, *_: i < count,
-        body,
-        (0, carry, outputs),
-        # Two chunks at a time would hold twice the memory.
-        parallel_iterations=1,
-    )
-    return carry, [output.stack() for output in outputs]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from keras import ops
 
+from keras_transformer.kernels.execution import shape_of
+from keras_transformer.kernels.scan import scan
+
 
 def linear_recurrence(decays, inputs):
     """Computes c_t = decay_t c_(t-1) + input_t for every t, from zeros.
@@ -41,16 +44,22 @@ def _forwards(decays, inputs):
     def step(state, values):
         decay, new = values
         state = decay * state + new
-        return state, state
+        return state, (state,)
 
-    return ops.scan(step, ops.zeros_like(inputs[0]), (decays, inputs))[1]
+    return _states(step, decays, inputs)
 
 
 def _backwards(decays, upstream):
     def step(carried, values):
         decay, slope = values
         slope = slope + carried
-        return decay * slope, slope
+        return decay * slope, (slope,)
 
-    start = ops.zeros_like(upstream[0])
-    return ops.scan(step, start, (decays, upstream), reverse=True)[1]
+    return _states(step, decays, upstream, reverse=True)
+
+
+def _states(step, decays, inputs, reverse=False):
+    start, dtypes = ops.zeros_like(inputs[0]), (inputs.dtype,)
+    _, (states,) = scan(step, start, (decays, inputs), dtypes, reverse)
+    # A TensorFlow graph may have lost the sizes.
+    return ops.reshape(states, shape_of(inputs))

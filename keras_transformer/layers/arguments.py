@@ -253,8 +253,8 @@ def mask_of_keys(mask):
     """
     if mask.shape[1] != 1:
         raise ValueError(
-            "`mask` must be the same for all positions that look, (B, S) or (B, 1, S); "
-            "the layer itself is causal, if it is. Received: shape "
+            "`mask` must be the same for all queries, (B, S) or (B, 1, S); what is "
+            "causal is so by itself. Received: shape "
             f"{tuple(mask.shape)}"
         )
     return mask[:, 0]
