@@ -105,6 +105,22 @@ def check_not_directory(path: str | Path):
         raise IsADirectoryError(f"{path} is a directory, not a file to write.")
 
 
+def check_absent(path: str | Path):
+    """Checks that an export can be written at `path`.
+
+    Args:
+        path: Directory to create.
+
+    Raises:
+        FileExistsError: If it exists.
+    """
+    if Path(path).exists():
+        raise FileExistsError(
+            f"{path} exists. An export is never overwritten: choose another directory "
+            "or remove it."
+        )
+
+
 def sync_directory(path: str | Path):
     """Flushes a directory to disk, so that its file names survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)

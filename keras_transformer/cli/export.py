@@ -21,13 +21,15 @@ def add_verbs(verbs):
         "export",
         _export,
         "Write a SavedModel for TensorFlow Serving, a LiteRT file for devices or for "
-        "TensorFlow Serving, or a page for browsers.",
+        "TensorFlow Serving, a page for browsers, or weights for other systems.",
         "Write a SavedModel for TensorFlow Serving, its warm-up requests, and beside "
         "the versions a docker-compose.yml; or, with --format litert, a directory that "
         "translates without TensorFlow; or, with --format litert_serving, a LiteRT "
         "file for TensorFlow Serving's --prefer_tflite_model, which is experimental "
         "and was not tried; or, with --format web, a folder for a web "
-        "server whose page translates in the browser.",
+        "server whose page translates in the browser; or, with --format ctranslate2, a "
+        "model for CTranslate2; or, with --format safetensors, the weights as named "
+        "tensors.",
     )
     parser.add_argument(
         "--run",
@@ -45,10 +47,13 @@ def add_verbs(verbs):
     )
     parser.add_argument(
         "--format",
-        choices=("saved_model", "litert", "litert_serving", "web"),
+        choices=(
+            "saved_model", "litert", "litert_serving", "web", "ctranslate2",
+            "safetensors",
+        ),
         default="saved_model",
         help="what to write (default: saved_model)",
-    )
+    )  # fmt: skip
     _add_saved_model_flags(parser)
     _add_litert_flags(parser)
     add_decoding_flags(parser)
@@ -76,7 +81,8 @@ def _add_litert_flags(parser):
         "--quantize",
         choices=("none", "float16", "int8"),
         help="size of the weights: float16 takes half the bytes, int8 a quarter, and "
-        "is faster (default: none; for the web int8); for LiteRT and the web",
+        "is faster (default: none; for the web int8); for LiteRT, the web and "
+        "CTranslate2",
     )
     parser.add_argument(
         "--languages",
@@ -97,7 +103,7 @@ def _add_litert_flags(parser):
 _ONLY_WITH = {
     "dtype": ("saved_model",),
     "jit_compile": ("saved_model",),
-    "quantize": ("litert", "litert_serving", "web"),
+    "quantize": ("litert", "litert_serving", "web", "ctranslate2"),
     "languages": ("litert", "litert_serving", "web"),
     "litert_js": ("web",),
 }
@@ -111,6 +117,11 @@ def _export(options):
                 f"{' or '.join(formats)}`. Received: --format {options.format}"
             )
     translator = load_run(options)
+    if options.format == "ctranslate2":
+        quantize = options.quantize or "none"
+        return print_result(translator.export_ctranslate2(options.output, quantize))
+    if options.format == "safetensors":
+        return print_result(translator.export_safetensors(options.output))
     if options.format != "saved_model":
         return _export_litert(translator, options)
     with warnings_as_lines():

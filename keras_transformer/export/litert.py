@@ -20,7 +20,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
-from keras_transformer.files import creating_directory
+from keras_transformer.files import check_absent, creating_directory
 from keras_transformer.generation.generator import Generator
 from keras_transformer.kernels.execution import tracing_for_litert
 from keras_transformer.kernels.keras_private import (
@@ -124,11 +124,7 @@ def check_export(
     """
     check_conversion(quantize)
     tokenizers.check_sentencepiece("An export for LiteRT")
-    if path.exists():
-        raise FileExistsError(
-            f"{path} exists. An export is never overwritten: choose another directory "
-            "or remove it."
-        )
+    check_absent(path)
     if languages is not None and len(languages) != 2:
         raise ValueError(
             "`languages` must be those of source and target. Received: "

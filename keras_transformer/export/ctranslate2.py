@@ -1,0 +1,233 @@
+"""A translator in the format of CTranslate2, an engine in C++ for Transformers.
+
+Its weights lie as `ctranslate2.specs.TransformerSpec` describes them: matrices (out,
+in), the projections of queries, keys and values in one. Needs the extra `ctranslate2`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.config import DecodingConfig, TransformerConfig
+from keras_transformer.export.litert import save_tokenizers
+from keras_transformer.export.plain_weights import check_plain
+from keras_transformer.files import check_absent, creating_directory
+from keras_transformer.layers.positional_embedding import sinusoidal_encoding
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.text.tokenizer_pair import TokenizerPair
+
+# Our names of the types of the weights, and CTranslate2's.
+QUANTIZATIONS = {"none": "float32", "float16": "float16", "int8": "int8"}
+
+# Keras' names of activations, and CTranslate2's.
+_ACTIVATIONS = {
+    "relu": "RELU", "gelu": "GELU", "silu": "SWISH", "tanh": "Tanh",
+    "sigmoid": "Sigmoid",
+}  # fmt: skip
+
+# Positions that the table has at least; CTranslate2 decodes no longer text.
+_FEWEST_POSITIONS = 1024
+
+
+def export_ctranslate2(
+    model: Transformer,
+    tokenizers: TokenizerPair,
+    config: DecodingConfig,
+    path: str | Path,
+    quantize: str = "none",
+) -> Path:
+    """Writes a directory that `ctranslate2.Translator` loads, and the tokenizers.
+
+    CTranslate2 works on pieces: `source.model` and `target.model`, or `joint.model`,
+    cut a text into them and join them. How to search is said in every call there.
+
+    Args:
+        model: A `Transformer`.
+        tokenizers: SentencePiece models, a `TokenizerPair` with its vocabulary sizes.
+        config: What it says of `alignment_layer` and of the longest source and output.
+        path: Directory to create.
+        quantize: "none"; "float16", weights of half the size; or "int8", each output
+            unit with a scale of its own.
+
+    Returns:
+        `path`.
+
+    Raises:
+        FileExistsError: If `path` exists.
+        ImportError: If ctranslate2 is not installed.
+        ValueError: If an argument is out of range, or the model has what CTranslate2
+            lacks.
+    """
+    path = Path(path)
+    check_absent(path)
+    if quantize not in QUANTIZATIONS:
+        raise ValueError(
+            f"`quantize` must be one of {', '.join(QUANTIZATIONS)}. Received: "
+            f"quantize={quantize!r}"
+        )
+    tokenizers.check_sentencepiece("An export for CTranslate2")
+    _check_model(model)
+    spec = _spec_of(model, config)
+    _describe(spec, model.config, tokenizers)
+    spec.validate()
+    spec.optimize(QUANTIZATIONS[quantize])
+    with creating_directory(path) as temporary:
+        spec.save(str(temporary))
+        save_tokenizers(tokenizers, temporary)
+    return path
+
+
+def _library():
+    try:
+        import ctranslate2
+    except ImportError as error:
+        raise ImportError(
+            "An export for CTranslate2 needs the extra `ctranslate2`: pip install "
+            "'keras-transformer-seq2seq[ctranslate2]'"
+        ) from error
+    return ctranslate2
+
+
+def _check_model(model):
+    """Raises `ValueError` if the model has what CTranslate2 lacks."""
+    if type(model) is not Transformer:
+        raise ValueError(
+            "CTranslate2 knows the layers of a `Transformer` alone. Received: a "
+            f"{type(model).__name__}"
+        )
+    check_plain(model, "An export for CTranslate2")
+    sizes = model.config
+    key_dim = sizes.key_dim or sizes.d_model // sizes.num_heads
+    lacks = {
+        "activation": sizes.activation not in _ACTIVATIONS,
+        "key_dim": key_dim * sizes.num_heads != sizes.d_model,
+        "value_dim": sizes.value_dim not in (None, key_dim),
+        "decoder_self_attention": sizes.decoder_self_attention != "attention",
+    }
+    for name, is_lacking in lacks.items():
+        if is_lacking:
+            raise ValueError(
+                f"CTranslate2 has nothing for `{name}` of this model. Received: "
+                f"{name}={getattr(sizes, name)!r}"
+            )
+
+
+def _spec_of(model, config):
+    """Returns CTranslate2's description of the model, with its weights."""
+    specs, sizes = _library().specs, model.config
+    kind = getattr(specs.common_spec.Activation, _ACTIVATIONS[sizes.activation])
+    spec = specs.TransformerSpec.from_config(
+        (sizes.num_encoder_layers, sizes.num_decoder_layers),
+        sizes.num_heads,
+        pre_norm=sizes.norm_first,
+        activation=kind,
+        layernorm_embedding=sizes.normalize_embeddings,
+        alignment_layer=config.alignment_layer,
+        alignment_heads=0,  # Their mean, as ours.
+    )
+    longest = max(config.max_source_length, config.longest_output)
+    for stack, side, part in (
+        ("encoder", "source", spec.encoder), ("decoder", "target", spec.decoder),
+    ):  # fmt: skip
+        _fill_embedding(part, model, side, longest)
+        if sizes.norm_first:
+            _fill_norm(part.layer_norm, getattr(model, f"{stack}_norm"))
+        layers = getattr(model, f"{stack}_layers")
+        for layer_spec, layer in zip(part.layer, layers, strict=True):
+            _fill_layer(layer_spec, layer)
+    head = model.output_head
+    spec.decoder.projection.weight = _array(
+        ops.transpose(head.matrix.kernel("float32"))
+    )
+    if head.bias is not None:
+        spec.decoder.projection.bias = _array(head.bias)
+    return spec
+
+
+def _describe(spec, sizes: TransformerConfig, tokenizers):
+    """Names the pieces, and what CTranslate2 adds to those of a text."""
+    pieces = {
+        side: getattr(tokenizers, side).pieces(
+            range(getattr(sizes, f"{side}_vocabulary_size"))
+        )
+        for side in ("source", "target")
+    }
+    spec.register_source_vocabulary(pieces["source"])
+    spec.register_target_vocabulary(pieces["target"])
+    target = pieces["target"]
+    options = {
+        "bos_token": target[sizes.start_id],
+        "eos_token": target[sizes.end_id],
+        "unk_token": target[sizes.unknown_id],
+        "decoder_start_token": target[sizes.start_id],
+        "add_source_bos": False,
+        "add_source_eos": True,
+        # Without it CTranslate2 takes 1e-5.
+        "layer_norm_epsilon": sizes.layer_norm_epsilon,
+    }
+    for name, value in options.items():
+        spec.config.add_attribute(name, value)
+
+
+def _fill_embedding(spec, model, side, longest):
+    sizes, embedding = model.config, getattr(model, f"{side}_embedding")
+    table = spec.embeddings
+    table = table[0] if isinstance(table, list) else table
+    table.weight = _array(embedding.table.value("float32"))
+    # Without a table CTranslate2 computes position vectors of another formula.
+    if sizes.positions == "learned":
+        positions = embedding.position_embeddings
+    else:
+        places = np.arange(max(_FEWEST_POSITIONS, longest))
+        positions = sinusoidal_encoding(places, sizes.d_model, sizes.positions)
+    spec.position_encodings.encodings = _array(positions)
+    if sizes.normalize_embeddings:
+        norm = getattr(model, f"{side}_embedding_norm")
+        _fill_norm(spec.layernorm_embedding, norm)
+
+
+def _fill_layer(spec, layer):
+    _fill_attention(
+        spec.self_attention, layer.self_attention, ("query", "key", "value")
+    )
+    _fill_norm(spec.self_attention.layer_norm, layer.self_attention_norm)
+    if hasattr(layer, "cross_attention"):
+        _fill_attention(
+            spec.attention, layer.cross_attention, ("query",), ("key", "value")
+        )
+        _fill_norm(spec.attention.layer_norm, layer.cross_attention_norm)
+    feed_forward = layer.feed_forward
+    for linear, name in ((spec.ffn.linear_0, "hidden"), (spec.ffn.linear_1, "output")):
+        matrix = getattr(feed_forward, f"{name}_matrix")
+        bias = getattr(feed_forward, f"{name}_bias")
+        _fill_linear(linear, [matrix], [bias])
+    _fill_norm(spec.ffn.layer_norm, layer.feed_forward_norm)
+
+
+def _fill_attention(spec, attention, *joined):
+    """Fills an attention; CTranslate2 keeps some of its projections in one matrix."""
+    for linear, names in zip(spec.linear, (*joined, ("output",)), strict=True):
+        matrices, biases = zip(
+            *map(attention.projections.weights.get, names), strict=True
+        )
+        _fill_linear(linear, matrices, biases)
+
+
+def _fill_linear(spec, matrices, biases):
+    """Fills a linear map with matrices (in, out) side by side, and their biases."""
+    values = [_array(matrix.value("float32")) for matrix in matrices]
+    spec.weight = np.ascontiguousarray(np.concatenate(values, axis=1).T)
+    if biases[0] is not None:
+        spec.bias = np.concatenate(list(map(_array, biases)))
+
+
+def _fill_norm(spec, norm: keras.layers.LayerNormalization):
+    spec.gamma, spec.beta = _array(norm.gamma), _array(norm.beta)
+
+
+def _array(tensor):
+    return np.array(ops.convert_to_numpy(ops.cast(tensor, "float32")))

@@ -1,0 +1,210 @@
+"""What a translator can be written as, for those who run it elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from keras_transformer.config import DecodingConfig
+from keras_transformer.export.ctranslate2 import export_ctranslate2
+from keras_transformer.export.litert import export_litert
+from keras_transformer.export.litert_serving import export_litert_serving
+from keras_transformer.export.safetensors import export_safetensors
+from keras_transformer.export.translator import export_translator
+from keras_transformer.export.web import export_web
+from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.text.tokenizer_pair import TokenizerPair
+
+
+class Exportable:
+    """The half of `Translator` that writes it in the formats of other programs.
+
+    Attributes:
+        model: A `Transformer`, or another `Seq2Seq`.
+        tokenizers: A `TokenizerPair` with its vocabulary sizes.
+        config: How to search.
+    """
+
+    model: Seq2Seq
+    tokenizers: TokenizerPair
+    config: DecodingConfig
+
+    def export(
+        self, path: str | Path, dtype: str = "float32", jit_compile: bool = False
+    ) -> Path:
+        """Writes a SavedModel that translates strings, for TensorFlow Serving.
+
+        Tokenizers and search are inside; nothing of this package is needed to load it.
+        `export_translator` lists its signatures.
+
+        Args:
+            path: Directory of a version to create, such as "saved_models/en-de/1"; or
+                of the model, "saved_models/en-de", where the next version is created.
+            dtype: "float32", or "bfloat16" for half the memory, and more speed on
+                processors that support it.
+            jit_compile: Whether XLA compiles the search. It runs faster, but the first
+                request of every new shape takes many seconds more. TensorFlow Serving
+                refuses such a model unless it is started with
+                `--xla_cpu_compilation_enabled`.
+
+        Returns:
+            The directory of the version.
+
+        Raises:
+            FileExistsError: If it exists.
+            RuntimeError: If the Keras backend is not TensorFlow.
+            ValueError: If `dtype` is any other, or a tokenizer has no form in a graph.
+
+        Example:
+            >>> Translator.load("runs/en-de").export("saved_models/en-de/1")
+        """
+        return export_translator(
+            self.model, self.tokenizers, self.config, path, dtype, jit_compile
+        )
+
+    def export_litert(
+        self, path: str | Path, quantize: str = "none",
+        languages: Sequence[str] | None = None, scores: dict | None = None,
+    ) -> Path:  # fmt: skip
+        """Writes a directory that translates with LiteRT, without TensorFlow.
+
+        `LiteTranslator` loads it; `export.litert.export_litert` lists what is in it.
+
+        Args:
+            path: Directory to create, such as "lite/en-de".
+            quantize: "none"; "float16" for half the size; or "int8" for a quarter of
+                the size and more speed.
+            languages: Codes of source and target language, for clients, or `None`.
+            scores: Scores of the training run, for clients, or `None`.
+
+        Returns:
+            `path`.
+
+        Raises:
+            FileExistsError: If `path` exists.
+            RuntimeError: If the Keras backend is not TensorFlow.
+            ValueError: If an argument is out of range, or LiteRT lacks an operation.
+
+        Example:
+            >>> path = Translator.load("runs/en-de").export_litert("lite/en-de", "int8")
+            >>> LiteTranslator(path)(["Two men are talking."])
+            ['Zwei Männer unterhalten sich.']
+        """
+        return export_litert(
+            self.model, self.tokenizers, self.config, path, quantize, languages, scores
+        )
+
+    def export_litert_serving(
+        self, path: str | Path, quantize: str = "none",
+        languages: Sequence[str] | None = None, scores: dict | None = None,
+    ) -> Path:  # fmt: skip
+        """Writes a LiteRT file for TensorFlow Serving: ids in, ids out.
+
+        Written after reading TensorFlow Serving's sources, and never run in it; its
+        flag for such files is experimental. `export.litert_serving` tells more.
+
+        Args:
+            path: Directory of a version to create, such as "litert_models/en-de/1"; or
+                of the model, "litert_models/en-de", where the next version is created.
+            quantize: As for `export_litert`.
+            languages: Codes of source and target language, for clients, or `None`.
+            scores: Scores of the training run, for clients, or `None`.
+
+        Returns:
+            The directory of the version.
+
+        Raises:
+            FileExistsError: If it exists.
+            RuntimeError: If the Keras backend is not TensorFlow.
+            ValueError: If an argument is out of range, or LiteRT lacks an operation.
+
+        Example:
+            >>> translator = Translator.load("runs/en-de")
+            >>> translator.export_litert_serving("litert_models/en-de/1", "int8")
+        """
+        return export_litert_serving(
+            self.model, self.tokenizers, self.config, path, quantize, languages, scores
+        )
+
+    def export_web(
+        self, path: str | Path, quantize: str = "int8",
+        languages: Sequence[str] | None = None, scores: dict | None = None,
+        litert_js: str | Path | None = None,
+    ) -> Path:  # fmt: skip
+        """Writes a folder that any web server serves: it translates in the browser.
+
+        Nothing that is typed leaves the browser, and after the first visit the page
+        works offline. `export.web.export_web` tells what is in it.
+
+        Args:
+            path: Directory to create, such as "site".
+            quantize: "none"; "float16" for half the download; or "int8" for a quarter
+                of it and more speed.
+            languages: Codes of source and target language, shown by the page, or
+                `None`.
+            scores: Scores of the training run for translator.json, or `None`.
+            litert_js: A node_modules folder with @litertjs/core, which is copied; or
+                `None` to load it from a public server at the first visit.
+
+        Returns:
+            `path`.
+
+        Raises:
+            FileExistsError: If `path` exists.
+            FileNotFoundError: If `litert_js` lacks a file of LiteRT.js.
+            RuntimeError: If the Keras backend is not TensorFlow.
+            ValueError: If an argument is out of range, or LiteRT lacks an operation.
+
+        Example:
+            >>> Translator.load("runs/en-de").export_web("site", languages=("en", "de"))
+        """
+        return export_web(
+            self.model, self.tokenizers, self.config, path, quantize, languages, scores,
+            litert_js,
+        )  # fmt: skip
+
+    def export_ctranslate2(self, path: str | Path, quantize: str = "none") -> Path:
+        """Writes a directory that CTranslate2 loads, an engine in C++.
+
+        The other half of the way is in `docs/other_systems.md`: how its search is
+        given the options of this one.
+
+        Args:
+            path: Directory to create, such as "ctranslate2/en-de".
+            quantize: "none"; "float16" for half the size; or "int8" for a quarter.
+
+        Returns:
+            `path`.
+
+        Raises:
+            FileExistsError: If `path` exists.
+            ImportError: If ctranslate2 is not installed.
+            ValueError: If `quantize` is unknown, or the model has what CTranslate2
+                lacks.
+
+        Example:
+            >>> Translator.load("runs/en-de").export_ctranslate2("ctranslate2/en-de")
+        """
+        return export_ctranslate2(
+            self.model, self.tokenizers, self.config, path, quantize
+        )
+
+    def export_safetensors(self, path: str | Path) -> Path:
+        """Writes the weights as named tensors that any program reads, without code.
+
+        Args:
+            path: Directory to create; it gets model.safetensors, with the model's sizes
+                in its metadata, and tokenizer.
+
+        Returns:
+            `path`.
+
+        Raises:
+            FileExistsError: If `path` exists.
+            ImportError: If safetensors is not installed.
+            ValueError: If the model is quantised or has adapters.
+
+        Example:
+            >>> Translator.load("runs/en-de").export_safetensors("weights/en-de")
+        """
+        return export_safetensors(self.model, self.tokenizers, self.config, path)

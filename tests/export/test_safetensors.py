@@ -1,0 +1,73 @@
+"""Exports of named tensors."""
+
+from __future__ import annotations
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from keras_transformer import DecodingConfig, TokenizerPair, TransformerConfig, cli
+from tests import tiny_run
+
+
+def test_every_weight_has_its_name_and_the_sizes_come_with_it(tmp_path):
+    translator = tiny_run.translator()
+    path = translator.export_safetensors(tmp_path / "weights")
+    tensors = load_file(path / "model.safetensors")
+    weights = {
+        weight.path.split("/", 1)[1]: keras.ops.convert_to_numpy(weight)
+        for weight in translator.model.weights
+    }
+    assert tensors.keys() == weights.keys()
+    assert "encoder_layer_0/self_attention/query_kernel" in tensors
+    for name, value in weights.items():
+        np.testing.assert_array_equal(tensors[name], value)
+    with safe_open(path / "model.safetensors", "numpy") as file:
+        metadata = file.metadata()
+    assert metadata["format"] == "keras_transformer"
+    assert metadata["class"] == "Transformer"
+    config = TransformerConfig.from_dict(json.loads(metadata["config"]))
+    assert config == translator.model.config
+    decoding = DecodingConfig.from_dict(json.loads(metadata["decoding"]))
+    assert decoding == translator.config
+    tokenizers = TokenizerPair.load(path / "tokenizer")
+    assert tokenizers.same_as(translator.tokenizers)
+
+
+def test_weights_in_bfloat16_are_written_as_float32(tmp_path):
+    translator = tiny_run.translator()
+    model = translator.model.with_dtype("bfloat16")
+    other = type(translator)(model, translator.tokenizers, translator.config)
+    path = other.export_safetensors(tmp_path / "weights")
+    tensors = load_file(path / "model.safetensors")
+    gamma = tensors["decoder_layer_0/feed_forward_norm/gamma"]
+    assert gamma.dtype == np.float32
+    expected = keras.ops.cast(
+        model.decoder_layers[0].feed_forward_norm.gamma, "float32"
+    )
+    np.testing.assert_array_equal(gamma, keras.ops.convert_to_numpy(expected))
+
+
+def test_the_command_line_writes_it(tmp_path, capsys):
+    run, output = tmp_path / "run", tmp_path / "out"
+    tiny_run.translator().save(run)
+    command = ["export", "--run", str(run), "--output", str(output)]
+    assert cli.main([*command, "--format", "safetensors"]) == 0
+    assert capsys.readouterr().out.strip() == str(output)
+    assert (output / "model.safetensors").exists()
+    assert cli.main([*command, "--format", "safetensors", "--quantize", "int8"]) == 1
+    assert "`--quantize` goes with" in capsys.readouterr().err
+
+
+def test_adapters_are_refused(tmp_path):
+    translator = tiny_run.translator()
+    model = translator.model.with_dtype("bfloat16")
+    model.enable_lora(2)
+    other = type(translator)(model, translator.tokenizers, translator.config)
+    with pytest.raises(ValueError, match="merges them.*with an adapter"):
+        other.export_safetensors(tmp_path / "weights")
+    assert not list(tmp_path.iterdir())
