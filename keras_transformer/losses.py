@@ -84,7 +84,7 @@ class MaskedCrossentropy(keras.losses.Loss):
     def from_states(
         self, y_true: TensorLike, states: TensorLike, matrix: TensorLike,
         sample_weight: TensorLike | None = None, training: bool = True,
-    ) -> Tensor:  # fmt: skip
+    ) -> tuple[Tensor, TokenScores]:  # fmt: skip
         """As `__call__` on the logits states @ matrix.T, but never holds them all.
 
         In a replica it is the mean over the replica's tokens, not its share.

@@ -220,7 +220,9 @@ class LinearAttention(AdaptableLayer, ValueBeforeKey):
         number, width = self.projections.heads["value"]
         return (new_cache(sentences, number, self.key_dim, width + 1, "float32"),)
 
-    def resize_cache(self, cache: Nest, sentences: int, more: int) -> Nest:
+    def resize_cache(
+        self, cache: Nest, sentences: TensorLike, more: int | TensorLike
+    ) -> Nest:
         """Returns the sums of some sentences, which need no room for more positions.
 
         Args:
