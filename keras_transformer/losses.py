@@ -85,7 +85,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         self, y_true: TensorLike, states: TensorLike, matrix: TensorLike,
         sample_weight: TensorLike | None = None, training: bool = True,
         bias: TensorLike | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> tuple[Tensor, TokenScores]:  # fmt: skip
         """As `__call__` on the logits states @ matrix.T + bias, never all at a time.
 
         In a replica it is the mean over the replica's tokens, not its share.

@@ -28,8 +28,12 @@ from keras_transformer.text.lines import MAX_LINE_BYTES, lines_of, read_lines
 
 WINDOW = 2048
 BATCH_SIZE = 32
-# What decides the translations of a SavedModel and of a training run.
-_MODEL_PARTS = ("saved_model.pb", "variables", "assets", "model.keras", "tokenizer")
+# What decides the translations of a SavedModel, of a training run and, by the digests
+# that it has of the other files, of a LiteRT export.
+_MODEL_PARTS = (
+    "saved_model.pb", "variables", "assets", "model.keras", "tokenizer",
+    "translator.json",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -290,7 +294,8 @@ def model_fingerprint(directory: str | Path, options: str = "") -> str:
     """Returns a digest of a model's files and options, for `translate_file`.
 
     Args:
-        directory: A SavedModel (one version), or the directory of a training run.
+        directory: A SavedModel (one version), a LiteRT export, or the directory of a
+            training run.
         options: What else decides the translations, such as a run's `DecodingConfig`
             as JSON.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from keras_transformer.export.serving_files import (
     write_serving_files,
     write_warmup_requests,
 )
-from keras_transformer.files import version_path, versions_in
+from keras_transformer.files import creating_directory, version_path, versions_in
 from keras_transformer.generation.results import Translation
 
 
@@ -43,15 +41,10 @@ def write_saved_model(
         FileExistsError: If it exists: versions are never overwritten.
     """
     path = version_path(path, "saved_model.pb")
-    path.parent.mkdir(parents=True, exist_ok=True)
     # A server reads whole numbers as versions and passes over other names.
-    temporary = path.parent / f".{path.name}-{uuid.uuid4().hex[:8]}.partial"
-    try:
+    with creating_directory(path) as temporary:
         tf.saved_model.save(module, str(temporary), signatures=signatures)
         write_warmup_requests(temporary, model_name(path), signatures, jit_compile)
-        temporary.rename(path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     write_serving_files(path, jit_compile)
     return path
 

@@ -253,6 +253,8 @@ class HasAdaptableLayers(HasMatrices):
         for layer in layers:
             if isinstance(layer, HasMatrices):
                 layer._check_adapters(rank)
+            else:
+                _check_layer_of_keras(layer)
         for variable in self.trainable_variables:
             variable.trainable = False
         options = rank, lora_alpha, a_initializer, b_initializer
@@ -312,6 +314,26 @@ class HasAdaptableLayers(HasMatrices):
     def _pattern(self, path):
         """The path of a part, wherever the layer itself will be."""
         return f"(.*/)?{path.removeprefix(f'{self.path}/')}"
+
+
+def _check_layer_of_keras(layer):
+    """Raises the errors of `enable_lora` of Keras' layers before one is changed."""
+    problems = {
+        "is not built": not layer.built,
+        "has adapters already": getattr(layer, "lora_enabled", False),
+        "has a constraint on its matrix": any(
+            getattr(layer, f"{name}_constraint", None)
+            for name in ("kernel", "embeddings")
+        ),
+        "is quantised by GPTQ": layer.quantization_mode == "gptq",
+    }
+    for problem, is_met in problems.items():
+        if is_met:
+            raise ValueError(
+                "`enable_lora` needs layers that are built, without adapters and "
+                "without constraints; to adapt some layers, call it of these. "
+                f"Received: the layer {layer.name!r}, which {problem}"
+            )
 
 
 def _quantize(layer, config, type_check):

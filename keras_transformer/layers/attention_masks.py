@@ -25,7 +25,7 @@ def combined_mask(inputs, mask, **more):
 
     Args:
         inputs: Float tensor (B, S, D), what is attended to. The Keras mask that it
-            carries counts unless `mask` or a padding mask is given.
+            carries counts unless another `mask` or a padding mask is given.
         mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S), or `None`.
         **more: Masks under the names of `keras_hub.layers`, boolean or of integers, or
             `None`: (B, S) if the name ends with "padding_mask", else (B, T, S).
@@ -38,8 +38,11 @@ def combined_mask(inputs, mask, **more):
         ValueError: If a mask has another rank.
     """
     given = {name: one for name, one in more.items() if one is not None}
-    if mask is None and not any(name.endswith("padding_mask") for name in given):
-        mask = carried_mask(inputs)
+    carried = carried_mask(inputs)
+    # What Keras hands over as `encoder_output_mask` is what `encoder_output` carries.
+    if mask is None or mask is carried:
+        is_replaced = any(name.endswith("padding_mask") for name in given)
+        mask = None if is_replaced else carried
     combined = with_queries(mask)
     for name, one in given.items():
         one = as_boolean(name, one)

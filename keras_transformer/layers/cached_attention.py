@@ -91,7 +91,9 @@ class CachedAttention(ValueBeforeKey):
             for number, width in map(self.projections.heads.get, ("key", "value"))
         )
 
-    def resize_cache(self, cache: Nest, sentences: int, more: int) -> Nest:
+    def resize_cache(
+        self, cache: Nest, sentences: TensorLike, more: int | TensorLike
+    ) -> Nest:
         """Returns the cache of some sentences, with room for more entries.
 
         Args:
@@ -146,7 +148,7 @@ class CachedAttention(ValueBeforeKey):
     def step_across(
         self, inputs: TensorLike, keys: TensorLike, values: TensorLike,
         mask: TensorLike | None, weights: Nest,
-    ) -> Tensor:  # fmt: skip
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Attention of one new position to the keys and values of a source.
 
         Args:

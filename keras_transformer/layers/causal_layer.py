@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import keras
 
 from keras_transformer.layers.encoder_layer import EncoderLayer
+from keras_transformer.layers.keras_hub_layers import taken_over
 from keras_transformer.types import Nest, Tensor, TensorLike
 
 
@@ -47,8 +50,13 @@ class CausalLayer(EncoderLayer):
             be attended to, besides the causal mask that always applies; default the
             Keras mask that `inputs` carries.
         training: Whether dropout is applied.
+        padding_mask: As `EncoderLayer` has it: boolean or integer tensor (B, T), 1 for
+            a token; all masks given must allow a position.
+        attention_mask: Likewise, (B, T, T).
+        return_attention_scores: Whether the attention weights are returned too.
     Returns:
-        Float tensor (B, T, D).
+        Float tensor (B, T, D); with `return_attention_scores` a tuple of it and the
+        attention weights (B, H, T, T).
     Raises:
         ValueError: If an argument is out of its range, or the input's width is not a
             multiple of `num_heads` and no `key_dim` is given.
@@ -61,6 +69,27 @@ class CausalLayer(EncoderLayer):
     def _mask_of_call(self, inputs, mask):
         return self._past_mask(inputs, mask)
 
+    @classmethod
+    def from_keras(cls, layer: keras.layers.Layer) -> Self:
+        """Makes a layer with the weights and options of KerasHub's.
+
+        Args:
+            layer: `keras_hub.layers.TransformerDecoder`, built without a source.
+
+        Returns:
+            A built layer that gives the same outputs.
+
+        Raises:
+            TypeError: If it is no such layer.
+            ValueError: If it is not built, attends to a source, or is quantised.
+
+        Example:
+            >>> theirs = keras_hub.layers.TransformerDecoder(8, num_heads=2)
+            >>> theirs.build((None, None, 6))
+            >>> layer = CausalLayer.from_keras(theirs)
+        """
+        return taken_over(cls, layer, "TransformerDecoder", ("self_attention",))
+
     def decoding_weights(self) -> Nest:
         """Prepares what `step` multiplies by: the projections of the attention."""
         return self.self_attention.decoding_weights("query", "key", "value")
@@ -69,7 +98,9 @@ class CausalLayer(EncoderLayer):
         """Returns the empty cache of `step`; see `MultiHeadAttention.initial_cache`."""
         return self.self_attention.initial_cache(texts, hypotheses, length)
 
-    def resize_cache(self, cache: Nest, texts: int, more: int) -> Nest:
+    def resize_cache(
+        self, cache: Nest, texts: TensorLike, more: int | TensorLike
+    ) -> Nest:
         """As `MultiHeadAttention.resize_cache`, of its self-attention."""
         return self.self_attention.resize_cache(cache, texts, more)
 

@@ -54,8 +54,8 @@ class DecoderLayer(ResidualLayer):
         inputs: Float tensor (B, T, D).
         encoder_output: Float tensor (B, S, D_encoder).
         mask: Boolean tensor (B, T), (B, 1, T) or (B, T, T), True where a target
-            position may be attended to, besides the causal mask that always applies;
-            default the Keras mask that `inputs` carries.
+            position may be attended to, besides the causal mask; default the Keras mask
+            that `inputs` carries.
         encoder_output_mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S); default the
             Keras mask that `encoder_output` carries.
         training: Whether dropout is applied.
@@ -63,9 +63,11 @@ class DecoderLayer(ResidualLayer):
             or integer tensor (B, T), 1 for a token; all masks given must allow a
             position.
         decoder_attention_mask: Likewise, (B, T, T).
-        encoder_padding_mask: Likewise, of `encoder_output`, (B, S).
+        encoder_padding_mask: Likewise, of `encoder_output`, (B, S); it replaces the
+            Keras mask that `encoder_output` carries.
         encoder_attention_mask: Likewise, (B, T, S).
-        use_causal_mask: Whether the causal mask applies, as it does in `step`.
+        use_causal_mask: Whether the causal mask applies, as it does in `step`; a
+            `self_attention` that is itself `causal` refuses to do without.
         self_attention_cache: Refused, like the other three of KerasHub's arguments of a
             cache: `step` decodes with one.
     Returns:
@@ -73,7 +75,8 @@ class DecoderLayer(ResidualLayer):
     Raises:
         ValueError: If an argument is out of its range, the input's width is not a
             multiple of `num_heads` and no `key_dim` is given, there is no
-            `encoder_output`, or a cache.
+            `encoder_output`, or a cache, or a `self_attention` that is itself `causal`
+            is to do without.
 
     Example:
         >>> layer = DecoderLayer(num_heads=2, d_ff=8)
@@ -114,8 +117,7 @@ class DecoderLayer(ResidualLayer):
         cross_attention_cache: TensorLike | None = None,
         cross_attention_cache_update_index: TensorLike | None = None,
     ) -> Tensor:  # fmt: skip
-        check_axes("inputs", inputs, "B", "T", "D")
-        check_axes("encoder_output", encoder_output, "B", "S", "D")
+        _check_inputs(inputs, encoder_output)
         _check_no_cache(
             self_attention_cache=self_attention_cache,
             self_attention_cache_update_index=self_attention_cache_update_index,
@@ -131,11 +133,12 @@ class DecoderLayer(ResidualLayer):
             encoder_padding_mask=encoder_padding_mask,
             encoder_attention_mask=encoder_attention_mask,
         )  # fmt: skip
+        check_mask("encoder_output_mask", source_mask, inputs, encoder_output)
         states = self._attend_to_past(inputs, mask, training, use_causal_mask)
         outputs = self.cross_attention(
             self._before("cross_attention", states),
             encoder_output,
-            mask=_checked_source_mask(inputs, encoder_output, source_mask),
+            mask=source_mask,
             training=training,
         )
         states = self._after("cross_attention", states, outputs, training)
@@ -151,16 +154,15 @@ class DecoderLayer(ResidualLayer):
         Returns:
             The output (B, T, D) and the attention weights (B, H, T, S).
         """
+        _check_inputs(inputs, encoder_output)
         mask = combined_mask(inputs, mask)
+        source_mask = combined_mask(encoder_output, encoder_output_mask)
+        check_mask("encoder_output_mask", source_mask, inputs, encoder_output)
         states = self._attend_to_past(inputs, mask, training)
         outputs, attention_weights = self.cross_attention(
             self._before("cross_attention", states),
             encoder_output,
-            mask=_checked_source_mask(
-                inputs,
-                encoder_output,
-                combined_mask(encoder_output, encoder_output_mask),
-            ),
+            mask=source_mask,
             training=training,
             return_attention_weights=True,
         )
@@ -169,11 +171,16 @@ class DecoderLayer(ResidualLayer):
 
     def _attend_to_past(self, inputs, mask, training, use_causal_mask=True):
         """The self-attention of each position to itself and those before it."""
-        check_axes("inputs", inputs, "B", "T", "D")
+        if use_causal_mask:
+            mask = self._past_mask(inputs, mask)
+        elif getattr(self.self_attention, "causal", False):
+            raise ValueError(
+                "`use_causal_mask` must be True with a `self_attention` that sees only "
+                "the past by itself. Received: use_causal_mask=False, a "
+                f"{type(self.self_attention).__name__} with causal=True"
+            )
         outputs = self.self_attention(
-            self._before("self_attention", inputs),
-            mask=self._past_mask(inputs, mask) if use_causal_mask else mask,
-            training=training,
+            self._before("self_attention", inputs), mask=mask, training=training
         )
         return self._after("self_attention", inputs, outputs, training)
 
@@ -201,14 +208,16 @@ class DecoderLayer(ResidualLayer):
         """Returns the empty cache of `step`; see `MultiHeadAttention.initial_cache`."""
         return self.self_attention.initial_cache(sentences, hypotheses, length)
 
-    def resize_cache(self, cache: Nest, sentences: int, more: int) -> Nest:
+    def resize_cache(
+        self, cache: Nest, sentences: TensorLike, more: int | TensorLike
+    ) -> Nest:
         """As `MultiHeadAttention.resize_cache`, of its self-attention."""
         return self.self_attention.resize_cache(cache, sentences, more)
 
     def step(
         self, inputs: TensorLike, cache: Nest, source: TensorLike, place: Nest,
         masks: Nest, weights: Nest,
-    ) -> tuple[Tensor, Nest]:  # fmt: skip
+    ) -> tuple[Tensor, Nest, Tensor]:  # fmt: skip
         """Decodes one position; the layer's `call` gives the same for that position.
 
         The N hypotheses of a sentence are queries of one attention to its source.
@@ -276,7 +285,8 @@ class DecoderLayer(ResidualLayer):
             >>> theirs.build((None, None, 6), (None, None, 6))
             >>> layer = DecoderLayer.from_keras(theirs)
         """
-        return taken_over(cls, layer, ("self_attention", "cross_attention"))
+        attentions = ("self_attention", "cross_attention")
+        return taken_over(cls, layer, "TransformerDecoder", attentions)
 
 
 def _check_no_cache(**caches):
@@ -288,7 +298,6 @@ def _check_no_cache(**caches):
             )
 
 
-def _checked_source_mask(inputs, encoder_output, mask):
+def _check_inputs(inputs, encoder_output):
+    check_axes("inputs", inputs, "B", "T", "D")
     check_axes("encoder_output", encoder_output, "B", "S", "D")
-    check_mask("encoder_output_mask", mask, inputs, encoder_output)
-    return mask

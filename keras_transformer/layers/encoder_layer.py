@@ -120,7 +120,7 @@ class EncoderLayer(ResidualLayer):
             >>> theirs.build((None, None, 6))
             >>> layer = EncoderLayer.from_keras(theirs)
         """
-        return taken_over(cls, layer, ("self_attention",))
+        return taken_over(cls, layer, "TransformerEncoder", ("self_attention",))
 
     def compute_mask(
         self, inputs: TensorLike, previous_mask: TensorLike | None

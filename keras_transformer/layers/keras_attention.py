@@ -39,17 +39,27 @@ def _check(layer):
             "`layer` must be a `keras.layers.MultiHeadAttention` or a "
             f"`keras.layers.GroupQueryAttention`. Received: {type(layer).__name__}"
         )
-    if not layer.built:
-        raise ValueError(
-            "`layer` must be built, to have weights: call it or its model once. "
-            f"Received: {layer.name!r}, not built"
-        )
+    check_takable(layer, lambda: attention_projections(layer).values())
     if has_own_attention(layer):
         raise ValueError(
             "`layer` must compute attention as Keras does. Received: "
             f"{type(layer).__name__}, which overrides it"
         )
-    if any(d.quantization_mode for d in attention_projections(layer).values()):
+
+
+def check_takable(layer, dense_layers):
+    """Raises `ValueError` unless a layer has weights, and as floats.
+
+    Args:
+        layer: The layer.
+        dense_layers: Called once it is known to be built; returns what holds them.
+    """
+    if not layer.built:
+        raise ValueError(
+            "`layer` must be built, to have weights: call it or its model once. "
+            f"Received: {layer.name!r}, not built"
+        )
+    if any(dense.quantization_mode for dense in dense_layers()):
         raise ValueError(
             "`layer` must hold floats: take its weights over, then quantize. "
             f"Received: {layer.name!r}, quantized"

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from keras_transformer.kernels.keras_private import keras_hub_parts
-from keras_transformer.layers.keras_attention import shapes_of, take, weights_of
+from keras_transformer.kernels.keras_private import (
+    attention_projections,
+    keras_hub_parts,
+)
+from keras_transformer.layers.keras_attention import (
+    check_takable,
+    shapes_of,
+    take,
+    weights_of,
+)
 
 
-def taken_over(layer_class, layer, attentions):
+def taken_over(layer_class, layer, kind, attentions):
     """Makes a layer with the weights and the options of one of KerasHub.
 
     Args:
         layer_class: `EncoderLayer`, `DecoderLayer` or a class that inherits from one.
-        layer: `keras_hub.layers.TransformerEncoder` or `TransformerDecoder`, built.
-        attentions: Names of the attentions that the layer must have.
+        layer: A layer of KerasHub, built.
+        kind: "TransformerEncoder" or "TransformerDecoder", which it must be.
+        attentions: Names of the attentions that it must have, and no other.
 
     Returns:
         A built layer of the class.
 
     Raises:
         TypeError: If it is no such layer.
-        ValueError: If it is not built, lacks an attention, or is quantised.
+        ValueError: If it is not built, has other attentions, or is quantised.
     """
-    parts = _checked_parts(layer, attentions)
+    parts = _checked_parts(layer, kind, attentions)
     taken = layer_class(
         num_heads=layer.num_heads,
         d_ff=layer.intermediate_dim,
@@ -56,31 +65,32 @@ def _take_norm(ours, theirs):
     take(ours.beta, theirs.beta)
 
 
-def _checked_parts(layer, attentions):
+def _checked_parts(layer, kind, attentions):
     is_one = all(hasattr(layer, n) for n in ("intermediate_dim", "normalize_first"))
-    is_decoder = any(
-        kind.__name__ == "TransformerDecoder" for kind in type(layer).mro()
-    )
-    kind = "TransformerDecoder" if len(attentions) > 1 else "TransformerEncoder"
-    if not is_one or is_decoder != (len(attentions) > 1):
+    kinds = {base.__name__ for base in type(layer).mro()}
+    if not is_one or kind not in kinds:
         raise TypeError(
             f"`layer` must be a `keras_hub.layers.{kind}`. Received: "
             f"{type(layer).__name__}"
         )
-    if not layer.built:
-        raise ValueError(
-            "`layer` must be built, to have weights: call it or its model once. "
-            f"Received: {layer.name!r}, not built"
-        )
     parts = keras_hub_parts(layer)
+    check_takable(layer, lambda: _dense_layers(parts))
     if any(parts[name] is None for name in attentions):
         raise ValueError(
             "`layer` must attend to a source: `CausalLayer` is the layer of a decoder "
             f"without one. Received: {layer.name!r}, built without `encoder_sequence`"
         )
-    if parts["hidden"].quantization_mode is not None:
+    if parts["cross_attention"] is not None and "cross_attention" not in attentions:
         raise ValueError(
-            "`layer` must hold floats: take its weights over, then quantize. "
-            f"Received: {layer.name!r}, quantized"
+            "`layer` must attend to no source: `DecoderLayer` is the layer of a "
+            f"decoder with one. Received: {layer.name!r}, built with "
+            "`encoder_sequence`"
         )
     return parts
+
+
+def _dense_layers(parts):
+    """Returns all layers of a built one that hold matrices."""
+    attentions = filter(None, map(parts.get, ("self_attention", "cross_attention")))
+    projections = [attention_projections(one).values() for one in attentions]
+    return [parts["hidden"], parts["output"], *(d for ds in projections for d in ds)]

@@ -205,7 +205,9 @@ class LinearAttention(AdaptableLayer, ValueBeforeKey):
         size = number * self.key_dim * (width + 1)
         return (ops.zeros((sentences, hypotheses, size), "float32"),)
 
-    def resize_cache(self, cache: Nest, sentences: int, more: int) -> Nest:
+    def resize_cache(
+        self, cache: Nest, sentences: TensorLike, more: int | TensorLike
+    ) -> Nest:
         """Returns the sums of some sentences, which need no room for more positions.
 
         Args:

@@ -219,7 +219,8 @@ class WeightMatrix:
             rows = self._dequantized(*taken)
         if self.lora_a is not None:
             a, b = self._adapter()
-            rows = rows + ops.matmul(ops.take(a, ids, axis=0), b)
+            # TensorFlow adds no two types.
+            rows = ops.cast(rows, "float32") + ops.matmul(ops.take(a, ids, axis=0), b)
         return ops.cast(rows, dtype)
 
     def kernel(self, dtype):

@@ -51,9 +51,7 @@ def keep_options(layer, **options):
             weights, such as `kernel_initializer`.
     """
     for kind in {name.rpartition("_")[0] for name in options}:
-        names = [
-            f"{kind}_{end}" for end in ("initializer", "regularizer", "constraint")
-        ]
+        names = [f"{kind}_{end}" for end in ENDS]
         made = weight_options(*map(options.get, names))
         for name, option in zip(names, made.values(), strict=True):
             setattr(layer, name, option)

@@ -61,7 +61,7 @@ class ImageClassifier(HasConfig, EncoderModel):
 
     def __init__(
         self, config: EncoderConfig, image_shape: Sequence[int],
-        patch_size: int | Sequence[int], num_classes: int,
+        patch_size: int, num_classes: int,
         pooling: Literal["class_token", "mean"] = "class_token",
         **kwargs: Unpack[BasicOptions],
     ) -> None:  # fmt: skip

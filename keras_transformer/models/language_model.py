@@ -168,7 +168,9 @@ class LanguageModel(
         check_length(self.config, length)
         return new_state(self.decoder_layers, texts, beam_size, length)
 
-    def resize_decoding(self, state: Nest, texts: int, length: int) -> Nest:
+    def resize_decoding(
+        self, state: Nest, texts: TensorLike, length: int | TensorLike
+    ) -> Nest:
         """As `Transformer.resize_decoding`."""
         return resized_state(state, self.decoder_layers, texts, length)
 

@@ -311,7 +311,9 @@ class RecurrentSeq2Seq(Seq2Seq):
             state["coverage"] = ops.zeros((batch, beam_size, source_length))
         return state
 
-    def resize_decoding(self, state: Nest, sentences: int, length: int) -> Nest:
+    def resize_decoding(
+        self, state: Nest, sentences: TensorLike, length: int | TensorLike
+    ) -> Nest:
         """Returns the state of some sentences.
 
         Args:
@@ -357,6 +359,6 @@ class RecurrentSeq2Seq(Seq2Seq):
         flat = ops.reshape(readouts, (-1, d_model))
         return self.output_head.multiply(flat, weights["output"]), state
 
-    def coverage(self, state: Nest) -> Tensor:
+    def coverage(self, state: Nest) -> tuple[Tensor, Tensor]:
         """Returns a state's attention summed up (B, N, S) and its mask (B, 1, S)."""
         return state["coverage"], state["source_mask"]

@@ -275,7 +275,9 @@ class Transformer(Seq2Seq):
             "layers": tuple(layer.decoding_weights() for layer in self.decoder_layers),
         }
 
-    def resize_decoding(self, state: Nest, sentences: int, length: int) -> Nest:
+    def resize_decoding(
+        self, state: Nest, sentences: TensorLike, length: int | TensorLike
+    ) -> Nest:
         """Returns the state of some sentences, with room for more positions.
 
         Args:
@@ -337,6 +339,6 @@ class Transformer(Seq2Seq):
             state["coverage"] = before + ops.mean(attention_weights, axis=1)
         return logits, state
 
-    def coverage(self, state: Nest) -> Tensor:
+    def coverage(self, state: Nest) -> tuple[Tensor, Tensor]:
         """Returns a state's attention summed up (B, N, S) and its mask (B, 1, S)."""
         return state["coverage"], state["source_mask"][:, :, 0]

@@ -49,6 +49,11 @@ class BytePairTokenizer(Subwords):
     of their own ids. Every byte is a piece, so no text is unknown. (A zero byte, at
     which TensorFlow's operations would end the text, becomes U+FFFD.)
 
+    Neighbours that are no merge are joined too if together they are a piece, which
+    GPT-2 does not do: of the merges (a, b), (b, c) and (a, bc) it makes "ab", "c" of
+    "abc", and this class "abc". `TokenizerPair.of` compares the two on many texts, and
+    takes another class where they differ.
+
     Args:
         vocabulary: Pieces and their ids, bytes as `byte_characters`.
         merges: Pairs of pieces that are joined, the first first.
@@ -97,7 +102,7 @@ class BytePairTokenizer(Subwords):
 
     @property
     def content(self) -> bytes:
-        """What `given.read_tokenizer` reads: JSON."""
+        """What `given.as_tokenizer` reads: JSON."""
         return json.dumps({"byte_pair": self._spec}, ensure_ascii=False).encode()
 
     @property
@@ -159,8 +164,9 @@ def _visible(words):
 def _bytes_of_codes(codes):
     """Returns the byte that each visible character, a code point, stands for."""
     characters = byte_characters()
-    table = np.full(max(map(ord, characters)) + 1, b"", object)
+    table = np.full(max(map(ord, characters)) + 2, b"", object)
     for byte, character in enumerate(characters):
         table[ord(character)] = bytes([byte])
-    # Characters of a special piece, which stand for nothing, are left out.
+    # Characters of a special piece, which stand for nothing, are left out: the last
+    # entry is that of all above.
     return tf.gather(tf.constant(table.tolist()), tf.minimum(codes, len(table) - 1))

@@ -61,18 +61,23 @@ def _read(path):
         raise ValueError(f"{path} is not a tokenizer's file: {error}") from error
 
 
+def _as_gpt2(layer) -> bytes:
+    """Returns the JSON that Hugging Face has for a `BytePairTokenizer` of KerasHub."""
+    merges = [m for m in layer.merges if not m.startswith("#version")]
+    model = {"type": "BPE", "vocab": dict(layer.vocabulary), "merges": merges}
+    cutting = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
+    cutting["add_prefix_space"] = layer.add_prefix_space
+    spec = {"model": model, "pre_tokenizer": cutting, "decoder": cutting}
+    return json.dumps(spec, ensure_ascii=False).encode()
+
+
 def _of_keras_hub(layer):
     """Returns the form of a KerasHub tokenizer."""
     kinds = {kind.__name__: kind for kind in reversed(type(layer).__mro__)}
     if "SentencePieceTokenizer" in kinds:
         return Tokenizer(layer.proto)
     if "BytePairTokenizer" in kinds:
-        merges = [m for m in layer.merges if not m.startswith("#version")]
-        return BytePairTokenizer(
-            dict(layer.vocabulary),
-            [tuple(merge.split(" ")) for merge in merges],
-            layer.add_prefix_space,
-        )
+        return from_hugging_face(_as_gpt2(layer))
     if "WordPieceTokenizer" in kinds:
         if not layer.split:
             raise ValueError(

@@ -63,8 +63,8 @@ def from_hugging_face(content: bytes) -> Subwords:
             reason = f"the nearest form there cuts {text!r} differently"
             nearest = place
     original.graph_problem = (
-        "a Hugging Face tokenizer is part of a graph only if a form there cuts every "
-        f"text alike, and {reason}"
+        "a tokenizer of another library is part of a graph only if a form there cuts "
+        f"every text alike, and {reason}"
     )
     return original
 

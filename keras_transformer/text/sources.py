@@ -66,11 +66,9 @@ class _KeyedRows:
 
     def __init__(self, rows: Iterable[Mapping], source_key, target_key):
         first = next(iter(rows))
-        nested = {name: v for name, v in first.items() if isinstance(v, Mapping)}
-        self._parent = parent_of(nested, source_key, target_key)
+        columns = {n: v if isinstance(v, Mapping) else () for n, v in first.items()}
+        self._parent = parent_of(columns, source_key, target_key)
         names = list(first[self._parent] if self._parent else first)
-        if nested and len(names) == 1:
-            names = list(*nested.values())
         self._keys = chosen_keys(names, source_key, target_key, "the rows")
         self._all = rows
 
@@ -174,12 +172,15 @@ def _opened_file(source, target, keys, split):
     if source.startswith("tfds:") and target is None:
         split = {} if split is None else {"split": split}
         return TfdsPairs(source.removeprefix("tfds:"), **keys, **split)
-    given = {"split": split} | (keys if target is not None else {})
+    given, what = {"split": split}, "a source of the form tfds:NAME"
+    if target is not None:
+        given |= keys
+        what += ", keys also with one .csv, .tsv or .parquet file"
     given = [name for name, value in given.items() if value is not None]
     if given:
         raise ValueError(
-            f"{', '.join(map('`{}`'.format, given))} only go with a source of the form "
-            f"tfds:NAME. Received: source={source!r}"
+            f"{', '.join(map('`{}`'.format, given))} only go with {what}. Received: "
+            f"source={source!r}, target={target!r}"
         )
     if target is not None:
         return AlignedFiles(source, target)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from keras_transformer.text.lines import checked_path, opened
 from keras_transformer.text.parallel_text import ParallelText
+
+# Characters of a field that are read, to be counted as a bad line. A quote that nothing
+# closes makes one field of the rest of a file, which must not fill the memory.
+_MAX_FIELD = 1 << 24
 
 
 class DelimitedFile(ParallelText):
@@ -74,12 +78,28 @@ class DelimitedFile(ParallelText):
             text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
             reader, line = csv.reader(text, strict=True, **options), 1
             try:
-                for record in reader:
+                for record in _with_long_fields(reader):
                     if record:
                         yield line, record
                     line = reader.line_num + 1
             except csv.Error as error:
                 raise ValueError(f"{self.path}:{line}: {error}") from error
+
+
+def _with_long_fields(reader) -> Iterator[list[str]]:
+    """Yields the records of a `csv.reader`, those with very long fields too.
+
+    `csv` has one limit for the whole process, which others may rely on.
+    """
+    while True:
+        limit = csv.field_size_limit(_MAX_FIELD)
+        try:
+            record = next(reader, None)
+        finally:
+            csv.field_size_limit(limit)
+        if record is None:
+            return
+        yield record
 
 
 class ParquetFile(ParallelText):
@@ -108,13 +128,12 @@ class ParquetFile(ParallelText):
             self._count = file.metadata.num_rows
             schema = file.schema_arrow
         fields = {field.name: field.type for field in schema}
-        nested = {
+        columns = {
             name: [kind.field(i).name for i in range(kind.num_fields)]
             for name, kind in fields.items()
-            if kind.num_fields
         }
-        self._parent = parent_of(nested, source_key, target_key)
-        names = nested[self._parent] if self._parent else list(fields)
+        self._parent = parent_of(columns, source_key, target_key)
+        names = columns[self._parent] if self._parent else list(fields)
         self._keys = chosen_keys(names, source_key, target_key, str(self.path))
 
     def count(self):
@@ -213,19 +232,21 @@ def chosen_keys(
 
 
 def parent_of(
-    nested: dict[str, Sequence[str]], source_key: str | None, target_key: str | None
+    columns: Mapping[str, Collection[str]],
+    source_key: str | None,
+    target_key: str | None,
 ) -> str | None:
     """Returns the column whose fields hold both sides, or `None`.
 
     Args:
-        nested: Columns that hold named fields, and the fields' names.
+        columns: All columns, with the names of the fields that each holds, if any.
         source_key: Name of the source's field.
         target_key: Name of the target's field.
     """
-    for name, fields in nested.items():
+    for name, fields in columns.items():
         if source_key in fields and target_key in fields:
             return name
-    return None
+    return next(iter(columns)) if len(columns) == 1 and any(columns.values()) else None
 
 
 def check_one_of(name: str, value: str | None, known: Sequence[str], where: str):

@@ -73,7 +73,7 @@ class WordPieceTokenizer(Subwords):
 
     @property
     def content(self) -> bytes:
-        """What `given.read_tokenizer` reads: JSON."""
+        """What `given.as_tokenizer` reads: JSON."""
         return json.dumps({"word_piece": self._spec}, ensure_ascii=False).encode()
 
     @property

@@ -94,14 +94,25 @@ def with_data_defaults(config: RunConfig) -> RunConfig:
 
 
 def given_options(
-    config: RunConfig | None, tokenizers: Any
+    config: RunConfig, tokenizers: Any
 ) -> tuple[RunConfig, TokenizerPair | None]:
-    """Returns the options and tokenizers for what `train` was given as such."""
-    config = RunConfig() if config is None else config
+    """Returns the options and tokenizers for what `train` was given as such.
+
+    Call it in `distribution_scope`: reading a tokenizer may start TensorFlow.
+
+    Raises:
+        ValueError: If the options need tokenizers of another kind.
+    """
     if tokenizers is None:
         return config, None
     if not isinstance(tokenizers, TokenizerPair):
-        tokenizers = TokenizerPair.of(tokenizers)
+        sides = tokenizers if isinstance(tokenizers, tuple | list) else (tokenizers,)
+        tokenizers = TokenizerPair.of(*sides)
+    if config.training.export_best:
+        tokenizers.check_in_graph()
+    if rate := config.data.subword_sampling:
+        for side in (tokenizers.source, tokenizers.target):
+            side.sample([], rate)  # Raises unless it can.
     return config.replace(tokenizer=tokenizers.config), tokenizers
 
 

@@ -23,7 +23,9 @@ from keras_transformer.training.report import report_data, report_devices
 from keras_transformer.training.run_directory import RunDirectory, fingerprints
 from keras_transformer.training.state import build_training_variables
 from keras_transformer.training.train import (
+    Own,
     begun_or_new,
+    check_given,
     make_corpora,
 )
 
@@ -64,13 +66,15 @@ def dry_run(
         >>> dry_run(open_pairs("train.en", "train.de"), "runs/en-de")
     """
     console = Console() if console is None else console
-    config, tokenizers = given_options(config, tokenizers)
+    config = RunConfig() if config is None else config
+    check_given(config, Own(), validated=validation is not None)
     text = open_pairs(text)
     validation = None if validation is None else open_pairs(validation)
     run = RunDirectory(directory)
-    data = fingerprints(text, validation)
-    config, tokenizers = begun_or_new(run, config, data, text, console, tokenizers)
     with distribution_scope(config.training.distribute) as distribution:
+        config, tokenizers = given_options(config, tokenizers)
+        data = fingerprints(text, validation)
+        config, tokenizers = begun_or_new(run, config, data, text, console, tokenizers)
         with distribution.scope():
             model = compiled_model(config)
             build_training_variables(model)

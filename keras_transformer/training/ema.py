@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import keras
 from keras import ops
 
+from keras_transformer.exact_training.loss_scale import inner_optimizer
 from keras_transformer.kernels.keras_private import averages_of
 
 
@@ -39,6 +40,12 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
             weight.assign(value)
 
 
+def keeps_average(model: keras.Model) -> bool:
+    """Whether the optimizer of a model, if it has one, keeps a moving average."""
+    optimizer = inner_optimizer(getattr(model, "optimizer", None))
+    return getattr(optimizer, "use_ema", False)
+
+
 def _kept(weight):
     """The value of a weight, as it stays when another is assigned."""
     if keras.backend.backend() == "jax":
@@ -57,9 +64,8 @@ def _copied(average):
 
 def _weights_and_averages(model):
     """Returns the trainable weights, each with its average; none without `use_ema`."""
-    optimizer = getattr(model, "optimizer", None)
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    if not getattr(optimizer, "use_ema", False) or not optimizer.built:
+    optimizer = inner_optimizer(getattr(model, "optimizer", None))
+    if not keeps_average(model) or not optimizer.built:
         return []
     return [pair for pair in averages_of(optimizer) if pair[1] is not None]
 

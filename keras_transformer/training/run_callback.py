@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import keras
 
 
@@ -36,3 +38,42 @@ class RunCallback(keras.callbacks.Callback):
 
     def restore(self, state: dict):
         """Continues from what `state` returned."""
+
+
+def check_names(callbacks: Iterable[keras.callbacks.Callback]):
+    """Checks that a state can tell the callbacks of a program apart, by their classes.
+
+    Args:
+        callbacks: The program's own callbacks of a run.
+
+    Raises:
+        ValueError: If two of those that remember something have the same name, or one
+            and a callback of the package, which a run may have.
+    """
+    own = __name__.partition(".")[0]
+    names = {
+        kind.__name__
+        for kind in _kinds_within(RunCallback)
+        if kind.__module__.partition(".")[0] == own and _remembers(kind)
+    }
+    for kind in map(type, callbacks):
+        if not issubclass(kind, RunCallback) or not _remembers(kind):
+            continue
+        if kind.__name__ in names:
+            raise ValueError(
+                "`callbacks` that have a `state` must be of classes of different "
+                "names, other than those of keras_transformer: the run's states know "
+                f"them by these. Received: two of the name {kind.__name__!r}"
+            )
+        names.add(kind.__name__)
+
+
+def _remembers(kind):
+    return kind.state is not RunCallback.state
+
+
+def _kinds_within(kind):
+    """Yields all classes that inherit from one."""
+    for inner in kind.__subclasses__():
+        yield inner
+        yield from _kinds_within(inner)

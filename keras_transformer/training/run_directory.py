@@ -153,7 +153,7 @@ class RunDirectory:
                     "another directory."
                 )
         for part in ("optimizer", "loss"):
-            if begun_data.get(part) != data.get(part):
+            if _unnumbered(begun_data.get(part)) != _unnumbered(data.get(part)):
                 raise ValueError(
                     f"{self.path} holds a run with another {part}: "
                     f"{begun_data.get(part) or 'that of its options'}. Give the same "
@@ -210,11 +210,20 @@ def compiled_with(optimizer: Any, loss: Any) -> dict:
         made["optimizer"] = keras.optimizers.serialize(optimizer)
     if loss is not None:
         made["loss"] = keras.losses.serialize(loss)
-    for serialized in made.values():
-        if isinstance(serialized, dict):
-            serialized["config"].pop("name", None)  # Keras numbers them.
     # What JSON has no form for is its text.
-    return json.loads(json.dumps(made, default=str))
+    return _unnumbered(json.loads(json.dumps(made, default=str)))
+
+
+def _unnumbered(value):
+    """Returns serialised objects without names: Keras numbers those of a process."""
+    if isinstance(value, list):
+        return [_unnumbered(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    parts = {name: _unnumbered(part) for name, part in value.items()}
+    if "class_name" in parts and isinstance(parts.get("config"), dict):
+        parts["config"].pop("name", None)
+    return parts
 
 
 def _differences(begun, config):

@@ -13,7 +13,7 @@ from keras_transformer.config import RunConfig, TrainingConfig
 from keras_transformer.text.parallel_text import BadLines, ParallelText
 from keras_transformer.training.bleu import ValidationBleu
 from keras_transformer.training.checkpoints import KeepCheckpoints
-from keras_transformer.training.ema import ValidateAverage
+from keras_transformer.training.ema import ValidateAverage, keeps_average
 from keras_transformer.training.export_best import ExportBest
 from keras_transformer.training.monitor import Monitor, StopWithoutProgress
 from keras_transformer.translator import Translator
@@ -114,7 +114,7 @@ def make_selection(
             translator, pairs, options.bleu_updates, tensorboard, console
         )
         callbacks.insert(0, bleu)
-    if options.ema_decay is not None:
+    if keeps_average(translator.model):
         callbacks.insert(0, ValidateAverage())
     return Selection(callbacks, checkpoints)
 

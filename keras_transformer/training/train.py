@@ -43,6 +43,7 @@ from keras_transformer.training.ema import averaged_weights
 from keras_transformer.training.logs import EpochLog, TensorBoardLog
 from keras_transformer.training.machine import report_other_machine
 from keras_transformer.training.report import report_data, report_devices
+from keras_transformer.training.run_callback import check_names
 from keras_transformer.training.run_directory import (
     RunDirectory,
     compiled_with,
@@ -70,13 +71,13 @@ class Own(NamedTuple):
     """What a program gives a run beside its options.
 
     Attributes:
-        tokenizers: A `TokenizerPair`, or `None` to learn one.
+        tokenizers: As `train` takes it.
         callbacks: Keras callbacks.
         optimizer: A Keras optimizer, or `None` for that of the options.
         loss: A Keras loss, or `None` for that of the options.
     """
 
-    tokenizers: TokenizerPair | None = None
+    tokenizers: Any = None
     callbacks: Sequence[keras.callbacks.Callback] = ()
     optimizer: keras.optimizers.Optimizer | None = None
     loss: Any = None
@@ -145,13 +146,15 @@ def train(
         validation: Pairs whose loss, accuracy and perplexity are logged every epoch.
         console: Where progress goes; default the terminal.
         tokenizers: A `TokenizerPair`, or one tokenizer for both sides as
-            `TokenizerPair.of` takes it; default a vocabulary learned from `text`.
+            `TokenizerPair.of` takes it, or a tuple of two; default a vocabulary learned
+            from `text`. Several workers need their files: TensorFlow must do nothing
+            before the run joins them.
         callbacks: Keras callbacks, called before the logs are written, which have what
             they add. With an `on_train_batch_end` among them the run waits for the
             device after every batch: see `RunCallback.wants_every_batch`. A continued
             run calls `on_train_begin` anew, and once more after the rest of an epoch.
             It is exact if they remember nothing, or are `training.RunCallback`s with
-            `state` and `restore`.
+            `state` and `restore`, each of a class of another name.
         optimizer: A new Keras optimizer in place of that of the options `optimizer`,
             `schedule`, `learning_rate` and so on. Its variables are in the states.
         loss: A Keras loss that is a mean over targets, in place of a
@@ -176,7 +179,7 @@ def train(
         ['Zwei Männer unterhalten sich.']
     """
     console = Console() if console is None else console
-    config, tokenizers = given_options(config, tokenizers)
+    config = RunConfig() if config is None else config
     own = Own(tokenizers, tuple(callbacks), optimizer, loss)
     check_given(config, own, validated=validation is not None)
     validation = None if validation is None else open_pairs(validation)
@@ -188,8 +191,7 @@ def train(
 def check_given(config: RunConfig, own: Own, validated: bool):
     """Raises `ValueError` if what is given does not go together."""
     check_selection(config.training, validated)
-    if config.training.export_best and own.tokenizers is not None:
-        own.tokenizers.check_in_graph()
+    check_names(own.callbacks)
     if own.optimizer is not None and own.optimizer.built:
         raise ValueError(
             "`optimizer` must be new: one that has updated a model keeps its moments. "
@@ -209,6 +211,7 @@ def _run(text, validation, directory, config, console, own) -> Translator:
         kind = config.training.distribute
         distribution = stack.enter_context(distribution_scope(kind))
         check_hosts(distribution)
+        config, tokenizers = given_options(config, own.tokenizers)
         if distribution.is_chief:
             stack.enter_context(directory.locked())
             directory.remove_temporary_files()
@@ -218,7 +221,7 @@ def _run(text, validation, directory, config, console, own) -> Translator:
         data = fingerprints(text, validation)
         data |= compiled_with(own.optimizer, own.loss)
         config, tokenizers = begun_or_new(
-            directory, config, data, text, console, own.tokenizers
+            directory, config, data, text, console, tokenizers
         )
         keep, path = config.training.keep_states, directory.path
         states = StateFiles(path / "states", keep, writes=distribution.is_chief)

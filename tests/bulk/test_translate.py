@@ -444,6 +444,17 @@ def test_bad_outputs_are_refused(source, tmp_path):
         translate_file(lambda texts: ["a", "b"], source, tmp_path / "o", batch_size=3)
 
 
+def test_a_litert_export_has_a_fingerprint(tmp_path_factory, tmp_path):
+    model = tiny_run.litert(tmp_path_factory)
+    first = model_fingerprint(model)
+    copy = shutil.copytree(model, tmp_path / "copy")
+    assert model_fingerprint(copy) == first
+    # Its description has their digests, which are compared when they are loaded.
+    with open(copy / "translator.json", "a", encoding="utf-8") as stream:
+        stream.write("\n")
+    assert model_fingerprint(copy) != first
+
+
 def test_the_fingerprint_is_that_of_contents_and_options(tmp_path_factory, tmp_path):
     model = tiny_run.saved_model(tmp_path_factory)
     first = model_fingerprint(model)

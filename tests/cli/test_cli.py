@@ -492,16 +492,18 @@ def test_columns_and_tokenizers_are_files_of_others(asked, tmp_path, capsys):
     assert cli.main([*words, "--valid", str(path), *flags]) == 0
     for pairs in (asked[0][0], asked[0][3]):
         assert [tuple(pair) for pair in pairs.pairs()] == [(2, "one", "eins")]
-    assert asked[0][4].source is asked[0][4].target
-    assert asked[0][4].source.pieces(range(4)) == ["<pad>", "<s>", "</s>", "<unk>"]
+    assert asked[0][4] == (str(model),)
     two = [*flags, str(model)]
     assert cli.main([*words, *two]) == 0
-    assert asked[1][4].source is not asked[1][4].target
+    assert asked[1][4] == (str(model), str(model))
     for more, line in (
         ([*two, str(model)], "`--tokenizer` takes one file for both sides, or one for"),
         (["--columns", "en", "fr"], "`target_key` must be one of 'n', 'de', 'en' for"),
         ([str(path), "--columns", "en", "de"], "`--columns` goes with one file that"),
-        (["--tokenizer", str(path)], "x.csv is not a SentencePiece model."),
+        (
+            ["--tokenizer", str(path), "--dry-run"],
+            "x.csv is not a SentencePiece model.",
+        ),
     ):
         capsys.readouterr()
         assert cli.main([*words, *more]) == 1
@@ -615,3 +617,12 @@ def test_bad_bytes_on_standard_input_are_named_by_line(trained, monkeypatch, cap
     assert cli.main(["translate", "--model", str(trained)]) == 1
     error = "keras-transformer: error: standard input:2: not valid UTF-8\n"
     assert capsys.readouterr() == ("", error)
+
+
+def test_a_litert_export_translates_a_file(tmp_path_factory, tmp_path):
+    model = tiny_run.litert(tmp_path_factory)
+    source, output = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("".join(text + "\n" for text in TEXTS), "utf-8")
+    words = ["translate", "--model", model, "--input", source, "--output", output]
+    assert cli.main(list(map(str, words))) == 0
+    assert output.read_text("utf-8").splitlines() == tiny_run.translator()(TEXTS)

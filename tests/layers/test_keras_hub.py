@@ -48,6 +48,16 @@ def decoders(request, rng, target, source):
     return theirs, DecoderLayer.from_keras(theirs)
 
 
+@pytest.fixture(params=OPTIONS)
+def causal_layers(request, rng, target):
+    """KerasHub's decoder layer without a source, and ours."""
+    options = {"intermediate_dim": 13, "num_heads": 2, "dropout": 0.3} | request.param
+    theirs = keras_hub.layers.TransformerDecoder(**options)
+    theirs(target)
+    randomise(theirs, rng)
+    return theirs, CausalLayer.from_keras(theirs)
+
+
 def test_training_the_layer_leaves_the_one_of_keras_hub_as_it_was(rng, target):
     """On JAX they must share no array."""
     theirs = keras_hub.layers.TransformerEncoder(intermediate_dim=13, num_heads=2)
@@ -104,6 +114,20 @@ def test_decoder_gives_the_same_numbers_for_the_same_call(
     for call in (*calls, {"use_causal_mask": False}):
         expected = ops.convert_to_numpy(theirs(target, source, **call))
         assert_close(ours(target, source, **call), expected)
+
+
+@pytest.mark.parametrize("dtype", ("bool", "int32"))
+def test_causal_layer_gives_the_same_numbers_for_the_same_call(
+    causal_layers, rng, target, dtype
+):
+    theirs, ours = causal_layers
+    masks = padding(rng, TARGET).astype(dtype), pairs(rng, TARGET, TARGET).astype(dtype)
+    names = ("padding_mask", "attention_mask")
+    for used in ((), (0,), (1,), (0, 1)):
+        expected = theirs(target, **{f"decoder_{names[i]}": masks[i] for i in used})
+        found = ours(target, **{names[i]: masks[i] for i in used})
+        assert_close(found, ops.convert_to_numpy(expected))
+    assert ours.count_params() == theirs.count_params()
 
 
 def test_options_are_taken_over(encoders, decoders):
@@ -178,8 +202,32 @@ def test_other_layers_are_refused(target):
         (EncoderLayer, keras.layers.Dense(3)),
         (EncoderLayer, keras_hub.layers.TransformerDecoder(13, 2)),
         (DecoderLayer, encoder),
+        (CausalLayer, encoder),
     ):
         with pytest.raises(TypeError, match="`layer` must be a `keras_hub.layers"):
             ours.from_keras(layer)
     with pytest.raises(ValueError, match="call it or its model once"):
         EncoderLayer.from_keras(encoder)
+
+
+def test_a_decoder_with_a_source_is_no_causal_layer(target, source):
+    theirs = keras_hub.layers.TransformerDecoder(13, 2)
+    theirs(target, source)
+    with pytest.raises(ValueError, match="must attend to no source: `DecoderLayer`"):
+        CausalLayer.from_keras(theirs)
+
+
+@pytest.mark.parametrize(
+    "part",
+    ("self_attention.query", "cross_attention.output", "feedforward_output"),
+)
+def test_integers_are_not_taken_for_weights(part, target, source):
+    theirs = keras_hub.layers.TransformerDecoder(13, 2)
+    theirs(target, source)
+    attention, _, name = part.partition(".")
+    dense = getattr(theirs, f"_{attention}_dense", None)
+    if name:
+        dense = getattr(getattr(theirs, f"_{attention}_layer"), f"_{name}_dense")
+    dense.quantize("int8")
+    with pytest.raises(ValueError, match="must hold floats: .*, quantized"):
+        DecoderLayer.from_keras(theirs)

@@ -178,6 +178,14 @@ def test_value_of_causal_attention_is_refused(rng):
         random_layer(rng, causal=True)(inputs, inputs)
 
 
+def test_an_attention_that_is_causal_cannot_see_the_future(rng):
+    inputs, source = random_inputs(rng), rng.standard_normal((2, 5, 7)).astype("f")
+    layer = LinearDecoderLayer(3, d_ff=8, key_dim=5)
+    message = "`use_causal_mask` must be True .* a LinearAttention with causal=True"
+    with pytest.raises(ValueError, match=message):
+        layer(inputs, source, use_causal_mask=False)
+
+
 class LinearDecoderLayer(DecoderLayer):
     def make_attention(self, name, d_model):
         if name == "cross_attention":

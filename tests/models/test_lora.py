@@ -13,7 +13,11 @@ from keras_transformer import (
     MaskedCrossentropy,
     RecurrentConfig,
     RecurrentSeq2Seq,
+    TextClassifier,
+    Transformer,
+    TransformerConfig,
 )
+from tests.models.encoder_cases import text_encoder
 from tests.models.transformer_cases import (
     SIZES,
     SOURCE,
@@ -149,3 +153,35 @@ def test_an_embedding_that_is_shared_has_one_adapter(rng):
     assert names == ["lora_embeddings_a", "lora_embeddings_b"]
     assert model.target_embedding.lora_rank == RANK
     assert SIZES["source_vocabulary_size"] == model.target_embedding.vocabulary_size
+
+
+@pytest.mark.parametrize("dtype", ("mixed_bfloat16", "mixed_float16", "bfloat16"))
+def test_adapters_change_nothing_at_first_in_half_precision(dtype):
+    model = Transformer(TransformerConfig(**SIZES), dtype=dtype)
+    before = numbers(ops.cast(model((SOURCE, TARGET_IN)), "float32"))
+    model.enable_lora(RANK)
+    logits = model((SOURCE, TARGET_IN))
+    assert keras.backend.standardize_dtype(logits.dtype) == dtype.split("_")[-1]
+    # Sums of W and the adapter are rounded once more.
+    difference = np.abs(numbers(ops.cast(logits, "float32")) - before).max()
+    assert difference <= 0.02 * np.abs(before).max()
+
+
+def refusing(what):
+    """A classifier whose map to the classes, a layer of Keras, takes no adapter."""
+    model = TextClassifier(text_encoder(), 5)
+    if what == "adapters":
+        model.output_map.enable_lora(RANK)
+    else:
+        model.output_map.kernel_constraint = keras.constraints.NonNeg()
+    return model
+
+
+@pytest.mark.parametrize("what", ("adapters", "a constraint"))
+def test_a_model_of_which_a_layer_refuses_stays_as_it_was(what):
+    model = refusing(what)
+    trained = [id(weight) for weight in model.trainable_weights]
+    with pytest.raises(ValueError, match=f"the layer 'output_map', which has {what}"):
+        model.enable_lora(RANK)
+    assert [id(weight) for weight in model.trainable_weights] == trained
+    assert model.encoder.embedding.lora_rank is None

@@ -19,6 +19,7 @@ from keras_transformer.text import (
     TokenizerPair,
     WordPieceTokenizer,
 )
+from keras_transformer.text.byte_pair import byte_characters
 from keras_transformer.text.hugging_face import SENTENCES
 from tests import tiny_run
 from tests.text import foreign_tokenizers as foreign
@@ -143,6 +144,33 @@ def test_every_byte_survives_byte_level_bpe():
     pieces = tokenizer.pieces(range(tokenizer.vocabulary_size))
     odd = [[pieces.index("Ã"), pieces.index("a"), 3]]
     assert texts_of(tokenizer, np.array(odd)) == ["�a"]
+
+
+def test_characters_that_stand_for_no_byte_are_left_out():
+    pieces = [*byte_characters(), "ńŅ漢", "aŃń"]
+    tokenizer = BytePairTokenizer({piece: i for i, piece in enumerate(pieces)}, [])
+    ours = tokenizer.pieces(range(tokenizer.vocabulary_size))
+    row = [ours.index(piece) for piece in ("a", "ńŅ漢", "b", "aŃń")]
+    # U+0143, "Ń", is the last character that stands for one: for a soft hyphen's.
+    assert byte_characters()[0xAD] == "Ń"
+    assert texts_of(tokenizer, np.array([row])) == ["aba�"]
+
+
+def test_a_byte_pair_tokenizer_of_keras_hub_that_would_cut_differently():
+    """SentencePiece's operation joins "ab" and "c", which are no merge."""
+    pieces = [*byte_characters(), "ab", "bc", "abc"]
+    vocabulary = {piece: id for id, piece in enumerate(pieces)}
+    merges = ["a b", "b c", "a bc"]
+    original = keras_hub.tokenizers.BytePairTokenizer(vocabulary, merges)
+    tokenizer = taken(original)
+    assert type(tokenizer) is PythonTokenizer
+    assert "the nearest form there cuts" in tokenizer.graph_problem
+    for text, expected in (("abc", ["ab", "c"]), ("é bc", ["Ã", "©", "Ġ", "bc"])):
+        (row,) = tokenizer.tokenize([text]).to_list()
+        assert tokenizer.pieces(row) == expected
+        ids = next(iter(tf.data.Dataset.from_tensors([text]).map(original.tokenize)))
+        assert [pieces[id] for id in ids[0].numpy()] == expected
+        assert texts_of(tokenizer, tf.ragged.constant([row])) == [text]
 
 
 def test_what_has_no_form_in_a_graph_stays_in_python():

@@ -211,6 +211,9 @@ def test_open_pairs_tells_the_kinds_apart(tmp_path):
     assert isinstance(open_pairs(str(file)), TsvFile)
     with pytest.raises(ValueError, match="`split` only go with .* tfds:NAME"):
         open_pairs(file, split="train")
+    message = "`target_key` only go with .*tfds:NAME, keys also with one .csv, .tsv or"
+    with pytest.raises(ValueError, match=message):
+        open_pairs(file, file, target_key="de")
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Pairs from whatever holds them: `open_pairs` gives the same from each."""
 
+import csv
 import gzip
 import sys
 
@@ -53,6 +54,9 @@ HELD = {
     "dictionaries": lambda: open_pairs(DICTIONARIES, **KEYS),
     "a generator of dictionaries": lambda: open_pairs(iter(DICTIONARIES), **KEYS),
     "nested dictionaries": lambda: open_pairs(NESTED, **KEYS),
+    "one column of two fields": lambda: open_pairs(
+        [{"translation": {"en": s, "de": t}} for s, t in PAIRS]
+    ),
     "a split": lambda: open_pairs({"train": NESTED, "test": []}, **KEYS),
     "a frame": lambda: open_pairs(pandas.DataFrame(DICTIONARIES), **KEYS),
     "a frame of two columns": lambda: open_pairs(pandas.DataFrame(PAIRS)),
@@ -143,6 +147,19 @@ def test_bad_rows_of_a_csv_file_have_their_line(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_a_very_long_field_is_a_bad_line(tmp_path, name):
+    between = "," if name == "a.csv" else "\t"
+    rows = [("en", "de"), ("one", "eins"), ("x" * 140_000, "y"), ("two", "zwei")]
+    path = tmp_path / name
+    path.write_text("".join(between.join(row) + "\n" for row in rows), "utf-8")
+    limit, bad_lines = csv.field_size_limit(), BadLines(1)
+    pairs = list(open_pairs(path, **KEYS).pairs(bad_lines))
+    assert [pair.source for pair in pairs] == ["one", "two"]
+    assert bad_lines.examples == [f"{path}:3: source is longer than 65536 bytes"]
+    assert csv.field_size_limit() == limit
+
+
 def parquet(path, table):
     pyarrow.parquet.write_table(table, path)
     return path
@@ -156,6 +173,8 @@ def test_columns_of_a_parquet_file(tmp_path):
         assert text.count() == 3
         assert text.files() == [path]
         assert text.fingerprint() == open_pairs(PAIRS).fingerprint()
+    nested = pyarrow.table({"translation": [{"en": s, "de": t} for s, t in PAIRS]})
+    assert read(open_pairs(parquet(path, nested))) == PAIRS
     two = pyarrow.table({"en": [*EN, None], "de": [*DE, "x"]})
     text = open_pairs(parquet(path, two))  # Two columns need no names.
     bad_lines = BadLines(1)

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from keras_transformer import RecurrentConfig
+from keras_transformer import RecurrentConfig, train
 from keras_transformer.training import dry_run
+from tests.text import foreign_tokenizers as foreign
 from tests.tiny_run import CONFIG, TRAIN, VALID
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +64,26 @@ def test_bad_data_is_an_error_here_too(tmp_path):
     config = CONFIG.replace(data=CONFIG.data.replace(max_length=2))
     with pytest.raises(ValueError, match="no good pair"):
         said(tmp_path / "run", config)
+
+
+REFUSED = {
+    "`patience` needs validation pairs": ({"patience": 3}, {}),
+    "The source tokenizer cannot be exported: a tokenizer of another": (
+        {"export_best": True}, {"validation": VALID, "tokenizers": foreign.whole_words},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_train_refuses_is_refused(tmp_path, message):
+    training, given = REFUSED[message]
+    config = CONFIG.replace(training=CONFIG.training.replace(**training))
+    if "tokenizers" in given:
+        given = given | {"tokenizers": given["tokenizers"]()}
+    for function in (dry_run, train):
+        with pytest.raises(ValueError, match=message):
+            function(TRAIN, tmp_path / "run", config, **given)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("backend", ("jax", "tensorflow"))

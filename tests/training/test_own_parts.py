@@ -10,11 +10,17 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from keras_transformer import Translator, train
-from keras_transformer.config import TokenizerConfig, TrainingConfig
+from keras_transformer import Translator, cli, train
+from keras_transformer.config import DataConfig, TokenizerConfig, TrainingConfig
 from keras_transformer.schedules import TransformerSchedule, WarmupSchedule
 from keras_transformer.text import TokenizerPair, WordPieceTokenizer
-from keras_transformer.training import RunCallback, make_optimizer
+from keras_transformer.training import (
+    KeepCheckpoints,
+    RunCallback,
+    distribution,
+    make_optimizer,
+)
+from keras_transformer.training.run_callback import check_names
 from tests import tiny_run
 from tests.text import foreign_tokenizers as foreign
 
@@ -123,6 +129,38 @@ def test_another_tokenizer_of_one_size_is_noticed(whole):
         run(whole[0], own_parts() | {"tokenizers": pair})
 
 
+def mean_crossentropy(y_true, y_pred):
+    """A loss that is a plain function."""
+    losses = keras.losses.sparse_categorical_crossentropy(
+        y_true, y_pred, from_logits=True
+    )
+    return keras.ops.mean(losses)
+
+
+def test_a_function_and_a_numbered_optimizer_are_known_again(tmp_path):
+    """Keras numbers the objects of a process: "adam_1" is the same optimizer."""
+
+    def parts():
+        rate = keras.optimizers.schedules.ExponentialDecay(3e-3, 20, 0.9)
+        inner = keras.optimizers.Adam(rate)
+        optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0)
+        return {"loss": mean_crossentropy, "optimizer": optimizer}
+
+    run(tmp_path / "run", parts(), epochs=1, max_updates=2)
+    path = tmp_path / "run" / "data.json"
+    saved = json.loads(path.read_text())
+    assert saved["loss"]["config"] == "mean_crossentropy"
+    run(tmp_path / "run", parts(), epochs=1)
+    # Runs that were begun before have the name.
+    saved["optimizer"]["config"]["inner_optimizer"]["config"]["name"] = "adam_7"
+    path.write_text(json.dumps(saved))
+    run(tmp_path / "run", parts(), epochs=1)
+    sgd = keras.optimizers.SGD(3e-3)
+    other = parts() | {"optimizer": keras.optimizers.LossScaleOptimizer(sgd)}
+    with pytest.raises(ValueError, match="holds a run with another optimizer"):
+        run(tmp_path / "run", other, epochs=1)
+
+
 @pytest.mark.slow
 def test_a_callback_of_keras_ends_a_run(tmp_path):
     class Stop(keras.callbacks.Callback):
@@ -136,6 +174,26 @@ def test_a_callback_of_keras_ends_a_run(tmp_path):
     assert (tmp_path / "run" / "log.csv").read_text().splitlines() == rows
 
 
+def test_tokenizers_are_read_once_the_devices_are_set(tmp_path, monkeypatch):
+    """TensorFlow joins workers, and leaves GPUs alone, before it does anything."""
+    path, events = tmp_path / "tokenizer.json", []
+    foreign.word_pieces().save(str(path))
+
+    def noted(name, function):
+        return lambda *given: (events.append(name), function(*given))[1]
+
+    leave = distribution.leave_gpus_to_backend
+    monkeypatch.setattr(distribution, "leave_gpus_to_backend", noted("set", leave))
+    of = TokenizerPair.of
+    monkeypatch.setattr(TokenizerPair, "of", noted("read", of))
+    text = str(tiny_run.write_pairs(tmp_path / "train.tsv"))
+    words = ["train", "--train", text, "--run", str(tmp_path / "run"), "--dry-run"]
+    words += ["--preset", "tiny", "--tied-embeddings", "none"]
+    assert cli.main([*words, "--tokenizer", str(path), str(path)]) == 0
+    run(tmp_path / "run", {"tokenizers": str(path)}, epochs=1, max_updates=1)
+    assert events == 2 * ["set", "read"]
+
+
 def test_parts_that_do_not_go_together_are_told(tmp_path):
     optimizer = keras.optimizers.Adam()
     with pytest.raises(ValueError, match="`ema_decay` belongs to the options' optim"):
@@ -146,7 +204,34 @@ def test_parts_that_do_not_go_together_are_told(tmp_path):
     two = TokenizerPair.of(foreign.whole_words(), foreign.whole_words())
     with pytest.raises(ValueError, match="Three-way `tied_embeddings` needs one joint"):
         run(tmp_path / "run", {"tokenizers": two})
+    config = tiny_run.CONFIG.replace(data=DataConfig(subword_sampling=0.1))
+    with pytest.raises(ValueError, match="Only a SentencePiece model .* WordPiece"):
+        train(tiny_run.TRAIN, tmp_path / "run", config, **own_parts())
     assert not list(tmp_path.iterdir())
+
+
+class StopAtLimit(Watch):
+    """Called like one of the run's own."""
+
+
+class Silent(RunCallback):
+    """It has no state to confuse."""
+
+
+@pytest.mark.parametrize(
+    "callbacks",
+    (
+        [Watch(), Watch()], [StopAtLimit()], [KeepCheckpoints("c", 1)],
+        [Watch(), type("Watch", (Watch,), {})()],
+    ),
+    ids=lambda callbacks: type(callbacks[-1]).__name__ + str(len(callbacks)),
+)  # fmt: skip
+def test_callbacks_that_a_state_would_confuse_are_told(tmp_path, callbacks):
+    name = type(callbacks[-1]).__name__
+    with pytest.raises(ValueError, match=f"two of the name '{name}'"):
+        run(tmp_path / "run", {"callbacks": callbacks})
+    assert not list(tmp_path.iterdir())
+    check_names([Watch(), Silent(), Silent(), keras.callbacks.Callback()])
 
 
 def test_a_run_without_own_parts_has_the_data_of_before(tmp_path):

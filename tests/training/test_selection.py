@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 
@@ -11,7 +12,7 @@ import pytest
 import tensorflow as tf
 from rich.console import Console
 
-from keras_transformer import Corpus, Translator, open_pairs
+from keras_transformer import Corpus, Translator, open_pairs, train
 from keras_transformer.config import TrainingConfig
 from keras_transformer.evaluation import evaluate
 from keras_transformer.export import ExportedTranslator
@@ -348,3 +349,22 @@ def test_a_checkpoint_of_a_run_fits_a_model_that_was_never_compiled(
     load_average(fresh, run.selection.checkpoints.paths())
     for a, b in zip(fresh.get_weights(), run.model.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_the_average_of_an_optimizer_of_ones_own_is_what_is_validated(texts, tmp_path):
+    """As it is what is saved; within an optimizer that scales the loss too."""
+    inner = keras.optimizers.Adam(0.02, use_ema=True, ema_momentum=0.9)
+    optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0)
+    config = tiny_run.CONFIG.replace(
+        training=tiny_run.CONFIG.training.replace(epochs=1, average_checkpoints=1)
+    )
+    translator = train(
+        texts[0], tmp_path / "run", config, texts[1], Console(quiet=True),
+        optimizer=optimizer,
+    )  # fmt: skip
+    with open(tmp_path / "run" / "log.csv", encoding="utf-8", newline="") as file:
+        (row,) = csv.DictReader(file)
+    corpus = Corpus(texts[1], translator.tokenizers, config.data)
+    dataset = corpus.dataset(shuffle=False)
+    saved = translator.model.evaluate(dataset, verbose=0, return_dict=True)["loss"]
+    assert float(row["val_loss"]) == pytest.approx(saved, rel=1e-5)
