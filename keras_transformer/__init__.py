@@ -56,6 +56,7 @@ _MODULES = {
     "metrics": ("MaskedAccuracy", "Perplexity"),
     "models": (
         "EncoderStack",
+        "Ensemble",
         "ImageClassifier",
         "LanguageModel",
         "MaskedLanguageModel",

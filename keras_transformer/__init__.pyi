@@ -70,6 +70,7 @@ from keras_transformer.metrics import (
 )
 from keras_transformer.models import (
     EncoderStack,
+    Ensemble,
     ImageClassifier,
     LanguageModel,
     MaskedLanguageModel,
@@ -116,6 +117,7 @@ __all__ = [
     "EncoderConfig",
     "EncoderLayer",
     "EncoderStack",
+    "Ensemble",
     "ExportedTranslator",
     "FeatureEmbedding",
     "FeedForward",
