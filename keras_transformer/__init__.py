@@ -75,6 +75,7 @@ _MODULES = {
         "Tokenizer",
         "TokenizerPair",
         "learn_tokenizers",
+        "mixed_pairs",
         "open_pairs",
     ),
     "training": ("train",),

@@ -94,6 +94,7 @@ from keras_transformer.text import (
     Tokenizer,
     TokenizerPair,
     learn_tokenizers,
+    mixed_pairs,
     open_pairs,
 )
 from keras_transformer.training import (
@@ -165,6 +166,7 @@ __all__ = [
     "greedy_search",
     "learn_tokenizers",
     "local_window_mask",
+    "mixed_pairs",
     "open_pairs",
     "padding_mask",
     "reordering",
