@@ -58,6 +58,7 @@ _MODULES = {
     "metrics": ("MaskedAccuracy", "Perplexity"),
     "models": (
         "EncoderStack",
+        "Ensemble",
         "ImageClassifier",
         "LanguageModel",
         "MaskedLanguageModel",
@@ -76,6 +77,7 @@ _MODULES = {
         "Tokenizer",
         "TokenizerPair",
         "learn_tokenizers",
+        "mixed_pairs",
         "open_pairs",
     ),
     "training": ("train",),

@@ -70,6 +70,7 @@ from keras_transformer.metrics import (
 )
 from keras_transformer.models import (
     EncoderStack,
+    Ensemble,
     ImageClassifier,
     LanguageModel,
     MaskedLanguageModel,
@@ -93,6 +94,7 @@ from keras_transformer.text import (
     Tokenizer,
     TokenizerPair,
     learn_tokenizers,
+    mixed_pairs,
     open_pairs,
 )
 from keras_transformer.training import (
@@ -116,6 +118,7 @@ __all__ = [
     "EncoderConfig",
     "EncoderLayer",
     "EncoderStack",
+    "Ensemble",
     "ExportedTranslator",
     "FeatureEmbedding",
     "FeedForward",
@@ -163,6 +166,7 @@ __all__ = [
     "greedy_search",
     "learn_tokenizers",
     "local_window_mask",
+    "mixed_pairs",
     "open_pairs",
     "padding_mask",
     "reordering",

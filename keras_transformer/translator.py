@@ -16,8 +16,9 @@ from keras_transformer.export.exportable import Exportable
 from keras_transformer.export.saved_model import check_texts
 from keras_transformer.files import replacing
 from keras_transformer.generation.model_search import as_graph
-from keras_transformer.generation.pipeline import INPUTS, Pipeline
+from keras_transformer.generation.pipeline import INPUTS, Pipeline, check_fit
 from keras_transformer.generation.results import Alignment, Score, Translation
+from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.loading import load_seq2seq
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.text.tokenizer_pair import TokenizerPair
@@ -34,7 +35,7 @@ class Translator(Exportable):
     spaces gives an empty translation with score 0.
 
     Args:
-        model: A `Transformer`, or another `Seq2Seq`.
+        model: A `Transformer`, another `Seq2Seq`, or an `Ensemble`.
         tokenizers: A `TokenizerPair` with the model's vocabulary sizes.
         config: How to search.
 
@@ -49,45 +50,15 @@ class Translator(Exportable):
     """
 
     def __init__(
-        self, model: Seq2Seq, tokenizers: TokenizerPair,
+        self, model: Seq2Seq | Ensemble, tokenizers: TokenizerPair,
         config: DecodingConfig | None = None,
     ) -> None:  # fmt: skip
         self.model = model
         self.tokenizers = tokenizers
         self.config = DecodingConfig() if config is None else config
-        self._check_fit()
+        check_fit(model, tokenizers, self.config)
         self._pipeline = Pipeline(model, tokenizers, self.config)
         self._functions = {}
-
-    def _check_fit(self):
-        sizes = self.model.config
-        for side, tokenizer in (
-            ("source", self.tokenizers.source),
-            ("target", self.tokenizers.target),
-        ):
-            expected = getattr(sizes, f"{side}_vocabulary_size")
-            if tokenizer.vocabulary_size != expected:
-                raise ValueError(
-                    f"The {side} tokenizer and the model must have the same vocabulary "
-                    f"size. Received: {tokenizer.vocabulary_size} pieces, "
-                    f"{side}_vocabulary_size={expected}"
-                )
-        ids = (sizes.pad_id, sizes.start_id, sizes.end_id)
-        target = self.tokenizers.target
-        expected = (target.pad_id, target.start_id, target.end_id)
-        if ids != expected:
-            raise ValueError(
-                "The tokenizers and the model must have the same `pad_id`, `start_id` "
-                f"and `end_id`. Received: {expected} and {ids}"
-            )
-        layer, layers = self.config.alignment_layer, sizes.num_decoder_layers
-        if not -layers <= layer < layers:
-            raise ValueError(
-                f"`alignment_layer` must be from {-layers} to {layers - 1}. "
-                f"Received: alignment_layer={layer}"
-            )
-        longest = max(self.config.max_source_length, self.config.longest_output)
-        sizes.check_positions(longest, "`max_source_length` + `max_extra_length`")
 
     @classmethod
     def load(cls, directory: str | Path, config: DecodingConfig | None = None) -> Self:
@@ -105,22 +76,67 @@ class Translator(Exportable):
             ValueError: If a part is damaged, claims absurd sizes, or does not fit the
                 others.
         """
+        directory = cls.checked_directory(directory)
+        model = load_seq2seq(directory / "model.keras")
+        if config is None:
+            config = DecodingConfig.load(directory / "decoding.json")
+        return cls(model, TokenizerPair.load(directory / "tokenizer"), config)
+
+    @staticmethod
+    def checked_directory(directory: str | Path) -> Path:
+        """Returns a directory, if it has all parts that `load` reads, or raises."""
         directory = Path(directory)
         for name in ("model.keras", "tokenizer", "decoding.json"):
             if not (directory / name).exists():
                 raise FileNotFoundError(
                     f"{directory} holds no trained translator: {name} is missing."
                 )
-        model = load_seq2seq(directory / "model.keras")
-        if config is None:
-            config = DecodingConfig.load(directory / "decoding.json")
-        return cls(model, TokenizerPair.load(directory / "tokenizer"), config)
+        return directory
+
+    @classmethod
+    def ensemble(
+        cls, members: Sequence[Translator | str | Path],
+        config: DecodingConfig | None = None,
+    ) -> Self:  # fmt: skip
+        """Joins translators of one vocabulary: the mean of their probabilities.
+
+        Members may differ in size and family. `align` gives the mean of their
+        attention, `per_head` that of each.
+
+        Args:
+            members: At least two translators, or directories that `load` takes.
+            config: How to search; default as the first member.
+
+        Returns:
+            A `Translator`, to be exported like any other. It cannot be saved.
+
+        Raises:
+            FileNotFoundError: If a directory holds no translator.
+            ValueError: If there are too few members, or one has another tokenizer.
+
+        Example:
+            >>> Translator.ensemble(["runs/a", "runs/b"]).export("saved_models/en-de")
+        """
+        joined = [m if isinstance(m, Translator) else cls.load(m) for m in members]
+        for number, member in enumerate(joined, start=1):
+            if not member.tokenizers.same_as(joined[0].tokenizers):
+                raise ValueError(
+                    "The members of an ensemble must have one tokenizer. Received: "
+                    f"member {number} with another than the first"
+                )
+        model = Ensemble([member.model for member in joined])
+        return cls(model, joined[0].tokenizers, config or joined[0].config)
 
     def save(self, directory: str | Path) -> None:
         """Writes model.keras, the tokenizer with its digests, and decoding.json.
 
-        Each file is written whole or not at all.
+        Each file is written whole or not at all. An ensemble is a `ValueError`.
         """
+        if isinstance(self.model, Ensemble):
+            raise ValueError(
+                "An ensemble is not saved: keep its members, or `export` it. Received: "
+                f"an ensemble of {len(self.model.members)}"
+            )
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self.tokenizers.save(directory / "tokenizer")

@@ -37,7 +37,8 @@ def blocks(document):
 def write_files():
     """What a reader has: the files that the commands name."""
     for split, pairs in (
-        ("train", tiny_run.TRAIN), ("valid", tiny_run.VALID), ("test", tiny_run.VALID)
+        ("train", tiny_run.TRAIN), ("valid", tiny_run.VALID),
+        ("test", tiny_run.VALID), ("domain", tiny_run.VALID),
     ):  # fmt: skip
         for language, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
             text = "".join(line + "\n" for line in lines)
@@ -75,8 +76,8 @@ def test_every_block_runs_in_order(tmp_path, monkeypatch, capfd):
             assert cli.main(words) == 0, capfd.readouterr().err
             ran.append(words[0])
     verbs = (
-        "train evaluate translate translate export train average plot plot export "
-        "translate"
+        "train evaluate translate translate export train average plot plot train "
+        "export export translate"
     )
     assert ran == verbs.split()
     assert names["model"].optimizer.iterations == 20  # Ten epochs of two batches.
@@ -88,6 +89,22 @@ def test_every_block_runs_in_order(tmp_path, monkeypatch, capfd):
         assert (served / "1" / "saved_model.pb").is_file()
         assert (served / "models.config").is_file()
     assert Path("attention.png").is_file() and Path("training.png").is_file()
+
+
+def test_the_commands_of_the_page_on_fine_tuning_are_understood():
+    page = (ROOT / "docs" / "fine_tuning.md").read_text("utf-8")
+    lines = page.replace("\\\n", " ").splitlines()
+    words = [
+        shlex.split(line)[1:] for line in lines if "    keras-transformer " in line
+    ]
+    assert [command[0] for command in words] == ["train", "train", "export"]
+    for command in words:
+        make_parser().parse_args(command)
+    known = set()
+    for verb in ("train", "export"):
+        known |= {*make_parser()._verbs[verb]._option_string_actions}
+    flags = set(re.findall(r"--[a-z][a-z-]+", page))
+    assert len(flags) > 15 and flags <= known
 
 
 def test_training_at_scale_trains():

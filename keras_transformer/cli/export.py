@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from keras_transformer.cli.flags import add_decoding_flags, add_verb
-from keras_transformer.cli.loading import load_module, load_run
+from keras_transformer.cli.loading import load_module, load_runs
 from keras_transformer.cli.messages import warnings_as_lines
 from keras_transformer.terminal import (
     native_messages_hidden,
@@ -34,9 +34,11 @@ def add_verbs(verbs):
     parser.add_argument(
         "--run",
         type=Path,
+        nargs="+",
         required=True,
         dest="model",
-        help="directory of the training run",
+        help="directory of the training run; of several of one vocabulary, an "
+        "ensemble is exported: the mean of their probabilities at every step",
     )
     parser.add_argument(
         "--output",
@@ -116,7 +118,7 @@ def _export(options):
                 f"`--{name.replace('_', '-')}` goes with `--format "
                 f"{' or '.join(formats)}`. Received: --format {options.format}"
             )
-    translator = load_run(options)
+    translator = load_runs(options)
     if options.format == "ctranslate2":
         quantize = options.quantize or "none"
         return print_result(translator.export_ctranslate2(options.output, quantize))
@@ -133,7 +135,9 @@ def _export(options):
 
 def _export_litert(translator, options):
     print_message("converting: this takes a minute")
-    scores = load_module("training.logs").last_scores(options.model)
+    scores = None  # An ensemble has no training of its own.
+    if len(options.model) == 1:
+        scores = load_module("training.logs").last_scores(*options.model)
     with warnings_as_lines(), native_messages_hidden():
         if options.format == "web":
             path = translator.export_web(

@@ -166,17 +166,34 @@ def given(options, section):
     }
 
 
-def run_config(options) -> RunConfig:
-    """Returns a run's options: flags override the file, which overrides the preset."""
+def run_config(options, base=None) -> RunConfig:
+    """Returns a run's options: flags override the file, which overrides the preset.
+
+    Args:
+        options: The parsed command line.
+        base: Options of sections that all of these override, or `None` for the
+            defaults.
+    """
     values = {} if options.config is None else RunConfig.given_in(options.config)
     sections = {
         section: values.get(section, {}) | given(options, section)
         for section in SECTIONS
     }
+    if base is not None:
+        sections["model"] = {"family": base.model.family} | sections["model"]
     if options.preset:
         preset = family_of(sections["model"]).preset_options(options.preset)
         sections["model"] = preset | sections["model"]
+    if base is not None:
+        for section, defaults in base._asdict().items():
+            sections[section] = _on(defaults.to_dict(), sections[section])
     return RunConfig.from_dict(sections)
+
+
+def _on(base, given):
+    """Returns options over those of `base`, unless they are of another family."""
+    is_another = base.get("family") != given.get("family", base.get("family"))
+    return given if is_another else base | given
 
 
 def add_decoding_flags(parser, without=()):

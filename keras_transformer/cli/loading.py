@@ -70,9 +70,20 @@ def load_translator(options):
 def load_run(options):
     """Returns the translator of a run directory, with the decoding options given."""
     translator_class = load_module("translator").Translator
-    translator = translator_class.load(options.model)
+    return _with_options(translator_class.load(options.model), options)
+
+
+def load_runs(options):
+    """Returns the translator of a run directory, or of several as an ensemble."""
+    translator_class = load_module("translator").Translator
+    if len(options.model) == 1:
+        return _with_options(translator_class.load(*options.model), options)
+    return _with_options(translator_class.ensemble(options.model), options)
+
+
+def _with_options(translator, options):
     config = translator.config.replace(**given(options, "decoding"))
-    return translator_class(translator.model, translator.tokenizers, config)
+    return type(translator)(translator.model, translator.tokenizers, config)
 
 
 def check_no_decoding_options(options):

@@ -59,20 +59,8 @@ def _add_train(verbs):
     parser = add_verb(
         verbs, "train", _train, "Train a Transformer on pairs of sentences."
     )
-    parser.add_argument(
-        "--train", nargs="+", required=True, metavar="FILE", help=PAIRS_HELP
-    )
-    parser.add_argument(
-        "--valid", nargs="+", metavar="FILE", help="validation pairs, in the same forms"
-    )
-    add_columns_flag(parser)
-    parser.add_argument(
-        "--tokenizer",
-        nargs="+",
-        metavar="FILE",
-        help="tokenizer to take in place of a learned vocabulary, or one for each "
-        "side: a SentencePiece .model or a tokenizer.json of Hugging Face",
-    )
+    _add_pairs(parser)
+    _add_beginning(parser)
     parser.add_argument(
         "--run", type=Path, required=True, dest="directory", help=_RUN_HELP
     )
@@ -94,17 +82,76 @@ def _add_train(verbs):
     add_family_flags(parser)
 
 
-def _train(options):
-    config = run_config(options)
-    training = load_module("training")
-    training.split_by_default(config.training)
-    pairs, validation = (
-        files and load_pairs(files, options.columns)
-        for files in (options.train, options.valid)
+def _add_pairs(parser):
+    parser.add_argument(
+        "--train",
+        nargs="+",
+        required=True,
+        action="append",
+        metavar="FILE",
+        help=f"{PAIRS_HELP}; given several times, the pairs of all are mixed",
     )
+    parser.add_argument(
+        "--train-weights",
+        nargs="+",
+        type=int,
+        metavar="N",
+        help="for each --train, how many times an epoch has its pairs, such as 1 4 for "
+        "many general pairs and few of a domain (default: 1 each)",
+    )
+    parser.add_argument(
+        "--valid", nargs="+", metavar="FILE", help="validation pairs, in the same forms"
+    )
+    add_columns_flag(parser)
+
+
+def _add_beginning(parser):
+    parser.add_argument(
+        "--tokenizer",
+        nargs="+",
+        metavar="FILE",
+        help="tokenizer to take in place of a learned vocabulary, or one for each "
+        "side: a SentencePiece .model or a tokenizer.json of Hugging Face",
+    )
+    parser.add_argument(
+        "--init",
+        type=Path,
+        metavar="RUN",
+        help="directory of a trained run whose weights, vocabulary, sizes and search "
+        "the new run begins with, to train them further on other data with a new "
+        "schedule, such as --schedule constant --learning-rate 1e-4; dropout rates "
+        "may be given anew",
+    )
+
+
+def _train(options):
+    # Bad options are told before TensorFlow is loaded.
+    config = None if options.init else run_config(options)
+    training = load_module("training")
+    base = training.base_options(options.directory, options.init)
+    if base is not None:
+        config = run_config(options, base)
+    training.split_by_default(config.training)
+    pairs = _training_pairs(options)
+    validation = options.valid and load_pairs(options.valid, options.columns)
     given = _given_tokenizers(options.tokenizer)
     run = training.dry_run if options.dry_run else training.train
-    run(pairs, options.directory, config, validation, **given)
+    run(pairs, options.directory, config, validation, init=options.init, **given)
+
+
+def _training_pairs(options):
+    """Returns the pairs of `--train`, mixed if it was given several times."""
+    weights = options.train_weights
+    if weights is not None and len(weights) != len(options.train):
+        raise ValueError(
+            "`--train-weights` must have a number for each `--train`. Received: "
+            f"{len(weights)} and {len(options.train)}"
+        )
+    corpora = [load_pairs(files, options.columns) for files in options.train]
+    if weights is None and len(corpora) == 1:
+        return corpora[0]
+    weights = weights or [1] * len(corpora)
+    return load_module("text").mixed_pairs(zip(corpora, weights, strict=True))
 
 
 def _given_tokenizers(files):

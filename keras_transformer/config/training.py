@@ -65,6 +65,13 @@ class TrainingConfig(Config):
     gradient_accumulation_steps: int = option(
         1, "batches whose gradients make one weight update", minimum=1
     )
+    freeze: str | None = option(
+        None,
+        "parts whose weights stay as they are, with commas between: encoder, decoder, "
+        "embeddings, output, or names of layers, such as encoder_layer_0 or "
+        "decoder_layer_1/self_attention; a matrix that embeddings and output share "
+        "is frozen by either name",
+    )
     nonfinite: str = option(
         "stop",
         "on a loss or gradient that is not finite: stop the run, or skip the batch; "
@@ -136,6 +143,11 @@ class TrainingConfig(Config):
     def __post_init__(self):
         super().__post_init__()
         self._check_schedule()
+        if self.freeze is not None and not all(map(str.strip, self.freeze.split(","))):
+            raise ValueError(
+                "`freeze` must be names with commas between. Received: "
+                f"freeze={self.freeze!r}"
+            )
         if self.jit_compile and self.distribute in ("mirrored", "multi_worker"):
             raise ValueError(
                 "XLA cannot compile a step of several replicas: leave `jit_compile` "

@@ -14,6 +14,7 @@ from keras_transformer.decoding import (
     score_in_parts,
 )
 from keras_transformer.generation.model_search import ModelSearch
+from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.types import Nest, Tensor, TensorLike
 
@@ -24,7 +25,7 @@ class Generator(ModelSearch):
     Sources are integer tensors (B, S), each row ending with the end id, then padding.
 
     Args:
-        model: A `Transformer`, or another `Seq2Seq`.
+        model: A `Transformer`, another `Seq2Seq`, or an `Ensemble`.
         config: How to search.
         weights: `model.decoding_weights()` to keep, or `None` to make them from the
             model's present weights each time.
@@ -41,7 +42,7 @@ class Generator(ModelSearch):
 
     def __init__(
         self,
-        model: Seq2Seq,
+        model: Seq2Seq | Ensemble,
         config: DecodingConfig,
         weights: Nest = None,
         fixed_shapes: bool = False,

@@ -16,6 +16,7 @@ from keras import ops
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.generation.generator import Generator
+from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
@@ -46,6 +47,47 @@ class Source(NamedTuple):
     truncated: Any  # (B,) bool, whether a sentence was cut at the longest source
 
 
+def check_fit(
+    model: Seq2Seq | Ensemble, tokenizers: TokenizerPair, config: DecodingConfig
+):
+    """Checks that a model, its tokenizers and a search go together.
+
+    Args:
+        model: A `Transformer`, another `Seq2Seq`, or an `Ensemble`.
+        tokenizers: A `TokenizerPair`.
+        config: How to search.
+
+    Raises:
+        ValueError: If the vocabularies do not fit the model, or the model has fewer
+            layers or learned positions than the search needs.
+    """
+    sizes = model.config
+    for side in ("source", "target"):
+        pieces = getattr(tokenizers, side).vocabulary_size
+        expected = getattr(sizes, f"{side}_vocabulary_size")
+        if pieces != expected:
+            raise ValueError(
+                f"The {side} tokenizer and the model must have the same vocabulary "
+                f"size. Received: {pieces} pieces, {side}_vocabulary_size={expected}"
+            )
+    ids = (sizes.pad_id, sizes.start_id, sizes.end_id)
+    target = tokenizers.target
+    expected = (target.pad_id, target.start_id, target.end_id)
+    if ids != expected:
+        raise ValueError(
+            "The tokenizers and the model must have the same `pad_id`, `start_id` "
+            f"and `end_id`. Received: {expected} and {ids}"
+        )
+    layer, layers = config.alignment_layer, sizes.num_decoder_layers
+    if not -layers <= layer < layers:
+        raise ValueError(
+            f"`alignment_layer` must be from {-layers} to {layers - 1}. "
+            f"Received: alignment_layer={layer}"
+        )
+    longest = max(config.max_source_length, config.longest_output)
+    sizes.check_positions(longest, "`max_source_length` + `max_extra_length`")
+
+
 class Pipeline:
     """The functions from strings to strings of a model, its tokenizers and a search.
 
@@ -53,7 +95,7 @@ class Pipeline:
     `truncated`. A text with nothing but spaces gives an empty translation with score 0.
 
     Args:
-        model: A `Transformer`, or another `Seq2Seq`.
+        model: A `Transformer`, another `Seq2Seq`, or an `Ensemble`.
         tokenizers: A `TokenizerPair` with the model's vocabulary sizes.
         config: How to search.
         weights: `model.decoding_weights()` to keep, or `None` to make them from the
@@ -63,7 +105,7 @@ class Pipeline:
 
     def __init__(
         self,
-        model: Seq2Seq,
+        model: Seq2Seq | Ensemble,
         tokenizers: TokenizerPair,
         config: DecodingConfig,
         weights=None,

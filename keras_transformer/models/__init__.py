@@ -1,6 +1,7 @@
 """Models: layers composed."""
 
 from keras_transformer.models.encoder_stack import EncoderStack
+from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.image_classifier import ImageClassifier
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.masked_language_model import (
@@ -16,6 +17,7 @@ from keras_transformer.models.transformer import Transformer
 
 __all__ = [
     "EncoderStack",
+    "Ensemble",
     "ImageClassifier",
     "LanguageModel",
     "MaskedLanguageModel",

@@ -48,6 +48,33 @@ def load_seq2seq(path: str | Path) -> Seq2Seq:
     return model
 
 
+def read_config(path: str | Path) -> Seq2SeqConfig:
+    """Reads the sizes of a model that `save` wrote, and builds nothing.
+
+    Args:
+        path: A file that ends in ".keras".
+
+    Returns:
+        A `TransformerConfig`, or the config of another family.
+
+    Raises:
+        OSError: If the file cannot be read, for a reason other than damage.
+        ValueError: If it is damaged, or holds no `Transformer` or other family's
+            model.
+
+    Example:
+        >>> read_config("runs/en-de/model.keras").d_model
+        128
+    """
+    path = Path(path)
+    config, size = _reading(path, _claim)
+    kind = keras.saving.get_registered_object(str(config["registered_name"]))
+    if kind not in MODELS.values():
+        raise _other_class(path, config["class_name"])
+    _check_claim(path, config, size)
+    return _sizes(path, kind, config)
+
+
 def check_size(config: Seq2SeqConfig, stored: int, origin: str | Path):
     """Checks that a file can hold the weights of a family's model.
 
@@ -120,11 +147,15 @@ def _check_claim(path, config, size):
         raise _other_class(path, config["class_name"])
     # A subclass may have fewer weights than its sizes say, and other options.
     if kind in MODELS.values():
-        try:
-            sizes = kind.config_class.from_dict(config["config"]["config"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path}: `config` is bad: {error}") from error
-        check_size(sizes, size, path)
+        check_size(_sizes(path, kind, config), size, path)
+
+
+def _sizes(path, kind, config):
+    """Returns the options of a model of the class `kind`."""
+    try:
+        return kind.config_class.from_dict(config["config"]["config"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: `config` is bad: {error}") from error
 
 
 def _other_class(path, name):

@@ -159,6 +159,16 @@ class RecurrentSeq2Seq(Seq2Seq):
         self.build_output_head()
         self.built = True
 
+    def layers_of(self, part: str) -> list[keras.layers.Layer]:
+        """Returns the layers of the "encoder" or "decoder", without the embedding."""
+        return {
+            "encoder": [*self.forward_layers, *self.backward_layers],
+            "decoder": [
+                self.initial_state, self.cross_attention, self.decoder_cell,
+                self.readout,
+            ],
+        }[part]  # fmt: skip
+
     def encode(
         self, source: TensorLike, training: bool | None = None
     ) -> tuple[Tensor, Tensor]:

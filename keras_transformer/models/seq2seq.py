@@ -37,6 +37,8 @@ class Seq2Seq(HasConfig, HasSignature, HasAdaptableLayers, ExactTraining, keras.
       attends to the source, (B, H, T, S).
     - `start_decoding`, `decode_step`, `resize_decoding`, `decoding_weights` and
       `coverage`: decoding step by step, as `Transformer` describes them.
+    - `layers_of(part)`: the layers of the "encoder" or the "decoder", to freeze them,
+      without the embeddings.
 
     and calls `build_embeddings` and `build_output_head` in its `build`.
 
@@ -157,13 +159,25 @@ class Seq2Seq(HasConfig, HasSignature, HasAdaptableLayers, ExactTraining, keras.
             "dtype": keras.saving.serialize_keras_object(policy)
         }
         copy = type(self).from_config(config)
-        parts = ((model, *layers_within(model)) for model in (copy, self))
+        copy.take_weights_of(self)
+        return copy
+
+    def take_weights_of(self, other: Seq2Seq) -> None:
+        """Copies the weights of a model of the same layers, in this model's float type.
+
+        As a file would hold them: adapters merged.
+
+        Args:
+            other: A model of this class and these sizes, not quantised.
+        """
+        dtype = self.variable_dtype
+        parts = ((model, *layers_within(model)) for model in (self, other))
         for ours, theirs in zip(*parts, strict=True):
-            # As a file would hold them: adapters merged.
             store = {}
             theirs.save_own_variables(store)
-            ours.load_own_variables({i: ops.cast(v, dtype) for i, v in store.items()})
-        return copy
+            # On JAX a step of training takes over the memory of its weights.
+            copied = {i: ops.copy(ops.cast(v, dtype)) for i, v in store.items()}
+            ours.load_own_variables(copied)
 
     def input_signature(self) -> list[Any]:
         """Any batch of ids, source (B, S) and target_in (B, T)."""

@@ -154,6 +154,14 @@ class Transformer(Seq2Seq):
         self.build_output_head()
         self.built = True
 
+    def layers_of(self, part: str) -> list[keras.layers.Layer]:
+        """Returns the layers of the "encoder" or "decoder", without the embedding."""
+        layers, norm = {
+            "encoder": (self.encoder_layers, self.encoder_norm),
+            "decoder": (self.decoder_layers, self.decoder_norm),
+        }[part]
+        return [*layers] if norm is None else [*layers, norm]
+
     def _embed(self, side, ids, training, **start):
         """Embeds ids (B, T) of the "source" or the "target", with positions."""
         embedding = getattr(self, f"{side}_embedding")

@@ -3,6 +3,7 @@
 from keras_transformer.text.byte_pair import BytePairTokenizer
 from keras_transformer.text.corpus import Corpus, learn_tokenizers
 from keras_transformer.text.lines import read_lines
+from keras_transformer.text.mixed_pairs import MixedPairs, mixed_pairs
 from keras_transformer.text.parallel_text import (
     AlignedFiles,
     BadLines,
@@ -24,6 +25,7 @@ __all__ = [
     "BytePairTokenizer",
     "Corpus",
     "DelimitedFile",
+    "MixedPairs",
     "Pair",
     "ParallelText",
     "ParquetFile",
@@ -36,6 +38,7 @@ __all__ = [
     "TsvFile",
     "WordPieceTokenizer",
     "learn_tokenizers",
+    "mixed_pairs",
     "open_pairs",
     "read_lines",
 ]

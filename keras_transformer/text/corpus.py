@@ -73,6 +73,8 @@ class Corpus:
             (B, T): if shapes are static exactly those of each batch, else the most.
         num_lines: Lines of the corpus, good and bad.
         num_pairs: Pairs of an epoch.
+        pairs_of_part: Pairs of an epoch from each part of `text`, which is a mix or a
+            single part.
         num_batches: Batches of an epoch.
         num_tokens: Source and target tokens of an epoch, with the end tokens, without
             padding.
@@ -226,10 +228,12 @@ class Corpus:
         lengths, tokens = array("i"), array("i")
         self._cached = None if self.config.subword_sampling else _CachedIds()
         pairs = self.text.pairs(self.bad_lines)
+        self.pairs_of_part = [0] * len(self.text.parts)
         while chunk := list(itertools.islice(pairs, _CHUNK)):
             rows = self._tokenized(chunk)
             for pair, (source, target) in zip(chunk, rows, strict=True):
                 good = self._is_good(pair, source, target)
+                self.pairs_of_part[self.text.part_of(pair.line)] += good
                 longer = max(len(source), len(target)) + 1
                 lengths.append(longer if good else 0)
                 tokens.append(len(source) + len(target) + 2)

@@ -23,7 +23,7 @@ class Pair(NamedTuple):
 
 
 class BadLines:
-    """Counts the bad lines of one pass over a corpus; too many are an error.
+    """Counts the bad lines of one pass over a corpus, each once; too many are an error.
 
     Args:
         budget: Bad lines that are skipped; one more is an error.
@@ -33,6 +33,7 @@ class BadLines:
         self.budget = budget
         self.count = 0
         self.examples: list[str] = []
+        self._places: set[str] = set()
 
     def add(self, place: str, reason: str):
         """Counts a bad line.
@@ -44,6 +45,9 @@ class BadLines:
         Raises:
             ValueError: If the budget is used up.
         """
+        if place in self._places:
+            return  # A corpus may be read more than once in a pass.
+        self._places.add(place)
         self.count += 1
         if len(self.examples) < EXAMPLES_KEPT:
             self.examples.append(f"{place}: {reason}")
@@ -85,6 +89,20 @@ class ParallelText:
     def files(self) -> list[Path]:
         """Returns the files that are read; none where the lines come from elsewhere."""
         return []
+
+    @property
+    def parts(self) -> Sequence[ParallelText]:
+        """The corpora that this one is made of; itself, unless it is a mix."""
+        return (self,)
+
+    def part_of(self, line: int) -> int:
+        """Returns the number of the part, counted from 0, that a line is from."""
+        return 0
+
+    @property
+    def origin(self) -> str:
+        """Where the pairs come from, for reports."""
+        return " and ".join(map(str, self.files())) or "the program's rows"
 
     def _rows(self) -> Iterator[Sequence]:
         """Yields the fields of each line; a good line has two, bytes or text."""

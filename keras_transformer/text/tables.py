@@ -203,6 +203,10 @@ class TfdsPairs(ParallelText):
     def place(self, line, side):
         return f"tfds:{self.name}/{self.split}:{line}"
 
+    @property
+    def origin(self):
+        return f"tfds:{self.name}/{self.split}"
+
     def _rows(self):
         tfds = _tfds()
         data = tfds.load(self.name, split=self.split, shuffle_files=False)

@@ -1,6 +1,7 @@
 """Training runs. Needs TensorFlow for the text."""
 
 from keras_transformer.training.average_run import average_run
+from keras_transformer.training.beginning import base_options
 from keras_transformer.training.checkpoints import KeepCheckpoints, load_average
 from keras_transformer.training.compiling import (
     compiled_model,
@@ -16,6 +17,7 @@ __all__ = [
     "KeepCheckpoints",
     "RunCallback",
     "average_run",
+    "base_options",
     "check_new_directory",
     "compiled_model",
     "dry_run",

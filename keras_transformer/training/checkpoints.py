@@ -115,7 +115,8 @@ def load_average(model: keras.Model, paths: Sequence[Path]):
     """Sets the model's weights to the mean of several checkpoints.
 
     Section 6.1 of Vaswani et al., 2017, averages the last 5 checkpoints of the base
-    model and the last 20 of the big one. The mean is taken in float64.
+    model and the last 20 of the big one. The mean is taken in float64, so that of equal
+    values it is that value.
 
     Args:
         model: Model whose weights are set; the checkpoints must fit it.
@@ -126,8 +127,10 @@ def load_average(model: keras.Model, paths: Sequence[Path]):
     """
     if not paths:
         raise ValueError("There is no checkpoint to average. Received: no paths")
-    totals = [np.zeros(weight.shape, np.float64) for weight in model.weights]
-    for path in paths:
+    model.load_weights(paths[0])
+    # Not a sum that begins with 0, which would make 0 of -0.
+    totals = [weight.astype(np.float64) for weight in model.get_weights()]
+    for path in paths[1:]:
         model.load_weights(path)
         for total, weight in zip(totals, model.get_weights(), strict=True):
             total += weight

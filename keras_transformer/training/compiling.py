@@ -21,6 +21,7 @@ from keras_transformer.optimizers import Adam
 from keras_transformer.schedules import TransformerSchedule, WarmupSchedule
 from keras_transformer.text.corpus import BATCH_TOKENS
 from keras_transformer.text.tokenizer_pair import TokenizerPair
+from keras_transformer.training.freezing import freeze
 
 # Two were measured; with many, the parts become small and the graph large.
 _MOST_CORES = 4
@@ -45,6 +46,7 @@ def compiled_model(
     options = with_device_defaults(config.training)
     half = {True: "bfloat16"}.get(options.mixed_precision, options.mixed_precision)
     model = make_model(config.model, dtype=f"mixed_{half}" if half else "float32")
+    freeze(model, options.freeze)
     pad_id = config.model.pad_id
     model.compile(
         optimizer=optimizer or make_optimizer(options, config.model.d_model),
@@ -94,7 +96,7 @@ def with_data_defaults(config: RunConfig) -> RunConfig:
 
 
 def given_options(
-    config: RunConfig, tokenizers: Any
+    config: RunConfig, tokenizers: Any, init: Any = None
 ) -> tuple[RunConfig, TokenizerPair | None]:
     """Returns the options and tokenizers for what `train` was given as such.
 
@@ -113,6 +115,8 @@ def given_options(
     if rate := config.data.subword_sampling:
         for side in (tokenizers.source, tokenizers.target):
             side.sample([], rate)  # Raises unless it can.
+    if init is not None:
+        return config, tokenizers  # They must be those of `init`, which has options.
     return config.replace(tokenizer=tokenizers.config), tokenizers
 
 

@@ -12,6 +12,12 @@ from rich.console import Console
 from keras_transformer.config import RunConfig
 from keras_transformer.terminal import say
 from keras_transformer.text import Corpus, open_pairs
+from keras_transformer.training.beginning import (
+    begin_with,
+    begins_with,
+    begun_or_new,
+    open_init,
+)
 from keras_transformer.training.compiling import (
     compiled_model,
     given_options,
@@ -19,15 +25,15 @@ from keras_transformer.training.compiling import (
 )
 from keras_transformer.training.distribution import distribution_scope
 from keras_transformer.training.memory import training_memory
-from keras_transformer.training.report import report_data, report_devices
-from keras_transformer.training.run_directory import RunDirectory, fingerprints
-from keras_transformer.training.state import build_training_variables
-from keras_transformer.training.train import (
-    Own,
-    begun_or_new,
-    check_given,
-    make_corpora,
+from keras_transformer.training.report import (
+    count_parameters,
+    report_data,
+    report_devices,
 )
+from keras_transformer.training.run_directory import RunDirectory, fingerprints
+from keras_transformer.training.state import StateFiles, build_training_variables
+from keras_transformer.training.train import Own, check_given, make_corpora
+from keras_transformer.translator import Translator
 
 _MIB = 2**20
 
@@ -40,6 +46,7 @@ def dry_run(
     console: Console | None = None,
     *,
     tokenizers: Any = None,
+    init: Translator | str | Path | None = None,
 ) -> None:
     """Says what `train` would do with these arguments, and does none of it.
 
@@ -55,36 +62,41 @@ def dry_run(
         validation: Validation pairs.
         console: Where it is printed; default the terminal.
         tokenizers: As for `train`.
+        init: As for `train`.
 
     Raises:
         FileExistsError: If `directory` holds something other than a run.
         OSError: If a file cannot be read.
         ValueError: If the data or an option is bad, or they or the tokenizer differ
-            from those of the run in `directory`.
+            from those of the run in `directory` or of `init`.
 
     Example:
         >>> dry_run(open_pairs("train.en", "train.de"), "runs/en-de")
     """
     console = Console() if console is None else console
     config = RunConfig() if config is None else config
-    check_given(config, Own(), validated=validation is not None)
+    check_given(config, Own(init=init), validated=validation is not None)
     text = open_pairs(text)
     validation = None if validation is None else open_pairs(validation)
     run = RunDirectory(directory)
     with distribution_scope(config.training.distribute) as distribution:
-        config, tokenizers = given_options(config, tokenizers)
-        data = fingerprints(text, validation)
-        config, tokenizers = begun_or_new(run, config, data, text, console, tokenizers)
+        config, tokenizers = given_options(config, tokenizers, init)
+        init = open_init(init, run)
+        data = fingerprints(text, validation) | begins_with(init)
+        given = config, data, text, console, tokenizers, init
+        config, tokenizers = begun_or_new(run, *given)
         with distribution.scope():
             model = compiled_model(config)
             build_training_variables(model)
+        if not StateFiles(run.path / "states", 1).paths():
+            begin_with(init, model, run, console)
         training, validation = make_corpora(text, validation, tokenizers, config)
         report_data(console, training, validation)
         report_devices(console, model.compute_dtype)
         say(console, f"batches (sentences x tokens): {_shapes(training.shapes)}")
         compiled = with_device_defaults(config.training).jit_compile
         say(console, _compilations(training, validation, compiled))
-        say(console, f"{model.count_params():,} parameters")
+        say(console, count_parameters(model, config.training.freeze))
         _report_memory(console, model, training.shapes, distribution.num_replicas)
     say(console, "nothing was trained or written: this was a dry run")
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import keras
 from rich.console import Console
 
 from keras_transformer.exact_training.row_parts import available_cores
+from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.terminal import say
-from keras_transformer.text import Corpus
+from keras_transformer.text import Corpus, MixedPairs
 from keras_transformer.training.devices import gpu_names, has_nvidia_gpu
+from keras_transformer.training.freezing import shares_frozen_output
 
 # The extras of the package with each backend's own libraries for NVIDIA GPUs.
 _EXTRAS = {"tensorflow": "gpu", "jax": "gpu-jax"}
@@ -29,12 +33,45 @@ def report_data(console: Console, training: Corpus, validation: Corpus | None):
                 f"{name} data: {corpus.num_pairs:,} pairs, {corpus.num_batches:,} "
                 f"batches, {corpus.bad_lines}",
             )
+            if isinstance(corpus.text, MixedPairs):
+                say(console, f"mixed of {_mix(corpus)}")
     if training.padding is not None:
         say(
             console,
             f"batches of {len(training.shapes)} shapes, each compiled when it first "
             f"comes, with {training.padding:.0%} padding",
         )
+
+
+def _mix(corpus):
+    """Says how many pairs of an epoch come from each corpus of a mix."""
+    mix = corpus.text
+    parts = zip(mix.weights, mix.parts, corpus.pairs_of_part, strict=True)
+    return ", ".join(
+        f"{weight} x {pairs // weight:,} pairs of {part.origin}"
+        for weight, part, pairs in parts
+    )
+
+
+def count_parameters(model: Seq2Seq, freeze: str | None) -> str:
+    """Returns in words how many weights a model has, and how many are trained.
+
+    Args:
+        model: The model, with weights frozen.
+        freeze: The option that says which.
+    """
+    total = f"{model.count_params():,} parameters"
+    if freeze is None:
+        return total
+    frozen = sum(math.prod(v.shape) for v in model.non_trainable_weights)
+    trained = model.count_params() - frozen
+    words = f"{trained:,} of {total}, without {freeze}"
+    if shares_frozen_output(model, freeze):
+        words += (
+            f"; `tied_embeddings` is {model.config.tied_embeddings}, so that one "
+            "frozen matrix is both the output's and an embedding's"
+        )
+    return words
 
 
 def report_devices(console: Console, dtype: str):

@@ -32,7 +32,7 @@ CHANGEABLE = {
     },
 }
 # Known only after the run has learned its vocabularies.
-_LEARNED = ("source_vocabulary_size", "target_vocabulary_size")
+LEARNED = {"source_vocabulary_size", "target_vocabulary_size"}
 _TOKENIZER_FILES = {
     "joint.model", "source.model", "target.model",
     "joint.json", "source.json", "target.json", "tokenizer.json",
@@ -114,6 +114,20 @@ class RunDirectory:
         with replacing(self.path / "config.json") as temporary:
             temporary.write_text(config.to_json(), encoding="utf-8")
 
+    def config(self) -> RunConfig:
+        """Returns the options of the run that is set up."""
+        return RunConfig.load(self.path / "config.json")
+
+    @property
+    def begun_with(self) -> dict[str, str] | None:
+        """Name and digest of the translator whose weights it began with, or `None`."""
+        return self._data().get("init") if self.is_set_up else None
+
+    def _data(self):
+        """What `set_up` wrote of the text and of what else was given."""
+        path = self.path / "data.json"
+        return json.loads(path.read_text(encoding="utf-8"))
+
     def config_to_go_on(self, config: RunConfig, data: dict) -> RunConfig:
         """Returns the given options with what the run has learned or chosen.
 
@@ -122,11 +136,11 @@ class RunDirectory:
             data: Fingerprints of the command's text, and what it compiles with.
 
         Raises:
-            ValueError: If the text differs from the run's, or an option, optimizer or
-                loss that may not change.
+            ValueError: If the text differs from the run's, or an option, optimizer,
+                loss or beginning that may not change.
         """
-        begun = RunConfig.load(self.path / "config.json")
-        sizes = {name: getattr(begun.model, name) for name in _LEARNED}
+        begun = self.config()
+        sizes = {name: getattr(begun.model, name) for name in LEARNED}
         config = config.replace(model=config.model.replace(**sizes))
         # What was chosen for the device that the run began on, it keeps.
         chosen = {
@@ -143,8 +157,7 @@ class RunDirectory:
                 "Give those to go on, or choose another directory. Only these may "
                 f"change: {', '.join(allowed)}."
             )
-        path = self.path / "data.json"
-        begun_data = json.loads(path.read_text(encoding="utf-8"))
+        begun_data = self._data()
         for side in ("training", "validation"):
             if begun_data[side] != data[side]:
                 raise ValueError(
@@ -159,7 +172,21 @@ class RunDirectory:
                     f"{begun_data.get(part) or 'that of its options'}. Give the same "
                     "to go on, or choose another directory."
                 )
+        self._check_init(begun_data.get("init"), data.get("init"))
         return config
+
+    def _check_init(self, begun, given):
+        """Checks that a run goes on with the weights that it began with, or none."""
+        if given is None or (begun is not None and begun["digest"] == given["digest"]):
+            return
+        with_what = "random weights"
+        if begun is not None:
+            with_what = f"the weights of {begun['name']}, as they were then"
+        raise ValueError(
+            f"{self.path} holds a run that began with {with_what}. Received: "
+            f"`init` {given['name']}, which has others. Leave it out to go on, or "
+            "choose another directory."
+        )
 
     def remove_temporary_files(self):
         """Removes files that a killed process left half-written."""

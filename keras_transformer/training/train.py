@@ -17,8 +17,13 @@ from keras_transformer.terminal import say
 from keras_transformer.text import (
     Corpus,
     TokenizerPair,
-    learn_tokenizers,
     open_pairs,
+)
+from keras_transformer.training.beginning import (
+    begin_with,
+    begins_with,
+    begun_or_new,
+    open_init,
 )
 from keras_transformer.training.callback_list import RunCallbacks
 from keras_transformer.training.callbacks import (
@@ -31,7 +36,6 @@ from keras_transformer.training.checkpoints import load_average
 from keras_transformer.training.compiling import (
     compiled_model,
     given_options,
-    with_data_defaults,
     with_device_defaults,
 )
 from keras_transformer.training.distribution import (
@@ -42,7 +46,11 @@ from keras_transformer.training.distribution import (
 from keras_transformer.training.ema import averaged_weights
 from keras_transformer.training.logs import EpochLog, TensorBoardLog
 from keras_transformer.training.machine import report_other_machine
-from keras_transformer.training.report import report_data, report_devices
+from keras_transformer.training.report import (
+    count_parameters,
+    report_data,
+    report_devices,
+)
 from keras_transformer.training.run_callback import check_names
 from keras_transformer.training.run_directory import (
     RunDirectory,
@@ -75,12 +83,14 @@ class Own(NamedTuple):
         callbacks: Keras callbacks.
         optimizer: A Keras optimizer, or `None` for that of the options.
         loss: A Keras loss, or `None` for that of the options.
+        init: What `train` takes as `init`.
     """
 
     tokenizers: Any = None
     callbacks: Sequence[keras.callbacks.Callback] = ()
     optimizer: keras.optimizers.Optimizer | None = None
     loss: Any = None
+    init: Translator | str | Path | None = None
 
 
 class Run(NamedTuple):
@@ -122,6 +132,7 @@ def train(
     callbacks: Sequence[keras.callbacks.Callback] = (),
     optimizer: keras.optimizers.Optimizer | None = None,
     loss: Any = None,
+    init: Translator | str | Path | None = None,
 ) -> Translator:
     """Learns a vocabulary, trains a model with `model.fit`, and saves everything.
 
@@ -159,6 +170,13 @@ def train(
             `schedule`, `learning_rate` and so on. Its variables are in the states.
         loss: A Keras loss that is a mean over targets, in place of a
             `MaskedCrossentropy` with `label_smoothing`.
+        init: A `Translator`, or a directory that `Translator.load` takes, whose weights
+            and tokenizers the run begins with (fine-tuning); default random weights.
+            The optimizer and its schedule are new. `model`, `tokenizer` and `decoding`
+            of `config` are then those of `init` unless they are given. Where they are,
+            the first two must be those of `init`, but for the dropout rates:
+            `init.model.config.replace(dropout_rate=0.3)`. A run that has a state goes
+            on without.
 
     Returns:
         The trained `Translator`.
@@ -171,7 +189,8 @@ def train(
         OSError: If a file cannot be read.
         SystemExit: After SIGTERM (status 143) or SIGHUP (129), with the state saved.
         ValueError: If the data or an option is bad, or they or the tokenizer differ
-            from those of the run in `directory`.
+            from those of the run in `directory`, or the options of the model or the
+            tokenizer from those of `init`.
 
     Example:
         >>> pairs = open_pairs("train.en", "train.de")
@@ -180,7 +199,7 @@ def train(
     """
     console = Console() if console is None else console
     config = RunConfig() if config is None else config
-    own = Own(tokenizers, tuple(callbacks), optimizer, loss)
+    own = Own(tokenizers, tuple(callbacks), optimizer, loss, init)
     check_given(config, own, validated=validation is not None)
     validation = None if validation is None else open_pairs(validation)
     return _run(
@@ -211,17 +230,19 @@ def _run(text, validation, directory, config, console, own) -> Translator:
         kind = config.training.distribute
         distribution = stack.enter_context(distribution_scope(kind))
         check_hosts(distribution)
-        config, tokenizers = given_options(config, own.tokenizers)
+        config, tokenizers = given_options(config, own.tokenizers, own.init)
         if distribution.is_chief:
             stack.enter_context(directory.locked())
             directory.remove_temporary_files()
         else:
             console = Console(quiet=True)
+        # Before the seed is set: loading a model draws random numbers.
+        init = open_init(own.init, directory)
         keras.utils.set_random_seed(config.training.seed)
         data = fingerprints(text, validation)
-        data |= compiled_with(own.optimizer, own.loss)
+        data |= compiled_with(own.optimizer, own.loss) | begins_with(init)
         config, tokenizers = begun_or_new(
-            directory, config, data, text, console, tokenizers
+            directory, config, data, text, console, tokenizers, init
         )
         keep, path = config.training.keep_states, directory.path
         states = StateFiles(path / "states", keep, writes=distribution.is_chief)
@@ -230,6 +251,8 @@ def _run(text, validation, directory, config, console, own) -> Translator:
             return _load_finished(path, state, console)
         # Bad options and data raise errors in these two, before they are saved.
         translator = _new_translator(config, tokenizers, distribution, own)
+        if state is None:
+            begin_with(init, translator.model, directory, console)
         corpora = make_corpora(text, validation, tokenizers, config)
         if distribution.is_chief:
             _save_options(directory, config, data, tokenizers)
@@ -240,6 +263,7 @@ def _run(text, validation, directory, config, console, own) -> Translator:
             path, config, translator.model, *corpora, selection, states, distribution,
             console, own.callbacks,
         )  # fmt: skip
+        del init  # The memory of a model that is no longer needed.
         with StopSignals() as signals:
             state = _train_to_the_end(run, state, signals)
         return _finish(run, state, translator)
@@ -266,30 +290,6 @@ def _new_translator(config, tokenizers, distribution, own):
         model = compiled_model(config, own.optimizer, own.loss)
         build_training_variables(model)
     return Translator(model, tokenizers, config.decoding)
-
-
-def begun_or_new(directory, config, data, text, console, given):
-    """Returns the options and vocabularies of the run, given or learned if it is new.
-
-    Raises:
-        ValueError: If those of the run are not those that are given now.
-    """
-    if directory.is_set_up:
-        config = directory.config_to_go_on(config, data)
-        tokenizers = TokenizerPair.load(directory.path / "tokenizer")
-        if given is not None and not given.same_as(tokenizers):
-            raise ValueError(
-                f"{directory.path} holds a run with another tokenizer. Give the same "
-                "to go on, or choose another directory."
-            )
-        return config, tokenizers
-    tokenizers = given
-    if tokenizers is None:
-        say(console, "learning the vocabulary")
-        budget = config.data.bad_line_budget
-        tokenizers = learn_tokenizers(text, config.tokenizer, budget)
-    sizes, config = tokenizers.vocabulary_sizes, with_data_defaults(config)
-    return config.replace(model=config.model.replace(**sizes)), tokenizers
 
 
 def _state_to_go_on_from(states, path, console):
@@ -334,7 +334,8 @@ def _train_to_the_end(
     report_data(run.console, run.training, run.validation)
     report_devices(run.console, run.model.compute_dtype)
     if state is None:
-        say(run.console, f"training {run.model.count_params():,} parameters")
+        parameters = count_parameters(run.model, run.config.training.freeze)
+        say(run.console, f"training {parameters}")
         state = capture(run.model, epoch=0, batch=0)
     else:
         say(

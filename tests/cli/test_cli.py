@@ -277,7 +277,7 @@ def test_export_takes_the_type_and_the_compiler(monkeypatch, tmp_path, capsys):
             calls.append(arguments)
             return arguments[0]
 
-    monkeypatch.setattr(export, "load_run", lambda options: Recorder())
+    monkeypatch.setattr(export, "load_runs", lambda options: Recorder())
     output = tmp_path / "1"
     words = ["export", "--run", "any", "--output", str(output)]
     assert cli.main(words) == 0
@@ -343,7 +343,7 @@ def asked(monkeypatch):
     """What `train` was called with; nothing is trained."""
     calls = []
 
-    def train(*arguments, tokenizers=None):
+    def train(*arguments, tokenizers=None, init=None):
         calls.append((*arguments, tokenizers))
 
     monkeypatch.setattr(training, "train", train)
@@ -462,7 +462,8 @@ def test_a_flags_earlier_name_still_serves(files, asked):
 
 
 def _kinds(field):
-    return [int] if "int" in str(field.type) else []
+    kinds = {"int": int, "str": str}
+    return [kind for name, kind in kinds.items() if name in str(field.type)]
 
 
 def test_the_learned_sizes_have_no_flag(files, asked, capsys):

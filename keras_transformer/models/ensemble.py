@@ -1,0 +1,230 @@
+"""Several models as one: the mean of their probabilities at every step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.models.has_signature import HasSignature
+from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.types import Nest, Shape, Tensor, TensorLike
+
+_SAME = (
+    "source_vocabulary_size", "target_vocabulary_size", "pad_id", "start_id", "end_id",
+    "unknown_id",
+)  # fmt: skip
+
+
+class EnsembleSizes:
+    """What a search asks of the `config` of a model, for several models.
+
+    Args:
+        configs: Their configs.
+
+    Raises:
+        ValueError: If their vocabularies or special ids differ.
+    """
+
+    def __init__(self, configs: Sequence[Any]):
+        for name in _SAME:
+            values = [getattr(config, name) for config in configs]
+            if len(set(values)) > 1:
+                raise ValueError(
+                    f"The members of an ensemble must have one `{name}`. Received: "
+                    f"{', '.join(map(str, values))}"
+                )
+            setattr(self, name, values[0])
+        self.num_decoder_layers = min(c.num_decoder_layers for c in configs)
+        self._configs = list(configs)
+
+    def check_positions(self, longest: int, what: str):
+        """As `Seq2SeqConfig.check_positions`, for each member."""
+        for config in self._configs:
+            config.check_positions(longest, what)
+
+
+class Ensemble(HasSignature, keras.Model):
+    """Trained models whose probabilities are averaged at every step of a search.
+
+    With the members' probabilities p_m of the next token, its logits are
+
+        log p(y_t) = log (1 / M sum_m p_m(y_t | y_1 ... y_(t-1), x)),
+
+    in float32 (Sutskever et al., 2014, section 3.6,
+    https://arxiv.org/abs/1409.3215, decode with such an ensemble). The members may
+    differ in size, family and float type. `Generator`, `Translator` and exports take
+    an ensemble as a model; it is not trained and not saved as one.
+
+    Args:
+        members: At least two models of one vocabulary, each a `Transformer` or another
+            `Seq2Seq`.
+    Call arguments:
+        inputs: A pair of integer tensors: source (B, S) and target_in (B, T).
+        training: Whether dropout is applied.
+    Returns:
+        Log-probabilities, a float32 tensor (B, T, V).
+    Raises:
+        TypeError: If a member is no `Seq2Seq`.
+        ValueError: If there are fewer than two members, or their vocabularies or
+            special ids differ.
+
+    Example:
+        >>> runs = [Translator.load(run) for run in ("runs/a", "runs/b")]
+        >>> model = Ensemble([run.model for run in runs])
+        >>> model((np.array([[5, 6, 2]]), np.array([[1, 7]]))).shape  # (1, 2, V)
+    """
+
+    def __init__(self, members: Sequence[Seq2Seq], name: str = "ensemble") -> None:
+        super().__init__(name=name)
+        others = [type(m).__name__ for m in members if not isinstance(m, Seq2Seq)]
+        if others:
+            raise TypeError(
+                "Each member of an ensemble must be a `Transformer` or another "
+                f"`Seq2Seq`. Received: {', '.join(others)}"
+            )
+        if len(members) < 2:
+            raise ValueError(
+                f"An ensemble must have at least two members. Received: {len(members)}"
+            )
+        self.config = EnsembleSizes([member.config for member in members])
+        self.members = list(members)
+        self.built = True
+
+    def call(
+        self, inputs: tuple[TensorLike, TensorLike], training: bool | None = None
+    ) -> Tensor:
+        source, target_in = inputs
+        encoded = self.encode(source, training)
+        return self.logits(self.decode_states(target_in, *encoded, training))
+
+    def encode(
+        self, source: TensorLike, training: bool | None = None
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Encodes source sentences.
+
+        Args:
+            source: Integer tensor (B, S).
+            training: Whether dropout is applied.
+
+        Returns:
+            The encoder's output (B, S, E) of each member and their boolean mask
+            (B, 1, S), True where a position is not padding.
+        """
+        encoded = [member.encode(source, training=training) for member in self.members]
+        outputs, masks = zip(*encoded, strict=True)
+        return outputs, masks[0]
+
+    def decode_states(
+        self, target_in: TensorLike, encoder_output: Sequence[TensorLike],
+        source_mask: TensorLike, training: bool | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Returns the members' states side by side (B, T, sum of D), for `logits`."""
+        states = [
+            member.decode_states(target_in, output, source_mask, training)
+            for member, output in zip(self.members, encoder_output, strict=True)
+        ]
+        return ops.concatenate([ops.cast(x, "float32") for x in states], axis=-1)
+
+    def logits(self, states: TensorLike) -> Tensor:
+        """Returns the log of the mean of the probabilities (B, T, V)."""
+        scores, start = [], 0
+        for member in self.members:
+            end = start + member.config.d_model
+            part = ops.cast(states[..., start:end], member.compute_dtype)
+            scores.append(member.logits(part))
+            start = end
+        return _log_of_mean(scores)
+
+    def attention(
+        self, target_in: TensorLike, encoder_output: Sequence[TensorLike],
+        source_mask: TensorLike, layer: int = -1,
+    ) -> Tensor:  # fmt: skip
+        """Returns how a decoder layer of each member attends to the source.
+
+        Args:
+            target_in: Integer tensor (B, T).
+            encoder_output: From `encode`.
+            source_mask: Boolean tensor (B, 1, S), from `encode`.
+            layer: Decoder layer, counted from 0, or from -1 backwards.
+
+        Returns:
+            Attention weights (B, M, T, S), for each member the mean of its heads.
+        """
+        weights = [
+            member.attention(target_in, output, source_mask, layer=layer)
+            for member, output in zip(self.members, encoder_output, strict=True)
+        ]
+        means = [ops.mean(ops.cast(x, "float32"), axis=1) for x in weights]
+        return ops.stack(means, axis=1)
+
+    def start_decoding(
+        self, source: TensorLike, length: int, beam_size: int = 1,
+        coverage: bool = False,
+    ) -> Nest:  # fmt: skip
+        """Returns the state of `decode_step`: those of the members, as they make it."""
+        options = length, beam_size, coverage
+        return tuple(m.start_decoding(source, *options) for m in self.members)
+
+    def decoding_weights(self) -> Nest:
+        """Prepares the matrices of `decode_step`, those of each member."""
+        return tuple(member.decoding_weights() for member in self.members)
+
+    def resize_decoding(self, state: Nest, sentences: int, length: int) -> Nest:
+        """Returns the state of some sentences, with room for more positions."""
+        return tuple(
+            member.resize_decoding(own, sentences, length)
+            for member, own in zip(self.members, state, strict=True)
+        )
+
+    def decode_step(
+        self, ids: TensorLike, parents: TensorLike | None, state: Nest,
+        weights: Nest = None,
+    ) -> tuple[Tensor, Nest]:  # fmt: skip
+        """Scores the next token of each hypothesis; equals a call at that position.
+
+        Args:
+            ids: Integer tensor (R,), the last token of each of the R = B * N rows.
+            parents: Integer tensor (B, N), the hypothesis of the step before that each
+                row continues.
+            state: As `start_decoding` or the step before returned it.
+            weights: `decoding_weights()`, computed here if not given.
+
+        Returns:
+            Log-probabilities (R, V), float32, and the new state.
+        """
+        weights = self.decoding_weights() if weights is None else weights
+        steps = [
+            member.decode_step(ids, parents, own, own_weights)
+            for member, own, own_weights in zip(
+                self.members, state, weights, strict=True
+            )
+        ]
+        scores, states = zip(*steps, strict=True)
+        return _log_of_mean(scores), states
+
+    def coverage(self, state: Nest) -> tuple[Tensor, Tensor]:
+        """Returns the mean of the members' attention, summed up, and its mask."""
+        parts = [m.coverage(own) for m, own in zip(self.members, state, strict=True)]
+        covered, masks = zip(*parts, strict=True)
+        return ops.mean(ops.stack(covered), axis=0), masks[0]
+
+    def with_dtype(self, dtype: str) -> Ensemble:
+        """Returns an ensemble whose members compute and store in `dtype`."""
+        return Ensemble([member.with_dtype(dtype) for member in self.members])
+
+    def input_signature(self) -> list[Any]:
+        """Any batch of ids, source (B, S) and target_in (B, T)."""
+        return self.members[0].input_signature()
+
+    def compute_output_shape(self, input_shape: tuple[Shape, Shape]) -> Shape:
+        return (*input_shape[1], self.config.target_vocabulary_size)
+
+
+def _log_of_mean(logits):
+    """The log of the mean of several models' probabilities, from their logits."""
+    wide = [ops.log_softmax(ops.cast(x, "float32"), axis=-1) for x in logits]
+    return ops.logsumexp(ops.stack(wide), axis=0) - math.log(len(wide))

@@ -1,0 +1,230 @@
+"""An ensemble against the mean of its members' probabilities in float64."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import (
+    DecodingConfig,
+    Ensemble,
+    RecurrentConfig,
+    RecurrentSeq2Seq,
+    Transformer,
+    TransformerConfig,
+)
+from keras_transformer.generation.generator import Generator
+from tests.decoding.table_steps import all_outputs, obeys
+from tests.layers.reference_weights import model_weights_of, randomise
+from tests.models.recurrent_cases import weights_of
+from tests.reference import numpy_recurrent
+from tests.reference import numpy_transformer as reference
+
+ROOT = Path(__file__).parents[2]
+VOCABULARY = dict(source_vocabulary_size=7, target_vocabulary_size=7)
+SOURCE = np.array([[4, 5, 3, 6, 2], [6, 3, 2, 0, 0], [5, 5, 4, 2, 0]], "int32")
+TARGET_IN = np.array([[1, 4, 6], [1, 3, 3], [1, 5, 0]], "int32")
+LENGTHS = np.array([5, 3, 4], "int32")
+LONGEST = 4
+# No hypothesis is ever dropped: 64 of them with 5 continuations each.
+BEAM = 160
+
+numpy = ops.convert_to_numpy
+
+
+@functools.cache
+def members():
+    """A small and a large Transformer and a recurrent model, with random weights."""
+    sizes = (
+        dict(d_model=12, d_ff=17, num_heads=2, num_encoder_layers=1,
+             num_decoder_layers=2, tied_embeddings="none"),
+        dict(d_model=20, d_ff=11, num_heads=4, num_encoder_layers=2,
+             num_decoder_layers=1, norm_first=True),
+    )  # fmt: skip
+    models = [Transformer(TransformerConfig(**VOCABULARY, **size)) for size in sizes]
+    recurrent = RecurrentConfig(**VOCABULARY, d_model=11, units=13, attention_units=5)
+    models.append(RecurrentSeq2Seq(recurrent))
+    return [randomise(m, np.random.default_rng(i)) for i, m in enumerate(models)]
+
+
+@functools.cache
+def ensemble():
+    return Ensemble(members())
+
+
+def probabilities(source, target_in):
+    """The mean (B, T, V) of the members' probabilities, in float64 from formulas."""
+    small, large, recurrent = members()
+    logits = [
+        reference.transformer(
+            source, target_in, model_weights_of(model), model.config.num_heads,
+            model.config.norm_first,
+        )
+        for model in (small, large)
+    ]  # fmt: skip
+    recurrent = numpy_recurrent.recurrent(source, target_in, weights_of(recurrent))
+    logits.append(recurrent[0])
+    return np.mean([np.exp(reference.log_softmax(one)) for one in logits], axis=0)
+
+
+def test_its_logits_are_the_log_of_the_mean_of_the_probabilities():
+    expected = probabilities(SOURCE, TARGET_IN)
+    found = numpy(ensemble()((SOURCE, TARGET_IN)))
+    assert found.dtype == "float32"
+    real = TARGET_IN != 0
+    np.testing.assert_allclose(np.exp(found)[real], expected[real], atol=1e-6)
+    np.testing.assert_allclose(found[real], np.log(expected)[real], rtol=1e-5)
+    # The members do not agree, or the test would tell nothing.
+    alone = np.exp(reference.log_softmax(numpy(members()[0]((SOURCE, TARGET_IN)))))
+    assert np.abs(alone - expected)[real].max() > 0.1
+
+
+def test_steps_with_a_cache_equal_a_call():
+    """Two hypotheses a sentence; at each step each continues some other."""
+    state = ensemble().start_decoding(SOURCE, 6, beam_size=2)
+    weights = ensemble().decoding_weights()
+    rng = np.random.default_rng(5)
+    histories = [[[] for _ in range(2)] for _ in range(3)]
+    ids, parents = np.ones((3, 2), "int32"), np.zeros((3, 2), "int32")
+    for step in range(4):
+        histories = [
+            [[*rows[parents[b, n]], int(ids[b, n])] for n in range(2)]
+            for b, rows in enumerate(histories)
+        ]
+        logits, state = ensemble().decode_step(
+            ops.convert_to_tensor(ids.reshape(-1)), ops.convert_to_tensor(parents),
+            state, weights,
+        )  # fmt: skip
+        target_in = np.array(histories, "int32").reshape(6, -1)
+        expected = ensemble()((np.repeat(SOURCE, 2, axis=0), target_in))[:, -1]
+        np.testing.assert_allclose(numpy(logits), numpy(expected), atol=1e-5)
+        if step == 1 and keras.backend.backend() != "jax":
+            state = ensemble().resize_decoding(state, np.arange(3), 9)
+        ids = rng.integers(3, 7, (3, 2)).astype("int32")
+        parents = rng.integers(0, 2, (3, 2)).astype("int32")
+
+
+@functools.cache
+def witnessed(sentence):
+    """The log-probability of every output, and its coverage of the source (S)."""
+    every = list(all_outputs(7, LONGEST))
+    target_out = np.array([[*ids, *[0] * (LONGEST - len(ids))] for ids in every])
+    target_in = np.pad(target_out, ((0, 0), (1, 0)), constant_values=1)[:, :-1]
+    source = np.repeat(SOURCE[sentence : sentence + 1], len(every), axis=0)
+    length = LENGTHS[sentence]
+    scores = np.log(probabilities(source, target_in))
+    scores = np.take_along_axis(scores, target_out[..., None], axis=-1)[..., 0]
+    means = [
+        numpy(model.attention(target_in, *model.encode(source))).mean(axis=1)
+        for model in members()
+    ]
+    is_token = target_out != 0
+    coverage = (np.mean(means, axis=0) * is_token[..., None]).sum(axis=1)
+    return every, (scores * is_token).sum(axis=1), coverage[:, :length]
+
+
+@pytest.mark.parametrize("beta", (0.0, 0.7), ids=("plain", "with coverage"))
+def test_a_wide_beam_finds_the_best_of_all_outputs(beta):
+    config = DecodingConfig(
+        beam_size=BEAM, max_output_length=LONGEST, coverage_penalty=beta
+    )
+    result = Generator(ensemble(), config).search(SOURCE, LENGTHS, n_best=4)
+    for sentence in range(3):
+        every, totals, coverage = witnessed(sentence)
+        penalties = beta * np.log(np.minimum(coverage, 1.0)).sum(axis=1)
+        ranked = sorted(
+            (
+                (total / ((5 + len(ids)) / 6) ** 0.6 + penalty, ids)
+                for ids, total, penalty in zip(every, totals, penalties, strict=True)
+                if obeys(ids, LONGEST)
+            ),
+            reverse=True,
+        )[:4]
+        ids, lengths = numpy(result.ids)[sentence], numpy(result.lengths)[sentence]
+        found = [tuple(ids[n, : lengths[n]].tolist()) for n in range(4)]
+        assert found == [best for _, best in ranked]
+        expected = [score for score, _ in ranked]
+        np.testing.assert_allclose(
+            numpy(result.scores)[sentence], expected, rtol=1e-4, atol=1e-5
+        )
+
+
+def test_given_targets_are_scored_by_the_mean():
+    target_out = np.array([[4, 6, 2], [3, 3, 2], [5, 2, 0]], "int32")
+    found = Generator(ensemble(), DecodingConfig()).score(SOURCE, target_out)
+    expected = np.log(probabilities(SOURCE, TARGET_IN))
+    expected = np.take_along_axis(expected, target_out[..., None], axis=-1)[..., 0]
+    expected = np.where(target_out == 0, 0.0, expected)
+    np.testing.assert_allclose(numpy(found), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_its_heads_are_its_members():
+    encoded = ensemble().encode(SOURCE)
+    found = numpy(ensemble().attention(TARGET_IN, *encoded, layer=-1))
+    assert found.shape == (3, 3, 3, 5)
+    for number, model in enumerate(members()):
+        own = model.attention(TARGET_IN, *model.encode(SOURCE), layer=-1)
+        expected = numpy(own).mean(axis=1)
+        np.testing.assert_allclose(found[:, number], expected, atol=1e-6)
+
+
+def test_sampling_at_temperature_0_is_greedy_search():
+    config = DecodingConfig(beam_size=1, max_output_length=LONGEST)
+    generator = Generator(ensemble(), config)
+    greedy = generator.search(SOURCE, LENGTHS)
+    uniforms = np.full((3, LONGEST), 0.5, "float32")
+    drawn = generator.sample(SOURCE, LENGTHS, uniforms, np.zeros(3, "float32"))
+    np.testing.assert_array_equal(numpy(drawn.ids), numpy(greedy.ids))
+    np.testing.assert_allclose(
+        numpy(drawn.scores), numpy(greedy.scores), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_members_of_another_float_type_are_joined_in_float32():
+    half = ensemble().with_dtype("bfloat16")
+    assert {member.compute_dtype for member in half.members} == {"bfloat16"}
+    found = numpy(half((SOURCE, TARGET_IN)))
+    assert found.dtype == "float32"
+    np.testing.assert_allclose(np.exp(found).sum(axis=-1), np.ones((3, 3)), rtol=1e-5)
+    mixed = Ensemble([members()[0], half.members[1]])
+    alone = [
+        np.exp(numpy(Ensemble([m, m])((SOURCE, TARGET_IN)))) for m in mixed.members
+    ]
+    joined = np.exp(numpy(mixed((SOURCE, TARGET_IN))))
+    np.testing.assert_allclose(joined, np.mean(alone, axis=0), rtol=1e-5)
+
+
+def test_what_is_no_ensemble_is_told():
+    small, large, _ = members()
+    with pytest.raises(ValueError, match="at least two members. Received: 1"):
+        Ensemble([small])
+    with pytest.raises(TypeError, match="another `Seq2Seq`. Received: Ensemble"):
+        Ensemble([small, ensemble()])
+    other = Transformer(large.config.replace(
+        target_vocabulary_size=9, tied_embeddings="two-way"
+    ))  # fmt: skip
+    message = "must have one `target_vocabulary_size`. Received: 7, 9"
+    with pytest.raises(ValueError, match=message):
+        Ensemble([small, other])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ("jax", "torch"))
+def test_it_holds_on_every_backend(backend):
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    environment = os.environ | {"KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", "-q", __file__, "-m", "not slow"]
+    finished = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900
+    )
+    assert finished.returncode == 0, finished.stdout[-4000:]

@@ -1,0 +1,292 @@
+"""Runs that begin with the weights of another, and go on like any other run."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import shutil
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from keras_transformer import (
+    RecurrentConfig,
+    RunConfig,
+    TokenizerConfig,
+    TokenizerPair,
+    Transformer,
+    TransformerConfig,
+    Translator,
+    cli,
+    train,
+)
+from keras_transformer.training import dry_run
+from keras_transformer.training.beginning import Init, begun_or_new
+from keras_transformer.training.run_directory import RunDirectory
+from keras_transformer.training.state import StateFiles
+from tests import tiny_run
+from tests.training.test_resume import KillAfter, Killed
+
+# The package's attribute of this name is the function.
+fit = importlib.import_module("keras_transformer.training.train")
+
+# A learning rate that changes no weight, and one that does.
+STILL = {"schedule": "constant", "learning_rate": 1e-30, "warmup_steps": 1}
+FAST = {"schedule": "constant", "learning_rate": 1e-2, "warmup_steps": 1}
+PAIRS = tiny_run.VALID * 3
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return tiny_run.run_directory(tmp_path_factory)
+
+
+def options(training=STILL, **sections):
+    config = RunConfig(
+        data=tiny_run.CONFIG.data.replace(batch_tokens=64),
+        training=tiny_run.CONFIG.training.replace(**{"epochs": 1} | training),
+    )
+    return config.replace(**sections)
+
+
+def run(directory, init=None, config=None, extra=None, screen=None, **given):
+    """Trains in a directory; `extra` is a callback that comes before all others."""
+    console = Console(file=io.StringIO() if screen is None else screen, width=200)
+    made = fit._callbacks
+    with pytest.MonkeyPatch.context() as patch:
+        if extra is not None:
+            patch.setattr(fit, "_callbacks", lambda *a: [extra, *made(*a)])
+        config = options() if config is None else config
+        return train(PAIRS, directory, config, console=console, init=init, **given)
+
+
+def assert_same_weights(found, expected):
+    for a, b in zip(found.model.weights, expected.model.weights, strict=True):
+        assert a.path.split("/")[1:] == b.path.split("/")[1:]
+        assert np.array_equal(a.numpy(), b.numpy()), a.path
+
+
+def test_a_run_begins_with_the_weights_vocabulary_sizes_and_search_of_another(
+    trained, tmp_path
+):
+    screen, expected = io.StringIO(), Translator.load(trained)
+    found = run(tmp_path / "run", trained, screen=screen)
+    assert f"beginning with the weights of {trained}" in screen.getvalue()
+    assert "learning the vocabulary" not in screen.getvalue()
+    assert_same_weights(found, expected)
+    assert found.tokenizers.same_as(expected.tokenizers)
+    config = RunConfig.load(tmp_path / "run" / "config.json")
+    assert config.model == expected.model.config
+    assert config.tokenizer == tiny_run.CONFIG.tokenizer
+    assert found.config == config.decoding == tiny_run.CONFIG.decoding
+    assert found.model.optimizer.iterations.numpy() > 1  # Those of this run alone.
+    loaded = Translator.load(tmp_path / "run")
+    assert_same_weights(loaded, expected)
+
+
+def test_dropout_and_search_may_be_the_new_runs_own(trained, tmp_path):
+    translator, quiet = Translator.load(trained), Console(quiet=True)
+    model = translator.model.config.replace(dropout_rate=0.3)
+    decoding = tiny_run.CONFIG.decoding.replace(beam_size=1)
+    given = options(model=model, decoding=decoding)
+    directory, init = RunDirectory(tmp_path / "run"), Init("it", translator)
+    config, tokenizers = begun_or_new(directory, given, {}, PAIRS, quiet, None, init)
+    assert (config.model, config.decoding) == (model, decoding)
+    assert tokenizers is translator.tokenizers
+    same = TokenizerPair.load(trained / "tokenizer")
+    dry_run(PAIRS, tmp_path, given, console=quiet, tokenizers=same, init=trained)
+
+
+def test_a_translator_is_taken_too_and_left_as_it_was(trained, tmp_path):
+    translator = Translator.load(trained)
+    found = run(tmp_path / "run", translator, options(FAST))
+    assert_same_weights(translator, Translator.load(trained))
+    changed = [
+        not np.array_equal(a.numpy(), b.numpy())
+        for a, b in zip(found.model.weights, translator.model.weights, strict=True)
+    ]
+    assert all(changed)
+    again = run(tmp_path / "again", trained, options(FAST))
+    assert_same_weights(again, found)  # It does not matter how it was given.
+
+
+MISMATCHES = {
+    "`d_model` is 512 and there 16": {"model": TransformerConfig()},
+    "`num_heads` is 4 and there 2": {
+        "model": tiny_run.CONFIG.model.replace(num_heads=4)
+    },
+    "`family` is 'recurrent' and there 'transformer'": {"model": RecurrentConfig()},
+    "`vocabulary_size` is 400 and there 300": {"tokenizer": TokenizerConfig(400)},
+    "`algorithm` is 'unigram' and there 'bpe'": {
+        "tokenizer": tiny_run.CONFIG.tokenizer.replace(algorithm="unigram")
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", MISMATCHES)
+def test_other_sizes_are_an_error_before_anything_is_written(
+    message, trained, tmp_path
+):
+    with pytest.raises(ValueError, match=message) as raised:
+        run(tmp_path / "run", trained, options(**MISMATCHES[message]))
+    assert f"here of {trained}" in str(raised.value)
+    assert not any((tmp_path / "run").glob("*"))
+    with pytest.raises(ValueError, match=message):
+        config = options(**MISMATCHES[message])
+        dry_run(PAIRS, tmp_path / "run", config, init=trained)
+
+
+def other_tokenizers():
+    sides = zip(*tiny_run.VALID, strict=True)
+    return TokenizerPair.learn(*sides, TokenizerConfig(290))
+
+
+def test_another_tokenizer_is_an_error(trained, tmp_path):
+    with pytest.raises(ValueError, match="is a translator with another tokenizer than"):
+        run(tmp_path / "run", trained, tokenizers=other_tokenizers())
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_what_cannot_be_trained_is_refused(trained, tmp_path):
+    class Mine(Transformer):
+        pass
+
+    whole = Translator.load(trained)
+    model = Mine(whole.model.config)
+    with pytest.raises(ValueError, match="make from its options.* Received: a Mine"):
+        run(tmp_path / "run", Translator(model, whole.tokenizers))
+    whole.model.quantize("int8")
+    with pytest.raises(ValueError, match="a model that is not quantised"):
+        run(tmp_path / "run", whole)
+    with pytest.raises(FileNotFoundError, match="holds no trained translator"):
+        run(tmp_path / "run", tmp_path / "nothing")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(trained, tmp_path_factory):
+    """A whole run that begins with another's weights."""
+    directory = tmp_path_factory.mktemp("uninterrupted") / "run"
+    return directory, run(directory, trained, steady())
+
+
+def steady():
+    """Options of a run of two epochs that saves a state after every update."""
+    return options(FAST | {"epochs": 2, "checkpoint_updates": 1, "ema_decay": 0.9})
+
+
+def final(directory):
+    return StateFiles(directory / "states", 1).latest(Console(quiet=True))
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "rest", ("gone", *(pytest.param(r, marks=SLOW) for r in ("given", "left out")))
+)
+def test_a_run_that_was_killed_ends_the_same(rest, trained, uninterrupted, tmp_path):
+    init = shutil.copytree(trained, tmp_path / "init")
+    directory = tmp_path / "run"
+    with pytest.raises(Killed):
+        run(directory, init, steady(), KillAfter(4))
+    if rest == "gone":
+        shutil.rmtree(init)
+    screen = io.StringIO()
+    again = None if rest == "left out" else init
+    found = run(directory, again, steady(), screen=screen)
+    assert "going on after 3 updates" in screen.getvalue()
+    expected_in, expected = uninterrupted
+    assert_same_weights(found, expected)
+    for a, b in zip(final(directory).values, final(expected_in).values, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_run_without_a_state_needs_the_weights_again(
+    trained, uninterrupted, tmp_path
+):
+    init = shutil.copytree(trained, tmp_path / "init")
+    directory = tmp_path / "run"
+    shutil.copytree(uninterrupted[0], directory)
+    for what in ("states", "checkpoints"):
+        shutil.rmtree(directory / what)
+    for gone in (None, tmp_path / "elsewhere"):
+        with pytest.raises(ValueError, match=f"no state yet.* weights of {trained}:"):
+            run(directory, gone, steady())
+    dry_run(PAIRS, directory, steady(), console=Console(quiet=True), init=init)
+
+
+def test_a_run_goes_on_with_the_weights_that_it_began_with_alone(
+    trained, uninterrupted, tmp_path
+):
+    directory, whole = uninterrupted
+    message = f"began with the weights of {trained}, as they were then"
+    with pytest.raises(ValueError, match=message):
+        run(directory, directory, steady())
+    data = json.loads((directory / "data.json").read_text("utf-8"))
+    assert sorted(data) == ["init", "training", "validation"]
+    assert data["init"]["name"] == str(trained)
+    with pytest.raises(ValueError, match="holds a run that began with random weights"):
+        tiny = tiny_run.CONFIG.replace(training=options().training)
+        run(tmp_path / "random", None, tiny)
+        run(tmp_path / "random", trained, tiny)
+
+
+def test_a_dry_run_says_what_it_would_begin_with(trained, tmp_path):
+    stream = io.StringIO()
+    console = Console(file=stream, width=200)
+    dry_run(PAIRS, tmp_path / "run", options(), console=console, init=trained)
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == f"beginning with the weights of {trained}"
+    assert "10,176 parameters" in lines
+    assert not list(tmp_path.iterdir())
+
+
+FLAGS = (
+    "--batch-tokens 64 --epochs 1 --average-checkpoints 1 --schedule constant "
+    "--learning-rate 1e-30 --warmup-steps 1"
+).split()
+
+
+def command(directory, *words):
+    text = tiny_run.write_pairs(directory.parent / "domain.tsv", PAIRS)
+    words = ["--train", text, "--run", directory, *words, *FLAGS]
+    return cli.main(["train", *map(str, words)])
+
+
+def test_the_command_takes_the_sizes_from_the_run(trained, tmp_path, capsys):
+    directory = tmp_path / "run"
+    words = ["--dropout-rate", "0.2", "--beam-size", "1"]
+    assert command(directory, "--init", trained, *words) == 0
+    config = RunConfig.load(directory / "config.json")
+    assert (config.model.d_model, config.model.dropout_rate) == (16, 0.2)
+    assert config.decoding == tiny_run.CONFIG.decoding.replace(beam_size=1)
+    assert_same_weights(Translator.load(directory), Translator.load(trained))
+    # It is finished, and needs neither the weights nor the sizes again.
+    for rest in ([], ["--init", tmp_path / "gone"], ["--init", trained]):
+        capsys.readouterr()
+        assert command(directory, *rest) == 0
+        assert "is finished" in capsys.readouterr().out
+
+
+BAD_WORDS = {
+    "`d_model` is 128 and there 16": ["--preset", "tiny"],
+    "`num_heads` is 4 and there 2": ["--num-heads", "4"],
+    "`family` is 'recurrent' and there": ["--family", "recurrent"],
+    "`vocabulary_size` is 400 and there 300": ["--vocabulary-size", "400"],
+}
+
+
+@pytest.mark.parametrize("message", BAD_WORDS)
+def test_the_command_refuses_other_sizes(message, trained, tmp_path, capsys):
+    directory = tmp_path / "run"
+    assert command(directory, "--init", trained, *BAD_WORDS[message]) == 1
+    error = capsys.readouterr().err
+    assert message in error and len(error.splitlines()) == 1
+    assert not any(directory.glob("*"))
+
+
+def test_the_command_names_a_directory_that_holds_no_run(tmp_path, capsys):
+    assert command(tmp_path / "run", "--init", tmp_path / "nothing") == 1
+    assert "nothing holds no trained translator: model.keras" in capsys.readouterr().err
