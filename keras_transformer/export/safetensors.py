@@ -38,10 +38,15 @@ def export_safetensors(
     Raises:
         FileExistsError: If `path` exists.
         ImportError: If safetensors is not installed.
-        ValueError: If the model is quantised or has adapters.
+        ValueError: If the model is an ensemble, is quantised or has adapters.
     """
     path = Path(path)
     check_absent(path)
+    if not isinstance(model, Seq2Seq):
+        raise ValueError(
+            "A safetensors file holds one model: write each member of an ensemble. "
+            f"Received: an {type(model).__name__}"
+        )
     check_plain(model, "An export of weights")
     metadata = {
         "format": "keras_transformer",

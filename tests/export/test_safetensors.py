@@ -71,3 +71,10 @@ def test_adapters_are_refused(tmp_path):
     with pytest.raises(ValueError, match="merges them.*with an adapter"):
         other.export_safetensors(tmp_path / "weights")
     assert not list(tmp_path.iterdir())
+
+
+def test_an_ensemble_is_refused(tmp_path):
+    member = tiny_run.translator()
+    both = type(member).ensemble([member, member])
+    with pytest.raises(ValueError, match="holds one model.*Received: an Ensemble"):
+        both.export_safetensors(tmp_path / "weights")
