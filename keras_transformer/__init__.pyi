@@ -33,6 +33,7 @@ from keras_transformer.generation import (
     LanguageSampler,
 )
 from keras_transformer.layers import (
+    SSRU,
     AdditiveAttention,
     AlibiPositions,
     CausalLayer,
@@ -48,6 +49,7 @@ from keras_transformer.layers import (
     ReluAttention,
     RotaryPositions,
     SinusoidalPositionalEncoding,
+    SSRUDecoderLayer,
     scaled_dot_product_attention,
     sinusoidal_encoding,
 )
@@ -107,6 +109,7 @@ from keras_transformer.translator import (
 __version__: str
 
 __all__ = [
+    "SSRU",
     "Adam",
     "AdditiveAttention",
     "AlibiPositions",
@@ -144,6 +147,7 @@ __all__ = [
     "ReluAttention",
     "RotaryPositions",
     "RunConfig",
+    "SSRUDecoderLayer",
     "SinusoidalPositionalEncoding",
     "SpecialIds",
     "Tagger",
