@@ -16,12 +16,16 @@ import tensorflow_text
 from keras_transformer.config import TokenizerConfig
 from keras_transformer.text.sentencepiece_model import (
     SPECIAL_IDS,
+    language_symbols,
     learned,
     loaded,
     renumbered,
     special_ids,
 )
-from keras_transformer.text.subwords import Subwords
+from keras_transformer.text.subwords import Subwords, as_utf8
+
+# The name of a target language, as OPUS-MT's models have it, of RE2.
+_LANGUAGE = r">>(?s:.*?)<<"
 
 
 class Tokenizer(Subwords):
@@ -32,6 +36,9 @@ class Tokenizer(Subwords):
     symbols: no text is ever cut into them; the text "</s>" is ordinary characters.
     Text is normalised first, and loses leading, trailing and doubled spaces.
     SentencePiece writes a space as "▁" (U+2581), so a "▁" in a text becomes a space.
+    Only a control symbol whose name is that of a target language, such as ">>fra<<",
+    may stand in a text, at its start: it is one id, and the rest is cut as usual. Where
+    a model has any, another name of that form is unknown.
     A `tf.function` that calls a tokenizer carries the vocabulary within its graph: it
     can be saved as a SavedModel with nothing else to track.
     Method: Kudo and Richardson, 2018, https://arxiv.org/abs/1808.06226.
@@ -39,6 +46,9 @@ class Tokenizer(Subwords):
     Args:
         model: Serialised SentencePiece model, the content of a `.model` file.
         origin: Name of the model in error messages.
+
+    Attributes:
+        languages: Ids of the target languages by their names.
 
     Raises:
         ValueError: If `model` is no SentencePiece model.
@@ -59,6 +69,7 @@ class Tokenizer(Subwords):
             model = renumbered(model, special)
             self._processor = loaded(model, origin)
         self.content = model
+        self.languages = language_symbols(self._processor)
 
     @classmethod
     def learn(cls, sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
@@ -114,11 +125,21 @@ class Tokenizer(Subwords):
             raise ValueError(
                 f"`rate` must be above 0 and below 1. Received: rate={rate}"
             )
+        parts = [self._without_language(text) for text in texts]
+        rests = [rest for _, rest in parts]
         # -1: among all segmentations, not the n best.
         rows = self._processor.encode(
-            list(texts), enable_sampling=True, nbest_size=-1, alpha=rate, num_threads=1
+            rests, enable_sampling=True, nbest_size=-1, alpha=rate, num_threads=1
         )
-        return [np.array(row, np.int32) for row in rows]
+        whole = (code + row for (code, _), row in zip(parts, rows, strict=True))
+        return [np.array(ids, np.int32) for ids in whole]
+
+    def _without_language(self, text):
+        """Returns the id of the target language that a text names, and the rest."""
+        end = text.find("<<") + 2 if self.languages and text[:2] == ">>" else 1
+        if end < 2:
+            return [], text
+        return [self.languages.get(text[:end], self.unknown_id)], text[end:]
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Returns the piece of each id, for plots and debugging."""
@@ -130,7 +151,17 @@ class Tokenizer(Subwords):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def _tokenize(self, texts):
-        return self._operation().tokenize(texts)
+        if not self.languages:
+            return self._operation().tokenize(texts)
+        texts = as_utf8(texts)  # A pattern matches no other bytes.
+        named = tf.strings.regex_full_match(texts, f"(?s){_LANGUAGE}.*")
+        names = tf.strings.regex_replace(texts, f"(?s)^({_LANGUAGE}).*$", r"\1")
+        rest = tf.strings.regex_replace(texts, f"^{_LANGUAGE}", "")
+        known = tf.expand_dims(names, 1) == tf.constant(list(self.languages))
+        ids = tf.gather(list(self.languages.values()), tf.argmax(known, axis=1))
+        ids = tf.where(tf.reduce_any(known, axis=1), ids, self.unknown_id)
+        first = tf.RaggedTensor.from_row_lengths(ids[named], tf.cast(named, tf.int64))
+        return tf.concat([first, self._operation().tokenize(rest)], axis=1)
 
     @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.int32)])
     def _detokenize(self, ids):

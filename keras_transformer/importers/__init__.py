@@ -1,0 +1,1 @@
+"""Weights from other systems: their trained translators as ours."""
