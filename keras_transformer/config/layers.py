@@ -35,6 +35,9 @@ class LayerConfig(Config):
     )
     activation: str = option("relu", "feed-forward activation, a Keras name")
     norm_first: bool = option(False, "normalise before each sub-layer (pre-norm)")
+    layer_norm_epsilon: float = option(
+        1e-6, "what layer normalisation adds to the variance", above=0.0
+    )
     use_bias: bool = option(False, "add biases to the attention projections")
     dropout_rate: float = option(
         0.1, "dropout of sub-layer outputs and embeddings", minimum=0.0, below=1.0

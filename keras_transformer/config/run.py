@@ -95,7 +95,13 @@ class DecodingConfig(Config):
         minimum=1,
     )
     length_penalty: float = option(
-        0.6, "alpha of ((5 + length) / 6)^alpha", minimum=0.0
+        0.6, "alpha of the length penalty; 0 is none", minimum=0.0
+    )
+    length_penalty_form: str = option(
+        "gnmt",
+        "what a log-probability is divided by: ((5 + length) / 6)^alpha (gnmt) or "
+        "length^alpha (power)",
+        choices=("gnmt", "power"),
     )
     coverage_penalty: float = option(
         0.0,

@@ -158,7 +158,9 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
         6, "decoder layers", minimum=1, maximum=MOST_LAYERS
     )
     positions: str = option(
-        "sinusoidal", "kind of position vector", choices=("sinusoidal", "learned")
+        "sinusoidal",
+        "kind of position vector; those of Hugging Face's Marian are sinusoidal-halves",
+        choices=("sinusoidal", "sinusoidal-halves", "sinusoidal-marian", "learned"),
     )
     max_positions: int = option(
         512,
@@ -166,6 +168,16 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
         minimum=1,
         maximum=MOST_ROWS,
     )
+    normalize_embeddings: bool = option(
+        False, "normalise the sum of embedding and position, before its dropout"
+    )
+    decoder_self_attention: str = option(
+        "attention",
+        "what a decoder layer looks back with: attention, or an SSRU, whose state does "
+        "not grow with the length",
+        choices=("attention", "ssru"),
+    )
+    output_bias: bool = option(False, "add a bias to the logits")
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         # The Multi30k setting of Wu et al., 2021, https://arxiv.org/abs/2105.14462.
         "tiny": dict(
