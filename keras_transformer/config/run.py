@@ -114,6 +114,7 @@ class DecodingConfig(Config):
         minimum=0,
         maximum=MOST_TOKENS,
     )
+    allow_unknown: bool = option(True, "let outputs have the unknown piece")
     min_output_length: int = option(
         1, "shortest output (tokens, the end token counted)", minimum=1
     )

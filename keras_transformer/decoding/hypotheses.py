@@ -95,9 +95,10 @@ def _next_tokens(position, sentences, logits, count, rules):
     """Returns each row's best tokens and their log-probabilities, both (R, C)."""
     constraints, special_ids = rules.constraints, rules.special_ids
     banned = banned_tokens(sentences.ids, position, constraints)
-    # Padding, start and an end that comes too early take three places at most.
-    ids, added, normaliser = best_tokens(logits, count + 3, banned)
-    allowed = allowed_tokens(ids, position, special_ids, constraints.min_length)
+    # Padding, start, an end that comes too early and what never comes take a place each.
+    more = 3 if constraints.never is None else 4
+    ids, added, normaliser = best_tokens(logits, count + more, banned)
+    allowed = allowed_tokens(ids, position, special_ids, constraints)
     added = ops.where(allowed, added, IMPOSSIBLE)
     if constraints.prefix is None:
         return ids, added

@@ -133,7 +133,7 @@ def _item(path, name, kind, shape, content):
     if not is_quantised:
         return array.reshape(shape)
     multiplier = np.frombuffer(content, "<f4", 1, array.nbytes)[0]
-    if not multiplier > 0:
+    if not 0 < multiplier < np.inf:
         raise ValueError(f"{path}: {name} was multiplied by {multiplier}")
     array = array.astype(np.float32) / multiplier
     if "Wemb" in name:
