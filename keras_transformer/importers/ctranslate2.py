@@ -237,7 +237,7 @@ class _Reader:
             if model["normalize_embeddings"]:
                 ours = {"encoder": "source", "decoder": "target"}[side]
                 self._norm(
-                    weights, f"{ours}_embedding/norm", f"{side}/layernorm_embedding",
+                    weights, f"{ours}_embedding_norm", f"{side}/layernorm_embedding",
                     width,
                 )  # fmt: skip
         return weights

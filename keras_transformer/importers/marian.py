@@ -130,7 +130,7 @@ def _layers(tensors, model):
         take.feed_forward(f"{ours}/feed_forward", f"{theirs}_ffn")
     for side, theirs in (("source", "encoder"), ("target", "decoder")):
         if model["normalize_embeddings"]:
-            take.norm(f"{side}_embedding/norm", f"{theirs}_emb", "_pre")
+            take.norm(f"{side}_embedding_norm", f"{theirs}_emb", "_pre")
         if model["norm_first"]:
             take.norm(f"{theirs}_norm", f"{theirs}_top", "")
     return take.weights

@@ -51,7 +51,7 @@ MODELS = {
 }  # fmt: skip
 
 
-def model_of_transformers(folder, name):
+def model_of_transformers(folder, name, ending=1.0, scale=18.0):
     """A `MarianMTModel` with random weights in a folder, and its tokenizer."""
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
@@ -72,11 +72,11 @@ def model_of_transformers(folder, name):
     with torch.no_grad():
         for weight in model.parameters():
             if weight.requires_grad and weight.ndim > 1:
-                weight.mul_(18.0)
+                weight.mul_(scale)
             elif weight.requires_grad:
                 weight.add_(torch.randn(weight.shape) * 0.2)
         model.final_logits_bias.copy_(torch.randn(1, len(pieces)))
-        model.final_logits_bias[0, 0] += 3.0
+        model.final_logits_bias[0, 0] += ending
     model.generation_config = transformers.GenerationConfig(
         num_beams=4, length_penalty=0.8, max_length=24, bad_words_ids=[[pad]],
         pad_token_id=pad, eos_token_id=0, decoder_start_token_id=pad,
