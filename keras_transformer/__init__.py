@@ -32,6 +32,7 @@ _MODULES = {
         "import_model",
     ),
     "layers": (
+        "SSRU",
         "AdditiveAttention",
         "AlibiPositions",
         "CausalLayer",
@@ -46,6 +47,7 @@ _MODULES = {
         "PositionalEmbedding",
         "ReluAttention",
         "RotaryPositions",
+        "SSRUDecoderLayer",
         "SinusoidalPositionalEncoding",
         "scaled_dot_product_attention",
         "sinusoidal_encoding",

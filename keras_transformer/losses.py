@@ -84,8 +84,9 @@ class MaskedCrossentropy(keras.losses.Loss):
     def from_states(
         self, y_true: TensorLike, states: TensorLike, matrix: TensorLike,
         sample_weight: TensorLike | None = None, training: bool = True,
+        bias: TensorLike | None = None,
     ) -> Tensor:  # fmt: skip
-        """As `__call__` on the logits states @ matrix.T, but never holds them all.
+        """As `__call__` on the logits states @ matrix.T + bias, never all at a time.
 
         In a replica it is the mean over the replica's tokens, not its share.
 
@@ -95,6 +96,7 @@ class MaskedCrossentropy(keras.losses.Loss):
             matrix: Float tensor (V, D).
             sample_weight: As for `__call__`.
             training: Whether the gradient will be needed.
+            bias: Float tensor (V,), or `None` to add nothing.
 
         Returns:
             The loss, a float32 scalar, and `TokenScores` for the metrics.
@@ -106,7 +108,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         if rows is not None:
             states, *flat = (ops.take(t, rows, axis=0) for t in (states, *flat))
         loss, *scores = fused_crossentropy(
-            states, matrix, *flat, self.label_smoothing, gradient=training
+            states, matrix, *flat, self.label_smoothing, gradient=training, bias=bias
         )
         if rows is not None:
             size = (ops.size(y_true),)

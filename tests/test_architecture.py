@@ -84,6 +84,7 @@ HAVE_TENSORFLOW_PATHS = {
     "keras_transformer.kernels.dropout",
     "keras_transformer.kernels.execution",
     "keras_transformer.kernels.keras_private",
+    "keras_transformer.kernels.scan",
     "keras_transformer.kernels.step_attention",
     "keras_transformer.optimizers",
 }

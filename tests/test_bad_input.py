@@ -188,7 +188,8 @@ CALLS = {
     ),
     "unknown positions": (
         lambda: kt.PositionalEmbedding(9, 4, positions="polar"),
-        "`positions` must be 'sinusoidal' or 'learned'",
+        "`positions` must be one of 'sinusoidal', 'sinusoidal-halves', "
+        "'sinusoidal-marian', 'learned'",
     ),
     "learned positions without a length": (
         lambda: kt.PositionalEmbedding(9, 4, positions="learned"),

@@ -47,6 +47,8 @@ class Seq2SeqConfig(Config):
     end_id: int = option(2, "id that ends a sentence", minimum=0)
     unknown_id: int = option(3, "id of an unknown piece", minimum=0)
 
+    # A family may have it as an option.
+    output_bias: ClassVar[bool] = False
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def __post_init__(self):
@@ -197,6 +199,15 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
         "big": dict(d_model=1024, d_ff=4096, num_heads=16, dropout_rate=0.3),
     }  # fmt: skip
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.positions in ("sinusoidal-halves", "sinusoidal-marian"):
+            if self.d_model % 2:
+                raise ValueError(
+                    "`d_model` must be even for position vectors of two halves. "
+                    f"Received: d_model={self.d_model}, positions={self.positions!r}"
+                )
+
     @property
     def most_positions(self) -> int | None:
         """Number of learned position vectors; sinusoidal ones have no end."""
@@ -207,8 +218,10 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
         key_dim = self.key_dim or self.d_model // self.num_heads
         value_dim = self.value_dim or key_dim
         attention = 2 * self.num_heads * (key_dim + value_dim)
+        is_ssru = self.decoder_self_attention == "ssru"
+        look_back = 2 * self.d_model if is_ssru else attention
         encoder = self.num_encoder_layers * (attention + 2 * self.d_ff)
-        decoder = self.num_decoder_layers * (2 * attention + 2 * self.d_ff)
+        decoder = self.num_decoder_layers * (look_back + attention + 2 * self.d_ff)
         embeddings = 1 if self.tied_embeddings == "three-way" else 2
         positions = embeddings * (self.most_positions or 0)
         rows = encoder + decoder + positions

@@ -7,12 +7,12 @@ import math
 from keras import ops
 
 
-def check_search(max_lengths, limit, alpha):
+def check_search(max_lengths, limit, alpha, length_penalty_form):
     """Raises `ValueError` unless lengths and penalty make sense.
 
     Raises:
-        ValueError: If `max_lengths` is no vector, `limit` is below 1 or `alpha` is
-            negative or not finite.
+        ValueError: If `max_lengths` is no vector, `limit` is below 1, `alpha` is
+            negative or not finite, or there is no such form of the length penalty.
     """
     shape = tuple(ops.convert_to_tensor(max_lengths).shape)
     if len(shape) != 1:
@@ -25,6 +25,11 @@ def check_search(max_lengths, limit, alpha):
     if not 0 <= alpha < math.inf:
         raise ValueError(
             f"`alpha` must be finite and at least 0. Received: alpha={alpha}"
+        )
+    if length_penalty_form not in ("gnmt", "power"):
+        raise ValueError(
+            "`length_penalty_form` must be 'gnmt' or 'power'. Received: "
+            f"length_penalty_form={length_penalty_form!r}"
         )
 
 

@@ -34,7 +34,12 @@ from keras_transformer.decoding.hypotheses import (
     best_candidates,
     is_alive,
 )
-from keras_transformer.decoding.result import IMPOSSIBLE, DecodingResult, SpecialIds
+from keras_transformer.decoding.result import (
+    IMPOSSIBLE,
+    DecodingResult,
+    LengthPenaltyForm,
+    SpecialIds,
+)
 from keras_transformer.types import Nest, TensorLike
 
 
@@ -45,6 +50,7 @@ class SearchOptions(TypedDict, total=False):
     limit: Required[int]
     special_ids: Required[SpecialIds]
     alpha: float
+    length_penalty_form: LengthPenaltyForm
     constraints: Constraints
     penalty: Callable[..., Any] | None
     resize: Callable[..., Any] | None
@@ -89,6 +95,7 @@ def beam_search(
     beam_size: int = 4,
     n_best: int = 1,
     alpha: float = 0.6,
+    length_penalty_form: LengthPenaltyForm = "gnmt",
     constraints: Constraints = Constraints(),  # noqa: B008, it is a tuple
     penalty: Callable[..., Any] | None = None,
     resize: Callable[..., Any] | None = None,
@@ -125,6 +132,7 @@ def beam_search(
         beam_size: Unfinished hypotheses kept a sentence, N.
         n_best: Hypotheses returned a sentence, at most `beam_size`.
         alpha: Exponent of `length_penalty`, at least 0.
+        length_penalty_form: Form of `length_penalty`, "gnmt" or "power".
         constraints: What every output must obey.
         penalty: Function from the state to (R,), never above 0, which is added to the
             scores, such as `coverage_penalty`; or `None`.
@@ -150,11 +158,13 @@ def beam_search(
         ... )
         >>> result.ids.shape  # (1, 2, 6)
     """
-    check_search(max_lengths, limit, alpha)
+    check_search(max_lengths, limit, alpha, length_penalty_form)
     check_beam(beam_size, n_best)
     check_constraints(constraints)
     max_lengths = ops.minimum(ops.cast(max_lengths, "int32"), ops.cast(limit, "int32"))
-    rules = Rules(step, limit, special_ids, alpha, constraints, penalty)
+    rules = Rules(
+        step, limit, special_ids, alpha, length_penalty_form, constraints, penalty
+    )
     beam = _start(state, max_lengths, beam_size, n_best, rules)
     if resize is None:
         return _result(_search(beam, rules, limit), special_ids)

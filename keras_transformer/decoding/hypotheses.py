@@ -19,7 +19,12 @@ from keras_transformer.decoding.constraints import (
     force,
     forced_tokens,
 )
-from keras_transformer.decoding.result import IMPOSSIBLE, SpecialIds, length_penalty
+from keras_transformer.decoding.result import (
+    IMPOSSIBLE,
+    LengthPenaltyForm,
+    SpecialIds,
+    length_penalty,
+)
 from keras_transformer.decoding.rows import pick, select, write
 
 
@@ -30,8 +35,13 @@ class Rules(NamedTuple):
     limit: Any  # L, an integer or a scalar tensor
     special_ids: SpecialIds
     alpha: float
+    length_penalty_form: LengthPenaltyForm
     constraints: Constraints
     penalty: Callable | None
+
+    def length_penalty(self, length):
+        """Returns the divisor of the log-probabilities of outputs of a length."""
+        return length_penalty(length, self.alpha, self.length_penalty_form)
 
 
 class Finished(NamedTuple):
@@ -115,7 +125,7 @@ def add_token(position, sentences, candidates, rules):
     finished = _finish(position, sentences, candidates, rules)
     # No unfinished hypothesis is left in a sentence that is done.
     longest = ops.expand_dims(sentences.max_lengths, 1)
-    bound = totals[:, :1] / length_penalty(longest, rules.alpha)
+    bound = totals[:, :1] / rules.length_penalty(longest)
     totals = ops.where(bound > finished.scores[:, -1:], totals, IMPOSSIBLE)
     return sentences._replace(
         last_ids=last_ids,
@@ -150,7 +160,7 @@ def _finish(position, sentences, candidates, rules):
         return _finish_greedy(position, sentences, candidates, rules)
     finished, length = sentences.finished, position + 1
     ending = ops.where(candidates.ends, candidates.log_probabilities, IMPOSSIBLE)
-    scores = ending / length_penalty(length, rules.alpha)  # (B, C)
+    scores = ending / rules.length_penalty(length)  # (B, C)
     if candidates.penalties is not None:
         scores = scores + candidates.penalties
     lengths = ops.where(ending > IMPOSSIBLE, length, 0)
@@ -182,7 +192,7 @@ def _finish_greedy(position, sentences, candidates, rules):
     length = position + 1
     possible = candidates.log_probabilities > IMPOSSIBLE
     now = ops.logical_and(candidates.ends, possible)  # (B, 1)
-    scores = candidates.log_probabilities / length_penalty(length, rules.alpha)
+    scores = candidates.log_probabilities / rules.length_penalty(length)
     if candidates.penalties is not None:
         scores = scores + candidates.penalties
     ended = Finished(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from keras import ops
 
@@ -34,25 +34,32 @@ class DecodingResult(NamedTuple):
     log_probabilities: Any  # (B, n_best) float32, nats
 
 
-def length_penalty(length: TensorLike | int, alpha: float) -> Tensor:
+LengthPenaltyForm: TypeAlias = Literal["gnmt", "power"]
+
+
+def length_penalty(
+    length: TensorLike | int, alpha: float, form: LengthPenaltyForm = "gnmt"
+) -> Tensor:
     """Returns the divisor that makes log-probabilities of different lengths comparable.
 
-    `((5 + length) / 6) ** alpha`: Wu et al., 2016, equation 14,
+    The form "gnmt" is that of Wu et al., 2016, equation 14,
     https://arxiv.org/abs/1609.08144, the penalty of "Attention Is All You Need"
     (section 6.1, alpha = 0.6). Other systems divide by other functions of the length,
-    so an alpha cannot be carried over as it is:
+    and an alpha cannot be carried over from one to another:
 
-    | system                       | divisor                                   |
-    |------------------------------|-------------------------------------------|
-    | here, Tensor2Tensor          | `((5 + length) / (5 + 1)) ** alpha`       |
-    | fairseq, Marian, CTranslate2 | `length ** alpha`                         |
-    | Sockeye                      | `((beta + length) / (beta + 1)) ** alpha` |
+    | system                        | divisor                                   |
+    |-------------------------------|-------------------------------------------|
+    | "gnmt", Tensor2Tensor         | `((5 + length) / (5 + 1)) ** alpha`       |
+    | "power", Marian, CTranslate2, | `length ** alpha`                         |
+    | Hugging Face, fairseq         |                                           |
+    | Sockeye                       | `((beta + length) / (beta + 1)) ** alpha` |
 
     Args:
         length: Tokens of the hypothesis, end token counted; a number or any tensor.
         alpha: 0 gives 1 (no normalisation); larger values favour longer outputs. Above
             1 the divisor outgrows the log-probabilities, and the best score of some
             texts is that of an output that repeats itself to the longest length.
+        form: "gnmt" or "power".
 
     Returns:
         A float32 tensor of the shape of `length`.
@@ -61,4 +68,5 @@ def length_penalty(length: TensorLike | int, alpha: float) -> Tensor:
         >>> float(length_penalty(7, 1.0))
         2.0
     """
-    return ((5.0 + ops.cast(length, "float32")) / 6.0) ** alpha
+    length = ops.cast(length, "float32")
+    return (length if form == "power" else (5.0 + length) / 6.0) ** alpha

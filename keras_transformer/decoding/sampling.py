@@ -29,6 +29,7 @@ from keras_transformer.decoding.constraints import (
 from keras_transformer.decoding.result import (
     IMPOSSIBLE,
     DecodingResult,
+    LengthPenaltyForm,
     SpecialIds,
     length_penalty,
 )
@@ -53,6 +54,7 @@ def sample(
     top_k: int | None = None,
     top_p: float | None = None,
     alpha: float = 0.6,
+    length_penalty_form: LengthPenaltyForm = "gnmt",
     constraints: Constraints = Constraints(),  # noqa: B008, it is a tuple
 ) -> DecodingResult:
     """Draws one output of each sentence.
@@ -80,6 +82,7 @@ def sample(
         top_k: Most probable tokens to draw among, or `None` for all.
         top_p: Probability to draw among, in (0, 1], or `None` for all.
         alpha: Exponent of `length_penalty`, which enters the scores alone.
+        length_penalty_form: Its form, "gnmt" or "power".
         constraints: What every output must obey.
 
     Returns:
@@ -100,7 +103,7 @@ def sample(
     max_lengths = ops.convert_to_tensor(max_lengths, "int32")
     uniforms = ops.convert_to_tensor(uniforms, "float32")
     temperature = ops.convert_to_tensor(temperature, "float32")
-    check_search(max_lengths, limit, alpha)
+    check_search(max_lengths, limit, alpha, length_penalty_form)
     check_constraints(constraints)
     _check_arguments(uniforms, limit, top_k, top_p)
     max_lengths = ops.minimum(max_lengths, ops.cast(limit, "int32"))
@@ -119,7 +122,7 @@ def sample(
 
     start = (ops.zeros((), "int32"), _start(limit, rules), state)
     _, outputs, _ = ops.while_loop(unfinished, advance, start)
-    return _result(outputs, alpha, special_ids.pad_id)
+    return _result(outputs, alpha, length_penalty_form, special_ids.pad_id)
 
 
 class _Rules(NamedTuple):
@@ -268,14 +271,16 @@ def _append(position, outputs, tokens, added, rules):
     )
 
 
-def _result(outputs, alpha, pad_id):
+def _result(outputs, alpha, length_penalty_form, pad_id):
     total = outputs.log_probabilities
     found = total > IMPOSSIBLE
     lengths = ops.where(found, outputs.lengths, 0)
+    # Where there is no output, anything but 0.
+    divisor = length_penalty(ops.maximum(lengths, 1), alpha, length_penalty_form)
     return DecodingResult(
         ids=ops.where(ops.expand_dims(found, -1), outputs.ids, pad_id),
         lengths=lengths,
-        scores=total / length_penalty(lengths, alpha),
+        scores=total / divisor,
         log_probabilities=total,
     )
 

@@ -63,9 +63,11 @@ class ExactTraining(BuildsFromSpec):
     Attributes:
         target_pad_id: Id that pads the targets, where the model knows it: `compile`
             refuses losses and metrics with another `pad_id`. `None` checks nothing.
+        output_bias: Bias on the logits (V,), or `None`; see `output_rows`.
     """
 
     target_pad_id = None
+    output_bias = None
 
     nonfinite = "stop"
     gradient_accumulation_steps = 1
@@ -237,9 +239,9 @@ class ExactTraining(BuildsFromSpec):
     def output_rows(self):
         """Returns the output matrix; override it to train without the logits.
 
-        The logits must be `self(x, return_states=True)` times its transpose. Then the
-        training step never holds them all, if the loss is `MaskedCrossentropy` and
-        every metric takes `TokenScores`.
+        The logits must be `self(x, return_states=True)` times its transpose, plus
+        `output_bias` if that is not `None`. Then the training step never holds them
+        all, if the loss is `MaskedCrossentropy` and every metric takes `TokenScores`.
 
         Returns:
             Float tensor (V, D), or `None` if the logits are computed in another way.

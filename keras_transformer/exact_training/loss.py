@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keras
+from keras import ops
 
 from keras_transformer.exact_training.counted_targets import check_targets
 from keras_transformer.kernels.execution import num_replicas
@@ -37,7 +38,11 @@ def loss_and_scores(model, x, y, sample_weight, training):
             check_targets(model, y, y_pred)
     else:
         states = model(x, training=training, return_states=True)
-        loss, y_pred = model.loss.from_states(y, states, rows, sample_weight, training)
+        bias = model.output_bias
+        bias = bias if bias is None else ops.convert_to_tensor(bias)
+        loss, y_pred = model.loss.from_states(
+            y, states, rows, sample_weight, training, bias
+        )
         (weight,) = loss_weights(model)
         if weight is not None:
             loss = loss * weight

@@ -86,6 +86,7 @@ class Generator(ModelSearch):
             beam_size=config.beam_size,
             n_best=n_best,
             alpha=config.length_penalty,
+            length_penalty_form=config.length_penalty_form,
             constraints=self._constraints(config.longest_output, prefix),
             penalty=self._coverage_penalty if coverage else None,
             resize=None if self.fixed_shapes else self.model.resize_decoding,

@@ -51,6 +51,7 @@ class ModelSearch:
             top_k=self.config.top_k,
             top_p=self.config.top_p,
             alpha=self.config.length_penalty,
+            length_penalty_form=self.config.length_penalty_form,
             constraints=constraints,
             **options,
         )

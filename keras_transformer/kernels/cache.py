@@ -1,12 +1,16 @@
-"""Caches of keys and values, written one position at a time.
+"""What decoding keeps of the past: keys and values, or a state of each hypothesis.
 
-Ordinary operations copy a whole cache to write one position; in a TensorFlow graph that
-TensorFlow itself runs, the functions here write in place. A cache (B, H, L * N, K) has
-the entry l * N + n for position l of hypothesis n. A hypothesis attends to all entries
-and a mask says which of them are its own past, so that hypotheses change places without
-the cache being touched.
+Keys and values are written one position at a time. Ordinary operations copy a whole
+cache to write one position; in a TensorFlow graph that TensorFlow itself runs, the
+functions here write in place. A cache (B, H, L * N, K) has the entry l * N + n for
+position l of hypothesis n. A hypothesis attends to all entries and a mask says which of
+them are its own past, so that hypotheses change places without the cache being touched.
 
-B sentences, N hypotheses of each, H heads, L positions, K width of a head.
+A layer may keep one state of each hypothesis instead, (B, N, W): `of_parents` lets it
+follow the hypotheses.
+
+B sentences, N hypotheses of each, H heads, L positions, K width of a head, W width of a
+state.
 """
 
 from __future__ import annotations
@@ -41,30 +45,53 @@ class Place(NamedTuple):
         position: Integer scalar, counted from 0.
         rows: Integer tensor (B * H,), the rows of N entries to write in a TensorFlow
             graph; else `None`.
+        parents: Integer tensor (B, N), the hypothesis of the position before that each
+            one continues; `None` if each continues itself.
     """
 
     position: Any
     rows: Any
+    parents: Any = None
 
 
-def cache_place(cache, hypotheses, position):
+def cache_place(cache, hypotheses, position, parents=None):
     """Works out where a position lies, once for all caches of a size.
 
     Args:
-        cache: Float tensor (B, H, L * N, K).
+        cache: Float tensor (B, H, L * N, K) of keys or values, or (B, N, W) of states.
         hypotheses: N.
         position: Integer scalar, counted from 0.
+        parents: Integer tensor (B, N), or `None`, as `Place` has it.
 
     Returns:
         A `Place`.
     """
-    if not in_tensorflow_graph():
-        return Place(position, None)
+    if not in_tensorflow_graph() or len(cache.shape) == 3:
+        return Place(position, None, parents)
     import tensorflow as tf
 
     sentences, _, entries, _ = tf.unstack(tf.shape(cache))
     first = tf.range(sentences * cache.shape[1]) * (entries // hypotheses)
-    return Place(position, first + position)
+    return Place(position, first + position, parents)
+
+
+def of_parents(x, parents):
+    """Returns what the hypotheses' parents have.
+
+    Args:
+        x: Tensor (B, N, W).
+        parents: Integer tensor (B, N), or `None`, as `Place` has it.
+
+    Returns:
+        Tensor (B, N, W).
+    """
+    if parents is None:
+        return x
+    batch, hypotheses, width = ops.shape(x)
+    parents = ops.convert_to_tensor(parents, dtype="int32")
+    rows = ops.arange(batch, dtype="int32")[:, None] * hypotheses + parents
+    taken = ops.take(ops.reshape(x, (-1, width)), ops.reshape(rows, (-1,)), axis=0)
+    return ops.reshape(taken, (batch, hypotheses, width))
 
 
 def write_position(cache, new, place):

@@ -17,6 +17,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.execution import has_gpu, in_tensorflow_graph
+from keras_transformer.kernels.scan import scan
 
 # Measured on CPUs: with fewer, products are slow; more do not fit into the cache.
 CHUNK_TOKENS = 512
@@ -176,13 +177,13 @@ class TokenScores:
 
 
 def fused_crossentropy(
-    states, matrix, targets, weights, label_smoothing=0.0, gradient=True
+    states, matrix, targets, weights, label_smoothing=0.0, gradient=True, bias=None
 ):
-    """Computes the weighted sum of the cross-entropies of states @ matrix.T.
+    """Computes the weighted sum of the cross-entropies of states @ matrix.T + bias.
 
     As `ops.sum(weights * smoothed_crossentropy(targets, logits, label_smoothing))`. The
-    gradient with respect to `states` and `matrix` is computed along with it; `weights`
-    get none. Products are in the dtype of `states`, all else in float32.
+    gradient with respect to `states`, `matrix` and `bias` is computed along with it;
+    `weights` get none. Products are in the dtype of `states`, all else in float32.
 
     Args:
         states: Float tensor (R, D), one row a token.
@@ -191,6 +192,7 @@ def fused_crossentropy(
         weights: Float32 tensor (R,); where it is 0, even an infinite loss adds 0.
         label_smoothing: e of `smoothed_crossentropy`, in [0, 1).
         gradient: Whether a gradient will be asked for.
+        bias: Float tensor (V,), or `None` to add nothing.
 
     Returns:
         The sum, a float32 scalar, nats; the cross-entropy of each token without
@@ -202,29 +204,32 @@ def fused_crossentropy(
         >>> total, *_ = fused_crossentropy(states, matrix, np.array([1]), np.ones(1))
         >>> total  # log 4
     """
-    still = ops.stop_gradient(states), ops.stop_gradient(matrix)
+    learned = (states, matrix) if bias is None else (states, matrix, bias)
     targets, weights = ops.cast(targets, "int32"), ops.cast(weights, "float32")
     # In float16 a slope times a weight of one token in thousands would be zero.
     is_narrow = keras.backend.standardize_dtype(states.dtype) == "float16"
     unit = ops.maximum(ops.max(ops.abs(weights)), 1e-30) if is_narrow else None
     relative = weights if unit is None else weights / unit
-    scores, *slopes = _over_chunks(*still, targets, relative, label_smoothing, gradient)
+    scores, slopes = _over_chunks(
+        tuple(map(ops.stop_gradient, learned)), targets, relative, label_smoothing,
+        gradient,
+    )  # fmt: skip
     losses, crossentropies, correct = (scores[:, i] for i in range(3))
     # A loss without weight may be infinite; infinity times zero is not a number.
     total = ops.sum(ops.where(ops.equal(weights, 0.0), 0.0, losses * weights))
     if gradient:
-        total = _with_gradient(total, slopes, unit, states, matrix)
+        total = _with_gradient(total, slopes, unit, learned)
     return total, crossentropies, correct
 
 
-def _with_gradient(total, slopes, unit, states, matrix):
-    """The total with its gradients with respect to the states and the matrix.
+def _with_gradient(total, slopes, unit, learned):
+    """The total with its gradient with respect to each of the tensors `learned`.
 
     They are the slopes, times `unit` if it is not `None`.
     """
 
     @ops.custom_gradient
-    def with_gradient(states, matrix):
+    def with_gradient(*learned):
         def gradient(*upstreams, upstream=None):
             if upstream is None:  # PyTorch gives it by name, after the arguments.
                 (upstream,) = upstreams
@@ -233,7 +238,7 @@ def _with_gradient(total, slopes, unit, states, matrix):
 
         return total, gradient
 
-    return with_gradient(states, matrix)
+    return with_gradient(*learned)
 
 
 def chunk_tokens(classes: int) -> int:
@@ -247,8 +252,17 @@ def chunk_tokens(classes: int) -> int:
     return max(CHUNK_TOKENS, GPU_CHUNK_BYTES // (4 * classes))
 
 
-def _over_chunks(states, matrix, targets, weights, label_smoothing, gradient):
-    """The scores (R, 3) of `_chunk` and the gradients of all tokens' losses."""
+def _over_chunks(learned, targets, weights, label_smoothing, gradient):
+    """The scores (R, 3) of `_chunk` and the gradients of all tokens' losses.
+
+    Args:
+        learned: States, matrix and, if there is one, bias; a gradient of each comes.
+        targets: As for `fused_crossentropy`, like the rest.
+        weights: Float32 tensor (R,).
+        label_smoothing: e.
+        gradient: Whether the gradients are needed.
+    """
+    states, matrix, *bias = learned
     tokens, width = ops.shape(states)[0], states.shape[-1]
     count = tokens // (chunk_tokens(matrix.shape[0]) + 1) + 1
     size = (tokens + count - 1) // count
@@ -257,56 +271,77 @@ def _over_chunks(states, matrix, targets, weights, label_smoothing, gradient):
         padding = [[0, count * size - tokens]] + [[0, 0]] * (len(tensor.shape) - 1)
         return ops.reshape(ops.pad(tensor, padding), (count, size, *tensor.shape[1:]))
 
-    def step(matrix_slope, chunk):
+    def step(slopes, chunk):
         scores, state_slopes, more = _chunk(
-            *chunk, products, mean, label_smoothing, gradient
+            *chunk, output, means, label_smoothing, gradient
         )
-        return matrix_slope + ops.cast(more, "float32"), (scores, state_slopes)
+        pairs = zip(slopes, more, strict=True)
+        slopes = tuple(slope + ops.cast(part, "float32") for slope, part in pairs)
+        return slopes, (scores, state_slopes)
 
-    products = ops.cast(matrix, states.dtype)
+    wide_bias = [ops.cast(b, "float32") for b in bias]
+    output = (ops.cast(matrix, states.dtype), *wide_bias)
     # As a product, because the mean along the first axis of a matrix is slow.
     classes = matrix.shape[0]
-    mean = ops.matmul(ops.full((classes,), 1 / classes), ops.cast(products, "float32"))
-    start = ops.zeros(())
+    share = ops.full((classes,), 1 / classes)
+    means = [ops.matmul(share, ops.cast(part, "float32")) for part in output]
+    start = [ops.zeros(()) for _ in output]
     if gradient:
         # Smoothing takes the same from every class.
-        pulled = ops.matmul(weights, ops.cast(states, "float32"))
-        pulled = pulled * (-label_smoothing / classes)
-        start = ops.broadcast_to(pulled, matrix.shape)
+        inputs = ops.cast(states, "float32"), *(ops.ones_like(weights) for _ in bias)
+        pulled = [ops.matmul(weights, x) * (-label_smoothing / classes) for x in inputs]
+        pairs = zip(pulled, (matrix, *bias), strict=True)
+        start = [ops.broadcast_to(part, like.shape) for part, like in pairs]
     chunks = split(states), split(targets), split(weights)
-    matrix_slope, outputs = _scan(step, start, chunks, ("float32", states.dtype))
+    slopes, outputs = scan(step, tuple(start), chunks, ("float32", states.dtype))
     scores, state_slopes = (
         ops.reshape(output, (-1, columns))[:tokens]
         for output, columns in zip(outputs, (3, width), strict=True)
     )
-    return scores, state_slopes, ops.cast(matrix_slope, matrix.dtype)
+    pairs = zip(slopes, (matrix, *bias), strict=True)
+    return scores, (state_slopes, *(ops.cast(s, like.dtype) for s, like in pairs))
 
 
-def _chunk(states, targets, weights, matrix, mean, label_smoothing, gradient):
+def _chunk(states, targets, weights, output, means, label_smoothing, gradient):
     """One chunk of C tokens.
+
+    Args:
+        states: Float tensor (C, D).
+        targets: Integer tensor (C,).
+        weights: Float32 tensor (C,).
+        output: The matrix (V, D) in the type of the states and, if there is one, the
+            bias (V,) in float32.
+        means: The mean of each over the classes, float32.
+        label_smoothing: e.
+        gradient: Whether the gradients are needed.
 
     Returns:
         Loss, cross-entropy and correctness of each token, (C, 3); the gradient with
-        respect to the states, (C, D); the chunk's gradient with respect to the matrix,
-        (V, D), without the part of smoothing, which is the same for every class.
+        respect to the states, (C, D); the chunk's gradient with respect to each part of
+        `output`, without that of smoothing, which is the same for every class.
     """
+    matrix, *bias = output
     logits = ops.einsum("nd,vd->nv", states, matrix)
+    mean_logit = ops.matmul(ops.cast(states, "float32"), means[0])
+    if bias:
+        logits = ops.cast(logits, "float32") + bias[0]
+        mean_logit = mean_logit + means[1]
     places, log_sum, slopes = _softmax(logits, targets, 1.0 - label_smoothing)
     true_logit = ops.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
     true_logit = ops.cast(true_logit, "float32")
     crossentropy = log_sum - true_logit
-    mean_logit = ops.matmul(ops.cast(states, "float32"), mean)
     losses = crossentropy + label_smoothing * (true_logit - mean_logit)
     correct = ops.cast(ops.equal(places, targets), "float32")
     scores = ops.stack([losses, crossentropy, correct], axis=1)
     if not gradient:
-        return scores, ops.zeros_like(states), 0.0
+        return scores, ops.zeros_like(states), [0.0] * len(output)
+    of_bias = [ops.matmul(weights, slopes)] if bias else []
     slopes = ops.cast(slopes, states.dtype)
     of_states = ops.cast(ops.einsum("nv,vd->nd", slopes, matrix), "float32")
-    of_states = (of_states - label_smoothing * mean) * weights[:, None]
+    of_states = (of_states - label_smoothing * means[0]) * weights[:, None]
     weighted = states * ops.cast(weights[:, None], states.dtype)
     of_matrix = ops.einsum("nv,nd->vd", slopes, weighted)
-    return scores, ops.cast(of_states, states.dtype), of_matrix
+    return scores, ops.cast(of_states, states.dtype), [of_matrix, *of_bias]
 
 
 def _softmax(logits, targets, expected):
@@ -344,32 +379,3 @@ def _softmax_in_place(logits, targets, expected):
         expected = tf.fill(tf.shape(targets), expected)
         slopes = tf.tensor_scatter_nd_sub(probabilities, at, expected)
     return places, log_sum, slopes
-
-
-def _scan(step, carry, chunks, dtypes):
-    """As `ops.scan`, which on TensorFlow needs outputs shaped like the carry."""
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        return _scan_in_tensorflow(step, carry, chunks, dtypes)
-    return ops.scan(step, carry, chunks)
-
-
-def _scan_in_tensorflow(step, carry, chunks, dtypes):
-    import tensorflow as tf
-
-    count = tf.shape(chunks[0])[0]
-    outputs = [tf.TensorArray(dtype, size=count) for dtype in dtypes]
-
-    def body(i, carry, outputs):
-        carry, values = step(carry, [chunk[i] for chunk in chunks])
-        pairs = zip(outputs, values, strict=True)
-        return i + 1, carry, [output.write(i, value) for output, value in pairs]
-
-    _, carry, outputs = tf.while_loop(
-        lambda i, *_: i < count,
-        body,
-        (0, carry, outputs),
-        # Two chunks at a time would hold twice the memory.
-        parallel_iterations=1,
-    )
-    return carry, [output.stack() for output in outputs]

@@ -39,8 +39,11 @@ from keras_transformer.layers.residual_layer import ResidualLayer
 from keras_transformer.layers.sinusoidal_positional_encoding import (
     SinusoidalPositionalEncoding,
 )
+from keras_transformer.layers.ssru import SSRU
+from keras_transformer.layers.ssru_decoder_layer import SSRUDecoderLayer
 
 __all__ = [
+    "SSRU",
     "AdditiveAttention",
     "AlibiPositions",
     "CausalLayer",
@@ -59,6 +62,7 @@ __all__ = [
     "ReluAttention",
     "ResidualLayer",
     "RotaryPositions",
+    "SSRUDecoderLayer",
     "SinusoidalPositionalEncoding",
     "additive_attention",
     "alibi_slopes",

@@ -239,6 +239,27 @@ def check_mask(name, mask, query, key):
             )
 
 
+def mask_of_keys(mask):
+    """Returns a mask that is the same for all queries, without their axis.
+
+    Args:
+        mask: Boolean tensor (B, 1, S).
+
+    Returns:
+        Boolean tensor (B, S).
+
+    Raises:
+        ValueError: If it has another shape.
+    """
+    if mask.shape[1] != 1:
+        raise ValueError(
+            "`mask` must be the same for all queries, (B, S) or (B, 1, S); what is "
+            "causal is so by itself. Received: shape "
+            f"{tuple(mask.shape)}"
+        )
+    return mask[:, 0]
+
+
 def check_pair(name, value, *parts):
     """Raises `TypeError` unless `value` is a tuple or list of two.
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, Unpack
+from typing import Unpack
 
 import keras
 from keras import ops
 
 from keras_transformer.layers.arguments import integer_ids
-from keras_transformer.layers.positional_embedding import PositionalEmbedding
+from keras_transformer.layers.positional_embedding import (
+    PositionalEmbedding,
+    Positions,
+)
 from keras_transformer.types import (
     Constraint,
     Initializer,
@@ -44,7 +47,7 @@ class FeatureEmbedding(PositionalEmbedding):
         vocabulary_size: Number of different features, V.
         d_model: Width of the vectors, D.
         dropout_rate: Share of the sum's units dropped in training, in [0, 1).
-        positions: "sinusoidal" or "learned".
+        positions: As `PositionalEmbedding` has them.
         max_length: Rows of the learned table (tokens); only for learned positions.
         pad_id: Id of padding.
         embeddings_initializer: Initializer of the table of tokens; default normal, of a
@@ -70,7 +73,7 @@ class FeatureEmbedding(PositionalEmbedding):
 
     def __init__(
         self, vocabulary_size: int, d_model: int, dropout_rate: float = 0.0,
-        positions: Literal["sinusoidal", "learned"] = "sinusoidal",
+        positions: Positions = "sinusoidal",
         max_length: int | None = None, pad_id: int = 0,
         **kwargs: Unpack[EmbeddingOptions],
     ) -> None:  # fmt: skip

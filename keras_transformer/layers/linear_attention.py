@@ -7,13 +7,15 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
-from keras_transformer.kernels.cache import new_cache
+from keras_transformer.kernels.cache import of_parents
+from keras_transformer.kernels.execution import shape_of
 from keras_transformer.layers.adaptable_layer import AdaptableLayer
 from keras_transformer.layers.argument_order import ValueBeforeKey
 from keras_transformer.layers.arguments import (
     check_inputs,
     check_mask,
     default_inputs,
+    mask_of_keys,
 )
 from keras_transformer.layers.blocks import join_blocks, split_blocks
 from keras_transformer.layers.head_projections import HeadProjections
@@ -90,8 +92,7 @@ class LinearAttention(AdaptableLayer, ValueBeforeKey):
 
     `initial_cache` and `step` do causal self-attention one position at a time, with the
     interface that a `DecoderLayer` expects of `MultiHeadAttention` and a state whose
-    size does not depend on the length. It is a sum over the past, so it serves one
-    hypothesis of a sentence and no beam.
+    size does not depend on the length. It follows the hypotheses of a beam.
 
     Args:
         num_heads: Heads, H.
@@ -173,7 +174,8 @@ class LinearAttention(AdaptableLayer, ValueBeforeKey):
         parts = self.projections.project(query, value, key)
         queries, keys, values = self._features(*parts)
         if mask is not None:
-            keys = ops.where(self._key_mask(mask), keys, 0.0)
+            is_key = ops.expand_dims(mask_of_keys(mask), (1, 3))  # (B, 1, S, 1)
+            keys = ops.where(is_key, keys, 0.0)
         outputs = linear_attention(queries, keys, values, self.causal)
         return self.projections.merge(ops.cast(outputs, self.compute_dtype))
 
@@ -184,16 +186,6 @@ class LinearAttention(AdaptableLayer, ValueBeforeKey):
         queries, keys, values = parts
         return self.feature_map(queries), self.feature_map(keys), values
 
-    def _key_mask(self, mask):
-        """(B, 1, S) --> (B, 1, S, 1)."""
-        if mask.shape[1] != 1:
-            raise ValueError(
-                "`mask` must be the same for all queries, (B, S) or (B, 1, S); a "
-                "causal one is this layer's own with `causal=True`. Received: shape "
-                f"{tuple(mask.shape)}"
-            )
-        return ops.expand_dims(mask, -1)
-
     def decoding_weights(self, *names: str) -> Nest:
         """As `MultiHeadAttention.decoding_weights`."""
         return self.projections.decoding_weights(*names)
@@ -203,22 +195,15 @@ class LinearAttention(AdaptableLayer, ValueBeforeKey):
 
         Args:
             sentences: Number of sentences, B.
-            hypotheses: Hypotheses of each; only 1.
+            hypotheses: Hypotheses of each that are decoded side by side, N.
             length: Ignored; `MultiHeadAttention` needs it.
 
         Returns:
-            A tuple of one float32 tensor (B, H, K, Kv + 1), the sums so far.
-
-        Raises:
-            ValueError: If `hypotheses` is more than 1.
+            A tuple of one float32 tensor (B, N, H * K * (Kv + 1)), the sums so far.
         """
-        if hypotheses != 1:
-            raise ValueError(
-                "The state of `LinearAttention` serves one hypothesis of a sentence; "
-                f"use no beam. Received: hypotheses={hypotheses}"
-            )
         number, width = self.projections.heads["value"]
-        return (new_cache(sentences, number, self.key_dim, width + 1, "float32"),)
+        size = number * self.key_dim * (width + 1)
+        return (ops.zeros((sentences, hypotheses, size), "float32"),)
 
     def resize_cache(self, cache: Nest, sentences: int, more: int) -> Nest:
         """Returns the sums of some sentences, which need no room for more positions.
@@ -229,7 +214,7 @@ class LinearAttention(AdaptableLayer, ValueBeforeKey):
             more: Ignored; `MultiHeadAttention` needs it.
 
         Returns:
-            A tuple of one float32 tensor (B', H, K, Kv + 1).
+            A tuple of one float32 tensor (B', N, H * K * (Kv + 1)).
         """
         return (ops.take(cache[0], sentences, axis=0),)
 
@@ -240,21 +225,26 @@ class LinearAttention(AdaptableLayer, ValueBeforeKey):
         """Causal self-attention of one new position to itself and those before it.
 
         Args:
-            inputs: Float tensor (B, 1, D).
+            inputs: Float tensor (B, N, D), the position's input for each hypothesis.
             cache: The sums so far, from `initial_cache` or the step before.
-            place: Ignored; `MultiHeadAttention` needs it.
-            mask: Ignored, like `place`.
+            place: `cache_place` of the position, with the hypotheses' parents.
+            mask: Ignored; `MultiHeadAttention` needs it.
             weights: `decoding_weights("query", "key", "value")`.
 
         Returns:
-            The output (B, 1, output_dim) and the new sums.
+            The output (B, N, output_dim) and the new sums.
         """
         names = ("query", "key", "value")
-        parts = self.projections.project_step(inputs, weights[0], *names)
+        rows = ops.reshape(inputs, (-1, 1, inputs.shape[-1]))  # (R, 1, D)
+        parts = self.projections.project_step(rows, weights[0], *names)
         queries, keys, values = self._features(*parts)
-        sums = cache[0] + _summed(keys, _with_ones(values))
+        new = _summed(keys, _with_ones(values))  # (R, H, K, Kv + 1)
+        before = of_parents(cache[0], place.parents)
+        sums = ops.reshape(before, (-1, *new.shape[1:])) + new
         outputs = ops.cast(_divided(ops.matmul(queries, sums)), self.compute_dtype)
-        return self.projections.merge_step(outputs, weights[1]), (sums,)
+        outputs = self.projections.merge_step(outputs, weights[1])
+        outputs = ops.reshape(outputs, (-1, inputs.shape[1], outputs.shape[-1]))
+        return outputs, (ops.reshape(sums, shape_of(before)),)
 
     def compute_output_shape(
         self, query_shape: Shape, value_shape: Shape | None = None,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Unpack
+import typing
+from typing import Any, Literal, TypeAlias, Unpack
 
 import keras
 from keras import ops
@@ -34,31 +35,71 @@ from keras_transformer.types import (
     TensorLike,
 )
 
+Sinusoids: TypeAlias = Literal["sinusoidal", "sinusoidal-halves", "sinusoidal-marian"]
+Positions: TypeAlias = Literal[Sinusoids, "learned"]
+SINUSOIDS, POSITIONS = typing.get_args(Sinusoids), typing.get_args(Positions)
 
-def sinusoidal_encoding(positions: TensorLike, d_model: int) -> Tensor:
-    """Computes the paper's position vectors.
 
-    PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos of the same:
-    section 3.5 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762. Sines and
-    cosines are interleaved; an odd `d_model` ends with a sine.
+def sinusoidal_encoding(
+    positions: TensorLike, d_model: int, kind: Sinusoids = "sinusoidal"
+) -> Tensor:
+    """Computes position vectors of sines and cosines.
+
+    Number i of the d_model / 2 pairs of a sine and a cosine turns by an angle that is
+    the position times a frequency:
+
+    | kind                | frequency                      | sines and cosines |
+    |---------------------|--------------------------------|-------------------|
+    | "sinusoidal"        | 10000^(-2i / d_model)          | interleaved       |
+    | "sinusoidal-halves" | 10000^(-2i / d_model)          | in two halves     |
+    | "sinusoidal-marian" | 10000^(-i / (d_model / 2 - 1)) | in two halves     |
+
+    The first is the paper's: section 3.5 of Vaswani et al., 2017,
+    https://arxiv.org/abs/1706.03762; an odd `d_model` ends with a sine. The second is
+    that of Hugging Face's `MarianMTModel`, the third that of Marian and Tensor2Tensor.
 
     Args:
         positions: Integer or float tensor (...), counted from 0.
-        d_model: Width of the vectors.
+        d_model: Width of the vectors; even where there are two halves.
+        kind: As the table says.
 
     Returns:
         Float32 tensor (..., d_model).
+
+    Raises:
+        ValueError: If there is no such kind, or `d_model` is odd where there are two
+            halves.
 
     Example:
         >>> ops.convert_to_numpy(sinusoidal_encoding(np.arange(3), 4))[0].tolist()
         [0.0, 1.0, 0.0, 1.0]
     """
-    pairs = ops.arange((d_model + 1) // 2, dtype="float32")
-    frequencies = ops.exp(pairs * (-2.0 * math.log(10000.0) / d_model))
+    if kind not in SINUSOIDS:
+        raise ValueError(
+            f"`kind` must be one of {', '.join(map(repr, SINUSOIDS))}. Received: "
+            f"kind={kind!r}"
+        )
+    _check_halves(kind, d_model)
+    count = (d_model + 1) // 2
+    # At a width of 2 the only frequency is 1.
+    turns = max(count - 1, 1) if kind == "sinusoidal-marian" else d_model / 2
+    pairs = ops.arange(count, dtype="float32")
+    frequencies = ops.exp(pairs * (-math.log(10000.0) / turns))
     angles = ops.cast(positions, "float32")[..., None] * frequencies
-    interleaved = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
-    shape = (*ops.shape(angles)[:-1], 2 * ((d_model + 1) // 2))
+    sines, cosines = ops.sin(angles), ops.cos(angles)
+    if kind != "sinusoidal":
+        return ops.concatenate([sines, cosines], axis=-1)
+    interleaved = ops.stack([sines, cosines], axis=-1)
+    shape = (*ops.shape(angles)[:-1], 2 * count)
     return ops.reshape(interleaved, shape)[..., :d_model]
+
+
+def _check_halves(kind, d_model):
+    if kind in SINUSOIDS[1:] and d_model % 2:
+        raise ValueError(
+            "`d_model` must be even for position vectors of two halves. Received: "
+            f"d_model={d_model} for {kind!r} ones"
+        )
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -73,7 +114,8 @@ class PositionalEmbedding(AdaptableLayer):
         vocabulary_size: Number of tokens, V.
         d_model: Width of the vectors, D.
         dropout_rate: Share of the sum's units dropped in training, in [0, 1).
-        positions: "sinusoidal" or "learned".
+        positions: "learned", or a kind of `sinusoidal_encoding`: "sinusoidal",
+            "sinusoidal-halves" or "sinusoidal-marian".
         max_length: Rows of the learned table (tokens); only for learned positions.
         pad_id: Id whose positions the output's Keras mask excludes; `None` for no mask.
         embeddings_initializer: Initializer of the table of tokens; default normal, of a
@@ -99,21 +141,22 @@ class PositionalEmbedding(AdaptableLayer):
 
     def __init__(
         self, vocabulary_size: int, d_model: int, dropout_rate: float = 0.0,
-        positions: Literal["sinusoidal", "learned"] = "sinusoidal",
+        positions: Positions = "sinusoidal",
         max_length: int | None = None, pad_id: int | None = None, *,
         embeddings_initializer: Initializer | None = None,
         embeddings_regularizer: Regularizer | None = None,
         embeddings_constraint: Constraint | None = None, **kwargs: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
         super().__init__(**kwargs)
-        if positions not in ("sinusoidal", "learned"):
+        if positions not in POSITIONS:
             raise ValueError(
-                "`positions` must be 'sinusoidal' or 'learned'. Received: "
-                f"positions={positions!r}"
+                f"`positions` must be one of {', '.join(map(repr, POSITIONS))}. "
+                f"Received: positions={positions!r}"
             )
         check_size("vocabulary_size", vocabulary_size)
         check_size("d_model", d_model)
-        check_size("max_length", max_length, optional=positions == "sinusoidal")
+        _check_halves(positions, d_model)
+        check_size("max_length", max_length, optional=positions != "learned")
         check_rate("dropout_rate", dropout_rate)
         self.vocabulary_size = vocabulary_size
         self.d_model = d_model
@@ -163,11 +206,11 @@ class PositionalEmbedding(AdaptableLayer):
     def _positions_of(self, ids, start):
         """Position vectors (T, D) of the ids (B, T, ...)."""
         places = start + ops.arange(ops.shape(ids)[1], dtype="int32")
-        if self.positions == "sinusoidal":
-            vectors = sinusoidal_encoding(places, self.d_model)
-        else:
+        if self.positions == "learned":
             check_positions(start, ids.shape[1], self.max_length)
             vectors = ops.take(self.position_embeddings, places, axis=0)
+        else:
+            vectors = sinusoidal_encoding(places, self.d_model, self.positions)
         return ops.cast(vectors, self.compute_dtype)
 
     def compute_mask(

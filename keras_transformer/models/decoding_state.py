@@ -1,8 +1,9 @@
 """The state of decoding step by step, with caches of the positions before.
 
 A dictionary: "index" is the position (); "caches" are the keys and values of the
-positions before, a pair a layer; "ancestors" (B, N, L) says, for each hypothesis
-and position, which of the N cache entries of that position is in its own past.
+positions before, a pair a layer, or what else a layer keeps of them; "ancestors"
+(B, N, L) says, for each hypothesis and position, which of the N cache entries of that
+position is in its own past.
 
 B sentences, N hypotheses of each, L positions.
 """
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.kernels.cache import cache_place
+from keras_transformer.kernels.cache import cache_place, of_parents
 from keras_transformer.kernels.softmax import PreparedMask, prepare_mask
 
 
@@ -93,10 +94,11 @@ def past_of(state, parents, dtype):
     index, hypotheses = state["index"], parents.shape[1]
     batch, _, length = ops.shape(state["ancestors"])
     positions = ops.arange(length, dtype="int32")
-    places = _places(state, hypotheses)
     if hypotheses == 1:
         mask = ops.reshape(positions <= index, (1, 1, 1, length))
+        places = _places(state, hypotheses, None)
         return Past(state["ancestors"], prepare_mask(mask, dtype), places)
+    places = _places(state, hypotheses, parents)
     slots = ops.arange(hypotheses, dtype="int32")
     before = of_parents(state["ancestors"], parents)
     ancestors = ops.where(positions == index, slots[:, None], before)
@@ -106,27 +108,18 @@ def past_of(state, parents, dtype):
     return Past(ancestors, prepare_mask(mask, dtype), places)
 
 
-def _places(state, hypotheses):
+def _places(state, hypotheses, parents):
     """`cache_place` for each layer's caches, worked out once for each size.
 
     Layers may differ: in their heads, or in what they keep of the past.
     """
     of_size, places = {}, []
-    for keys, *_ in state["caches"]:
-        size = tuple(keys.shape[1:3])
+    for cache, *_ in state["caches"]:
+        size = (len(cache.shape), *cache.shape[1:3])
         if size not in of_size:
-            of_size[size] = cache_place(keys, hypotheses, state["index"])
+            of_size[size] = cache_place(cache, hypotheses, state["index"], parents)
         places.append(of_size[size])
     return places
-
-
-def of_parents(x, parents):
-    """Returns the rows of `x` (B, N, L) at the hypotheses' parents (B, N)."""
-    batch, hypotheses, length = ops.shape(x)
-    parents = ops.convert_to_tensor(parents, dtype="int32")
-    rows = ops.arange(batch, dtype="int32")[:, None] * hypotheses + parents
-    taken = ops.take(ops.reshape(x, (-1, length)), ops.reshape(rows, (-1,)), axis=0)
-    return ops.reshape(taken, (batch, hypotheses, length))
 
 
 def check_length(config, length):

@@ -53,7 +53,7 @@ class EncoderStack(HasConfig, HasAdaptableLayers, keras.layers.Layer):
         self.norm = None
         if config.norm_first:
             self.norm = LayerNormalization(
-                epsilon=1e-6, dtype=self.dtype_policy, name="norm"
+                epsilon=config.layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
             )
         self.supports_masking = True
 

@@ -76,7 +76,7 @@ class LanguageModel(
         self.norm = None
         if config.norm_first:
             self.norm = LayerNormalization(
-                epsilon=1e-6, dtype=self.dtype_policy, name="norm"
+                epsilon=config.layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
             )
         # Every size is known, so the weights exist from the start.
         self.build()

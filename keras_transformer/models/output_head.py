@@ -43,14 +43,16 @@ class _Table:
 
 
 class OutputHead:
-    """Multiplies by the output matrix, which may be an embedding's.
+    """Multiplies by the output matrix, which may be an embedding's, and adds a bias.
 
     Args:
         matrix: A `WeightMatrix`: a table (V, D), or else (D, V).
+        bias: The model's variable (V,), or `None` to add nothing.
     """
 
-    def __init__(self, matrix):
+    def __init__(self, matrix, bias=None):
         self.matrix = matrix
+        self.bias = bias
 
     def logits(self, states, dtype):
         """Multiplies states (B, T, D) by the matrix to logits (B, T, V)."""
@@ -68,10 +70,10 @@ class OutputHead:
         return prepared_weights(self._weights(dtype))
 
     def _weights(self, dtype):
-        return side_by_side([self.matrix], [None], dtype)
+        return side_by_side([self.matrix], [self.bias], dtype)
 
     def rows_for(self, model, base, *methods):
-        """Returns the matrix as rows (V, D), if the model's logits are this product.
+        """Returns the matrix as rows (V, D), if this head makes the model's logits.
 
         Args:
             model: The model whose head this is.

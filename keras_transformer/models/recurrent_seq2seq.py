@@ -9,10 +9,10 @@ import keras
 from keras import ops
 
 from keras_transformer.config import RecurrentConfig
+from keras_transformer.kernels.cache import of_parents
 from keras_transformer.layers.additive_attention import AdditiveAttention
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.masks import padding_mask
-from keras_transformer.models.decoding_state import of_parents
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLike
 

@@ -80,17 +80,23 @@ class Seq2Seq(HasConfig, HasSignature, HasAdaptableLayers, ExactTraining, keras.
             self.source_embedding.build((None, None))
 
     def build_output_head(self) -> None:
-        """Makes the output matrix, unless it is the target embedding's, for `build`."""
+        """Makes the weights of the logits that are not the embedding's, for `build`."""
         config = self.config
         if config.tied_embeddings != "none":
-            self.output_head = OutputHead(matrix_of(self.target_embedding))
-            return
-        matrix = self.add_matrix(
-            "output_kernel",
-            (config.d_model, config.target_vocabulary_size),
-            initializer="glorot_uniform",
-        )
-        self.output_head = OutputHead(matrix)
+            matrix = matrix_of(self.target_embedding)
+        else:
+            matrix = self.add_matrix(
+                "output_kernel",
+                (config.d_model, config.target_vocabulary_size),
+                initializer="glorot_uniform",
+            )
+        if config.output_bias:
+            self.output_bias = self.add_weight(
+                (config.target_vocabulary_size,),
+                initializer="zeros",
+                name="output_bias",
+            )
+        self.output_head = OutputHead(matrix, self.output_bias)
 
     def call(
         self, inputs: tuple[TensorLike, TensorLike], training: bool | None = None,
@@ -120,7 +126,10 @@ class Seq2Seq(HasConfig, HasSignature, HasAdaptableLayers, ExactTraining, keras.
         return self.logits(states)
 
     def logits(self, states: TensorLike) -> Tensor:
-        """Multiplies states (B, T, D) by the output matrix (D, V), tied or not."""
+        """Multiplies states (B, T, D) by the output matrix (D, V), tied or not.
+
+        With `config.output_bias` it adds the bias `output_bias` (V,).
+        """
         return self.output_head.logits(states, self.compute_dtype)
 
     def output_rows(self) -> Tensor | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Self, Unpack
 
 import keras
 from keras import ops
@@ -11,7 +11,10 @@ from keras_transformer.config.layers import EncoderConfig
 from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
 from keras_transformer.layers.arguments import check_size, integer_ids
 from keras_transformer.layers.feature_embedding import FeatureEmbedding
-from keras_transformer.layers.positional_embedding import PositionalEmbedding
+from keras_transformer.layers.positional_embedding import (
+    PositionalEmbedding,
+    Positions,
+)
 from keras_transformer.models.encoder_stack import EncoderStack
 from keras_transformer.models.has_config import HasConfig
 from keras_transformer.types import (
@@ -36,7 +39,7 @@ class TextEncoder(HasConfig, HasAdaptableLayers, keras.layers.Layer):
         vocabulary_size: Number of tokens, or of features, V.
         num_features: Ids that describe a token together, F, as `FeatureEmbedding` takes
             them; default one id a token.
-        positions: "sinusoidal" or "learned".
+        positions: As `PositionalEmbedding` has them.
         max_length: Rows of the learned table (tokens); only for learned positions.
         pad_id: Id of padding, which may stand anywhere in a row and is not attended to.
     Call arguments:
@@ -60,7 +63,7 @@ class TextEncoder(HasConfig, HasAdaptableLayers, keras.layers.Layer):
     def __init__(
         self, config: EncoderConfig, vocabulary_size: int,
         num_features: int | None = None,
-        positions: Literal["sinusoidal", "learned"] = "sinusoidal",
+        positions: Positions = "sinusoidal",
         max_length: int | None = None, pad_id: int = 0, **kwargs: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
         super().__init__(config, **kwargs)

@@ -8,16 +8,18 @@ import keras
 from keras import ops
 
 from keras_transformer.config import TransformerConfig
+from keras_transformer.kernels.cache import of_parents
 from keras_transformer.kernels.softmax import prepare_mask
 from keras_transformer.layers.decoder_layer import DecoderLayer
+from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.encoder_layer import EncoderLayer
 from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.positional_embedding import PositionalEmbedding
+from keras_transformer.layers.ssru_decoder_layer import SSRUDecoderLayer
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.decoding_state import (
     check_length,
     new_state,
-    of_parents,
     past_of,
     resized_state,
 )
@@ -79,8 +81,19 @@ class Transformer(Seq2Seq):
             for i in range(config.num_decoder_layers)
         ]
         # Pre-norm leaves the last layer's sum without a norm; post-norm does not.
-        self.encoder_norm = self._make_norm("encoder_norm")
-        self.decoder_norm = self._make_norm("decoder_norm")
+        self.encoder_norm, self.decoder_norm = self._make_norms(
+            config.norm_first, "encoder_norm", "decoder_norm"
+        )
+        # Encoder and decoder have one each, even if they share the embedding.
+        self.source_embedding_norm, self.target_embedding_norm = self._make_norms(
+            config.normalize_embeddings,
+            "source_embedding_norm",
+            "target_embedding_norm",
+        )
+        if config.normalize_embeddings:
+            self.embedding_dropout = Dropout(
+                config.dropout_rate, dtype=self.dtype_policy, name="embedding_dropout"
+            )
         # Every size is known, so the weights exist from the start.
         self.build()
 
@@ -92,27 +105,37 @@ class Transformer(Seq2Seq):
 
     def make_decoder_layer(self, name: str) -> keras.layers.Layer:
         """Returns a decoder layer called `name`; override to use another one."""
-        return DecoderLayer(
+        is_ssru = self.config.decoder_self_attention == "ssru"
+        layer_class = SSRUDecoderLayer if is_ssru else DecoderLayer
+        return layer_class(
             **self.config.layer_options(), dtype=self.dtype_policy, name=name
         )
 
     def make_embedding(self, name: str, vocabulary_size: int) -> keras.layers.Layer:
-        """Returns an embedding called `name`; override to use another one."""
+        """Returns an embedding called `name`; override to use another one.
+
+        With `config.normalize_embeddings` the norm and the dropout are not its own.
+        """
         config = self.config
         return PositionalEmbedding(
             vocabulary_size=vocabulary_size,
             d_model=config.d_model,
-            dropout_rate=config.dropout_rate,
+            dropout_rate=0.0 if config.normalize_embeddings else config.dropout_rate,
             positions=config.positions,
             max_length=config.max_positions if config.positions == "learned" else None,
             dtype=self.dtype_policy,
             name=name,
         )
 
-    def _make_norm(self, name):
-        if not self.config.norm_first:
-            return None
-        return LayerNormalization(epsilon=1e-6, dtype=self.dtype_policy, name=name)
+    def _make_norms(self, wanted, *names):
+        """Returns a norm of each name, or `None` for each if none is wanted."""
+        if not wanted:
+            return [None] * len(names)
+        options = {
+            "epsilon": self.config.layer_norm_epsilon,
+            "dtype": self.dtype_policy,
+        }
+        return [LayerNormalization(**options, name=name) for name in names]
 
     def build(self, input_shape: tuple[Shape, Shape] | None = None) -> None:
         config = self.config
@@ -125,8 +148,20 @@ class Transformer(Seq2Seq):
         if config.norm_first:
             self.encoder_norm.build(states)
             self.decoder_norm.build(states)
+        if config.normalize_embeddings:
+            self.source_embedding_norm.build(states)
+            self.target_embedding_norm.build(states)
         self.build_output_head()
         self.built = True
+
+    def _embed(self, side, ids, training, **start):
+        """Embeds ids (B, T) of the "source" or the "target", with positions."""
+        embedding = getattr(self, f"{side}_embedding")
+        states = embedding(ids, training=training, **start)
+        norm = getattr(self, f"{side}_embedding_norm")
+        if norm is None:
+            return states
+        return self.embedding_dropout(norm(states), training=training)
 
     def encode(
         self, source: TensorLike, training: bool | None = None
@@ -145,7 +180,7 @@ class Transformer(Seq2Seq):
         if not self.config.source_end:
             is_end = ops.equal(ops.expand_dims(source, 1), self.config.end_id)
             source_mask = ops.logical_and(source_mask, ops.logical_not(is_end))
-        states = self.source_embedding(source, training=training)
+        states = self._embed("source", source, training)
         for layer in self.encoder_layers:
             states = layer(states, mask=source_mask, training=training)
         if self.encoder_norm is not None:
@@ -158,7 +193,7 @@ class Transformer(Seq2Seq):
     ) -> Tensor:  # fmt: skip
         """As `decode`, without the last product: states (B, T, D), for `logits`."""
         # Padding ends a row, so the causal mask hides it from every real position.
-        states = self.target_embedding(target_in, training=training)
+        states = self._embed("target", target_in, training)
         for layer in self.decoder_layers:
             states = layer(
                 states,
@@ -186,7 +221,7 @@ class Transformer(Seq2Seq):
             Attention weights (B, H, T, S): row t is the attention with which the token
             after target_in[t] is chosen.
         """
-        states = self.target_embedding(target_in, training=False)
+        states = self._embed("target", target_in, training=False)
         count = range(len(self.decoder_layers))[layer] + 1
         for decoder_layer in self.decoder_layers[:count]:
             states, attention_weights = decoder_layer.call_with_attention(
@@ -277,7 +312,7 @@ class Transformer(Seq2Seq):
         past = past_of(state, parents, self.compute_dtype)
         masks = past.mask, prepare_mask(state["source_mask"], self.compute_dtype)
         index, d_model = state["index"], self.config.d_model
-        states = self.target_embedding(ids[:, None], start=index, training=False)
+        states = self._embed("target", ids[:, None], training=False, start=index)
         states = ops.reshape(states, (-1, parents.shape[1], d_model))
         caches = []
         for layer, cache, source, place, layer_weights in zip(

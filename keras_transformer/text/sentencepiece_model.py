@@ -54,6 +54,14 @@ def language_symbols(
     }
 
 
+def additions(
+    processor: sentencepiece.SentencePieceProcessor,
+) -> dict[str, int]:
+    """Returns the ids of pieces that are not used to cut text: `fitted` adds them."""
+    ids = range(processor.get_piece_size())
+    return {processor.id_to_piece(id): id for id in ids if processor.is_unused(id)}
+
+
 def is_language(name: str) -> bool:
     """Whether a piece's name is that of a target language, such as ">>fra<<"."""
     return name.startswith(">>") and name.endswith("<<") and len(name) > 4
@@ -119,8 +127,9 @@ def fitted(
 ) -> bytes:
     """Returns a model whose pieces are numbered as another vocabulary numbers them.
 
-    Text is cut into the same pieces as before. A name that the model has no piece for
-    is never cut from a text; joined, it stands for itself.
+    Text is cut into the same pieces as before, of which those that are unknown to the
+    model, by their characters, may be in the vocabulary: `additions` has them. Joined,
+    they stand for themselves.
 
     Args:
         model: Serialised SentencePiece model.

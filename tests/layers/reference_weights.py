@@ -6,6 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.kernels.softmax import prepare_mask
+from tests.reference import numpy_transformer as reference
 
 NAMES = {
     "attention": (
@@ -18,6 +19,7 @@ NAMES = {
         "value_bias",
         "output_bias",
     ),
+    "ssru": ("kernel", "forget_kernel", "forget_bias"),
     "feed_forward": ("hidden_kernel", "hidden_bias", "output_kernel", "output_bias"),
     "norm": ("gamma", "beta"),
 }
@@ -56,13 +58,17 @@ def weights_of(layer, kind):
     }
 
 
-def layer_weights_of(layer):
+def layer_weights_of(layer, epsilon=reference.EPSILON):
     """Float64 weights of an `EncoderLayer` or `DecoderLayer`, as nested dicts."""
-    return {
-        part: weights_of(getattr(layer, part), kind)
-        for part, kind in PARTS.items()
-        if hasattr(layer, part)
-    }
+    weights = {}
+    for part, kind in PARTS.items():
+        sublayer = getattr(layer, part, None)
+        if sublayer is not None:
+            kind = "ssru" if hasattr(sublayer, "forget_bias") else kind
+            weights[part] = weights_of(sublayer, kind)
+        if kind == "norm" and sublayer is not None:
+            weights[part]["epsilon"] = epsilon
+    return weights
 
 
 def model_weights_of(model):
@@ -71,23 +77,35 @@ def model_weights_of(model):
     def array(variable):
         return ops.convert_to_numpy(variable).astype(np.float64)
 
-    weights = {
-        "source_embeddings": array(model.source_embedding.embeddings),
-        "target_embeddings": array(model.target_embedding.embeddings),
-        "encoder_layers": [layer_weights_of(layer) for layer in model.encoder_layers],
-        "decoder_layers": [layer_weights_of(layer) for layer in model.decoder_layers],
-    }
-    if model.config.tied_embeddings == "none":
+    def norm(name):
+        weights = weights_of(getattr(model, name), "norm")
+        return weights | {"epsilon": config.layer_norm_epsilon}
+
+    def layers(part):
+        stack = getattr(model, f"{part}_layers")
+        return [layer_weights_of(layer, config.layer_norm_epsilon) for layer in stack]
+
+    config = model.config
+    weights = {f"{part}_layers": layers(part) for part in ("encoder", "decoder")}
+    for side in ("source", "target"):
+        embedding = getattr(model, f"{side}_embedding")
+        weights[f"{side}_embeddings"] = array(embedding.embeddings)
+        if config.positions == "learned":
+            weights[f"{side}_positions"] = array(embedding.position_embeddings)
+        elif config.positions != "sinusoidal":
+            is_marian = config.positions == "sinusoidal-marian"
+            positions = reference.halved_positions(99, config.d_model, is_marian)
+            weights[f"{side}_positions"] = positions
+        if config.normalize_embeddings:
+            weights[f"{side}_embedding_norm"] = norm(f"{side}_embedding_norm")
+    if config.tied_embeddings == "none":
         weights["output_embeddings"] = array(model.output_kernel).T
     else:
         weights["output_embeddings"] = weights["target_embeddings"]
-    if model.config.norm_first:
-        weights["encoder_norm"] = weights_of(model.encoder_norm, "norm")
-        weights["decoder_norm"] = weights_of(model.decoder_norm, "norm")
-    if model.config.positions == "learned":
-        for side in ("source", "target"):
-            embedding = getattr(model, f"{side}_embedding")
-            weights[f"{side}_positions"] = array(embedding.position_embeddings)
+    if config.output_bias:
+        weights["output_bias"] = array(model.output_bias)
+    if config.norm_first:
+        weights |= {name: norm(name) for name in ("encoder_norm", "decoder_norm")}
     return weights
 
 

@@ -9,13 +9,18 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_transformer.kernels.cache import Place
 from keras_transformer.kernels.softmax import prepare_mask
 from keras_transformer.layers import DecoderLayer
 from keras_transformer.layers.linear_attention import LinearAttention
 from keras_transformer.masks import causal_mask, valid_length_mask
 from tests.layers.layer_battery import LayerBattery
 from tests.layers.reference_weights import assert_close, randomise, weights_of
-from tests.layers.step_by_step import MODES, decode_steps
+from tests.layers.step_by_step import (
+    MODES,
+    check_state_follows_the_hypotheses,
+    decode_steps,
+)
 from tests.reference import numpy_attention as reference
 
 NUM_HEADS, KEY_DIM, VALUE_DIM, OUTPUT_DIM, LENGTH = 3, 5, 7, 13, 17
@@ -128,8 +133,8 @@ def test_steps_equal_call_with_a_state_of_constant_size(rng, mode):
     (found,) = decode_steps(layer, inputs, mode=mode)
     assert_close(found, ops.convert_to_numpy(layer(inputs)))
     for length in (7, 7000):
-        (sums,) = layer.initial_cache(2, 1, length)
-        assert sums.shape == (2, NUM_HEADS, KEY_DIM, VALUE_DIM + 1)
+        (sums,) = layer.initial_cache(2, 3, length)
+        assert sums.shape == (2, 3, NUM_HEADS * KEY_DIM * (VALUE_DIM + 1))
 
 
 def test_length_that_is_not_known_beforehand(rng, block):
@@ -156,9 +161,9 @@ def test_other_features_can_be_written(rng):
     assert_close(layer(inputs), expected)
 
 
-def test_beam_is_refused():
-    with pytest.raises(ValueError, match="one hypothesis.*hypotheses=4"):
-        LinearAttention(2, 3).initial_cache(2, 4, 7)
+@pytest.mark.parametrize("mode", MODES)
+def test_state_follows_the_hypotheses(rng, mode):
+    check_state_follows_the_hypotheses(random_layer(rng, causal=True), rng, mode)
 
 
 def test_mask_of_queries_is_refused(rng):
@@ -194,6 +199,6 @@ def test_decoder_layer_takes_it_for_its_self_attention(rng):
     for index in range(LENGTH):
         output, cache, _ = layer.step(
             ops.convert_to_tensor(inputs[:, index : index + 1]), cache, projected,
-            index, (everything, everything), weights,
+            Place(index, None), (everything, everything), weights,
         )  # fmt: skip
         assert_close(output[:, 0], expected[:, index])

@@ -34,6 +34,25 @@ VARIANTS = {
         "tied_embeddings": "none",
         "source_vocabulary_size": 31,
     },
+    # What others' models have: students of Marian,
+    "normalised embeddings, SSRU, output bias": {
+        "d_model": 18,
+        "layer_norm_epsilon": 0.01,
+        "positions": "sinusoidal-marian",
+        "normalize_embeddings": True,
+        "decoder_self_attention": "ssru",
+        "output_bias": True,
+    },
+    # and translators of Hugging Face.
+    "halves, output bias, untied": {
+        "d_model": 22,
+        "norm_first": True,
+        "layer_norm_epsilon": 1e-3,
+        "positions": "sinusoidal-halves",
+        "tied_embeddings": "none",
+        "source_vocabulary_size": 31,
+        "output_bias": True,
+    },
 }
 SOURCE = np.array([[9, 4, 28, 17, 5, 11, 2], [8, 21, 6, 2, 0, 0, 0]], "int32")
 TARGET_IN = np.array([[1, 14, 7, 22, 10], [1, 19, 27, 0, 0]], "int32")

@@ -10,7 +10,9 @@ Weights are plain nested dicts of arrays:
   `value_kernel` [D_value, H * Kv], `output_kernel` [H * Kv, D_out]; a bias of the
   same first name is added where the dict has one
 - feed-forward: `hidden_kernel`, `hidden_bias`, `output_kernel`, `output_bias`
-- layer normalisation: `gamma`, `beta`
+- SSRU, in place of a decoder layer's self-attention: `kernel`, `forget_kernel` [D, D],
+  `forget_bias` [D]
+- layer normalisation: `gamma`, `beta` and, unless it is the usual one, `epsilon`
 - encoder layer: `self_attention`, `self_attention_norm`, `feed_forward`,
   `feed_forward_norm`; a decoder layer has `cross_attention`, `cross_attention_norm` too
 - model: see `transformer`
@@ -121,6 +123,23 @@ def sinusoidal_positions(length, d_model):
     return positions
 
 
+def halved_positions(length, d_model, marian=False):
+    """Sines in the first half, cosines in the second, [length, D].
+
+    Hugging Face's `MarianSinusoidalPositionalEmbedding` turns by 10000^(-2i / D); with
+    `marian`, Marian's `sinusoidalPositionEmbeddings` by 10000^(-i / (D / 2 - 1)).
+    """
+    half = d_model // 2
+    positions = np.zeros((length, d_model))
+    for position in range(length):
+        for i in range(half):
+            exponent = i / (half - 1) if marian else 2 * i / d_model
+            angle = position / 10000**exponent
+            positions[position, i] = np.sin(angle)
+            positions[position, half + i] = np.cos(angle)
+    return positions
+
+
 def positional_embedding(ids, embeddings, positions=None):
     """Sections 3.4 and 3.5: sqrt(D) * embedding + position, [B, T, D].
 
@@ -136,8 +155,9 @@ def positional_embedding(ids, embeddings, positions=None):
     return embeddings[ids] * np.sqrt(d_model) + positions[:length]
 
 
-def layer_norm(inputs, weights, epsilon=EPSILON):
+def layer_norm(inputs, weights):
     """Layer normalisation (Ba et al., 2016, equation 4) over the last axis."""
+    epsilon = weights.get("epsilon", EPSILON)
     mean = inputs.mean(axis=-1, keepdims=True)
     variance = ((inputs - mean) ** 2).mean(axis=-1, keepdims=True)
     normalised = (inputs - mean) / np.sqrt(variance + epsilon)
@@ -218,9 +238,40 @@ def decoder_layer(
     )
 
 
+def ssru(inputs, weights):
+    """Kim et al., 2019, section 2.2: f = sigmoid(x W_f + b_f), c = f c + (1 - f) x W.
+
+    One sentence and one position after the other, from c = 0.
+
+    Args:
+        inputs: [B, T, D].
+        weights: See the head of this file.
+
+    Returns:
+        relu(c), [B, T, D].
+    """
+    inputs = np.asarray(inputs, np.float64)
+    outputs = np.zeros(inputs.shape)
+    for b, sentence in enumerate(inputs):
+        state = np.zeros(inputs.shape[-1])
+        for t, x in enumerate(sentence):
+            gate = x @ weights["forget_kernel"] + weights["forget_bias"]
+            forget = 1 / (1 + np.exp(-gate))
+            state = forget * state + (1 - forget) * (x @ weights["kernel"])
+            outputs[b, t] = relu(state)
+    return outputs
+
+
 def decoder_self_attention(inputs, weights, num_heads, mask=None, norm_first=False):
     """The first sub-layer of a decoder layer, [B, T, D]; see `decoder_layer`."""
     inputs = np.asarray(inputs, np.float64)
+    if "forget_kernel" in weights["self_attention"]:
+        return residual(
+            inputs,
+            lambda x: ssru(x, weights["self_attention"]),
+            weights["self_attention_norm"],
+            norm_first,
+        )
     self_mask = causal_mask(inputs.shape[1])
     if mask is not None:
         self_mask = self_mask & mask
@@ -245,9 +296,7 @@ def cross_attention_weights(
     source_mask = padding_mask(source, pad_id)
     target_mask = padding_mask(target, pad_id)
     encoded = encode(source, weights, num_heads, norm_first, pad_id)
-    decoded = positional_embedding(
-        target, weights["target_embeddings"], weights.get("target_positions")
-    )
+    decoded = embed(target, weights, "target")
     for before in weights["decoder_layers"][:layer]:
         decoded = decoder_layer(
             decoded, encoded, before, num_heads, target_mask, source_mask, norm_first
@@ -273,12 +322,19 @@ def padding_mask(ids, pad_id=0):
     return (np.asarray(ids) != pad_id)[:, None, :]
 
 
+def embed(ids, weights, side):
+    """The input of the encoder or the decoder, [B, T, D]; see `transformer`."""
+    embedded = positional_embedding(
+        ids, weights[f"{side}_embeddings"], weights.get(f"{side}_positions")
+    )
+    norm = weights.get(f"{side}_embedding_norm")
+    return embedded if norm is None else layer_norm(embedded, norm)
+
+
 def encode(source, weights, num_heads, norm_first=False, pad_id=0):
     """The encoder's output [B, S, D]; see `transformer`."""
     source_mask = padding_mask(source, pad_id)
-    encoded = positional_embedding(
-        source, weights["source_embeddings"], weights.get("source_positions")
-    )
+    encoded = embed(source, weights, "source")
     for layer in weights["encoder_layers"]:
         encoded = encoder_layer(encoded, layer, num_heads, source_mask, norm_first)
     if norm_first:
@@ -295,7 +351,9 @@ def transformer(source, target, weights, num_heads, norm_first=False, pad_id=0):
         weights: `source_embeddings` and `target_embeddings` [V, D],
             `output_embeddings` [V, D], lists `encoder_layers` and `decoder_layers`,
             and, when `norm_first`, `encoder_norm` and `decoder_norm`; optionally
-            `source_positions` and `target_positions`, learned position vectors.
+            `source_positions` and `target_positions`, other position vectors than the
+            paper's, `source_embedding_norm` and `target_embedding_norm`, and
+            `output_bias` [V].
         num_heads: H.
         norm_first: Whether to normalise before each sub-layer and after the stacks.
         pad_id: Id of padding.
@@ -303,16 +361,15 @@ def transformer(source, target, weights, num_heads, norm_first=False, pad_id=0):
     source_mask = padding_mask(source, pad_id)
     target_mask = padding_mask(target, pad_id)
     encoded = encode(source, weights, num_heads, norm_first, pad_id)
-    decoded = positional_embedding(
-        target, weights["target_embeddings"], weights.get("target_positions")
-    )
+    decoded = embed(target, weights, "target")
     for layer in weights["decoder_layers"]:
         decoded = decoder_layer(
             decoded, encoded, layer, num_heads, target_mask, source_mask, norm_first
         )
     if norm_first:
         decoded = layer_norm(decoded, weights["decoder_norm"])
-    return decoded @ np.asarray(weights["output_embeddings"], np.float64).T
+    logits = decoded @ np.asarray(weights["output_embeddings"], np.float64).T
+    return logits + weights.get("output_bias", 0.0)
 
 
 def smoothed_targets(target, vocabulary_size, label_smoothing):
