@@ -38,6 +38,7 @@ class Rules(NamedTuple):
     length_penalty_form: LengthPenaltyForm
     constraints: Constraints
     penalty: Callable | None
+    ends_within_beam: bool
 
     def length_penalty(self, length):
         """Returns the divisor of the log-probabilities of outputs of a length."""
@@ -159,7 +160,11 @@ def _finish(position, sentences, candidates, rules):
     if sentences.last_ids.shape[1] == 1:
         return _finish_greedy(position, sentences, candidates, rules)
     finished, length = sentences.finished, position + 1
-    ending = ops.where(candidates.ends, candidates.log_probabilities, IMPOSSIBLE)
+    ends = candidates.ends
+    if rules.ends_within_beam:
+        is_best = ops.arange(ends.shape[1]) < sentences.last_ids.shape[1]
+        ends = ops.logical_and(ends, is_best)
+    ending = ops.where(ends, candidates.log_probabilities, IMPOSSIBLE)
     scores = ending / rules.length_penalty(length)  # (B, C)
     if candidates.penalties is not None:
         scores = scores + candidates.penalties

@@ -24,6 +24,11 @@ _IDLE = ("alignment_layer", "alignment_heads", "embeddings_merge",
 _EPSILON = 1e-5
 # Rows of a table that CTranslate2 computes and does not store (tokens).
 _MOST_POSITIONS = 1024
+# What CTranslate2 does where it is told nothing.
+_SEARCH = {
+    "beam_size": 2, "length_penalty": 1.0, "length_penalty_form": "power",
+    "ends_within_beam": True, "min_output_length": 2,
+}  # fmt: skip
 _MODELS = {
     "source": ("source.spm", "sentencepiece.model", "sentencepiece.bpe.model",
                "spm.model", "source.model"),
@@ -86,8 +91,7 @@ def read_ctranslate2(
     options.check_none_left()
     return Description(
         origin=str(weights), model=model, layers=layers, source=source, target=target,
-        decoding={"beam_size": 2, "length_penalty": 1.0, "length_penalty_form": "power"}
-        | _longest(model),
+        decoding=_SEARCH | _longest(model),
         scaled=reader.scaled, **matrices,
     )  # fmt: skip
 

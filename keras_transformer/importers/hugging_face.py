@@ -253,6 +253,7 @@ def _search_options(path, config):
         "beam_size": options.number("num_beams", 1),
         "length_penalty": float(options.number("length_penalty", 1.0, float)),
         "length_penalty_form": "power",
+        "ends_within_beam": True,
         "no_repeat_ngram_size": options.number("no_repeat_ngram_size", 0),
     }
     if options.values.get("max_length") is not None:
