@@ -168,7 +168,13 @@ def beam_search(
     check_constraints(constraints)
     max_lengths = ops.minimum(ops.cast(max_lengths, "int32"), ops.cast(limit, "int32"))
     rules = Rules(
-        step, limit, special_ids, alpha, length_penalty_form, constraints, penalty,
+        step,
+        limit,
+        special_ids,
+        alpha,
+        length_penalty_form,
+        constraints,
+        penalty,
         ends_within_beam,
     )
     beam = _start(state, max_lengths, beam_size, n_best, rules)

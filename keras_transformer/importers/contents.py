@@ -180,8 +180,9 @@ class Options:
         value = self._value(name, default)
         is_integer = isinstance(value, int) and not isinstance(value, bool)
         if not (is_integer or (kind is float and isinstance(value, float))):
-            raise self.error(name, "must be a number" if kind is float else
-                             "must be a whole number")
+            raise self.error(
+                name, "must be a number" if kind is float else "must be a whole number"
+            )
         return value
 
     def one_of(self, name: str, *accepted: Any, default: Any = None) -> Any:

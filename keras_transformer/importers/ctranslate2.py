@@ -183,7 +183,9 @@ class _Reader:
                 default=1,
             )
             # A flag is a whole number, a factor is a float.
-            if isinstance(scale, float) and math.isclose(scale, math.sqrt(width), rel_tol=1e-6):
+            if isinstance(scale, float) and math.isclose(
+                scale, math.sqrt(width), rel_tol=1e-6
+            ):
                 scale = 1
             scales.append(scale)
         if scales not in ([0, 0], [1, 1]):

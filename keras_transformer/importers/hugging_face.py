@@ -42,7 +42,12 @@ temperature tf_legacy_loss top_k top_p typical_p use_bfloat16
 remove_invalid_values finetuning_task pruned_heads renormalize_logits unk_token_id
 is_decoder cross_attention_hidden_size add_cross_attention
 """.split()
-_ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+_ATTENTION = {
+    "query": "q_proj",
+    "key": "k_proj",
+    "value": "v_proj",
+    "output": "out_proj",
+}
 # What `generate` may be told that would change its outputs in ways that are not here.
 _SEARCH_NEEDED = {
     "do_sample": (False, None),
@@ -206,8 +211,12 @@ def _layers(tensors, model):
                 attentions["cross_attention"] = "encoder_attn"
             for name, their_name in attentions.items():
                 for ours_of, theirs_of in _ATTENTION.items():
-                    linear(f"{ours}/{name}/{ours_of}",
-                           f"{theirs}.{their_name}.{theirs_of}", width, width)
+                    linear(
+                        f"{ours}/{name}/{ours_of}",
+                        f"{theirs}.{their_name}.{theirs_of}",
+                        width,
+                        width,
+                    )
                 norm(f"{ours}/{name}", f"{theirs}.{their_name}_layer_norm")
             linear(f"{ours}/feed_forward/hidden", f"{theirs}.fc1", width, hidden)
             linear(f"{ours}/feed_forward/output", f"{theirs}.fc2", hidden, width)

@@ -84,7 +84,7 @@ def _named(folder, search, option, count):
     if not (isinstance(names, list) and len(names) == count) or not all(
         isinstance(name, str) for name in names
     ):
-        raise search.error(option, f"must name {count} file{'s'[:count - 1]}")
+        raise search.error(option, f"must name {count} file{'s'[: count - 1]}")
     paths = [folder / Path(name).name for name in names]
     for path in paths:
         if not path.is_file():

@@ -55,7 +55,9 @@ def _read_npz(path):
             members = archive.infolist()
             claimed = sum(member.file_size for member in members)
             if claimed > _CLOSEST_PACKING * size:
-                raise ValueError(f"its members claim {claimed:,} bytes, packed in {size:,}")
+                raise ValueError(
+                    f"its members claim {claimed:,} bytes, packed in {size:,}"
+                )
             for member in members:
                 with archive.open(member) as stream:
                     name = member.filename.removesuffix(".npy")

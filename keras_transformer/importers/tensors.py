@@ -37,8 +37,11 @@ class Tensors:
         if name not in self._arrays:
             raise ValueError(f"{self.origin}: the tensor {name} is missing")
         array = self._arrays[name]
-        wanted = tuple(array.shape[i] if n is None else n for i, n in enumerate(shape)
-                       ) if len(shape) == array.ndim else shape
+        wanted = (
+            tuple(array.shape[i] if n is None else n for i, n in enumerate(shape))
+            if len(shape) == array.ndim
+            else shape
+        )
         if array.shape != wanted:
             expected = " x ".join("any" if n is None else str(n) for n in shape)
             raise ValueError(
@@ -51,9 +54,7 @@ class Tensors:
                 f"{array.dtype}"
             )
         if not np.isfinite(array).all():
-            raise ValueError(
-                f"{self.origin}: {name} holds numbers that are not finite"
-            )
+            raise ValueError(f"{self.origin}: {name} holds numbers that are not finite")
         self._left.discard(name)
         return np.ascontiguousarray(array, np.float32)
 

@@ -48,7 +48,9 @@ def of_sentencepiece(content: bytes, origin: str) -> Vocabulary:
     processor = loaded(content, origin)
     _, _, end, unknown = special_ids(processor)
     if end < 0 or unknown < 0:
-        raise ValueError(f"{origin}: a vocabulary must have an end and an unknown piece")
+        raise ValueError(
+            f"{origin}: a vocabulary must have an end and an unknown piece"
+        )
     count = processor.get_piece_size()
     pieces = [processor.id_to_piece(i) for i in range(count)]
     return Vocabulary(pieces, end, unknown, model=content)
@@ -95,7 +97,9 @@ def _check_names(pieces):
     """Checks that every piece has a name of its own."""
     if len(set(pieces)) < len(pieces) or "" in pieces:
         twice = next(p for p in pieces if not p or pieces.count(p) > 1)
-        raise ValueError(f"a vocabulary's pieces must differ. Received twice: {twice!r}")
+        raise ValueError(
+            f"a vocabulary's pieces must differ. Received twice: {twice!r}"
+        )
 
 
 def _ordered(side, cut):

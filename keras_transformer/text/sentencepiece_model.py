@@ -122,9 +122,7 @@ def cut_pieces(model: bytes) -> list[str]:
     return [piece.piece for piece in pieces if piece.type in _CUT]
 
 
-def fitted(
-    model: bytes, names: Sequence[str], hidden: Collection[str] = ()
-) -> bytes:
+def fitted(model: bytes, names: Sequence[str], hidden: Collection[str] = ()) -> bytes:
     """Returns a model whose pieces are numbered as another vocabulary numbers them.
 
     Text is cut into the same pieces as before, of which those that are unknown to the

@@ -111,9 +111,7 @@ def write_hugging_face(folder, rng, form=None, tied=True, **changes):
     models = foreign.opus_models()
     pieces = [*foreign.opus_pieces(models), ">>deu<<", "<pad>"]
     size = len(pieces)
-    tensors = foreign.random_tensors(
-        rng, form, (size, size), "all" if tied else "none"
-    )
+    tensors = foreign.random_tensors(rng, form, (size, size), "all" if tied else "none")
     theirs = hugging_face_tensors(tensors, form, tied)
     (folder / "model.safetensors").write_bytes(safetensors_bytes(theirs))
     for side, model in models.items():

@@ -172,18 +172,29 @@ def yml(text):
 WQ = "model.encoder.layers.0.self_attn.q_proj.weight"
 STUDENT = {
     "empty": (lambda s: s.bytes("model.ende.bin", lambda c: b""), "damaged"),
-    "half": (lambda s: s.bytes("model.ende.bin", lambda c: c[: len(c) // 2]), "damaged"),
+    "half": (
+        lambda s: s.bytes("model.ende.bin", lambda c: c[: len(c) // 2]),
+        "damaged",
+    ),
     "header cut": (lambda s: s.bytes("model.ende.bin", lambda c: c[:20]), "damaged"),
     "version": (lambda s: s.bytes("model.ende.bin", put(0, "Q", 2)), "version 1"),
     "count lies": (lambda s: s.bytes("model.ende.bin", put(8, "Q", 2**60)), "claims"),
     "count of most": (
-        lambda s: s.bytes("model.ende.bin", put(8, "Q", 2**64 - 1)), "claims"),
+        lambda s: s.bytes("model.ende.bin", put(8, "Q", 2**64 - 1)),
+        "claims",
+    ),
     "name length lies": (
-        lambda s: s.bytes("model.ende.bin", put(16, "Q", 2**40)), "claims"),
+        lambda s: s.bytes("model.ende.bin", put(16, "Q", 2**40)),
+        "claims",
+    ),
     "no end of name": (
-        lambda s: s.bytes("model.ende.bin", put(16, "Q", 3)), "does not end"),
+        lambda s: s.bytes("model.ende.bin", put(16, "Q", 3)),
+        "does not end",
+    ),
     "type of a processor": (
-        lambda s: s.bytes("model.ende.bin", put(24, "Q", 0x4801)), "0x4801"),
+        lambda s: s.bytes("model.ende.bin", put(24, "Q", 0x4801)),
+        "0x4801",
+    ),
     "axes lie": (lambda s: s.bytes("model.ende.bin", put(32, "Q", 2**50)), "claims"),
     "bytes lie": (lambda s: s.bytes("model.ende.bin", put(40, "Q", 2**50)), "claims"),
     "shape lies": (
@@ -200,19 +211,22 @@ STUDENT = {
     ),
     "name of other bytes": (
         lambda s: s.bytes(
-            "model.ende.bin", lambda c: c.replace(b"encoder_l1_self_Wq\0",
-                                                  b"encoder_\xff1_self_Wq\0")
+            "model.ende.bin",
+            lambda c: c.replace(b"encoder_l1_self_Wq\0", b"encoder_\xff1_self_Wq\0"),
         ),
         "not UTF-8",
     ),
     "name twice": (
         lambda s: s.bytes(
-            "model.ende.bin", lambda c: c.replace(b"encoder_l2_self_Wq\0",
-                                                  b"encoder_l1_self_Wq\0")
+            "model.ende.bin",
+            lambda c: c.replace(b"encoder_l2_self_Wq\0", b"encoder_l1_self_Wq\0"),
         ),
         "twice",
     ),
-    "nan": (lambda s: s.student(set_to("encoder_l1_self_bq", [[np.nan] * 12])), "finite"),
+    "nan": (
+        lambda s: s.student(set_to("encoder_l1_self_bq", [[np.nan] * 12])),
+        "finite",
+    ),
     "infinite multiplier": (
         lambda s: s.bytes(
             "model.ende.bin", lambda c: put(values_at(c) + 144, "f", np.inf)(c)
@@ -227,11 +241,17 @@ STUDENT = {
     ),
     "missing": (lambda s: s.student(drop("decoder_l1_rnn_Wf")), "decoder_l1_rnn_Wf"),
     "one more": (
-        lambda s: s.student(set_to("encoder_l1_adapter_W", np.ones((2, 2)))), "adapter"),
+        lambda s: s.student(set_to("encoder_l1_adapter_W", np.ones((2, 2)))),
+        "adapter",
+    ),
     "one more layer": (
-        lambda s: s.student(set_to("encoder_l3_self_Wq", np.ones((12, 12)))), "l3"),
+        lambda s: s.student(set_to("encoder_l3_self_Wq", np.ones((12, 12)))),
+        "l3",
+    ),
     "other shape": (
-        lambda s: s.student(set_to("encoder_l1_ffn_W1", np.ones((20, 12)))), "shape"),
+        lambda s: s.student(set_to("encoder_l1_ffn_W1", np.ones((20, 12)))),
+        "shape",
+    ),
     "no options": (
         lambda s: s.bytes(
             "model.ende.bin",
@@ -243,14 +263,23 @@ STUDENT = {
         lambda s: s.bytes("model.ende.bin", yml(b"!!python/object/apply:os.abort []#")),
         "YAML",
     ),
-    "list in yml": (lambda s: s.bytes("model.ende.bin", yml(b"[1, 2] #")), "options by"),
+    "list in yml": (
+        lambda s: s.bytes("model.ende.bin", yml(b"[1, 2] #")),
+        "options by",
+    ),
     "not yml": (lambda s: s.bytes("model.ende.bin", yml(b"\xff\xfe{{{:")), "YAML"),
     "gelu": (
-        lambda s: s.student(**{"transformer-ffn-activation": "gelu"}), "ffn-activation"),
+        lambda s: s.student(**{"transformer-ffn-activation": "gelu"}),
+        "ffn-activation",
+    ),
     "tied layers": (
-        lambda s: s.student(**{"transformer-tied-layers": [1]}), "tied-layers"),
+        lambda s: s.student(**{"transformer-tied-layers": [1]}),
+        "tied-layers",
+    ),
     "unknown option": (
-        lambda s: s.student(**{"transformer-moe-experts": 8}), "moe-experts"),
+        lambda s: s.student(**{"transformer-moe-experts": 8}),
+        "moe-experts",
+    ),
     "right to left": (lambda s: s.student(**{"right-left": True}), "right-left"),
     "average attention": (
         lambda s: s.student(**{"transformer-decoder-autoreg": "average-attention"}),
@@ -258,7 +287,9 @@ STUDENT = {
     ),
     "gru": (lambda s: s.student(**{"dec-cell": "gru"}), "dec-cell"),
     "highway": (
-        lambda s: s.student(**{"transformer-postprocess": "dhn"}), "postprocess"),
+        lambda s: s.student(**{"transformer-postprocess": "dhn"}),
+        "postprocess",
+    ),
     "many layers": (lambda s: s.student(**{"enc-depth": 10**9}), "encoder_l3_self"),
     "layers in words": (lambda s: s.student(**{"enc-depth": "six"}), "enc-depth"),
     "width below 0": (lambda s: s.student(**{"dim-emb": -12}), "Wemb"),
@@ -268,10 +299,15 @@ STUDENT = {
     "spm": (lambda s: s.bytes("vocab.ende.spm", lambda c: c[:50]), "SentencePiece"),
     "other spm": (
         lambda s: s.bytes(
-            "vocab.ende.spm", lambda c: foreign.sentencepiece_model(size=40)), "pieces"),
+            "vocab.ende.spm", lambda c: foreign.sentencepiece_model(size=40)
+        ),
+        "pieces",
+    ),
     "file is missing": (lambda s: (s.folder / "model.ende.bin").unlink(), "missing"),
     "two models": (
-        lambda s: s.text("config.yml", "  - model.ende.bin\n", "  - a.npz\n  - b.npz\n"),
+        lambda s: s.text(
+            "config.yml", "  - model.ende.bin\n", "  - a.npz\n  - b.npz\n"
+        ),
         "models",
     ),
     "word penalty": (

@@ -45,7 +45,9 @@ def test_weights_of_few_bits_are_read(tmp_path, rng, kind):
     tensors, *pieces = foreign_others.write_ctranslate2(tmp_path, rng, form, kind)
     translator = import_ctranslate2(tmp_path)
     check_logits(translator, rng, tensors, form, pieces, False, tolerance=0.15)
-    kernel = np.asarray(translator.model.encoder_layers[0].feed_forward.hidden_matrix.value())
+    kernel = np.asarray(
+        translator.model.encoder_layers[0].feed_forward.hidden_matrix.value()
+    )
     stored = tensors["encoder_l1_ffn_W1"]
     error = np.abs(kernel - stored).max()
     assert 0 < error < {"int8": 0.006, "int16": 0.001, "float16": 0.001}[kind] * 2
@@ -59,7 +61,9 @@ def test_weights_of_few_bits_are_read(tmp_path, rng, kind):
         (dict(first_position=3), "learned"),
     ],
 )
-def test_a_table_of_positions_is_a_formula_or_learned(tmp_path, rng, options, positions):
+def test_a_table_of_positions_is_a_formula_or_learned(
+    tmp_path, rng, options, positions
+):
     form = foreign_others.ctranslate2_form(**{"first_position": 0} | options)
     table = numpy_marian.positions(0, 40, 12, form).astype(np.float32)
     tensors, *pieces = foreign_others.write_ctranslate2(

@@ -18,6 +18,7 @@ import struct
 
 import numpy as np
 
+
 @dataclasses.dataclass
 class Form:
     """The options that the formulas depend on; defaults are a Firefox student's."""
