@@ -106,7 +106,7 @@ def _next_tokens(position, sentences, logits, count, rules):
     """Returns each row's best tokens and their log-probabilities, both (R, C)."""
     constraints, special_ids = rules.constraints, rules.special_ids
     banned = banned_tokens(sentences.ids, position, constraints)
-    # Padding, start, an end that comes too early and what never comes take a place each.
+    # Padding, start, an early end and what never comes take a place each at most.
     more = 3 if constraints.never is None else 4
     ids, added, normaliser = best_tokens(logits, count + more, banned)
     allowed = allowed_tokens(ids, position, special_ids, constraints)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,7 @@ def _text(path):
 
 
 class Options:
-    """The options of another system's model: each is read, known to be idle, or refused.
+    """Options of another system's model: each is read, known to be idle, or refused.
 
     Args:
         values: Options by name.
@@ -198,15 +198,7 @@ class Options:
             raise self.error(name, f"must be {words}: nothing else is built here")
         return value
 
-    def must_be(self, **expected: Any):
-        """As `one_of` for several options; - stands as _ in their names."""
-        for name, value in expected.items():
-            accepted = value if isinstance(value, tuple) else (value,)
-            for form in (name, name.replace("_", "-")):
-                if form in self.values:
-                    self.one_of(form, *accepted)
-
-    def pass_over(self, names):
+    def pass_over(self, names: Iterable[str]):
         """Marks options that do not change what the model computes."""
         self._left.difference_update(names)
 
@@ -224,7 +216,6 @@ class Options:
 
     def _value(self, name, default):
         self._left.discard(name)
-        value = self.values.get(name, default)
-        if value is None and default is None:
+        if name not in self.values and default is None:
             raise ValueError(f"{self.origin}: the option `{name}` is missing")
-        return value
+        return self.values.get(name, default)

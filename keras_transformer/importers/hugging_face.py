@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from keras_transformer.importers.contents import (
     Options,
     described,
@@ -149,8 +147,8 @@ def _tensors(path):
         there = [name for name in _PICKLES if (path / name).exists()]
         if there:
             raise ValueError(
-                f"{path} has its weights in {there[0]}, which is never read: it may run "
-                "code. Convert it where you trust it, with Transformers: "
+                f"{path} has its weights in {there[0]}, which is never read: it may "
+                "run code. Convert it where you trust it, with Transformers: "
                 f"MarianMTModel.from_pretrained({str(path)!r}).save_pretrained(FOLDER)"
             )
         if (path / f"{_WEIGHTS}.index.json").exists():

@@ -110,6 +110,9 @@ def import_model(path: str | Path) -> Translator:
         path: As `import_marian`, `import_hugging_face` or `import_ctranslate2` takes
             it.
 
+    Returns:
+        A `Translator`.
+
     Raises:
         FileNotFoundError: If a file is missing.
         ImportError: If a library is not installed: extra `import`.
@@ -167,7 +170,14 @@ def save_run(translator: Translator, output: str | Path) -> Path:
 
 
 def check_new(output: Path):
-    """Raises `FileExistsError` if a path exists."""
+    """Checks that a run can be written to a path.
+
+    Args:
+        output: The run directory.
+
+    Raises:
+        FileExistsError: If there is something already.
+    """
     if output.exists():
         raise FileExistsError(
             f"{output} exists. An import needs a new directory: choose another or "

@@ -33,9 +33,9 @@ def sentencepiece_model(part=(0, 6), size=60, algorithm="unigram", **ids):
     ids = ids or {"eos_id": 0, "unk_id": 1, "bos_id": -1, "pad_id": -1}
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS[slice(*part)]), model_writer=model, vocab_size=size,
-        model_type=algorithm, hard_vocab_limit=False, num_threads=1, minloglevel=2,
-        **ids,
+        sentence_iterator=iter(TEXTS[slice(*part)]), model_writer=model,
+        vocab_size=size, model_type=algorithm, hard_vocab_limit=False, num_threads=1,
+        minloglevel=2, **ids,
     )  # fmt: skip
     return model.getvalue()
 
@@ -106,7 +106,7 @@ def random_tensors(rng, form=None, sizes=(60, 60), tied="all"):
 
 
 def marian_options(form=None, sizes=(60, 60), tied="all", **changes):
-    """The options of such a model, with many that Marian writes and that mean nothing."""
+    """The options of such a model, with many that mean nothing to it."""
     form = Form(2, 1, HEADS) if form is None else form
     options = {
         "bert-type-vocab-size": 2,
@@ -159,7 +159,7 @@ def write_npz(path, tensors, options):
 
 
 def bin_bytes(tensors, options, quantised=False):
-    """The content of a `.bin`; `quantised` stores matrices in 8 bits, as Firefox has."""
+    """The content of a `.bin`; `quantised` has matrices of 8 bits, as Firefox has."""
     items = []
     for name, array in tensors.items():
         if quantised and (array.shape[0] > 1 or name == "Wemb"):
@@ -205,7 +205,7 @@ def write_vocab_yml(path, pieces):
 
 
 def write_student(folder, rng, quantised=True, **changes):
-    """A folder as of Firefox: a .bin, one vocab.spm and its yml; returns the tensors."""
+    """A folder as of Firefox: .bin, one vocab.spm and a yml; returns the tensors."""
     folder.mkdir(parents=True, exist_ok=True)
     model = sentencepiece_model()
     size = len(pieces_of(model))

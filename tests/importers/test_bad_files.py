@@ -342,7 +342,9 @@ OPUS = {
     "vocabulary of other bytes": (
         lambda s: s.bytes("opus.vocab.yml", lambda c: c + b"\xff"), "UTF-8"),
     "vocabulary is a list": (
-        lambda s: s.bytes("opus.vocab.yml", lambda c: b"- a\n- b\n"), "options by name"),
+        lambda s: s.bytes("opus.vocab.yml", lambda c: b"- a\n- b\n"),
+        "options by name",
+    ),
     "no source.spm": (lambda s: (s.folder / "source.spm").unlink(), "source.spm"),
     "bpe": (lambda s: (s.folder / "source.spm").rename(s.folder / "source.bpe"),
             "another tool"),
@@ -398,8 +400,11 @@ HUGGING_FACE = {
     "unknown option": (
         lambda s: s.json("config.json", num_experts=8), "num_experts"),
     "other heads": (
-        lambda s: s.json("config.json", decoder_attention_heads=4), "decoder_attention"),
-    "padding beyond": (lambda s: s.json("config.json", pad_token_id=10**9), "pad_token"),
+        lambda s: s.json("config.json", decoder_attention_heads=4),
+        "decoder_attention",
+    ),
+    "padding beyond": (
+        lambda s: s.json("config.json", pad_token_id=10**9), "pad_token"),
     "no option": (lambda s: s.json("config.json", d_model=...), "d_model"),
     "sampling": (
         lambda s: (s.folder / "generation_config.json").write_text(
@@ -413,11 +418,13 @@ HUGGING_FACE = {
 CTRANSLATE2 = {
     "newer": (lambda s: s.bytes("model.bin", put(0, "I", 7)), "binary version"),
     "oldest": (lambda s: s.bytes("model.bin", put(0, "I", 1)), "binary version"),
-    "pickle": (lambda s: s.bytes("model.bin", lambda c: pickle.dumps(Harm())), "version"),
+    "pickle": (
+        lambda s: s.bytes("model.bin", lambda c: pickle.dumps(Harm())), "version"),
     "cut": (lambda s: s.bytes("model.bin", lambda c: c[:-700]), "damaged"),
     "empty": (lambda s: s.bytes("model.bin", lambda c: b""), "damaged"),
     "count lies": (lambda s: s.bytes("model.bin", put(26, "I", 2**32 - 1)), "damaged"),
-    "name length lies": (lambda s: s.bytes("model.bin", put(30, "H", 65535)), "damaged"),
+    "name length lies": (
+        lambda s: s.bytes("model.bin", put(30, "H", 65535)), "damaged"),
     "other specification": (
         lambda s: s.variables(lambda v: None, spec="WhisperSpec"), "WhisperSpec"),
     "newer specification": (
@@ -452,8 +459,9 @@ CTRANSLATE2 = {
     ),
     "scale of 0": (
         lambda s: s.variables(
-            lambda v: v.update({"decoder/projection/weight": np.ones((11, 12), "i1"),
-                                "decoder/projection/weight_scale": np.zeros(11, "f4")})),
+            lambda v: v.update(
+                {"decoder/projection/weight": np.ones((11, 12), "i1"),
+                 "decoder/projection/weight_scale": np.zeros(11, "f4")})),
         "above 0",
     ),
     "scales of another shape": (
@@ -469,7 +477,9 @@ CTRANSLATE2 = {
         "activation",
     ),
     "number is a matrix": (
-        lambda s: s.variables(set_to("encoder/num_heads", np.ones((2, 2)))), "one number"),
+        lambda s: s.variables(set_to("encoder/num_heads", np.ones((2, 2)))),
+        "one number",
+    ),
     "no layers": (
         lambda s: s.variables(
             lambda v: [v.pop(n) for n in list(v) if n.startswith("decoder/layer_")]),
@@ -480,7 +490,9 @@ CTRANSLATE2 = {
         "finite",
     ),
     "missing": (
-        lambda s: s.variables(drop("encoder/layer_1/ffn/linear_1/bias")), "linear_1/bias"),
+        lambda s: s.variables(drop("encoder/layer_1/ffn/linear_1/bias")),
+        "linear_1/bias",
+    ),
     "start goes first": (
         lambda s: s.json("config.json", add_source_bos=True), "add_source_bos"),
     "unknown option": (lambda s: s.json("config.json", rope=True), "rope"),

@@ -133,8 +133,8 @@ def test_texts_are_cut_as_by_the_vocabulary_and_the_sentencepiece_models(tmp_pat
                 for piece in processor.encode(text, out_type=str)
             ]
             found = tokenizer.pieces(tokenizer.tokenize([text])[0].numpy())
-            # What the vocabulary lacks has an id of its own, with the unknown's row; what
-            # the model cannot cut is looked up in the vocabulary, as theirs is.
+            # What the vocabulary lacks has an id of its own, with the unknown's row;
+            # what the model cannot cut is looked up in the vocabulary, as theirs is.
             assert len(found) == len(expected)
             assert [p if p in pieces else "<unk>" for p in found] == expected
 

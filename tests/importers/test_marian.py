@@ -8,7 +8,7 @@ import sentencepiece
 
 from keras_transformer.importers import import_marian
 from tests.importers import foreign
-from tests.importers.witness import ids_of, log_softmax, logits_of, with_search
+from tests.importers.witness import ids_of, log_softmax, logits_of
 from tests.reference import numpy_marian
 from tests.reference.numpy_marian import Form
 
@@ -22,7 +22,7 @@ FORMS = {
 
 
 def padded(rows):
-    """Rows of ids with the end, 0, and their lengths; what follows counts for nothing."""
+    """Rows of ids with the end, 0, and their lengths; what follows is padding."""
     lengths = [len(row) + 1 for row in rows]
     source = np.full((len(rows), max(lengths)), 7)
     for i, row in enumerate(rows):

@@ -104,7 +104,7 @@ def test_added_pieces_do_not_change_how_text_is_cut(algorithm):
     names = ["<pad>", "<s>", "</s>", "<unk>", *cut_pieces(model)[::-1], *added]
     tokenizer = Tokenizer(fitted(model, names))
     plain = Tokenizer(model)
-    for text in [*foreign.TEXTS, "qqq neither >>deu<<", "the neither"]:
+    for text in [*foreign.TEXTS, "neither >>deu<<", "the neither"]:
         ids = [t.tokenize([text])[0].numpy() for t in (tokenizer, plain)]
         assert tokenizer.pieces(ids[0]) == plain.pieces(ids[1])
 

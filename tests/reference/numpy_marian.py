@@ -115,7 +115,7 @@ def around(x, tensors, name, form, function, norm_before=None):
 
 
 def multi_head(tensors, name, heads, queries, values, mask):
-    """Attention of [B, T, D] to [B, S, D]; `mask` [B or 1, T or 1, S] is True to see."""
+    """Attention of [B, T, D] to [B, S, D]; `mask`, broadcast, is True to see."""
     q = affine(queries, tensors, name, "q")
     k = affine(values, tensors, name, "k")
     v = affine(values, tensors, name, "v")
