@@ -39,6 +39,7 @@ from keras_transformer.importers import (
     import_model,
 )
 from keras_transformer.layers import (
+    SSRU,
     AdditiveAttention,
     AlibiPositions,
     CausalLayer,
@@ -54,6 +55,7 @@ from keras_transformer.layers import (
     ReluAttention,
     RotaryPositions,
     SinusoidalPositionalEncoding,
+    SSRUDecoderLayer,
     scaled_dot_product_attention,
     sinusoidal_encoding,
 )
@@ -111,6 +113,7 @@ from keras_transformer.translator import (
 __version__: str
 
 __all__ = [
+    "SSRU",
     "Adam",
     "AdditiveAttention",
     "AlibiPositions",
@@ -147,6 +150,7 @@ __all__ = [
     "ReluAttention",
     "RotaryPositions",
     "RunConfig",
+    "SSRUDecoderLayer",
     "SinusoidalPositionalEncoding",
     "SpecialIds",
     "Tagger",

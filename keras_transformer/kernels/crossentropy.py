@@ -293,7 +293,8 @@ def _over_chunks(learned, targets, weights, label_smoothing, gradient):
         pairs = zip(pulled, (matrix, *bias), strict=True)
         start = [ops.broadcast_to(part, like.shape) for part, like in pairs]
     chunks = split(states), split(targets), split(weights)
-    slopes, outputs = scan(step, tuple(start), chunks, ("float32", states.dtype))
+    like = ("float32", (None, 3)), (states.dtype, (None, width))
+    slopes, outputs = scan(step, tuple(start), chunks, like)
     scores, state_slopes = (
         ops.reshape(output, (-1, columns))[:tokens]
         for output, columns in zip(outputs, (3, width), strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keras import ops
 
-from keras_transformer.kernels.execution import shape_of
+from keras_transformer.kernels.execution import for_litert, shape_of
 from keras_transformer.kernels.scan import scan
 
 
@@ -37,7 +37,33 @@ def linear_recurrence(decays, inputs):
 
         return states, gradient
 
+    if for_litert():
+        return _by_doubling(decays, inputs)
     return recurrence(*map(ops.convert_to_tensor, (decays, inputs)))
+
+
+def _by_doubling(decays, inputs):
+    """As `linear_recurrence`, for LiteRT, whose lists of tensors need known sizes.
+
+    After step k each state knows the last 2^k positions (Hillis and Steele, 1986,
+    https://doi.org/10.1145/7902.7903).
+    """
+    length = shape_of(inputs)[0]
+    positions = ops.arange(length, dtype="int32")
+
+    def unfinished(reach, decays, states):
+        return reach < length
+
+    def advance(reach, decays, states):
+        places = ops.maximum(positions - reach, 0)
+        is_there = ops.reshape(positions >= reach, (-1, *[1] * (len(states.shape) - 1)))
+        earlier = ops.where(is_there, ops.take(states, places, axis=0), 0.0)
+        states = states + decays * earlier
+        decays = decays * ops.take(decays, places, axis=0)
+        return 2 * reach, decays, states
+
+    start = (ops.ones((), "int32"), decays, inputs)
+    return ops.while_loop(unfinished, advance, start)[2]
 
 
 def _forwards(decays, inputs):
@@ -59,7 +85,7 @@ def _backwards(decays, upstream):
 
 
 def _states(step, decays, inputs, reverse=False):
-    start, dtypes = ops.zeros_like(inputs[0]), (inputs.dtype,)
-    _, (states,) = scan(step, start, (decays, inputs), dtypes, reverse)
+    start, like = ops.zeros_like(inputs[0]), (inputs.dtype, inputs.shape[1:])
+    _, (states,) = scan(step, start, (decays, inputs), [like], reverse)
     # A TensorFlow graph may have lost the sizes.
     return ops.reshape(states, shape_of(inputs))

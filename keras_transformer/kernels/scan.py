@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 
-def scan(step, carry, parts, dtypes, reverse=False):
+def scan(step, carry, parts, like, reverse=False):
     """As `ops.scan`, in every TensorFlow graph.
 
     There Keras' own needs outputs shaped like the carry and, for several tensors, a
@@ -17,7 +17,7 @@ def scan(step, carry, parts, dtypes, reverse=False):
             returns the new carry and a tuple of outputs.
         carry: Tensor, or tuple of tensors.
         parts: Tuple of tensors (C, ...).
-        dtypes: Type of each output.
+        like: Type and shape of each output, with `None` for a size that is not known.
         reverse: Whether the last elements come first.
 
     Returns:
@@ -25,15 +25,17 @@ def scan(step, carry, parts, dtypes, reverse=False):
         elements.
     """
     if keras.backend.backend() == "tensorflow":
-        return _scan_in_tensorflow(step, carry, parts, dtypes, reverse)
+        return _scan_in_tensorflow(step, carry, parts, like, reverse)
     return ops.scan(step, carry, parts, reverse=reverse)
 
 
-def _scan_in_tensorflow(step, carry, parts, dtypes, reverse):
+def _scan_in_tensorflow(step, carry, parts, like, reverse):
     import tensorflow as tf
 
     count = tf.shape(parts[0])[0]
-    outputs = [tf.TensorArray(dtype, size=count) for dtype in dtypes]
+    outputs = [
+        tf.TensorArray(dtype, size=count, element_shape=shape) for dtype, shape in like
+    ]
 
     def body(i, carry, outputs):
         place = count - 1 - i if reverse else i

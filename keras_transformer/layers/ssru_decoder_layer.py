@@ -14,8 +14,34 @@ class SSRUDecoderLayer(DecoderLayer):
     """A `DecoderLayer` whose `self_attention` is an `SSRU`.
 
     Kim et al., 2019, section 2.2, https://aclanthology.org/D19-5632: its steps of
-    decoding read one state, not the keys and values of all positions before. It has the
-    arguments of `DecoderLayer`; those of attention are for that to the source.
+    decoding read one state, not the keys and values of all positions before. The
+    options of attention are for that to the source.
+
+    Args:
+        num_heads: Attention heads, h in the paper.
+        d_ff: Width of the feed-forward network's hidden layer, d_ff in the paper.
+        key_dim: Width of a head's queries and keys; default the input's width divided
+            by `num_heads`, which must then divide it.
+        value_dim: Width of a head's values; default `key_dim`.
+        dropout_rate: Share of each sub-layer's output dropped in training, in [0, 1);
+            P_drop in the paper.
+        attention_dropout_rate: Share of the attention weights dropped in training.
+        activation_dropout_rate: Share of the feed-forward network's hidden units
+            dropped in training.
+        activation: Activation of the feed-forward network.
+        norm_first: Whether to normalise before each sub-layer instead of after it.
+        use_bias: Whether the attention projections add a bias.
+        layer_norm_epsilon: What the norms add to the variance.
+        kernel_initializer: Initializer of the matrices.
+        bias_initializer: Initializer of the biases.
+        kernel_regularizer: Regularizer of the matrices, or `None`.
+        bias_regularizer: Regularizer of the biases, or `None`.
+        kernel_constraint: Constraint on the matrices, or `None`.
+        bias_constraint: Constraint on the biases, or `None`.
+    Call arguments:
+        inputs: As `DecoderLayer` takes them, like the rest.
+    Returns:
+        Float tensor (B, T, D).
 
     Example:
         >>> layer = SSRUDecoderLayer(num_heads=2, d_ff=8)

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_transformer.generation.generator import Generator
 from keras_transformer.layers.attention_record import recorded_attention
+from keras_transformer.layers.ssru import SSRU
 from keras_transformer.models.transformer import Transformer
 
 if TYPE_CHECKING:  # It loads TensorFlow.
@@ -26,7 +27,7 @@ class SentenceAttention(NamedTuple):
     target_tokens: list[str]  # T pieces, the end token included where it was reached
     decoder_tokens: list[str]  # T pieces, the target shifted right by the start token
     encoder: Any  # (L, H, S, S) float array
-    decoder: Any  # (L, H, T, T), self-attention
+    decoder: Any  # (L, H, T, T), self-attention; `None` of a decoder without it
     cross: Any  # (L, H, T, S)
 
     def of(self, kind: str, layer: int = -1) -> tuple[np.ndarray, list[str], list[str]]:
@@ -40,7 +41,8 @@ class SentenceAttention(NamedTuple):
             Weights (H, T, S), tokens of the queries (T) and tokens of the keys (S).
 
         Raises:
-            ValueError: If there is no such kind or layer.
+            ValueError: If there is no such kind or layer, or the decoder has no
+                self-attention.
 
         Example:
             >>> seen = plots.sentence_attention(translator, "Two men are talking.")
@@ -56,6 +58,11 @@ class SentenceAttention(NamedTuple):
                 f"`kind` must be one of {', '.join(tokens)}. Received: kind={kind!r}"
             )
         weights = getattr(self, kind)
+        if weights is None:
+            raise ValueError(
+                "The decoder has no attention to its past, but an SSRU; `kind` must be "
+                f"encoder or cross. Received: kind={kind!r}"
+            )
         if not -len(weights) <= layer < len(weights):
             raise ValueError(
                 f"`layer` must be from {-len(weights)} to {len(weights) - 1}. "
@@ -104,12 +111,14 @@ def sentence_attention(
     with recorded_attention() as record:
         model(inputs, training=False)
     encoder, decoder = model.encoder_layers, model.decoder_layers
+    pasts = [layer.self_attention for layer in decoder]
+    has_pasts = not all(isinstance(past, SSRU) for past in pasts)
     return SentenceAttention(
         source_tokens=tokenizers.source.pieces(source),
         target_tokens=tokenizers.target.pieces(target_out),
         decoder_tokens=tokenizers.target.pieces(target_in),
         encoder=_stacked(record, [layer.self_attention for layer in encoder]),
-        decoder=_stacked(record, [layer.self_attention for layer in decoder]),
+        decoder=_stacked(record, pasts) if has_pasts else None,
         cross=_stacked(record, [layer.cross_attention for layer in decoder]),
     )
 

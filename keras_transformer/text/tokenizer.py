@@ -54,6 +54,7 @@ class Tokenizer(Subwords):
 
     Attributes:
         languages: Ids of the target languages by their names.
+        additions: Ids of the pieces of the type "unused" by their names.
 
     Raises:
         ValueError: If `model` is no SentencePiece model.
@@ -75,7 +76,7 @@ class Tokenizer(Subwords):
             self._processor = loaded(model, origin)
         self.content = model
         self.languages = language_symbols(self._processor)
-        self._additions = additions(self._processor)
+        self.additions = additions(self._processor)
 
     @classmethod
     def learn(cls, sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
@@ -135,10 +136,10 @@ class Tokenizer(Subwords):
         rests = [rest for _, rest in parts]
         # -1: among all segmentations, not the n best.
         rows = self._processor.encode(
-            rests, out_type=str if self._additions else int, enable_sampling=True,
+            rests, out_type=str if self.additions else int, enable_sampling=True,
             nbest_size=-1, alpha=rate, num_threads=1,
         )  # fmt: skip
-        if self._additions:
+        if self.additions:
             rows = [[self._id_of(piece) for piece in row] for row in rows]
         whole = (code + row for (code, _), row in zip(parts, rows, strict=True))
         return [np.array(ids, np.int32) for ids in whole]
@@ -170,17 +171,17 @@ class Tokenizer(Subwords):
     def _cut(self, texts):
         """Ragged ids of texts; unknown characters may spell a piece that is added."""
         ids = self._operation().tokenize(texts)
-        if not self._additions:
+        if not self.additions:
             return ids
         strings = tensorflow_text.SentencepieceTokenizer(
             model=self.content, out_type=tf.string
         ).tokenize(texts)
         # A table of TensorFlow's would be one more thing to save with a graph.
-        names = np.array([name.encode() for name in self._additions], object)
+        names = np.array([name.encode() for name in self.additions], object)
         with tf.init_scope():
             hashes = tf.strings.to_hash_bucket_fast(names, _BUCKETS).numpy()
         order = np.argsort(hashes)
-        names, added = names[order], np.array([*self._additions.values()])[order]
+        names, added = names[order], np.array([*self.additions.values()])[order]
         found = tf.strings.to_hash_bucket_fast(strings.values, _BUCKETS)
         places = tf.minimum(tf.searchsorted(hashes[order], found), len(names) - 1)
         spelled = tf.gather(names, places) == strings.values

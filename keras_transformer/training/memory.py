@@ -14,6 +14,7 @@ from keras_transformer.models.seq2seq import Seq2Seq
 # (inputs, projections, outputs, norms) and of the hidden layer. They were fitted to
 # XLA's reports of steps compiled in float32: within 3 % for seven sizes of layers.
 _OF_SCORES, _OF_ATTENTION, _OF_FEED_FORWARD, _OF_HIDDEN = 3.0, 11.0, 6.0, 2.25
+_OF_SSRU = 11.0
 # Float32 numbers that the loss needs for each logit of a chunk and each of the output
 # matrix.
 _OF_LOGITS = 2.5
@@ -66,8 +67,13 @@ def _activations(model, tokens, length):
     config = model.config
     attentions = config.num_encoder_layers + 2 * config.num_decoder_layers
     networks = config.num_encoder_layers + config.num_decoder_layers
+    ssrus = 0
+    if config.decoder_self_attention == "ssru":
+        ssrus = config.num_decoder_layers
+    attentions -= ssrus
     scores = config.num_heads * length
     numbers = attentions * (_OF_SCORES * scores + _OF_ATTENTION * config.d_model)
+    numbers += ssrus * _OF_SSRU * config.d_model
     numbers += networks * (_OF_FEED_FORWARD * config.d_model + _OF_HIDDEN * config.d_ff)
     size = 4 if model.compute_dtype == "float32" else 2
     classes = config.target_vocabulary_size

@@ -58,13 +58,14 @@ def log_softmax(table, prefix):
     return logits - np.log(np.sum(np.exp(logits)))
 
 
-def score(log_probability, length, alpha):
-    return log_probability / ((5 + length) / 6) ** alpha
+def score(log_probability, length, alpha, form="gnmt"):
+    base = length if form == "power" else (5 + length) / 6
+    return log_probability / base**alpha
 
 
-def ranked(hypotheses, alpha):
+def ranked(hypotheses, *penalty):
     """Sorts (ids, log-probability) pairs by score, best first."""
-    key = lambda pair: -score(pair[1], len(pair[0]), alpha)  # noqa: E731
+    key = lambda pair: -score(pair[1], len(pair[0]), *penalty)  # noqa: E731
     return sorted(hypotheses, key=key)
 
 
@@ -84,7 +85,7 @@ def log_probability(table, ids):
 
 
 def reference_beam(
-    table, max_length, beam_size, n_best, alpha, within_beam=False, never=()
+    table, max_length, beam_size, n_best, *penalty, within_beam=False, never=()
 ):
     """Beam search over lists, without early stop, written from the docstring."""
     alive, finished = [((), 0.0)], []
@@ -99,7 +100,7 @@ def reference_beam(
         candidates = candidates[: 1 if beam_size == 1 else 2 * beam_size]
         ends = [c for c in candidates if c[0][-1] == END or length == max_length]
         best = candidates[:beam_size] if within_beam else candidates
-        finished = ranked(finished + [c for c in ends if c in best], alpha)[:n_best]
+        finished = ranked(finished + [c for c in ends if c in best], *penalty)[:n_best]
         alive = [c for c in candidates if c not in ends][:beam_size]
     return finished
 
@@ -114,12 +115,12 @@ def search(table, max_lengths, limit=None, **options):
     return [numpy(x) for x in beam_search(step, state, **options)]
 
 
-def assert_hypotheses(result, sentence, expected, alpha):
+def assert_hypotheses(result, sentence, expected, *penalty):
     ids, lengths, scores, log_probabilities = (x[sentence] for x in result)
     for n, (tokens, total) in enumerate(expected):
         assert ids[n].tolist() == [*tokens] + [PAD] * (len(ids[n]) - len(tokens))
         assert lengths[n] == len(tokens)
-        expected = score(total, len(tokens), alpha)
+        expected = score(total, len(tokens), *penalty)
         np.testing.assert_allclose(log_probabilities[n], total, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(scores[n], expected, rtol=1e-5, atol=1e-6)
 
@@ -193,6 +194,26 @@ def test_a_beam_wide_enough_is_exhaustive_search(seed, alpha):
         assert_hypotheses(result, sentence, expected, alpha)
 
 
+@pytest.mark.parametrize("beam_size", [1, 2, 24])
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 1.5])
+def test_the_length_penalty_may_be_a_power(beam_size, alpha):
+    """No early stop loses an output that would win: the reference has none."""
+    penalty, n_best = (alpha, "power"), min(beam_size, 3)
+    table = random_logits(23, sentences=3, vocabulary=5, scale=1.0)
+    lengths = [4, 3, 7 if beam_size < 24 else 4]
+    result = search(
+        table, lengths, beam_size=beam_size, n_best=n_best, alpha=alpha,
+        length_penalty_form="power",
+    )  # fmt: skip
+    for sentence, length in enumerate(lengths):
+        if beam_size == 24:
+            expected = ranked(all_outputs(table[sentence], length), *penalty)[:n_best]
+        else:
+            options = beam_size, n_best, *penalty
+            expected = reference_beam(table[sentence], length, *options)
+        assert_hypotheses(result, sentence, expected, *penalty)
+
+
 @pytest.mark.parametrize(
     "beam_size,n_best,alpha", [(2, 1, 0.0), (2, 1, 1.5), (3, 2, 0.6), (4, 4, 1.5)]
 )
@@ -214,7 +235,9 @@ def test_an_end_counts_only_within_the_beam_if_asked(seed, beam_size):
     tables[..., END] -= 1.0
     options = dict(beam_size=beam_size, n_best=1, alpha=0.9)
     result = search(tables, [7] * 40, ends_within_beam=True, **options)
-    references = [reference_beam(t, 7, *options.values(), True) for t in tables]
+    references = [
+        reference_beam(t, 7, *options.values(), within_beam=True) for t in tables
+    ]
     for sentence, expected in enumerate(references):
         assert_hypotheses(result, sentence, expected, 0.9)
     # It matters: an end further down may have been the best.
@@ -358,6 +381,9 @@ def test_the_length_penalty_has_its_closed_form():
     np.testing.assert_allclose(
         numpy(length_penalty(lengths, 2.0)), [[4, 16], [1, 81]], rtol=1e-6
     )
+    np.testing.assert_allclose(
+        numpy(length_penalty(lengths, 0.5, "power")), lengths**0.5, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -369,6 +395,7 @@ def test_the_length_penalty_has_its_closed_form():
         ({"n_best": 0}, "`n_best` must be from 1 to `beam_size`"),
         ({"alpha": -0.1}, "`alpha` must be finite and at least 0"),
         ({"alpha": float("nan")}, "`alpha` must be finite and at least 0"),
+        ({"length_penalty_form": "log"}, "`length_penalty_form` must be 'gnmt' or 'po"),
         ({"max_lengths": np.array(7)}, "`max_lengths` must have one length a sentence"),
     ],
 )

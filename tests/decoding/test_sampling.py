@@ -228,6 +228,11 @@ def test_log_probabilities_are_the_models_own():
     np.testing.assert_allclose(result[3], expected, rtol=1e-5)
     penalties = (5 + result[1]) / 6
     np.testing.assert_allclose(result[2], expected / penalties, rtol=1e-5)
+    power = draw(
+        table, range(5), temperature=temperature, top_k=6, alpha=0.7,
+        length_penalty_form="power",
+    )  # fmt: skip
+    np.testing.assert_allclose(power[2], expected / result[1] ** 0.7, rtol=1e-5)
 
 
 @pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.9}], ids=str)
@@ -338,6 +343,7 @@ def test_sampling_stops_when_every_row_has_ended():
     [
         ({"limit": 0}, "`limit` must be at least 1"),
         ({"alpha": -0.1}, "`alpha` must be finite and at least 0"),
+        ({"length_penalty_form": "log"}, "`length_penalty_form` must be 'gnmt' or 'po"),
         ({"max_lengths": np.array(7)}, "`max_lengths` must have one length a sentence"),
         ({"uniforms": np.zeros((1, 6))}, "`uniforms` must have one number a sentence"),
         ({"uniforms": np.zeros(7)}, "`uniforms` must have one number a sentence"),

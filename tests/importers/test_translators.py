@@ -94,6 +94,9 @@ def test_target_languages_and_added_pieces_are_in_the_saved_model(tmp_path, rng)
     assert Translator.load(tmp_path / "run")(texts) == expected
     with pytest.raises(ValueError, match=">>deu<<"):
         translator.export_litert(tmp_path / "lite")
+    foreign.write_opus(tmp_path / "opus", rng)
+    with pytest.raises(ValueError, match="vocabulary has pieces besides"):
+        import_marian(tmp_path / "opus").export_web(tmp_path / "site")
 
 
 def test_sentencepiece_models_may_be_given_for_ctranslate2(tmp_path, rng, capsys):

@@ -116,3 +116,17 @@ def test_a_piece_that_merges_would_come_by_is_refused():
     names = ["<pad>", "<s>", "</s>", "<unk>", *pieces, two]
     with pytest.raises(ValueError, match="merges would come by"):
         fitted(model, names)
+
+
+def test_a_litert_translator_cuts_text_as_the_graph_does():
+    from keras_transformer.lite.translator import _ids_of
+
+    models = foreign.opus_models()
+    pieces = foreign.opus_pieces(models)
+    sides = [Vocabulary(pieces, 0, 1, model=model) for model in models.values()]
+    pair, _, _ = tokenizers_of(*sides)
+    assert pair.source.additions
+    processor = sentencepiece.SentencePieceProcessor(model_proto=pair.source.content)
+    for text in [*foreign.TEXTS, "жж", "the ß!"]:
+        expected = pair.source.tokenize([text])[0].numpy().tolist()
+        assert _ids_of(processor, text) == expected

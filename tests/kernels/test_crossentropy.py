@@ -31,10 +31,10 @@ def arrays(tokens=ROWS * LENGTH):
     return states, matrix, targets, weights
 
 
-def reference(states, matrix, targets, weights, smoothing):
+def reference(states, matrix, targets, weights, smoothing, bias=0.0):
     """All in float64, from the softmax of all logits: total, scores, gradients."""
     states, matrix = states.astype("float64"), matrix.astype("float64")
-    logits = states @ matrix.T
+    logits = states @ matrix.T + bias
     log_softmax = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
     expected = np.full(logits.shape, smoothing / SIZE)
     expected[np.arange(len(targets)), targets] += 1 - smoothing
@@ -42,7 +42,8 @@ def reference(states, matrix, targets, weights, smoothing):
     total = -(expected * log_softmax * weights[:, None]).sum()
     crossentropies = -log_softmax[np.arange(len(targets)), targets]
     correct = logits.argmax(axis=-1) == targets
-    return total, crossentropies, correct, slopes @ matrix, slopes.T @ states
+    gradients = slopes @ matrix, slopes.T @ states, slopes.sum(axis=0)
+    return total, crossentropies, correct, *gradients
 
 
 def ways():
@@ -79,11 +80,32 @@ def test_it_is_the_loss_and_gradient_of_all_logits(way, smoothing, tokens):
         states,
         matrix,
     )
-    wanted = reference(states, matrix, targets, weights, smoothing)
+    wanted = reference(states, matrix, targets, weights, smoothing)[:-1]
     factors = (1, 1, 1, 3, 3)
     for value, expected, factor in zip(actual, wanted, factors, strict=True):
         np.testing.assert_allclose(
             ops.convert_to_numpy(value), factor * expected, rtol=2e-5, atol=2e-5
+        )
+
+
+@pytest.mark.parametrize("way", ways())
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_bias_is_in_the_loss_and_gets_its_gradient(way, smoothing):
+    """Of a class that cannot be, too: -1000 is no danger."""
+    states, matrix, targets, weights = arrays()
+    bias = np.random.default_rng(5).normal(size=SIZE).astype("float32")
+    bias[3] = -1000.0
+    targets[targets == 3] = 4
+    actual = run(
+        way,
+        lambda s, m, b: fused_crossentropy(s, m, targets, weights, smoothing, bias=b),
+        states, matrix, bias,
+    )  # fmt: skip
+    wanted = reference(states, matrix, targets, weights, smoothing, bias)
+    factors = (1, 1, 1, 3, 3, 3)
+    for value, expected, factor in zip(actual, wanted, factors, strict=True):
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(value), factor * expected, rtol=2e-5, atol=5e-5
         )
 
 

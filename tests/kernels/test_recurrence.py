@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels.recurrence import linear_recurrence
+from keras_transformer.kernels.recurrence import _by_doubling, linear_recurrence
 from tests.kernels.gradients import with_gradients
 from tests.kernels.ways import called, every_way
 
@@ -59,6 +59,15 @@ def test_states_and_gradients_agree_with_the_reference(way, length):
     ):
         found = ops.convert_to_numpy(found)
         np.testing.assert_allclose(found, times * wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 8, 19])
+def test_the_way_of_litert_gives_the_same(length):
+    decays, inputs, slopes = arrays(length)
+    tensors = map(ops.convert_to_tensor, (decays, inputs))
+    states = ops.convert_to_numpy(_by_doubling(*tensors))
+    expected = reference(decays, inputs, slopes)[0]
+    np.testing.assert_allclose(states, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_float64_stays_float64():

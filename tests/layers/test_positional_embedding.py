@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_transformer import TransformerConfig
 from keras_transformer.layers import FeatureEmbedding, PositionalEmbedding
 from keras_transformer.layers.positional_embedding import sinusoidal_encoding
 from tests.layers.layer_battery import TABLE_OPTIONS, LayerBattery
@@ -101,6 +102,52 @@ def test_sinusoid_works_at_any_length(rng):
     assert_close(layer(tokens), expected, tolerance=1e-3)
 
 
+@pytest.mark.parametrize("kind", ["sinusoidal-halves", "sinusoidal-marian"])
+def test_halves_agree_with_the_reference(rng, kind):
+    expected = reference.halved_positions(50, 32, kind == "sinusoidal-marian")
+    assert_close(sinusoidal_encoding(np.arange(50), 32, kind), expected)
+    layer = PositionalEmbedding(VOCABULARY_SIZE, D_MODEL, positions=kind)
+    layer.build((None, None))
+    randomise(layer, rng)
+    tokens, embeddings = ids(rng), ops.convert_to_numpy(layer.embeddings)
+    expected = reference.positional_embedding(
+        tokens,
+        embeddings,
+        reference.halved_positions(LENGTH, D_MODEL, kind.endswith("marian")),
+    )
+    assert_close(layer(tokens), expected)
+
+
+def test_halves_closed_form():
+    """Width 4 at position 100: the second frequency is 1 / 100, or with Marian's form
+    1 / 10000."""
+    halves, marian = (
+        ops.convert_to_numpy(sinusoidal_encoding(np.array([0, 100]), 4, kind))
+        for kind in ("sinusoidal-halves", "sinusoidal-marian")
+    )
+    np.testing.assert_allclose(halves[0], [0, 0, 1, 1])
+    np.testing.assert_allclose(marian[0], [0, 0, 1, 1])
+    sine, cosine = math.sin(100), math.cos(100)
+    assert_close(halves[1], [sine, math.sin(1), cosine, math.cos(1)])
+    assert_close(marian[1], [sine, math.sin(0.01), cosine, math.cos(0.01)])
+    assert_close(
+        sinusoidal_encoding(np.array([100]), 2, "sinusoidal-marian"), [[sine, cosine]]
+    )
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal-halves", "sinusoidal-marian"])
+def test_halves_of_an_odd_width_are_refused(kind):
+    for make in (
+        lambda: sinusoidal_encoding(np.arange(3), 7, kind),
+        lambda: PositionalEmbedding(9, 7, positions=kind),
+        lambda: TransformerConfig(d_model=7, num_heads=1, positions=kind),
+    ):
+        with pytest.raises(ValueError, match="`d_model` must be even.*d_model=7"):
+            make()
+    with pytest.raises(ValueError, match="`kind` must be one of 'sinusoidal', 'sinus"):
+        sinusoidal_encoding(np.arange(3), 8, "learned")
+
+
 @pytest.mark.parametrize("offset", [1, 7, 30])
 def test_sinusoid_of_a_shifted_position_is_a_rotation(offset):
     """Each (sin, cos) pair turns by a fixed angle, wherever it starts (section 3.5)."""
@@ -167,5 +214,5 @@ def test_learned_positions_need_their_number():
 
 
 def test_unknown_kind_of_position_is_refused():
-    with pytest.raises(ValueError, match="`positions` must be 'sinusoidal' or"):
+    with pytest.raises(ValueError, match="`positions` must be one of 'sinusoidal', "):
         PositionalEmbedding(VOCABULARY_SIZE, D_MODEL, positions="rotary", max_length=3)

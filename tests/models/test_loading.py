@@ -258,6 +258,9 @@ TRANSFORMER = dict(
     positions=["sinusoidal", "learned"],
     norm_first=[False, True],
     use_bias=[False, True],
+    normalize_embeddings=[False, True],
+    decoder_self_attention=["attention", "ssru"],
+    output_bias=[False, True],
 )
 RECURRENT = dict(
     tied_embeddings=["three-way", "two-way", "none"],

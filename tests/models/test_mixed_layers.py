@@ -110,14 +110,16 @@ class MixedTransformer(Transformer):
         return Layer(**self.config.layer_options(), dtype=self.dtype_policy, name=name)
 
 
-@pytest.mark.parametrize("fixed_shapes", [False, True], ids=["resized", "fixed"])
-def test_long_outputs_have_the_models_probability(fixed_shapes):
+@pytest.mark.parametrize("fixed_shapes, beam_size", [(False, 1), (False, 3), (True, 3)])
+def test_long_outputs_have_the_models_probability(fixed_shapes, beam_size):
     config = TransformerConfig(
         source_vocabulary_size=11, target_vocabulary_size=11, num_encoder_layers=1,
         num_decoder_layers=2, **SIZES,
     )  # fmt: skip
     model = randomise(MixedTransformer(config), np.random.default_rng(5))
-    decoding = DecodingConfig(beam_size=1, min_output_length=35, length_penalty=0.0)
+    decoding = DecodingConfig(
+        beam_size=beam_size, min_output_length=35, length_penalty=0.0
+    )
     generator = Generator(model, decoding, fixed_shapes=fixed_shapes)
     search = generator.search
     if keras.backend.backend() == "tensorflow":

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_transformer import TransformerSchedule, cli, plots, sinusoidal_encoding
+from keras_transformer import (
+    TransformerSchedule,
+    Translator,
+    cli,
+    plots,
+    sinusoidal_encoding,
+)
 from keras_transformer.layers import recorded_attention
 from tests import tiny_run
 from tests.layers.reference_weights import model_weights_of
@@ -60,6 +66,16 @@ def test_without_a_translation_it_is_the_one_that_is_searched_for():
     alignment = translator.align([TEXT], per_head=True)[0]
     assert seen.target_tokens == alignment.target_tokens
     np.testing.assert_allclose(seen.of("cross")[0], alignment.attention, atol=1e-5)
+
+
+def test_an_ssru_has_no_weights_to_show_but_the_rest_has():
+    model = tiny_run.model(decoder_self_attention="ssru")
+    translator = Translator(model, tiny_run.tokenizers(), tiny_run.CONFIG.decoding)
+    seen = plots.sentence_attention(translator, TEXT, TRANSLATION)
+    weights, targets, sources = seen.of("cross")
+    assert weights.shape == (2, len(targets), len(sources))
+    with pytest.raises(ValueError, match="no attention to its past, but an SSRU"):
+        seen.of("decoder")
 
 
 def test_nothing_is_recorded_outside_of_the_block():
