@@ -25,6 +25,12 @@ _MODULES = {
     "export": ("ExportedTranslator", "export_litert_model"),
     "exact_training": ("split_batches_over_cores",),
     "generation": ("Generator", "LanguageSampler"),
+    "importers": (
+        "import_ctranslate2",
+        "import_hugging_face",
+        "import_marian",
+        "import_model",
+    ),
     "layers": (
         "SSRU",
         "AdditiveAttention",

@@ -32,6 +32,12 @@ from keras_transformer.generation import (
     Generator,
     LanguageSampler,
 )
+from keras_transformer.importers import (
+    import_ctranslate2,
+    import_hugging_face,
+    import_marian,
+    import_model,
+)
 from keras_transformer.layers import (
     SSRU,
     AdditiveAttention,
@@ -168,6 +174,10 @@ __all__ = [
     "export_litert_model",
     "graph_mask",
     "greedy_search",
+    "import_ctranslate2",
+    "import_hugging_face",
+    "import_marian",
+    "import_model",
     "learn_tokenizers",
     "local_window_mask",
     "mixed_pairs",

@@ -38,6 +38,7 @@ LEVELS = (
     {"generation"},
     {"export"},
     {"translator"},
+    {"importers"},
     {"evaluation", "bulk", "plots"},
     {"training"},
     {"quickstart"},

@@ -103,6 +103,11 @@ class DecodingConfig(Config):
         "length^alpha (power)",
         choices=("gnmt", "power"),
     )
+    ends_within_beam: bool = option(
+        False,
+        "let an output end only where its end is among the beam_size best "
+        "continuations, as other systems do, and not among twice as many",
+    )
     coverage_penalty: float = option(
         0.0,
         "beta of the penalty for source tokens that get little attention",
@@ -114,6 +119,7 @@ class DecodingConfig(Config):
         minimum=0,
         maximum=MOST_TOKENS,
     )
+    allow_unknown: bool = option(True, "let outputs have the unknown piece")
     min_output_length: int = option(
         1, "shortest output (tokens, the end token counted)", minimum=1
     )

@@ -170,6 +170,10 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
         minimum=1,
         maximum=MOST_ROWS,
     )
+    source_end: bool = option(
+        True,
+        "attend to the end token of the source, which some systems train without",
+    )
     normalize_embeddings: bool = option(
         False, "normalise the sum of embedding and position, before its dropout"
     )

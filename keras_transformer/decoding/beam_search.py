@@ -54,6 +54,7 @@ class SearchOptions(TypedDict, total=False):
     constraints: Constraints
     penalty: Callable[..., Any] | None
     resize: Callable[..., Any] | None
+    ends_within_beam: bool
 
 
 def greedy_search(
@@ -99,6 +100,7 @@ def beam_search(
     constraints: Constraints = Constraints(),  # noqa: B008, it is a tuple
     penalty: Callable[..., Any] | None = None,
     resize: Callable[..., Any] | None = None,
+    ends_within_beam: bool = False,
 ) -> DecodingResult:
     """Searches for the outputs with the highest scores.
 
@@ -144,6 +146,9 @@ def beam_search(
             used up, which then doubles. It changes no result. In a TensorFlow graph the
             number of sentences must be unknown when it is traced; the loops of JAX keep
             their shapes and cannot have it.
+        ends_within_beam: Whether only the best N of the 2N continuations may end, as
+            Hugging Face, CTranslate2 and fairseq have it, so that an end further down
+            is given up.
 
     Returns:
         A `DecodingResult`, best hypothesis first.
@@ -163,7 +168,14 @@ def beam_search(
     check_constraints(constraints)
     max_lengths = ops.minimum(ops.cast(max_lengths, "int32"), ops.cast(limit, "int32"))
     rules = Rules(
-        step, limit, special_ids, alpha, length_penalty_form, constraints, penalty
+        step,
+        limit,
+        special_ids,
+        alpha,
+        length_penalty_form,
+        constraints,
+        penalty,
+        ends_within_beam,
     )
     beam = _start(state, max_lengths, beam_size, n_best, rules)
     if resize is None:

@@ -25,14 +25,15 @@ from keras_transformer.types import Tensor, TensorLike
 class Constraints(NamedTuple):
     """What an output must obey; the defaults allow every output.
 
-    A prefix takes precedence over the other two: its tokens are taken even where they
-    end an output early or repeat an n-gram. A sentence's longest output takes
+    A prefix takes precedence over the others: its tokens are taken even where they end
+    an output early or repeat an n-gram. A sentence's longest output takes
     precedence over the shortest.
     """
 
     min_length: int = 1  # tokens, the end token counted
     no_repeat_ngram_size: int = 0  # no n-gram comes twice in an output; 0 allows all
     prefix: Any = None  # (B, P) integers, first tokens of each output, then `pad_id`
+    never: int | None = None  # an id that no output has, such as the unknown piece's
 
 
 def check_constraints(constraints: Constraints):
@@ -76,21 +77,21 @@ def constrain(logits, ids, position, special_ids, constraints):
         ... # [[-inf, -inf, -inf, 0]]
     """
     tokens = ops.arange(logits.shape[-1], dtype="int32")
-    allowed = allowed_tokens(tokens, position, special_ids, constraints.min_length)
+    allowed = allowed_tokens(tokens, position, special_ids, constraints)
     logits = ops.where(allowed, logits, IMPOSSIBLE)
     banned = banned_tokens(ids, position, constraints)
     return logits if banned is None else ban(logits, *banned)
 
 
-def allowed_tokens(tokens, position, special_ids: SpecialIds, min_length=1):
+def allowed_tokens(tokens, position, special_ids: SpecialIds, constraints: Constraints):
     """Says which tokens an output may have next, whatever its tokens so far.
 
     Args:
         tokens: Integer tensor (...).
         position: Integer scalar, the number of tokens before.
         special_ids: Padding and start are never allowed, unless they are the end too.
-        min_length: Shortest output (tokens, end token counted): the end is not allowed
-            before.
+        constraints: Its shortest output, before which the end is not allowed, and the
+            id that is never allowed.
 
     Returns:
         Boolean tensor (...).
@@ -98,8 +99,10 @@ def allowed_tokens(tokens, position, special_ids: SpecialIds, min_length=1):
     pad_id, start_id, end_id = special_ids
     is_end = ops.equal(tokens, end_id)
     allowed = is_end | (ops.not_equal(tokens, pad_id) & (tokens != start_id))
-    if min_length > 1:
-        too_short = position + 1 < min_length
+    if constraints.never is not None:
+        allowed &= ops.not_equal(tokens, constraints.never)
+    if constraints.min_length > 1:
+        too_short = position + 1 < constraints.min_length
         allowed &= ops.logical_not(ops.logical_and(is_end, too_short))
     return allowed
 

@@ -38,6 +38,7 @@ class Rules(NamedTuple):
     length_penalty_form: LengthPenaltyForm
     constraints: Constraints
     penalty: Callable | None
+    ends_within_beam: bool
 
     def length_penalty(self, length):
         """Returns the divisor of the log-probabilities of outputs of a length."""
@@ -105,9 +106,10 @@ def _next_tokens(position, sentences, logits, count, rules):
     """Returns each row's best tokens and their log-probabilities, both (R, C)."""
     constraints, special_ids = rules.constraints, rules.special_ids
     banned = banned_tokens(sentences.ids, position, constraints)
-    # Padding, start and an end that comes too early take three places at most.
-    ids, added, normaliser = best_tokens(logits, count + 3, banned)
-    allowed = allowed_tokens(ids, position, special_ids, constraints.min_length)
+    # Padding, start, an early end and what never comes take a place each at most.
+    more = 3 if constraints.never is None else 4
+    ids, added, normaliser = best_tokens(logits, count + more, banned)
+    allowed = allowed_tokens(ids, position, special_ids, constraints)
     added = ops.where(allowed, added, IMPOSSIBLE)
     if constraints.prefix is None:
         return ids, added
@@ -158,7 +160,11 @@ def _finish(position, sentences, candidates, rules):
     if sentences.last_ids.shape[1] == 1:
         return _finish_greedy(position, sentences, candidates, rules)
     finished, length = sentences.finished, position + 1
-    ending = ops.where(candidates.ends, candidates.log_probabilities, IMPOSSIBLE)
+    ends = candidates.ends
+    if rules.ends_within_beam:
+        is_best = ops.arange(ends.shape[1]) < sentences.last_ids.shape[1]
+        ends = ops.logical_and(ends, is_best)
+    ending = ops.where(ends, candidates.log_probabilities, IMPOSSIBLE)
     scores = ending / rules.length_penalty(length)  # (B, C)
     if candidates.penalties is not None:
         scores = scores + candidates.penalties

@@ -83,10 +83,17 @@ def export_web(
         FileExistsError: If `path` exists.
         FileNotFoundError: If `litert_js` lacks a file of LiteRT.js.
         RuntimeError: If the Keras backend is not TensorFlow.
-        ValueError: If an argument is out of range, or LiteRT lacks an operation.
+        ValueError: If an argument is out of range, LiteRT lacks an operation, or the
+            vocabulary has pieces that the page cannot cut.
     """
     path = Path(path)
     check_export(path, tokenizers, quantize, languages)
+    if more := tokenizers.source.additions:
+        raise ValueError(
+            "A page cuts text with a SentencePiece model alone, and this translator's "
+            "vocabulary has pieces besides; LiteRT and a SavedModel have them. "
+            f"Received: {len(more)} pieces, such as {next(iter(more))!r}"
+        )
     packages = None if litert_js is None else _packages(Path(litert_js))
     model = model.with_dtype("float32")
     with creating_directory(path) as temporary:

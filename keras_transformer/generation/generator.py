@@ -91,6 +91,7 @@ class Generator(ModelSearch):
             constraints=self._constraints(config.longest_output, prefix),
             penalty=self._coverage_penalty if coverage else None,
             resize=None if self.fixed_shapes else self.model.resize_decoding,
+            ends_within_beam=config.ends_within_beam,
         )
 
     def sample(

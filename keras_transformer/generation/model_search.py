@@ -39,7 +39,8 @@ class ModelSearch:
         # A graph may not know its outputs' length, and would compare size - 1 times.
         if isinstance(longest, int) and size >= longest:
             size = 0
-        return Constraints(self.config.min_output_length, size, prefix)
+        never = None if self.config.allow_unknown else self.model.config.unknown_id
+        return Constraints(self.config.min_output_length, size, prefix, never)
 
     def _draw(self, state, constraints, **options) -> DecodingResult:
         """Draws outputs: `sample` with this model and the options of `config`."""

@@ -138,7 +138,7 @@ class LiteTranslator:
         """
         _check_texts(texts, batch_size=1)
         longest = self.description["max_source_length"] - 1
-        return [len(self._source.encode(text)) > longest for text in texts]
+        return [len(_ids_of(self._source, text)) > longest for text in texts]
 
     def complete(
         self, texts: Sequence[str], prefixes: Sequence[str], batch_size: int = 32
@@ -157,7 +157,7 @@ class LiteTranslator:
         _check_texts(prefixes, batch_size, len(texts))
         sources = [self._source_ids(text) for text in texts]
         longest = self.description["longest_output"] - 1
-        begun = [self._target.encode(text)[:longest] for text in prefixes]
+        begun = [_ids_of(self._target, text)[:longest] for text in prefixes]
 
         def run(batch):
             prefix, lengths = self._padded([begun[i] for i in batch])
@@ -232,7 +232,7 @@ class LiteTranslator:
         source_ids = [self._source_ids(text) for text in sources]
         longest = self.description["longest_output"]
         target_ids = [
-            self._with_end(self._target.encode(text), longest) for text in targets
+            self._with_end(_ids_of(self._target, text), longest) for text in targets
         ]
 
         def run(batch):
@@ -291,7 +291,7 @@ class LiteTranslator:
         )
 
     def _source_ids(self, text):
-        ids = self._source.encode(text)
+        ids = _ids_of(self._source, text)
         return self._with_end(ids, self.description["max_source_length"])
 
     def _with_end(self, ids, longest):
@@ -434,6 +434,20 @@ def _read_description(directory):
                     "or export it again."
                 )
     return description
+
+
+def _ids_of(processor, text):
+    """Ids of a text; unknown characters may spell a piece that cuts no text itself."""
+    ids = processor.encode(text)
+    unknown = processor.unk_id()
+    if unknown not in ids:
+        return ids
+    pieces = processor.encode(text, out_type=str)
+    spelled = [processor.piece_to_id(piece) for piece in pieces]
+    return [
+        other if id == unknown and processor.is_unused(other) else id
+        for id, other in zip(ids, spelled, strict=True)
+    ]
 
 
 def _load_tokenizers(directory, description):

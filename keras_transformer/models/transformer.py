@@ -182,9 +182,12 @@ class Transformer(Seq2Seq):
 
         Returns:
             The encoder's output (B, S, D) and its boolean mask (B, 1, S), True where a
-            position is not padding.
+            position is not padding, and without `source_end` not the end either.
         """
         source_mask = padding_mask(source, self.config.pad_id)
+        if not self.config.source_end:
+            is_end = ops.equal(ops.expand_dims(source, 1), self.config.end_id)
+            source_mask = ops.logical_and(source_mask, ops.logical_not(is_end))
         states = self._embed("source", source, training)
         for layer in self.encoder_layers:
             states = layer(states, mask=source_mask, training=training)

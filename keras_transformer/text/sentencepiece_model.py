@@ -1,10 +1,10 @@
-"""SentencePiece models as bytes: learned from text, made from pieces, renumbered."""
+"""SentencePiece models as bytes: learned, made from pieces, renumbered, fitted."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
@@ -16,6 +16,9 @@ SPECIAL_IDS = (PAD_ID, START_ID, END_ID, UNKNOWN_ID)
 _NAMES = ("<pad>", "<s>", "</s>", "<unk>")
 _Proto = sentencepiece_model_pb2.ModelProto
 Piece = _Proto.SentencePiece
+# Those that a text can be cut into.
+_CUT = (Piece.NORMAL, Piece.USER_DEFINED, Piece.BYTE)
+_ALGORITHMS = {"unigram": 1, "bpe": 2, "word": 3}  # Of its TrainerSpec.
 
 
 def loaded(model: bytes, origin: str) -> sentencepiece.SentencePieceProcessor:
@@ -37,6 +40,31 @@ def special_ids(processor: sentencepiece.SentencePieceProcessor) -> tuple:
     return (
         processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id()
     )  # fmt: skip
+
+
+def language_symbols(
+    processor: sentencepiece.SentencePieceProcessor,
+) -> dict[str, int]:
+    """Returns the ids of control symbols that name a language, such as ">>fra<<"."""
+    names = {id: processor.id_to_piece(id) for id in range(processor.get_piece_size())}
+    return {
+        name: id
+        for id, name in names.items()
+        if is_language(name) and processor.is_control(id)
+    }
+
+
+def additions(
+    processor: sentencepiece.SentencePieceProcessor,
+) -> dict[str, int]:
+    """Returns the ids of pieces that are not used to cut text: `fitted` adds them."""
+    ids = range(processor.get_piece_size())
+    return {processor.id_to_piece(id): id for id in ids if processor.is_unused(id)}
+
+
+def is_language(name: str) -> bool:
+    """Whether a piece's name is that of a target language, such as ">>fra<<"."""
+    return name.startswith(">>") and name.endswith("<<") and len(name) > 4
 
 
 def renumbered(model: bytes, special: Sequence[int]) -> bytes:
@@ -72,17 +100,75 @@ def made_of(
 
     Args:
         pieces: All but the special ones, with their scores.
-        algorithm: "bpe" or "unigram".
+        algorithm: "bpe", "unigram", or "word", which cuts at spaces alone.
         special: Names of padding, start, end and unknown.
-        **options: Fields of SentencePiece's `NormalizerSpec`, and `byte_fallback`.
+        **options: Fields of SentencePiece's `NormalizerSpec`, and `byte_fallback` and
+            `unk_surface` of its `TrainerSpec`.
     """
     proto = _Proto()
     spec = proto.trainer_spec
-    spec.model_type = {"unigram": spec.UNIGRAM, "bpe": spec.BPE}[algorithm]
+    spec.model_type = _ALGORITHMS[algorithm]
     spec.byte_fallback = options.pop("byte_fallback", False)
+    if "unk_surface" in options:
+        spec.unk_surface = options.pop("unk_surface")
     for name, value in options.items():
         setattr(proto.normalizer_spec, name, value)
     return _with_pieces(proto, [Piece(piece=name) for name in special], pieces)
+
+
+def cut_pieces(model: bytes) -> list[str]:
+    """Returns the pieces that a model cuts text into, in their order."""
+    pieces = _Proto.FromString(model).pieces
+    return [piece.piece for piece in pieces if piece.type in _CUT]
+
+
+def fitted(model: bytes, names: Sequence[str], hidden: Collection[str] = ()) -> bytes:
+    """Returns a model whose pieces are numbered as another vocabulary numbers them.
+
+    Text is cut into the same pieces as before, of which those that are unknown to the
+    model, by their characters, may be in the vocabulary: `additions` has them. Joined,
+    they stand for themselves.
+
+    Args:
+        model: Serialised SentencePiece model.
+        names: All pieces by their ids, the four special ones first; every piece that
+            the model cuts text into is among them.
+        hidden: Names without a piece that are control symbols: no text has them, and
+            joined they are nothing.
+
+    Raises:
+        ValueError: If a name would change how the model cuts text.
+    """
+    proto = _Proto.FromString(model)
+    known = {piece.piece: piece for piece in proto.pieces if piece.type in _CUT}
+    controls = {p.piece for p in proto.pieces if p.type == Piece.CONTROL}
+    others = known.keys() | controls | set(hidden)
+    added = {name for name in names[4:] if name not in others}
+    if proto.trainer_spec.model_type == _ALGORITHMS["bpe"]:
+        _check_not_merged(added, known)
+    rest = [
+        known[name]
+        if name in known
+        else Piece(piece=name, type=Piece.UNUSED if name in added else Piece.CONTROL)
+        for name in names[4:]
+    ]
+    return _with_pieces(proto, [Piece(piece=name) for name in names[:4]], rest)
+
+
+def _check_not_merged(added, known):
+    """Checks that byte-pair merges never come by a piece that is added.
+
+    A piece that is not used is merged all the same and taken apart at the end, after
+    it may have led to others.
+    """
+    for name in added:
+        for i in range(1, len(name)):
+            halves = name[:i], name[i:]
+            if all(len(half) == 1 or half in known for half in halves):
+                raise ValueError(
+                    f"the vocabulary's piece {name!r} is none of the SentencePiece "
+                    "model's, and its byte-pair merges would come by it"
+                )
 
 
 def _with_pieces(proto, special, rest):

@@ -16,12 +16,19 @@ import tensorflow_text
 from keras_transformer.config import TokenizerConfig
 from keras_transformer.text.sentencepiece_model import (
     SPECIAL_IDS,
+    additions,
+    language_symbols,
     learned,
     loaded,
     renumbered,
     special_ids,
 )
-from keras_transformer.text.subwords import Subwords
+from keras_transformer.text.subwords import Subwords, as_utf8
+
+# The name of a target language, as OPUS-MT's models have it, of RE2.
+_LANGUAGE = r">>(?s:.*?)<<"
+# So many that two pieces hardly share one.
+_BUCKETS = 2**62
 
 
 class Tokenizer(Subwords):
@@ -32,6 +39,11 @@ class Tokenizer(Subwords):
     symbols: no text is ever cut into them; the text "</s>" is ordinary characters.
     Text is normalised first, and loses leading, trailing and doubled spaces.
     SentencePiece writes a space as "▁" (U+2581), so a "▁" in a text becomes a space.
+    Only a control symbol whose name is that of a target language, such as ">>fra<<",
+    may stand in a text, at its start: it is one id, and the rest is cut as usual. Where
+    a model has any, another name of that form is unknown.
+    Pieces of the type "unused" are no part of the cutting; characters that are unknown
+    to it and spell one become its id.
     A `tf.function` that calls a tokenizer carries the vocabulary within its graph: it
     can be saved as a SavedModel with nothing else to track.
     Method: Kudo and Richardson, 2018, https://arxiv.org/abs/1808.06226.
@@ -39,6 +51,10 @@ class Tokenizer(Subwords):
     Args:
         model: Serialised SentencePiece model, the content of a `.model` file.
         origin: Name of the model in error messages.
+
+    Attributes:
+        languages: Ids of the target languages by their names.
+        additions: Ids of the pieces of the type "unused" by their names.
 
     Raises:
         ValueError: If `model` is no SentencePiece model.
@@ -59,6 +75,8 @@ class Tokenizer(Subwords):
             model = renumbered(model, special)
             self._processor = loaded(model, origin)
         self.content = model
+        self.languages = language_symbols(self._processor)
+        self.additions = additions(self._processor)
 
     @classmethod
     def learn(cls, sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
@@ -114,11 +132,29 @@ class Tokenizer(Subwords):
             raise ValueError(
                 f"`rate` must be above 0 and below 1. Received: rate={rate}"
             )
+        parts = [self._without_language(text) for text in texts]
+        rests = [rest for _, rest in parts]
         # -1: among all segmentations, not the n best.
         rows = self._processor.encode(
-            list(texts), enable_sampling=True, nbest_size=-1, alpha=rate, num_threads=1
-        )
-        return [np.array(row, np.int32) for row in rows]
+            rests, out_type=str if self.additions else int, enable_sampling=True,
+            nbest_size=-1, alpha=rate, num_threads=1,
+        )  # fmt: skip
+        if self.additions:
+            rows = [[self._id_of(piece) for piece in row] for row in rows]
+        whole = (code + row for (code, _), row in zip(parts, rows, strict=True))
+        return [np.array(ids, np.int32) for ids in whole]
+
+    def _id_of(self, piece):
+        """The id of what a text was cut into, which may be characters of no piece."""
+        id = self._processor.piece_to_id(piece)
+        return self.unknown_id if self._processor.is_control(id) else id
+
+    def _without_language(self, text):
+        """Returns the id of the target language that a text names, and the rest."""
+        end = text.find("<<") + 2 if self.languages and text[:2] == ">>" else 1
+        if end < 2:
+            return [], text
+        return [self.languages.get(text[:end], self.unknown_id)], text[end:]
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Returns the piece of each id, for plots and debugging."""
@@ -130,7 +166,40 @@ class Tokenizer(Subwords):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def _tokenize(self, texts):
-        return self._operation().tokenize(texts)
+        return self._cut_with_language(texts) if self.languages else self._cut(texts)
+
+    def _cut(self, texts):
+        """Ragged ids of texts; unknown characters may spell a piece that is added."""
+        ids = self._operation().tokenize(texts)
+        if not self.additions:
+            return ids
+        strings = tensorflow_text.SentencepieceTokenizer(
+            model=self.content, out_type=tf.string
+        ).tokenize(texts)
+        # A table of TensorFlow's would be one more thing to save with a graph.
+        names = np.array([name.encode() for name in self.additions], object)
+        with tf.init_scope():
+            hashes = tf.strings.to_hash_bucket_fast(names, _BUCKETS).numpy()
+        order = np.argsort(hashes)
+        names, added = names[order], np.array([*self.additions.values()])[order]
+        found = tf.strings.to_hash_bucket_fast(strings.values, _BUCKETS)
+        places = tf.minimum(tf.searchsorted(hashes[order], found), len(names) - 1)
+        spelled = tf.gather(names, places) == strings.values
+        unknown = ids.values == self.unknown_id
+        added = tf.gather(added.astype(np.int32), places)
+        return ids.with_values(tf.where(unknown & spelled, added, ids.values))
+
+    def _cut_with_language(self, texts):
+        """As `_cut`; what a text begins with may name its target language."""
+        texts = as_utf8(texts)  # A pattern matches no other bytes.
+        named = tf.strings.regex_full_match(texts, f"(?s){_LANGUAGE}.*")
+        names = tf.strings.regex_replace(texts, f"(?s)^({_LANGUAGE}).*$", r"\1")
+        rest = tf.strings.regex_replace(texts, f"^{_LANGUAGE}", "")
+        known = tf.expand_dims(names, 1) == tf.constant(list(self.languages))
+        ids = tf.gather(list(self.languages.values()), tf.argmax(known, axis=1))
+        ids = tf.where(tf.reduce_any(known, axis=1), ids, self.unknown_id)
+        first = tf.RaggedTensor.from_row_lengths(ids[named], tf.cast(named, tf.int64))
+        return tf.concat([first, self._cut(rest)], axis=1)
 
     @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.int32)])
     def _detokenize(self, ids):

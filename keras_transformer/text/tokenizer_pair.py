@@ -21,12 +21,13 @@ class TokenizerPair:
 
     Args:
         source: Tokenizer of the source.
-        target: Tokenizer of the target; the same object if the vocabulary is joint.
+        target: Tokenizer of the target; the same object if the vocabulary is joint, or
+            another one with the same pieces: the two sides may be cut differently.
         config: Options that the vocabularies were learned with, or `None` if they were
             not learned here.
 
     Raises:
-        ValueError: If there is one tokenizer and `config` says two, or the reverse.
+        ValueError: If there is one vocabulary and `config` says two, or the reverse.
 
     Example:
         >>> tokenizers = TokenizerPair.learn(english, german, TokenizerConfig())
@@ -43,12 +44,15 @@ class TokenizerPair:
         if config is None:
             size = max(8, source.vocabulary_size)
             config = TokenizerConfig(size, joint_vocabulary=source is target)
-        if config.joint_vocabulary != (source is target):
+        is_one = source is target
+        if config.joint_vocabulary != is_one and not (
+            config.joint_vocabulary and _same_pieces(source, target)
+        ):
             raise ValueError(
-                "`source` and `target` must be one tokenizer if and only if the "
-                "vocabulary is joint. Received: "
+                "`source` and `target` must be one tokenizer, or two with the same "
+                "pieces, if and only if the vocabulary is joint. Received: "
                 f"joint_vocabulary={config.joint_vocabulary}, "
-                f"{'one tokenizer' if source is target else 'two tokenizers'}"
+                f"{'one tokenizer' if is_one else 'two tokenizers'}"
             )
         self.source = source
         self.target = target
@@ -139,6 +143,12 @@ class TokenizerPair:
                     "must be SentencePiece models; a SavedModel has others too. "
                     f"Received: a {type(tokenizer).__name__} for the {side}"
                 )
+            if tokenizer.languages:
+                raise ValueError(
+                    f"{what} has no target languages at the start of a text, such as "
+                    f"{next(iter(tokenizer.languages))}; a SavedModel has. Received: a "
+                    f"{side} tokenizer with {len(tokenizer.languages)} of them"
+                )
 
     def save(self, directory: str | Path) -> None:
         """Writes joint.model, or source.model and target.model, and tokenizer.json.
@@ -156,7 +166,7 @@ class TokenizerPair:
 
     def _sides(self):
         """Returns the tokenizers by the names of their files, without the end."""
-        if self.config.joint_vocabulary:
+        if self.source is self.target:
             return {"joint": self.source}
         return {"source": self.source, "target": self.target}
 
@@ -186,9 +196,19 @@ class TokenizerPair:
         return cls(sides[0], sides[-1], config)
 
 
+def _same_pieces(source, target):
+    """Whether two tokenizers number the same pieces alike."""
+    size = source.vocabulary_size
+    return size == target.vocabulary_size and (
+        source.pieces(range(size)) == target.pieces(range(size))
+    )
+
+
 def _files(directory, config):
     """Returns the paths of the source's and the target's file, or of the joint one."""
-    names = ("joint",) if config.joint_vocabulary else ("source", "target")
+    are_two = any((directory / f"source.{end}").exists() for end in ("model", "json"))
+    is_one = config.joint_vocabulary and not are_two
+    names = ("joint",) if is_one else ("source", "target")
     paths = [
         (directory / f"{name}.model", directory / f"{name}.json") for name in names
     ]

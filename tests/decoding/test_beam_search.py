@@ -16,6 +16,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.decoding import (
+    Constraints,
     DecodingResult,
     SpecialIds,
     beam_search,
@@ -83,7 +84,9 @@ def log_probability(table, ids):
     return sum(log_softmax(table, ids[:i])[token] for i, token in enumerate(ids))
 
 
-def reference_beam(table, max_length, beam_size, n_best, *penalty):
+def reference_beam(
+    table, max_length, beam_size, n_best, *penalty, within_beam=False, never=()
+):
     """Beam search over lists, without early stop, written from the docstring."""
     alive, finished = [((), 0.0)], []
     for length in range(1, max_length + 1):
@@ -91,12 +94,13 @@ def reference_beam(table, max_length, beam_size, n_best, *penalty):
         for ids, total in alive:
             added = log_softmax(table, ids)
             for token in range(table.shape[1]):
-                if token not in (PAD, START):
+                if token not in (PAD, START, *never):
                     candidates.append(((*ids, token), total + added[token]))
         candidates.sort(key=lambda pair: -pair[1])
         candidates = candidates[: 1 if beam_size == 1 else 2 * beam_size]
         ends = [c for c in candidates if c[0][-1] == END or length == max_length]
-        finished = ranked(finished + ends, *penalty)[:n_best]
+        best = candidates[:beam_size] if within_beam else candidates
+        finished = ranked(finished + [c for c in ends if c in best], *penalty)[:n_best]
         alive = [c for c in candidates if c not in ends][:beam_size]
     return finished
 
@@ -221,6 +225,35 @@ def test_a_narrow_beam_keeps_what_the_reference_keeps(beam_size, n_best, alpha):
     for sentence, length in enumerate(lengths):
         expected = reference_beam(table[sentence], length, beam_size, n_best, alpha)
         assert_hypotheses(result, sentence, expected, alpha)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("beam_size", [2, 3])
+def test_an_end_counts_only_within_the_beam_if_asked(seed, beam_size):
+    """As Hugging Face's `generate`, CTranslate2 and fairseq search."""
+    tables = random_logits(seed, sentences=40, vocabulary=9)
+    tables[..., END] -= 1.0
+    options = dict(beam_size=beam_size, n_best=1, alpha=0.9)
+    result = search(tables, [7] * 40, ends_within_beam=True, **options)
+    references = [
+        reference_beam(t, 7, *options.values(), within_beam=True) for t in tables
+    ]
+    for sentence, expected in enumerate(references):
+        assert_hypotheses(result, sentence, expected, 0.9)
+    # It matters: an end further down may have been the best.
+    assert references != [reference_beam(t, 7, *options.values()) for t in tables]
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_an_id_that_never_comes_keeps_its_probability(beam_size):
+    tables = random_logits(4, sentences=3, vocabulary=9)
+    constraints = Constraints(never=5)
+    options = dict(beam_size=beam_size, n_best=1, alpha=0.6)
+    result = search(tables, [6] * 3, constraints=constraints, **options)
+    for sentence, table in enumerate(tables):
+        expected = reference_beam(table, 6, *options.values(), never=(5,))
+        assert_hypotheses(result, sentence, expected, 0.6)
+        assert 5 not in result[0][sentence]
 
 
 def test_a_sentence_alone_gets_what_it_gets_in_a_batch():

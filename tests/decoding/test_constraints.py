@@ -72,14 +72,19 @@ def test_banning_adds_minus_infinity_to_the_named_tokens_alone(rng):
 )
 def test_padding_and_start_are_banned_unless_they_end(special_ids, banned):
     tokens = np.array([[4, 1], [3, 2], [0, 0]])
-    for min_length, never in ((1, banned), (9, banned | {special_ids.end_id})):
-        allowed = numpy(allowed_tokens(tokens, 7, special_ids, min_length))
+    for constraints, never in (
+        (Constraints(), banned),
+        (Constraints(min_length=9), banned | {special_ids.end_id}),
+        (Constraints(never=3), banned | {3}),
+    ):
+        allowed = numpy(allowed_tokens(tokens, 7, special_ids, constraints))
         np.testing.assert_array_equal(allowed, ~np.isin(tokens, [*never]))
 
 
 def test_the_end_is_allowed_from_the_shortest_length_on():
     end = np.array([END])
-    ends = [bool(allowed_tokens(end, n, IDS, min_length=4)[0]) for n in range(6)]
+    rules = Constraints(min_length=4)
+    ends = [bool(allowed_tokens(end, n, IDS, rules)[0]) for n in range(6)]
     # After 3 tokens the end is the fourth.
     assert ends == [False, False, False, True, True, True]
 

@@ -43,6 +43,21 @@ def reference_logits(model, source, target):
     )  # fmt: skip
 
 
+def test_without_its_end_a_source_is_as_one_that_is_padded(rng):
+    options = {"norm_first": True, "tied_embeddings": "two-way"}
+    model = random_model(rng, **options, source_end=False)
+    other = random_model(rng, **options)
+    other.set_weights(model.get_weights())
+    found = ops.convert_to_numpy(model((SOURCE, TARGET_IN)))
+    without = np.where(SOURCE == 2, 0, SOURCE)
+    expected = ops.convert_to_numpy(other((without, TARGET_IN)))
+    # The embedding of the end, at a place that is masked, counts for nothing.
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert np.abs(found - ops.convert_to_numpy(other((SOURCE, TARGET_IN)))).max() > 0.01
+    mask = ops.convert_to_numpy(model.encode(SOURCE)[1])
+    np.testing.assert_array_equal(mask[:, 0], without != 0)
+
+
 def test_logits_agree_with_the_reference(model):
     logits = ops.convert_to_numpy(model((SOURCE, TARGET_IN)))
     assert logits.shape == (2, 5, 29)
