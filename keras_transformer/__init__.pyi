@@ -113,7 +113,6 @@ from keras_transformer.translator import (
 __version__: str
 
 __all__ = [
-    "SSRU",
     "Adam",
     "AdditiveAttention",
     "AlibiPositions",
@@ -150,6 +149,7 @@ __all__ = [
     "ReluAttention",
     "RotaryPositions",
     "RunConfig",
+    "SSRU",
     "SSRUDecoderLayer",
     "SinusoidalPositionalEncoding",
     "SpecialIds",
