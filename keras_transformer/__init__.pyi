@@ -115,7 +115,6 @@ from keras_transformer.translator import (
 __version__: str
 
 __all__ = [
-    "SSRU",
     "Adam",
     "AdditiveAttention",
     "AlibiPositions",
@@ -153,6 +152,7 @@ __all__ = [
     "ReluAttention",
     "RotaryPositions",
     "RunConfig",
+    "SSRU",
     "SSRUDecoderLayer",
     "SinusoidalPositionalEncoding",
     "SpecialIds",

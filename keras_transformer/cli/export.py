@@ -47,6 +47,13 @@ def add_verbs(verbs):
         help="directory to write: for a server a version, saved_models/NAME/1, or "
         "saved_models/NAME for the model's next version; else any new directory",
     )
+    _add_format_flag(parser)
+    _add_saved_model_flags(parser)
+    _add_litert_flags(parser)
+    add_decoding_flags(parser)
+
+
+def _add_format_flag(parser):
     parser.add_argument(
         "--format",
         choices=(
@@ -56,9 +63,6 @@ def add_verbs(verbs):
         default="saved_model",
         help="what to write (default: saved_model)",
     )  # fmt: skip
-    _add_saved_model_flags(parser)
-    _add_litert_flags(parser)
-    add_decoding_flags(parser)
 
 
 def _add_saved_model_flags(parser):

@@ -165,7 +165,7 @@ def _describe(spec, sizes: TransformerConfig, tokenizers):
         "unk_token": target[sizes.unknown_id],
         "decoder_start_token": target[sizes.start_id],
         "add_source_bos": False,
-        "add_source_eos": True,
+        "add_source_eos": sizes.source_end,
         # Without it CTranslate2 takes 1e-5.
         "layer_norm_epsilon": sizes.layer_norm_epsilon,
     }

@@ -236,8 +236,7 @@ def _run(text, validation, directory, config, console, own) -> Translator:
             directory.remove_temporary_files()
         else:
             console = Console(quiet=True)
-        # Before the seed is set: loading a model draws random numbers.
-        init = open_init(own.init, directory)
+        init = open_init(own.init, directory)  # It draws random numbers.
         keras.utils.set_random_seed(config.training.seed)
         data = fingerprints(text, validation)
         data |= compiled_with(own.optimizer, own.loss) | begins_with(init)
@@ -254,8 +253,7 @@ def _run(text, validation, directory, config, console, own) -> Translator:
         if state is None:
             begin_with(init, translator.model, directory, console)
         corpora = make_corpora(text, validation, tokenizers, config)
-        if distribution.is_chief:
-            _save_options(directory, config, data, tokenizers)
+        _save_options(directory, config, data, tokenizers, distribution)
         selection = make_selection(
             config, path, translator, validation, console, distribution.is_chief
         )
@@ -278,7 +276,9 @@ def _load_finished(path, state, console):
     return Translator.load(path)
 
 
-def _save_options(directory, config, data, tokenizers):
+def _save_options(directory, config, data, tokenizers, distribution):
+    if not distribution.is_chief:
+        return
     if directory.is_set_up:
         directory.save_config(config)
     else:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -97,6 +100,19 @@ def test_target_languages_and_added_pieces_are_in_the_saved_model(tmp_path, rng)
     foreign.write_opus(tmp_path / "opus", rng)
     with pytest.raises(ValueError, match="vocabulary has pieces besides"):
         import_marian(tmp_path / "opus").export_web(tmp_path / "site")
+
+
+def test_the_page_on_other_systems_runs(tmp_path, rng, monkeypatch):
+    pytest.importorskip("safetensors")
+    page = Path(__file__).parents[2] / "docs" / "other_systems.md"
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    foreign_others.write_hugging_face(tmp_path / "opus-mt-en-de", rng)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(block, names)
+    assert (
+        Translator.load("runs/opus")(["The old man sleeps."]) == names["translations"]
+    )
 
 
 def test_sentencepiece_models_may_be_given_for_ctranslate2(tmp_path, rng, capsys):
