@@ -112,11 +112,7 @@ def _vocabularies(path, options, ends, matrices, models):
         )
     }  # fmt: skip
     options.pass_over([*names, "decoder_start_token"])
-    start = options.values.get("decoder_start_token", names["bos_token"])
-    if ends["from_end"]:
-        start = names["eos_token"]
-    if start is None and not ends["from_zero"]:
-        raise options.error("decoder_start_token", "must be a token")
+    start = _start(options, names, ends)
     contents = models or _sentencepiece_models(path)
     sides = []
     for side, model in zip(("source", "target"), contents, strict=True):
@@ -145,6 +141,16 @@ def _vocabularies(path, options, ends, matrices, models):
             )
         )  # fmt: skip
     return sides
+
+
+def _start(options, names, ends):
+    """Returns the token that an output starts from, `None` if from a row of zeros."""
+    if ends["from_end"]:
+        return names["eos_token"]
+    start = options.values.get("decoder_start_token", names["bos_token"])
+    if start is None and not ends["from_zero"]:
+        raise options.error("decoder_start_token", "must be a token")
+    return start
 
 
 def _pieces(path, side):
