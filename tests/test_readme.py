@@ -5,12 +5,14 @@ import shlex
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from keras_transformer import cli
 from keras_transformer.cli import make_parser
 from keras_transformer.generation.pipeline import INPUTS
 from tests import tiny_run
+from tests.importers import foreign
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -45,6 +47,7 @@ def write_files():
             Path(f"{split}.{language}").write_text(text, encoding="utf-8")
     Path("news.en.gz").write_bytes(Path("test.en").read_bytes())
     Path("news.en").write_bytes(Path("test.en").read_bytes())
+    foreign.write_opus(Path("opus-2020-02-26"), np.random.default_rng(3))
 
 
 # What a model of the reader's is made smaller by.
@@ -77,7 +80,7 @@ def test_every_block_runs_in_order(tmp_path, monkeypatch, capfd):
             ran.append(words[0])
     verbs = (
         "train evaluate translate translate export train average plot plot train "
-        "export export translate"
+        "export export translate import"
     )
     assert ran == verbs.split()
     assert names["model"].optimizer.iterations == 20  # Ten epochs of two batches.
@@ -160,7 +163,7 @@ def test_every_script_that_is_named_exists(document):
 def test_every_verb_is_shown():
     shown = {command.split()[0] for command in commands()}
     running = {"quickstart", "train", "average", "evaluate"}
-    assert shown == running | {"translate", "export", "serve", "plot"}
+    assert shown == running | {"translate", "export", "import", "serve", "plot"}
 
 
 def test_the_signatures_and_their_inputs_are_those_of_an_export():

@@ -110,9 +110,8 @@ def test_the_page_on_other_systems_runs(tmp_path, rng, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(block, names)
-    assert (
-        Translator.load("runs/opus")(["The old man sleeps."]) == names["translations"]
-    )
+    again = Translator.load("runs/opus")(["The old man sleeps."])
+    assert again == names["translations"]
 
 
 def test_sentencepiece_models_may_be_given_for_ctranslate2(tmp_path, rng, capsys):
