@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from keras import ops
 
 from keras_transformer.importers import import_ctranslate2
 from tests.importers import foreign_others
@@ -45,7 +46,7 @@ def test_weights_of_few_bits_are_read(tmp_path, rng, kind):
     tensors, *pieces = foreign_others.write_ctranslate2(tmp_path, rng, form, kind)
     translator = import_ctranslate2(tmp_path)
     check_logits(translator, rng, tensors, form, pieces, False, tolerance=0.15)
-    kernel = np.asarray(
+    kernel = ops.convert_to_numpy(
         translator.model.encoder_layers[0].feed_forward.hidden_matrix.value()
     )
     stored = tensors["encoder_l1_ffn_W1"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from keras import ops
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.translator import Translator
@@ -47,7 +48,8 @@ def logits_of(translator, sources, targets, source_pieces, target_pieces):
         source[i, : len(row) + 1] = [ours[id] for id in row] + [2]
     order = _order(translator.tokenizers.target, target_pieces)
     target = np.array([[1] + [order[id] for id in row[:-1]] for row in targets])
-    logits = np.asarray(translator.model((source, target.astype("int32"))))
+    logits = translator.model((source, target.astype("int32")))
+    logits = ops.convert_to_numpy(logits)
     return logits[..., order], logits
 
 
