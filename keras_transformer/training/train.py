@@ -19,6 +19,7 @@ from keras_transformer.text import (
     TokenizerPair,
     open_pairs,
 )
+from keras_transformer.training.batch_seeds import batch_seeds
 from keras_transformer.training.beginning import (
     begin_with,
     begins_with,
@@ -414,6 +415,7 @@ def _callbacks(run: Run, limit: StopAtLimit, state: TrainingState) -> list:
         NonfiniteBatches(run.training, run.path / "nonfinite", run.console, is_chief),
         limit,
         TokenRate(run.training),
+        *batch_seeds(run.config.training.seed),
     ]
     if not is_chief:
         return callbacks + run.selection.callbacks + own
