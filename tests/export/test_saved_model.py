@@ -244,7 +244,7 @@ def test_without_a_version_the_next_one_is_written_with_all_its_files(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(
-        tf.saved_model, "save", lambda _, path, **__: Path(path).mkdir()
+        tf.saved_model, "save", lambda _, path, **__: Path(path).mkdir(exist_ok=True)
     )
     for version in ("1", "2"):
         written = write_saved_model(tf.Module(), {}, tmp_path / "name")
