@@ -185,7 +185,7 @@ def test_the_command_line_exports_and_translates(tmp_path, tmp_path_factory, cap
     [
         (
             ["--quantize", "int8"],
-            "`--quantize` goes with `--format litert or litert_serving or web`",
+            "`--quantize` goes with `--format litert or litert_serving or web",
         ),
         (["--format", "litert", "--dtype", "bfloat16"], "goes with `--format saved_mo"),
         (["--format", "litert", "--jit-compile"], "`--jit-compile` goes with"),
