@@ -18,6 +18,7 @@ from keras_transformer.importers import (
     import_model,
     save_run,
 )
+from tests import tiny_run
 from tests.importers import foreign, foreign_others
 
 
@@ -105,13 +106,18 @@ def test_target_languages_and_added_pieces_are_in_the_saved_model(tmp_path, rng)
 def test_the_page_on_other_systems_runs(tmp_path, rng, monkeypatch):
     pytest.importorskip("safetensors")
     page = Path(__file__).parents[2] / "docs" / "other_systems.md"
-    (block,) = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    taken_in, given_out = blocks
     foreign_others.write_hugging_face(tmp_path / "opus-mt-en-de", rng)
     monkeypatch.chdir(tmp_path)
     names = {}
-    exec(block, names)
+    exec(taken_in, names)
     again = Translator.load("runs/opus")(["The old man sleeps."])
     assert again == names["translations"]
+    pytest.importorskip("ctranslate2")
+    tiny_run.translator().export_ctranslate2("ctranslate2/en-de")
+    exec(given_out, names)
+    assert names["result"].hypotheses
 
 
 def test_sentencepiece_models_may_be_given_for_ctranslate2(tmp_path, rng, capsys):
