@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keras_transformer.cli.flags import add_decoding_flags, add_verb
+from keras_transformer.cli.flags import add_decoding_flags, add_verb, given
 from keras_transformer.cli.loading import load_module, load_runs
 from keras_transformer.cli.messages import warnings_as_lines
 from keras_transformer.terminal import (
@@ -115,6 +115,12 @@ _ONLY_WITH = {
 }
 
 
+# What an export for CTranslate2 takes of the search: a layer and lengths.
+_OF_CTRANSLATE2 = {
+    "alignment_layer", "max_source_length", "max_output_length", "max_extra_length",
+}  # fmt: skip
+
+
 def _export(options):
     for name, formats in _ONLY_WITH.items():
         if getattr(options, name) and options.format not in formats:
@@ -122,6 +128,12 @@ def _export(options):
                 f"`--{name.replace('_', '-')}` goes with `--format "
                 f"{' or '.join(formats)}`. Received: --format {options.format}"
             )
+    searched = given(options, "decoding").keys() - _OF_CTRANSLATE2
+    if options.format == "ctranslate2" and searched:
+        raise ValueError(
+            "CTranslate2 is told how to search in each call, not at export. Received: "
+            f"{', '.join(sorted(searched))}"
+        )
     translator = load_runs(options)
     if options.format == "ctranslate2":
         quantize = options.quantize or "none"

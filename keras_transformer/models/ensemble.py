@@ -173,7 +173,9 @@ class Ensemble(HasSignature, keras.Model):
         """Prepares the matrices of `decode_step`, those of each member."""
         return tuple(member.decoding_weights() for member in self.members)
 
-    def resize_decoding(self, state: Nest, sentences: int, length: int) -> Nest:
+    def resize_decoding(
+        self, state: Nest, sentences: TensorLike, length: int | TensorLike
+    ) -> Nest:
         """Returns the state of some sentences, with room for more positions."""
         return tuple(
             member.resize_decoding(own, sentences, length)
