@@ -20,6 +20,7 @@ class Vocabulary:
         pad: Row of padding, or `None`.
         model: Content of a SentencePiece model, or `None` if texts have spaces between
             their pieces.
+        banned: Rows that the other system's search gives no share of the probability.
     """
 
     pieces: list[str]
@@ -28,6 +29,7 @@ class Vocabulary:
     start: int | None = None
     pad: int | None = None
     model: bytes | None = None
+    banned: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass

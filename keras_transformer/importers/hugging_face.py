@@ -12,6 +12,11 @@ from keras_transformer.importers.contents import (
     required,
 )
 from keras_transformer.importers.description import Description, Vocabulary
+from keras_transformer.importers.hugging_face_search import (
+    banned_rows,
+    generation_options,
+    search_options,
+)
 from keras_transformer.importers.tensors import Tensors
 
 _WEIGHTS = "model.safetensors"
@@ -46,19 +51,6 @@ _ATTENTION = {
     "value": "v_proj",
     "output": "out_proj",
 }
-# What `generate` may be told that would change its outputs in ways that are not here.
-_SEARCH_NEEDED = {
-    "do_sample": (False, None),
-    "repetition_penalty": (1.0, None),
-    "diversity_penalty": (0.0, None),
-    "num_beam_groups": (1, None),
-    "encoder_no_repeat_ngram_size": (0, None),
-    "exponential_decay_length_penalty": (None,),
-    "suppress_tokens": (None, []),
-    "begin_suppress_tokens": (None, []),
-    "forced_bos_token_id": (None,),
-    "penalty_alpha": (None,),
-}
 
 
 def read_hugging_face(path: Path) -> Description:
@@ -89,10 +81,12 @@ def read_hugging_face(path: Path) -> Description:
     names = (f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder"))
     tensors.pass_over(names)
     tensors.check_none_left()
-    source, target = _vocabularies(path, size, special)
+    search = generation_options(path, options)
+    banned = banned_rows(search, special[0])
+    source, target = _vocabularies(path, size, special, banned)
     return Description(
         origin=str(path), model=model, layers=layers, source=source, target=target,
-        decoding=_search_options(path, options.values), scaled=bool(scaled), **matrices,
+        decoding=search_options(search), scaled=bool(scaled), **matrices,
     )  # fmt: skip
 
 
@@ -222,7 +216,7 @@ def _layers(tensors, model):
     return weights
 
 
-def _vocabularies(path, size, special):
+def _vocabularies(path, size, special, banned):
     """Returns the vocabularies of the source and of the target."""
     pad, end, start = special
     sides = []
@@ -242,28 +236,6 @@ def _vocabularies(path, size, special):
         if "<unk>" not in ids:
             raise ValueError(f"{file} must have <unk>")
         model = _existing(path, f"{side}.spm").read_bytes()
-        sides.append(Vocabulary(pieces, end, ids["<unk>"], start, pad, model))
+        unknown = ids["<unk>"]
+        sides.append(Vocabulary(pieces, end, unknown, start, pad, model, banned))
     return sides
-
-
-def _search_options(path, config):
-    """Returns options of a `DecodingConfig`: what `generate` does by default."""
-    file = path / "generation_config.json"
-    values = config
-    if file.exists():
-        values = Options(read_json(file), file).values
-    options = Options(values, file if file.exists() else path / "config.json")
-    for name, accepted in _SEARCH_NEEDED.items():
-        if name in options.values:
-            options.one_of(name, *accepted, default=accepted[0])
-    found = {
-        "beam_size": options.number("num_beams", 1),
-        "length_penalty": float(options.number("length_penalty", 1.0, float)),
-        "length_penalty_form": "power",
-        "ends_within_beam": True,
-        "no_repeat_ngram_size": options.number("no_repeat_ngram_size", 0),
-    }
-    if options.values.get("max_length") is not None:
-        # Theirs counts the start.
-        found["max_output_length"] = max(1, options.number("max_length") - 1)
-    return found

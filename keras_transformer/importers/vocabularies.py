@@ -116,8 +116,9 @@ def _ordered(side, cut):
             real[ours] = row
     special = (side.pad, side.start, side.end, side.unknown)
     theirs = [-1 if row is None else row for row in special]
-    banned = [ours not in real for ours in range(4)]
-    names = _special_names(side, theirs, banned)
+    added = [ours not in real for ours in range(4)]
+    names = _special_names(side, theirs, added)
+    banned = [ours not in real or real[ours] in side.banned for ours in range(4)]
     rest = [row for row in range(len(side.pieces)) if row not in real.values()]
     names += [side.pieces[row] for row in rest]
     there = set(names)

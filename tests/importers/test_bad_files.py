@@ -409,6 +409,11 @@ HUGGING_FACE = {
     "sampling": (
         lambda s: (s.folder / "generation_config.json").write_text(
             '{"do_sample": true}'), "do_sample"),
+    "banned words": (
+        lambda s: s.json("config.json", bad_words_ids=[[7, 8]]), "bad_words_ids"),
+    "renormalised shortest": (
+        lambda s: s.json("config.json", renormalize_logits=True, min_length=4),
+        "renormalize_logits"),
     "gap in the vocabulary": (
         lambda s: s.text("vocab.json", '"<unk>": 1', '"<unk>": 10000'), "number"),
     "words in the vocabulary": (

@@ -40,6 +40,21 @@ def test_the_logits_are_those_of_the_formulas(tmp_path, rng, tied, swish):
     )
 
 
+@pytest.mark.parametrize("renormalizes", [True, False])
+def test_padding_gives_up_its_share_where_generate_renormalizes(
+    tmp_path, rng, renormalizes
+):
+    _, pieces = foreign_others.write_hugging_face(
+        tmp_path, rng, renormalize_logits=renormalizes, min_length=1, max_length=9
+    )
+    translator = import_hugging_face(tmp_path)
+    decoding = translator.config
+    assert (decoding.min_output_length, decoding.max_output_length) == (1, 8)
+    _, raw = logits_of(translator, [[3, 4]], [[5, 6]], pieces, pieces)
+    share = np.exp(log_softmax(raw))[..., ids_of(translator.tokenizers.target)["<pad>"]]
+    assert (share == 0).all() if renormalizes else (share > 0).all()
+
+
 MODELS = {
     "swish, tied": dict(activation_function="swish"),
     "relu, scaled": dict(activation_function="relu", scale_embedding=True),
@@ -49,6 +64,11 @@ MODELS = {
     ),
     "deeper decoder": dict(activation_function="swish", decoder_layers=3),
 }  # fmt: skip
+# Of the search, beside those that all of them have.
+GENERATION = {
+    "relu, scaled": dict(renormalize_logits=True),
+    "deeper decoder": dict(renormalize_logits=False, min_length=5, max_new_tokens=9),
+}
 
 
 def model_of_transformers(folder, name):
@@ -81,7 +101,7 @@ def model_of_transformers(folder, name):
     model.generation_config = transformers.GenerationConfig(
         num_beams=4, length_penalty=0.8, max_length=24, bad_words_ids=[[pad]],
         pad_token_id=pad, eos_token_id=0, decoder_start_token_id=pad,
-        early_stopping="never",
+        early_stopping="never", **GENERATION.get(name, {}),
     )  # fmt: skip
     model.save_pretrained(folder)
     tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
@@ -104,6 +124,8 @@ def test_a_model_of_transformers_computes_and_writes_the_same(tmp_path, rng, nam
         expected = model(
             input_ids=ids, attention_mask=(ids != pad).long(), decoder_input_ids=shifted
         ).logits.numpy()
+    if GENERATION.get(name, {}).get("renormalize_logits"):
+        expected[..., pad] = -1000.0  # No share: what the search there leaves of it.
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
     words = [word for text in foreign.TEXTS[:4] for word in text.split()]
     texts = [
