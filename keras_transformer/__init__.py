@@ -43,6 +43,7 @@ _MODULES = {
         "LearnedPositionalEmbedding",
         "LinearAttention",
         "LocalAttention",
+        "MultiHeadAdditiveAttention",
         "MultiHeadAttention",
         "PositionalEmbedding",
         "ReluAttention",

@@ -22,6 +22,9 @@ from keras_transformer.layers.learned_positional_embedding import (
 )
 from keras_transformer.layers.linear_attention import LinearAttention, linear_attention
 from keras_transformer.layers.local_attention import LocalAttention
+from keras_transformer.layers.multi_head_additive_attention import (
+    MultiHeadAdditiveAttention,
+)
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positional_embedding import (
     PositionalEmbedding,
@@ -56,6 +59,7 @@ __all__ = [
     "LearnedPositionalEmbedding",
     "LinearAttention",
     "LocalAttention",
+    "MultiHeadAdditiveAttention",
     "MultiHeadAttention",
     "PositionalEmbedding",
     "RelativePositions",

@@ -34,6 +34,41 @@ def additive_attention(query, key, value, weights, mask=None):
     return attention_weights @ np.asarray(value, np.float64), attention_weights
 
 
+def multi_head_additive_attention(query, key, value, weights, num_heads, mask=None):
+    """`additive_attention` in each head, of queries, keys and values of its own.
+
+    Args:
+        query: [B, T, D_query].
+        key: [B, S, D_key].
+        value: [B, S, D_value].
+        weights: Attention weights, see `numpy_transformer`, and `score_kernel` [H, K].
+        num_heads: H.
+        mask: Boolean, broadcast to [B, T, S].
+
+    Returns:
+        The output [B, T, D_out] and the attention weights [B, H, T, S].
+    """
+    parts = [
+        project(inputs, weights, name)
+        for name, inputs in {"query": query, "key": key, "value": value}.items()
+    ]
+    heads = [np.split(part, num_heads, axis=-1) for part in parts]
+    found = [
+        additive_attention(
+            q, k, v,
+            {
+                "query_kernel": np.eye(q.shape[-1]), "key_kernel": np.eye(q.shape[-1]),
+                "score_kernel": weights["score_kernel"][head],
+            },
+            mask,
+        )
+        for head, (q, k, v) in enumerate(zip(*heads, strict=True))
+    ]  # fmt: skip
+    outputs, attention_weights = zip(*found, strict=True)
+    output = project(np.concatenate(outputs, axis=-1), weights, "output")
+    return output, np.stack(attention_weights, axis=1)
+
+
 def relu_weights(scores, mask):
     """Wortsman et al., 2023, section 3: relu(score) over the number of keys."""
     weights = np.zeros(scores.shape)
