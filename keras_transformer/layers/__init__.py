@@ -21,8 +21,14 @@ from keras_transformer.layers.learned_positional_embedding import (
     LearnedPositionalEmbedding,
 )
 from keras_transformer.layers.linear_attention import LinearAttention, linear_attention
+from keras_transformer.layers.linformer_attention import LinformerAttention
 from keras_transformer.layers.local_attention import LocalAttention
+from keras_transformer.layers.lsh_attention import LSHAttention
+from keras_transformer.layers.multi_head_additive_attention import (
+    MultiHeadAdditiveAttention,
+)
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.performer_attention import PerformerAttention
 from keras_transformer.layers.positional_embedding import (
     PositionalEmbedding,
     sinusoidal_encoding,
@@ -52,11 +58,15 @@ __all__ = [
     "EncoderLayer",
     "FeatureEmbedding",
     "FeedForward",
+    "LSHAttention",
     "LayerNormalization",
     "LearnedPositionalEmbedding",
     "LinearAttention",
+    "LinformerAttention",
     "LocalAttention",
+    "MultiHeadAdditiveAttention",
     "MultiHeadAttention",
+    "PerformerAttention",
     "PositionalEmbedding",
     "RelativePositions",
     "ReluAttention",

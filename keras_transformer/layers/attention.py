@@ -83,6 +83,25 @@ def dot_product_attention(
     if fused is not False and can_fuse(tensors, weigh, dropout, must):
         return fused_attention(*tensors, must=must), None
     scores = grouped_product(query, ops.swapaxes(key, -1, -2))  # (..., T, S)
+    return attention_by_scores(scores, value, mask, bias, weigh, dropout)
+
+
+def attention_by_scores(
+    scores, value, mask=None, bias=None, weigh=masked_softmax, dropout=None
+):
+    """Attends to values, once there is a score of each query and key.
+
+    Args:
+        scores: Float tensor (..., T, S).
+        value: Float tensor (..., S, Kv).
+        mask: As of `dot_product_attention`, like the rest.
+        bias: What is added to the scores, or `None`.
+        weigh: Function of scores and mask that returns the attention weights.
+        dropout: `Dropout` layer in training, or `None`.
+
+    Returns:
+        The output (..., T, Kv) and the attention weights (..., T, S) before dropout.
+    """
     if bias is not None:
         scores = ops.add(scores, bias)
     dropped, attention_weights = dropped_weights(scores, mask, weigh, dropout)
@@ -145,8 +164,24 @@ def additive_attention(
         >>> ops.convert_to_numpy(output).tolist()
         [[0.5, 0.5, 0.0]]
     """
-    hidden = ops.tanh(ops.expand_dims(query, -2) + ops.expand_dims(key, -3))
-    scores = ops.matmul(hidden, kernel[:, None])[..., 0]  # (..., T, S)
+    scores = additive_scores(query, key, kernel)
     attention_weights = masked_softmax(scores, mask)
     dropped = attention_weights if dropout is None else dropout(attention_weights)
     return ops.matmul(dropped, value), attention_weights
+
+
+def additive_scores(query, key, kernel):
+    """Scores each pair of query and key by w . tanh(q_t + k_s).
+
+    Args:
+        query: Float tensor (..., T, U), or (B, H, T, U).
+        key: Float tensor (..., S, U), or (B, H, S, U).
+        kernel: Float tensor (U,), w; or (H, U), that of each head.
+
+    Returns:
+        Float tensor (..., T, S).
+    """
+    hidden = ops.tanh(ops.expand_dims(query, -2) + ops.expand_dims(key, -3))
+    by_head = len(kernel.shape) == 2
+    columns = kernel[:, None, :, None] if by_head else kernel[:, None]
+    return ops.matmul(hidden, columns)[..., 0]

@@ -96,6 +96,10 @@ class HeadProjections:
         self._bias_options = weight_options(*bias)
         self.activity_regularizer = keras.regularizers.get(activity_regularizer)
 
+    def kernel_options(self):
+        """Returns the arguments of `add_weight` for one more matrix."""
+        return own_options(self._kernel_options)
+
     def options_config(self):
         """Returns the options as Keras' layers have them in their configs."""
         config = {
@@ -120,9 +124,7 @@ class HeadProjections:
 
     def _add(self, layer, name, input_width, output_width):
         shape = (input_width, output_width)
-        matrix = layer.add_matrix(
-            f"{name}_kernel", shape, **own_options(self._kernel_options)
-        )
+        matrix = layer.add_matrix(f"{name}_kernel", shape, **self.kernel_options())
         bias, bias_name = None, f"{name}_bias"
         if self.use_bias:
             options = own_options(self._bias_options)

@@ -9,21 +9,14 @@ from keras import ops
 
 from keras_transformer.kernels.cache import of_parents
 from keras_transformer.kernels.execution import shape_of
-from keras_transformer.layers.adaptable_layer import AdaptableLayer
-from keras_transformer.layers.argument_order import ValueBeforeKey
-from keras_transformer.layers.arguments import (
-    check_inputs,
-    check_mask,
-    default_inputs,
-    mask_of_keys,
-)
 from keras_transformer.layers.blocks import join_blocks, split_blocks
-from keras_transformer.layers.head_projections import HeadProjections
-from keras_transformer.masks import attention_mask, carried_mask
-from keras_transformer.types import LayerOptions, Nest, Shape, Tensor, TensorLike
+from keras_transformer.layers.subquadratic_attention import SubquadraticAttention
+from keras_transformer.types import LayerOptions, Nest, Tensor, TensorLike
 
 # Positions that causal attention takes at once.
 BLOCK = 64
+# A sum of weights below this one is no number to divide by.
+SMALLEST_TOTAL = 1e-30
 
 
 def linear_attention(
@@ -78,11 +71,14 @@ def _summed(keys, values):
 def _divided(outputs):
     """(..., T, Kv + 1) --> (..., T, Kv), divided by the last unit."""
     totals = outputs[..., -1:]
-    return outputs[..., :-1] / ops.where(totals > 0, totals, 1.0)
+    # The square of a very small total, in its gradient, would be zero: divide twice.
+    scale = ops.stop_gradient(ops.where(totals > SMALLEST_TOTAL, totals, 1.0))
+    outputs, totals = outputs[..., :-1] / scale, totals / scale
+    return outputs / ops.where(totals > SMALLEST_TOTAL, totals, 1.0)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class LinearAttention(AdaptableLayer, ValueBeforeKey):
+class LinearAttention(SubquadraticAttention):
     """Multi-head attention without softmax, linear in the length.
 
     A query's weight on a key is phi(q) . phi(k) over the sum of these, with phi(x) =
@@ -124,28 +120,13 @@ class LinearAttention(AdaptableLayer, ValueBeforeKey):
         output_dim: int | None = None, causal: bool = False, use_bias: bool = True,
         **kwargs: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
-        super().__init__(**kwargs)
-        self.projections = HeadProjections(
-            num_heads, key_dim, value_dim, output_dim, use_bias,
-            dtype=self.compute_dtype,
-        )  # fmt: skip
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.value_dim = value_dim
-        self.output_dim = output_dim
+        super().__init__(num_heads, key_dim, value_dim, output_dim, use_bias, **kwargs)
         self.causal = causal
-        self.use_bias = use_bias
-        self.supports_masking = True
 
-    def build(
-        self, query_shape: Shape, value_shape: Shape | None = None,
-        key_shape: Shape | None = None,
-    ) -> None:  # fmt: skip
-        value_shape = query_shape if value_shape is None else value_shape
-        key_shape = value_shape if key_shape is None else key_shape
-        check_inputs(query_shape, value_shape, key_shape, "B", "T", "D")
-        self.projections.build(self, query_shape, value_shape, key_shape)
-        self.built = True
+    @property
+    def feature_dim(self) -> int:
+        """How many features `feature_map` gives."""
+        return self.key_dim
 
     def feature_map(self, inputs: TensorLike) -> Tensor:
         """Turns queries or keys into features; override for others.
@@ -154,30 +135,15 @@ class LinearAttention(AdaptableLayer, ValueBeforeKey):
             inputs: Float tensor (B, H, T, K).
 
         Returns:
-            Float tensor (B, H, T, K), positive.
+            Float tensor (B, H, T, F), positive, with F = `feature_dim`.
         """
         return ops.elu(inputs) + 1.0
 
-    def call(
-        self, query: TensorLike, value: TensorLike | None = None,
-        key: TensorLike | None = None, mask: TensorLike | None = None,
-        training: bool | None = None,
-    ) -> Tensor:  # fmt: skip
-        if self.causal and value is not None:
-            raise ValueError(
-                "Causal attention is self-attention: give `query` alone, or set "
-                "`causal=False`. Received: causal=True and a `value`"
-            )
-        value, key = default_inputs(query, value, key, "B", "T", "D")
-        mask = attention_mask(carried_mask(key) if mask is None else mask)
-        check_mask("mask", mask, query, key)
-        parts = self.projections.project(query, value, key)
-        queries, keys, values = self._features(*parts)
-        if mask is not None:
-            is_key = ops.expand_dims(mask_of_keys(mask), (1, 3))  # (B, 1, S, 1)
+    def _attend(self, queries, keys, values, is_key, training):
+        queries, keys, values = self._features(queries, keys, values)
+        if is_key is not None:
             keys = ops.where(is_key, keys, 0.0)
-        outputs = linear_attention(queries, keys, values, self.causal)
-        return self.projections.merge(ops.cast(outputs, self.compute_dtype))
+        return linear_attention(queries, keys, values, self.causal)
 
     def _features(self, queries, keys, values):
         """Features of queries and keys, and the values, all in float32."""
@@ -199,10 +165,11 @@ class LinearAttention(AdaptableLayer, ValueBeforeKey):
             length: Ignored; `MultiHeadAttention` needs it.
 
         Returns:
-            A tuple of one float32 tensor (B, N, H * K * (Kv + 1)), the sums so far.
+            A tuple of one float32 tensor (B, N, H * F * (Kv + 1)), the sums so
+            far of F features.
         """
         number, width = self.projections.heads["value"]
-        size = number * self.key_dim * (width + 1)
+        size = number * self.feature_dim * (width + 1)
         return (ops.zeros((sentences, hypotheses, size), "float32"),)
 
     def resize_cache(
@@ -216,7 +183,7 @@ class LinearAttention(AdaptableLayer, ValueBeforeKey):
             more: Ignored; `MultiHeadAttention` needs it.
 
         Returns:
-            A tuple of one float32 tensor (B', N, H * K * (Kv + 1)).
+            A tuple of one float32 tensor (B', N, H * F * (Kv + 1)).
         """
         return (ops.take(cache[0], sentences, axis=0),)
 
@@ -248,24 +215,5 @@ class LinearAttention(AdaptableLayer, ValueBeforeKey):
         outputs = ops.reshape(outputs, (-1, inputs.shape[1], outputs.shape[-1]))
         return outputs, (ops.reshape(sums, shape_of(before)),)
 
-    def compute_output_shape(
-        self, query_shape: Shape, value_shape: Shape | None = None,
-        key_shape: Shape | None = None,
-    ) -> Shape:  # fmt: skip
-        return self.projections.output_shape(query_shape)
-
-    def compute_mask(
-        self, inputs: TensorLike, previous_mask: TensorLike | None
-    ) -> Tensor | None:
-        """The output is as long as the query and carries its mask."""
-        return carried_mask(inputs)
-
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "output_dim": self.output_dim,
-            "causal": self.causal,
-            "use_bias": self.use_bias,
-        }
+        return super().get_config() | {"causal": self.causal}

@@ -34,6 +34,41 @@ def additive_attention(query, key, value, weights, mask=None):
     return attention_weights @ np.asarray(value, np.float64), attention_weights
 
 
+def multi_head_additive_attention(query, key, value, weights, num_heads, mask=None):
+    """`additive_attention` in each head, of queries, keys and values of its own.
+
+    Args:
+        query: [B, T, D_query].
+        key: [B, S, D_key].
+        value: [B, S, D_value].
+        weights: Attention weights, see `numpy_transformer`, and `score_kernel` [H, K].
+        num_heads: H.
+        mask: Boolean, broadcast to [B, T, S].
+
+    Returns:
+        The output [B, T, D_out] and the attention weights [B, H, T, S].
+    """
+    parts = [
+        project(inputs, weights, name)
+        for name, inputs in {"query": query, "key": key, "value": value}.items()
+    ]
+    heads = [np.split(part, num_heads, axis=-1) for part in parts]
+    found = [
+        additive_attention(
+            q, k, v,
+            {
+                "query_kernel": np.eye(q.shape[-1]), "key_kernel": np.eye(q.shape[-1]),
+                "score_kernel": weights["score_kernel"][head],
+            },
+            mask,
+        )
+        for head, (q, k, v) in enumerate(zip(*heads, strict=True))
+    ]  # fmt: skip
+    outputs, attention_weights = zip(*found, strict=True)
+    output = project(np.concatenate(outputs, axis=-1), weights, "output")
+    return output, np.stack(attention_weights, axis=1)
+
+
 def relu_weights(scores, mask):
     """Wortsman et al., 2023, section 3: relu(score) over the number of keys."""
     weights = np.zeros(scores.shape)
@@ -130,3 +165,130 @@ def linear_attention(query, key, value, weights, num_heads, mask=None):
 
 def _phi(x):
     return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
+
+
+def performer_attention(query, key, value, weights, num_heads, vectors, mask=None):
+    """Choromanski et al., 2021, lemma 1 and equation 4, one pair at a time.
+
+    The arguments and the output are those of `linear_attention`, and `vectors` [F, K].
+    """
+    queries, keys = project(query, weights, "query"), project(key, weights, "key")
+    values = project(value, weights, "value")
+    key_dim, value_dim = (x.shape[-1] // num_heads for x in (queries, values))
+    shape = (len(queries), queries.shape[1], keys.shape[1])
+    mask = np.broadcast_to(True if mask is None else mask, shape)
+    outputs = np.zeros((*shape[:2], num_heads * value_dim))
+    for b, t, head in np.ndindex(*shape[:2], num_heads):
+        of_key = slice(head * key_dim, (head + 1) * key_dim)
+        of_value = slice(head * value_dim, (head + 1) * value_dim)
+        feature = _random_features(queries[b, t, of_key], vectors)
+        products = np.array(
+            [feature @ _random_features(keys[b, s, of_key], vectors)
+             for s in range(shape[2])]
+        ) * mask[b, t]  # fmt: skip
+        if products.sum() > 0:
+            shares = products / products.sum()
+            outputs[b, t, of_value] = shares @ values[b, :, of_value]
+    return project(outputs, weights, "output")
+
+
+def _random_features(x, vectors):
+    x = x / len(x) ** 0.25
+    return np.exp(vectors @ x - x @ x / 2) / np.sqrt(len(vectors))
+
+
+def linformer_attention(query, key, value, weights, num_heads, mask=None):
+    """Wang et al., 2020, equation 7: softmax(Q (E K)^T / sqrt(K)) (F V) in each head.
+
+    Args:
+        query: [B, T, D_query].
+        key: [B, S, D_key].
+        value: [B, S, D_value].
+        weights: Attention weights, see `numpy_transformer`, and `key_mixture`,
+            `value_mixture` [S_max, k].
+        num_heads: H.
+        mask: Boolean [B, S]; what is False counts as zeros.
+
+    Returns:
+        [B, T, D_out].
+    """
+    queries, keys = project(query, weights, "query"), project(key, weights, "key")
+    values = project(value, weights, "value")
+    outputs = []
+    for b in range(len(queries)):
+        is_key = np.ones(keys.shape[1]) if mask is None else mask[b]
+        heads = []
+        for q, k, v in zip(
+            *(np.split(x[b], num_heads, axis=-1) for x in (queries, keys, values)),
+            strict=True,
+        ):
+            k = weights["key_mixture"][: len(k)].T @ (k * is_key[:, None])
+            v = weights["value_mixture"][: len(v)].T @ (v * is_key[:, None])
+            heads.append(softmax(q @ k.T / np.sqrt(q.shape[-1])) @ v)
+        outputs.append(np.concatenate(heads, axis=-1))
+    return project(np.stack(outputs), weights, "output")
+
+
+def shared_key_attention(inputs, weights, num_heads, mask):
+    """Kitaev et al., 2020, section 2: keys q / |q|, itself only if there is no other.
+
+    Args:
+        inputs: [B, T, D].
+        weights: Attention weights, see `numpy_transformer`, without those of keys.
+        num_heads: H.
+        mask: Boolean, broadcast to [B, H, T, T].
+
+    Returns:
+        [B, T, D_out].
+    """
+    queries, values = (
+        project(inputs, weights, "query"),
+        project(inputs, weights, "value"),
+    )
+    batch, length, width = queries.shape
+    mask = np.broadcast_to(mask, (batch, num_heads, length, length)).copy()
+    own = np.eye(length, dtype=bool)
+    alone = ~(mask & ~own).any(axis=-1, keepdims=True)
+    mask &= ~own | alone
+    heads = []
+    for head, (q, v) in enumerate(
+        zip(*(np.split(x, num_heads, axis=-1) for x in (queries, values)), strict=True)
+    ):
+        keys = q / np.linalg.norm(q, axis=-1, keepdims=True)
+        scores = q @ keys.transpose(0, 2, 1) / np.sqrt(width // num_heads)
+        heads.append(softmax(scores, mask[:, head]) @ v)
+    return project(np.concatenate(heads, axis=-1), weights, "output")
+
+
+def lsh_attention(inputs, weights, num_heads, chunk_size, causal, mask=None):
+    """Kitaev et al., 2020, section 2: what each position sees, then one softmax.
+
+    Args:
+        inputs: [B, T, D].
+        weights: As of `shared_key_attention`, and `hash_vectors` [R, K, N / 2].
+        num_heads: H.
+        chunk_size: C.
+        causal: Whether a position sees the C before it in its bucket, and no others.
+        mask: Boolean [B, T], or `None`.
+
+    Returns:
+        The output [B, T, D_out] and what is seen, boolean [B, H, T, T].
+    """
+    queries = project(inputs, weights, "query")
+    batch, length, _ = queries.shape
+    heads = np.split(queries, num_heads, axis=-1)
+    seen = np.zeros((batch, num_heads, length, length), bool)
+    for b, head in np.ndindex(batch, num_heads):
+        kept = [t for t in range(length) if mask is None or mask[b, t]]
+        for vectors in weights["hash_vectors"]:
+            turned = heads[head][b] @ vectors
+            bucket = np.concatenate([turned, -turned], axis=-1).argmax(axis=-1)
+            order = sorted(kept, key=lambda t: (bucket[t], t))
+            for i, j in np.ndindex(len(order), len(order)):
+                if causal:
+                    is_near = 0 <= i - j <= chunk_size
+                else:
+                    is_near = 0 <= i // chunk_size - j // chunk_size <= 1
+                t, s = order[i], order[j]
+                seen[b, head, t, s] |= bucket[t] == bucket[s] and is_near
+    return shared_key_attention(inputs, weights, num_heads, seen), seen
