@@ -75,6 +75,7 @@ _MODULES = {
         "TextClassifier",
         "TextEncoder",
         "Transformer",
+        "VectorEncoder",
     ),
     "optimizers": ("Adam",),
     "schedules": ("TransformerSchedule", "WarmupSchedule"),

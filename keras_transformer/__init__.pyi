@@ -89,6 +89,7 @@ from keras_transformer.models import (
     TextClassifier,
     TextEncoder,
     Transformer,
+    VectorEncoder,
 )
 from keras_transformer.optimizers import (
     Adam,
@@ -167,6 +168,7 @@ __all__ = [
     "TransformerConfig",
     "TransformerSchedule",
     "Translator",
+    "VectorEncoder",
     "WarmupSchedule",
     "beam_search",
     "causal_mask",
