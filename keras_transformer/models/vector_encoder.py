@@ -30,7 +30,8 @@ class VectorEncoder(HasConfig, HasAdaptableLayers, keras.layers.Layer):
     `TextClassifier`. The map stands where a `TextEncoder` has its embedding, as in
     section 3.1 of Dosovitskiy et al., 2021, https://arxiv.org/abs/2010.11929, for the
     patches of an image; the rest is that of Vaswani et al., 2017,
-    https://arxiv.org/abs/1706.03762. Vectors of order 1 are learned from best.
+    https://arxiv.org/abs/1706.03762. Vectors of order 1 are learned from best. To use
+    other layers, override `make_stack`.
 
     Args:
         config: An `EncoderConfig`.
@@ -82,8 +83,12 @@ class VectorEncoder(HasConfig, HasAdaptableLayers, keras.layers.Layer):
             config.d_model, dtype=self.dtype_policy, name="feature_map"
         )
         self.position_layer = self._make_position_layer()
-        self.stack = EncoderStack(config, dtype=self.dtype_policy, name="stack")
+        self.stack = self.make_stack("stack")
         self.supports_masking = True
+
+    def make_stack(self, name: str) -> EncoderStack:
+        """Returns the layers called `name`; override to use another attention."""
+        return EncoderStack(self.config, dtype=self.dtype_policy, name=name)
 
     def _make_position_layer(self):
         options = {"dtype": self.dtype_policy, "name": "position_layer"}

@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer import MaskedCrossentropy, MaskedLanguageModel, Tagger
+from keras_transformer import (
+    LocalAttention,
+    MaskedCrossentropy,
+    MaskedLanguageModel,
+    Tagger,
+)
 from keras_transformer.models.text_classifier import TextClassifier
 from keras_transformer.models.vector_encoder import VectorEncoder
 from tests.layers.reference_weights import assert_close, randomise
@@ -219,3 +224,20 @@ def test_an_explicit_mask_replaces_that_of_ids(rng):
     before, after = (ops.convert_to_numpy(tagger(x, mask=mask)) for x in (ids, changed))
     assert_close(before[:, :3], after[:, :3])
     assert np.abs(ops.convert_to_numpy(tagger(ids))[:, :3] - before[:, :3]).max() > 1e-4
+
+
+def test_make_stack_chooses_the_layers(rng):
+    class Local(VectorEncoder):
+        def make_stack(self, name):
+            stack = super().make_stack(name)
+            for layer in stack.encoder_layers:
+                layer.make_attention = lambda name, d_model: LocalAttention(3, 5, 1)
+            return stack
+
+    tagger = randomise(Tagger(Local(CONFIG, NUM_FEATURES), NUM_TAGS), rng)
+    changed = VECTORS[:1].copy()
+    changed[0, 6] += 1.0
+    before, after = (ops.convert_to_numpy(tagger(x)) for x in (VECTORS[:1], changed))
+    moved = (np.abs(after - before)[0] > 1e-5).any(axis=-1)
+    # Two layers, each of which sees one vector far.
+    assert moved.tolist() == [False] * 4 + [True] * 3
