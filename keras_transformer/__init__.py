@@ -79,6 +79,7 @@ _MODULES = {
         "TextClassifier",
         "TextEncoder",
         "Transformer",
+        "VectorEncoder",
     ),
     "optimizers": ("Adam",),
     "schedules": ("TransformerSchedule", "WarmupSchedule"),

@@ -93,6 +93,7 @@ from keras_transformer.models import (
     TextClassifier,
     TextEncoder,
     Transformer,
+    VectorEncoder,
 )
 from keras_transformer.optimizers import (
     Adam,
@@ -175,6 +176,7 @@ __all__ = [
     "TransformerConfig",
     "TransformerSchedule",
     "Translator",
+    "VectorEncoder",
     "WarmupSchedule",
     "beam_search",
     "causal_mask",

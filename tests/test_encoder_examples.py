@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -144,3 +146,48 @@ def test_links_of_a_generated_graph_help(tmp_path):
     accuracy, baseline = load("classify_nodes").main(picture(tmp_path))
     assert (tmp_path / "picture.png").stat().st_size > 1000
     assert accuracy > baseline + 0.1
+
+
+def tone(digit, voice, speed):
+    """A tenth of a second of a digit's tone, in the place of speech."""
+    pitch = 300 * (digit + 1) + sum(map(ord, voice)) % 97
+    return 0.3 * np.sin(2 * np.pi * pitch * np.arange(2205) / 22050)
+
+
+@pytest.mark.parametrize("task", ["digits", "voice"])
+def test_frames_of_sound_are_labelled(task):
+    example = load("speech")
+    epochs = {"digits": "15", "voice": "1"}[task]
+    arguments = ["--task", task, "--recordings", "64", "--epochs", epochs]
+    accuracy, baseline = example.main(arguments, speak=tone)
+    # Fewer than six in ten frames are silence.
+    assert (0.7 if task == "digits" else 0) <= accuracy <= 1
+    assert 0 <= baseline <= 1
+
+
+def test_frames_have_their_bands_and_their_digits():
+    example = load("speech")
+    frames, tags, voices = example.record(2, ["a", "b"], (150,), tone, seed=3)
+    assert frames.shape == (*tags.shape, 40) and voices.tolist() == [[1], [2]]
+    assert (frames[tags == 0] == 0).all()
+    loudest = {
+        digit: frames[tags == 2 + digit].mean(axis=0).argmax() for digit in range(10)
+        if (tags == 2 + digit).any()
+    }  # fmt: skip
+    assert len(loudest) > 3
+    assert list(loudest.values()) == sorted(loudest.values())
+
+
+def test_without_espeak_the_example_says_what_to_install(monkeypatch):
+    example = load("speech")
+    monkeypatch.setattr(example.shutil, "which", lambda name: None)
+    with pytest.raises(SystemExit, match="espeak-ng must be installed"):
+        example.main([])
+
+
+def test_the_block_of_the_page_runs():
+    page = Path(__file__).parents[1] / "docs" / "relatives.md"
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    names = {}
+    exec(block, names)
+    assert names["tagger"](names["frames"]).shape == (8, 50, 3)

@@ -28,7 +28,6 @@ from keras_transformer.models.text_encoder import HasTextEncoder
 
 # The names of the inputs of `predict`.
 _INPUTS = {
-    HasTextEncoder: ("ids",),
     LanguageModel: ("ids",),
     ImageClassifier: ("images",),
     NodeClassifier: ("features", "adjacency"),
@@ -64,6 +63,8 @@ def export_litert_model(
     | `LanguageModel`                  |           | logits [B, S, tags or tokens] |
     | `TextClassifier`                 | predict   | ids [B, S] or [B, S, F] to    |
     |                                  |           | logits [B, classes]           |
+    | `Tagger`, `TextClassifier` with  | predict   | vectors [B, S, F] to logits   |
+    | a `VectorEncoder`                |           |                               |
     | `ImageClassifier`                | predict   | images [B, *image_shape] to   |
     |                                  |           | logits [B, classes]           |
     | `NodeClassifier`                 | predict   | features [B, S, F], adjacency |
@@ -118,6 +119,8 @@ def export_litert_model(
 
 
 def _input_names(model):
+    if isinstance(model, HasTextEncoder):
+        return (model.encoder.input_name,)
     for family, names in _INPUTS.items():
         if isinstance(model, family):
             return names

@@ -14,6 +14,7 @@ from keras_transformer.models.tagger import Tagger
 from keras_transformer.models.text_classifier import TextClassifier
 from keras_transformer.models.text_encoder import TextEncoder
 from keras_transformer.models.transformer import Transformer
+from keras_transformer.models.vector_encoder import VectorEncoder
 
 __all__ = [
     "EncoderStack",
@@ -28,4 +29,5 @@ __all__ = [
     "TextClassifier",
     "TextEncoder",
     "Transformer",
+    "VectorEncoder",
 ]

@@ -53,6 +53,9 @@ class MaskedLanguageModel(HasTextEncoder, ExactTraining, EncoderModel):
         >>> model.fit(MaskedTokens(ids, 2, mask_id=4, first_id=5, vocabulary_size=11))
     """
 
+    encoder_classes = (TextEncoder,)
+    encoder: TextEncoder
+
     def __init__(self, encoder: TextEncoder, **kwargs: Unpack[BasicOptions]) -> None:
         super().__init__(encoder, **kwargs)
         if encoder.num_features is not None:

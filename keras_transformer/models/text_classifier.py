@@ -12,29 +12,34 @@ from keras_transformer.layers.class_token import ClassToken
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.models.encoder_model import EncoderModel, check_pooling
 from keras_transformer.models.text_encoder import HasTextEncoder, TextEncoder
+from keras_transformer.models.vector_encoder import VectorEncoder
 from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TextClassifier(HasTextEncoder, EncoderModel):
-    """A text encoder, one state for the sentence, and a linear map to the classes.
+    """An encoder, one state for the whole sequence, and a linear map to the classes.
 
     The state is the mean of the tokens' last states, padding left out, or the last
     state of a learned class token before the first one, which attends and is attended
     to like the others: section 4.1 of Devlin et al., 2019,
-    https://arxiv.org/abs/1810.04805.
+    https://arxiv.org/abs/1810.04805. With a `VectorEncoder` it classifies sequences of
+    vectors, such as an utterance by its speaker.
 
     Args:
-        encoder: A `TextEncoder`.
+        encoder: A `TextEncoder` or a `VectorEncoder`.
         num_classes: Number of classes.
         pooling: "mean" or "class_token".
     Call arguments:
-        inputs: Integer tensor (B, S), or (B, S, F) if the encoder has features.
+        inputs: Integer tensor (B, S), or (B, S, F) if the encoder has features; with a
+            `VectorEncoder` a float tensor (B, S, F).
         training: Whether dropout is applied, to the sentence's state too.
+        mask: Boolean tensor (B, S), True where a position may be attended to; default
+            the Keras mask of `inputs`, or else where they are not padding.
     Returns:
         Logits, a float tensor (B, num_classes).
     Raises:
-        TypeError: If `encoder` is not a `TextEncoder`.
+        TypeError: If `encoder` is neither, or `inputs` are not what it takes.
         ValueError: If `num_classes` is not positive or `pooling` is unknown.
 
     Example:
@@ -45,7 +50,7 @@ class TextClassifier(HasTextEncoder, EncoderModel):
     """
 
     def __init__(
-        self, encoder: TextEncoder, num_classes: int,
+        self, encoder: TextEncoder | VectorEncoder, num_classes: int,
         pooling: Literal["mean", "class_token"] = "mean",
         **kwargs: Unpack[BasicOptions],
     ) -> None:  # fmt: skip
@@ -63,6 +68,7 @@ class TextClassifier(HasTextEncoder, EncoderModel):
         self.output_map = keras.layers.Dense(
             num_classes, dtype=self.dtype_policy, name="output_map"
         )
+        self.supports_masking = True
         # Every size is known, so the weights exist from the start.
         self.build()
 
@@ -73,30 +79,40 @@ class TextClassifier(HasTextEncoder, EncoderModel):
         self.output_map.build((None, d_model))
         self.built = True
 
-    def call(self, inputs: TensorLike, training: bool | None = None) -> Tensor:
-        state = self.sentence_state(inputs, training=training)
+    def call(
+        self, inputs: TensorLike, training: bool | None = None,
+        mask: TensorLike | None = None,
+    ) -> Tensor:  # fmt: skip
+        state = self.sentence_state(inputs, training=training, mask=mask)
         return self.output_map(self.dropout(state, training=training))
 
     def sentence_state(
-        self, inputs: TensorLike, training: bool | None = None
-    ) -> Tensor:
+        self, inputs: TensorLike, training: bool | None = None,
+        mask: TensorLike | None = None,
+    ) -> Tensor:  # fmt: skip
         """Returns one vector a sentence.
 
         Args:
             inputs: As for a call.
             training: Whether dropout is applied.
+            mask: As for a call.
 
         Returns:
             Float tensor (B, D); a mean is zeros for a sentence of padding alone.
         """
-        inputs = self.encoder.checked("inputs", inputs)
+        inputs, mask = self.checked(inputs, mask)
         if self.class_token is None:
-            states = self.encoder(inputs, training=training)
-            return masked_mean(states, self.encoder.mask(inputs))
-        tokens = self.encoder.embedding(inputs, training=training)
+            states = self.encoder(inputs, training=training, mask=mask)
+            return masked_mean(states, mask)
+        tokens = self.encoder.embed(inputs, training=training)
         states = self.class_token(tokens)
-        mask = self.class_token.compute_mask(tokens, self.encoder.mask(inputs))
+        mask = self.class_token.compute_mask(tokens, mask)
         return self.encoder.stack(states, mask=mask, training=training)[:, 0]
+
+    def compute_mask(
+        self, inputs: TensorLike, previous_mask: TensorLike | None
+    ) -> None:
+        """The logits have no positions, and no mask."""
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], self.num_classes)

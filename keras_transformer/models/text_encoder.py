@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 import keras
 from keras import ops
 
 from keras_transformer.config.layers import EncoderConfig
 from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
-from keras_transformer.layers.arguments import check_size, integer_ids
+from keras_transformer.layers.arguments import check_axes, check_size, integer_ids
 from keras_transformer.layers.feature_embedding import FeatureEmbedding
 from keras_transformer.layers.positional_embedding import (
     PositionalEmbedding,
@@ -17,6 +17,7 @@ from keras_transformer.layers.positional_embedding import (
 )
 from keras_transformer.models.encoder_stack import EncoderStack
 from keras_transformer.models.has_config import HasConfig
+from keras_transformer.models.vector_encoder import VectorEncoder
 from keras_transformer.types import (
     BasicOptions,
     LayerOptions,
@@ -45,6 +46,8 @@ class TextEncoder(HasConfig, HasAdaptableLayers, keras.layers.Layer):
     Call arguments:
         ids: Integer tensor (B, S), or (B, S, F) with `num_features`.
         training: Whether dropout is applied.
+        mask: Boolean tensor (B, S), True where a position may be attended to; default
+            where the ids are not padding.
     Returns:
         Float tensor (B, S, D).
     Raises:
@@ -59,6 +62,7 @@ class TextEncoder(HasConfig, HasAdaptableLayers, keras.layers.Layer):
 
     config_class = EncoderConfig
     config: EncoderConfig
+    input_name: ClassVar[str] = "ids"
 
     def __init__(
         self, config: EncoderConfig, vocabulary_size: int,
@@ -75,6 +79,7 @@ class TextEncoder(HasConfig, HasAdaptableLayers, keras.layers.Layer):
         self.pad_id = pad_id
         self.embedding = self.make_embedding("embedding")
         self.stack = EncoderStack(config, dtype=self.dtype_policy, name="stack")
+        self.supports_masking = True
 
     def make_embedding(self, name: str) -> keras.layers.Layer:
         """Returns the embedding called `name`; override to use another one."""
@@ -95,15 +100,35 @@ class TextEncoder(HasConfig, HasAdaptableLayers, keras.layers.Layer):
         """The shape of `ids`: (None, None), or (None, None, F)."""
         return (None, None, self.num_features)[: 3 if self.num_features else 2]
 
+    def input_signature(self) -> list[keras.InputSpec]:
+        """Any batch of ids, (B, S) or (B, S, F)."""
+        return [keras.InputSpec(shape=self.ids_shape, dtype="int32")]
+
     def build(self, ids_shape: Shape | None = None) -> None:
         self.embedding.build(self.ids_shape)
         self.stack.build((None, None, self.config.d_model))
         self.built = True
 
-    def call(self, ids: TensorLike, training: bool | None = None) -> Tensor:
+    def call(
+        self, ids: TensorLike, training: bool | None = None,
+        mask: TensorLike | None = None,
+    ) -> Tensor:  # fmt: skip
         ids = self.checked("ids", ids)
-        states = self.embedding(ids, training=training)
-        return self.stack(states, mask=self.mask(ids), training=training)
+        states = self.embed(ids, training=training)
+        mask = self.mask(ids) if mask is None else mask
+        return self.stack(states, mask=mask, training=training)
+
+    def embed(self, ids: TensorLike, training: bool | None = None) -> Tensor:
+        """Returns what the stack takes, with positions.
+
+        Args:
+            ids: Integer tensor (B, S), or (B, S, F).
+            training: Whether dropout is applied.
+
+        Returns:
+            Float tensor (B, S, D).
+        """
+        return self.embedding(ids, training=training)
 
     def checked(self, name: str, ids: TensorLike) -> Tensor:
         """Returns ids as integers; see `integer_ids`.
@@ -136,17 +161,22 @@ class TextEncoder(HasConfig, HasAdaptableLayers, keras.layers.Layer):
 
 
 class HasTextEncoder:
-    """Mixin before an `EncoderModel` whose argument `encoder` is a `TextEncoder`.
+    """Mixin before an `EncoderModel` with an argument `encoder`.
 
     Raises:
-        TypeError: If `encoder` is not a `TextEncoder`.
+        TypeError: If `encoder` is not of a class in `encoder_classes`.
     """
 
-    def __init__(self, encoder: TextEncoder, **kwargs: Unpack[BasicOptions]) -> None:
+    encoder_classes = (TextEncoder, VectorEncoder)
+
+    def __init__(
+        self, encoder: TextEncoder | VectorEncoder, **kwargs: Unpack[BasicOptions]
+    ) -> None:
         super().__init__(**kwargs)
-        if not isinstance(encoder, TextEncoder):
+        if not isinstance(encoder, self.encoder_classes):
+            names = " or a ".join(f"`{kind.__name__}`" for kind in self.encoder_classes)
             raise TypeError(
-                f"`encoder` must be a `TextEncoder`. Received: {type(encoder).__name__}"
+                f"`encoder` must be a {names}. Received: {type(encoder).__name__}"
             )
         self.encoder = encoder
         if not encoder.built:
@@ -157,9 +187,27 @@ class HasTextEncoder:
         """The `EncoderStack` of the encoder."""
         return self.encoder.stack
 
+    def checked(
+        self, inputs: TensorLike, mask: TensorLike | None
+    ) -> tuple[TensorLike, TensorLike]:
+        """Checks the arguments of a call.
+
+        Args:
+            inputs: What the encoder takes.
+            mask: Boolean tensor (B, S), or `None` for the encoder's.
+
+        Returns:
+            The inputs, and a mask (B, S).
+        """
+        inputs = self.encoder.checked("inputs", inputs)
+        if mask is None:
+            return inputs, self.encoder.mask(inputs)
+        check_axes("mask", mask, "B", "S")
+        return inputs, mask
+
     def input_signature(self) -> list[keras.InputSpec]:
-        """Any batch of ids, (B, S) or (B, S, F)."""
-        return [keras.InputSpec(shape=self.encoder.ids_shape, dtype="int32")]
+        """Any batch of what the encoder takes."""
+        return self.encoder.input_signature()
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {

@@ -23,6 +23,7 @@ from keras_transformer import (
     TextEncoder,
     Transformer,
     TransformerConfig,
+    VectorEncoder,
     export_litert_model,
 )
 from tests.layers.reference_weights import assert_close, randomise
@@ -46,6 +47,10 @@ def language_model(**options):
 MODELS = {
     "tagger": lambda: Tagger(encoder(), 5),
     "tagger of features": lambda: Tagger(encoder(num_features=3), 5),
+    "tagger of vectors": lambda: Tagger(VectorEncoder(CONFIG, 5), 4),
+    "class token of vectors": lambda: TextClassifier(
+        VectorEncoder(CONFIG, 5, positions="learned", max_length=17), 3, "class_token"
+    ),
     "masked language model": lambda: MaskedLanguageModel(
         encoder(PRE_NORM, positions="learned", max_length=31)
     ),
@@ -67,6 +72,10 @@ def random_inputs(model, batch, length, rng):
             "features": features,
             "adjacency": rng.random((batch, length, length)) < 0.4,
         }
+    if isinstance(getattr(model, "encoder", None), VectorEncoder):
+        vectors = rng.normal(size=(batch, length, 5)).astype("float32")
+        vectors[-1, length // 2 + 1 :] = 0.0
+        return {"vectors": vectors}
     shape = model.input_signature()[0].shape[2:]
     ids = rng.integers(3, VOCABULARY_SIZE, (batch, length, *shape)).astype("int32")
     ids[-1, length // 2 + 1 :] = 0

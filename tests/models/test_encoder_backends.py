@@ -16,6 +16,7 @@ from tests.models import (
     test_node_classifier,
     test_tagger,
     test_text_classifier,
+    test_vector_encoder,
 )
 from tests.models.test_backends import BACKENDS, run_python
 
@@ -24,6 +25,8 @@ BATTERIES = {
     "tagger_of_features": test_tagger.TestBatteryOfFeatures,
     "classifier_by_mean": test_text_classifier.TestBatteryOfTheMean,
     "classifier_by_token": test_text_classifier.TestBatteryOfTheClassToken,
+    "tagger_of_vectors": test_vector_encoder.TestBatteryOfTheTagger,
+    "classifier_of_vectors": test_vector_encoder.TestBatteryOfTheClassifier,
     "masked_language_model": test_masked_language_model.TestBattery,
     "image_classifier": test_image_classifier.TestBatteryOfTheClassToken,
     "node_classifier": test_node_classifier.TestBattery,
