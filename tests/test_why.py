@@ -20,7 +20,7 @@ from keras_transformer import (
 from tests.reference import numpy_transformer as reference
 
 FOLDER = Path(__file__).parents[1] / "examples" / "why"
-SHARED = {"position_kinds", "tasks"}
+SHARED = {"position_kinds", "report"}
 
 
 @pytest.fixture
@@ -42,17 +42,8 @@ def test_every_program_is_short_and_stands_on_the_page():
         assert is_named != (path.stem in SHARED), path.name
 
 
-def test_rows_of_a_task_hold_a_sequence_and_its_answer(load):
-    tasks = load("tasks")
-    ids_in, ids_out = tasks.make_rows("reverse", 3, 5, seed=1)
-    given, separator, shifted = ids_in[:, :5], ids_in[:, 5], ids_in[:, 6:]
-    np.testing.assert_array_equal(ids_out, np.pad(given[:, ::-1], [(0, 0), (5, 0)]))
-    np.testing.assert_array_equal(shifted, ids_out[:, 5:-1])
-    assert (separator == tasks.SEPARATOR).all() and given.min() >= tasks.FIRST
-
-
 def test_tables_show_mean_and_range(load, capsys):
-    load("tasks").show(["a", "b"], [["x", [0.5, 1.0]]])
+    load("report").show(["a", "b"], [["x", [0.5, 1.0]]])
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "| x | 0.75 (0.5 to 1) |"
 

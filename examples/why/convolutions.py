@@ -8,7 +8,7 @@ the outputs, in float32, as a share of the largest output.
 
 import keras
 import numpy as np
-import tasks
+import report
 
 import keras_transformer as kt
 
@@ -37,10 +37,10 @@ def difference(width, d_ff, length=50, rows=4):
 
 
 def main(arguments=None):
-    options = tasks.parser(__doc__, widths=(64, 512)).parse_args(arguments)
+    options = report.parser(__doc__, widths=(64, 512)).parse_args(arguments)
     found = {width: difference(width, 4 * width) for width in options.widths}
     heading = ["width", "d_ff", "largest difference"]
-    tasks.show(heading, [[width, 4 * width, row] for width, row in found.items()])
+    report.show(heading, [[width, 4 * width, row] for width, row in found.items()])
     return found
 
 

@@ -9,7 +9,7 @@ is causal, so one pass at four times the length has the other lengths in it.
 import keras
 import numpy as np
 import position_kinds
-import tasks
+import report
 
 import keras_transformer as kt
 from keras_transformer.layers import LayerNormalization
@@ -65,19 +65,19 @@ def draw(found, length, path):
 
 def main(arguments=None):
     kinds = tuple(position_kinds.KINDS)
-    parser = tasks.parser(__doc__, length=16, updates=300, seeds=3, kinds=kinds)
+    parser = report.parser(__doc__, length=16, updates=300, seeds=3, kinds=kinds)
     parser.add_argument("--plot", help="file of a picture")
     options = parser.parse_args(arguments)
     length, found = options.length, {}
     names = (f"1 to {length}", f"to {2 * length}", f"to {4 * length}")
-    tasks.show(["positions", *(f"places {name}" for name in names)], [])
+    report.show(["positions", *(f"places {name}" for name in names)], [])
     for kind in options.kinds:
         sizes = length, options.updates
         seeds = range(1, 1 + options.seeds)
         found[kind] = [accuracy_by_place(kind, *sizes, seed) for seed in seeds]
         ends = ((BACK, length), (length, 2 * length), (2 * length, 4 * length))
         parts = [[float(c[slice(*e)].mean()) for c in found[kind]] for e in ends]
-        tasks.show_rows([[kind, *parts]])
+        report.show_rows([[kind, *parts]])
     if options.plot:
         draw(found, length, options.plot)
     return found

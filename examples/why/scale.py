@@ -9,7 +9,7 @@ attention weights by the scores.
 
 import keras
 import numpy as np
-import tasks
+import report
 
 from keras_transformer.layers import masked_softmax
 
@@ -48,14 +48,14 @@ def draw(found, path):
 
 
 def main(arguments=None):
-    parser = tasks.parser(__doc__, widths=(1, 4, 16, 64, 256, 1024, 4096), keys=32)
+    parser = report.parser(__doc__, widths=(1, 4, 16, 64, 256, 1024, 4096), keys=32)
     parser.add_argument("--plot", help="file of a picture")
     options = parser.parse_args(arguments)
     kinds = [(width, scaled) for width in options.widths for scaled in (False, True)]
     found = {kind: measure(*kind, options.keys) for kind in kinds}
     heading = ["d_k", "scores", "deviation", "entropy", "largest weight", "gradient"]
     names = {False: "not scaled", True: "scaled"}
-    tasks.show(heading, [[k, names[s], *row] for (k, s), row in found.items()])
+    report.show(heading, [[k, names[s], *row] for (k, s), row in found.items()])
     if options.plot:
         draw(found, options.plot)
     return found

@@ -12,7 +12,7 @@ import math
 
 import keras
 import numpy as np
-import tasks
+import report
 import tensorflow as tf
 
 import keras_transformer as kt
@@ -73,7 +73,7 @@ def path(kind, length, width):
 
 
 def main(arguments=None):
-    parser = tasks.parser(__doc__, lengths=(16, 32, 64), width=64)
+    parser = report.parser(__doc__, lengths=(16, 32, 64), width=64)
     options = parser.parse_args(arguments)
     found, width = {}, options.width
     for kind in FORMULAS:
@@ -85,7 +85,7 @@ def main(arguments=None):
         for kind, formulas in FORMULAS.items():
             cells = [found[kind, length][place] for length in options.lengths]
             rows.append([kind, name, formulas[place], *cells])
-    tasks.show(["layer", "figure", "the paper's O()", *options.lengths], rows)
+    report.show(["layer", "figure", "the paper's O()", *options.lengths], rows)
     return found
 
 

@@ -7,7 +7,7 @@ lines and the counts as dots.
 """
 
 import numpy as np
-import tasks
+import report
 
 import keras_transformer as kt
 
@@ -62,7 +62,7 @@ def draw(found, path):
 
 
 def main(arguments=None):
-    parser = tasks.parser(__doc__, draws=4000)
+    parser = report.parser(__doc__, draws=4000)
     parser.add_argument("--plot", help="file of a picture")
     options = parser.parse_args(arguments)
     found = {t: drawn(t, options.draws) for t in TEMPERATURES}
@@ -71,7 +71,7 @@ def main(arguments=None):
         p = probabilities(temperature)
         bits = -(p * np.log2(np.where(p > 0, p, 1.0))).sum() + 0.0
         rows.append([f"{temperature:g}", *map(float, shares), float(bits)])
-    tasks.show(["temperature", *WORDS, "entropy by formula (bits)"], rows)
+    report.show(["temperature", *WORDS, "entropy by formula (bits)"], rows)
     if options.plot:
         draw(found, options.plot)
     return found
