@@ -35,7 +35,7 @@ LEVELS = (
     {"layers", "decoding", "text"},
     {"exact_training"},
     {"models"},
-    {"generation"},
+    {"generation", "testing"},
     {"export"},
     {"translator"},
     {"importers"},
@@ -51,6 +51,8 @@ KNOW_ONLY = {
     "kernels": {"types"},
     "layers": {"kernels", "masks", "types"},
     "decoding": {"kernels", "types"},
+    # It checks anybody's layers by what they do.
+    "testing": {"types"},
     "text": {"config", "files"},
     # Its file is copied to machines without the package.
     "lite": set(),
@@ -249,7 +251,8 @@ def public_objects():
     """Public classes and functions of the parts that the package offers names of."""
     offered = [getattr(keras_transformer, name) for name in keras_transformer.__all__]
     found = {}
-    for part in sorted({part_of(value.__module__) for value in offered}):
+    parts = {part_of(value.__module__) for value in offered} | {"testing"}
+    for part in sorted(parts):
         module_name = f"{PACKAGE}.{part}"
         module = importlib.import_module(module_name)
         for name in getattr(module, "__all__", vars(module)):

@@ -14,6 +14,7 @@ from keras_transformer.kernels.softmax import prepare_mask
 from keras_transformer.layers import DecoderLayer
 from keras_transformer.layers.linear_attention import LinearAttention
 from keras_transformer.masks import causal_mask, valid_length_mask
+from keras_transformer.testing import assert_serializable
 from tests.layers.layer_battery import LayerBattery
 from tests.layers.reference_weights import assert_close, randomise, weights_of
 from tests.layers.step_by_step import (
@@ -59,6 +60,10 @@ class TestBatteryOfCrossAttention(WithoutDropout):
     exact_options = {"causal": False}
     input_shapes = ((2, 5, 11), (2, 7, 17), (2, 7, 13))
     output_shape = (2, 5, OUTPUT_DIM)
+
+    def test_config_and_file_give_the_same_layer(self, rng):
+        # Attention to something else cannot be causal.
+        assert_serializable(self.layer(), tuple(self.inputs(rng)))
 
 
 @pytest.fixture(params=[4, 64])

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_transformer import MaskedAccuracy, MaskedCrossentropy
 from keras_transformer.models.tagger import Tagger
+from keras_transformer.testing import assert_padding_invariant
 from tests.layers.reference_weights import assert_close, randomise
 from tests.models.encoder_battery import EncoderModelBattery
 from tests.models.encoder_cases import (
@@ -80,16 +81,9 @@ def test_loss_and_accuracy_leave_padding_out(case):
     np.testing.assert_allclose(results["accuracy"], accuracy, rtol=1e-6)
 
 
-def test_more_padding_changes_nothing(case):
+def test_padding_and_other_rows_change_nothing(case):
     tagger, ids = case
-    longer = np.pad(ids, ((0, 0), (0, 4), (0, 0))[: ids.ndim])
-    assert_close(logits_of(tagger, longer)[:, :7], logits_of(tagger, ids))
-
-
-def test_one_sentence_equals_a_row_of_a_batch(case):
-    tagger, ids = case
-    alone = logits_of(tagger, ids[1:, :4])
-    assert_close(alone, logits_of(tagger, ids)[1:, :4])
+    assert_padding_invariant(tagger, ids)
 
 
 def test_every_token_bears_on_every_tag(case):

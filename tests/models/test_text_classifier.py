@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.models.text_classifier import TextClassifier
+from keras_transformer.testing import assert_padding_invariant
 from tests.layers.reference_weights import assert_close, randomise
 from tests.models.encoder_battery import EncoderModelBattery
 from tests.models.encoder_cases import (
@@ -78,13 +79,8 @@ def test_tokens_may_have_features(rng, pooling):
     assert_close(logits_of(model, FEATURES)[1:], logits_of(model, FEATURES[1:, :4]))
 
 
-def test_more_padding_changes_nothing(model):
-    longer = np.pad(IDS, ((0, 0), (0, 4)))
-    assert_close(logits_of(model, longer), logits_of(model, IDS))
-
-
-def test_one_sentence_equals_a_row_of_a_batch(model):
-    assert_close(logits_of(model, IDS[1:, :4]), logits_of(model, IDS)[1:])
+def test_padding_and_other_rows_change_nothing(model):
+    assert_padding_invariant(model, IDS)
 
 
 def test_every_token_bears_on_the_class(model):

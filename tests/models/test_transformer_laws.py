@@ -8,6 +8,11 @@ import pytest
 from keras import ops
 
 from keras_transformer import Transformer, TransformerConfig
+from keras_transformer.testing import (
+    assert_cached_equals_uncached,
+    assert_causal,
+    assert_padding_invariant,
+)
 from tests.layers.reference_weights import assert_close
 from tests.models.transformer_cases import (
     SIZES,
@@ -34,18 +39,11 @@ def own_places(sentences, beam_size):
     return np.tile(np.arange(beam_size, dtype="int32"), (sentences, 1))
 
 
-def padded(ids, columns):
-    return np.pad(ids, ((0, 0), (0, columns)))
+def test_later_token_cannot_change_an_earlier_logit(model):
+    def scores(target, source):
+        return model((source, target))
 
-
-@pytest.mark.parametrize("position", range(1, LENGTH))
-def test_later_token_cannot_change_an_earlier_logit(model, position):
-    changed = TARGET_IN.copy()
-    changed[:, position:] = 13
-    before = logits_of(model, SOURCE, TARGET_IN)
-    after = logits_of(model, SOURCE, changed)
-    np.testing.assert_array_equal(before[:, :position], after[:, :position])
-    assert (before[:, position] != after[:, position]).any(axis=-1).all()
+    assert_causal(scores, (TARGET_IN, SOURCE), ids_below=29, tolerance=0)
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
@@ -65,25 +63,11 @@ def test_later_token_cannot_change_an_earlier_logit_in_training(variant):
     assert (before[:, 2] != after[:, 2]).any()
 
 
-def test_more_padding_changes_nothing(model):
-    expected = logits_of(model, SOURCE, TARGET_IN)
-    longer_source = logits_of(model, padded(SOURCE, 4), TARGET_IN)
-    assert_close(longer_source, expected)
-    longer_target = logits_of(model, SOURCE, padded(TARGET_IN, 3))
-    assert_close(longer_target[:, :LENGTH], expected)
+def test_padding_and_other_rows_change_nothing(model):
+    def scores(target, source):
+        return model((source, target))
 
-
-def test_less_padding_changes_nothing(model):
-    """The padded second sentence alone, cut to its tokens."""
-    expected = logits_of(model, SOURCE, TARGET_IN)[1:, :3]
-    assert_close(logits_of(model, SOURCE[1:, :4], TARGET_IN[1:, :3]), expected)
-
-
-def test_one_sentence_equals_a_row_of_a_batch(model):
-    together = logits_of(model, SOURCE, TARGET_IN)
-    for row in range(2):
-        alone = logits_of(model, SOURCE[row : row + 1], TARGET_IN[row : row + 1])
-        assert_close(alone, together[row : row + 1])
+    assert_padding_invariant(scores, (TARGET_IN, SOURCE))
 
 
 def test_rows_do_not_see_each_other(model):
@@ -99,21 +83,10 @@ def test_order_of_the_source_matters(model):
     assert np.abs(before - after).max() > 1e-3
 
 
-@pytest.mark.parametrize("length", [LENGTH, LENGTH + 3])
-@pytest.mark.parametrize("rows_per_sentence", [1, 3])
-def test_cached_decoding_equals_uncached(model, rng, rows_per_sentence, length):
-    """Each hypothesis of a sentence goes its own way."""
-    rows = len(SOURCE) * rows_per_sentence
-    target = rng.integers(4, 29, size=(rows, LENGTH))
-    target[:, 0] = 1
-    source = np.repeat(SOURCE, rows_per_sentence, axis=0)
-    expected = logits_of(model, source, target)
-    state = model.start_decoding(SOURCE, length, rows_per_sentence)
-    parents = own_places(len(SOURCE), rows_per_sentence)
-    for position in range(LENGTH):
-        ids = ops.convert_to_tensor(target[:, position])
-        logits, state = model.decode_step(ids, parents, state)
-        assert_close(logits, expected[:, position])
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_cached_decoding_equals_uncached(model, beam_size):
+    """Each hypothesis of a sentence goes its own way, in a state that is resized."""
+    assert_cached_equals_uncached(model, SOURCE, beam_size=beam_size)
 
 
 def test_hypotheses_may_change_places_between_steps(rng):
