@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import keras
 from keras import ops
 
@@ -104,6 +106,15 @@ class ReluAttention(MultiHeadAttention):
         >>> attention = ReluAttention(num_heads=2, key_dim=3)
         >>> attention(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
     """
+
+    @classmethod
+    def from_keras(cls, layer: keras.layers.Layer) -> Self:
+        """Raises `TypeError`: Keras' attention weighs with a softmax."""
+        raise TypeError(
+            "`from_keras` needs a layer that computes the same, and Keras' attention "
+            "weighs with a softmax; use `MultiHeadAttention`. Received: "
+            f"{type(layer).__name__}"
+        )
 
     def weigh(self, scores: TensorLike, mask: TensorLike | None = None) -> Tensor:
         return masked_relu(scores, mask)

@@ -101,3 +101,8 @@ def test_a_graph_need_not_know_the_length(rng):
     signature = [tf.TensorSpec((None, None, SHAPE[-1]), "float32")]
     graph = tf.function(layer, input_signature=signature, autograph=False)
     assert_close(graph(x), layer(x))
+
+
+def test_the_weights_of_a_softmax_are_not_taken_over():
+    with pytest.raises(TypeError, match="weighs with a softmax"):
+        ReluAttention.from_keras(keras.layers.MultiHeadAttention(2, 4))
