@@ -115,7 +115,6 @@ def test_val_bleu_is_what_evaluate_gives_for_the_first_pairs(texts, corpora, tmp
     assert every != pytest.approx(first)
 
 
-@pytest.mark.slow
 def test_bleu_comes_in_two_forms_and_says_what_they_are(texts, corpora, tmp_path):
     run = Run(texts, tmp_path, monitor="bleu", bleu_sentences=7, **LEARNING)
     history = run.fit(corpora, epochs=2)
@@ -138,6 +137,7 @@ def test_bleu_comes_in_two_forms_and_says_what_they_are(texts, corpora, tmp_path
     assert logs["val_bleu"] == history["val_bleu"][-1]
 
 
+@pytest.mark.slow
 def test_bleu_comes_every_so_many_updates_and_leaves_the_training_alone(
     texts, corpora, tmp_path
 ):
