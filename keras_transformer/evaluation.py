@@ -25,6 +25,8 @@ class Scores:
         chrf_signature: How sacreBLEU computed it.
         sentences: Sentences scored.
         seconds: Time taken to translate them.
+        lowercase_bleu: BLEU of the same tokens in lower case, as some papers report it.
+        lowercase_bleu_signature: How sacreBLEU computed it.
     """
 
     bleu: float
@@ -33,6 +35,8 @@ class Scores:
     chrf_signature: str
     sentences: int
     seconds: float
+    lowercase_bleu: float
+    lowercase_bleu_signature: str
 
     def __str__(self):
         return (
@@ -80,6 +84,7 @@ def evaluate(
     if output is not None:
         write_lines(output, translations)
     bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
+    lowercase = sacrebleu.BLEU(lowercase=True)
     return Scores(
         bleu=bleu.corpus_score(translations, [references]).score,
         bleu_signature=str(bleu.get_signature()),
@@ -87,6 +92,8 @@ def evaluate(
         chrf_signature=str(chrf.get_signature()),
         sentences=len(rows),
         seconds=seconds,
+        lowercase_bleu=lowercase.corpus_score(translations, [references]).score,
+        lowercase_bleu_signature=str(lowercase.get_signature()),
     )
 
 

@@ -135,7 +135,7 @@ def test_the_server_logs_no_escape_sequence():
 
 
 def test_scores_are_lines(monkeypatch, capsys):
-    scores = Scores(30.5, "nrefs:1", 50.25, "nrefs:1", 2, 0.5)
+    scores = Scores(30.5, "nrefs:1", 50.25, "nrefs:1", 2, 0.5, 31.0, "case:lc")
     monkeypatch.setattr(verbs, "load_translator", lambda _: None)
     monkeypatch.setattr("keras_transformer.evaluation.evaluate", lambda *a, **k: scores)
     assert cli.main(["evaluate", "--model", "any", "--test", __file__]) == 0

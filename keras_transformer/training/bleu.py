@@ -17,12 +17,15 @@ from keras_transformer.translator import Translator
 
 
 class ValidationBleu(RunCallback):
-    """Translates validation sentences greedily and adds `val_bleu` to the logs.
+    """Translates validation sentences greedily and adds their BLEU to the logs.
 
-    The score is sacreBLEU's, as `evaluate` computes it, after every epoch and every
-    `updates` weight updates. Greedy search ranks the states of a model much like a beam
-    and takes a fraction of its time. One graph, traced for the first score, serves the
-    whole run. No random numbers are drawn, so scoring does not change the training.
+    `val_bleu` is sacreBLEU's of detokenised, cased text, as `evaluate` computes it, and
+    `val_bleu_lowercase` that of its tokens in lower case, as some papers report it.
+    Both come after every epoch and every `updates` weight updates; beside the first a
+    line says what was scored, with which search and by sacreBLEU's signatures. Greedy
+    search ranks the states of a model much like a beam and takes a fraction of its
+    time. One graph, traced for the first score, serves the whole run. No random numbers
+    are drawn, so scoring does not change the training.
 
     Args:
         translator: A `Translator` of the model in training.
@@ -49,7 +52,8 @@ class ValidationBleu(RunCallback):
         self.pairs = list(pairs)
         self.updates = updates
         self.console = console
-        self._scored_at, self._bleu = 0, None
+        self._scored_at, self._bleu, self._lowercase_bleu = 0, None, None
+        self._is_described = False
         self._directory, self._writer = directory, None
 
     def on_train_begin(self, logs=None):
@@ -70,6 +74,7 @@ class ValidationBleu(RunCallback):
         if self._bleu is None or updates != self._scored_at:
             self._score(updates)
         logs["val_bleu"] = self._bleu
+        logs["val_bleu_lowercase"] = self._lowercase_bleu
 
     def on_train_end(self, logs=None):
         if self._writer is not None:
@@ -79,8 +84,21 @@ class ValidationBleu(RunCallback):
     def _score(self, updates):
         self.model.sync_variables()
         with averaged_weights(self.model):
-            self._bleu = evaluate(self.translator, self.pairs).bleu
+            scores = evaluate(self.translator, self.pairs)
+        self._bleu, self._lowercase_bleu = scores.bleu, scores.lowercase_bleu
         self._scored_at = updates
+        if not self._is_described:
+            self._describe(scores)
+
+    def _describe(self, scores):
+        """Prints what the figures are, once in a training."""
+        self._is_described = True
+        say(
+            self.console,
+            f"val_bleu of {scores.sentences:,} sentences, greedy search: "
+            f"{scores.bleu_signature}; val_bleu_lowercase: "
+            f"{scores.lowercase_bleu_signature}",
+        )
 
     def _write(self, updates):
         """Prints and logs a score within an epoch, for which Keras has no logs."""
@@ -96,7 +114,14 @@ class ValidationBleu(RunCallback):
         self._writer.flush()
 
     def state(self):
-        return {"scored_at": self._scored_at, "bleu": self._bleu}
+        return {
+            "scored_at": self._scored_at,
+            "bleu": self._bleu,
+            "lowercase_bleu": self._lowercase_bleu,
+        }
 
     def restore(self, state):
         self._scored_at, self._bleu = state["scored_at"], state["bleu"]
+        self._lowercase_bleu = state.get("lowercase_bleu")
+        if self._lowercase_bleu is None:
+            self._bleu = None  # A state of an earlier version: both are scored again.

@@ -115,6 +115,28 @@ def test_val_bleu_is_what_evaluate_gives_for_the_first_pairs(texts, corpora, tmp
     assert every != pytest.approx(first)
 
 
+def test_bleu_comes_in_two_forms_and_says_what_they_are(texts, corpora, tmp_path):
+    run = Run(texts, tmp_path, monitor="bleu", bleu_sentences=7, **LEARNING)
+    history = run.fit(corpora, epochs=2)
+    bleu = run.find(ValidationBleu)
+    pairs = tiny_run.VALID[:7]
+    lowered = evaluate(
+        lambda texts: [text.lower() for text in bleu.translator(texts)],
+        [(source, target.lower()) for source, target in pairs],
+    )
+    assert history["val_bleu_lowercase"][-1] == pytest.approx(lowered.bleu)
+    (line,) = [x for x in run.stream.getvalue().splitlines() if "case:" in x]
+    assert "val_bleu of 7 sentences, greedy search: nrefs:1|case:mixed" in line
+    assert "val_bleu_lowercase: nrefs:1|case:lc" in line
+    # A state of a version that had one figure: both are computed anew.
+    state = bleu.state()
+    assert state["lowercase_bleu"] == history["val_bleu_lowercase"][-1]
+    bleu.restore({"scored_at": state["scored_at"], "bleu": 1.0})
+    logs = {}
+    bleu.on_epoch_end(2, logs)
+    assert logs["val_bleu"] == history["val_bleu"][-1]
+
+
 @pytest.mark.slow
 def test_bleu_comes_every_so_many_updates_and_leaves_the_training_alone(
     texts, corpora, tmp_path
@@ -129,7 +151,7 @@ def test_bleu_comes_every_so_many_updates_and_leaves_the_training_alone(
     updates = int(scored.model.optimizer.iterations)
     assert updates == 2 * corpora[0].num_batches > 6
     lines = scored.stream.getvalue().splitlines()
-    shown = [int(line.split()[1]) for line in lines]
+    shown = [int(line.split()[1]) for line in lines if line.startswith("updates")]
     assert shown == list(range(3, updates + 1, 3))
     (events,) = (tmp_path / "b" / "tensorboard" / "validation").iterdir()
     steps = [
