@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 )
 TEXTS = [source for source, _ in tiny_run.PAIRS[:9]] + ["", "dog", "日本語 " * 30]
 TARGETS = [target for _, target in tiny_run.PAIRS[:9]] + ["", "Hund", "x"]
-SIZES = {"d_model": 16, "units": 12}
+SIZES = {"d_model": 16, "units": 12, "cell": "lstm", "num_decoder_layers": 2}
 CONFIG = tiny_run.CONFIG.replace(model=RecurrentConfig(**SIZES))
 
 
@@ -126,6 +126,7 @@ def test_saved_translator_translates_alike(tmp_path):
 
 
 def test_there_is_one_layer_to_align_with():
+    assert CONFIG.model.num_decoder_layers == 2
     with pytest.raises(ValueError, match="`alignment_layer` must be from -1 to 0"):
         Translator(
             translator().model, tiny_run.tokenizers(),
@@ -188,8 +189,12 @@ def test_the_command_line_trains_the_family(asked, tmp_path, capsys):
     pairs = str(tiny_run.write_pairs(tmp_path / "train.tsv"))
     words = ["train", "--train", pairs, "--run", "unused", "--family", "recurrent"]
     more = ["--preset", "tiny", "--units", "48", "--no-bidirectional"]
-    assert cli.main([*words, *more]) == 0
-    expected = RecurrentConfig.preset("tiny", units=48, bidirectional=False)
+    layers = ["--cell", "lstm", "--num-encoder-layers", "2"]
+    assert cli.main([*words, *more, *layers, "--num-decoder-layers", "3"]) == 0
+    sizes = {"units": 48, "bidirectional": False, "cell": "lstm"}
+    expected = RecurrentConfig.preset(
+        "tiny", **sizes, num_encoder_layers=2, num_decoder_layers=3
+    )
     assert asked[0].model == expected
     assert cli.main([*words, "--num-heads", "3"]) == 1
     assert "`RecurrentConfig` has no option 'num_heads'" in capsys.readouterr().err

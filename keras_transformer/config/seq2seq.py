@@ -99,6 +99,11 @@ class Seq2SeqConfig(Config):
         """Longest source and target (tokens), or `None` if there is no limit."""
         return None
 
+    @property
+    def num_attending_layers(self) -> int:
+        """Number of the decoder's layers that attend to the source."""
+        return self.num_decoder_layers
+
     def fewest_weights(self) -> int:
         """Returns how many weights the family's model of these sizes has at least.
 
@@ -239,13 +244,26 @@ class RecurrentConfig(Seq2SeqConfig):
     family: str = option("recurrent", "kind of model", choices=("recurrent",))
     d_model: int = option(620, "width of the embeddings", minimum=1, maximum=MOST_UNITS)
     dropout_rate: float = option(
-        0.1, "dropout of embeddings and readouts", minimum=0.0, below=1.0
+        0.1,
+        "dropout of embeddings, readouts and between layers",
+        minimum=0.0,
+        below=1.0,
     )
+    cell: str = option("gru", "what the layers are made of", choices=("gru", "lstm"))
     num_encoder_layers: int = option(
         1, "encoder layers", minimum=1, maximum=MOST_LAYERS
     )
+    num_decoder_layers: int = option(
+        1,
+        "decoder layers; the first reads what the last one's state attends to",
+        minimum=1,
+        maximum=MOST_LAYERS,
+    )
     units: int = option(
-        1000, "width of a GRU, of each direction", minimum=1, maximum=MOST_UNITS
+        1000,
+        "width of a recurrent layer, of each direction",
+        minimum=1,
+        maximum=MOST_UNITS,
     )
     attention_units: int | None = option(
         None,
@@ -255,26 +273,30 @@ class RecurrentConfig(Seq2SeqConfig):
     )
     bidirectional: bool = option(True, "read the source in both directions")
 
-    # One GRU attends at every step, as in the paper.
-    num_decoder_layers: ClassVar[int] = 1
-
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "tiny": dict(d_model=128, units=128),
         "small": dict(d_model=256, units=256),
         "base": dict(),
     }
 
+    @property
+    def num_attending_layers(self) -> int:
+        """One, whose contexts every layer gets: the last layer's states attend."""
+        return 1
+
     def fewest_weights(self) -> int:
         """Returns the fewest weights of a `RecurrentSeq2Seq`: those of its matrices."""
         units, directions = self.units, 2 if self.bidirectional else 1
         width = directions * units
+        gates, states = {"gru": (3, 1), "lstm": (4, 2)}[self.cell]
         inputs = self.d_model + (self.num_encoder_layers - 1) * width
         encoder = directions * (inputs + self.num_encoder_layers * units)
-        decoder = self.d_model + width + units
+        decoder = self.d_model + width + (2 * self.num_decoder_layers - 1) * units
+        cells = gates * units * (encoder + decoder)
+        initial = units * states * self.num_decoder_layers * units
         attention = (self.attention_units or units) * (units + width)
         readout = (units + self.d_model + width) * self.d_model
-        cells = 3 * units * (encoder + decoder)
-        return super().fewest_weights() + cells + units**2 + attention + readout
+        return super().fewest_weights() + cells + initial + attention + readout
 
 
 FAMILIES = {"transformer": TransformerConfig, "recurrent": RecurrentConfig}

@@ -38,7 +38,7 @@ class EnsembleSizes:
                     f"{', '.join(map(str, values))}"
                 )
             setattr(self, name, values[0])
-        self.num_decoder_layers = min(c.num_decoder_layers for c in configs)
+        self.num_attending_layers = min(c.num_attending_layers for c in configs)
         self._configs = list(configs)
 
     def check_positions(self, longest: int, what: str):

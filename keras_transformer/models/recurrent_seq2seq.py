@@ -1,4 +1,4 @@
-"""The recurrent translator: GRUs, and attention at every step."""
+"""The recurrent translator: GRUs or LSTMs, and attention at every step."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import math
 from typing import Unpack
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.config import RecurrentConfig
 from keras_transformer.kernels.cache import of_parents
 from keras_transformer.layers.additive_attention import AdditiveAttention
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.recurrent import (
+    at_last_token,
+    recurrent_cell,
+    recurrent_layer,
+    reverse_tokens,
+)
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLike
-
-
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class Orthogonal(keras.initializers.Orthogonal):
-    """As Keras' own, whose QR decomposition lacks bfloat16, for every float type."""
-
-    def __call__(self, shape, dtype=None):
-        return ops.cast(super().__call__(shape, dtype="float32"), dtype or "float32")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -38,13 +37,19 @@ class RecurrentSeq2Seq(Seq2Seq):
         logits_t = W_out tanh(W_r [s_t; e_t; c_t])
 
     where h has read the whole source: the backward GRU's state at the first token, or
-    without it the forward GRU's at the last. Unlike in the paper, the readout takes
+    without it the forward GRU's at the last.
+
+    With several layers each reads the states of the one below, with dropout between
+    them (`config.dropout_rate`). The decoder's last layer attends and is read out, its
+    first one reads [e_t; c_t]. `config.cell` "lstm" puts LSTMs (Hochreiter and
+    Schmidhuber, 1997) in place of the GRUs. W_0 h gives the first states of all layers
+    side by side, an LSTM's cell after its state. Unlike in the paper, the readout takes
     the state that has read e_t, with tanh in place of maxout; the GRU is Keras', whose
     reset gate acts after the product; and the embeddings are scaled by sqrt(D), so that
     the output can share their matrix.
 
     It trains, decodes and exports as `Transformer` does. Padding (`config.pad_id`)
-    stands at the end of a row and changes nothing.
+    stands at the end of a row and changes nothing, unless there is nothing else.
 
     To use other layers, override `make_encoder_layer`, `make_attention` or
     `make_decoder_cell`.
@@ -80,16 +85,22 @@ class RecurrentSeq2Seq(Seq2Seq):
             self.make_encoder_layer(f"forward_layer_{i}") for i in layers
         ]
         self.backward_layers = [
-            self.make_encoder_layer(f"backward_layer_{i}", go_backwards=True)
+            self.make_encoder_layer(f"backward_layer_{i}")
             for i in layers
             if config.bidirectional
         ]
-        self.initial_state = self._make_dense("initial_state", config.units)
+        cells = [
+            self.make_decoder_cell(f"decoder_cell_{i}" if i else "decoder_cell")
+            for i in range(config.num_decoder_layers)
+        ]
+        self.initial_state = self._make_dense("initial_state", sum(_sizes(cells)))
         self.cross_attention = self.make_attention("cross_attention")
-        self.decoder_cell = self.make_decoder_cell("decoder_cell")
+        self.decoder_cell, *self.upper_decoder_cells = cells
         self.readout = self._make_dense("readout", config.d_model)
         self.embedding_dropout = self._make_dropout("embedding_dropout")
         self.readout_dropout = self._make_dropout("readout_dropout")
+        if max(config.num_encoder_layers, config.num_decoder_layers) > 1:
+            self.layer_dropout = self._make_dropout("layer_dropout")
         # Every size is known, so the weights exist from the start.
         self.build()
 
@@ -105,23 +116,15 @@ class RecurrentSeq2Seq(Seq2Seq):
             name=name,
         )
 
-    def make_encoder_layer(
-        self, name: str, go_backwards: bool = False
-    ) -> keras.layers.Layer:
-        """Returns a layer that reads a sequence; override to use another one.
+    def make_encoder_layer(self, name: str) -> keras.layers.Layer:
+        """Returns a layer (B, S, D) -> (B, S, U); override to use another one.
 
-        Its output (B, S, U) is in the order in which it read, as with Keras' own.
+        Each direction has one. Both read forwards: the one that reads the source from
+        its end gets the tokens the other way round, with padding still after them. It
+        is called with `mask` (B, S) and `training`.
         """
-        return keras.layers.GRU(
-            self.config.units,
-            return_sequences=True,
-            go_backwards=go_backwards,
-            recurrent_initializer=Orthogonal(),
-            # XLA lacks cuDNN's operation, and a CPU cannot run an export with it.
-            use_cudnn=False,
-            dtype=self.dtype_policy,
-            name=name,
-        )
+        config = self.config
+        return recurrent_layer(config.cell, config.units, self.dtype_policy, name)
 
     def make_attention(self, name: str) -> keras.layers.Layer:
         """Returns the attention to the source; override to use another one."""
@@ -129,13 +132,16 @@ class RecurrentSeq2Seq(Seq2Seq):
         return AdditiveAttention(units, dtype=self.dtype_policy, name=name)
 
     def make_decoder_cell(self, name: str) -> keras.layers.Layer:
-        """Returns the decoder's cell; override to use another with one state."""
-        return keras.layers.GRUCell(
-            self.config.units,
-            recurrent_initializer=Orthogonal(),
-            dtype=self.dtype_policy,
-            name=name,
-        )
+        """Returns the cell of a decoder layer; override to use another one.
+
+        A Keras cell, whose output (R, U) is the first of its states.
+        """
+        config = self.config
+        return recurrent_cell(config.cell, config.units, self.dtype_policy, name)
+
+    @property
+    def _cells(self):
+        return [self.decoder_cell, *self.upper_decoder_cells]
 
     def _make_dense(self, name, units):
         return keras.layers.Dense(
@@ -155,6 +161,8 @@ class RecurrentSeq2Seq(Seq2Seq):
         self.initial_state.build((None, units))
         self.cross_attention.build((None, None, units), (None, None, width))
         self.decoder_cell.build((None, d_model + width))
+        for cell in self.upper_decoder_cells:
+            cell.build((None, units))
         self.readout.build((None, None, units + d_model + width))
         self.build_output_head()
         self.built = True
@@ -164,8 +172,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         return {
             "encoder": [*self.forward_layers, *self.backward_layers],
             "decoder": [
-                self.initial_state, self.cross_attention, self.decoder_cell,
-                self.readout,
+                self.initial_state, self.cross_attention, *self._cells, self.readout,
             ],
         }[part]  # fmt: skip
 
@@ -183,13 +190,16 @@ class RecurrentSeq2Seq(Seq2Seq):
             (B, 1, S), True where a position is not padding.
         """
         source_mask = padding_mask(source, self.config.pad_id)
+        is_token = source_mask[:, 0]
+        options = {"mask": is_token, "training": training}
         states = self._embed(self.source_embedding, source, training)
         for i, forward in enumerate(self.forward_layers):
-            # Keras' layers keep their state over padding.
-            options = {"mask": source_mask[:, 0], "training": training}
+            if i:
+                states = self.layer_dropout(states, training=training)
             read = [forward(states, **options)]
             for backward in self.backward_layers[i : i + 1]:
-                read.append(ops.flip(backward(states, **options), axis=1))
+                from_end = backward(reverse_tokens(states, is_token), **options)
+                read.append(reverse_tokens(from_end, is_token))
             states = ops.concatenate(read, axis=-1)
         return states, source_mask
 
@@ -199,7 +209,9 @@ class RecurrentSeq2Seq(Seq2Seq):
     ) -> Tensor:  # fmt: skip
         """As `decode`, without the last product: readouts (B, T, D), for `logits`."""
         tokens = self._embed(self.target_embedding, target_in, training)
-        states, contexts, _ = self._read(tokens, encoder_output, source_mask)
+        states, contexts, _ = self._read(
+            tokens, encoder_output, source_mask, self._dropped(tokens, training)
+        )
         return self._read_out(states, tokens, contexts, training)
 
     def attention(
@@ -226,61 +238,101 @@ class RecurrentSeq2Seq(Seq2Seq):
         tokens = embedding(ids) * math.sqrt(self.config.d_model)
         return self.embedding_dropout(tokens, training=training)
 
-    def _start(self, encoder_output):
-        """The decoder's states before the first token (B, 1, U)."""
+    def _start(self, encoder_output, source_mask):
+        """The decoder's states before the first token (B, 1, W)."""
         if self.config.bidirectional:
             whole = encoder_output[:, 0, self.config.units :]
         else:
-            whole = encoder_output[:, -1]
+            whole = at_last_token(encoder_output, source_mask[:, 0])
         return ops.expand_dims(self.initial_state(whole), 1)
 
-    def _step(self, tokens, hidden, source):
+    def _dropped(self, tokens, training):
+        """Factors on what goes from layer to layer (B, T, W'); `None`: all are 1."""
+        width = len(self.upper_decoder_cells) * self.config.units
+        if not (width and training):
+            return None
+        ones = ops.ones((*ops.shape(tokens)[:2], width), self.compute_dtype)
+        return self.layer_dropout(ones, training=True)
+
+    def _output(self, hidden):
+        """The last layer's states (..., U), of all states (..., W)."""
+        last = len(_sizes(self._cells[-1:]))
+        return _split(hidden, _sizes(self._cells))[-last]
+
+    def _step(self, tokens, hidden, source, factors=None):
         """One step of N hypotheses.
 
         Args:
             tokens: Embeddings (B, N, D).
-            hidden: States before (B, N, U).
+            hidden: States before, of all layers side by side (B, N, W).
             source: Projected keys (B, S, A), values (B, S, E), mask (B, 1, S).
+            factors: What `_dropped` gives for the step (B, N, W'), or `None`.
 
         Returns:
-            New states (B, N, U), contexts (B, N, E), attention weights (B, N, S).
+            New states (B, N, W), contexts (B, N, E), attention weights (B, N, S).
         """
         keys, values, mask = source
-        contexts, weights = self.cross_attention.attend(hidden, keys, values, mask)
+        query = self._output(hidden)
+        contexts, weights = self.cross_attention.attend(query, keys, values, mask)
         inputs = ops.concatenate([tokens, contexts], axis=-1)
         inputs, before = (
             ops.reshape(x, (-1, x.shape[-1])) for x in (inputs, hidden)
         )  # (R, ...)
-        after, _ = self.decoder_cell(inputs, before)
-        shape = (-1, tokens.shape[1], self.config.units)
+        if factors is not None:
+            factors = ops.reshape(factors, (-1, factors.shape[-1]))
+        after = self._through_cells(inputs, before, factors)
+        shape = (-1, *hidden.shape[1:])
         return ops.reshape(after, shape), contexts, weights
 
-    def _read(self, tokens, encoder_output, source_mask):
+    def _through_cells(self, inputs, hidden, factors):
+        """From inputs (R, D + E) and states (R, W) to the new states (R, W)."""
+        states, after = _split(hidden, _sizes(self._cells)), []
+        if factors is not None:
+            units = [self.config.units] * len(self.upper_decoder_cells)
+            factors = _split(factors, units)
+        for i, cell in enumerate(self._cells):
+            if i and factors is not None:
+                inputs = inputs * factors[i - 1]
+            count = len(_sizes([cell]))
+            own, states = states[:count], states[count:]
+            inputs, new = cell(inputs, own)
+            after.extend(keras.tree.flatten(new))
+        return after[0] if len(after) == 1 else ops.concatenate(after, axis=-1)
+
+    def _read(self, tokens, encoder_output, source_mask, factors=None):
         """Steps through whole targets.
 
         Args:
             tokens: Embeddings (B, T, D).
             encoder_output: Float tensor (B, S, E).
             source_mask: Boolean tensor (B, 1, S).
+            factors: As `_dropped` gives them.
 
         Returns:
-            States (B, T, U), contexts (B, T, E), attention weights (B, T, S).
+            The last layer's states (B, T, U), contexts (B, T, E), attention weights
+            (B, T, S).
         """
         keys = self.cross_attention.project_key(encoder_output)
+        d_model, inputs = self.config.d_model, tokens
+        if factors is not None:  # A TensorFlow graph steps through one tensor alone.
+            inputs = ops.concatenate([tokens, factors], axis=-1)
 
         def step(before, token):
+            token = token[:, None]
             after = self._step(
-                token[:, None], before[0], (keys, encoder_output, source_mask)
-            )
+                token[..., :d_model], before[0], (keys, encoder_output, source_mask),
+                None if factors is None else token[..., d_model:],
+            )  # fmt: skip
             return after, after
 
         batch, length, width = ops.shape(encoder_output)
         nothing = (
             ops.zeros((batch, 1, size), self.compute_dtype) for size in (width, length)
         )
-        start = (self._start(encoder_output), *nothing)
-        _, outputs = ops.scan(step, start, ops.swapaxes(tokens, 0, 1))
-        return tuple(ops.swapaxes(x[:, :, 0], 0, 1) for x in outputs)
+        start = (self._start(encoder_output, source_mask), *nothing)
+        _, outputs = ops.scan(step, start, ops.swapaxes(inputs, 0, 1))
+        hidden, contexts, weights = (ops.swapaxes(x[:, :, 0], 0, 1) for x in outputs)
+        return self._output(hidden), contexts, weights
 
     def _read_out(self, states, tokens, contexts, training=False):
         joined = ops.concatenate([states, tokens, contexts], axis=-1)
@@ -305,13 +357,14 @@ class RecurrentSeq2Seq(Seq2Seq):
                 `coverage_penalty`.
 
         Returns:
-            The state, a dictionary: "hidden" (B, N, U), the decoder's states; "values",
-            "keys" and "source_mask", the source's; with `coverage`, "coverage"
-            (B, N, S).
+            The state, a dictionary: "hidden" (B, N, W), the states of all the decoder's
+            layers side by side; "values", "keys" and "source_mask", the source's; with
+            `coverage`, "coverage" (B, N, S).
         """
         encoder_output, source_mask = self.encode(source, training=False)
+        start = self._start(encoder_output, source_mask)
         state = {
-            "hidden": ops.tile(self._start(encoder_output), (1, beam_size, 1)),
+            "hidden": ops.tile(start, (1, beam_size, 1)),
             "keys": self.cross_attention.project_key(encoder_output),
             "values": encoder_output,
             "source_mask": source_mask,
@@ -361,7 +414,7 @@ class RecurrentSeq2Seq(Seq2Seq):
             of_parents(state["hidden"], parents),
             (state["keys"], state["values"], state["source_mask"]),
         )
-        readouts = self._read_out(hidden, tokens, contexts)
+        readouts = self._read_out(self._output(hidden), tokens, contexts)
         state = dict(state, hidden=hidden)
         if "coverage" in state:
             before = of_parents(state["coverage"], parents)
@@ -372,3 +425,15 @@ class RecurrentSeq2Seq(Seq2Seq):
     def coverage(self, state: Nest) -> tuple[Tensor, Tensor]:
         """Returns a state's attention summed up (B, N, S) and its mask (B, 1, S)."""
         return state["coverage"], state["source_mask"]
+
+
+def _sizes(cells):
+    """Widths of the states of cells, in the order in which they lie side by side."""
+    return [size for cell in cells for size in keras.tree.flatten(cell.state_size)]
+
+
+def _split(joined, sizes):
+    """Takes apart what lies side by side in the last axis."""
+    if len(sizes) == 1:
+        return [joined]
+    return ops.split(joined, np.cumsum(sizes[:-1]).tolist(), axis=-1)

@@ -25,11 +25,18 @@ VARIANTS = {
         "tied_embeddings": "two-way",
         "source_vocabulary_size": 31,
     },
-    "forward alone, two layers, untied": {
+    "forward alone, two and three layers, untied": {
         "num_encoder_layers": 2,
+        "num_decoder_layers": 3,
         "bidirectional": False,
         "tied_embeddings": "none",
         "source_vocabulary_size": 31,
+    },
+    "LSTM": {"cell": "lstm"},
+    "LSTM, two and three layers": {
+        "cell": "lstm",
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 3,
     },
 }
 
@@ -64,5 +71,8 @@ def weights_of(model):
         "attention": arrays(
             model.cross_attention, "query_kernel", "key_kernel", "score_kernel"
         ),
-        "cell": cell_weights(model.decoder_cell),
+        "cells": [
+            cell_weights(cell)
+            for cell in (model.decoder_cell, *model.upper_decoder_cells)
+        ],
     }

@@ -193,6 +193,48 @@ def test_dropout_acts_in_training_only(rng):
     assert np.abs(logits_of(model, training=True) - logits_of(model)).max() > 1e-2
 
 
+def test_dropout_acts_on_what_goes_from_layer_to_layer(rng):
+    model = random_model(rng, num_decoder_layers=3, dropout_rate=0.5)
+    model.embedding_dropout = model.readout_dropout = lambda x, training=None: x
+    assert np.abs(logits_of(model, training=True) - logits_of(model)).max() > 1e-2
+    factors = ops.convert_to_numpy(model._dropped(np.ones((7, 5, 17)), True))
+    assert factors.shape == (7, 5, 2 * 11)
+    assert set(np.unique(factors)) == {0.0, 2.0}
+    assert len(np.unique(factors.reshape(-1, 11), axis=0)) > 60
+    # The middle layer gets nothing, as from weights of 0, and the last one half.
+    weights = weights_of(model)
+    weights["cells"][1]["kernel"] *= 0.0
+    weights["cells"][2]["kernel"] *= 0.5
+    expected, _ = reference.recurrent(SOURCE, TARGET_IN, weights)
+    fixed = np.repeat([0.0, 0.5], 11) * np.ones((2, 5, 1))
+    model._dropped = lambda tokens, training: ops.convert_to_tensor(fixed, "float32")
+    assert_close(logits_of(model, training=True)[REAL], expected[REAL])
+
+
+def test_dropout_acts_between_encoder_layers(rng):
+    model = random_model(rng, num_encoder_layers=2, dropout_rate=0.5)
+    model.embedding_dropout = model.readout_dropout = lambda x, training=None: x
+    assert np.abs(logits_of(model, training=True) - logits_of(model)).max() > 1e-2
+    assert not hasattr(random_model(rng), "layer_dropout")
+
+
+def test_an_own_layer_and_cell_take_the_places_of_ours(rng):
+    class Own(RecurrentSeq2Seq):
+        def make_encoder_layer(self, name):
+            cell = keras.layers.SimpleRNNCell(self.config.units)
+            return keras.layers.RNN(cell, return_sequences=True, name=name)
+
+        def make_decoder_cell(self, name):
+            if name == "decoder_cell":
+                return keras.layers.LSTMCell(self.config.units)
+            return keras.layers.GRUCell(self.config.units)
+
+    model = Own(RecurrentConfig(**SIZES, num_decoder_layers=2))
+    assert model.start_decoding(SOURCE, LENGTH)["hidden"].shape == (2, 1, 3 * 11)
+    assert_cached_equals_uncached(model, SOURCE)
+    assert_padding_invariant(lambda t, s: model((s, t)), (TARGET_IN, SOURCE))
+
+
 def test_saved_file_gives_identical_outputs(model, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -245,6 +287,16 @@ def test_the_paper_model_has_its_size():
     initial, readout = 1000 * 1000 + 1000, (1000 + 620 + 2000) * 620 + 620
     total = 11 * 620 + 2 * gru + cell + attention + initial + readout
     assert RecurrentSeq2Seq(config).count_params() == total
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_config_counts_the_matrices(variant):
+    model = RecurrentSeq2Seq(RecurrentConfig(**(SIZES | VARIANTS[variant])))
+    matrices = [w.shape for w in model.weights if "bias" not in w.name]
+    attention = model.cross_attention.score_kernel.shape
+    assert model.config.fewest_weights() == sum(
+        np.prod(shape) for shape in matrices if shape != attention
+    )
 
 
 def test_config_of_another_family_is_refused():

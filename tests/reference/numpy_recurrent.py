@@ -8,12 +8,15 @@ package.
 Weights are a dict of arrays:
 
 - `source_embeddings` [V, D], `target_embeddings` [V, D], `output_embeddings` [V, D]
-- `forward`, `backward`: lists of GRUs, dicts of `kernel` [D_in, 3 U],
-  `recurrent_kernel` [U, 3 U] and `bias` [2, 3 U], in each the parts of the update
-  gate, the reset gate and the candidate side by side; `backward` may be empty
+- `forward`, `backward`: lists of layers, all GRUs or all LSTMs; `backward` may be
+  empty. A GRU is a dict of `kernel` [D_in, 3 U], `recurrent_kernel` [U, 3 U] and
+  `bias` [2, 3 U], in each the parts of the update gate, the reset gate and the
+  candidate side by side. An LSTM has 4 U columns, those of the input gate, the forget
+  gate, the candidate and the output gate, and a `bias` [4 U].
 - `initial`, `readout`: dicts of `kernel` and `bias`
 - `attention`: `query_kernel` [U, A], `key_kernel` [E, A], `score_kernel` [A]
-- `cell`: a GRU
+- `cells`: the decoder's layers, the first one lowest; `initial` gives their first
+  states side by side, of an LSTM the state and then the cell
 
 Letters: S source length, T target length, D width of embeddings, U of a GRU, E = U or
 2 U of the encoder's states, A of the attention, V vocabulary.
@@ -50,13 +53,47 @@ def gru_step(x, state, weights):
     return update * state + (1 - update) * np.tanh(x_h + reset * s_h)
 
 
-def gru(inputs, weights):
-    """The states [S, U] of a GRU over inputs [S, D_in], from zeros."""
-    states, state = [], np.zeros(len(weights["recurrent_kernel"]))
+def lstm_step(x, state, cell, weights):
+    """One step of an LSTM: Hochreiter and Schmidhuber, 1997, with a forget gate.
+
+    i, f and o gate with the products' sums; the new cell is f c + i tanh(...), the new
+    state o tanh(cell).
+
+    Args:
+        x: [D_in].
+        state: [U].
+        cell: [U].
+        weights: See the head of this file.
+
+    Returns:
+        The new state [U] and the new cell [U].
+    """
+    sums = x @ weights["kernel"] + state @ weights["recurrent_kernel"] + weights["bias"]
+    i, f, candidate, o = np.split(sums, 4)
+    cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(candidate)
+    return sigmoid(o) * np.tanh(cell), cell
+
+
+def layer_step(x, states, weights):
+    """One step of a layer: its states, the first of which is its output."""
+    if weights["bias"].ndim == 2:
+        return [gru_step(x, states[0], weights)]
+    return list(lstm_step(x, *states, weights))
+
+
+def zeros(weights):
+    """The states of a layer before its first step."""
+    count = 1 if weights["bias"].ndim == 2 else 2
+    return [np.zeros(len(weights["recurrent_kernel"]))] * count
+
+
+def layer(inputs, weights):
+    """The states [S, U] of a layer over inputs [S, D_in], from zeros."""
+    outputs, states = [], zeros(weights)
     for x in inputs:
-        state = gru_step(x, state, weights)
-        states.append(state)
-    return np.array(states)
+        states = layer_step(x, states, weights)
+        outputs.append(states[0])
+    return np.array(outputs)
 
 
 def encode(source, weights):
@@ -64,9 +101,9 @@ def encode(source, weights):
     embeddings = weights["source_embeddings"]
     states = embeddings[source] * np.sqrt(embeddings.shape[1])
     for i, forward in enumerate(weights["forward"]):
-        read = [gru(states, forward)]
+        read = [layer(states, forward)]
         if weights["backward"]:
-            read.append(gru(states[::-1], weights["backward"][i])[::-1])
+            read.append(layer(states[::-1], weights["backward"][i])[::-1])
         states = np.concatenate(read, axis=1)
     return states
 
@@ -90,17 +127,21 @@ def dense(x, weights):
 
 def translate_one(source, target_in, weights):
     """Logits [T, V] and attention weights [T, S] of one pair without padding."""
-    values = encode(source, weights)
-    units = len(weights["cell"]["recurrent_kernel"])
+    values, cells = encode(source, weights), weights["cells"]
+    units = len(cells[0]["recurrent_kernel"])
     whole = values[0, units:] if weights["backward"] else values[-1]
-    state = dense(whole, weights["initial"])
+    firsts = iter(dense(whole, weights["initial"]).reshape(-1, units))
+    states = [[next(firsts) for _ in zeros(cell)] for cell in cells]
     embeddings = weights["target_embeddings"]
     logits, attention_weights = [], []
     for token in target_in:
         embedded = embeddings[token] * np.sqrt(embeddings.shape[1])
-        context, looked_at = attend(state, values, weights["attention"])
-        state = gru_step(np.concatenate([embedded, context]), state, weights["cell"])
-        readout = dense(np.concatenate([state, embedded, context]), weights["readout"])
+        context, looked_at = attend(states[-1][0], values, weights["attention"])
+        x = np.concatenate([embedded, context])
+        for i, cell in enumerate(cells):
+            states[i] = layer_step(x, states[i], cell)
+            x = states[i][0]
+        readout = dense(np.concatenate([x, embedded, context]), weights["readout"])
         logits.append(weights["output_embeddings"] @ readout)
         attention_weights.append(looked_at)
     return np.array(logits), np.array(attention_weights)
