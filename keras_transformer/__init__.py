@@ -69,6 +69,7 @@ _MODULES = {
     "models": (
         "EncoderStack",
         "Ensemble",
+        "GraphClassifier",
         "ImageClassifier",
         "LanguageModel",
         "MaskedLanguageModel",

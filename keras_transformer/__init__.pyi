@@ -83,6 +83,7 @@ from keras_transformer.metrics import (
 from keras_transformer.models import (
     EncoderStack,
     Ensemble,
+    GraphClassifier,
     ImageClassifier,
     LanguageModel,
     MaskedLanguageModel,
@@ -136,6 +137,7 @@ __all__ = [
     "FeatureEmbedding",
     "FeedForward",
     "Generator",
+    "GraphClassifier",
     "ImageClassifier",
     "LSHAttention",
     "LanguageModel",

@@ -21,16 +21,16 @@ from keras_transformer.export.litert import (
 )
 from keras_transformer.files import check_not_directory, replacing
 from keras_transformer.generation.language_sampler import LanguageSampler
+from keras_transformer.models.graph_model import GraphModel
 from keras_transformer.models.image_classifier import ImageClassifier
 from keras_transformer.models.language_model import LanguageModel
-from keras_transformer.models.node_classifier import NodeClassifier
 from keras_transformer.models.text_encoder import HasTextEncoder
 
 # The names of the inputs of `predict`.
 _INPUTS = {
     LanguageModel: ("ids",),
     ImageClassifier: ("images",),
-    NodeClassifier: ("features", "adjacency"),
+    GraphModel: ("features", "adjacency"),
 }
 
 
@@ -70,6 +70,8 @@ def export_litert_model(
     | `NodeClassifier`                 | predict   | features [B, S, F], adjacency |
     |                                  |           | [B, S, S] to logits           |
     |                                  |           | [B, S, classes]               |
+    | `GraphClassifier`                | predict   | the same to logits            |
+    |                                  |           | [B, classes]                  |
     | `LanguageModel`                  | generate  | prompts [B, P], lengths [B],  |
     |                                  |           | uniforms [B, L], temperature  |
     |                                  |           | [B] to ids [B, 1, L], scores  |
@@ -126,8 +128,9 @@ def _input_names(model):
             return names
     raise TypeError(
         "`model` must be a LanguageModel, MaskedLanguageModel, Tagger, TextClassifier, "
-        "ImageClassifier or NodeClassifier; `Translator.export_litert` writes a "
-        f"translator. Received: {type(model).__name__}"
+        "ImageClassifier, NodeClassifier or GraphClassifier; "
+        "`Translator.export_litert` writes a translator. "
+        f"Received: {type(model).__name__}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from keras_transformer.models.encoder_stack import EncoderStack
 from keras_transformer.models.ensemble import Ensemble
+from keras_transformer.models.graph_classifier import GraphClassifier
 from keras_transformer.models.image_classifier import ImageClassifier
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.masked_language_model import (
@@ -19,6 +20,7 @@ from keras_transformer.models.vector_encoder import VectorEncoder
 __all__ = [
     "EncoderStack",
     "Ensemble",
+    "GraphClassifier",
     "ImageClassifier",
     "LanguageModel",
     "MaskedLanguageModel",

@@ -1,8 +1,9 @@
-"""What the models without a decoder share: their attention, their export."""
+"""What the models without a decoder share: their attention, their export, pooling."""
 
 from __future__ import annotations
 
 import keras
+from keras import ops
 
 from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
 from keras_transformer.layers.attention_record import recorded_attention
@@ -56,3 +57,17 @@ def check_pooling(pooling):
         raise ValueError(
             f"`pooling` must be 'mean' or 'class_token'. Received: pooling={pooling!r}"
         )
+
+
+def masked_mean(states, mask):
+    """Averages over the positions that the mask allows.
+
+    Args:
+        states: Float tensor (B, S, D).
+        mask: Boolean tensor (B, S).
+
+    Returns:
+        Float tensor (B, D), zeros where the mask allows none.
+    """
+    factors = ops.expand_dims(ops.cast(mask, states.dtype), -1)
+    return ops.sum(states * factors, axis=1) / ops.maximum(ops.sum(factors, axis=1), 1)

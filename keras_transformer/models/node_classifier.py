@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import keras
 
 from keras_transformer.config.layers import EncoderConfig
 from keras_transformer.exact_training.exact_training import ExactTraining
-from keras_transformer.layers.arguments import (
-    check_axes,
-    check_mask,
-    check_pair,
-    check_rate,
-    check_size,
-)
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.masks import graph_mask
-from keras_transformer.models.encoder_model import EncoderModel
-from keras_transformer.models.encoder_stack import EncoderStack
-from keras_transformer.models.has_config import HasConfig
+from keras_transformer.models.graph_model import GraphModel
 from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class NodeClassifier(HasConfig, ExactTraining, EncoderModel):
+class NodeClassifier(ExactTraining, GraphModel):
     """An encoder whose nodes attend along the edges of a graph, and a linear map.
 
     The layers are those of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762; the
@@ -60,69 +49,23 @@ class NodeClassifier(HasConfig, ExactTraining, EncoderModel):
         >>> model((np.ones((1, 3, 5)), adjacency)).shape  # (1, 3, 4)
     """
 
-    config_class = EncoderConfig
-    config: EncoderConfig
-
     def __init__(
         self, config: EncoderConfig, num_features: int, num_classes: int,
         feature_dropout_rate: float = 0.0, **kwargs: Unpack[BasicOptions],
     ) -> None:  # fmt: skip
-        super().__init__(config, **kwargs)
-        check_size("num_features", num_features)
-        check_size("num_classes", num_classes)
-        check_rate("feature_dropout_rate", feature_dropout_rate)
-        self.num_features = num_features
-        self.num_classes = num_classes
-        self.feature_dropout_rate = feature_dropout_rate
-        dtype = self.dtype_policy
-        self.feature_dropout = Dropout(
-            feature_dropout_rate, dtype=dtype, name="feature_dropout"
-        )
-        self.feature_map = keras.layers.Dense(
-            config.d_model, dtype=dtype, name="feature_map"
-        )
-        self.stack = EncoderStack(config, dtype=dtype, name="stack")
-        self.dropout = Dropout(config.dropout_rate, dtype=dtype, name="dropout")
-        self.output_map = keras.layers.Dense(
-            num_classes, dtype=dtype, name="output_map"
+        super().__init__(
+            config, num_features, num_classes, feature_dropout_rate, **kwargs
         )
         # Every size is known, so the weights exist from the start.
         self.build()
 
-    def build(self, input_shape: tuple[Shape, Shape] | None = None) -> None:
-        states = (None, None, self.config.d_model)
-        self.feature_map.build((None, None, self.num_features))
-        self.stack.build(states)
-        self.output_map.build(states)
-        self.built = True
-
     def call(
         self, inputs: tuple[TensorLike, TensorLike], training: bool | None = None
     ) -> Tensor:
-        check_pair("inputs", inputs, "features", "adjacency")
-        features, adjacency = inputs
-        check_axes("features", features, "B", "S", "F")
-        check_axes("adjacency", adjacency, "...", "S", "S")
-        states = self.feature_map(self.feature_dropout(features, training=training))
-        mask = graph_mask(adjacency)
-        check_mask("adjacency", mask, features, features)
-        states = self.stack(states, mask=mask, training=training)
+        features, edges = self.checked(inputs)
+        states = self.nodes(features, training)
+        states = self.stack(states, mask=edges, training=training)
         return self.output_map(self.dropout(states, training=training))
-
-    def input_signature(self) -> list[Any]:
-        """Any batch of graphs of any size."""
-        features = keras.InputSpec(
-            shape=(None, None, self.num_features), dtype="float32"
-        )
-        adjacency = keras.InputSpec(shape=(None, None, None), dtype="bool")
-        return [(features, adjacency)]
 
     def compute_output_shape(self, input_shape: tuple[Shape, Shape]) -> Shape:
         return (*input_shape[0][:2], self.num_classes)
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            "num_features": self.num_features,
-            "num_classes": self.num_classes,
-            "feature_dropout_rate": self.feature_dropout_rate,
-        }

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any, Literal, Unpack
 
 import keras
-from keras import ops
 
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.class_token import ClassToken
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.models.encoder_model import EncoderModel, check_pooling
+from keras_transformer.models.encoder_model import (
+    EncoderModel,
+    check_pooling,
+    masked_mean,
+)
 from keras_transformer.models.text_encoder import HasTextEncoder, TextEncoder
 from keras_transformer.models.vector_encoder import VectorEncoder
 from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
@@ -122,17 +125,3 @@ class TextClassifier(HasTextEncoder, EncoderModel):
             "num_classes": self.num_classes,
             "pooling": self.pooling,
         }
-
-
-def masked_mean(states, mask):
-    """Averages over the positions that the mask allows.
-
-    Args:
-        states: Float tensor (B, S, D).
-        mask: Boolean tensor (B, S).
-
-    Returns:
-        Float tensor (B, D), zeros where the mask allows none.
-    """
-    factors = ops.expand_dims(ops.cast(mask, states.dtype), -1)
-    return ops.sum(states * factors, axis=1) / ops.maximum(ops.sum(factors, axis=1), 1)

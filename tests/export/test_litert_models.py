@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_transformer import (
     EncoderConfig,
+    GraphClassifier,
     ImageClassifier,
     LanguageModel,
     LanguageModelConfig,
@@ -59,6 +60,10 @@ MODELS = {
     "image": lambda: ImageClassifier(CONFIG, IMAGE_SHAPE, 4, 7),
     "mean of an image": lambda: ImageClassifier(PRE_NORM, IMAGE_SHAPE, 4, 7, "mean"),
     "node": lambda: NodeClassifier(CONFIG, num_features=5, num_classes=4),
+    "graph": lambda: GraphClassifier(CONFIG, num_features=5, num_classes=4),
+    "class token of a graph": lambda: GraphClassifier(
+        CONFIG, num_features=5, num_classes=4, pooling="class_token"
+    ),
 }
 
 
@@ -66,7 +71,7 @@ def random_inputs(model, batch, length, rng):
     """Inputs of a model by their names in the file, the last row's end padded."""
     if isinstance(model, ImageClassifier):
         return {"images": rng.normal(size=(batch, *IMAGE_SHAPE)).astype("float32")}
-    if isinstance(model, NodeClassifier):
+    if isinstance(model, (NodeClassifier, GraphClassifier)):
         features = rng.normal(size=(batch, length, 5)).astype("float32")
         return {
             "features": features,

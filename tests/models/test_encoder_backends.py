@@ -11,6 +11,7 @@ import pytest
 from keras import ops
 
 from tests.models import (
+    test_graph_classifier,
     test_image_classifier,
     test_masked_language_model,
     test_node_classifier,
@@ -29,6 +30,8 @@ BATTERIES = {
     "classifier_of_vectors": test_vector_encoder.TestBatteryOfTheClassifier,
     "masked_language_model": test_masked_language_model.TestBattery,
     "image_classifier": test_image_classifier.TestBatteryOfTheClassToken,
+    "graph_classifier": test_graph_classifier.TestBatteryOfTheMean,
+    "graph_classifier_by_token": test_graph_classifier.TestBatteryOfTheClassToken,
     "node_classifier": test_node_classifier.TestBattery,
 }
 # TensorFlow's import is blocked for the others: the package must do without it.
