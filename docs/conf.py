@@ -1,0 +1,152 @@
+"""The site: `sphinx-build -W docs build/site` writes it, with the extra `docs`."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.util.docutils import SphinxDirective
+from sphinx.util.inspect import stringify_signature
+
+import keras_transformer
+
+project = "keras_transformer"
+copyright = "the keras_transformer maintainers. Licence: Apache 2.0"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions += ["sphinx.ext.viewcode", "sphinx_copybutton"]
+
+html_theme = "furo"
+html_title = "keras_transformer"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_math_renderer = "mathml"
+html_copy_source = False
+copybutton_exclude = ".linenos, .gp, .go"
+
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 3
+
+# Docstrings: Markdown's single backticks, shapes and units in words, no types.
+default_role = "py:obj"
+autodoc_typehints = "none"
+autodoc_inherit_docstrings = False
+autodoc_default_options = {"members": True}
+autodoc_member_order = "alphabetical"
+napoleon_custom_sections = [("Call arguments", "params_style")]
+napoleon_numpy_docstring = False
+maximum_signature_line_length = 80
+toc_object_entries_show_parents = "hide"
+
+# Text that the repository keeps beside its programs, as pages of the site.
+ROOT = Path(__file__).parents[1]
+ELSEWHERE = {
+    "../README.md": "index.md",
+    "../benchmarks/README.md": "benchmarks_method.md",
+    "../examples/README.md": "examples.md",
+    "../CHANGELOG.md": "changes.md",
+}
+
+
+def repository_links(text, folder="docs"):
+    """Makes links for readers of the repository links of the site.
+
+    A path that has a page leads to it. Other files of the repository, which a built
+    page cannot point to, become their name alone.
+
+    Args:
+        text: Markdown.
+        folder: Where it lies in the repository.
+    """
+
+    def link(match):
+        words, path, anchor = match.groups(default="")
+        path = os.path.relpath(Path("/", folder, path), "/docs")
+        path = ELSEWHERE.get(path, path)
+        if path.startswith("../"):
+            return f"{words} (`{path.removeprefix('../')}`)"
+        return f"[{words}]({path}{anchor})"
+
+    return re.sub(r"\[([^]]*)\]\((?!https?:|#)([^)#\s]*)(#[^)]*)?\)", link, text)
+
+
+def restructured(lines):
+    """Makes a docstring of ours reStructuredText.
+
+    Formulas, tables and programs, which are indented or begin with a bar, become
+    literal blocks; what stands between single backticks may have letters behind it,
+    and a word may end with an underscore.
+    """
+    found, inside = [], False
+    for line in lines:
+        shown = line.startswith(("    ", "|")) and (
+            inside or not found or not found[-1].strip()
+        )
+        if shown and not inside:
+            found += ["::", ""]
+        if not shown and line.strip():
+            line = re.sub(r"(`[^`]+`)(?=\w)", r"\1\\ ", line)
+            line = re.sub(r"(?<=\w)_(?![\w`])", r"\\_", line)
+        inside = shown or (inside and not line.strip())
+        found.append("    " + line if shown else line)
+    return found
+
+
+class PublicNames(SphinxDirective):
+    """The names of `keras_transformer` itself, each with its line and a link."""
+
+    def run(self):
+        homes = keras_transformer._HOMES
+        lines = []
+        for name in keras_transformer.__all__:
+            documented = inspect.getdoc(getattr(keras_transformer, name))
+            summary = documented.splitlines()[0]
+            path = f"~keras_transformer.{homes[name]}.{name}"
+            lines.append(f"* :py:obj:`{path}`: {summary}")
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
+def visit_math(self, node):
+    """Writes an equation as MathML: nothing is fetched from anybody's server."""
+    block = isinstance(node, nodes.math_block)
+    self.body.append(tex2mathml(node.astext(), as_block=block))
+    raise nodes.SkipNode
+
+
+def setup(app):
+    app.add_directive("public-names", PublicNames)
+    app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
+    app.connect("autodoc-process-signature", replace_signature)
+    app.connect("source-read", replace_links)
+    app.connect("include-read", replace_included_links)
+    # Before Napoleon, which comes at 500.
+    app.connect("autodoc-process-docstring", rewrite_docstring, priority=400)
+
+
+def replace_links(app, docname, source):
+    source[0] = repository_links(source[0])
+
+
+def replace_included_links(app, path, parent, source):
+    folder = os.path.relpath(app.srcdir / path.parent, ROOT)
+    source[0] = repository_links(source[0], folder)
+
+
+def replace_signature(app, what, name, obj, options, signature, returns):
+    """The arguments of `__init__`, where Keras' classes show those of `__new__`."""
+    if what == "class" and signature == "(*args, **kwargs)":
+        arguments = remove_self(inspect.signature(obj.__init__))
+        return stringify_signature(arguments, show_annotation=False), returns
+
+
+def remove_self(signature):
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def rewrite_docstring(app, what, name, obj, options, lines):
+    lines[:] = restructured(lines)

@@ -1,0 +1,137 @@
+"""The site: it is built without a warning, its links lead somewhere, nothing lacks."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import keras_transformer
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+def build(source, output):
+    """Builds with warnings as errors and returns the folder of pages."""
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going"]
+    pytest.importorskip("sphinx", reason="needs the extra `docs`")
+    pytest.importorskip("furo", reason="needs the extra `docs`")
+    done = subprocess.run(
+        [*command, source, output], capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return output
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The site without its API pages, which take most of the time."""
+    root = tmp_path_factory.mktemp("site")
+    shutil.copytree(DOCS, root / "docs")
+    for name in ("keras_transformer", "benchmarks", "examples", "tests"):
+        (root / name).symlink_to(ROOT / name)
+    for name in ("README.md", "CHANGELOG.md", "setup.cfg"):
+        (root / name).symlink_to(ROOT / name)
+    for page in [root / "docs" / "api.md", *(root / "docs" / "api").glob("*.md")]:
+        text = page.read_text("utf-8")
+        page.write_text(re.sub(r"```\{eval-rst\}.*?```", "", text, flags=re.DOTALL))
+    return build(root / "docs", root / "html")
+
+
+class Page(HTMLParser):
+    """Where a page's links lead, what it loads and what may be linked to."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.links, self.loads, self.anchors = [], [], {""}
+        self.feed(path.read_text("utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.anchors.add(attributes.get("id"))
+        if tag == "a" and "href" in attributes:
+            self.links.append(attributes["href"])
+        elif tag in ("img", "script", "link"):
+            self.loads.append(attributes.get("src") or attributes.get("href") or "")
+
+
+def check_links(folder):
+    """Every link inside leads to a page and a place in it; nothing is fetched."""
+    pages = {path: Page(path) for path in folder.rglob("*.html")}
+    for path, page in pages.items():
+        for link in page.loads:
+            assert not urlsplit(link).netloc, f"{path.name} loads {link}"
+        for link in page.links + page.loads:
+            parts = urlsplit(link)
+            if parts.scheme or not (parts.path or parts.fragment):
+                continue
+            target = (path.parent / unquote(parts.path)).resolve()
+            target = path if not parts.path else target
+            assert target.is_file(), f"{path.name} links to {link}"
+            known = pages[target].anchors if target in pages else {parts.fragment}
+            assert unquote(parts.fragment) in known, f"{path.name} links to {link}"
+    return pages
+
+
+def test_the_site_is_built_and_its_links_lead_somewhere(site):
+    pages = check_links(site)
+    assert len(pages) > 20
+    assert not list(site.rglob("*.ipynb"))
+
+
+def test_every_page_is_in_the_menu():
+    menu = set()
+    for page in DOCS.rglob("*.md"):
+        folder = page.parent.relative_to(DOCS)
+        trees = re.findall(r"```{toctree}\n(.*?)```", page.read_text("utf-8"), re.S)
+        names = [line for tree in trees for line in tree.splitlines()]
+        menu |= {folder / n for n in names if n and not n.startswith(":")}
+    pages = {path.relative_to(DOCS).with_suffix("") for path in DOCS.rglob("*.md")}
+    assert menu == pages - {Path("index")}
+
+
+def documented_modules():
+    text = "".join(path.read_text("utf-8") for path in (DOCS / "api").glob("*.md"))
+    return re.findall(r"automodule:: keras_transformer\.(\S+)", text)
+
+
+def test_the_reference_has_every_module_of_public_names():
+    modules = documented_modules()
+    assert len(set(modules)) == len(modules)
+    assert {*keras_transformer._MODULES, "plots", "serving", "testing"} <= {*modules}
+
+
+def test_the_readme_has_the_command_that_builds_the_site():
+    readme, conf = (ROOT / "README.md", DOCS / "conf.py")
+    command = "sphinx-build -W docs build/site"
+    assert all(command in path.read_text("utf-8") for path in (readme, conf))
+
+
+@pytest.mark.slow
+def test_every_public_name_is_in_the_reference(tmp_path):
+    from sphinx.util.inventory import InventoryFile
+
+    site = build(DOCS, tmp_path / "html")
+    check_links(site)
+    with (site / "objects.inv").open("rb") as file:
+        inventory = InventoryFile.load(file, "", lambda base, path: path)
+    names = set()
+    for kind in ("py:class", "py:function", "py:exception", "py:data"):
+        names |= set(inventory.get(kind, ()))
+    wanted = {
+        f"keras_transformer.{home}.{name}"
+        for name, home in keras_transformer._HOMES.items()
+    }
+    for door in ("layers", "plots", "serving", "testing"):
+        module = __import__(f"keras_transformer.{door}", fromlist=["__all__"])
+        wanted |= {f"keras_transformer.{door}.{name}" for name in module.__all__}
+    assert sorted(wanted - names) == []
