@@ -20,7 +20,16 @@ from keras_transformer.layers.arguments import (
 from keras_transformer.layers.blocks import join_blocks, split_blocks
 from keras_transformer.layers.head_projections import HeadProjections
 from keras_transformer.masks import attention_mask, carried_mask
-from keras_transformer.types import LayerOptions, Nest, Shape, Tensor, TensorLike
+from keras_transformer.types import (
+    Constraint,
+    Initializer,
+    LayerOptions,
+    Nest,
+    Regularizer,
+    Shape,
+    Tensor,
+    TensorLike,
+)
 
 # Positions that causal attention takes at once.
 BLOCK = 64
@@ -101,6 +110,12 @@ class LinearAttention(AdaptableLayer, ValueBeforeKey):
         output_dim: Width of the output; default the width of `query`.
         causal: Whether a query sees no position after its own; for self-attention.
         use_bias: Whether the projections add a bias.
+        kernel_initializer: Initializer of the projections' matrices.
+        bias_initializer: Initializer of their biases.
+        kernel_regularizer: Regularizer of the matrices.
+        bias_regularizer: Regularizer of the biases.
+        kernel_constraint: Constraint of the matrices.
+        bias_constraint: Constraint of the biases.
     Call arguments:
         query: Float tensor (B, T, D_query).
         value: Float tensor (B, S, D_value); default `query`, which is self-attention.
@@ -121,14 +136,22 @@ class LinearAttention(AdaptableLayer, ValueBeforeKey):
 
     def __init__(
         self, num_heads: int, key_dim: int, value_dim: int | None = None,
-        output_dim: int | None = None, causal: bool = False, use_bias: bool = True,
-        **kwargs: Unpack[LayerOptions],
+        output_dim: int | None = None, causal: bool = False, use_bias: bool = True, *,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer | None = None,
+        bias_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        bias_constraint: Constraint | None = None, **kwargs: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         self.projections = HeadProjections(
             num_heads, key_dim, value_dim, output_dim, use_bias,
             dtype=self.compute_dtype,
         )  # fmt: skip
+        kernel = kernel_initializer, kernel_regularizer, kernel_constraint
+        bias = bias_initializer, bias_regularizer, bias_constraint
+        self.projections.set_options(kernel, bias)
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.value_dim = value_dim
@@ -268,4 +291,5 @@ class LinearAttention(AdaptableLayer, ValueBeforeKey):
             "output_dim": self.output_dim,
             "causal": self.causal,
             "use_bias": self.use_bias,
+            **self.projections.weights_config(),
         }

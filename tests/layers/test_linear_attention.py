@@ -14,7 +14,7 @@ from keras_transformer.kernels.softmax import prepare_mask
 from keras_transformer.layers import DecoderLayer
 from keras_transformer.layers.linear_attention import LinearAttention
 from keras_transformer.masks import causal_mask, valid_length_mask
-from tests.layers.layer_battery import LayerBattery
+from tests.layers.layer_battery import WEIGHT_OPTIONS, LayerBattery
 from tests.layers.reference_weights import assert_close, randomise, weights_of
 from tests.layers.step_by_step import (
     MODES,
@@ -49,6 +49,7 @@ class TestBatteryOfSelfAttention(WithoutDropout):
         "output_dim": OUTPUT_DIM,
         "causal": True,
         "use_bias": False,
+        **WEIGHT_OPTIONS,
     }
     input_shapes = (SHAPE,)
     output_shape = (2, LENGTH, OUTPUT_DIM)
