@@ -17,7 +17,11 @@ from keras_transformer.layers.arguments import (
 )
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.masks import graph_mask
-from keras_transformer.models.encoder_model import EncoderModel
+from keras_transformer.models.encoder_model import (
+    EncoderModel,
+    check_free_masks,
+    check_no_order,
+)
 from keras_transformer.models.encoder_stack import EncoderStack
 from keras_transformer.models.has_config import HasConfig
 from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
@@ -51,7 +55,8 @@ class NodeClassifier(HasConfig, ExactTraining, EncoderModel):
         Logits, a float tensor (B, S, num_classes).
     Raises:
         TypeError: If `config` is not an `EncoderConfig`.
-        ValueError: If a size is not positive or the rate is outside [0, 1).
+        ValueError: If a size is not positive, the rate is outside [0, 1), or the
+            attention needs positions or one mask for all nodes.
 
     Example:
         >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
@@ -68,6 +73,8 @@ class NodeClassifier(HasConfig, ExactTraining, EncoderModel):
         feature_dropout_rate: float = 0.0, **kwargs: Unpack[BasicOptions],
     ) -> None:  # fmt: skip
         super().__init__(config, **kwargs)
+        check_no_order(config, "the nodes of a graph")
+        check_free_masks(config, "a graph")
         check_size("num_features", num_features)
         check_size("num_classes", num_classes)
         check_rate("feature_dropout_rate", feature_dropout_rate)
