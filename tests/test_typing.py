@@ -16,6 +16,7 @@ import pytest
 import keras_transformer
 from keras_transformer.layers.feature_embedding import EmbeddingOptions
 from keras_transformer.layers.local_attention import AttentionOptions
+from keras_transformer.layers.subquadratic_attention import ProjectionOptions
 from keras_transformer.types import LayerOptions
 
 ROOT = Path(__file__).parents[1]
@@ -136,7 +137,14 @@ def test_the_arguments_of_adam_are_those_of_keras():
     assert given == expected
 
 
-HANDED_ON = {"LocalAttention": AttentionOptions, "FeatureEmbedding": EmbeddingOptions}
+HANDED_ON = {
+    "LocalAttention": AttentionOptions,
+    "FeatureEmbedding": EmbeddingOptions,
+    "LinearAttention": ProjectionOptions,
+    "PerformerAttention": ProjectionOptions,
+    "LinformerAttention": ProjectionOptions,
+    "LSHAttention": ProjectionOptions,
+}
 
 
 PUBLIC = [getattr(keras_transformer, name) for name in keras_transformer.__all__]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from keras_transformer.attention_kinds import RELATIVE_POSITIONS
 from keras_transformer.config.layers import EncoderConfig
 from keras_transformer.config.options import MOST_ROWS, documented, option
 
@@ -15,7 +16,9 @@ class LanguageModelConfig(EncoderConfig):
 
     vocabulary_size: int = option(37000, "tokens, V", minimum=1, maximum=MOST_ROWS)
     positions: str = option(
-        "sinusoidal", "kind of position vector", choices=("sinusoidal", "learned")
+        "sinusoidal",
+        "kind of position vector; rotary and alibi enter self-attention itself",
+        choices=("sinusoidal", "learned", *RELATIVE_POSITIONS),
     )
     max_positions: int = option(
         512,

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
+from keras_transformer.attention_kinds import (
+    ATTENTION_KINDS,
+    RELATIVE_POSITIONS,
+    check_attention,
+)
 from keras_transformer.config.options import (
     MOST_LAYERS,
+    MOST_ROWS,
     MOST_UNITS,
     Config,
     documented,
@@ -39,6 +45,24 @@ class LayerConfig(Config):
         1e-6, "what layer normalisation adds to the variance", above=0.0
     )
     use_bias: bool = option(False, "add biases to the attention projections")
+    attention: str = option(
+        "dot-product",
+        "self-attention of encoder and decoder: the paper's, that to a window around "
+        "each position, with ReLU in place of softmax, or linear in the length",
+        choices=tuple(ATTENTION_KINDS),
+    )
+    attention_window: int | None = option(
+        None,
+        "positions to each side that local attention sees",
+        minimum=1,
+        maximum=MOST_ROWS,
+    )
+    num_key_value_heads: int | None = option(
+        None,
+        "heads of keys and values, a divisor of num_heads; default num_heads",
+        minimum=1,
+        maximum=MOST_UNITS,
+    )
     dropout_rate: float = option(
         0.1, "dropout of sub-layer outputs and embeddings", minimum=0.0, below=1.0
     )
@@ -49,6 +73,9 @@ class LayerConfig(Config):
         0.1, "dropout inside the feed-forward network", minimum=0.0, below=1.0
     )
 
+    # An option of those that have any.
+    positions: ClassVar[str | None] = None
+
     def __post_init__(self):
         super().__post_init__()
         if self.key_dim is None and self.d_model % self.num_heads:
@@ -56,6 +83,25 @@ class LayerConfig(Config):
                 "`d_model` must be a multiple of `num_heads` unless `key_dim` is "
                 f"given. Received: d_model={self.d_model}, num_heads={self.num_heads}"
             )
+        check_attention(
+            self.attention,
+            num_heads=self.num_heads,
+            attention_window=self.attention_window,
+            num_key_value_heads=self.num_key_value_heads,
+            positions=self.relative_positions,
+            attention_dropout_rate=self.attention_dropout_rate,
+        )
+        key_dim = self.key_dim or self.d_model // self.num_heads
+        if self.positions == "rotary" and key_dim % 2:
+            raise ValueError(
+                "`key_dim`, by default d_model / num_heads, must be even for rotary "
+                f"positions. Received: {key_dim}, positions='rotary'"
+            )
+
+    @property
+    def relative_positions(self) -> str | None:
+        """What of `positions` enters self-attention itself, or `None`: vectors do."""
+        return self.positions if self.positions in RELATIVE_POSITIONS else None
 
     def layer_options(self) -> dict[str, Any]:
         """Returns the arguments of `EncoderLayer`, `DecoderLayer` and `CausalLayer`.
@@ -63,7 +109,8 @@ class LayerConfig(Config):
         They take all of these options but `d_model`: it is the width of their input.
         """
         names = [field.name for field in dataclasses.fields(LayerConfig)]
-        return {name: getattr(self, name) for name in names if name != "d_model"}
+        options = {name: getattr(self, name) for name in names if name != "d_model"}
+        return options | {"positions": self.relative_positions}
 
 
 @documented
@@ -72,3 +119,9 @@ class EncoderConfig(LayerConfig):
     """Sizes of a stack of encoder layers; the defaults are the paper's base model."""
 
     num_layers: int = option(6, "encoder layers", minimum=1, maximum=MOST_LAYERS)
+    positions: str | None = option(
+        None,
+        "positions that enter self-attention itself; default none, as vectors may be "
+        "added before",
+        choices=RELATIVE_POSITIONS,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, Self
 
+from keras_transformer.attention_kinds import RELATIVE_POSITIONS
 from keras_transformer.config.layers import LayerConfig
 from keras_transformer.config.options import (
     MOST_LAYERS,
@@ -166,9 +167,13 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
     )
     positions: str = option(
         "sinusoidal",
-        "kind of position vector; those of Hugging Face's Marian are sinusoidal-halves",
-        choices=("sinusoidal", "sinusoidal-halves", "sinusoidal-marian", "learned"),
-    )
+        "kind of position vector; those of Hugging Face's Marian are "
+        "sinusoidal-halves; rotary and alibi enter self-attention itself",
+        choices=(
+            "sinusoidal", "sinusoidal-halves", "sinusoidal-marian", "learned",
+            *RELATIVE_POSITIONS,
+        ),
+    )  # fmt: skip
     max_positions: int = option(
         512,
         "most positions of learned position vectors (tokens)",
@@ -206,12 +211,24 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.decoder_self_attention == "ssru":
+            self._check_no_attention()
         if self.positions in ("sinusoidal-halves", "sinusoidal-marian"):
             if self.d_model % 2:
                 raise ValueError(
                     "`d_model` must be even for position vectors of two halves. "
                     f"Received: d_model={self.d_model}, positions={self.positions!r}"
                 )
+
+    def _check_no_attention(self):
+        """Raises `ValueError` if options are for what an SSRU takes the place of."""
+        if self.attention != "dot-product" or self.relative_positions is not None:
+            raise ValueError(
+                "`decoder_self_attention` must be 'attention' with another `attention` "
+                "or with rotary or alibi `positions`, which an SSRU has not. Received: "
+                f"decoder_self_attention='ssru', attention={self.attention!r}, "
+                f"positions={self.positions!r}"
+            )
 
     @property
     def most_positions(self) -> int | None:
@@ -222,7 +239,8 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
         """Returns the fewest weights of a `Transformer`: those of its matrices."""
         key_dim = self.key_dim or self.d_model // self.num_heads
         value_dim = self.value_dim or key_dim
-        attention = 2 * self.num_heads * (key_dim + value_dim)
+        heads = self.num_heads + (self.num_key_value_heads or self.num_heads)
+        attention = heads * (key_dim + value_dim)
         is_ssru = self.decoder_self_attention == "ssru"
         look_back = 2 * self.d_model if is_ssru else attention
         encoder = self.num_encoder_layers * (attention + 2 * self.d_ff)

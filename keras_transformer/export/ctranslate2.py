@@ -59,7 +59,7 @@ def export_ctranslate2(
     Raises:
         FileExistsError: If `path` exists.
         ImportError: If ctranslate2 is not installed.
-        ValueError: If an argument is out of range, or the model has what CTranslate2
+        ValueError: If an argument is out of range, or the model has what the export
             lacks.
     """
     path = Path(path)
@@ -93,7 +93,7 @@ def _library():
 
 
 def _check_model(model):
-    """Raises `ValueError` if the model has what CTranslate2 lacks."""
+    """Raises `ValueError` if the model has what the export lacks."""
     if type(model) is not Transformer:
         raise ValueError(
             "CTranslate2 knows the layers of a `Transformer` alone. Received: a "
@@ -107,11 +107,14 @@ def _check_model(model):
         "key_dim": key_dim * sizes.num_heads != sizes.d_model,
         "value_dim": sizes.value_dim not in (None, key_dim),
         "decoder_self_attention": sizes.decoder_self_attention != "attention",
+        "attention": sizes.attention != "dot-product",
+        "positions": sizes.relative_positions is not None,
+        "num_key_value_heads": sizes.num_key_value_heads not in (None, sizes.num_heads),
     }
     for name, is_lacking in lacks.items():
         if is_lacking:
             raise ValueError(
-                f"CTranslate2 has nothing for `{name}` of this model. Received: "
+                f"An export for CTranslate2 lacks `{name}` of this model. Received: "
                 f"{name}={getattr(sizes, name)!r}"
             )
 

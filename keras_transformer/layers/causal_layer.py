@@ -38,6 +38,13 @@ class CausalLayer(EncoderLayer):
         norm_first: Whether to normalise before each sub-layer instead of after it.
         use_bias: Whether the attention projections add a bias.
         layer_norm_epsilon: What the norms add to the variance.
+        attention: Kind of self-attention: "dot-product", or that of `LocalAttention`
+            ("local"), `ReluAttention` ("relu") or `LinearAttention` ("linear").
+        attention_window: Positions to each side that "local" attention sees.
+        num_key_value_heads: Heads of keys and values of every attention, a divisor of
+            `num_heads`; default `num_heads`. See `MultiHeadAttention`.
+        positions: "rotary", "alibi" or an object such as `RotaryPositions`: how
+            positions enter the self-attention; default `None`: they do not.
         kernel_initializer: Initializer of the matrices.
         bias_initializer: Initializer of the biases.
         kernel_regularizer: Regularizer of the matrices, or `None`.
@@ -65,6 +72,8 @@ class CausalLayer(EncoderLayer):
         >>> layer = CausalLayer(num_heads=2, d_ff=8)
         >>> layer(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
     """
+
+    _is_causal = True
 
     def _mask_of_call(self, inputs, mask):
         return self._past_mask(inputs, mask)

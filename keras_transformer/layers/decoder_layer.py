@@ -44,6 +44,13 @@ class DecoderLayer(ResidualLayer):
         norm_first: Whether to normalise before each sub-layer instead of after it.
         use_bias: Whether the attention projections add a bias.
         layer_norm_epsilon: What the norms add to the variance.
+        attention: Kind of self-attention: "dot-product", or that of `LocalAttention`
+            ("local"), `ReluAttention` ("relu") or `LinearAttention` ("linear").
+        attention_window: Positions to each side that "local" attention sees.
+        num_key_value_heads: Heads of keys and values of every attention, a divisor of
+            `num_heads`; default `num_heads`. See `MultiHeadAttention`.
+        positions: "rotary", "alibi" or an object such as `RotaryPositions`: how
+            positions enter the self-attention; default `None`: they do not.
         kernel_initializer: Initializer of the matrices.
         bias_initializer: Initializer of the biases.
         kernel_regularizer: Regularizer of the matrices, or `None`.
@@ -83,6 +90,8 @@ class DecoderLayer(ResidualLayer):
         >>> target, source = np.ones((1, 4, 6)), np.ones((1, 5, 6))
         >>> layer(target, source).shape  # (1, 4, 6)
     """
+
+    _is_causal = True
 
     def build(
         self, inputs_shape: Shape, encoder_output_shape: Shape | None = None

@@ -39,6 +39,14 @@ class EncoderLayer(ResidualLayer):
         norm_first: Whether to normalise before each sub-layer instead of after it.
         use_bias: Whether the attention projections add a bias.
         layer_norm_epsilon: What the norms add to the variance.
+        attention: Kind of self-attention: "dot-product", or that of `LocalAttention`
+            ("local"), `ReluAttention` ("relu") or `LinearAttention` ("linear").
+        attention_window: Positions to each side that "local" attention sees.
+        num_key_value_heads: Heads of keys and values of every attention, a divisor of
+            `num_heads`; default `num_heads`. See `MultiHeadAttention`.
+        positions: "rotary", "alibi" or an object such as `RotaryPositions`: how
+            positions enter the self-attention; default `None`: they do not. "alibi" has
+            a steeper slope after a position than before it; see `AlibiPositions`.
         kernel_initializer: Initializer of the matrices.
         bias_initializer: Initializer of the biases.
         kernel_regularizer: Regularizer of the matrices, or `None`.
@@ -84,7 +92,7 @@ class EncoderLayer(ResidualLayer):
             inputs, mask, padding_mask=padding_mask, attention_mask=attention_mask
         )
         mask = self._mask_of_call(inputs, mask)
-        # Not every attention has weights to return.
+        # Not every attention takes the argument.
         more = {"return_attention_weights": True} if return_attention_scores else {}
         # 1. Self-attention.
         outputs = self.self_attention(

@@ -98,7 +98,7 @@ class FeatureEmbedding(PositionalEmbedding):
         total = ops.sum(vectors * is_feature, axis=2)  # (B, T, D)
         number = ops.maximum(ops.sum(is_feature, axis=2), 1.0)
         tokens = total * math.sqrt(self.d_model) * ops.rsqrt(number)
-        return self.dropout(tokens + self._positions_of(ids, start), training=training)
+        return self.dropout(self._placed(tokens, start), training=training)
 
     def compute_mask(
         self, inputs: TensorLike, previous_mask: TensorLike | None

@@ -100,17 +100,20 @@ class HeadProjections:
         """Returns the arguments of `add_weight` for one more matrix."""
         return own_options(self._kernel_options)
 
-    def options_config(self):
-        """Returns the options as Keras' layers have them in their configs."""
-        config = {
+    def weights_config(self):
+        """Returns the options of the weights as Keras' layers have them in configs."""
+        return {
             f"{kind}_{name}": serialised(option)
             for kind, options in (
                 ("kernel", self._kernel_options), ("bias", self._bias_options),
             )
             for name, option in options.items()
         }  # fmt: skip
-        regularizer = self.activity_regularizer
-        return config | {"activity_regularizer": serialised(regularizer)}
+
+    def options_config(self):
+        """Returns all options that `set_options` set, likewise."""
+        regularizer = serialised(self.activity_regularizer)
+        return self.weights_config() | {"activity_regularizer": regularizer}
 
     def build(self, layer, query_shape, value_shape, key_shape):
         """Adds the weights to the layer that they belong to."""

@@ -10,8 +10,11 @@ from keras import ops
 from keras_transformer.kernels.cache import of_parents
 from keras_transformer.kernels.execution import shape_of
 from keras_transformer.layers.blocks import join_blocks, split_blocks
-from keras_transformer.layers.subquadratic_attention import SubquadraticAttention
-from keras_transformer.types import LayerOptions, Nest, Tensor, TensorLike
+from keras_transformer.layers.subquadratic_attention import (
+    ProjectionOptions,
+    SubquadraticAttention,
+)
+from keras_transformer.types import Nest, Tensor, TensorLike
 
 # Positions that causal attention takes at once.
 BLOCK = 64
@@ -97,6 +100,12 @@ class LinearAttention(SubquadraticAttention):
         output_dim: Width of the output; default the width of `query`.
         causal: Whether a query sees no position after its own; for self-attention.
         use_bias: Whether the projections add a bias.
+        kernel_initializer: Initializer of the projections' matrices.
+        bias_initializer: Initializer of their biases.
+        kernel_regularizer: Regularizer of the matrices.
+        bias_regularizer: Regularizer of the biases.
+        kernel_constraint: Constraint of the matrices.
+        bias_constraint: Constraint of the biases.
     Call arguments:
         query: Float tensor (B, T, D_query).
         value: Float tensor (B, S, D_value); default `query`, which is self-attention.
@@ -118,7 +127,7 @@ class LinearAttention(SubquadraticAttention):
     def __init__(
         self, num_heads: int, key_dim: int, value_dim: int | None = None,
         output_dim: int | None = None, causal: bool = False, use_bias: bool = True,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ProjectionOptions],
     ) -> None:  # fmt: skip
         super().__init__(num_heads, key_dim, value_dim, output_dim, use_bias, **kwargs)
         self.causal = causal

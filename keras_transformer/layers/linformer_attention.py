@@ -12,8 +12,11 @@ from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.attention import dot_product_attention
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.quantization import float_policy
-from keras_transformer.layers.subquadratic_attention import SubquadraticAttention
-from keras_transformer.types import LayerOptions, Nest, Shape
+from keras_transformer.layers.subquadratic_attention import (
+    ProjectionOptions,
+    SubquadraticAttention,
+)
+from keras_transformer.types import Nest, Shape
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -39,6 +42,12 @@ class LinformerAttention(SubquadraticAttention):
         output_dim: Width of the output; default the width of `query`.
         dropout_rate: Share of the attention weights dropped in training, in [0, 1).
         use_bias: Whether the projections to heads and back add a bias.
+        kernel_initializer: Initializer of the matrices, the mixtures too.
+        bias_initializer: Initializer of their biases.
+        kernel_regularizer: Regularizer of the matrices.
+        bias_regularizer: Regularizer of the biases.
+        kernel_constraint: Constraint of the matrices.
+        bias_constraint: Constraint of the biases.
     Call arguments:
         query: Float tensor (B, T, D_query).
         value: Float tensor (B, S, D_value); default `query`, which is self-attention.
@@ -61,7 +70,7 @@ class LinformerAttention(SubquadraticAttention):
         self, num_heads: int, key_dim: int, max_length: int, projected_length: int,
         value_dim: int | None = None, output_dim: int | None = None,
         dropout_rate: float = 0.0, use_bias: bool = True,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ProjectionOptions],
     ) -> None:  # fmt: skip
         super().__init__(num_heads, key_dim, value_dim, output_dim, use_bias, **kwargs)
         check_size("max_length", max_length)
@@ -83,7 +92,7 @@ class LinformerAttention(SubquadraticAttention):
         super().build(query_shape, value_shape, key_shape)
         shape = (self.max_length, self.projected_length)
         self.key_mixture, self.value_mixture = (
-            self.add_weight(shape, initializer="glorot_uniform", name=name)
+            self.add_weight(shape, name=name, **self.projections.kernel_options())
             for name in ("key_mixture", "value_mixture")
         )
 

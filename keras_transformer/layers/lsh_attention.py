@@ -19,8 +19,11 @@ from keras_transformer.layers.hashing import (
     unit_vectors,
 )
 from keras_transformer.layers.quantization import float_policy
-from keras_transformer.layers.subquadratic_attention import SubquadraticAttention
-from keras_transformer.types import LayerOptions, Nest, Shape, Tensor, TensorLike
+from keras_transformer.layers.subquadratic_attention import (
+    ProjectionOptions,
+    SubquadraticAttention,
+)
+from keras_transformer.types import Nest, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -55,6 +58,12 @@ class LSHAttention(SubquadraticAttention):
         dropout_rate: Share of the attention weights dropped in training, in [0, 1).
         use_bias: Whether the projections to heads and back add a bias.
         seed: Integer seed of `hash_vectors`; default drawn from Python's generator.
+        kernel_initializer: Initializer of the projections' matrices.
+        bias_initializer: Initializer of their biases.
+        kernel_regularizer: Regularizer of the matrices.
+        bias_regularizer: Regularizer of the biases.
+        kernel_constraint: Constraint of the matrices.
+        bias_constraint: Constraint of the biases.
     Call arguments:
         query: Float tensor (B, T, D).
         value: `None`, or the same tensor as `query`, like `key`.
@@ -77,7 +86,8 @@ class LSHAttention(SubquadraticAttention):
         self, num_heads: int, key_dim: int, num_buckets: int = 32, chunk_size: int = 64,
         num_rounds: int = 2, value_dim: int | None = None,
         output_dim: int | None = None, causal: bool = False, dropout_rate: float = 0.0,
-        use_bias: bool = True, seed: int | None = None, **kwargs: Unpack[LayerOptions],
+        use_bias: bool = True, seed: int | None = None,
+        **kwargs: Unpack[ProjectionOptions],
     ) -> None:  # fmt: skip
         super().__init__(num_heads, key_dim, value_dim, output_dim, use_bias, **kwargs)
         check_size("num_buckets", num_buckets)

@@ -44,6 +44,7 @@ from keras_transformer.layers.quantization import float_policy
 from keras_transformer.layers.relative_positions import (
     RelativePositions,
     relative_positions,
+    serialised_positions,
 )
 from keras_transformer.masks import carried_mask
 from keras_transformer.types import (
@@ -407,9 +408,6 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
         return output, keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
-        positions = self.positions
-        if positions is self.relative_positions and positions is not None:
-            positions = keras.saving.serialize_keras_object(positions)
         return super().get_config() | {
             "num_heads": self.num_heads,
             "key_dim": self.key_dim,
@@ -423,7 +421,7 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
             "use_gate": self.use_gate,
             "seed": self.seed,
             "num_key_value_heads": self.num_key_value_heads,
-            "positions": positions,
+            "positions": serialised_positions(self.positions),
             **self.projections.options_config(),
         }
 

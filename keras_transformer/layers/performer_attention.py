@@ -15,7 +15,8 @@ from keras_transformer.layers.drawn_weights import (
     random_generator,
 )
 from keras_transformer.layers.linear_attention import LinearAttention
-from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
+from keras_transformer.layers.subquadratic_attention import ProjectionOptions
+from keras_transformer.types import Shape, Tensor, TensorLike
 
 # Largest exponent of a key's feature: float32 holds up to exp(88), and sums are made.
 LARGEST_EXPONENT = 64.0
@@ -57,6 +58,12 @@ class PerformerAttention(LinearAttention):
         num_features: Random features of each head, F; default K ln K, rounded up, and
             at least K.
         seed: Integer seed of the features; default drawn from Python's generator.
+        kernel_initializer: Initializer of the projections' matrices.
+        bias_initializer: Initializer of their biases.
+        kernel_regularizer: Regularizer of the matrices.
+        bias_regularizer: Regularizer of the biases.
+        kernel_constraint: Constraint of the matrices.
+        bias_constraint: Constraint of the biases.
     Call arguments:
         query: Float tensor (B, T, D_query).
         value: Float tensor (B, S, D_value); default `query`, which is self-attention.
@@ -79,7 +86,7 @@ class PerformerAttention(LinearAttention):
         self, num_heads: int, key_dim: int, value_dim: int | None = None,
         output_dim: int | None = None, causal: bool = False, use_bias: bool = True,
         num_features: int | None = None, seed: int | None = None,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[ProjectionOptions],
     ) -> None:  # fmt: skip
         super().__init__(
             num_heads, key_dim, value_dim, output_dim, causal, use_bias, **kwargs

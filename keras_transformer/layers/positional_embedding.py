@@ -36,7 +36,7 @@ from keras_transformer.types import (
 )
 
 Sinusoids: TypeAlias = Literal["sinusoidal", "sinusoidal-halves", "sinusoidal-marian"]
-Positions: TypeAlias = Literal[Sinusoids, "learned"]
+Positions: TypeAlias = Literal[Sinusoids, "learned", "none"]
 SINUSOIDS, POSITIONS = typing.get_args(Sinusoids), typing.get_args(Positions)
 
 
@@ -115,7 +115,8 @@ class PositionalEmbedding(AdaptableLayer):
         d_model: Width of the vectors, D.
         dropout_rate: Share of the sum's units dropped in training, in [0, 1).
         positions: "learned", or a kind of `sinusoidal_encoding`: "sinusoidal",
-            "sinusoidal-halves" or "sinusoidal-marian".
+            "sinusoidal-halves" or "sinusoidal-marian"; "none" adds no vectors, where
+            positions enter the attention itself.
         max_length: Rows of the learned table (tokens); only for learned positions.
         pad_id: Id whose positions the output's Keras mask excludes; `None` for no mask.
         embeddings_initializer: Initializer of the table of tokens; default normal, of a
@@ -201,17 +202,19 @@ class PositionalEmbedding(AdaptableLayer):
     ) -> Tensor:
         ids = integer_ids("ids", ids, *self._axes)
         tokens = self.table.rows(ids, self.compute_dtype) * math.sqrt(self.d_model)
-        return self.dropout(tokens + self._positions_of(ids, start), training=training)
+        return self.dropout(self._placed(tokens, start), training=training)
 
-    def _positions_of(self, ids, start):
-        """Position vectors (T, D) of the ids (B, T, ...)."""
-        places = start + ops.arange(ops.shape(ids)[1], dtype="int32")
+    def _placed(self, tokens, start):
+        """Adds position vectors (T, D), if there are any, to vectors (B, T, D)."""
+        if self.positions == "none":
+            return tokens
+        places = start + ops.arange(ops.shape(tokens)[1], dtype="int32")
         if self.positions == "learned":
-            check_positions(start, ids.shape[1], self.max_length)
+            check_positions(start, tokens.shape[1], self.max_length)
             vectors = ops.take(self.position_embeddings, places, axis=0)
         else:
             vectors = sinusoidal_encoding(places, self.d_model, self.positions)
-        return ops.cast(vectors, self.compute_dtype)
+        return tokens + ops.cast(vectors, self.compute_dtype)
 
     def compute_mask(
         self, inputs: TensorLike, previous_mask: TensorLike | None

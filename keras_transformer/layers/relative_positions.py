@@ -152,18 +152,37 @@ class RotaryPositions(RelativePositions):
 class AlibiPositions(RelativePositions):
     """Lowers each score by a slope times the distance; see `alibi_slopes`.
 
-    The paper's attention is causal; without a causal mask the bias falls to both sides.
+    The paper's attention is causal. Without a causal mask the bias falls to both sides,
+    and if as steeply, a sequence read backwards gives the same outputs, backwards: what
+    then attends to them cannot tell which way it was written. `after` makes the sides
+    unlike; an `EncoderLayer` with positions="alibi" has 2, a choice of this package.
+
+    Args:
+        after: What the slope is multiplied by for keys after the query.
+    Raises:
+        ValueError: If `after` is not positive.
 
     Example:
         >>> MultiHeadAttention(2, 8, positions=AlibiPositions())
     """
 
+    def __init__(self, after: float = 1.0) -> None:
+        if not after > 0:
+            raise ValueError(f"`after` must be positive. Received: after={after!r}")
+        self.after = after
+
     def bias(
         self, num_heads: int, query_positions: TensorLike, key_positions: TensorLike
     ) -> Tensor | None:
         slopes = ops.convert_to_tensor(alibi_slopes(num_heads), dtype="float32")
-        distances = ops.abs(query_positions[:, None] - key_positions[None, :])
-        return -slopes[:, None, None] * ops.cast(distances, "float32")
+        back = query_positions[:, None] - key_positions[None, :]
+        distances = ops.cast(ops.abs(back), "float32")
+        if self.after != 1:
+            distances = ops.where(back < 0, self.after * distances, distances)
+        return -slopes[:, None, None] * distances
+
+    def get_config(self) -> dict[str, Any]:
+        return {"after": self.after}
 
 
 def relative_positions(positions):
@@ -191,3 +210,22 @@ def relative_positions(positions):
         "`positions` must be 'rotary', 'alibi', an object of `RelativePositions` or "
         f"None. Received: positions={positions!r}"
     )
+
+
+def kept_positions(positions):
+    """Returns what a layer keeps of its argument: a name, an object or `None`.
+
+    Args:
+        positions: As for `relative_positions`.
+
+    Raises:
+        ValueError: As `relative_positions` does.
+    """
+    made = relative_positions(positions)
+    return positions if isinstance(positions, str) else made
+
+
+def serialised_positions(positions):
+    """Returns what `kept_positions` returned as a layer's configuration has it."""
+    is_plain = positions is None or isinstance(positions, str)
+    return positions if is_plain else keras.saving.serialize_keras_object(positions)

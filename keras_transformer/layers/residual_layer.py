@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import keras
 from keras import ops
 
+from keras_transformer.attention_kinds import AttentionName, check_attention
 from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
 from keras_transformer.layers.arguments import check_mask, check_rate, check_size
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.relative_positions import (
+    RelativePositions,
+    kept_positions,
+    serialised_positions,
+)
+from keras_transformer.layers.self_attention import make_self_attention
 from keras_transformer.layers.weight_options import (
     keep_options,
     kept_config,
@@ -53,6 +60,13 @@ class ResidualLayer(HasAdaptableLayers, keras.layers.Layer):
         norm_first: Whether to normalise before each sub-layer instead of after it.
         use_bias: Whether the attention projections add a bias.
         layer_norm_epsilon: What the norms add to the variance.
+        attention: Kind of self-attention: "dot-product", or that of `LocalAttention`
+            ("local"), `ReluAttention` ("relu") or `LinearAttention` ("linear").
+        attention_window: Positions to each side that "local" attention sees.
+        num_key_value_heads: Heads of keys and values of every attention, a divisor of
+            `num_heads`; default `num_heads`. See `MultiHeadAttention`.
+        positions: "rotary", "alibi" or an object such as `RotaryPositions`: how
+            positions enter the self-attention; default `None`: they do not.
         kernel_initializer: Initializer of the matrices.
         bias_initializer: Initializer of the biases.
         kernel_regularizer: Regularizer of the matrices, or `None`.
@@ -64,12 +78,18 @@ class ResidualLayer(HasAdaptableLayers, keras.layers.Layer):
             multiple of `num_heads` and no `key_dim` is given.
     """
 
+    # Whether a position's self-attention sees none after it.
+    _is_causal = False
+
     def __init__(
         self, num_heads: int, d_ff: int, key_dim: int | None = None,
         value_dim: int | None = None, dropout_rate: float = 0.1,
         attention_dropout_rate: float = 0.1, activation_dropout_rate: float = 0.1,
         activation: Activation = "relu", norm_first: bool = False,
         use_bias: bool = False, *, layer_norm_epsilon: float = 1e-6,
+        attention: AttentionName = "dot-product", attention_window: int | None = None,
+        num_key_value_heads: int | None = None,
+        positions: Literal["rotary", "alibi"] | RelativePositions | None = None,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
         kernel_regularizer: Regularizer | None = None,
@@ -78,17 +98,8 @@ class ResidualLayer(HasAdaptableLayers, keras.layers.Layer):
         bias_constraint: Constraint | None = None, **kwargs: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
         super().__init__(**kwargs)
-        check_size("num_heads", num_heads)
-        check_size("d_ff", d_ff)
-        check_size("key_dim", key_dim, optional=True)
-        check_size("value_dim", value_dim, optional=True)
-        check_rate("dropout_rate", dropout_rate)
-        check_rate("attention_dropout_rate", attention_dropout_rate)
-        check_rate("activation_dropout_rate", activation_dropout_rate)
-        self.num_heads = num_heads
-        self.d_ff = d_ff
-        self.key_dim = key_dim
-        self.value_dim = value_dim
+        self.num_heads, self.d_ff = num_heads, d_ff
+        self.key_dim, self.value_dim = key_dim, value_dim
         self.dropout_rate = dropout_rate
         self.attention_dropout_rate = attention_dropout_rate
         self.activation_dropout_rate = activation_dropout_rate
@@ -96,6 +107,11 @@ class ResidualLayer(HasAdaptableLayers, keras.layers.Layer):
         self.norm_first = norm_first
         self.use_bias = use_bias
         self.layer_norm_epsilon = layer_norm_epsilon
+        self.attention = attention
+        self.attention_window = attention_window
+        self.num_key_value_heads = num_key_value_heads
+        self.positions = kept_positions(positions)
+        self._check_options()
         keep_options(
             self,
             kernel_initializer=kernel_initializer,
@@ -106,6 +122,23 @@ class ResidualLayer(HasAdaptableLayers, keras.layers.Layer):
             bias_constraint=bias_constraint,
         )
         self.supports_masking = True
+
+    def _check_options(self):
+        for name in ("num_heads", "d_ff"):
+            check_size(name, getattr(self, name))
+        sizes = "key_dim", "value_dim", "attention_window", "num_key_value_heads"
+        for name in sizes:
+            check_size(name, getattr(self, name), optional=True)
+        for kind in ("", "attention_", "activation_"):
+            check_rate(f"{kind}dropout_rate", getattr(self, f"{kind}dropout_rate"))
+        check_attention(
+            self.attention,
+            num_heads=self.num_heads,
+            attention_window=self.attention_window,
+            num_key_value_heads=self.num_key_value_heads,
+            positions=self.positions,
+            attention_dropout_rate=self.attention_dropout_rate,
+        )
 
     def make_attention(self, name: str, d_model: int) -> keras.layers.Layer:
         """Returns the attention sub-layer called `name` for inputs of width `d_model`.
@@ -119,15 +152,24 @@ class ResidualLayer(HasAdaptableLayers, keras.layers.Layer):
                 "The input's width must be a multiple of `num_heads` unless `key_dim` "
                 f"is given. Received: width={d_model}, num_heads={self.num_heads}"
             )
-        return MultiHeadAttention(
-            num_heads=self.num_heads,
-            key_dim=self.key_dim or d_model // self.num_heads,
-            value_dim=self.value_dim,
-            dropout_rate=self.attention_dropout_rate,
-            use_bias=self.use_bias,
-            dtype=self.dtype_policy,
-            name=name,
-            **kept_options(self),
+        options = {
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim or d_model // self.num_heads,
+            "value_dim": self.value_dim,
+            "dropout_rate": self.attention_dropout_rate,
+            "use_bias": self.use_bias,
+            "num_key_value_heads": self.num_key_value_heads,
+            "dtype": self.dtype_policy,
+            "name": name,
+        } | kept_options(self)
+        if name != "self_attention":
+            return MultiHeadAttention(**options)
+        return make_self_attention(
+            self.attention,
+            self._is_causal,
+            self.attention_window,
+            positions=self.positions,
+            **options,
         )
 
     def make_feed_forward(self, name: str) -> keras.layers.Layer:
@@ -221,5 +263,9 @@ class ResidualLayer(HasAdaptableLayers, keras.layers.Layer):
             "norm_first": self.norm_first,
             "use_bias": self.use_bias,
             "layer_norm_epsilon": self.layer_norm_epsilon,
+            "attention": self.attention,
+            "attention_window": self.attention_window,
+            "num_key_value_heads": self.num_key_value_heads,
+            "positions": serialised_positions(self.positions),
             **kept_config(self),
         }

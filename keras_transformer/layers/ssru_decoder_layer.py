@@ -32,6 +32,11 @@ class SSRUDecoderLayer(DecoderLayer):
         norm_first: Whether to normalise before each sub-layer instead of after it.
         use_bias: Whether the attention projections add a bias.
         layer_norm_epsilon: What the norms add to the variance.
+        attention: "dot-product": no other kind takes the place of the SSRU.
+        attention_window: `None`, as no attention has a window.
+        num_key_value_heads: Heads of keys and values, a divisor of `num_heads`; default
+            `num_heads`. See `MultiHeadAttention`.
+        positions: `None`: the SSRU knows the order by itself.
         kernel_initializer: Initializer of the matrices.
         bias_initializer: Initializer of the biases.
         kernel_regularizer: Regularizer of the matrices, or `None`.
@@ -53,4 +58,10 @@ class SSRUDecoderLayer(DecoderLayer):
         """Returns the `SSRU` or, of another name, the attention of `DecoderLayer`."""
         if name != "self_attention":
             return super().make_attention(name, d_model)
+        if self.attention != "dot-product" or self.positions is not None:
+            raise ValueError(
+                "`attention` and `positions` must be left out: an SSRU takes the place "
+                f"of the self-attention. Received: attention={self.attention!r}, "
+                f"positions={self.positions!r}"
+            )
         return SSRU(dtype=self.dtype_policy, name=name, **kept_options(self))

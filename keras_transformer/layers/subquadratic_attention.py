@@ -16,7 +16,26 @@ from keras_transformer.layers.arguments import (
 )
 from keras_transformer.layers.head_projections import HeadProjections
 from keras_transformer.masks import attention_mask, carried_mask
-from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
+from keras_transformer.types import (
+    Constraint,
+    Initializer,
+    LayerOptions,
+    Regularizer,
+    Shape,
+    Tensor,
+    TensorLike,
+)
+
+
+class ProjectionOptions(LayerOptions, total=False):
+    """What the subclasses of `SubquadraticAttention` hand on to it."""
+
+    kernel_initializer: Initializer
+    bias_initializer: Initializer
+    kernel_regularizer: Regularizer | None
+    bias_regularizer: Regularizer | None
+    kernel_constraint: Constraint | None
+    bias_constraint: Constraint | None
 
 
 class SubquadraticAttention(AdaptableLayer, ValueBeforeKey):
@@ -31,20 +50,34 @@ class SubquadraticAttention(AdaptableLayer, ValueBeforeKey):
         value_dim: Width of each head's values, Kv; default `key_dim`.
         output_dim: Width of the output; default the width of `query`.
         use_bias: Whether the projections add a bias.
+        kernel_initializer: Initializer of the projections' matrices.
+        bias_initializer: Initializer of their biases.
+        kernel_regularizer: Regularizer of the matrices.
+        bias_regularizer: Regularizer of the biases.
+        kernel_constraint: Constraint of the matrices.
+        bias_constraint: Constraint of the biases.
     """
 
     causal = False
 
     def __init__(
         self, num_heads: int, key_dim: int, value_dim: int | None = None,
-        output_dim: int | None = None, use_bias: bool = True,
-        **kwargs: Unpack[LayerOptions],
+        output_dim: int | None = None, use_bias: bool = True, *,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer | None = None,
+        bias_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        bias_constraint: Constraint | None = None, **kwargs: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         self.projections = HeadProjections(
             num_heads, key_dim, value_dim, output_dim, use_bias,
             dtype=self.compute_dtype,
         )  # fmt: skip
+        kernel = kernel_initializer, kernel_regularizer, kernel_constraint
+        bias = bias_initializer, bias_regularizer, bias_constraint
+        self.projections.set_options(kernel, bias)
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.value_dim = value_dim
@@ -125,4 +158,5 @@ class SubquadraticAttention(AdaptableLayer, ValueBeforeKey):
             "value_dim": self.value_dim,
             "output_dim": self.output_dim,
             "use_bias": self.use_bias,
+            **self.projections.weights_config(),
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from keras_transformer.attention_kinds import ATTENTION_KINDS
 from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
 from keras_transformer.layers.attention_record import recorded_attention
 from keras_transformer.models.has_signature import HasSignature
@@ -71,3 +72,34 @@ def masked_mean(states, mask):
     """
     factors = ops.expand_dims(ops.cast(mask, states.dtype), -1)
     return ops.sum(states * factors, axis=1) / ops.maximum(ops.sum(factors, axis=1), 1)
+
+
+def check_free_masks(config, what):
+    """Raises `ValueError` unless every position may have a mask of its own.
+
+    Args:
+        config: An `EncoderConfig`.
+        what: What needs such masks, for the message.
+    """
+    if not ATTENTION_KINDS[config.attention].takes_any_mask:
+        able = [name for name, kind in ATTENTION_KINDS.items() if kind.takes_any_mask]
+        raise ValueError(
+            f"`attention` must be one of {', '.join(map(repr, able))} for {what}, "
+            "where positions have masks of their own. Received: "
+            f"attention={config.attention!r}"
+        )
+
+
+def check_no_order(config, what):
+    """Raises `ValueError` if positions in one row are to enter the attention.
+
+    Args:
+        config: An `EncoderConfig`.
+        what: What lies in no row, for the message.
+    """
+    if config.positions is not None or config.attention_window is not None:
+        raise ValueError(
+            f"`positions` and `attention_window` must be None: {what} have no order "
+            f"in one row. Received: positions={config.positions!r}, "
+            f"attention_window={config.attention_window!r}"
+        )

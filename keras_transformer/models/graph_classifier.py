@@ -50,8 +50,8 @@ class GraphClassifier(GraphModel):
         Logits, a float tensor (B, num_classes).
     Raises:
         TypeError: If `config` is not an `EncoderConfig`.
-        ValueError: If a size is not positive, the rate is outside [0, 1) or `pooling`
-            is unknown.
+        ValueError: If a size is not positive, the rate is outside [0, 1), `pooling` is
+            unknown, or the attention needs positions or one mask for all nodes.
 
     Example:
         >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)

@@ -16,7 +16,11 @@ from keras_transformer.layers.arguments import (
 )
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.masks import graph_mask
-from keras_transformer.models.encoder_model import EncoderModel
+from keras_transformer.models.encoder_model import (
+    EncoderModel,
+    check_free_masks,
+    check_no_order,
+)
 from keras_transformer.models.encoder_stack import EncoderStack
 from keras_transformer.models.has_config import HasConfig
 from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
@@ -32,7 +36,8 @@ class GraphModel(HasConfig, EncoderModel):
         feature_dropout_rate: Share of the features dropped in training, in [0, 1).
     Raises:
         TypeError: If `config` is not an `EncoderConfig`.
-        ValueError: If a size is not positive or the rate is outside [0, 1).
+        ValueError: If a size is not positive, the rate is outside [0, 1), or the
+            attention needs positions or one mask for all nodes.
     """
 
     config_class = EncoderConfig
@@ -43,6 +48,8 @@ class GraphModel(HasConfig, EncoderModel):
         feature_dropout_rate: float = 0.0, **kwargs: Unpack[BasicOptions],
     ) -> None:  # fmt: skip
         super().__init__(config, **kwargs)
+        check_no_order(config, "the nodes of a graph")
+        check_free_masks(config, "a graph")
         check_size("num_features", num_features)
         check_size("num_classes", num_classes)
         check_rate("feature_dropout_rate", feature_dropout_rate)

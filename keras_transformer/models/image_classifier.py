@@ -15,7 +15,11 @@ from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.learned_positional_embedding import (
     LearnedPositionalEmbedding,
 )
-from keras_transformer.models.encoder_model import EncoderModel, check_pooling
+from keras_transformer.models.encoder_model import (
+    EncoderModel,
+    check_no_order,
+    check_pooling,
+)
 from keras_transformer.models.encoder_stack import EncoderStack
 from keras_transformer.models.has_config import HasConfig
 from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
@@ -47,8 +51,8 @@ class ImageClassifier(HasConfig, EncoderModel):
         Logits, a float tensor (B, num_classes).
     Raises:
         TypeError: If `config` is not an `EncoderConfig`.
-        ValueError: If a size is not positive, the patches do not tile the image or
-            `pooling` is unknown.
+        ValueError: If a size is not positive, the patches do not tile the image,
+            `pooling` is unknown, or `config` has positions or a window of attention.
 
     Example:
         >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
@@ -66,6 +70,7 @@ class ImageClassifier(HasConfig, EncoderModel):
         **kwargs: Unpack[BasicOptions],
     ) -> None:  # fmt: skip
         super().__init__(config, **kwargs)
+        check_no_order(config, "the patches of an image")
         check_size("num_classes", num_classes)
         check_pooling(pooling)
         _check_patches(image_shape, patch_size)

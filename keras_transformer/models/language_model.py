@@ -99,7 +99,7 @@ class LanguageModel(
             vocabulary_size=config.vocabulary_size,
             d_model=config.d_model,
             dropout_rate=config.dropout_rate,
-            positions=config.positions,
+            positions="none" if config.relative_positions else config.positions,
             max_length=config.max_positions if config.positions == "learned" else None,
             dtype=self.dtype_policy,
             name=name,

@@ -40,7 +40,8 @@ class NodeClassifier(ExactTraining, GraphModel):
         Logits, a float tensor (B, S, num_classes).
     Raises:
         TypeError: If `config` is not an `EncoderConfig`.
-        ValueError: If a size is not positive or the rate is outside [0, 1).
+        ValueError: If a size is not positive, the rate is outside [0, 1), or the
+            attention needs positions or one mask for all nodes.
 
     Example:
         >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)

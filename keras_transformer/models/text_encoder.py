@@ -40,7 +40,8 @@ class TextEncoder(HasConfig, HasAdaptableLayers, keras.layers.Layer):
         vocabulary_size: Number of tokens, or of features, V.
         num_features: Ids that describe a token together, F, as `FeatureEmbedding` takes
             them; default one id a token.
-        positions: As `PositionalEmbedding` has them.
+        positions: As `PositionalEmbedding` has them; default "sinusoidal", or "none"
+            where they enter the attention itself, by `config.positions`.
         max_length: Rows of the learned table (tokens); only for learned positions.
         pad_id: Id of padding, which may stand anywhere in a row and is not attended to.
     Call arguments:
@@ -67,7 +68,7 @@ class TextEncoder(HasConfig, HasAdaptableLayers, keras.layers.Layer):
     def __init__(
         self, config: EncoderConfig, vocabulary_size: int,
         num_features: int | None = None,
-        positions: Positions = "sinusoidal",
+        positions: Positions | None = None,
         max_length: int | None = None, pad_id: int = 0, **kwargs: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
         super().__init__(config, **kwargs)
@@ -83,12 +84,13 @@ class TextEncoder(HasConfig, HasAdaptableLayers, keras.layers.Layer):
 
     def make_embedding(self, name: str) -> keras.layers.Layer:
         """Returns the embedding called `name`; override to use another one."""
+        default = "none" if self.config.positions else "sinusoidal"
         layer_class = FeatureEmbedding if self.num_features else PositionalEmbedding
         return layer_class(
             vocabulary_size=self.vocabulary_size,
             d_model=self.config.d_model,
             dropout_rate=self.config.dropout_rate,
-            positions=self.positions,
+            positions=self.positions or default,
             max_length=self.max_length,
             pad_id=self.pad_id,
             dtype=self.dtype_policy,

@@ -121,7 +121,7 @@ class Transformer(Seq2Seq):
             vocabulary_size=vocabulary_size,
             d_model=config.d_model,
             dropout_rate=0.0 if config.normalize_embeddings else config.dropout_rate,
-            positions=config.positions,
+            positions="none" if config.relative_positions else config.positions,
             max_length=config.max_positions if config.positions == "learned" else None,
             dtype=self.dtype_policy,
             name=name,

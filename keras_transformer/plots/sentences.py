@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_transformer.generation.generator import Generator
 from keras_transformer.layers.attention_record import recorded_attention
+from keras_transformer.layers.linear_attention import LinearAttention
 from keras_transformer.layers.ssru import SSRU
 from keras_transformer.models.transformer import Transformer
 
@@ -26,8 +27,8 @@ class SentenceAttention(NamedTuple):
     source_tokens: list[str]  # S pieces, the end token included
     target_tokens: list[str]  # T pieces, the end token included where it was reached
     decoder_tokens: list[str]  # T pieces, the target shifted right by the start token
-    encoder: Any  # (L, H, S, S) float array
-    decoder: Any  # (L, H, T, T), self-attention; `None` of a decoder without it
+    encoder: Any  # (L, H, S, S) float array; `None` where linear attention has none
+    decoder: Any  # (L, H, T, T), self-attention; `None` of a decoder without weights
     cross: Any  # (L, H, T, S)
 
     def of(self, kind: str, layer: int = -1) -> tuple[np.ndarray, list[str], list[str]]:
@@ -41,8 +42,8 @@ class SentenceAttention(NamedTuple):
             Weights (H, T, S), tokens of the queries (T) and tokens of the keys (S).
 
         Raises:
-            ValueError: If there is no such kind or layer, or the decoder has no
-                self-attention.
+            ValueError: If there is no such kind or layer, or its attention has no
+                weights, as linear attention and an SSRU have none.
 
         Example:
             >>> seen = plots.sentence_attention(translator, "Two men are talking.")
@@ -60,8 +61,8 @@ class SentenceAttention(NamedTuple):
         weights = getattr(self, kind)
         if weights is None:
             raise ValueError(
-                "The decoder has no attention to its past, but an SSRU; `kind` must be "
-                f"encoder or cross. Received: kind={kind!r}"
+                f"The {kind}'s self-attention has no weights to show: it is linear, or "
+                f"an SSRU; `kind` must be another. Received: kind={kind!r}"
             )
         if not -len(weights) <= layer < len(weights):
             raise ValueError(
@@ -111,14 +112,12 @@ def sentence_attention(
     with recorded_attention() as record:
         model(inputs, training=False)
     encoder, decoder = model.encoder_layers, model.decoder_layers
-    pasts = [layer.self_attention for layer in decoder]
-    has_pasts = not all(isinstance(past, SSRU) for past in pasts)
     return SentenceAttention(
         source_tokens=tokenizers.source.pieces(source),
         target_tokens=tokenizers.target.pieces(target_out),
         decoder_tokens=tokenizers.target.pieces(target_in),
-        encoder=_stacked(record, [layer.self_attention for layer in encoder]),
-        decoder=_stacked(record, pasts) if has_pasts else None,
+        encoder=_to_itself(record, encoder),
+        decoder=_to_itself(record, decoder),
         cross=_stacked(record, [layer.cross_attention for layer in decoder]),
     )
 
@@ -135,6 +134,14 @@ def _searched(translator, source):
     result = generator.search(np.array([source], "int32"), lengths)
     length = max(1, int(ops.convert_to_numpy(result.lengths)[0, 0]))
     return ops.convert_to_numpy(result.ids)[0, 0, :length].tolist()
+
+
+def _to_itself(record, layers):
+    """The weights of self-attention, or `None` where no layer has any."""
+    attentions = [layer.self_attention for layer in layers]
+    if all(isinstance(one, (LinearAttention, SSRU)) for one in attentions):
+        return None
+    return _stacked(record, attentions)
 
 
 def _stacked(record, attentions):

@@ -7,15 +7,17 @@ from typing import NamedTuple
 
 from keras_transformer.config import TransformerConfig
 from keras_transformer.kernels.crossentropy import chunk_tokens
+from keras_transformer.layers.local_attention import SMALLEST_BLOCK
 from keras_transformer.models.seq2seq import Seq2Seq
 
 # Numbers that a sub-layer keeps for its gradient, for each token: of each head's
 # scores (the weights, those after dropout and what dropout left), of the model's width
 # (inputs, projections, outputs, norms) and of the hidden layer. They were fitted to
-# XLA's reports of steps compiled in float32: within 3 % for seven sizes of layers. An
-# SSRU's, of the model's width, is fitted to two sizes.
+# XLA's reports of steps compiled in float32: within 3 % for seven sizes of layers. The
+# rest are fitted to two sizes: an SSRU's and linear attention's, of the model's width;
+# ReLU's of the scores; and for each number that keys and values of fewer heads lack.
 _OF_SCORES, _OF_ATTENTION, _OF_FEED_FORWARD, _OF_HIDDEN = 3.0, 11.0, 6.0, 2.25
-_OF_SSRU = 12.0
+_OF_SSRU, _OF_LINEAR, _OF_RELU_SCORES, _OF_KEYS_AND_VALUES = 12.0, 9.4, 2.0, 1.25
 # Float32 numbers that the loss needs for each logit of a chunk and each of the output
 # matrix.
 _OF_LOGITS = 2.5
@@ -66,20 +68,46 @@ def training_memory(model: Seq2Seq, rows: int, length: int) -> TrainingMemory | 
 def _activations(model, tokens, length):
     """Bytes of what the layers and the loss keep."""
     config = model.config
-    attentions = config.num_encoder_layers + 2 * config.num_decoder_layers
     networks = config.num_encoder_layers + config.num_decoder_layers
-    ssrus = 0
+    projected = _OF_ATTENTION * config.d_model - _OF_KEYS_AND_VALUES * _lacking(config)
+    across = projected + _OF_SCORES * config.num_heads * length
+    back = projected + _of_self_attention(config, length, causal=True)
     if config.decoder_self_attention == "ssru":
-        ssrus = config.num_decoder_layers
-    attentions -= ssrus
-    scores = config.num_heads * length
-    numbers = attentions * (_OF_SCORES * scores + _OF_ATTENTION * config.d_model)
-    numbers += ssrus * _OF_SSRU * config.d_model
+        back = _OF_SSRU * config.d_model
+    around = projected + _of_self_attention(config, length, causal=False)
+    numbers = config.num_encoder_layers * around
+    numbers += config.num_decoder_layers * (back + across)
     numbers += networks * (_OF_FEED_FORWARD * config.d_model + _OF_HIDDEN * config.d_ff)
     size = 4 if model.compute_dtype == "float32" else 2
     classes = config.target_vocabulary_size
     rows = min(tokens, chunk_tokens(classes)) + config.d_model
     return round(tokens * numbers * size + _OF_LOGITS * 4 * classes * rows)
+
+
+def _head_widths(config):
+    """Widths of a head's key and value together."""
+    key_dim = config.key_dim or config.d_model // config.num_heads
+    return key_dim + (config.value_dim or key_dim)
+
+
+def _lacking(config):
+    """Numbers a token that keys and values of fewer heads have less."""
+    groups = config.num_key_value_heads or config.num_heads
+    return (config.num_heads - groups) * _head_widths(config)
+
+
+def _of_self_attention(config, length, causal):
+    """Numbers a token that a self-attention keeps beside its projections."""
+    heads, window = config.num_heads, config.attention_window
+    if config.attention == "linear":
+        return _OF_LINEAR * config.d_model
+    if config.attention == "local":
+        block = max(window, SMALLEST_BLOCK)
+        keys = block + (window if causal else 2 * window)
+        copies = (keys / block - 1) * heads * _head_widths(config)
+        return _OF_SCORES * heads * keys + copies
+    of_scores = _OF_RELU_SCORES if config.attention == "relu" else _OF_SCORES
+    return of_scores * heads * length
 
 
 def _bytes(variables):

@@ -149,7 +149,8 @@ def build_training_variables(model: keras.Model):
     Args:
         model: Compiled `Transformer`.
     """
-    ids = keras.KerasTensor((None, None), "int32")
+    # Any sizes will do; of unknown ones JAX cannot tell what attention in blocks needs.
+    ids = keras.KerasTensor((2, 3), "int32")
     # Keras has no public name for it; its own trainers call it on JAX and PyTorch.
     model._symbolic_build(data_batch=((ids, ids), ids))
     if not model.optimizer.built:

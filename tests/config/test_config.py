@@ -191,8 +191,9 @@ def test_an_integer_is_a_fine_float():
         (TransformerConfig, "dropout_rate", math.nan, "finite"),
         (TransformerConfig, "pad_id", -1, "at least 0"),
         (
-            TransformerConfig, "positions", "rotary",
-            "one of 'sinusoidal', 'sinusoidal-halves', 'sinusoidal-marian', 'learned'",
+            TransformerConfig, "positions", "rotating",
+            "one of 'sinusoidal', 'sinusoidal-halves', 'sinusoidal-marian', 'learned', "
+            "'rotary', 'alibi'",
         ),
         (
             TransformerConfig, "tied_embeddings", "all",

@@ -163,6 +163,9 @@ def test_two_vocabularies_keep_their_pieces(tmp_path):
         ({"key_dim": 3}, "key_dim=3"),
         ({"value_dim": 3}, "value_dim=3"),
         ({"decoder_self_attention": "ssru"}, "decoder_self_attention='ssru'"),
+        ({"attention": "relu"}, "attention='relu'"),
+        ({"positions": "rotary"}, "positions='rotary'"),
+        ({"num_key_value_heads": 1}, "num_key_value_heads=1"),
     ],
 )
 def test_what_ctranslate2_lacks_is_named(tmp_path, options, named):

@@ -34,7 +34,14 @@ WEIGHT_OPTIONS = {
     "kernel_constraint": keras.constraints.serialize(keras.constraints.MaxNorm(100)),
     "bias_constraint": keras.constraints.serialize(keras.constraints.MaxNorm(99)),
 }
-RESIDUAL_LAYER_OPTIONS |= {"layer_norm_epsilon": 1e-3} | WEIGHT_OPTIONS
+RESIDUAL_LAYER_OPTIONS |= {
+    "layer_norm_epsilon": 1e-3,
+    "attention": "local",
+    "attention_window": 2,
+    "num_key_value_heads": 1,
+    "positions": "alibi",
+    **WEIGHT_OPTIONS,
+}
 # Of `MultiHeadAttention` and its subclasses.
 ATTENTION_OPTIONS = {
     "num_heads": 3,

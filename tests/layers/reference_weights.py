@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_transformer.kernels.softmax import prepare_mask
 from tests.reference import numpy_transformer as reference
+from tests.reference.numpy_attention import kind_of_self_attention
 
 NAMES = {
     "attention": (
@@ -71,6 +72,14 @@ def layer_weights_of(layer, epsilon=reference.EPSILON):
     return weights
 
 
+def self_attention_of(config):
+    """What the reference is told of the self-attention that a config names."""
+    options = config.attention, config.attention_window, config.positions
+    if options[0] == "dot-product" and options[2] not in ("rotary", "alibi"):
+        return {}
+    return {"function": kind_of_self_attention(*options)}
+
+
 def model_weights_of(model):
     """Float64 weights of a `Transformer`, as `numpy_transformer.transformer` wants."""
 
@@ -83,7 +92,10 @@ def model_weights_of(model):
 
     def layers(part):
         stack = getattr(model, f"{part}_layers")
-        return [layer_weights_of(layer, config.layer_norm_epsilon) for layer in stack]
+        found = [layer_weights_of(layer, config.layer_norm_epsilon) for layer in stack]
+        for weights in found:
+            weights["self_attention"] |= self_attention_of(config)
+        return found
 
     config = model.config
     weights = {f"{part}_layers": layers(part) for part in ("encoder", "decoder")}
@@ -92,6 +104,8 @@ def model_weights_of(model):
         weights[f"{side}_embeddings"] = array(embedding.embeddings)
         if config.positions == "learned":
             weights[f"{side}_positions"] = array(embedding.position_embeddings)
+        elif config.positions in ("rotary", "alibi"):
+            weights[f"{side}_positions"] = np.zeros((99, config.d_model))
         elif config.positions != "sinusoidal":
             is_marian = config.positions == "sinusoidal-marian"
             positions = reference.halved_positions(99, config.d_model, is_marian)

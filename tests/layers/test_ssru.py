@@ -50,9 +50,14 @@ class TestBattery(LayerBattery):
         assert_close(training, ops.convert_to_numpy(silent))
 
 
+# What the SSRU takes the place of.
+OF_ATTENTION = ("attention", "attention_window", "positions")
+
+
 class TestBatteryOfTheDecoderLayer(LayerBattery):
     layer_class = SSRUDecoderLayer
-    options = RESIDUAL_LAYER_OPTIONS
+    aliases = OF_ATTENTION
+    options = {k: v for k, v in RESIDUAL_LAYER_OPTIONS.items() if k not in OF_ATTENTION}
     exact_options = EXACT_RESIDUAL_LAYER
     input_shapes = ((2, 5, 13), (2, 7, 17))
     output_shape = (2, 5, 13)

@@ -12,6 +12,10 @@ from keras_transformer.layers import (
     EncoderLayer,
     FeatureEmbedding,
     FeedForward,
+    LinearAttention,
+    LinformerAttention,
+    LSHAttention,
+    PerformerAttention,
     PositionalEmbedding,
 )
 
@@ -27,6 +31,18 @@ LAYERS = {
         {"num_heads": 2, "d_ff": 5, "use_bias": True},
         ((None, None, 6), (None, None, 7)),
     ),
+    "linear": (LinearAttention, {"num_heads": 2, "key_dim": 3}, ((None, None, 6),)),
+    "performer": (
+        PerformerAttention,
+        {"num_heads": 2, "key_dim": 3},
+        ((None, None, 6),),
+    ),
+    "linformer": (
+        LinformerAttention,
+        {"num_heads": 2, "key_dim": 3, "max_length": 5, "projected_length": 2},
+        ((None, None, 6),),
+    ),
+    "hashing": (LSHAttention, {"num_heads": 2, "key_dim": 3}, ((None, None, 6),)),
 }
 
 
@@ -44,7 +60,9 @@ def make(request):
 
 
 def of_kind(layer, kind):
-    return [weight for weight in layer.weights if weight.name.endswith(f"_{kind}")]
+    """Matrices over positions are kernels too."""
+    ends = (f"_{kind}", "_mixture") if kind == "kernel" else (f"_{kind}",)
+    return [weight for weight in layer.weights if weight.name.endswith(ends)]
 
 
 @pytest.mark.parametrize("kind", ("kernel", "bias"))
@@ -67,6 +85,8 @@ def test_they_reach_every_weight_of_their_kind_alone(make, kind):
     size = sum(int(np.prod(weight.shape)) for weight in chosen)
     loss = sum(float(loss) for loss in layer.losses)
     assert loss == pytest.approx(0.5 * 0.25**2 * size)
+    again = type(layer).from_config(layer.get_config())
+    assert again.get_config() == layer.get_config()
 
 
 def test_an_initializer_draws_other_numbers_for_every_weight():

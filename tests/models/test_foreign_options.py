@@ -169,7 +169,7 @@ def test_epsilon_reaches_every_norm():
     "options, message",
     [
         ({"layer_norm_epsilon": 0.0}, "`layer_norm_epsilon` must be above 0"),
-        ({"positions": "rotary"}, "`positions` must be one of 'sinusoidal', "),
+        ({"positions": "rotating"}, "`positions` must be one of 'sinusoidal', "),
         ({"decoder_self_attention": "gru"}, "`decoder_self_attention` must be one of"),
         ({"output_bias": 1}, "`output_bias` must be bool"),
     ],

@@ -22,6 +22,7 @@ from tests.layers.reference_weights import (
     assert_close,
     layer_weights_of,
     randomise,
+    self_attention_of,
     weights_of,
 )
 from tests.reference import numpy_transformer as reference
@@ -45,6 +46,15 @@ VARIANTS = {
         "positions": "learned",
         "tied_embeddings": False,
     },
+    "local, rotary, one head of keys": {
+        "attention": "local",
+        "attention_window": 2,
+        "positions": "rotary",
+        "key_dim": 6,
+        "num_key_value_heads": 1,
+    },
+    "ReLU, ALiBi": {"attention": "relu", "positions": "alibi", "norm_first": True},
+    "linear": {"attention": "linear", "attention_dropout_rate": 0.0},
 }
 IDS_IN = np.array([[1, 14, 7, 22, 10, 5], [1, 19, 27, 0, 0, 0]], "int32")
 IDS_OUT = np.array([[14, 7, 22, 10, 5, 2], [19, 27, 2, 0, 0, 0]], "int32")
@@ -79,12 +89,16 @@ def reference_logits(model, ids):
     positions = None
     if config.positions == "learned":
         positions = array(model.embedding.position_embeddings)
+    elif config.positions in ("rotary", "alibi"):
+        positions = np.zeros((ids.shape[1], config.d_model))
     embeddings = array(model.embedding.embeddings)
     states = reference.positional_embedding(ids, embeddings, positions)
     mask = reference.causal_mask(ids.shape[1]) & reference.padding_mask(ids)
     for layer in model.decoder_layers:
+        weights = layer_weights_of(layer)
+        weights["self_attention"] |= self_attention_of(config)
         states = reference.encoder_layer(
-            states, layer_weights_of(layer), config.num_heads, mask, config.norm_first
+            states, weights, config.num_heads, mask, config.norm_first
         )
     if config.norm_first:
         states = reference.layer_norm(states, weights_of(model.norm, "norm"))

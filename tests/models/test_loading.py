@@ -255,6 +255,7 @@ TRANSFORMER = dict(
     d_ff=[3, 30],
     key_dim=[None, 1, 7],
     value_dim=[None, 1, 9],
+    num_key_value_heads=[None, 1],
     positions=["sinusoidal", "learned"],
     norm_first=[False, True],
     use_bias=[False, True],

@@ -53,6 +53,24 @@ VARIANTS = {
         "source_vocabulary_size": 31,
         "output_bias": True,
     },
+    # Other kinds of self-attention, and positions that enter it.
+    "ReLU, rotary, one head of keys": {
+        "attention": "relu",
+        "positions": "rotary",
+        "key_dim": 6,
+        "num_key_value_heads": 1,
+    },
+    "local, ALiBi, pre-norm": {
+        "attention": "local",
+        "attention_window": 2,
+        "positions": "alibi",
+        "norm_first": True,
+    },
+    "linear, biases": {
+        "attention": "linear",
+        "attention_dropout_rate": 0.0,
+        "use_bias": True,
+    },
 }
 SOURCE = np.array([[9, 4, 28, 17, 5, 11, 2], [8, 21, 6, 2, 0, 0, 0]], "int32")
 TARGET_IN = np.array([[1, 14, 7, 22, 10], [1, 19, 27, 0, 0]], "int32")

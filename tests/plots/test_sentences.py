@@ -74,8 +74,24 @@ def test_an_ssru_has_no_weights_to_show_but_the_rest_has():
     seen = plots.sentence_attention(translator, TEXT, TRANSLATION)
     weights, targets, sources = seen.of("cross")
     assert weights.shape == (2, len(targets), len(sources))
-    with pytest.raises(ValueError, match="no attention to its past, but an SSRU"):
+    with pytest.raises(ValueError, match="decoder's self-attention has no weights to"):
         seen.of("decoder")
+
+
+def test_linear_attention_has_no_weights_to_show_and_local_attention_has():
+    def seen_with(**options):
+        model = tiny_run.model(**options)
+        translator = Translator(model, tiny_run.tokenizers(), tiny_run.CONFIG.decoding)
+        return plots.sentence_attention(translator, TEXT, TRANSLATION)
+
+    seen = seen_with(attention="linear", attention_dropout_rate=0.0)
+    for kind in ("encoder", "decoder"):
+        with pytest.raises(ValueError, match=f"The {kind}'s self-attention has no wei"):
+            seen.of(kind)
+    seen.of("cross")
+    weights, *_ = seen_with(attention="local", attention_window=1).of("encoder")
+    far = np.abs(np.subtract.outer(*map(np.arange, weights.shape[1:]))) > 1
+    assert far.any() and not weights[:, far].any() and weights[:, ~far].all()
 
 
 def test_nothing_is_recorded_outside_of_the_block():

@@ -93,7 +93,7 @@ def rotation(position, width, base=10000.0):
 
 def self_attention(
     inputs, weights, num_heads, num_key_value_heads=None, mask=None, weigh=softmax,
-    rotary_base=None, slopes=None,
+    rotary_base=None, slopes=None, after=1.0,
 ):  # fmt: skip
     """Multi-head self-attention with the options of its relatives, a pair at a time.
 
@@ -106,6 +106,7 @@ def self_attention(
         weigh: Function of scores [B, T, T] and mask.
         rotary_base: Turns queries and keys by `rotation` with this base.
         slopes: ALiBi: of each head, what a score loses for each position of distance.
+        after: What that is multiplied by for keys after the query.
 
     Returns:
         The output [B, T, D_out] and the attention weights [B, H, T, T].
@@ -130,7 +131,8 @@ def self_attention(
                 product = turned @ rotation(s, key_dim, rotary_base) @ k[b, s]
             scores[b, t, s] = product / np.sqrt(key_dim)
             if slopes is not None:
-                scores[b, t, s] -= slopes[head] * abs(t - s)
+                distance = t - s if s <= t else after * (s - t)
+                scores[b, t, s] -= slopes[head] * distance
         attention_weights.append(weigh(scores, mask))
         v = values[..., group * value_dim : (group + 1) * value_dim]
         outputs.append(attention_weights[-1] @ v)
@@ -292,3 +294,45 @@ def lsh_attention(inputs, weights, num_heads, chunk_size, causal, mask=None):
                 t, s = order[i], order[j]
                 seen[b, head, t, s] |= bucket[t] == bucket[s] and is_near
     return shared_key_attention(inputs, weights, num_heads, seen), seen
+
+
+def alibi_slopes(num_heads):
+    """Press et al., 2022, section 3; what lies between powers of two as their code."""
+    power = 1
+    while 2 * power <= num_heads:
+        power *= 2
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    if power == num_heads:
+        return slopes
+    return slopes + alibi_slopes(2 * power)[::2][: num_heads - power]
+
+
+def kind_of_self_attention(attention, window=None, positions=None):
+    """The `function` of a layer's self-attention; see `numpy_transformer`.
+
+    Args:
+        attention: "dot-product", "local", "relu" or "linear".
+        window: Of "local": the positions to each side that one sees.
+        positions: "rotary", "alibi" or anything else for vectors added before.
+    """
+
+    def attend(query, key, value, weights, num_heads, mask=None):
+        if attention == "linear":
+            return linear_attention(query, key, value, weights, num_heads, mask), None
+        length = query.shape[1]
+        mask = np.ones((1, 1, length), bool) if mask is None else mask
+        if attention == "local":
+            near = [
+                [abs(t - s) <= window for s in range(length)] for t in range(length)
+            ]
+            mask = mask & np.array(near)
+        key_dim = weights["query_kernel"].shape[1] // num_heads
+        return self_attention(
+            query, weights, num_heads, weights["key_kernel"].shape[1] // key_dim, mask,
+            weigh=relu_weights if attention == "relu" else softmax,
+            rotary_base=10000.0 if positions == "rotary" else None,
+            slopes=alibi_slopes(num_heads) if positions == "alibi" else None,
+            after=2.0,  # What is causal sees no key there.
+        )  # fmt: skip
+
+    return attend

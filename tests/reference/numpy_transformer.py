@@ -8,7 +8,9 @@ Weights are plain nested dicts of arrays:
 
 - attention: `query_kernel` [D_query, H * K], `key_kernel` [D_key, H * K],
   `value_kernel` [D_value, H * Kv], `output_kernel` [H * Kv, D_out]; a bias of the
-  same first name is added where the dict has one
+  same first name is added where the dict has one; fewer columns of keys and values
+  are fewer heads of them; a self-attention of another kind than section 3.2.2's has
+  its `function`, with the arguments of `multi_head_attention`
 - feed-forward: `hidden_kernel`, `hidden_bias`, `output_kernel`, `output_bias`
 - SSRU, in place of a decoder layer's self-attention: `kernel`, `forget_kernel` [D, D],
   `forget_bias` [D]
@@ -98,13 +100,17 @@ def multi_head_attention(query, key, value, weights, num_heads, mask=None):
     keys = project(key, weights, "key")
     values = project(value, weights, "value")
     key_dim = queries.shape[-1] // num_heads
-    value_dim = values.shape[-1] // num_heads
+    groups = keys.shape[-1] // key_dim
+    value_dim = values.shape[-1] // groups
     heads, attention_weights = [], []
     for head in range(num_heads):
-        of_key = slice(head * key_dim, (head + 1) * key_dim)
-        of_value = slice(head * value_dim, (head + 1) * value_dim)
+        # Ainslie et al., 2023, section 2.2: neighbours share keys and values.
+        group = head // (num_heads // groups)
+        of_query = slice(head * key_dim, (head + 1) * key_dim)
+        of_key = slice(group * key_dim, (group + 1) * key_dim)
+        of_value = slice(group * value_dim, (group + 1) * value_dim)
         output, probabilities = dot_product_attention(
-            queries[..., of_key], keys[..., of_key], values[..., of_value], mask
+            queries[..., of_query], keys[..., of_key], values[..., of_value], mask
         )
         heads.append(output)
         attention_weights.append(probabilities)
@@ -174,6 +180,12 @@ def feed_forward(inputs, weights, activation=relu):
     return project(activation(project(inputs, weights, "hidden")), weights, "output")
 
 
+def attend_to_itself(inputs, weights, num_heads, mask):
+    """The self-attention that the weights say, [B, T, D_out]."""
+    function = weights.get("function", multi_head_attention)
+    return function(inputs, inputs, inputs, weights, num_heads, mask)[0]
+
+
 def residual(inputs, sublayer, norm_weights, norm_first):
     """Section 3.1: LayerNorm(x + f(x)); x + f(LayerNorm(x)) when `norm_first`."""
     if norm_first:
@@ -188,9 +200,7 @@ def encoder_layer(inputs, weights, num_heads, mask=None, norm_first=False):
     """
     outputs = residual(
         np.asarray(inputs, np.float64),
-        lambda x: multi_head_attention(
-            x, x, x, weights["self_attention"], num_heads, mask
-        )[0],
+        lambda x: attend_to_itself(x, weights["self_attention"], num_heads, mask),
         weights["self_attention_norm"],
         norm_first,
     )
@@ -277,9 +287,7 @@ def decoder_self_attention(inputs, weights, num_heads, mask=None, norm_first=Fal
         self_mask = self_mask & mask
     return residual(
         inputs,
-        lambda x: multi_head_attention(
-            x, x, x, weights["self_attention"], num_heads, self_mask
-        )[0],
+        lambda x: attend_to_itself(x, weights["self_attention"], num_heads, self_mask),
         weights["self_attention_norm"],
         norm_first,
     )

@@ -5,6 +5,7 @@ KERAS_BACKEND=jax python -m tests.training.planned_memory
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import jax
@@ -18,15 +19,23 @@ from keras_transformer.training.state import build_training_variables
 
 # Layers, width, hidden width, heads, sentences, tokens.
 SIZES = [(2, 256, 1024, 4, 64, 64), (2, 256, 1024, 4, 16, 256)]
+# What changes the attention; the first is the paper's.
+KINDS = [
+    {},
+    {"attention": "local", "attention_window": 64, "positions": "rotary"},
+    {"attention": "relu", "num_key_value_heads": 1},
+    {"attention": "linear", "attention_dropout_rate": 0.0},
+]
 
 
 def main():
     found = []
-    for layers, d_model, d_ff, heads, rows, length in SIZES:
+    for size, kind in itertools.product(SIZES, KINDS):
+        layers, d_model, d_ff, heads, rows, length = size
         config = TransformerConfig(
             source_vocabulary_size=1000, target_vocabulary_size=1000,
             num_encoder_layers=layers, num_decoder_layers=layers, d_model=d_model,
-            d_ff=d_ff, num_heads=heads,
+            d_ff=d_ff, num_heads=heads, **kind,
         )  # fmt: skip
         model = Transformer(config)
         model.compile(keras.optimizers.Adam(), MaskedCrossentropy())

@@ -1,0 +1,143 @@
+"""Kinds of attention and of positions that go together, and those that do not."""
+
+from __future__ import annotations
+
+import typing
+
+import numpy as np
+import pytest
+
+from keras_transformer import (
+    CausalLayer,
+    DecoderLayer,
+    EncoderConfig,
+    EncoderLayer,
+    ImageClassifier,
+    LanguageModelConfig,
+    NodeClassifier,
+    RotaryPositions,
+    SSRUDecoderLayer,
+    TextEncoder,
+    TransformerConfig,
+)
+from keras_transformer.attention_kinds import ATTENTION_KINDS, AttentionName
+from keras_transformer.layers import LinearAttention, LocalAttention, ReluAttention
+from keras_transformer.layers.self_attention import _MAKERS
+
+CONFIGS = (TransformerConfig, EncoderConfig, LanguageModelConfig)
+LINEAR = {"attention": "linear", "attention_dropout_rate": 0.0}
+REFUSED = {
+    "`attention` must be one of 'dot-product', 'local'": {"attention": "global"},
+    "`attention_window`, .* must be given with attention='local'": {
+        "attention": "local"
+    },
+    "`attention_window`, .* with no other.*attention_window=3": {"attention_window": 3},
+    "`attention_dropout_rate` must be 0 with attention='linear'": {
+        "attention": "linear"
+    },
+    "`positions` must be added as vectors .* positions='alibi'": LINEAR
+    | {"positions": "alibi"},
+    "`num_key_value_heads` must be None with attention='linear'": LINEAR
+    | {"num_key_value_heads": 4},
+    "`num_heads` must be a multiple of `num_key_value_heads`": {
+        "num_key_value_heads": 3
+    },
+}
+
+
+def test_one_table_serves_configurations_and_layers():
+    assert set(_MAKERS) == set(ATTENTION_KINDS)
+    assert typing.get_args(AttentionName) == tuple(ATTENTION_KINDS)
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_options_that_contradict_each_other_are_refused(message):
+    for config_class in CONFIGS:
+        with pytest.raises(ValueError, match=message):
+            config_class(**REFUSED[message])
+    for layer_class in (EncoderLayer, DecoderLayer, CausalLayer):
+        with pytest.raises(ValueError, match=message):
+            layer_class(num_heads=8, d_ff=5, **REFUSED[message])
+
+
+@pytest.mark.parametrize("config_class", CONFIGS)
+def test_rotary_positions_need_an_even_width_of_heads(config_class):
+    for sizes in ({"key_dim": 5}, {"d_model": 24}):
+        with pytest.raises(ValueError, match="`key_dim`, .* must be even for rotary"):
+            config_class(positions="rotary", **sizes)
+    config_class(positions="rotary", d_model=24, key_dim=4)
+
+
+def test_an_ssru_has_no_attention_to_change():
+    for options in (
+        LINEAR, {"attention": "relu"}, {"positions": "rotary"}, {"positions": "alibi"},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="`decoder_self_attention` must be 'att"):
+            TransformerConfig(decoder_self_attention="ssru", **options)
+        layer = SSRUDecoderLayer(num_heads=2, d_ff=5, **options)
+        with pytest.raises(ValueError, match="`attention` and `positions` must be le"):
+            layer.build((None, None, 8), (None, None, 8))
+    TransformerConfig(decoder_self_attention="ssru", num_key_value_heads=2)
+
+
+def test_graphs_and_images_have_no_order_and_a_graph_has_many_masks():
+    sizes = {"num_layers": 1, "d_model": 8, "d_ff": 5, "num_heads": 2}
+    for options in (
+        {"positions": "rotary"}, {"attention": "local", "attention_window": 2},
+    ):  # fmt: skip
+        config = EncoderConfig(**sizes, **options)
+        with pytest.raises(ValueError, match="nodes of a graph have no order"):
+            NodeClassifier(config, 3, 2)
+        with pytest.raises(ValueError, match="patches of an image have no order"):
+            ImageClassifier(config, (4, 4, 1), 2, 2)
+    config = EncoderConfig(**sizes, **LINEAR)
+    with pytest.raises(ValueError, match="'dot-product', 'relu' for a graph"):
+        NodeClassifier(config, 3, 2)
+    assert ImageClassifier(config, (4, 4, 1), 2, 2)(np.zeros((1, 4, 4, 1))).shape == (
+        1, 2,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options, layer_class",
+    [
+        ({"attention": "local", "attention_window": 2}, LocalAttention),
+        ({"attention": "relu"}, ReluAttention),
+        (LINEAR, LinearAttention),
+    ],
+)
+def test_layers_look_back_or_around(options, layer_class):
+    """Self-attention alone is of the kind; it sees the past where the layer does."""
+    for outer, is_causal in (
+        (EncoderLayer, False), (DecoderLayer, True), (CausalLayer, True),
+    ):  # fmt: skip
+        layer = outer(num_heads=2, d_ff=5, kernel_initializer="zeros", **options)
+        shapes = [(None, None, 8)] * (2 if outer is DecoderLayer else 1)
+        layer.build(*shapes)
+        assert type(layer.self_attention) is layer_class
+        assert getattr(layer.self_attention, "causal", is_causal) is is_causal
+        assert not np.asarray(layer.self_attention.get_weights()[0]).any()
+        if outer is DecoderLayer:
+            assert type(layer.cross_attention).__name__ == "MultiHeadAttention"
+
+
+def test_an_object_of_positions_reaches_the_self_attention_and_its_file():
+    layer = DecoderLayer(num_heads=2, d_ff=5, positions=RotaryPositions(base=77.0))
+    again = DecoderLayer.from_config(layer.get_config())
+    again.build((None, None, 8), (None, None, 8))
+    assert again.self_attention.positions.base == 77.0
+    assert again.cross_attention.positions is None
+
+
+@pytest.mark.parametrize("positions", ["rotary", "alibi"])
+def test_positions_of_attention_replace_the_vectors_of_an_encoder(positions):
+    sizes = {"num_layers": 1, "d_model": 8, "d_ff": 5, "num_heads": 2}
+    config = EncoderConfig(**sizes, positions=positions)
+    assert TextEncoder(EncoderConfig(**sizes), 9).embedding.positions == "sinusoidal"
+    encoder = TextEncoder(config, 9)
+    assert encoder.embedding.positions == "none"
+    assert TextEncoder(config, 9, positions="learned", max_length=7).embedding.positions
+    there, back = encoder(np.array([[3, 4, 5]])), encoder(np.array([[5, 4, 3]]))
+    assert np.abs(np.asarray(there) - np.asarray(back)[:, ::-1]).max() > 1e-3
+    rows = encoder.embedding(np.array([[3, 4, 3]]))
+    np.testing.assert_array_equal(rows[0, 0], rows[0, 2])
