@@ -46,6 +46,7 @@ CONFIG = RunConfig(
         average_checkpoints=1,
     ),
 )
+NAME = "quickstart-en-{}"  # With the target language, of the run and the SavedModel.
 SIZES = {"train": 100000, "valid": 500, "test": 500}
 
 
@@ -84,7 +85,7 @@ def quickstart(
             f"Received: backend {keras.backend.backend()!r}"
         )
     console = Console() if console is None else console
-    name = f"quickstart-en-{language}"
+    name = NAME.format(language)
     directory = Path("runs") / name if directory is None else Path(directory)
     with tempfile.TemporaryDirectory() as temporary:
         say(console, f"generating English-{language} sentences from the grammar")
@@ -92,7 +93,10 @@ def quickstart(
         pairs = {split: open_pairs(path) for split, path in files.items()}
         translator = train(pairs["train"], directory, config, pairs["valid"], console)
         test = [(pair.source, pair.target) for pair in pairs["test"].pairs()]
-    saved_model = translator.export(Path(saved_models) / name)
+    languages = ("en", language)
+    saved_model = translator.export(
+        Path(saved_models) / name, run=directory, languages=languages
+    )
     say(console, f"exported {saved_model}; translating with it")
     exported = ExportedTranslator(saved_model)
     scores = evaluate(exported, test, directory / "test.translations.txt")
