@@ -13,6 +13,12 @@ from keras_transformer.terminal import (
     print_result,
 )
 
+_EXAMPLES = (
+    "export --run runs/en-de --output saved_models/en-de",
+    "export --run runs/a runs/b --output saved_models/en-de/2 --beam-size 5",
+    "export --run runs/en-de --output lite/en-de --format litert --quantize int8",
+)
+
 
 def add_verbs(verbs):
     """Adds the verbs to what `add_subparsers` of the parser returned."""
@@ -81,12 +87,7 @@ def _add_export(verbs):
         "--format web, a folder for a web server whose page translates in the browser; "
         "or, with --format ctranslate2, a model for CTranslate2; or, with --format "
         "safetensors, the weights as named tensors.",
-        examples=(
-            "export --run runs/en-de --output saved_models/en-de",
-            "export --run runs/a runs/b --output saved_models/en-de/2 --beam-size 5",
-            "export --run runs/en-de --output lite/en-de --format litert --quantize "
-            "int8",
-        ),
+        examples=_EXAMPLES,
     )
     parser.add_argument(
         "--run",

@@ -119,9 +119,15 @@ class Exportable:
             sizes=[member.config for member in members],
             search=self.config,
             languages=languages,
-            examples=self._examples(facts),
         )
-        return model_card(described, facts)
+        try:
+            return model_card(described._replace(examples=self._examples(facts)), facts)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            if run is None:
+                raise
+            raise ValueError(
+                f"The summary.json or scores.json of {run} is damaged: remove it"
+            ) from error
 
     def _examples(self, facts):
         """Translates the sentences that a run kept, unless a test set's are there."""

@@ -106,14 +106,13 @@ def dry_run(
         say(console, f"{describe_model(model)}; {parameters}")
         _report_memory(console, model, training.shapes, distribution.num_replicas)
     say(console, "nothing was trained or written: this was a dry run")
-    return {
-        "model": model_facts(model),
-        "data": data_facts(training, validation),
-        "shapes": [
-            {"rows": rows, "tokens": length, "batches": number}
-            for (rows, length), number in training.shapes.items()
-        ],
-    }
+    facts = {"model": model_facts(model), "data": data_facts(training, validation)}
+    return facts | {"shapes": list(map(_shape, training.shapes.items()))}
+
+
+def _shape(entry):
+    (rows, length), number = entry
+    return {"rows": rows, "tokens": length, "batches": number}
 
 
 def _shapes(shapes: Mapping[tuple[int, int], int]) -> str:

@@ -115,6 +115,13 @@ def test_a_damaged_file_is_named(live, run, name):
         live.model_card(run)
 
 
+@pytest.mark.parametrize("content", ["[]", "{}", '{"updates": "many"}'])
+def test_a_file_with_other_content_is_an_error_too(live, run, content):
+    (run / "summary.json").write_text(content, "utf-8")
+    with pytest.raises(ValueError, match=f"summary.json or .* of {run} is damaged"):
+        live.model_card(run)
+
+
 def test_wrong_arguments_are_refused(live, tmp_path):
     with pytest.raises(ValueError, match="`languages` must be two codes"):
         live.model_card(languages=["en"])
