@@ -49,7 +49,7 @@ def test_a_card_without_a_run_invents_nothing():
     assert data.eval_results is None
     assert section(card, "Training").strip() == "Not recorded."
     assert "None is recorded" in section(card, "Scores")
-    assert section(card, "Data").count("\n- ") == 0  # One line: to fill in.
+    assert section(card, "Data").count("\n- ") == 1  # One line: to fill in.
     assert "## Examples" not in card
     assert f"{tiny_run.model().count_params():,} parameters" in card
     assert "d_model 16" in card and "beam_size 3" in card
@@ -142,20 +142,19 @@ def test_what_is_written_in_a_text_is_no_markdown_and_no_yaml(live, run):
 
 def test_every_version_has_its_card_and_no_export_changes_another(run, capsys):
     saved_models = run.parent / "saved" / "tiny"
-    words = ["export", "--run", str(run), "--output", str(saved_models)]
-    assert cli.main([*words, "--languages", "en", "de"]) == 0
     first = saved_models / "1" / "README.md"
-    card = first.read_text("utf-8")
-    assert "# tiny\n" in card and '"tiny/1"' in card and "in float32" in card
-    assert hub.ModelCard(card).data.language == ["en", "de"]
+    first.parent.mkdir(parents=True)
     first.write_text("edited", "utf-8")
-    assert cli.main([*words, "--dtype", "bfloat16"]) == 0
+    words = ["export", "--run", str(run), "--output", str(saved_models)]
+    assert cli.main([*words, "--languages", "en", "de", "--dtype", "bfloat16"]) == 0
     assert first.read_text("utf-8") == "edited"
-    second = (saved_models / "2" / "README.md").read_text("utf-8")
-    assert '"tiny/2"' in second and "computation in bfloat16" in second
+    card = (saved_models / "2" / "README.md").read_text("utf-8")
+    assert "# tiny\n" in card and '"tiny/2"' in card
+    assert "computation in bfloat16" in card and "/v1/models/tiny:predict" in card
+    assert hub.ModelCard(card).data.language == ["en", "de"]
     capsys.readouterr()
     assert cli.main(["card", str(saved_models)]) == 0
-    assert capsys.readouterr().out == second
+    assert capsys.readouterr().out == card
 
 
 def test_the_signatures_are_those_of_an_export(tmp_path_factory):
