@@ -13,6 +13,8 @@ from rich.progress import track
 from keras_transformer.files import check_not_directory, replacing
 from keras_transformer.text.lines import one_line
 
+_EXAMPLES = 3
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -27,6 +29,7 @@ class Scores:
         seconds: Time taken to translate them.
         lowercase_bleu: BLEU of the same tokens in lower case, as some papers report it.
         lowercase_bleu_signature: How sacreBLEU computed it.
+        examples: The first sources, their translations and their references.
     """
 
     bleu: float
@@ -37,6 +40,7 @@ class Scores:
     seconds: float
     lowercase_bleu: float
     lowercase_bleu_signature: str
+    examples: tuple[tuple[str, str, str], ...] = ()
 
     def __str__(self):
         return (
@@ -94,6 +98,7 @@ def evaluate(
         seconds=seconds,
         lowercase_bleu=lowercase.corpus_score(translations, [references]).score,
         lowercase_bleu_signature=str(lowercase.get_signature()),
+        examples=tuple(zip(sources, translations, references, strict=True))[:_EXAMPLES],
     )
 
 

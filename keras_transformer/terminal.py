@@ -51,6 +51,26 @@ def say(console, text: str):
     console.out(printable(text, console.encoding), highlight=False)
 
 
+def warnings_only():
+    """Returns a Rich console that prints warnings, on standard error, and no more."""
+    from rich.console import Console
+
+    class Warnings(Console):
+        def out(self, *objects, **options):
+            if _is_warning(objects):
+                super().out(*objects, **options)
+
+        def print(self, *objects, **options):
+            if _is_warning(objects):
+                super().print(*objects, **options)
+
+    return Warnings(stderr=True, force_terminal=False)
+
+
+def _is_warning(objects):
+    return bool(objects) and str(objects[0]).startswith("warning:")
+
+
 def print_message(text: str):
     """Prints a message on one line of standard error."""
     if sys.stderr is not None:

@@ -6,13 +6,31 @@ Importing it loads neither Keras nor TensorFlow; a verb does, when it is called.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 
-from keras_transformer.cli import export, importing, plot, serve, train, translate
+from keras_transformer.cli import (
+    completion,
+    export,
+    importing,
+    plot,
+    serve,
+    train,
+    translate,
+)
 from keras_transformer.cli.messages import print_error
 from keras_transformer.cli.parser import Parser
-from keras_transformer.terminal import replace_closed_streams
+from keras_transformer.cli.results import run_verb
+from keras_transformer.terminal import print_result, replace_closed_streams
+
+_GROUPS = (train, importing, translate, export, serve, plot, completion)
+_EXAMPLES = (
+    "quickstart",
+    "train --train train.en train.de --valid valid.en valid.de --run runs/en-de",
+    'translate --model runs/en-de "Two men are talking."',
+    "train --help",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     replace_closed_streams()
     options = make_parser().parse_args(arguments)
     try:
-        options.call(options)
+        run_verb(options)
         # If the reader has gone, fail here and not in Python's own flush at exit.
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -54,10 +72,26 @@ def make_parser() -> argparse.ArgumentParser:
         prog="keras-transformer",
         description="Train a Transformer on pairs of sentences and serve it.",
     )
-    parser.add_argument(
-        "--traceback", action="store_true", help="show where an error came from"
-    )
+    parser.add_general_flags(reports=False)
+    parser.add_version(_Version)
+    parser.add_examples(_EXAMPLES)
+    parser.set_defaults(traceback=False, quiet=False, json=False)
     verbs = parser.add_subparsers(required=True, metavar="VERB", dest="verb")
-    for group in (train, importing, translate, export, serve, plot):
+    for group in _GROUPS:
         group.add_verbs(verbs)
     return parser
+
+
+class _Version(argparse.Action):
+    """Prints the versions of the package and of what it stands on; loads none."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        from importlib import metadata
+
+        names = "keras-transformer-seq2seq", "keras", "tensorflow", "tensorflow-text"
+        words = [f"Python {sys.version.split()[0]}"]
+        for name in names:
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                words.append(f"{name} {metadata.version(name)}")
+        print_result(", ".join([*words[1:], words[0]]))
+        parser.exit()

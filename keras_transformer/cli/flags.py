@@ -42,10 +42,28 @@ SECTIONS = {
 }
 
 
-def add_verb(verbs, name, call, help, description=None) -> argparse.ArgumentParser:
-    """Adds a verb that runs `call` with the parsed options; returns its parser."""
+def add_verb(
+    verbs, name, call, help, description=None, examples=(), reports=True
+) -> argparse.ArgumentParser:
+    """Adds a verb.
+
+    Args:
+        verbs: What `add_subparsers` returned.
+        name: The word.
+        call: Function of the parsed options, which prints results and returns them as
+            JSON can hold them, for `--json`.
+        help: One sentence.
+        description: More of it, for the verb's own help.
+        examples: Command lines of it, without the program's name.
+        reports: Whether it has results; if not, neither `--json` nor `--quiet`.
+
+    Returns:
+        Its parser.
+    """
     parser = verbs.add_parser(name, help=help, description=description or help)
     parser.set_defaults(call=call)
+    parser.add_general_flags(reports)
+    parser.add_examples(examples)
     return parser
 
 
@@ -95,7 +113,9 @@ class _SwitchOrWord(argparse.BooleanOptionalAction):
             parser.error(f"argument {option_string}: takes no value")
 
 
-def add_flags(parser, sections, default="{}", without=(), title="{} options"):
+def add_flags(
+    parser, sections, default="{}", without=(), title="{} options", first=(None, ())
+):
     """Adds a flag for every option.
 
     Args:
@@ -104,6 +124,8 @@ def add_flags(parser, sections, default="{}", without=(), title="{} options"):
         default: Wording of each default in the help.
         without: Names of options that get no flag.
         title: Wording of the title of each section in the help.
+        first: A group that takes some options in place of their section's, and the
+            names of these.
     """
     for section, config in sections.items():
         group = parser.add_argument_group(title.format(section))
@@ -126,7 +148,8 @@ def add_flags(parser, sections, default="{}", without=(), title="{} options"):
                 text += f" (default: {default.format(field.default)})"
             details["dest"] = f"{section}.{field.name}"
             details["default"] = argparse.SUPPRESS
-            group.add_argument(_flag(field.name), help=text, **details)
+            place = first[0] if field.name in first[1] else group
+            place.add_argument(_flag(field.name), help=text, **details)
             if old := field.metadata["formerly"]:
                 group.add_argument(_flag(old), help=argparse.SUPPRESS, **details)
 
@@ -135,13 +158,14 @@ def _flag(name):
     return "--" + name.replace("_", "-")
 
 
-def add_family_flags(parser):
+def add_family_flags(parser, place):
     """Adds `--family`, and the flags of families that the Transformer lacks.
 
     Args:
         parser: An `argparse.ArgumentParser` with the flags of `SECTIONS`.
+        place: The group of `--family` itself.
     """
-    parser.add_argument(
+    place.add_argument(
         "--family",
         choices=tuple(FAMILIES),
         dest="model.family",

@@ -22,6 +22,7 @@ def add_verbs(verbs):
         "released, .npz; Bergamot's and Firefox's students, .bin), Hugging Face's "
         "MarianMTModel (model.safetensors) or CTranslate2 (model.bin). What it needs "
         "and this package lacks is an error. Needs the extra `import`.",
+        examples=("import opus-2020-02-26 --output runs/opus-en-de",),
     )
     parser.add_argument(
         "path", type=Path, metavar="FROM", help="folder of the translator"
@@ -57,4 +58,6 @@ def _import(options):
             f"Received: a model of {name}"
         )
     translator = importers.FORMATS[name](options.path, *files)
-    print_result(importers.save_run(translator, options.output))
+    run = importers.save_run(translator, options.output)
+    print_result(run)
+    return {"run": run, "format": name}

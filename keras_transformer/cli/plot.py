@@ -23,6 +23,11 @@ def add_verbs(verbs):
         "Draw attention, masks, positions, learning rates or a run's training.",
         "Draw a picture as PNG, SVG or PDF, by the ending of the file's name (extra "
         "`plots`).",
+        examples=(
+            'plot attention "Two men are talking." --run runs/en-de -o attention.png',
+            "plot training runs/en-de -o training.png",
+            "plot attention --help",
+        ),
     )
     kinds = parser.add_subparsers(required=True, metavar="KIND")
     _add_attention(kinds)
@@ -45,6 +50,7 @@ def _plot(options):
         with replacing(options.output) as temporary:
             figure.savefig(temporary, format=ending, dpi=_DOTS_PER_INCH)
     print_result(options.output)
+    return {"path": options.output}
 
 
 def _ending(path):
@@ -59,9 +65,11 @@ def _ending(path):
     return ending
 
 
-def _add_kind(kinds, name, draw, help):
+def _add_kind(kinds, name, draw, help, example):
     parser = kinds.add_parser(name, help=help, description=help)
     parser.set_defaults(draw=draw)
+    parser.add_general_flags()
+    parser.add_examples([f"plot {name} {example}"])
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="picture"
     )
@@ -75,13 +83,20 @@ def _add_kind(kinds, name, draw, help):
 
 
 def _add_attention(kinds):
-    parser = _add_kind(kinds, "attention", _attention, "What a run's layers attend to.")
+    parser = _add_kind(
+        kinds,
+        "attention",
+        _attention,
+        "What a run's layers attend to.",
+        '"Two men are talking." --run runs/en-de --of cross --layer -1 -o cross.png',
+    )
     parser.add_argument("text", type=sentence, metavar="TEXT", help="source sentence")
     parser.add_argument(
         "--run",
         type=Path,
         required=True,
         dest="model",
+        metavar="RUN",
         help="directory of the training run",
     )
     parser.add_argument(
@@ -125,7 +140,13 @@ def _attention(options):
 
 
 def _add_mask(kinds):
-    parser = _add_kind(kinds, "mask", _mask, "The mask of a decoder.")
+    parser = _add_kind(
+        kinds,
+        "mask",
+        _mask,
+        "The mask of a decoder.",
+        "--length 10 --valid-length 7 -o mask.svg",
+    )
     parser.add_argument(
         "--length", type=int, default=10, help="positions (default: 10)"
     )
@@ -150,7 +171,13 @@ def _mask(options):
 
 
 def _add_positions(kinds):
-    parser = _add_kind(kinds, "positions", _positions, "The paper's position vectors.")
+    parser = _add_kind(
+        kinds,
+        "positions",
+        _positions,
+        "The paper's position vectors.",
+        "--view dimensions --d-model 64 -o positions.png",
+    )
     parser.add_argument(
         "--view",
         choices=("matrix", "dimensions", "similarity"),
@@ -193,7 +220,11 @@ def _check_positive(options, *names):
 
 def _add_learning_rate(kinds):
     parser = _add_kind(
-        kinds, "learning-rate", _learning_rate, "The paper's learning rate."
+        kinds,
+        "learning-rate",
+        _learning_rate,
+        "The paper's learning rate.",
+        "--d-model 256 512 --warmup-steps 4000 8000 -o rate.png",
     )
     parser.add_argument(
         "--d-model", type=int, nargs="+", default=(512,), help="widths (default: 512)"
@@ -220,7 +251,11 @@ def _learning_rate(options):
 
 def _add_training(kinds):
     parser = _add_kind(
-        kinds, "training", _training, "Loss and scores of a training run."
+        kinds,
+        "training",
+        _training,
+        "Loss and scores of a training run.",
+        "runs/en-de --metrics loss val_loss -o training.png",
     )
     parser.add_argument("log", type=Path, metavar="RUN", help="directory, or log.csv")
     parser.add_argument(

@@ -19,6 +19,8 @@ def add_verbs(verbs):
         "Serve a SavedModel on this machine with TensorFlow Serving's REST interface, "
         "to try it out. The production server is TensorFlow Serving itself: the "
         "docker-compose.yml beside the versions starts it.",
+        examples=("serve saved_models/en-de", "serve saved_models/en-de --port 9000"),
+        reports=False,
     )
     parser.add_argument(
         "directory",

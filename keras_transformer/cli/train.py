@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from keras_transformer.cli.flags import (
@@ -14,9 +15,22 @@ from keras_transformer.cli.flags import (
     run_config,
 )
 from keras_transformer.cli.loading import load_module, load_pairs
+from keras_transformer.cli.results import console_of
 from keras_transformer.config import TransformerConfig
-from keras_transformer.terminal import print_result
+from keras_transformer.terminal import print_result, say
 
+# With the four of `_add_first`, the ten that a person thinks about first.
+_FIRST = (
+    "vocabulary_size", "batch_tokens", "epochs", "warmup_steps", "dropout_rate",
+    "norm_first",
+)  # fmt: skip
+_EXAMPLES_OF_TRAIN = (
+    "train --train train.en train.de --valid valid.en valid.de --run runs/en-de \\\n"
+    "      --preset tiny --norm-first --epochs 20",
+    "train --train pairs.csv --columns en de --run runs/en-de --dry-run",
+    "train --init runs/en-de --train domain.tsv.gz --run runs/en-de-domain \\\n"
+    "      --schedule constant --learning-rate 1e-4 --warmup-steps 100",
+)
 _RUN_HELP = "run directory: new, empty, or that of a run to continue"
 
 
@@ -33,6 +47,7 @@ def _add_quickstart(verbs):
         "quickstart",
         _quickstart,
         "Train on built-in, generated sentences, evaluate, export, translate.",
+        examples=("quickstart", "quickstart --language fr --json"),
     )
     parser.add_argument(
         "--language",
@@ -52,37 +67,38 @@ def _add_quickstart(verbs):
 def _quickstart(options):
     quickstart = load_module("quickstart")
     load_module("training").split_by_default(quickstart.CONFIG.training)
-    quickstart.quickstart(options.language, options.directory, options.saved_models)
+    name = quickstart.NAME.format(options.language)
+    run = options.directory or Path("runs") / name
+    scores = quickstart.quickstart(
+        options.language, run, options.saved_models, console_of(options)
+    )
+    if options.quiet:
+        for line in str(scores).splitlines():
+            print_result(line)
+    saved_model = load_module("export").latest_version(options.saved_models / name)
+    return {
+        "run": run, "saved_model": saved_model, "scores": dataclasses.asdict(scores)
+    }  # fmt: skip
 
 
 def _add_train(verbs):
     parser = add_verb(
-        verbs, "train", _train, "Train a Transformer on pairs of sentences."
+        verbs,
+        "train",
+        _train,
+        "Train a Transformer on pairs of sentences.",
+        examples=_EXAMPLES_OF_TRAIN,
     )
-    _add_pairs(parser)
-    _add_beginning(parser)
-    parser.add_argument(
-        "--run", type=Path, required=True, dest="directory", help=_RUN_HELP
-    )
-    parser.add_argument(
-        "--preset", choices=tuple(TransformerConfig.PRESETS), help="model sizes"
-    )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        help="JSON file of options, such as a run's config.json; flags override it",
-    )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="say what would be done: data, device, shapes of batches, compilations "
-        "and memory; write nothing",
-    )
-    add_flags(parser, SECTIONS)
-    add_family_flags(parser)
+    first = parser.add_argument_group("the ten options that matter first")
+    _add_first(first)
+    more = parser.add_argument_group("more about the data and the beginning")
+    _add_pairs(more)
+    _add_beginning(more)
+    add_flags(parser, SECTIONS, first=(first, _FIRST))
+    add_family_flags(parser, more)
 
 
-def _add_pairs(parser):
+def _add_first(parser):
     parser.add_argument(
         "--train",
         nargs="+",
@@ -92,15 +108,24 @@ def _add_pairs(parser):
         help=f"{PAIRS_HELP}; given several times, the pairs of all are mixed",
     )
     parser.add_argument(
+        "--valid", nargs="+", metavar="FILE", help="validation pairs, in the same forms"
+    )
+    parser.add_argument(
+        "--run", type=Path, required=True, dest="directory", help=_RUN_HELP
+    )
+    parser.add_argument(
+        "--preset", choices=tuple(TransformerConfig.PRESETS), help="model sizes"
+    )
+
+
+def _add_pairs(parser):
+    parser.add_argument(
         "--train-weights",
         nargs="+",
         type=int,
         metavar="N",
         help="for each --train, how many times an epoch has its pairs, such as 1 4 for "
         "many general pairs and few of a domain (default: 1 each)",
-    )
-    parser.add_argument(
-        "--valid", nargs="+", metavar="FILE", help="validation pairs, in the same forms"
     )
     add_columns_flag(parser)
 
@@ -122,6 +147,17 @@ def _add_beginning(parser):
         "schedule, such as --schedule constant --learning-rate 1e-4; dropout rates "
         "may be given anew",
     )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        help="JSON file of options, such as a run's config.json; flags override it",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="say what would be done: data, device, shapes of batches, compilations "
+        "and memory; write nothing",
+    )
 
 
 def _train(options):
@@ -135,8 +171,23 @@ def _train(options):
     pairs = _training_pairs(options)
     validation = options.valid and load_pairs(options.valid, options.columns)
     given = _given_tokenizers(options.tokenizer)
-    run = training.dry_run if options.dry_run else training.train
-    run(pairs, options.directory, config, validation, init=options.init, **given)
+    console = console_of(options)
+    given |= {"console": console, "init": options.init}
+    if options.dry_run:
+        return training.dry_run(pairs, options.directory, config, validation, **given)
+    training.train(pairs, options.directory, config, validation, **given)
+    return _summary(options.directory, console)
+
+
+def _summary(run, console):
+    """Says how the training went and what may follow; returns it for `--json`."""
+    summaries = load_module("training.summary")
+    summary = summaries.read_summary(run)
+    if summary is None:
+        return {"run": run}  # An older version finished it.
+    for line in summaries.lines_of(summary, run):
+        say(console, line)
+    return {"run": run} | summary
 
 
 def _training_pairs(options):
@@ -174,6 +225,7 @@ def _add_average(verbs):
         "Make a new run of the mean of a run's checkpoints.",
         "Make a new run of the mean of a run's checkpoints, finished or not, for "
         "`evaluate`, `translate` and `export`.",
+        examples=("average --run runs/en-de --last 3 --output runs/en-de-mean",),
     )
     parser.add_argument(
         "--run", type=Path, required=True, help="directory of the training run"
@@ -206,3 +258,4 @@ def _average(options):
     )
     names = ", ".join(path.name for path in paths)
     print_result(f"{options.output}: the mean of {names}")
+    return {"run": options.output, "checkpoints": paths}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from keras_transformer.cli.loading import (
     load_pairs,
     load_translator,
 )
+from keras_transformer.cli.results import check_standard_output, print_remark
 from keras_transformer.files import check_not_directory
 from keras_transformer.terminal import print_message, print_result
 
@@ -34,7 +36,16 @@ def add_verbs(verbs):
 
 def _add_evaluate(verbs):
     parser = add_verb(
-        verbs, "evaluate", _evaluate, "Translate a test set and score it (sacreBLEU)."
+        verbs,
+        "evaluate",
+        _evaluate,
+        "Translate a test set and score it (sacreBLEU).",
+        "Translate a test set and score it (sacreBLEU). The scores of a training run "
+        "are kept in its scores.json, for the model card.",
+        examples=(
+            "evaluate --model runs/en-de --test test.en test.de --output test.out.de",
+            "evaluate --model saved_models/en-de --test test.tsv.gz --json",
+        ),
     )
     _add_model(parser)
     parser.add_argument(
@@ -46,21 +57,31 @@ def _add_evaluate(verbs):
 
 
 def _evaluate(options):
-    _check_standard_output()
+    check_standard_output()
     evaluation = load_module("evaluation")
     translator = load_translator(options)
     text = load_pairs(options.test, options.columns)
     pairs = ((pair.source, pair.target) for pair in text.pairs())
-    scores = evaluation.evaluate(translator, pairs, options.output, show_progress=True)
+    scores = evaluation.evaluate(
+        translator, pairs, options.output, show_progress=not options.quiet
+    )
     for line in str(scores).splitlines():
         print_result(line)
+    values = dataclasses.asdict(scores)
+    if is_run(options.model):
+        _record(options, text, translator.config, values)
+    return values | {"output": options.output}
 
 
-def _check_standard_output(instead=""):
-    """Checks, before hours of work, that the result can be printed."""
-    if sys.stdout is None:
-        raise ValueError(
-            f"Standard output must be open{instead}. Received: it is closed"
+def _record(options, text, search, scores):
+    """Keeps the scores in the run, for its model card; that it cannot is no error."""
+    name = " and ".join(Path(name).name for name in options.test)
+    facts = load_module("export.run_facts")
+    try:
+        facts.record_scores(options.model, name, text.fingerprint(), search, scores)
+    except OSError as error:
+        print_message(
+            f"keras-transformer: warning: the scores were not recorded: {error}"
         )
 
 
@@ -70,6 +91,12 @@ def _add_translate(verbs):
         "translate",
         _translate,
         "Translate arguments, a file or standard input, one sentence a line.",
+        examples=(
+            'translate --model runs/en-de "Two men are talking."',
+            "translate --model runs/en-de --input news.en.gz --output news.de",
+            'translate --model saved_models/en-de --n-best 3 --scores "Good morning."',
+            "translate --model lite/en-de < news.en > news.de",
+        ),
     )
     _add_model(parser)
     parser.add_argument(
@@ -122,27 +149,50 @@ def _translate(options):
     if options.ray_workers is not None:
         return _translate_with_ray(options)
     if options.output is None:
-        _check_standard_output(", or give `--output`")
+        check_standard_output(", or give `--output`")
     if not options.texts and options.input is None and sys.stdin is None:
         raise ValueError(
             "Standard input must be open, or give sentences or `--input`. Received: it "
             "is closed"
         )
     translator = load_translator(options)
+    if options.output is None and options.json:
+        return {"translations": list(_found(translator, options))}
     translate = _with_columns(translator, options)
     if options.output is None:
         return _print_translations(translate, options)
     if options.texts:
         translations = translate(options.texts)
-        return load_module("evaluation").write_lines(options.output, translations)
+        load_module("evaluation").write_lines(options.output, translations)
+        return {"output": options.output, "sentences": len(translations)}
     summary = load_module("bulk").translate_file(
         translate,
         sys.stdin.buffer if options.input is None else options.input,
         options.output,
         fingerprint=_fingerprint(translator, options),
-        show_progress=True,
+        show_progress=not options.quiet,
     )
-    print_message(str(summary))
+    return _written(summary, options)
+
+
+def _written(summary, options):
+    """Says what a file's translation did, and returns it for `--json`."""
+    print_remark(options, str(summary))
+    return dataclasses.asdict(summary) | {"output": options.output}
+
+
+def _found(translator, options):
+    """Yields what was found for each text, for `--json`."""
+    bulk = load_module("bulk.translate")
+    texts = options.texts or bulk.read_texts(options.input or sys.stdin.buffer)
+    count = options.n_best or 1
+    for window in bulk.windows_of(texts, bulk.WINDOW):
+        found = translator.translate(window, count)
+        for source, several in zip(window, found, strict=True):
+            alternatives = [{"text": one.text, "score": one.score} for one in several]
+            yield {"source": source, **alternatives[0]} | (
+                {} if options.n_best is None else {"n_best": alternatives}
+            )
 
 
 def _with_columns(translator, options):
@@ -208,9 +258,9 @@ def _translate_with_ray(options):
         options.input,
         options.output,
         ray.RayWorkers(options.ray_workers),
-        show_progress=True,
+        show_progress=not options.quiet,
     )
-    print_message(str(summary))
+    return _written(summary, options)
 
 
 def _add_model(parser):

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.export.ctranslate2 import export_ctranslate2
 from keras_transformer.export.litert import export_litert
 from keras_transformer.export.litert_serving import export_litert_serving
+from keras_transformer.export.model_card import Subject, model_card
+from keras_transformer.export.run_facts import RunFacts
 from keras_transformer.export.safetensors import export_safetensors
+from keras_transformer.export.serving_files import model_name
 from keras_transformer.export.translator import export_translator
 from keras_transformer.export.web import export_web
+from keras_transformer.files import version_path
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
@@ -30,12 +36,14 @@ class Exportable:
     config: DecodingConfig
 
     def export(
-        self, path: str | Path, dtype: str = "float32", jit_compile: bool = False
-    ) -> Path:
+        self, path: str | Path, dtype: str = "float32", jit_compile: bool = False,
+        run: str | Path | None = None, languages: Sequence[str] | None = None,
+    ) -> Path:  # fmt: skip
         """Writes a SavedModel that translates strings, for TensorFlow Serving.
 
         Tokenizers and search are inside; nothing of this package is needed to load it.
-        `export_translator` lists its signatures.
+        `export_translator` lists its signatures. The version's README.md is the
+        `model_card`; a later export never changes it.
 
         Args:
             path: Directory of a version to create, such as "saved_models/en-de/1"; or
@@ -46,6 +54,9 @@ class Exportable:
                 request of every new shape takes many seconds more. TensorFlow Serving
                 refuses such a model unless it is started with
                 `--xla_cpu_compilation_enabled`.
+            run: Directory of the training run that this translator was loaded from,
+                for what the card says of data, training and scores, or `None`.
+            languages: Codes of source and target language, for the card, or `None`.
 
         Returns:
             The directory of the version.
@@ -58,9 +69,78 @@ class Exportable:
         Example:
             >>> Translator.load("runs/en-de").export("saved_models/en-de/1")
         """
+        path = version_path(path, "saved_model.pb")
+        subject = {"name": model_name(path), "version": path.name, "dtype": dtype}
+        card = self.model_card(run, languages, **subject)
         return export_translator(
-            self.model, self.tokenizers, self.config, path, dtype, jit_compile
+            self.model, self.tokenizers, self.config, path, dtype, jit_compile, card
         )
+
+    def model_card(
+        self, run: str | Path | None = None, languages: Sequence[str] | None = None,
+        **subject: Any,
+    ) -> str:  # fmt: skip
+        """Returns what people should know of the model, as model hubs read it.
+
+        YAML, then Markdown: how to use it, signatures, sizes, and of a run its data,
+        training, scores and examples. What is not known is left to fill in.
+
+        Args:
+            run: Directory of the training run that this translator was loaded from, or
+                `None`. If no `evaluate` is recorded there, sentences of its validation
+                data are translated for the examples.
+            languages: Codes of source and target language, such as en and de, or
+                `None`.
+            **subject: `name` of the model (default that of the run's directory),
+                `version` and `dtype` of an export.
+
+        Returns:
+            The text.
+
+        Raises:
+            FileNotFoundError: If `run` holds no trained model.
+            ValueError: If a file of the run is damaged, or the languages are not two.
+
+        Example:
+            >>> card = Translator.load("runs/en-de").model_card("runs/en-de")
+        """
+        if languages is not None and len(languages) != 2:
+            raise ValueError(
+                "`languages` must be two codes, such as en and de. Received: "
+                f"{languages!r}"
+            )
+        facts = RunFacts() if run is None else RunFacts.read(run)
+        name = "translator" if run is None else Path(os.path.abspath(run)).name
+        members = getattr(self.model, "members", [self.model])
+        described = Subject(
+            **({"name": name} | subject),
+            kind=type(self.model).__name__,
+            parameters=sum(member.count_params() for member in members),
+            sizes=[member.config for member in members],
+            search=self.config,
+            languages=languages,
+        )
+        try:
+            return model_card(described._replace(examples=self._examples(facts)), facts)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            if run is None:
+                raise
+            raise ValueError(
+                f"The summary.json or scores.json of {run} is damaged: remove it"
+            ) from error
+
+    def _examples(self, facts):
+        """Translates the sentences that a run kept, unless a test set's are there."""
+        pairs = (facts.summary or {}).get("examples") or ()
+        if facts.scores or not pairs:
+            return ()
+        translations = self([source for source, _ in pairs])
+        return [
+            (source, translation, reference)
+            for (source, reference), translation in zip(
+                pairs, translations, strict=True
+            )
+        ]
 
     def export_litert(
         self, path: str | Path, quantize: str = "none",

@@ -20,7 +20,11 @@ from keras_transformer.generation.results import Translation
 
 
 def write_saved_model(
-    module: tf.Module, signatures: dict, path: str | Path, jit_compile: bool = False
+    module: tf.Module,
+    signatures: dict,
+    path: str | Path,
+    jit_compile: bool = False,
+    card: str | None = None,
 ) -> Path:
     """Writes a SavedModel whole or not at all.
 
@@ -33,6 +37,8 @@ def write_saved_model(
         path: Directory to create, NAME/VERSION with a whole number as VERSION; or NAME,
             in which the next version is created.
         jit_compile: Whether XLA compiles a part of the graph.
+        card: What README.md beside the graph says of the model, or `None` for no such
+            file. A server passes over it; a hub shows it.
 
     Returns:
         The directory created, NAME/VERSION.
@@ -45,8 +51,13 @@ def write_saved_model(
     with creating_directory(path) as temporary:
         tf.saved_model.save(module, str(temporary), signatures=signatures)
         write_warmup_requests(temporary, model_name(path), signatures, jit_compile)
+        if card is not None:
+            (temporary / CARD).write_text(card, encoding="utf-8")
     write_serving_files(path, jit_compile)
     return path
+
+
+CARD = "README.md"
 
 
 class ExportedTranslator:

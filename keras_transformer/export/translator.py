@@ -23,6 +23,7 @@ def export_translator(
     path: str | Path,
     dtype: str = "float32",
     jit_compile: bool = False,
+    card: str | None = None,
 ) -> Path:
     """Writes a SavedModel that translates strings, for TensorFlow Serving.
 
@@ -59,6 +60,7 @@ def export_translator(
             first request of every new shape slower by many seconds. TensorFlow Serving
             refuses such a model unless it is started with
             `--xla_cpu_compilation_enabled`.
+        card: What README.md of the version says, or `None` for no such file.
 
     Returns:
         The directory of the version.
@@ -92,7 +94,7 @@ def export_translator(
     signatures = {
         name: _signature(pipeline, name, inputs) for name, inputs in INPUTS.items()
     }
-    return write_saved_model(module, signatures, path, jit_compile)
+    return write_saved_model(module, signatures, path, jit_compile, card)
 
 
 def _signature(pipeline, name, inputs):

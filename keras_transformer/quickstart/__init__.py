@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from keras_transformer.config import (
 )
 from keras_transformer.evaluation import Scores, evaluate
 from keras_transformer.export import ExportedTranslator
+from keras_transformer.export.run_facts import record_scores
+from keras_transformer.export.saved_model import CARD
+from keras_transformer.files import replacing
 from keras_transformer.quickstart.grammar import write_corpus
 from keras_transformer.terminal import printable, say
 from keras_transformer.text import open_pairs
@@ -46,6 +50,8 @@ CONFIG = RunConfig(
         average_checkpoints=1,
     ),
 )
+_TEST = "generated test sentences"
+NAME = "quickstart-en-{}"  # With the target language, of the run and the SavedModel.
 SIZES = {"train": 100000, "valid": 500, "test": 500}
 
 
@@ -84,7 +90,7 @@ def quickstart(
             f"Received: backend {keras.backend.backend()!r}"
         )
     console = Console() if console is None else console
-    name = f"quickstart-en-{language}"
+    name = NAME.format(language)
     directory = Path("runs") / name if directory is None else Path(directory)
     with tempfile.TemporaryDirectory() as temporary:
         say(console, f"generating English-{language} sentences from the grammar")
@@ -92,12 +98,20 @@ def quickstart(
         pairs = {split: open_pairs(path) for split, path in files.items()}
         translator = train(pairs["train"], directory, config, pairs["valid"], console)
         test = [(pair.source, pair.target) for pair in pairs["test"].pairs()]
+        fingerprint = pairs["test"].fingerprint()
+    languages = ("en", language)
     saved_model = translator.export(Path(saved_models) / name)
     say(console, f"exported {saved_model}; translating with it")
     exported = ExportedTranslator(saved_model)
     scores = evaluate(exported, test, directory / "test.translations.txt")
+    values = dataclasses.asdict(scores)
+    record_scores(directory, _TEST, fingerprint, translator.config, values)
+    about = {"name": name, "version": saved_model.name, "dtype": "float32"}
+    with replacing(saved_model / CARD) as temporary:
+        card = translator.model_card(directory, languages, **about)
+        temporary.write_text(card, encoding="utf-8")
     console.print(_samples(exported, test[:6], console.encoding))
-    for line in f"generated test sentences: {scores}".splitlines():
+    for line in f"{_TEST}: {scores}".splitlines():
         say(console, line)
     return scores
 

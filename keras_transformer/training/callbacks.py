@@ -90,6 +90,7 @@ class ProgressReport(RunCallback):
             console=console,
             transient=True,
             expand=True,
+            disable=not console.is_terminal,  # It would leave an empty line.
         )
 
     def on_train_begin(self, logs=None):
@@ -162,6 +163,10 @@ class StopAtLimit(RunCallback):
     def reached(self, updates: int) -> bool:
         """Returns whether a limit is reached after a number of updates."""
         return updates >= self.max_updates or self._time_is_up()
+
+    def seconds_left(self) -> float:
+        """Returns the time until the limit in minutes, infinite if there is none."""
+        return max(60 * self.max_minutes - self._seconds, 0.0)
 
     def _time_is_up(self):
         return self._seconds >= 60 * self.max_minutes

@@ -25,14 +25,17 @@ from keras_transformer.training.compiling import (
 )
 from keras_transformer.training.distribution import distribution_scope
 from keras_transformer.training.memory import training_memory
+from keras_transformer.training.own_parts import Own, check_given
 from keras_transformer.training.report import (
     count_parameters,
+    describe_model,
     report_data,
     report_devices,
 )
 from keras_transformer.training.run_directory import RunDirectory, fingerprints
 from keras_transformer.training.state import StateFiles, build_training_variables
-from keras_transformer.training.train import Own, check_given, make_corpora
+from keras_transformer.training.summary import data_facts, model_facts
+from keras_transformer.training.train import make_corpora
 from keras_transformer.translator import Translator
 
 _MIB = 2**20
@@ -47,7 +50,7 @@ def dry_run(
     *,
     tokenizers: Any = None,
     init: Translator | str | Path | None = None,
-) -> None:
+) -> dict[str, Any]:
     """Says what `train` would do with these arguments, and does none of it.
 
     That is its data and bad lines, the device and the float type, the shapes of its
@@ -63,6 +66,9 @@ def dry_run(
         console: Where it is printed; default the terminal.
         tokenizers: As for `train`.
         init: As for `train`.
+
+    Returns:
+        The same as numbers: "model", "data", and "shapes", the batches of each.
 
     Raises:
         FileExistsError: If `directory` holds something other than a run.
@@ -96,9 +102,17 @@ def dry_run(
         say(console, f"batches (sentences x tokens): {_shapes(training.shapes)}")
         compiled = with_device_defaults(config.training).jit_compile
         say(console, _compilations(training, validation, compiled))
-        say(console, count_parameters(model, config.training.freeze))
+        parameters = count_parameters(model, config.training.freeze)
+        say(console, f"{describe_model(model)}; {parameters}")
         _report_memory(console, model, training.shapes, distribution.num_replicas)
     say(console, "nothing was trained or written: this was a dry run")
+    facts = {"model": model_facts(model), "data": data_facts(training, validation)}
+    return facts | {"shapes": list(map(_shape, training.shapes.items()))}
+
+
+def _shape(entry):
+    (rows, length), number = entry
+    return {"rows": rows, "tokens": length, "batches": number}
 
 
 def _shapes(shapes: Mapping[tuple[int, int], int]) -> str:

@@ -35,6 +35,11 @@ def report_data(console: Console, training: Corpus, validation: Corpus | None):
             )
             if isinstance(corpus.text, MixedPairs):
                 say(console, f"mixed of {_mix(corpus)}")
+    say(
+        console,
+        f"a batch has {training.num_tokens / training.num_batches:,.0f} tokens of both "
+        "sides on average, without padding",
+    )
     if training.padding is not None:
         say(
             console,
@@ -51,6 +56,27 @@ def _mix(corpus):
         f"{weight} x {pairs // weight:,} pairs of {part.origin}"
         for weight, part, pairs in parts
     )
+
+
+# What says how large a model is, whatever its family.
+_SIZES = (
+    "num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads", "units",
+)  # fmt: skip
+
+
+def describe_model(model: Seq2Seq) -> str:
+    """Returns the class of a model and its sizes in words.
+
+    Args:
+        model: The model.
+    """
+    config = model.config
+    sizes = [
+        f"{name} {getattr(config, name)}" for name in _SIZES if hasattr(config, name)
+    ]
+    vocabularies = {config.source_vocabulary_size, config.target_vocabulary_size}
+    pieces = " and ".join(f"{size:,}" for size in sorted(vocabularies))
+    return f"{type(model).__name__}: {', '.join(sizes)}; {pieces} pieces"
 
 
 def count_parameters(model: Seq2Seq, freeze: str | None) -> str:

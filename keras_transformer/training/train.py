@@ -45,25 +45,23 @@ from keras_transformer.training.distribution import (
     distribution_scope,
 )
 from keras_transformer.training.ema import averaged_weights
+from keras_transformer.training.expected_time import ExpectedTime
 from keras_transformer.training.logs import EpochLog, TensorBoardLog
 from keras_transformer.training.machine import report_other_machine
+from keras_transformer.training.own_parts import Own, check_given
 from keras_transformer.training.report import (
     count_parameters,
+    describe_model,
     report_data,
     report_devices,
 )
-from keras_transformer.training.run_callback import check_names
 from keras_transformer.training.run_directory import (
     RunDirectory,
     compiled_with,
     fingerprints,
 )
 from keras_transformer.training.saving import SaveState, limits
-from keras_transformer.training.selection import (
-    Selection,
-    check_selection,
-    make_selection,
-)
+from keras_transformer.training.selection import Selection, make_selection
 from keras_transformer.training.state import (
     StateFiles,
     TrainingState,
@@ -73,25 +71,8 @@ from keras_transformer.training.state import (
     restore_callbacks,
 )
 from keras_transformer.training.stop_signals import StopSignals
+from keras_transformer.training.summary import write_summary
 from keras_transformer.translator import Translator
-
-
-class Own(NamedTuple):
-    """What a program gives a run beside its options.
-
-    Attributes:
-        tokenizers: As `train` takes it.
-        callbacks: Keras callbacks.
-        optimizer: A Keras optimizer, or `None` for that of the options.
-        loss: A Keras loss, or `None` for that of the options.
-        init: What `train` takes as `init`.
-    """
-
-    tokenizers: Any = None
-    callbacks: Sequence[keras.callbacks.Callback] = ()
-    optimizer: keras.optimizers.Optimizer | None = None
-    loss: Any = None
-    init: Translator | str | Path | None = None
 
 
 class Run(NamedTuple):
@@ -138,8 +119,9 @@ def train(
     """Learns a vocabulary, trains a model with `model.fit`, and saves everything.
 
     The directory then holds config.json, data.json, tokenizer/, its digests in
-    tokenizer.sha256, states/, checkpoints/, log.csv, tensorboard/, and the translator,
-    whose weights are the mean of the checkpoints: model.keras and decoding.json.
+    tokenizer.sha256, states/, checkpoints/, log.csv, tensorboard/, the translator,
+    whose weights are the mean of the checkpoints (model.keras and decoding.json), and
+    summary.json: what was trained on what, how long, and the last scores.
     `Translator.load(directory)` reads it.
 
     An interrupted run continues from its last state when this is called again with the
@@ -206,23 +188,6 @@ def train(
     return _run(
         open_pairs(text), validation, RunDirectory(directory), config, console, own
     )
-
-
-def check_given(config: RunConfig, own: Own, validated: bool):
-    """Raises `ValueError` if what is given does not go together."""
-    check_selection(config.training, validated)
-    check_names(own.callbacks)
-    if own.optimizer is not None and own.optimizer.built:
-        raise ValueError(
-            "`optimizer` must be new: one that has updated a model keeps its moments. "
-            f"Received: a {type(own.optimizer).__name__} that is built"
-        )
-    if own.optimizer is not None and config.training.ema_decay is not None:
-        raise ValueError(
-            "`ema_decay` belongs to the options' optimizer, in place of which "
-            "`optimizer` was given: leave one of them out. Received: "
-            f"ema_decay={config.training.ema_decay}"
-        )
 
 
 def _run(text, validation, directory, config, console, own) -> Translator:
@@ -336,7 +301,7 @@ def _train_to_the_end(
     report_devices(run.console, run.model.compute_dtype)
     if state is None:
         parameters = count_parameters(run.model, run.config.training.freeze)
-        say(run.console, f"training {parameters}")
+        say(run.console, f"training a {describe_model(run.model)}; {parameters}")
         state = capture(run.model, epoch=0, batch=0)
     else:
         say(
@@ -424,8 +389,12 @@ def _callbacks(run: Run, limit: StopAtLimit, state: TrainingState) -> list:
         # The logs were written before the first state was saved.
         for log in logs:
             log.restore({})
-    progress = ProgressReport(run.training, run.console, run.config.training.epochs)
-    return callbacks + run.selection.callbacks + own + logs + [progress]
+    options = run.config.training
+    reports = [
+        ProgressReport(run.training, run.console, options.epochs),
+        ExpectedTime(run.training.num_batches, options, limit, run.console),
+    ]
+    return callbacks + run.selection.callbacks + own + logs + reports
 
 
 def _finish(run: Run, state: TrainingState, translator: Translator) -> Translator:
@@ -443,6 +412,9 @@ def _finish(run: Run, state: TrainingState, translator: Translator) -> Translato
             if not checkpoints.paths():
                 stack.enter_context(averaged_weights(run.model))
             translator.save(run.path)
+        number = len(checkpoints.paths())
+        corpora = run.training, run.validation
+        write_summary(run.path, run.model, *corpora, state, number)
     # All processes wait until it is written.
     run.distribution.any(False)
     return translator if run.distribution.is_chief else Translator.load(run.path)

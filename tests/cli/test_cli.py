@@ -44,7 +44,9 @@ SIZES = (
     "--num-heads 2 --vocabulary-size 300 --batch-tokens 256 --warmup-steps 10 "
     "--average-checkpoints 1 --beam-size 1 --max-extra-length 3"
 ).split()
-VERBS = "quickstart train evaluate translate export serve average plot".split()
+VERBS = (
+    "quickstart train evaluate translate export card serve average plot completion"
+).split()
 TEXTS = ["the good dog runs.", "a bear", "the old man sings."]
 
 
@@ -273,7 +275,8 @@ def test_export_takes_the_type_and_the_compiler(monkeypatch, tmp_path, capsys):
     calls = []
 
     class Recorder:
-        def export(self, *arguments):
+        def export(self, *arguments, **facts):
+            assert facts == {"run": Path("any"), "languages": None}
             calls.append(arguments)
             return arguments[0]
 
@@ -343,7 +346,7 @@ def asked(monkeypatch):
     """What `train` was called with; nothing is trained."""
     calls = []
 
-    def train(*arguments, tokenizers=None, init=None):
+    def train(*arguments, tokenizers=None, init=None, console=None):
         calls.append((*arguments, tokenizers))
 
     monkeypatch.setattr(training, "train", train)
@@ -551,10 +554,10 @@ def test_no_flag_is_taken_by_a_part_of_its_name(words, capsys):
 
 def test_an_unknown_flag_is_named_before_what_is_missing(capsys):
     with pytest.raises(SystemExit, match="2"):
-        cli.main(["translate", "--modle=x", "--quietly", "--no, he said", "--", "--d"])
+        cli.main(["translate", "--modle=x", "--loudly", "--no, he said", "--", "--d"])
     assert capsys.readouterr().err.splitlines()[-1] == (
         "keras-transformer translate: error: unrecognized arguments: --modle (did you "
-        "mean --model?), --quietly"
+        "mean --model?), --loudly"
     )
 
 

@@ -31,3 +31,6 @@ def test_quickstart_trains_exports_and_scores(tmp_path, capsys):
     exported = ExportedTranslator(tmp_path / "saved_models" / "quickstart-en-fr")
     assert exported.path.name == "1"
     assert len(lines) == 10
+    card = (exported.path / "README.md").read_text("utf-8")
+    assert f"| generated test sentences | 10 | {scores.bleu:.2f} |" in card
+    assert '\n- "en"\n- "fr"\n' in card and "# quickstart-en-fr\n" in card

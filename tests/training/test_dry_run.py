@@ -36,11 +36,16 @@ def test_a_dry_run_names_everything_and_writes_nothing(tmp_path):
         "training data: 40 pairs, 4 batches, no bad lines",
         "validation data: 8 pairs, 1 batches, no bad lines",
     ]
-    assert lines[4] == (
+    tokens = re.fullmatch(r"a batch has (\d+) tokens of both sides on .*", lines[3])
+    assert 256 < int(tokens[1]) < 2 * 256
+    assert lines[5] == (
         "batches (sentences x tokens): 1 of 16 x 16, 2 of 12 x 20, 1 of 10 x 24"
     )
-    assert lines[5] == "XLA compiles nothing: one program serves every shape"
-    assert lines[6] == "10,176 parameters"
+    assert lines[6] == "XLA compiles nothing: one program serves every shape"
+    assert lines[7] == (
+        "Transformer: num_encoder_layers 1, num_decoder_layers 1, d_model 16, d_ff 32, "
+        "num_heads 2; 300 pieces; 10,176 parameters"
+    )
     assert lines[-1] == "nothing was trained or written: this was a dry run"
     assert not list(tmp_path.iterdir())
 

@@ -1,0 +1,215 @@
+"""The model card: what it says is known, what is not known is left to fill in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+
+import pytest
+import tensorflow as tf
+
+from keras_transformer import Translator, cli, evaluate
+from keras_transformer.export.model_card import SIGNATURES
+from keras_transformer.export.run_facts import record_scores, recorded_scores
+from keras_transformer.generation.pipeline import INPUTS
+from tests import tiny_run
+
+hub = pytest.importorskip("huggingface_hub", reason="the reader of the YAML")
+
+
+@pytest.fixture
+def run(tmp_path_factory, tmp_path):
+    """A copy of a training run, to write into."""
+    return shutil.copytree(tiny_run.run_directory(tmp_path_factory), tmp_path / "en-de")
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    return Translator.load(tiny_run.run_directory(tmp_path_factory))
+
+
+def scored(live, run, name="test.tsv", search=None):
+    scores = evaluate(live, tiny_run.VALID)
+    values = dataclasses.asdict(scores)
+    record_scores(run, name, "its lines", search or live.config, values)
+    return scores
+
+
+def section(card, title):
+    return card.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+def test_a_card_without_a_run_invents_nothing():
+    card = tiny_run.translator().model_card()
+    data = hub.ModelCard(card).data
+    assert data.pipeline_tag == "translation" and data.library_name == "keras"
+    assert data.license is None and data.language is None
+    assert data.eval_results is None
+    assert section(card, "Training").strip() == "Not recorded."
+    assert "None is recorded" in section(card, "Scores")
+    assert section(card, "Data").count("\n- ") == 1  # One line: to fill in.
+    assert "## Examples" not in card
+    assert f"{tiny_run.model().count_params():,} parameters" in card
+    assert "d_model 16" in card and "beam_size 3" in card
+    assert card.count("*to fill in*") == 4
+
+
+def test_the_card_of_a_run_has_its_data_training_and_sentences(live, run):
+    card = live.model_card(run, ("en", "de"))
+    assert hub.ModelCard(card).data.language == ["en", "de"]
+    assert card.split("---\n")[2].lstrip().startswith("# en-de\n")
+    data = section(card, "Data")
+    assert "- training: 40 pairs, " in data and "from `train.tsv`; 0 bad" in data
+    assert "- validation: 8 pairs, " in data
+    summary = json.loads((run / "summary.json").read_text("utf-8"))
+    training = section(card, "Training")
+    assert "- 12 updates, 3 epochs, " in training
+    assert summary["machine"]["processor"] in training
+    assert f"val_loss {summary['last_epoch']['val_loss']:.4f}" in training
+    assert "mean of 2 checkpoints" in training
+    # Nobody has evaluated it: sentences of the validation data.
+    sources, references = zip(*tiny_run.VALID[:3], strict=True)
+    rows = section(card, "Examples").split("|---|---|---|\n")[1].splitlines()
+    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
+    plain = [[re.sub(r"\\(.)", r"\1", cell) for cell in row] for row in cells]
+    expected = zip(sources, live(sources), references, strict=True)
+    assert plain == list(map(list, expected))
+
+
+def test_scores_stand_with_signature_name_and_search(live, run):
+    scores = scored(live, run)
+    card = live.model_card(run)
+    results = hub.ModelCard(card).data.eval_results
+    assert [result.metric_type for result in results] == ["sacrebleu", "chrf"]
+    assert [r.metric_value for r in results] == [
+        round(scores.bleu, 2), round(scores.chrf, 2)
+    ]  # fmt: skip
+    assert {result.dataset_name for result in results} == {"test.tsv"}
+    assert scores.bleu_signature in results[0].metric_name
+    text = section(card, "Scores")
+    assert f"| test.tsv | 8 | {scores.bleu:.2f} | {scores.chrf:.2f} | beam" in text
+    assert scores.bleu_signature in text and scores.chrf_signature in text
+    assert scores.examples[0][1] == live([tiny_run.VALID[0][0]])[0]
+    assert "first sentences of test.tsv" in section(card, "Examples")
+
+
+def test_scores_of_other_weights_are_not_shown(live, run):
+    scored(live, run)
+    scored(live, run, search=live.config.replace(beam_size=1))
+    scored(live, run, name="the same, later")
+    names = [entry["name"] for entry in recorded_scores(run)]
+    assert names == ["test.tsv", "the same, later"]
+    other = Translator.load(run)
+    other.model.weights[0].assign_add(other.model.weights[0])
+    other.save(run)
+    assert recorded_scores(run) == []
+    assert "None is recorded" in other.model_card(run)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "scores.json"])
+def test_a_damaged_file_is_named(live, run, name):
+    (run / name).write_text("[1", "utf-8")
+    with pytest.raises(ValueError, match=f"{name} is damaged"):
+        live.model_card(run)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"updates": "many"}'])
+def test_a_file_with_other_content_is_an_error_too(live, run, content):
+    (run / "summary.json").write_text(content, "utf-8")
+    with pytest.raises(ValueError, match=f"summary.json or .* of {run} is damaged"):
+        live.model_card(run)
+
+
+def test_wrong_arguments_are_refused(live, tmp_path):
+    with pytest.raises(ValueError, match="`languages` must be two codes"):
+        live.model_card(languages=["en"])
+    with pytest.raises(FileNotFoundError, match="holds no trained model"):
+        live.model_card(tmp_path)
+
+
+def test_what_is_written_in_a_text_is_no_markdown_and_no_yaml(live, run):
+    name = 'a": [b] | <b>*x*\n- y'
+    values = dataclasses.asdict(evaluate(live, [("a | b", "<i>c</i>")]))
+    record_scores(run, name, "lines", live.config, values)
+    card = live.model_card(run)
+    results = hub.ModelCard(card).data.eval_results
+    assert {result.dataset_name for result in results} == {name}
+    assert "| a \\| b |" in card and "\\<i\\>c" in card
+    assert '| a": \\[b\\] \\| \\<b\\>\\*x\\* - y | 1 |' in card
+
+
+def test_every_version_has_its_card_and_no_export_changes_another(run, capsys):
+    saved_models = run.parent / "saved" / "tiny"
+    first = saved_models / "1" / "README.md"
+    first.parent.mkdir(parents=True)
+    first.write_text("edited", "utf-8")
+    words = ["export", "--run", str(run), "--output", str(saved_models)]
+    assert cli.main([*words, "--languages", "en", "de", "--dtype", "bfloat16"]) == 0
+    assert first.read_text("utf-8") == "edited"
+    card = (saved_models / "2" / "README.md").read_text("utf-8")
+    assert "# tiny\n" in card and '"tiny/2"' in card
+    assert "computation in bfloat16" in card and "/v1/models/tiny:predict" in card
+    assert hub.ModelCard(card).data.language == ["en", "de"]
+    capsys.readouterr()
+    assert cli.main(["card", str(saved_models)]) == 0
+    assert capsys.readouterr().out == card
+
+
+def test_the_signatures_are_those_of_an_export(tmp_path_factory):
+    saved_model = tiny_run.saved_model(tmp_path_factory)
+    assert "Not recorded." in (saved_model / "README.md").read_text("utf-8")
+    found = tf.saved_model.load(str(saved_model)).signatures
+    assert set(SIGNATURES) == set(found) == set(INPUTS)
+    kinds = {"float32": tf.float32, "int64": tf.int64}
+    for name, (inputs, outputs) in SIGNATURES.items():
+        assert re.findall(r"(\w+)(?: \(\w+\))?(?:, |$)", inputs) == list(INPUTS[name])
+        types = {}
+        for output in re.findall(r"(\w+)((?: \[[^\]]*\])?)((?: \(\w+\))?)", outputs):
+            rank = len(output[1].split(",")) if output[1] else 1
+            types[output[0]] = rank, kinds.get(output[2].strip(" ()"), tf.string)
+        types["truncated"] = 1, tf.bool
+        specs = found[name].structured_outputs
+        assert types == {k: (s.shape.rank, s.dtype) for k, s in specs.items()}, name
+
+
+def test_card_prints_that_of_a_run(run, capsys, live):
+    assert cli.main(["card", str(run), "--languages", "en", "de"]) == 0
+    out = capsys.readouterr().out
+    assert out == live.model_card(run, ("en", "de"))
+    assert cli.main(["card", str(run), "--languages", "en", "de", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"card": out}
+
+
+def test_card_says_what_it_cannot_print(tmp_path, tmp_path_factory, capsys):
+    saved_model = tiny_run.saved_model(tmp_path_factory)
+    words = ["card", str(saved_model), "--languages", "en", "de"]
+    assert cli.main(words) == 1
+    assert "`--languages` goes with a training run" in capsys.readouterr().err
+    assert cli.main(["card", str(tmp_path)]) == 1
+    assert "holds no SavedModel" in capsys.readouterr().err
+
+
+def test_evaluate_keeps_the_scores_of_a_run(run, capsys):
+    test = tiny_run.write_pairs(run.parent / "x.tsv", tiny_run.VALID)
+    words = ["evaluate", "--model", str(run), "--test", str(test), "--beam-size"]
+    assert cli.main([*words, "2"]) == 0 and cli.main([*words, "1"]) == 0
+    assert cli.main([*words, "1"]) == 0
+    found = recorded_scores(run)
+    assert [entry["search"]["beam_size"] for entry in found] == [2, 1]
+    assert {entry["name"] for entry in found} == {"x.tsv"}
+    assert f"BLEU {found[1]['scores']['bleu']:.2f}" in capsys.readouterr().out
+
+
+def test_scores_that_cannot_be_kept_are_a_warning(run, monkeypatch, capsys):
+    from keras_transformer.export import run_facts
+
+    def fail(*arguments):
+        raise PermissionError(13, "Permission denied", "scores.json")
+
+    monkeypatch.setattr(run_facts, "record_scores", fail)
+    test = tiny_run.write_pairs(run.parent / "x.tsv", tiny_run.VALID)
+    assert cli.main(["evaluate", "--model", str(run), "--test", str(test)]) == 0
+    error = capsys.readouterr().err
+    assert "warning: the scores were not recorded: " in error
