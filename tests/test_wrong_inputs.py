@@ -32,6 +32,10 @@ LAYERS = {
     "SinusoidalPositionalEncoding": (kt.SinusoidalPositionalEncoding, "inputs"),
     "ClassToken": (ClassToken, "states"),
     "LinearAttention": (lambda: kt.LinearAttention(2, 3), "query"),
+    "LocalAttention": (lambda: kt.LocalAttention(2, 3, window=2), "query"),
+    "PerformerAttention": (lambda: kt.PerformerAttention(2, 3), "query"),
+    "LinformerAttention": (lambda: kt.LinformerAttention(2, 3, 9, 2), "query"),
+    "LSHAttention": (lambda: kt.LSHAttention(2, 3), "query"),
 }  # fmt: skip
 
 
@@ -110,6 +114,24 @@ def test_additive_attention_names_which_of_its_inputs_it_is():
     assert "`query` must have the shape (B, T, D)" in error_of(layer, X[0], MEMORY)
 
 
+@pytest.mark.parametrize(
+    "layer_class", [kt.MultiHeadAttention, kt.MultiHeadAdditiveAttention]
+)
+def test_attention_of_heads_names_which_of_its_inputs_it_is(layer_class):
+    """It takes more axes than others."""
+    for built in (False, True):
+        layer = layer_class(2, 3)
+        if built:
+            layer(X, MEMORY)
+        message = error_of(layer, X, MEMORY[0, 0])
+        assert "`value` must have the shape (B, ..., S, D)" in message
+        message = error_of(layer, X[0, 0], MEMORY)
+        assert "`query` must have the shape (B, ..., T, D)" in message
+        message = error_of(layer, {"x": X}, MEMORY)
+        assert "`query` must be one tensor of shape (B, " in message
+        assert "`query` must be a dense tensor, padded" in error_of(layer, RAGGED)
+
+
 def test_a_feed_forward_network_takes_any_number_of_positions():
     layer = kt.FeedForward(8)
     outputs = [layer(x) for x in (X[0, :1], X[:1], X[:1, None])]
@@ -131,7 +153,13 @@ MASKS = {
 
 
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("name", ["EncoderLayer", "CausalLayer", "LinearAttention"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "EncoderLayer", "CausalLayer", "LinearAttention", "PerformerAttention",
+        "LSHAttention",
+    ],
+)  # fmt: skip
 def test_a_mask_that_does_not_fit_is_named(name, mask):
     shape, shown = MASKS[mask]
     layer = LAYERS[name][0]()
@@ -173,6 +201,9 @@ def test_a_token_of_several_features_has_an_axis_more():
     tagger = kt.Tagger(text_encoder(num_features=3), 5)
     message = error_of(tagger, IDS)
     assert "`inputs` must have the shape (B, S, F). Received: shape (2, 5)" in message
+    message = error_of(tagger, np.full((2, 5, 3), 0.5, "float32"))
+    assert "`inputs` must be integers, 3 ids a token; vectors are for a" in message
+    assert "Received: dtype float32" in message
 
 
 @pytest.mark.parametrize("name", PAIRS)

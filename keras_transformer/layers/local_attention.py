@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Self, Unpack
 
 import keras
 import numpy as np
@@ -142,6 +142,16 @@ class LocalAttention(MultiHeadAttention):
             )
         self.window = window
         self.causal = causal
+
+    @classmethod
+    def from_keras(cls, layer: keras.layers.Layer) -> Self:
+        """Raises `TypeError`: no attention of Keras says how far this one may see."""
+        raise TypeError(
+            "`from_keras` needs a layer that computes the same, and Keras has no "
+            "attention in blocks, with a window to each side; use "
+            "`MultiHeadAttention`, which takes over a `sliding_window` too. Received: "
+            f"{type(layer).__name__}"
+        )
 
     # Keras matches the names of `build` with those of `call`.
     def build(self, query_shape: Shape) -> None:

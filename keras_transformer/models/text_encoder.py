@@ -141,8 +141,21 @@ class TextEncoder(HasConfig, HasAdaptableLayers, keras.layers.Layer):
 
         Returns:
             Integer tensor.
+
+        Raises:
+            TypeError: If they are no integers, other than ids (B, S) that
+                `integer_ids` casts.
+            ValueError: If they have other axes.
         """
-        return integer_ids(name, ids, *"BSF"[: len(self.ids_shape)])
+        axes = "BSF"[: len(self.ids_shape)]
+        check_axes(name, ids, *axes)
+        dtype = keras.backend.standardize_dtype(ids.dtype)
+        if self.num_features and "float" in dtype:
+            raise TypeError(
+                f"`{name}` must be integers, {self.num_features} ids a token; vectors "
+                f"are for a `VectorEncoder`. Received: dtype {dtype}"
+            )
+        return integer_ids(name, ids, *axes)
 
     def mask(self, ids: TensorLike) -> Tensor:
         """Returns a boolean tensor (B, S), True where a token is not padding."""

@@ -196,3 +196,9 @@ def test_decoder_layer_takes_it_for_its_self_attention(rng):
     full.set_weights(randomise(local, rng).get_weights())
     expected = full(inputs, source, mask=local_window_mask(LENGTH, 3))
     assert_close(local(inputs, source), ops.convert_to_numpy(expected))
+
+
+def test_it_takes_over_no_layer_of_keras():
+    theirs = keras.layers.MultiHeadAttention(2, 4)
+    with pytest.raises(TypeError, match="no attention in blocks.*: MultiHeadAttention"):
+        LocalAttention.from_keras(theirs)

@@ -15,8 +15,12 @@ from keras_transformer.layers import (
     FeatureEmbedding,
     FeedForward,
     LinearAttention,
+    LinformerAttention,
     LocalAttention,
+    LSHAttention,
+    MultiHeadAdditiveAttention,
     MultiHeadAttention,
+    PerformerAttention,
     PositionalEmbedding,
 )
 from tests.layers.reference_weights import assert_close, randomise
@@ -42,6 +46,23 @@ LAYERS = {
     "local attention": (
         lambda: LocalAttention(num_heads=3, key_dim=5, window=2), ((2, 4, 7),), None,
         {"query_kernel", "key_kernel", "value_kernel", "output_kernel"},
+    ),
+    "additive heads": (
+        lambda: MultiHeadAdditiveAttention(num_heads=3, key_dim=5), ((2, 4, 7),), None,
+        {"query_kernel", "key_kernel", "value_kernel", "output_kernel"},
+    ),
+    "random features": (
+        lambda: PerformerAttention(num_heads=3, key_dim=5), ((2, 4, 7),), None,
+        {"query_kernel", "key_kernel", "value_kernel", "output_kernel"},
+    ),
+    "mixtures": (
+        lambda: LinformerAttention(3, 5, max_length=9, projected_length=2),
+        ((2, 4, 7),), None,
+        {"query_kernel", "key_kernel", "value_kernel", "output_kernel"},
+    ),
+    "hashing": (
+        lambda: LSHAttention(num_heads=3, key_dim=5), ((2, 4, 7),), None,
+        {"query_kernel", "value_kernel", "output_kernel"},
     ),
     "additive attention": (
         lambda: AdditiveAttention(units=5), ((2, 4, 7), (2, 5, 11)), None,
@@ -107,14 +128,16 @@ def test_adapters_change_nothing_at_first(case):
 
 def test_matrices_are_frozen_and_adapters_trained(case):
     layer, _, names = case
-    others = {weight.name for weight in layer.weights} - names
+    drawn = {weight.name for weight in layer.non_trainable_weights}
+    others = {weight.name for weight in layer.weights} - names - drawn
     shapes = {weight.name: weight.shape for weight in layer.weights}
     assert layer.lora_rank is None
     layer.enable_lora(RANK)
     assert (layer.lora_rank, layer.lora_alpha) == (RANK, RANK)
     trained = {weight.name: tuple(weight.shape) for weight in layer.trainable_weights}
     assert set(trained) == others | lora_names(names)
-    assert {weight.name for weight in layer.non_trainable_weights} == names
+    frozen = {weight.name for weight in layer.non_trainable_weights}
+    assert frozen == names | drawn
     for name in names:
         rows, columns = shapes[name]
         assert trained[f"lora_{name}_a"] == (rows, RANK)
@@ -139,6 +162,7 @@ def test_a_matrix_becomes_its_sum_with_the_adapter(case, rng):
 
 def test_a_file_holds_the_sums(case, rng, tmp_path):
     layer, inputs, _ = case
+    never_trained = len(layer.non_trainable_weights)
     add_random_adapters(layer, rng, lora_alpha=5)
     expected = numbers(layer(*inputs))
     inputs_of_model = [keras.Input(x.shape[1:], dtype=str(x.dtype)) for x in inputs]
@@ -148,7 +172,7 @@ def test_a_file_holds_the_sums(case, rng, tmp_path):
     np.testing.assert_allclose(numbers(loaded(inputs)), expected, rtol=1e-5, atol=1e-5)
     names = {weight.name for weight in loaded.weights}
     assert not any(name.startswith("lora_") for name in names)
-    assert len(loaded.trainable_weights) == len(loaded.weights)
+    assert len(loaded.non_trainable_weights) == never_trained
 
 
 def test_weights_load_into_a_layer_with_adapters(case, rng, tmp_path):
