@@ -22,6 +22,7 @@ from tests.reference import numpy_transformer as reference
 
 FOLDER = Path(__file__).parents[1] / "examples" / "why"
 SHARED = {"corpora", "position_kinds", "report", "tasks", "translation"}
+SMALL = ["--pairs", "40", "--tests", "20", "--updates", "2"]
 
 
 @pytest.fixture
@@ -163,6 +164,18 @@ def test_without_a_causal_mask_the_loss_is_not_that_of_generation(load):
     assert alone > 1.2 * forced
     seen = {(5, 6), (6, 2)}
     assert example.known_pairs(np.array([[5, 6, 2, 0], [5, 7, 2, 0]]), seen) == 0.5
+
+
+def test_each_regularisation_is_taken_away(load):
+    example = load("regularisation")
+    corpus = load("corpora").Corpus([], [], {"a": 4})
+    rates = {"sub-layers": 0.2, "embeddings": 0.3}
+    model = example.make_model(corpus, rates)
+    assert model.target_embedding.dropout_rate == 0.3
+    assert {layer.dropout_rate for layer in model.decoder_layers} == {0.2}
+    settings = ["--settings", "none of them", "--seeds", "1"]
+    found = example.main([*SMALL, *settings])
+    assert [np.shape(rows) for rows in found.values()] == [(1, 4)]
 
 
 def test_label_smoothing_is_a_kl_divergence_up_to_a_constant(rng):
