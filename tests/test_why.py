@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
+import types
 from pathlib import Path
 
 import keras
@@ -20,7 +21,8 @@ from keras_transformer import (
 from tests.reference import numpy_transformer as reference
 
 FOLDER = Path(__file__).parents[1] / "examples" / "why"
-SHARED = {"position_kinds", "report"}
+SHARED = {"corpora", "position_kinds", "report", "tasks", "translation"}
+SMALL = ["--pairs", "40", "--tests", "20", "--updates", "2"]
 
 
 @pytest.fixture
@@ -119,6 +121,61 @@ def test_relative_bias_depends_on_the_distance_alone_and_is_learned(load):
     assert found[0, 5].tolist() == [3, 3, 3, 2, 1, 0]
     assert found[1, 2, :3].tolist() == [6, 5, 4]
     assert len(bias.trainable_weights) == 1
+
+
+def test_answers_of_the_tasks_are_scored_alone(load):
+    tasks = load("tasks")
+    given = np.array([[9, 1, 8, 2, 3, 4]])
+    # 9 and 8 ask for the symbol four places on, 1 and the others for that two on.
+    assert tasks.choose(given).tolist() == [[3, 2, 9, 4, 9, 1]]
+    assert tasks.TASKS["reverse"](given).tolist() == [[4, 3, 2, 8, 1, 9]]
+    ids_in, ids_out = tasks.make_rows("sort", 3, 5, seed=1)
+    assert not ids_out[:, :5].any()
+    np.testing.assert_array_equal(ids_out[:, 5:], np.sort(ids_in[:, :5]))
+    np.testing.assert_array_equal(ids_out[:, 5:-1], ids_in[:, 6:])
+
+
+def test_heads_of_equal_width_are_trained(load):
+    sizes = ["--length", "3", "--updates", "2", "--seeds", "1"]
+    found = load("heads").main(["--heads", "16", *sizes])
+    assert len(found[16]) == 1 and 0 <= found[16][0] <= 1
+
+
+def test_words_seen_twice_have_numbers(load, tmp_path):
+    corpora = load("corpora")
+    for name, text in {"train": "a b\tc.\na d\tc!\n", "test": "a e\tc.\n"}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    files = {name: str(tmp_path / name) for name in ("train", "test")}
+    corpus = corpora.load(types.SimpleNamespace(**files, pairs=9, tests=9))
+    assert corpus.numbers == {"a": 4, "c": 5}
+    assert corpus.test == [(["a", "e"], ["c", "."])]
+    (source, target_in), target_out = corpora.arrays(corpus.test, corpus.numbers, 4)
+    assert source.tolist() == [[4, 3, 2, 0]] and target_in.tolist() == [[1, 5, 3, 2]]
+    assert target_out.tolist() == [[5, 3, 2, 0]]
+    assert corpora.text_of(target_out[0], corpus.numbers) == "c ⁇"
+
+
+def test_without_a_causal_mask_the_loss_is_not_that_of_generation(load):
+    example = load("causal")
+    found = example.main(["--pairs", "60", "--tests", "60", "--updates", "60"])
+    _, forced, alone, _ = found["with the mask"]
+    assert alone == pytest.approx(forced, rel=1e-4)
+    _, forced, alone, _ = found["without"]
+    assert alone > 1.2 * forced
+    seen = {(5, 6), (6, 2)}
+    assert example.known_pairs(np.array([[5, 6, 2, 0], [5, 7, 2, 0]]), seen) == 0.5
+
+
+def test_each_regularisation_is_taken_away(load):
+    example = load("regularisation")
+    corpus = load("corpora").Corpus([], [], {"a": 4})
+    rates = {"sub-layers": 0.2, "embeddings": 0.3}
+    model = example.make_model(corpus, rates)
+    assert model.target_embedding.dropout_rate == 0.3
+    assert {layer.dropout_rate for layer in model.decoder_layers} == {0.2}
+    settings = ["--settings", "none of them", "--seeds", "1"]
+    found = example.main([*SMALL, *settings])
+    assert [np.shape(rows) for rows in found.values()] == [(1, 4)]
 
 
 def test_label_smoothing_is_a_kl_divergence_up_to_a_constant(rng):
