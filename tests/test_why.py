@@ -21,7 +21,9 @@ from keras_transformer import (
 from tests.reference import numpy_transformer as reference
 
 FOLDER = Path(__file__).parents[1] / "examples" / "why"
-SHARED = {"corpora", "position_kinds", "report", "tasks", "translation"}
+PAGES = ("baselines.md", "why.md")
+SHARED = {"corpora", "neighbour_parts", "position_kinds", "report", "tasks"}
+SHARED |= {"translation"}
 SMALL = ["--pairs", "40", "--tests", "20", "--updates", "2"]
 
 
@@ -36,8 +38,9 @@ def load(monkeypatch):
             del sys.modules[name]
 
 
-def test_every_program_is_short_and_stands_on_the_page():
-    page = (FOLDER.parents[1] / "docs" / "why.md").read_text("utf-8")
+def test_every_program_is_short_and_stands_on_a_page():
+    docs = FOLDER.parents[1] / "docs"
+    page = "".join((docs / name).read_text("utf-8") for name in PAGES)
     for path in FOLDER.glob("*.py"):
         assert len(path.read_text("utf-8").splitlines()) < 100, path.name
         is_named = f"python examples/why/{path.name}" in page
