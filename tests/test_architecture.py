@@ -39,7 +39,7 @@ LEVELS = (
     {"export"},
     {"translator"},
     {"importers"},
-    {"evaluation", "bulk", "plots"},
+    {"evaluation", "bulk", "neighbours", "plots"},
     {"training"},
     {"quickstart"},
     {"serving"},

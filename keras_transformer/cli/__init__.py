@@ -9,7 +9,15 @@ import argparse
 import os
 import sys
 
-from keras_transformer.cli import export, importing, plot, serve, train, translate
+from keras_transformer.cli import (
+    export,
+    importing,
+    neighbours,
+    plot,
+    serve,
+    train,
+    translate,
+)
 from keras_transformer.cli.messages import print_error
 from keras_transformer.cli.parser import Parser
 from keras_transformer.terminal import replace_closed_streams
@@ -58,6 +66,6 @@ def make_parser() -> argparse.ArgumentParser:
         "--traceback", action="store_true", help="show where an error came from"
     )
     verbs = parser.add_subparsers(required=True, metavar="VERB", dest="verb")
-    for group in (train, importing, translate, export, serve, plot):
+    for group in (train, importing, translate, export, serve, plot, neighbours):
         group.add_verbs(verbs)
     return parser

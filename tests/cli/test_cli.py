@@ -44,7 +44,9 @@ SIZES = (
     "--num-heads 2 --vocabulary-size 300 --batch-tokens 256 --warmup-steps 10 "
     "--average-checkpoints 1 --beam-size 1 --max-extra-length 3"
 ).split()
-VERBS = "quickstart train evaluate translate export serve average plot".split()
+VERBS = (
+    "quickstart train evaluate translate export serve average plot neighbours".split()
+)
 TEXTS = ["the good dog runs.", "a bear", "the old man sings."]
 
 
