@@ -21,7 +21,7 @@ _MODULES = {
         "TransformerConfig",
     ),
     "decoding": ("SpecialIds", "beam_search", "greedy_search", "reordering", "sample"),
-    "evaluation": ("evaluate",),
+    "evaluation": ("evaluate", "ngram_bleu"),
     "export": ("ExportedTranslator", "export_litert_model"),
     "exact_training": ("split_batches_over_cores",),
     "generation": ("Generator", "LanguageSampler"),
@@ -82,6 +82,7 @@ _MODULES = {
         "Transformer",
         "VectorEncoder",
     ),
+    "neighbours": ("PieceVectors",),
     "optimizers": ("Adam",),
     "schedules": ("TransformerSchedule", "WarmupSchedule"),
     "text": (

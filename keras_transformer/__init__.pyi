@@ -20,6 +20,7 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.evaluation import (
     evaluate,
+    ngram_bleu,
 )
 from keras_transformer.exact_training import (
     split_batches_over_cores,
@@ -96,6 +97,9 @@ from keras_transformer.models import (
     Transformer,
     VectorEncoder,
 )
+from keras_transformer.neighbours import (
+    PieceVectors,
+)
 from keras_transformer.optimizers import (
     Adam,
 )
@@ -157,6 +161,7 @@ __all__ = [
     "NodeClassifier",
     "PerformerAttention",
     "Perplexity",
+    "PieceVectors",
     "PositionalEmbedding",
     "RecurrentConfig",
     "RecurrentSeq2Seq",
@@ -193,6 +198,7 @@ __all__ = [
     "learn_tokenizers",
     "local_window_mask",
     "mixed_pairs",
+    "ngram_bleu",
     "open_pairs",
     "padding_mask",
     "reordering",

@@ -40,7 +40,7 @@ LEVELS = (
     {"export"},
     {"translator"},
     {"importers"},
-    {"evaluation", "bulk", "plots"},
+    {"evaluation", "bulk", "neighbours", "plots"},
     {"training"},
     {"quickstart"},
     {"serving"},

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import sacrebleu
 
-from keras_transformer import evaluate
+from keras_transformer import evaluate, ngram_bleu
 from keras_transformer.evaluation import write_lines
 
 REFERENCES = [
@@ -109,3 +111,38 @@ def test_without_a_pair_there_is_nothing_to_evaluate(tmp_path):
     with pytest.raises(ValueError, match="nothing to evaluate.*no pairs"):
         evaluate(translate, [], tmp_path / "translations.txt")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "prediction, label, order, expected",
+    [
+        # The book's examples: p1 = 4/5, p2 = 3/4; and 1 of three words in six is short.
+        ("A B B C D", "A B C D E F", 2, math.exp(-1 / 5) * 0.8**0.5 * 0.75**0.25),
+        ("A B", "A B C D E F", 2, math.exp(1 - 6 / 2)),
+        # p3 = 1/3 and p4 = 0.
+        (
+            "A B B C D", "A B C D E F", 3,
+            math.exp(-1 / 5) * 0.8**0.5 * 0.75**0.25 * (1 / 3) ** 0.125,
+        ),
+        ("A B B C D", "A B C D E F", 4, 0.0),
+        # A word counts as often as the label has it, and longer is no better.
+        ("va va va !", "va !", 2, (2 / 4) ** 0.5 * (1 / 3) ** 0.25),
+        ("va", "va !", 2, math.exp(-1)),
+        ("va !", "va !", 2, 1.0),
+        ("il court", "va !", 2, 0.0),
+        ("", "va !", 2, 0.0),
+    ],
+)  # fmt: skip
+def test_the_bleu_of_the_book_is_that_worked_by_hand(
+    prediction, label, order, expected
+):
+    found = ngram_bleu(prediction.split(), label.split(), order)
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_bleu_of_the_book_takes_words():
+    assert ngram_bleu(["va", "!"], ["va", "."]) == 0.0
+    with pytest.raises(TypeError, match="`label` must be a list of words.*'va !'"):
+        ngram_bleu(["va"], "va !")
+    with pytest.raises(ValueError, match="`max_order` must be at least 1.*max_order=0"):
+        ngram_bleu(["va"], ["va"], 0)

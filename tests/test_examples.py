@@ -27,7 +27,7 @@ def test_every_example_is_short_and_has_a_test():
     clients = {"grpc_client", "litert_rest_client", "rest_client"}
     encoders = {"classify_images", "classify_nodes", "classify_sentences", "tag_words"}
     encoders |= {"speech", "conformer"}
-    alone = {"language_model", "recurrent_translation"}
+    alone = {"language_model", "recurrent_sentences", "recurrent_translation"}
     assert set(names) == here | clients | encoders | alone
     for name in names:
         assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 100

@@ -14,6 +14,7 @@ from keras_transformer.cli import (
     completion,
     export,
     importing,
+    neighbours,
     plot,
     serve,
     train,
@@ -24,7 +25,7 @@ from keras_transformer.cli.parser import Parser
 from keras_transformer.cli.results import run_verb
 from keras_transformer.terminal import print_result, replace_closed_streams
 
-_GROUPS = (train, importing, translate, export, serve, plot, completion)
+_GROUPS = (train, importing, translate, export, serve, plot, neighbours, completion)
 _EXAMPLES = (
     "quickstart",
     "train --train train.en train.de --valid valid.en valid.de --run runs/en-de",
