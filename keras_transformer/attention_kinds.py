@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-AttentionName: TypeAlias = Literal["dot-product", "local", "relu", "linear"]
+AttentionName: TypeAlias = Literal[
+    "dot-product", "local", "relu", "additive", "linear", "performer", "lsh"
+]
 
 # Positions that enter self-attention itself, in place of vectors added before it.
 RELATIVE_POSITIONS = ("rotary", "alibi")
@@ -20,29 +22,31 @@ class AttentionKind(NamedTuple):
 
     Attributes:
         needs_window: Whether it needs an `attention_window`; others take none.
-        takes_positions: Whether "rotary" and "alibi" positions can enter it.
+        positions: Those of `RELATIVE_POSITIONS` that can enter it.
         takes_fewer_keys: Whether keys and values may have fewer heads than queries.
         drops_weights: Whether it has attention weights to drop in training.
         takes_any_mask: Whether its mask may differ between queries.
     """
 
     needs_window: bool = False
-    takes_positions: bool = True
+    positions: tuple[str, ...] = RELATIVE_POSITIONS
     takes_fewer_keys: bool = True
     drops_weights: bool = True
     takes_any_mask: bool = True
 
 
+# Of features, with no score of a query and a key.
+_SUMS = AttentionKind(
+    positions=(), takes_fewer_keys=False, drops_weights=False, takes_any_mask=False
+)
 ATTENTION_KINDS: dict[str, AttentionKind] = {
     "dot-product": AttentionKind(),
     "local": AttentionKind(needs_window=True, takes_any_mask=False),
     "relu": AttentionKind(),
-    "linear": AttentionKind(
-        takes_positions=False,
-        takes_fewer_keys=False,
-        drops_weights=False,
-        takes_any_mask=False,
-    ),
+    "additive": AttentionKind(positions=("alibi",)),
+    "linear": _SUMS,
+    "performer": _SUMS,
+    "lsh": _SUMS._replace(drops_weights=True),
 }
 
 
@@ -76,10 +80,13 @@ def check_attention(
             "given with attention='local', and with no other. "
             f"{received}, attention_window={attention_window}"
         )
-    if positions is not None and not kind.takes_positions:
+    is_name = isinstance(positions, str)
+    takes = positions in kind.positions if is_name else bool(kind.positions)
+    if positions is not None and not takes:
+        others = "".join(f", or {name!r}" for name in kind.positions)
         raise ValueError(
             f"`positions` must be added as vectors to the input of {attention} "
-            f"attention, which has no scores that they could enter. {received}, "
+            f"attention{others}: no others can enter it. {received}, "
             f"positions={positions!r}"
         )
     if num_heads % (num_key_value_heads or num_heads):
@@ -90,7 +97,7 @@ def check_attention(
     if num_key_value_heads not in (None, num_heads) and not kind.takes_fewer_keys:
         raise ValueError(
             f"`num_key_value_heads` must be None with attention={attention!r}, whose "
-            "state holds no keys. "
+            "heads have keys of their own. "
             f"{received}, num_key_value_heads={num_key_value_heads}"
         )
     if attention_dropout_rate and not kind.drops_weights:

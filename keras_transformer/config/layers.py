@@ -48,7 +48,9 @@ class LayerConfig(Config):
     attention: str = option(
         "dot-product",
         "self-attention of encoder and decoder: the paper's, that to a window around "
-        "each position, with ReLU in place of softmax, or linear in the length",
+        "each position, with ReLU in place of softmax, with additive scores, linear in "
+        "the length, by random features of the softmax, or to positions that hash "
+        "alike",
         choices=tuple(ATTENTION_KINDS),
     )
     attention_window: int | None = option(

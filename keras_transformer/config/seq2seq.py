@@ -243,7 +243,10 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
         attention = heads * (key_dim + value_dim)
         is_ssru = self.decoder_self_attention == "ssru"
         look_back = 2 * self.d_model if is_ssru else attention
-        encoder = self.num_encoder_layers * (attention + 2 * self.d_ff)
+        if self.attention == "lsh":  # Queries are the keys.
+            look_back -= self.num_heads * key_dim
+        around = attention if is_ssru else look_back
+        encoder = self.num_encoder_layers * (around + 2 * self.d_ff)
         decoder = self.num_decoder_layers * (look_back + attention + 2 * self.d_ff)
         embeddings = 1 if self.tied_embeddings == "three-way" else 2
         positions = embeddings * (self.most_positions or 0)

@@ -39,7 +39,9 @@ class CausalLayer(EncoderLayer):
         use_bias: Whether the attention projections add a bias.
         layer_norm_epsilon: What the norms add to the variance.
         attention: Kind of self-attention: "dot-product", or that of `LocalAttention`
-            ("local"), `ReluAttention` ("relu") or `LinearAttention` ("linear").
+            ("local"), `ReluAttention` ("relu"), `MultiHeadAdditiveAttention`
+            ("additive"), `LinearAttention` ("linear"), `PerformerAttention`
+            ("performer") or `LSHAttention` ("lsh", for lengths of about a thousand).
         attention_window: Positions to each side that "local" attention sees.
         num_key_value_heads: Heads of keys and values of every attention, a divisor of
             `num_heads`; default `num_heads`. See `MultiHeadAttention`.

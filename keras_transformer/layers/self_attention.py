@@ -9,19 +9,18 @@ import keras
 
 from keras_transformer.layers.linear_attention import LinearAttention
 from keras_transformer.layers.local_attention import LocalAttention
+from keras_transformer.layers.lsh_attention import LSHAttention
+from keras_transformer.layers.multi_head_additive_attention import (
+    MultiHeadAdditiveAttention,
+)
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.performer_attention import PerformerAttention
 from keras_transformer.layers.relative_positions import AlibiPositions
 from keras_transformer.layers.relu_attention import ReluAttention
 
 
 def _local(causal, attention_window, **options):
     return LocalAttention(window=attention_window, causal=causal, **options)
-
-
-def _linear(causal, attention_window, **options):
-    for name in ("dropout_rate", "num_key_value_heads", "positions"):
-        del options[name]  # `check_attention` has seen that they are unset.
-    return LinearAttention(causal=causal, **options)
 
 
 def _masked(layer_class):
@@ -33,12 +32,27 @@ def _masked(layer_class):
     return make
 
 
+def _subquadratic(layer_class, *unset):
+    """A kind that is causal by itself and lacks options, which are unset then."""
+
+    def make(causal, attention_window, **options):
+        # `check_attention` has seen that they are.
+        options = {k: v for k, v in options.items() if k not in unset}
+        return layer_class(causal=causal, **options)
+
+    return make
+
+
+_NO_SCORES = "positions", "num_key_value_heads", "dropout_rate"
 # One entry for each of `attention_kinds.ATTENTION_KINDS`.
 _MAKERS: dict[str, Callable[..., keras.layers.Layer]] = {
     "dot-product": _masked(MultiHeadAttention),
     "local": _local,
     "relu": _masked(ReluAttention),
-    "linear": _linear,
+    "additive": _masked(MultiHeadAdditiveAttention),
+    "linear": _subquadratic(LinearAttention, *_NO_SCORES),
+    "performer": _subquadratic(PerformerAttention, *_NO_SCORES),
+    "lsh": _subquadratic(LSHAttention, "positions", "num_key_value_heads"),
 }
 
 

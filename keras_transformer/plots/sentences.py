@@ -9,8 +9,8 @@ from keras import ops
 
 from keras_transformer.generation.generator import Generator
 from keras_transformer.layers.attention_record import recorded_attention
-from keras_transformer.layers.linear_attention import LinearAttention
 from keras_transformer.layers.ssru import SSRU
+from keras_transformer.layers.subquadratic_attention import SubquadraticAttention
 from keras_transformer.models.transformer import Transformer
 
 if TYPE_CHECKING:  # It loads TensorFlow.
@@ -27,7 +27,7 @@ class SentenceAttention(NamedTuple):
     source_tokens: list[str]  # S pieces, the end token included
     target_tokens: list[str]  # T pieces, the end token included where it was reached
     decoder_tokens: list[str]  # T pieces, the target shifted right by the start token
-    encoder: Any  # (L, H, S, S) float array; `None` where linear attention has none
+    encoder: Any  # (L, H, S, S) float array; `None` of attention without weights
     decoder: Any  # (L, H, T, T), self-attention; `None` of a decoder without weights
     cross: Any  # (L, H, T, S)
 
@@ -61,8 +61,9 @@ class SentenceAttention(NamedTuple):
         weights = getattr(self, kind)
         if weights is None:
             raise ValueError(
-                f"The {kind}'s self-attention has no weights to show: it is linear, or "
-                f"an SSRU; `kind` must be another. Received: kind={kind!r}"
+                f"The {kind}'s self-attention has no weights to show: it makes no "
+                "T x S matrix, or is an SSRU; `kind` must be another. Received: "
+                f"kind={kind!r}"
             )
         if not -len(weights) <= layer < len(weights):
             raise ValueError(
@@ -139,7 +140,7 @@ def _searched(translator, source):
 def _to_itself(record, layers):
     """The weights of self-attention, or `None` where no layer has any."""
     attentions = [layer.self_attention for layer in layers]
-    if all(isinstance(one, (LinearAttention, SSRU)) for one in attentions):
+    if all(isinstance(one, (SubquadraticAttention, SSRU)) for one in attentions):
         return None
     return _stacked(record, attentions)
 

@@ -15,9 +15,11 @@ from keras_transformer.models.seq2seq import Seq2Seq
 # (inputs, projections, outputs, norms) and of the hidden layer. They were fitted to
 # XLA's reports of steps compiled in float32: within 3 % for seven sizes of layers. The
 # rest are fitted to two sizes: an SSRU's and linear attention's, of the model's width;
-# ReLU's of the scores; and for each number that keys and values of fewer heads lack.
+# ReLU's of the scores; additive attention's of the units behind each score; and for
+# each number that keys and values of fewer heads lack.
 _OF_SCORES, _OF_ATTENTION, _OF_FEED_FORWARD, _OF_HIDDEN = 3.0, 11.0, 6.0, 2.25
 _OF_SSRU, _OF_LINEAR, _OF_RELU_SCORES, _OF_KEYS_AND_VALUES = 12.0, 9.4, 2.0, 1.25
+_OF_ADDITIVE_UNITS = 2.0
 # Float32 numbers that the loss needs for each logit of a chunk and each of the output
 # matrix.
 _OF_LOGITS = 2.5
@@ -84,10 +86,13 @@ def _activations(model, tokens, length):
     return round(tokens * numbers * size + _OF_LOGITS * 4 * classes * rows)
 
 
+def _key_dim(config):
+    return config.key_dim or config.d_model // config.num_heads
+
+
 def _head_widths(config):
     """Widths of a head's key and value together."""
-    key_dim = config.key_dim or config.d_model // config.num_heads
-    return key_dim + (config.value_dim or key_dim)
+    return _key_dim(config) + (config.value_dim or _key_dim(config))
 
 
 def _lacking(config):
@@ -107,6 +112,8 @@ def _of_self_attention(config, length, causal):
         copies = (keys / block - 1) * heads * _head_widths(config)
         return _OF_SCORES * heads * keys + copies
     of_scores = _OF_RELU_SCORES if config.attention == "relu" else _OF_SCORES
+    if config.attention == "additive":
+        of_scores += _OF_ADDITIVE_UNITS * _key_dim(config)
     return of_scores * heads * length
 
 

@@ -6,6 +6,7 @@ import typing
 
 import numpy as np
 import pytest
+from keras import ops
 
 from keras_transformer import (
     CausalLayer,
@@ -21,11 +22,19 @@ from keras_transformer import (
     TransformerConfig,
 )
 from keras_transformer.attention_kinds import ATTENTION_KINDS, AttentionName
-from keras_transformer.layers import LinearAttention, LocalAttention, ReluAttention
+from keras_transformer.layers import (
+    LinearAttention,
+    LocalAttention,
+    LSHAttention,
+    MultiHeadAdditiveAttention,
+    PerformerAttention,
+    ReluAttention,
+)
 from keras_transformer.layers.self_attention import _MAKERS
 
 CONFIGS = (TransformerConfig, EncoderConfig, LanguageModelConfig)
 LINEAR = {"attention": "linear", "attention_dropout_rate": 0.0}
+PERFORMER = LINEAR | {"attention": "performer"}
 REFUSED = {
     "`attention` must be one of 'dot-product', 'local'": {"attention": "global"},
     "`attention_window`, .* must be given with attention='local'": {
@@ -37,6 +46,23 @@ REFUSED = {
     },
     "`positions` must be added as vectors .* positions='alibi'": LINEAR
     | {"positions": "alibi"},
+    "`positions` must be .*input of additive attention, or 'alibi': no others": {
+        "attention": "additive",
+        "positions": "rotary",
+    },
+    "`positions` must be .*input of performer attention: .*='rotary'": PERFORMER
+    | {"positions": "rotary"},
+    "`attention_dropout_rate` must be 0 with attention='performer'": {
+        "attention": "performer"
+    },
+    "`positions` must be .*input of lsh attention: no": {
+        "attention": "lsh",
+        "positions": "alibi",
+    },
+    "`num_key_value_heads` must be None with attention='lsh'": {
+        "attention": "lsh",
+        "num_key_value_heads": 4,
+    },
     "`num_key_value_heads` must be None with attention='linear'": LINEAR
     | {"num_key_value_heads": 4},
     "`num_heads` must be a multiple of `num_key_value_heads`": {
@@ -91,7 +117,8 @@ def test_graphs_and_images_have_no_order_and_a_graph_has_many_masks():
         with pytest.raises(ValueError, match="patches of an image have no order"):
             ImageClassifier(config, (4, 4, 1), 2, 2)
     config = EncoderConfig(**sizes, **LINEAR)
-    with pytest.raises(ValueError, match="'dot-product', 'relu' for a graph"):
+    able = "'dot-product', 'relu', 'additive' for a graph"
+    with pytest.raises(ValueError, match=able):
         NodeClassifier(config, 3, 2)
     assert ImageClassifier(config, (4, 4, 1), 2, 2)(np.zeros((1, 4, 4, 1))).shape == (
         1, 2,
@@ -104,6 +131,9 @@ def test_graphs_and_images_have_no_order_and_a_graph_has_many_masks():
         ({"attention": "local", "attention_window": 2}, LocalAttention),
         ({"attention": "relu"}, ReluAttention),
         (LINEAR, LinearAttention),
+        ({"attention": "additive"}, MultiHeadAdditiveAttention),
+        (PERFORMER, PerformerAttention),
+        ({"attention": "lsh"}, LSHAttention),
     ],
 )
 def test_layers_look_back_or_around(options, layer_class):
@@ -116,7 +146,7 @@ def test_layers_look_back_or_around(options, layer_class):
         layer.build(*shapes)
         assert type(layer.self_attention) is layer_class
         assert getattr(layer.self_attention, "causal", is_causal) is is_causal
-        assert not np.asarray(layer.self_attention.get_weights()[0]).any()
+        assert not layer.self_attention.get_weights()[0].any()
         if outer is DecoderLayer:
             assert type(layer.cross_attention).__name__ == "MultiHeadAttention"
 
@@ -137,7 +167,11 @@ def test_positions_of_attention_replace_the_vectors_of_an_encoder(positions):
     encoder = TextEncoder(config, 9)
     assert encoder.embedding.positions == "none"
     assert TextEncoder(config, 9, positions="learned", max_length=7).embedding.positions
-    there, back = encoder(np.array([[3, 4, 5]])), encoder(np.array([[5, 4, 3]]))
-    assert np.abs(np.asarray(there) - np.asarray(back)[:, ::-1]).max() > 1e-3
+    there, back = (
+        ops.convert_to_numpy(encoder(np.array(ids)))
+        for ids in ([[3, 4, 5]], [[5, 4, 3]])
+    )
+    assert np.abs(there - back[:, ::-1]).max() > 1e-3
     rows = encoder.embedding(np.array([[3, 4, 3]]))
+    rows = ops.convert_to_numpy(rows)
     np.testing.assert_array_equal(rows[0, 0], rows[0, 2])

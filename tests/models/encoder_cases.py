@@ -7,7 +7,11 @@ from keras import ops
 
 from keras_transformer.config.layers import EncoderConfig
 from keras_transformer.models.text_encoder import TextEncoder
-from tests.layers.reference_weights import layer_weights_of, weights_of
+from tests.layers.reference_weights import (
+    layer_weights_of,
+    self_attention_of,
+    weights_of,
+)
 from tests.reference import numpy_encoders, numpy_transformer
 
 # Every size another prime, so that no two axes can be taken for each other. Dropout
@@ -43,6 +47,8 @@ def stack_output(stack, states, mask=None):
     """What the reference makes of states [B, S, D] in an `EncoderStack`."""
     config = stack.config
     weights = {"encoder_layers": [layer_weights_of(x) for x in stack.encoder_layers]}
+    for layer in weights["encoder_layers"]:
+        layer["self_attention"] |= self_attention_of(config)
     if config.norm_first:
         weights["norm"] = weights_of(stack.norm, "norm")
     return numpy_encoders.encoder_stack(

@@ -25,6 +25,7 @@ from tests.layers.reference_weights import (
     self_attention_of,
     weights_of,
 )
+from tests.models.transformer_cases import hash_to_two_buckets
 from tests.reference import numpy_transformer as reference
 
 # Every size another prime, so that no two axes can be taken for each other.
@@ -55,6 +56,9 @@ VARIANTS = {
     },
     "ReLU, ALiBi": {"attention": "relu", "positions": "alibi", "norm_first": True},
     "linear": {"attention": "linear", "attention_dropout_rate": 0.0},
+    "additive": {"attention": "additive"},
+    "random features": {"attention": "performer", "attention_dropout_rate": 0.0},
+    "hashing": {"attention": "lsh", "attention_dropout_rate": 0.0},
 }
 IDS_IN = np.array([[1, 14, 7, 22, 10, 5], [1, 19, 27, 0, 0, 0]], "int32")
 IDS_OUT = np.array([[14, 7, 22, 10, 5, 2], [19, 27, 2, 0, 0, 0]], "int32")
@@ -62,7 +66,9 @@ LENGTH = IDS_IN.shape[1]
 
 
 def random_model(rng, **options):
-    return randomise(LanguageModel(LanguageModelConfig(**(SIZES | options))), rng)
+    model = randomise(LanguageModel(LanguageModelConfig(**(SIZES | options))), rng)
+    hash_to_two_buckets(model)
+    return model
 
 
 @pytest.fixture(params=list(VARIANTS))

@@ -287,6 +287,14 @@ def test_the_fewest_weights_are_nearly_all_and_never_more(family, options, seed)
     assert 0.8 * count < config.fewest_weights() <= count
 
 
+def test_hashing_has_no_matrices_of_keys():
+    config = SMALL["transformer"].replace(attention="lsh")
+    weights = make_model(config).weights
+    kept = [weight for weight in weights if weight.name != "hash_vectors"]
+    count = sum(int(np.prod(weight.shape)) for weight in kept)
+    assert 0.8 * count < config.fewest_weights() <= count
+
+
 def test_the_papers_models_have_nearly_the_fewest_weights():
     """Of a known number each: what is left are the norms and the biases."""
     base = TransformerConfig()

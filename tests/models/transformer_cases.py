@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from keras import ops
 
 from keras_transformer import Transformer, TransformerConfig
 from tests.layers.reference_weights import randomise
@@ -71,6 +72,14 @@ VARIANTS = {
         "attention_dropout_rate": 0.0,
         "use_bias": True,
     },
+    "additive, ALiBi, one head of keys": {
+        "attention": "additive",
+        "positions": "alibi",
+        "num_key_value_heads": 1,
+    },
+    "random features": {"attention": "performer", "attention_dropout_rate": 0.0},
+    # Dropout would be drawn for places in buckets, which later tokens move.
+    "hashing": {"attention": "lsh", "attention_dropout_rate": 0.0},
 }
 SOURCE = np.array([[9, 4, 28, 17, 5, 11, 2], [8, 21, 6, 2, 0, 0, 0]], "int32")
 TARGET_IN = np.array([[1, 14, 7, 22, 10], [1, 19, 27, 0, 0]], "int32")
@@ -79,4 +88,15 @@ TARGET_OUT = np.array([[14, 7, 22, 10, 2], [19, 27, 2, 0, 0]], "int32")
 
 def random_model(rng, **options):
     """A Transformer with every weight random, biases and norms too."""
-    return randomise(Transformer(TransformerConfig(**(SIZES | options))), rng)
+    model = randomise(Transformer(TransformerConfig(**(SIZES | options))), rng)
+    hash_to_two_buckets(model)
+    return model
+
+
+def hash_to_two_buckets(model):
+    """Of the many buckets that hashing has, few tokens of a short text share one."""
+    for weight in model.weights:
+        if weight.name == "hash_vectors":
+            values = ops.convert_to_numpy(weight).copy()
+            values[..., 1:] = 0.0
+            weight.assign(values)

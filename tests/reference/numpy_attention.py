@@ -99,7 +99,8 @@ def self_attention(
 
     Args:
         inputs: [B, T, D].
-        weights: Attention weights, see `numpy_transformer`.
+        weights: Attention weights, see `numpy_transformer`; with `score_kernel` [H, K]
+            scores are those of `additive_attention`.
         num_heads: H.
         num_key_value_heads: G; head h uses keys and values of head h // (H / G).
         mask: Boolean, broadcast to [B, T, T].
@@ -130,6 +131,9 @@ def self_attention(
                 turned = rotation(t, key_dim, rotary_base) @ q[b, t]
                 product = turned @ rotation(s, key_dim, rotary_base) @ k[b, s]
             scores[b, t, s] = product / np.sqrt(key_dim)
+            if "score_kernel" in weights:  # Additive.
+                hidden = np.tanh(q[b, t] + k[b, s])
+                scores[b, t, s] = weights["score_kernel"][head] @ hidden
             if slopes is not None:
                 distance = t - s if s <= t else after * (s - t)
                 scores[b, t, s] -= slopes[head] * distance
@@ -311,7 +315,8 @@ def kind_of_self_attention(attention, window=None, positions=None):
     """The `function` of a layer's self-attention; see `numpy_transformer`.
 
     Args:
-        attention: "dot-product", "local", "relu" or "linear".
+        attention: "dot-product", "local", "relu", "additive", "linear", "performer" or
+            "lsh" (of chunks that hold all positions).
         window: Of "local": the positions to each side that one sees.
         positions: "rotary", "alibi" or anything else for vectors added before.
     """
@@ -319,7 +324,17 @@ def kind_of_self_attention(attention, window=None, positions=None):
     def attend(query, key, value, weights, num_heads, mask=None):
         if attention == "linear":
             return linear_attention(query, key, value, weights, num_heads, mask), None
+        if attention == "performer":
+            vectors = weights["random_features"]
+            return performer_attention(
+                query, key, value, weights, num_heads, vectors, mask
+            ), None
         length = query.shape[1]
+        if attention == "lsh":
+            is_causal = mask is not None and mask.shape[1] > 1
+            rows = np.ones((1, length), bool) if mask is None else mask[:, -1]
+            rows = np.broadcast_to(rows, (len(query), length))
+            return lsh_attention(query, weights, num_heads, length, is_causal, rows)
         mask = np.ones((1, 1, length), bool) if mask is None else mask
         if attention == "local":
             near = [
