@@ -114,7 +114,10 @@ class PublicNames(SphinxDirective):
 def visit_math(self, node):
     """Writes an equation as MathML: nothing is fetched from anybody's server."""
     block = isinstance(node, nodes.math_block)
-    self.body.append(tex2mathml(node.astext(), as_block=block))
+    mathml = tex2mathml(node.astext(), as_block=block)
+    # Without the lines' ends, a comma stays at the formula before it.
+    mathml = "".join(line.strip() for line in mathml.splitlines())
+    self.body.append(f'<div class="math">{mathml}</div>' if block else mathml)
     raise nodes.SkipNode
 
 

@@ -5,80 +5,21 @@ import shlex
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from keras_transformer import cli
 from keras_transformer.cli import make_parser
 from keras_transformer.generation.pipeline import INPUTS
 from tests import tiny_run
-from tests.importers import foreign
+from tests.docs.document import ROOT, blocks, run, write_files
 
-ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-# Commands that need an installation, Docker, a server or half an hour. Files named
-# after the examples run those, tests/serving the server, test_ray_data.py the workers.
-NOT_RUN = (
-    "python3 -m venv", "pip install", "cd saved_models/en-de && docker compose up",
-    "keras-transformer serve", "curl ", "python examples/",
-    "keras-transformer completion",
-    "keras-transformer train --preset small --train train.en-fr.tsv.gz",
-)  # fmt: skip
-TINY = (
-    "--num-encoder-layers 1 --num-decoder-layers 1 --d-model 16 --d-ff 32 "
-    "--num-heads 2 --vocabulary-size 300 --batch-tokens 4096 --epochs 3 "
-    "--max-extra-length 3 --beam-size 3"
-).split()
 
 
-def blocks(document):
-    """The language and text of each block, in order."""
-    text = document.read_text("utf-8")
-    return re.findall(r"```(bash|python)\n(.*?)```", text, re.DOTALL)
-
-
-def write_files():
-    """What a reader has: the files that the commands name."""
-    for split, pairs in (
-        ("train", tiny_run.TRAIN), ("valid", tiny_run.VALID),
-        ("test", tiny_run.VALID), ("domain", tiny_run.VALID),
-    ):  # fmt: skip
-        for language, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
-            text = "".join(line + "\n" for line in lines)
-            Path(f"{split}.{language}").write_text(text, encoding="utf-8")
-    Path("news.en.gz").write_bytes(Path("test.en").read_bytes())
-    Path("news.en").write_bytes(Path("test.en").read_bytes())
-    foreign.write_opus(Path("opus-2020-02-26"), np.random.default_rng(3))
-
-
-# What a model of the reader's is made smaller by.
-SMALLER = {
-    "norm_first=True, ": "num_encoder_layers=1, num_decoder_layers=1, d_model=16, "
-    "d_ff=32, num_heads=2, ",
-    "vocabulary_size=4000": "vocabulary_size=300",
-    "epochs=20": "epochs=2",
-}
-
-
-def test_every_block_runs_in_order(tmp_path, monkeypatch, capfd):
+def test_every_block_runs_in_order(tmp_path, monkeypatch):
     """Nothing is defined elsewhere; a model is trained smaller than the reader's."""
     monkeypatch.chdir(tmp_path)
     write_files()
-    names, ran = {}, []
-    for language, block in blocks(README):
-        if language == "python":
-            for large, small in SMALLER.items():
-                block = block.replace(large, small)
-            exec(block, names)
-            continue
-        for command in block.replace("\\\n", " ").splitlines():
-            if command.startswith(NOT_RUN) or "--ray-workers" in command:
-                continue
-            program, *words = shlex.split(command)
-            assert program == "keras-transformer"
-            words += TINY if words[0] == "train" else []
-            assert cli.main(words) == 0, capfd.readouterr().err
-            ran.append(words[0])
+    names, ran = run(README)
     verbs = (
         "train evaluate translate translate export evaluate card train average plot "
         "plot train export export translate import"

@@ -65,7 +65,9 @@ def _neighbours(options):
         raise ValueError("Nothing was found: give words that are one piece each.")
     for asked, found in answers.items():
         _print(asked, found)
-    return {"neighbours": answers}
+    return {
+        asked: [near._asdict() for near in found] for asked, found in answers.items()
+    }
 
 
 def _have_vectors(vectors, words):
