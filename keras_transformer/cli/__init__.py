@@ -68,7 +68,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser; what it parses has the `verb` and the `call` that runs it."""
+    """Returns the parser.
+
+    What it parses has the `verb`, the `call` that runs it, and the `parser` itself.
+    """
     parser = Parser(
         prog="keras-transformer",
         description="Train a Transformer on pairs of sentences and serve it.",
@@ -76,7 +79,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_general_flags(reports=False)
     parser.add_version(_Version)
     parser.add_examples(_EXAMPLES)
-    parser.set_defaults(traceback=False, quiet=False, json=False)
+    parser.set_defaults(traceback=False, quiet=False, json=False, parser=parser)
     verbs = parser.add_subparsers(required=True, metavar="VERB", dest="verb")
     for group in _GROUPS:
         group.add_verbs(verbs)

@@ -37,11 +37,8 @@ def _completion(options):
         raise ImportError(
             "`completion` needs shtab: install keras-transformer-seq2seq[completion]"
         ) from error
-    from keras_transformer.cli import make_parser
-
-    parser = make_parser()
-    _complete_files(parser, shtab.FILE)
-    for line in shtab.complete(parser, options.shell).splitlines():
+    _complete_files(options.parser, shtab.FILE)
+    for line in shtab.complete(options.parser, options.shell).splitlines():
         print_result(line)
 
 
