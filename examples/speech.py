@@ -16,15 +16,9 @@ from sklearn.linear_model import LogisticRegression
 import keras_transformer as kt
 
 STEP, BANDS = 220, 40  # Samples a frame, of 22,050 a second; mel bands.
+# An attention sees 25 frames to each side.
+LOCAL = dict(attention="local", attention_window=25, attention_dropout_rate=0.0)
 VOICES = "en+m1 en+m2 en+m3 en+m4 en+f1 en+f2 en+f3 en+f4 en-us+m7 en-us+f5".split()
-
-
-class Frames(kt.VectorEncoder):
-    def make_stack(self, name):
-        stack = super().make_stack(name)
-        for layer in stack.encoder_layers:  # It sees 25 frames to each side.
-            layer.make_attention = lambda name, d: kt.LocalAttention(4, d // 4, 25)
-        return stack
 
 
 def spoken(digit, voice, speed):
@@ -80,7 +74,8 @@ def main(arguments=None, speak=spoken):
     new_x, *new_y = record(options.recordings // 4, *new, speak, 2)
     y, new_y = (tags if is_digits else who for tags, who in (y, new_y))
     sizes = dict(num_layers=2, d_model=64, d_ff=128, num_heads=4, norm_first=True)
-    encoder = Frames(kt.EncoderConfig(**sizes), BANDS)
+    config = kt.EncoderConfig(use_bias=True, **LOCAL, **sizes)
+    encoder = kt.VectorEncoder(config, BANDS)
     model = kt.Tagger(encoder, 12) if is_digits else kt.TextClassifier(encoder, 9)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.002), loss, jit_compile=False)

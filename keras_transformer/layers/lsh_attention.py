@@ -25,6 +25,8 @@ from keras_transformer.layers.subquadratic_attention import (
 )
 from keras_transformer.types import Nest, Shape, Tensor, TensorLike
 
+CHUNK_SIZE, NUM_ROUNDS = 64, 2
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LSHAttention(SubquadraticAttention):
@@ -83,8 +85,9 @@ class LSHAttention(SubquadraticAttention):
     """
 
     def __init__(
-        self, num_heads: int, key_dim: int, num_buckets: int = 32, chunk_size: int = 64,
-        num_rounds: int = 2, value_dim: int | None = None,
+        self, num_heads: int, key_dim: int, num_buckets: int = 32,
+        chunk_size: int = CHUNK_SIZE, num_rounds: int = NUM_ROUNDS,
+        value_dim: int | None = None,
         output_dim: int | None = None, causal: bool = False, dropout_rate: float = 0.0,
         use_bias: bool = True, seed: int | None = None,
         **kwargs: Unpack[ProjectionOptions],

@@ -22,6 +22,11 @@ from keras_transformer.types import Shape, Tensor, TensorLike
 LARGEST_EXPONENT = 64.0
 
 
+def default_features(key_dim):
+    """K ln K, rounded up, and at least K: how many features a head of width K has."""
+    return max(key_dim, math.ceil(key_dim * math.log(key_dim)))
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class PerformerAttention(LinearAttention):
     """Multi-head attention whose softmax is approximated, linear in the length.
@@ -98,8 +103,7 @@ class PerformerAttention(LinearAttention):
     @property
     def feature_dim(self) -> int:
         """The number of features, F."""
-        least = max(self.key_dim, math.ceil(self.key_dim * math.log(self.key_dim)))
-        return self.num_features or least
+        return self.num_features or default_features(self.key_dim)
 
     def build(
         self, query_shape: Shape, value_shape: Shape | None = None,

@@ -25,6 +25,9 @@ KINDS = [
     {"attention": "local", "attention_window": 64, "positions": "rotary"},
     {"attention": "relu", "num_key_value_heads": 1},
     {"attention": "linear", "attention_dropout_rate": 0.0},
+    {"attention": "additive"},
+    {"attention": "performer", "attention_dropout_rate": 0.0},
+    {"attention": "lsh"},
 ]
 
 
