@@ -22,7 +22,8 @@ from keras_transformer.types import Nest, Tensor, TensorLike
 class Generator(ModelSearch):
     """Searches for, samples and scores the targets of sources, all of them ids.
 
-    Sources are integer tensors (B, S), each row ending with the end id, then padding.
+    Sources are integer tensors (B, S), each row ending with the end id, then padding;
+    or what else the model takes, such as the images of an `ImageCaptioner`.
 
     Args:
         model: A `Transformer`, another `Seq2Seq`, or an `Ensemble`.
@@ -56,14 +57,16 @@ class Generator(ModelSearch):
         self.fixed_shapes = fixed_shapes or keras.backend.backend() == "jax"
 
     def search(
-        self, source: TensorLike, lengths: TensorLike, prefix: TensorLike | None = None,
-        prefix_lengths: TensorLike | int = 0, n_best: int = 1,
+        self, source: TensorLike, lengths: TensorLike | None = None,
+        prefix: TensorLike | None = None, prefix_lengths: TensorLike | int = 0,
+        n_best: int = 1,
     ) -> DecodingResult:  # fmt: skip
         """Searches for the best targets.
 
         Args:
             source: Integer tensor (B, S).
-            lengths: Integer tensor (B,), tokens of each, the end token counted.
+            lengths: Integer tensor (B,), tokens of each, the end token counted, which
+                limit the outputs' lengths; `None`: `config.longest_output` alone does.
             prefix: Integer tensor (B, P) of padded ids that the targets must begin
                 with, or `None`.
             prefix_lengths: Integer tensor (B,), tokens of each prefix.
@@ -74,8 +77,8 @@ class Generator(ModelSearch):
         """
         config = self.config
         source = self._with_column(source)
-        longest = self._longest_outputs(lengths, prefix_lengths)
-        limit = self._limit(source, longest, prefix)
+        longest = self._longest_outputs(source, lengths, prefix_lengths)
+        limit = self._limit(source, lengths, longest, prefix)
         room = limit if self.fixed_shapes else ops.minimum(limit, FIRST_ROOM)
         coverage = config.coverage_penalty > 0
         return beam_search(
@@ -95,14 +98,14 @@ class Generator(ModelSearch):
         )
 
     def sample(
-        self, source: TensorLike, lengths: TensorLike, uniforms: TensorLike,
+        self, source: TensorLike, lengths: TensorLike | None, uniforms: TensorLike,
         temperature: TensorLike,
     ) -> DecodingResult:  # fmt: skip
         """Draws a target of each source.
 
         Args:
             source: Integer tensor (B, S).
-            lengths: Integer tensor (B,), tokens of each, the end token counted.
+            lengths: As for `search`.
             uniforms: Float tensor (B, `config.longest_output`), numbers in [0, 1).
             temperature: Float tensor (B,), 0 is greedy.
 
@@ -110,8 +113,8 @@ class Generator(ModelSearch):
             A `DecodingResult` with one target of each source.
         """
         source = self._with_column(source)
-        longest = self._longest_outputs(lengths)
-        limit = self._limit(source, longest)
+        longest = self._longest_outputs(source, lengths)
+        limit = self._limit(source, lengths, longest)
         return self._draw(
             self.model.start_decoding(source, limit),
             self._constraints(self.config.longest_output),
@@ -169,8 +172,11 @@ class Generator(ModelSearch):
         penalty = coverage_penalty(covered, is_token, self.config.coverage_penalty)
         return ops.reshape(penalty, (-1,))
 
-    def _longest_outputs(self, lengths, prefix_lengths=0):
+    def _longest_outputs(self, source, lengths, prefix_lengths=0):
         """Returns the longest output (B,) of sources of `lengths` (B,) tokens."""
+        if lengths is None:
+            rows = (ops.shape(source)[0],)
+            return ops.full(rows, self.config.longest_output, dtype="int32")
         # Section 6.1 of the paper: the input length + 50. An empty source needs one.
         extra = self.config.max_extra_length
         lengths, prefix_lengths = (
@@ -181,8 +187,10 @@ class Generator(ModelSearch):
         longest = ops.maximum(longest, begun)
         return ops.minimum(longest, self.config.longest_output)
 
-    def _limit(self, source, longest, prefix=None):
+    def _limit(self, source, lengths, longest, prefix=None):
         """Returns the width of the outputs: the longest, or what the shape says."""
+        if lengths is None:
+            return self.config.longest_output
         # Without a sentence, one token.
         if not self.fixed_shapes:
             return ops.max(longest, initial=1)

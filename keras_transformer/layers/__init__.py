@@ -28,6 +28,7 @@ from keras_transformer.layers.multi_head_additive_attention import (
     MultiHeadAdditiveAttention,
 )
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.patch_embedding import PatchEmbedding
 from keras_transformer.layers.performer_attention import PerformerAttention
 from keras_transformer.layers.positional_embedding import (
     PositionalEmbedding,
@@ -66,6 +67,7 @@ __all__ = [
     "LocalAttention",
     "MultiHeadAdditiveAttention",
     "MultiHeadAttention",
+    "PatchEmbedding",
     "PerformerAttention",
     "PositionalEmbedding",
     "RelativePositions",

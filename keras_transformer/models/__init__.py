@@ -3,6 +3,7 @@
 from keras_transformer.models.encoder_stack import EncoderStack
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.graph_classifier import GraphClassifier
+from keras_transformer.models.image_captioner import ImageCaptioner
 from keras_transformer.models.image_classifier import ImageClassifier
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.masked_language_model import (
@@ -21,6 +22,7 @@ __all__ = [
     "EncoderStack",
     "Ensemble",
     "GraphClassifier",
+    "ImageCaptioner",
     "ImageClassifier",
     "LanguageModel",
     "MaskedLanguageModel",

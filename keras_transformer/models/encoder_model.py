@@ -94,12 +94,12 @@ def check_no_order(config, what):
     """Raises `ValueError` if positions in one row are to enter the attention.
 
     Args:
-        config: An `EncoderConfig`.
+        config: An `EncoderConfig` or a `TransformerConfig`.
         what: What lies in no row, for the message.
     """
-    if config.positions is not None or config.attention_window is not None:
+    if config.relative_positions is not None or config.attention_window is not None:
         raise ValueError(
-            f"`positions` and `attention_window` must be None: {what} have no order "
-            f"in one row. Received: positions={config.positions!r}, "
+            f"`positions` must not be rotary or alibi, and `attention_window` must be "
+            f"None: {what} have no order in one row. Received: positions={config.positions!r}, "
             f"attention_window={config.attention_window!r}"
         )

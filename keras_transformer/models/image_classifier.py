@@ -9,11 +9,18 @@ import keras
 from keras import ops
 
 from keras_transformer.config.layers import EncoderConfig
-from keras_transformer.layers.arguments import check_axes, check_size
+from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.class_token import ClassToken
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.learned_positional_embedding import (
     LearnedPositionalEmbedding,
+)
+from keras_transformer.layers.patch_embedding import (
+    check_images,
+    check_patches,
+    count_patches,
+    make_patch_map,
+    patch_vectors,
 )
 from keras_transformer.models.encoder_model import (
     EncoderModel,
@@ -73,20 +80,16 @@ class ImageClassifier(HasConfig, EncoderModel):
         check_no_order(config, "the patches of an image")
         check_size("num_classes", num_classes)
         check_pooling(pooling)
-        _check_patches(image_shape, patch_size)
+        check_patches(image_shape, patch_size)
         self.image_shape = tuple(image_shape)
         self.patch_size = patch_size
         self.num_classes = num_classes
         self.pooling = pooling
         dtype = self.dtype_policy
-        # A convolution whose stride is its size: one linear map of each patch.
-        self.patch_embedding = keras.layers.Conv2D(
-            config.d_model,
-            patch_size,
-            strides=patch_size,
-            data_format="channels_last",
-            dtype=dtype,
-            name="patch_embedding",
+        # No `PatchEmbedding`: the class token goes before the positions, and files of
+        # earlier versions have a convolution here.
+        self.patch_embedding = make_patch_map(
+            config.d_model, patch_size, dtype=dtype, name="patch_embedding"
         )
         self.class_token = None
         if pooling == "class_token":
@@ -105,8 +108,7 @@ class ImageClassifier(HasConfig, EncoderModel):
     @property
     def num_positions(self) -> int:
         """Number of patches, and 1 for a class token."""
-        height, width, _ = self.image_shape
-        patches = (height // self.patch_size) * (width // self.patch_size)
+        patches = count_patches(self.image_shape, self.patch_size)
         return patches + (self.class_token is not None)
 
     def build(self, input_shape: Shape | None = None) -> None:
@@ -138,21 +140,11 @@ class ImageClassifier(HasConfig, EncoderModel):
         Raises:
             ValueError: If the images have another size than `image_shape`.
         """
-        check_axes("inputs", inputs, "B", "height", "width", "channels")
-        self._check_size(inputs)
-        patches = self.patch_embedding(inputs)  # (B, height / P, width / P, D)
-        states = ops.reshape(patches, (ops.shape(patches)[0], -1, self.config.d_model))
+        check_images("inputs", inputs, self.image_shape)
+        states = patch_vectors(self.patch_embedding, inputs)
         if self.class_token is not None:
             states = self.class_token(states)
         return self.positions(states, training=training)
-
-    def _check_size(self, inputs):
-        sizes = zip(inputs.shape[1:], self.image_shape, strict=False)
-        if any(size not in (None, n) for size, n in sizes):
-            raise ValueError(
-                f"Images must have the shape (B, *image_shape), {self.image_shape} "
-                f"each. Received: shape {tuple(inputs.shape)}"
-            )
 
     def input_signature(self) -> list[Any]:
         """Any batch of images of the size."""
@@ -168,19 +160,3 @@ class ImageClassifier(HasConfig, EncoderModel):
             "num_classes": self.num_classes,
             "pooling": self.pooling,
         }
-
-
-def _check_patches(image_shape, patch_size):
-    check_size("patch_size", patch_size)
-    if len(image_shape) != 3:
-        raise ValueError(
-            "`image_shape` must be (height, width, channels). Received: "
-            f"image_shape={image_shape!r}"
-        )
-    for size in image_shape:
-        check_size("image_shape", size)
-    if image_shape[0] % patch_size or image_shape[1] % patch_size:
-        raise ValueError(
-            "`patch_size` must divide the height and the width of `image_shape`. "
-            f"Received: patch_size={patch_size}, image_shape={tuple(image_shape)}"
-        )

@@ -104,10 +104,27 @@ class Seq2Seq(HasConfig, HasSignature, HasAdaptableLayers, ExactTraining, keras.
         self, inputs: tuple[TensorLike, TensorLike], training: bool | None = None,
         return_states: bool = False,
     ) -> Tensor:  # fmt: skip
-        source, target_in = _checked(inputs)
+        check_pair("inputs", inputs, "source", "target_in")
+        source = self.checked_source(inputs[0])
+        target_in = integer_ids("target_in", inputs[1], "B", "T")
+        _check_rows(source, target_in)
         encoder_output, source_mask = self.encode(source, training=training)
         decode = self.decode_states if return_states else self.decode
         return decode(target_in, encoder_output, source_mask, training=training)
+
+    def checked_source(self, source: TensorLike) -> TensorLike:
+        """Returns the source of a call as `encode` takes it, ids (B, S) as integers.
+
+        A model of other sources overrides it.
+
+        Args:
+            source: What came.
+
+        Raises:
+            TypeError: If it is of another type.
+            ValueError: If it has other axes.
+        """
+        return integer_ids("source", source, "B", "S")
 
     def decode(
         self, target_in: TensorLike, encoder_output: TensorLike,
@@ -188,15 +205,11 @@ class Seq2Seq(HasConfig, HasSignature, HasAdaptableLayers, ExactTraining, keras.
         return (*input_shape[1], self.config.target_vocabulary_size)
 
 
-def _checked(inputs):
-    """The pair of a call, or an error that says what it must be."""
-    check_pair("inputs", inputs, "source", "target_in")
-    source = integer_ids("source", inputs[0], "B", "S")
-    target_in = integer_ids("target_in", inputs[1], "B", "T")
+def _check_rows(source, target_in):
+    """Raises unless there is a target for each source."""
     rows = source.shape[0], target_in.shape[0]
     if None not in rows and rows[0] != rows[1]:
         raise ValueError(
             "`source` and `target_in` must have as many rows. Received: "
             f"{rows[0]} and {rows[1]}"
         )
-    return source, target_in

@@ -184,16 +184,28 @@ class Transformer(Seq2Seq):
             The encoder's output (B, S, D) and its boolean mask (B, 1, S), True where a
             position is not padding, and without `source_end` not the end either.
         """
-        source_mask = padding_mask(source, self.config.pad_id)
-        if not self.config.source_end:
-            is_end = ops.equal(ops.expand_dims(source, 1), self.config.end_id)
-            source_mask = ops.logical_and(source_mask, ops.logical_not(is_end))
+        source_mask = self.source_mask(source)
         states = self._embed("source", source, training)
         for layer in self.encoder_layers:
             states = layer(states, mask=source_mask, training=training)
         if self.encoder_norm is not None:
             states = self.encoder_norm(states)
         return states, source_mask
+
+    def source_mask(self, source: TensorLike) -> Tensor:
+        """Returns where the source may be attended to; override for other sources.
+
+        Args:
+            source: Integer tensor (B, S).
+
+        Returns:
+            Boolean tensor (B, 1, S), as `encode` returns it.
+        """
+        source_mask = padding_mask(source, self.config.pad_id)
+        if self.config.source_end:
+            return source_mask
+        is_end = ops.equal(ops.expand_dims(source, 1), self.config.end_id)
+        return ops.logical_and(source_mask, ops.logical_not(is_end))
 
     def decode_states(
         self, target_in: TensorLike, encoder_output: TensorLike,
@@ -266,7 +278,7 @@ class Transformer(Seq2Seq):
             keys, values = layer.project_encoder_output(encoder_output)
             # A source without any token then gives zeros, as in the attention layer.
             sources.append((keys, ops.where(is_token, values, 0.0)))
-        batch, source_length = ops.shape(source)
+        batch, _, source_length = ops.shape(source_mask)
         state = new_state(self.decoder_layers, batch, beam_size, length) | {
             "sources": tuple(sources),
             "source_mask": ops.expand_dims(source_mask, 1),

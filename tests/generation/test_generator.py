@@ -144,6 +144,18 @@ def test_the_longest_output_follows_from_the_source_and_the_limit(extra, expecte
         assert numpy(result.lengths)[:, 0].tolist() == expected
 
 
+@pytest.mark.parametrize("fixed_shapes", [False, True], ids=["resized", "fixed"])
+def test_without_lengths_only_the_limit_of_the_outputs_counts(fixed_shapes):
+    config = DecodingConfig(
+        max_extra_length=0, max_output_length=6, min_output_length=6
+    )
+    one = generator(config, fixed_shapes=fixed_shapes)
+    assert numpy(one.search(SOURCE).lengths)[:, 0].tolist() == [6, 6, 6]
+    uniforms, temperature = np.full((3, 6), 0.4, "float32"), np.ones(3, "float32")
+    drawn = one.sample(SOURCE, None, uniforms, temperature)
+    assert numpy(drawn.lengths)[:, 0].tolist() == [6, 6, 6]
+
+
 def test_a_source_without_a_token_gets_one_token_and_a_longer_prefix_its_room():
     config = DecodingConfig(max_extra_length=3, min_output_length=50)
     source, lengths = np.array([[2, 0], [4, 2]]), np.array([1, 2], "int32")

@@ -83,8 +83,11 @@ def self_attention_of(config):
     return {"function": kind_of_self_attention(*options)}
 
 
-def model_weights_of(model):
-    """Float64 weights of a `Transformer`, as `numpy_transformer.transformer` wants."""
+def model_weights_of(model, sides=("source", "target")):
+    """Float64 weights of a `Transformer`, as `numpy_transformer.transformer` wants.
+
+    `sides` are those that have an embedding of ids.
+    """
 
     def array(variable):
         return ops.convert_to_numpy(variable).astype(np.float64)
@@ -102,7 +105,7 @@ def model_weights_of(model):
 
     config = model.config
     weights = {f"{part}_layers": layers(part) for part in ("encoder", "decoder")}
-    for side in ("source", "target"):
+    for side in sides:
         embedding = getattr(model, f"{side}_embedding")
         weights[f"{side}_embeddings"] = array(embedding.embeddings)
         if config.positions == "learned":

@@ -1,4 +1,4 @@
-"""What every model without a decoder must be able to do, as one class to inherit."""
+"""What every model that is no translator must be able to do, as a class to inherit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One weights file of each model without a decoder, three backends: the same outputs.
+"""One weights file of each model that is no translator, three backends, one output.
 
 The subclasses of `EncoderModelBattery` say what the models and their inputs are.
 """
@@ -12,6 +12,7 @@ from keras import ops
 
 from tests.models import (
     test_graph_classifier,
+    test_image_captioner,
     test_image_classifier,
     test_masked_language_model,
     test_node_classifier,
@@ -29,6 +30,7 @@ BATTERIES = {
     "tagger_of_vectors": test_vector_encoder.TestBatteryOfTheTagger,
     "classifier_of_vectors": test_vector_encoder.TestBatteryOfTheClassifier,
     "masked_language_model": test_masked_language_model.TestBattery,
+    "image_captioner": test_image_captioner.TestBattery,
     "image_classifier": test_image_classifier.TestBatteryOfTheClassToken,
     "graph_classifier": test_graph_classifier.TestBatteryOfTheMean,
     "graph_classifier_by_token": test_graph_classifier.TestBatteryOfTheClassToken,

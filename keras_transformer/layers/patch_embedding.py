@@ -1,0 +1,168 @@
+"""Patches of an image as vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Unpack
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.arguments import check_axes, check_rate, check_size
+from keras_transformer.layers.learned_positional_embedding import (
+    LearnedPositionalEmbedding,
+)
+from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class PatchEmbedding(keras.layers.Layer):
+    """Cuts images into square patches and makes a vector of each, by one linear map.
+
+    Section 3.1 of Dosovitskiy et al., 2021, https://arxiv.org/abs/2010.11929. The
+    vectors are to an image what embeddings are to a text.
+
+    Args:
+        image_shape: Height and width (pixels) and channels of an image.
+        patch_size: Height and width of a patch (pixels), P; it must divide both of the
+            image's.
+        d_model: Width of the vectors, D.
+        positions: "learned" adds a learned vector at each position, then drops out;
+            `None` does neither.
+        dropout_rate: Share of that sum's units dropped in training, in [0, 1).
+    Call arguments:
+        images: Float tensor (B, height, width, channels), values of order 1.
+        training: Whether dropout is applied.
+    Returns:
+        Float tensor (B, S, D), the S patches row by row.
+    Raises:
+        ValueError: If a size is not positive, the patches do not tile the image, the
+            rate is outside [0, 1) or not 0 without positions, or images have another
+            shape than `image_shape`.
+
+    Example:
+        >>> layer = PatchEmbedding((8, 8, 1), patch_size=4, d_model=6)
+        >>> layer(np.zeros((3, 8, 8, 1))).shape  # (3, 4, 6)
+    """
+
+    def __init__(
+        self, image_shape: Sequence[int], patch_size: int, d_model: int,
+        positions: Literal["learned"] | None = None, dropout_rate: float = 0.0,
+        **kwargs: Unpack[LayerOptions],
+    ) -> None:  # fmt: skip
+        super().__init__(**kwargs)
+        check_patches(image_shape, patch_size)
+        check_size("d_model", d_model)
+        check_rate("dropout_rate", dropout_rate)
+        if positions not in ("learned", None) or (dropout_rate and positions is None):
+            raise ValueError(
+                "`positions` must be 'learned' or None, and 'learned' with a "
+                f"`dropout_rate`. Received: positions={positions!r}, "
+                f"dropout_rate={dropout_rate}"
+            )
+        self.image_shape = tuple(image_shape)
+        self.patch_size = patch_size
+        self.d_model = d_model
+        self.positions = positions
+        self.dropout_rate = dropout_rate
+        self.patch_map = make_patch_map(
+            d_model, patch_size, dtype=self.dtype_policy, name="patch_map"
+        )
+        self.position_layer = None
+        if positions is not None:
+            self.position_layer = LearnedPositionalEmbedding(
+                self.num_patches, dropout_rate, dtype=self.dtype_policy,
+                name="position_layer",
+            )  # fmt: skip
+
+    @property
+    def num_patches(self) -> int:
+        """Patches of an image, S."""
+        return count_patches(self.image_shape, self.patch_size)
+
+    def build(self, images_shape: Shape | None = None) -> None:
+        self.patch_map.build((None, *self.image_shape))
+        if self.position_layer is not None:
+            self.position_layer.build((None, None, self.d_model))
+        self.built = True
+
+    def call(self, images: TensorLike, training: bool | None = None) -> Tensor:
+        check_images("images", images, self.image_shape)
+        states = patch_vectors(self.patch_map, images)
+        if self.position_layer is None:
+            return states
+        return self.position_layer(states, training=training)
+
+    def compute_output_shape(self, images_shape: Shape) -> Shape:
+        return (images_shape[0], self.num_patches, self.d_model)
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {
+            "image_shape": list(self.image_shape),
+            "patch_size": self.patch_size,
+            "d_model": self.d_model,
+            "positions": self.positions,
+            "dropout_rate": self.dropout_rate,
+        }
+
+
+def check_patches(image_shape, patch_size):
+    """Raises `ValueError` unless square patches tile an image.
+
+    Args:
+        image_shape: Height and width (pixels) and channels.
+        patch_size: Height and width of a patch (pixels).
+    """
+    check_size("patch_size", patch_size)
+    if len(image_shape) != 3:
+        raise ValueError(
+            "`image_shape` must be (height, width, channels). Received: "
+            f"image_shape={image_shape!r}"
+        )
+    for size in image_shape:
+        check_size("image_shape", size)
+    if image_shape[0] % patch_size or image_shape[1] % patch_size:
+        raise ValueError(
+            "`patch_size` must divide the height and the width of `image_shape`. "
+            f"Received: patch_size={patch_size}, image_shape={tuple(image_shape)}"
+        )
+
+
+def check_images(name, images, image_shape):
+    """Raises `TypeError` or `ValueError` unless images are of a size.
+
+    Args:
+        name: Name of the argument, for errors.
+        images: What came.
+        image_shape: Height and width (pixels) and channels.
+    """
+    check_axes(name, images, "B", "height", "width", "channels")
+    sizes = zip(images.shape[1:], image_shape, strict=False)
+    if any(size not in (None, n) for size, n in sizes):
+        raise ValueError(
+            f"Images must have the shape (B, *image_shape), {image_shape} each. "
+            f"Received: shape {tuple(images.shape)}"
+        )
+
+
+def count_patches(image_shape, patch_size):
+    """Returns the number of patches of an image."""
+    height, width, _ = image_shape
+    return (height // patch_size) * (width // patch_size)
+
+
+def make_patch_map(d_model, patch_size, **options):
+    """Returns one linear map of each patch: a convolution whose stride is its size."""
+    return keras.layers.Conv2D(
+        d_model,
+        patch_size,
+        strides=patch_size,
+        data_format="channels_last",
+        **options,
+    )
+
+
+def patch_vectors(patch_map, images):
+    """Maps images (B, height, width, channels) to vectors (B, S, D), row by row."""
+    patches = patch_map(images)  # (B, height / P, width / P, D)
+    return ops.reshape(patches, (ops.shape(patches)[0], -1, patch_map.filters))
