@@ -141,6 +141,16 @@ def test_heads_of_equal_width_are_trained(load):
     assert len(found[16]) == 1 and 0 <= found[16][0] <= 1
 
 
+def test_optimizers_with_and_without_the_schedule(load):
+    optimizers = load("optimizers")
+    schedule = optimizers.paper_schedule(0.02, 64, 10)
+    assert float(schedule(9)) == pytest.approx(0.02)
+    assert float(schedule(39)) == pytest.approx(0.01)
+    sizes = ["--length", "3", "--updates", "2", "--factors", "1.0"]
+    found = optimizers.main(["--optimizers", "SGD with momentum", *sizes])
+    assert all(np.shape(rows) == (1, 1) for rows in found.values())
+
+
 def test_words_seen_twice_have_numbers(load, tmp_path):
     corpora = load("corpora")
     for name, text in {"train": "a b\tc.\na d\tc!\n", "test": "a e\tc.\n"}.items():
