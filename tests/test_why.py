@@ -141,6 +141,24 @@ def test_heads_of_equal_width_are_trained(load):
     assert len(found[16]) == 1 and 0 <= found[16][0] <= 1
 
 
+def test_unscaled_scores_are_the_scaled_ones_times_the_root_of_d_k(load, rng):
+    scores = load("scores")
+    models = [scores.make_model(kind, 9) for kind in ("not scaled", "scaled")]
+    models[0].set_weights(models[1].get_weights())
+    states = rng.normal(size=(2, 5, 64)).astype("float32")
+    logs = []
+    for model in models:
+        attention = model.decoder_layers[0].self_attention
+        _, weights = attention(states, return_attention_weights=True)
+        weights = np.log(keras.ops.convert_to_numpy(weights))
+        logs.append(weights - weights[..., :1])
+    np.testing.assert_allclose(logs[0], 3 * logs[1], atol=1e-4)
+    additive = scores.make_model("additive", 9).decoder_layers[0].self_attention
+    assert additive.score_kernel.shape == (1, 9)
+    sizes = ["--length", "3", "--updates", "2", "--seeds", "1", "--widths", "9"]
+    assert list(scores.main([*sizes, "--kinds", "additive"])) == [(9, "additive")]
+
+
 def test_optimizers_with_and_without_the_schedule(load):
     optimizers = load("optimizers")
     schedule = optimizers.paper_schedule(0.02, 64, 10)
