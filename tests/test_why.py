@@ -144,6 +144,34 @@ def test_heads_of_equal_width_are_trained(load):
     assert len(found[16]) == 1 and 0 <= found[16][0] <= 1
 
 
+def test_unscaled_scores_are_the_scaled_ones_times_the_root_of_d_k(load, rng):
+    scores = load("scores")
+    models = [scores.make_model(kind, 9) for kind in ("not scaled", "scaled")]
+    models[0].set_weights(models[1].get_weights())
+    states = rng.normal(size=(2, 5, 64)).astype("float32")
+    logs = []
+    for model in models:
+        attention = model.decoder_layers[0].self_attention
+        _, weights = attention(states, return_attention_weights=True)
+        weights = np.log(keras.ops.convert_to_numpy(weights))
+        logs.append(weights - weights[..., :1])
+    np.testing.assert_allclose(logs[0], 3 * logs[1], atol=1e-4)
+    additive = scores.make_model("additive", 9).decoder_layers[0].self_attention
+    assert additive.score_kernel.shape == (1, 9)
+    sizes = ["--length", "3", "--updates", "2", "--seeds", "1", "--widths", "9"]
+    assert list(scores.main([*sizes, "--kinds", "additive"])) == [(9, "additive")]
+
+
+def test_optimizers_with_and_without_the_schedule(load):
+    optimizers = load("optimizers")
+    schedule = optimizers.paper_schedule(0.02, 64, 10)
+    assert float(schedule(9)) == pytest.approx(0.02)
+    assert float(schedule(39)) == pytest.approx(0.01)
+    sizes = ["--length", "3", "--updates", "2", "--factors", "1.0"]
+    found = optimizers.main(["--optimizers", "SGD with momentum", *sizes])
+    assert all(np.shape(rows) == (1, 1) for rows in found.values())
+
+
 def test_words_seen_twice_have_numbers(load, tmp_path):
     corpora = load("corpora")
     for name, text in {"train": "a b\tc.\na d\tc!\n", "test": "a e\tc.\n"}.items():
