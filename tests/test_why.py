@@ -20,9 +20,9 @@ from keras_transformer import (
 from tests.reference import numpy_transformer as reference
 
 FOLDER = Path(__file__).parents[1] / "examples" / "why"
-PAGES = ("baselines.md", "why.md")
+PAGES = ("baselines.md", "long_range.md", "why.md")
 SHARED = {"position_kinds", "report"}
-SHARED |= {"neighbour_parts"}
+SHARED |= {"long_range_tasks", "neighbour_parts"}
 
 
 @pytest.fixture
