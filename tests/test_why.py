@@ -21,9 +21,9 @@ from keras_transformer import (
 from tests.reference import numpy_transformer as reference
 
 FOLDER = Path(__file__).parents[1] / "examples" / "why"
-PAGES = ("baselines.md", "why.md")
+PAGES = ("baselines.md", "long_range.md", "why.md")
 SHARED = {"corpora", "neighbour_parts", "position_kinds", "report", "tasks"}
-SHARED |= {"translation"}
+SHARED |= {"long_range_tasks", "translation", "window_nets", "window_sentences"}
 SMALL = ["--pairs", "40", "--tests", "20", "--updates", "2"]
 
 

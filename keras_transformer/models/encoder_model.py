@@ -100,6 +100,7 @@ def check_no_order(config, what):
     if config.relative_positions is not None or config.attention_window is not None:
         raise ValueError(
             f"`positions` must not be rotary or alibi, and `attention_window` must be "
-            f"None: {what} have no order in one row. Received: positions={config.positions!r}, "
+            f"None: {what} have no order in one row. Received: "
+            f"positions={config.positions!r}, "
             f"attention_window={config.attention_window!r}"
         )
