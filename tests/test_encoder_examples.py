@@ -148,6 +148,70 @@ def test_links_of_a_generated_graph_help(tmp_path):
     assert accuracy > baseline + 0.1
 
 
+@pytest.mark.parametrize("task", ["amide", "ring"])
+def test_molecules_are_whole_and_the_questions_answered(task):
+    example = load("classify_graphs")
+    rng = np.random.default_rng(1)
+    for size in (9, 14):
+        atoms, bonds, ring = example.molecule(size, rng)
+        assert len(atoms) == size and example.NITROGEN in atoms
+        np.testing.assert_array_equal(bonds, bonds.T)
+        assert (bonds.sum(axis=1) <= example.VALENCES[atoms]).all()
+        # Connected, as many bonds as atoms: one ring.
+        assert (np.linalg.matrix_power(np.eye(size) + bonds, size) > 0).all()
+        assert (bonds > 0).sum() == 2 * size
+        left = np.full(size, True)
+        for _ in atoms:
+            left &= (bonds[:, left] > 0).sum(axis=1) > 1
+        assert left.sum() == ring
+    arguments = ["--task", task, "--molecules", "48", "--epochs", "1", "--walks", "3"]
+    accuracy, baseline = example.main(arguments)
+    assert 0 <= accuracy <= 1 and 0 <= baseline <= 1
+
+
+def test_an_amide_is_a_nitrogen_on_the_carbon_with_the_double_bond():
+    example = load("classify_graphs")
+    atoms = np.array([example.CARBON, example.OXYGEN, example.NITROGEN, example.CARBON])
+    bonds = np.zeros((4, 4), int)
+    for one, other, times in ((0, 1, 2), (0, 2, 1), (2, 3, 1)):
+        bonds[one, other] = bonds[other, one] = times
+    assert example.has_amide(atoms, bonds, 0)
+    single = np.minimum(bonds, 1)
+    assert not example.has_amide(atoms, single, 0)
+    apart = atoms[[0, 1, 3, 2]]
+    assert not example.has_amide(apart, bonds, 0)
+
+
+@pytest.mark.slow
+def test_molecules_are_told_by_their_bonds_and_not_by_their_atoms():
+    accuracy, baseline = load("classify_graphs").main(["--task", "amide"])
+    assert accuracy > 0.9 > 0.8 > baseline
+
+
+def test_images_of_digits_are_composed_and_captioned(tmp_path):
+    example = load("caption_images")
+    digits = np.arange(1, 4)[:, None, None] * np.ones((3, 8, 8))
+    rng = np.random.default_rng(1)
+    images, captions = example.compose(digits, np.array([7, 0, 9]), 50, rng)
+    assert images.shape == (50, 8, 24, 1) and captions.shape == (50, 5)
+    names = {1: "seven", 2: "zero", 3: "nine"}
+    for image, caption in zip(images[:, 0, :, 0], captions, strict=True):
+        seen = image[image > 0].reshape(-1, 8)
+        assert (seen == seen[:, :1]).all() and 1 <= len(seen) <= 3
+        assert example.spell(caption) == " ".join(names[x] for x in seen[:, 0])
+        assert caption[0] == 1 and caption[len(seen) + 1] == 2
+    arguments = ["--images", "200", "--epochs", "1"]
+    path = tmp_path / "captions.png"
+    right = example.main([*arguments, "--plot", str(path)])
+    assert 0 <= right <= 1
+    assert path.stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_captions_of_digits_never_seen_are_right():
+    assert load("caption_images").main([]) > 0.8
+
+
 def tone(digit, voice, speed):
     """A tenth of a second of a digit's tone, in the place of speech."""
     pitch = 300 * (digit + 1) + sum(map(ord, voice)) % 97
@@ -185,9 +249,14 @@ def test_without_espeak_the_example_says_what_to_install(monkeypatch):
         example.main([])
 
 
-def test_the_block_of_the_page_runs():
+def test_the_blocks_of_the_page_run():
     page = Path(__file__).parents[1] / "docs" / "relatives.md"
-    (block,) = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
-    names = {}
-    exec(block, names)
-    assert names["tagger"](names["frames"]).shape == (8, 50, 3)
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    # The last line of each says the shape of what it computes.
+    for block in blocks:
+        names = {}
+        *_, last = block.strip().splitlines()
+        call, said = last.split(".shape  # ")
+        exec(block, names)
+        assert str(tuple(eval(call, names).shape)) == said
+    assert len(blocks) == 3

@@ -26,7 +26,7 @@ def test_every_example_is_short_and_has_a_test():
     here = {"compose_layers", "fit_arrays", "serve_saved_model", "train_multi30k"}
     clients = {"grpc_client", "litert_rest_client", "rest_client"}
     encoders = {"classify_images", "classify_nodes", "classify_sentences", "tag_words"}
-    encoders |= {"speech", "conformer"}
+    encoders |= {"caption_images", "classify_graphs", "conformer", "speech"}
     alone = {"language_model", "recurrent_sentences", "recurrent_translation"}
     assert set(names) == here | clients | encoders | alone
     for name in names:
