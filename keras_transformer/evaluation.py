@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import sacrebleu
+from rich import get_console
 from rich.progress import track
 
 from keras_transformer.files import check_not_directory, replacing
@@ -68,7 +69,7 @@ def evaluate(
         translate: Translates a list of texts, such as a `Translator`.
         pairs: Pairs of source and reference text.
         output: File for the translations, one per line, or `None`.
-        show_progress: Whether to show a progress bar.
+        show_progress: Whether to show a progress bar, at a terminal.
 
     Returns:
         The `Scores`.
@@ -162,7 +163,7 @@ def _translate_all(translate, sources, show_progress):
     """Returns the translations and the seconds they took."""
     chunk = 256
     starts = range(0, len(sources), chunk)
-    if show_progress:
+    if show_progress and get_console().is_terminal:  # Elsewhere: an empty line.
         starts = track(starts, description="translating", transient=True)
     begin = time.monotonic()
     translations = [

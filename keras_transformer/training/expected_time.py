@@ -45,9 +45,13 @@ class ExpectedTime(RunCallback):
         self.console = console
         self._first = None
         self._is_said = False
+        self._epochs = 0
 
     def on_epoch_begin(self, epoch, logs=None):
         self._before = epoch * self.num_batches
+        self._epochs += 1
+        if self._epochs == 2:
+            self._first = None  # The step of the first validation was compiled.
 
     def on_train_batch_end(self, batch, logs=None):
         if logs is None or self._is_said:

@@ -28,23 +28,23 @@ def test_a_time_has_two_units_at_most(seconds, words):
     assert duration(seconds) == words
 
 
-def said(monkeypatch, options, minutes=None, updates=0, spent=0.0):
-    """What is said of a run of 100 batches an epoch at two batches a second.
+def said(monkeypatch, options, minutes=None, updates=0, spent=0.0, batches=100):
+    """What is said of a run of two batches a second.
 
     The first figures come after the second batch, and took half a minute: a step is
-    compiled then.
+    compiled then. The first validation takes a minute for the same reason.
     """
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(expected_time, "time", clock)
     stream = io.StringIO()
     limit = StopAtLimit(options.max_updates, minutes)
     limit.restore({"seconds": spent})
-    callback = ExpectedTime(100, options, limit, Console(file=stream, width=99))
+    callback = ExpectedTime(batches, options, limit, Console(file=stream, width=99))
     callback.set_model(SimpleNamespace(updates=updates))
-    for epoch in range(2):
+    for epoch in range(200 // batches):
         callback.on_epoch_begin(epoch)
-        for batch in range(100):
-            clock.now = 30 + (epoch * 100 + batch) / 2
+        for batch in range(batches):
+            clock.now = 30 + (epoch * batches + batch) / 2 + 60 * (epoch > 0)
             callback.on_train_batch_end(batch, {"loss": 1.0} if batch % 2 else None)
     return stream.getvalue().splitlines()
 
@@ -53,6 +53,13 @@ def test_the_expected_time_is_said_once_from_the_first_updates(monkeypatch):
     # After 32 batches, 15 seconds later than the first two: 968 of 1,000 are left.
     lines = said(monkeypatch, TrainingConfig(epochs=10))
     assert lines == ["expected: 8 min 4 s more, at 2 batches a second"]
+
+
+def test_the_compilation_of_the_first_validation_is_left_out(monkeypatch):
+    """Epochs of five seconds, so that the figures are from several."""
+    (line,) = said(monkeypatch, TrainingConfig(epochs=10), batches=10)
+    # In the fifth epoch, after 42 of 100 batches.
+    assert line == "expected: 29 s more, at 2 batches a second"
 
 
 def test_the_first_limit_counts(monkeypatch):
