@@ -232,8 +232,10 @@ def _training(facts):
     lines = [f"- {summary['updates']:,} updates, {summary['epochs']} epochs"]
     if summary.get("seconds") is not None:
         lines[0] += f", {summary['seconds'] / 60:,.1f} minutes"
+    # Each part of a batch has threads of its own.
+    threads = machine.get("threads", 1) * machine.get("parts", 1)
     lines.append(
-        f"- on {devices}, {machine.get('threads', '?')} threads, "
+        f"- on {devices}, {threads} thread{'s' * (threads > 1)}, "
         f"{machine.get('backend', 'backend not known')}, in "
         f"{summary['model']['dtype']}"
     )

@@ -555,10 +555,10 @@ def test_no_flag_is_taken_by_a_part_of_its_name(words, capsys):
 
 def test_an_unknown_flag_is_named_before_what_is_missing(capsys):
     with pytest.raises(SystemExit, match="2"):
-        cli.main(["translate", "--modle=x", "--loudly", "--no, he said", "--", "--d"])
+        cli.main(["translate", "--modle=x", "--zzz", "--no, he said", "--", "--d"])
     assert capsys.readouterr().err.splitlines()[-1] == (
         "keras-transformer translate: error: unrecognized arguments: --modle (did you "
-        "mean --model?), --loudly"
+        "mean --model?), --zzz"
     )
 
 

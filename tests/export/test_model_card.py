@@ -67,6 +67,8 @@ def test_the_card_of_a_run_has_its_data_training_and_sentences(live, run):
     training = section(card, "Training")
     assert "- 12 updates, 3 epochs, " in training
     assert summary["machine"]["processor"] in training
+    threads = summary["machine"]["threads"] * summary["machine"]["parts"]
+    assert f", {threads} thread" in training
     assert f"val_loss {summary['last_epoch']['val_loss']:.4f}" in training
     assert "mean of 2 checkpoints" in training
     # Nobody has evaluated it: sentences of the validation data.
