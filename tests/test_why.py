@@ -22,7 +22,8 @@ from tests.reference import numpy_transformer as reference
 FOLDER = Path(__file__).parents[1] / "examples" / "why"
 PAGES = ("baselines.md", "long_range.md", "why.md")
 SHARED = {"position_kinds", "report"}
-SHARED |= {"long_range_tasks", "neighbour_parts", "window_nets", "window_sentences"}
+SHARED |= {"image_nets", "long_range_tasks", "neighbour_parts"}
+SHARED |= {"window_nets", "window_sentences"}
 
 
 @pytest.fixture
