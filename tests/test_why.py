@@ -22,8 +22,9 @@ from tests.reference import numpy_transformer as reference
 
 FOLDER = Path(__file__).parents[1] / "examples" / "why"
 PAGES = ("baselines.md", "long_range.md", "why.md")
-SHARED = {"corpora", "neighbour_parts", "position_kinds", "report", "tasks"}
-SHARED |= {"long_range_tasks", "translation", "window_nets", "window_sentences"}
+SHARED = {"corpora", "image_nets", "long_range_tasks", "neighbour_parts"}
+SHARED |= {"position_kinds", "report", "tasks", "translation", "window_nets"}
+SHARED |= {"window_sentences"}
 SMALL = ["--pairs", "40", "--tests", "20", "--updates", "2"]
 
 
