@@ -157,8 +157,10 @@ def test_unscaled_scores_are_the_scaled_ones_times_the_root_of_d_k(load, rng):
         weights = np.log(keras.ops.convert_to_numpy(weights))
         logs.append(weights - weights[..., :1])
     np.testing.assert_allclose(logs[0], 3 * logs[1], atol=1e-4)
-    additive = scores.make_model("additive", 9).decoder_layers[0].self_attention
-    assert additive.score_kernel.shape == (1, 9)
+    additive = scores.make_model("additive", 400).decoder_layers[0].self_attention
+    # The components' squares sum up to 1, as those of a key divided by the root do.
+    kernel = keras.ops.convert_to_numpy(additive.score_kernel)
+    assert np.sum(kernel**2) == pytest.approx(1, abs=0.3)
     sizes = ["--length", "3", "--updates", "2", "--seeds", "1", "--widths", "9"]
     assert list(scores.main([*sizes, "--kinds", "additive"])) == [(9, "additive")]
 
@@ -208,6 +210,18 @@ def test_each_regularisation_is_taken_away(load):
     settings = ["--settings", "none of them", "--seeds", "1"]
     found = example.main([*SMALL, *settings])
     assert [np.shape(rows) for rows in found.values()] == [(1, 4)]
+
+
+def test_translations_are_scored_by_length(load, tmp_path):
+    pytest.importorskip("matplotlib")
+    example, path = load("lengths"), tmp_path / "lengths.png"
+    pairs = [("a b c", "d"), ("a", "b c d e"), ("a b", "c d e f g")]
+    pairs = [tuple(map(str.split, pair)) for pair in pairs]
+    assert example.groups_of(pairs) == {(3, 4): [0, 1], (5, 6): [2]}
+    found = example.main([*SMALL, "--kinds", "learned", "--plot", str(path)])
+    assert {len(scores) for run in found["learned"] for scores in run.values()} == {3}
+    assert max(found["learned"][0])[0] > example.SHORT
+    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_label_smoothing_is_a_kl_divergence_up_to_a_constant(rng):
