@@ -15,8 +15,8 @@ from tests.docs.document import ROOT, blocks, commands, run, write_files
 DOCS = ROOT / "docs"
 # Pages whose code other tests run, or whose commands take half an hour.
 ELSEWHERE = {
-    "benchmarks", "fine_tuning", "litert", "other_systems", "testing_layers",
-    "relatives", "training_at_scale", "why",
+    "benchmarks", "embeddings", "fine_tuning", "layers", "litert", "other_systems",
+    "relatives", "testing_layers", "training_at_scale", "why",
 }  # fmt: skip
 # What the commands of each page are, without those that are not run. All but the first
 # find a run in its place and train none by a command.
