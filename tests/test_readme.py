@@ -20,20 +20,12 @@ def test_every_block_runs_in_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_files()
     names, ran = run(README)
-    verbs = (
-        "train evaluate translate translate export evaluate card train average plot "
-        "plot train export export translate import"
-    )
-    assert ran == verbs.split()
-    assert names["model"].optimizer.iterations == 20  # Ten epochs of two batches.
-    assert len(Path("news.de").read_text("utf-8").splitlines()) == len(tiny_run.VALID)
-    for version in "12":
-        assert Path(f"saved_models/en-de/{version}/saved_model.pb").is_file()
-    for name in ("en-de-list", "en-de-words"):
+    assert ran == ["train", "evaluate", "translate", "export", "import"]
+    assert names["model"].output_shape == (None, 2)
+    for name in ("en-de", "en-de-python"):
         served = Path("saved_models") / name
         assert (served / "1" / "saved_model.pb").is_file()
         assert (served / "models.config").is_file()
-    assert Path("attention.png").is_file() and Path("training.png").is_file()
 
 
 def test_the_commands_of_the_page_on_fine_tuning_are_understood():
@@ -75,12 +67,18 @@ def test_the_page_on_litert_runs(tmp_path, tmp_path_factory, monkeypatch):
         make_parser().parse_args(shlex.split(command)[1:])
 
 
-def section(title):
-    return README.read_text("utf-8").split(f"## {title}\n")[1].split("\n## ")[0]
+def section(page, title):
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    return text.split(f"# {title}\n")[1].split("\n## ")[0]
 
 
-def commands():
-    text = "".join(block for language, block in blocks(README) if language == "bash")
+def commands(*pages):
+    text = "".join(
+        block
+        for page in pages or [README]
+        for language, block in blocks(page)
+        if language == "bash"
+    )
     lines = text.replace("\\\n", " ").splitlines()
     return [
         line.split("keras-transformer ")[1].partition(" > ")[0]
@@ -95,26 +93,28 @@ def test_every_command_is_understood(command):
     assert options.verb == command.split()[0]
 
 
-@pytest.mark.parametrize("document", ["README.md", "examples/README.md"])
-def test_every_script_that_is_named_exists(document):
-    text = "".join(block for _, block in blocks(ROOT / document))
+def test_every_script_that_is_named_exists():
+    text = "".join(block for _, block in blocks(ROOT / "examples" / "README.md"))
     scripts = re.findall(r"^python (\S+)", text, re.MULTILINE)
     assert scripts and [s for s in scripts if not (ROOT / s).is_file()] == []
 
 
 def test_every_verb_is_shown():
-    shown = {command.split()[0] for command in commands()}
+    pages = (ROOT / "docs").glob("*.md")
+    shown = {command.split()[0] for command in commands(README, *pages)}
     assert shown == set(make_parser()._verbs)
 
 
 def test_the_signatures_and_their_inputs_are_those_of_an_export():
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", section("Serve it"), re.MULTILINE)
+    text = section("serving.md", "Signatures")
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.MULTILINE)
     inputs = {name: re.findall(r"`(\w+)`", cell) for name, cell in rows}
     assert inputs == {name: list(specs) for name, specs in INPUTS.items()}
 
 
 def test_every_path_in_the_map_exists():
-    rows = re.findall(r"^\| (`.*?`) \|", section("What is where"), re.MULTILINE)
+    text = section("source.md", "What is where")
+    rows = re.findall(r"^\| (`.*?`) \|", text, re.MULTILINE)
     paths = [path for row in rows for path in re.findall(r"`(\S+)`", row)]
     known = [
         path
