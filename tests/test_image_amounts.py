@@ -8,6 +8,7 @@ import pytest
 from tests.test_why import load  # noqa: F401
 
 
+@pytest.mark.slow
 def test_images_at_growing_amounts(load, tmp_path):  # noqa: F811
     pytest.importorskip("sklearn")
     pytest.importorskip("matplotlib")
