@@ -70,6 +70,9 @@ class TensorBoardLog(RunCallback, keras.callbacks.TensorBoard):
 def last_scores(directory: str | Path) -> dict[str, float] | None:
     """Returns the last row of a run's log.csv, or `None` if there is none.
 
+    What Keras writes as NA, such as every score of a validation that a run does not
+    have, is left out.
+
     Args:
         directory: The run's directory.
 
@@ -81,10 +84,11 @@ def last_scores(directory: str | Path) -> dict[str, float] | None:
         return None
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
+    if not rows:
+        return None
+    scores = {name: value for name, value in rows[-1].items() if value != "NA"}
     try:
-        return (
-            {name: float(value) for name, value in rows[-1].items()} if rows else None
-        )
+        return {name: float(value) for name, value in scores.items()}
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: the last row is damaged") from error
 
