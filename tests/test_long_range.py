@@ -43,7 +43,7 @@ def test_values_of_nested_operations(load):  # noqa: F811
 def test_nested_operations_keep_to_their_depth_and_number(load):  # noqa: F811
     expression = load("long_range_tasks").expression
     for seed in range(50):
-        symbols, _ = expression(random.Random(seed), 3, 4, nested=0.7)
+        symbols, _ = expression(random.Random(seed), 3, 4, 10**4, nested=0.7)
         depth, arguments = 0, [0]
         for symbol in symbols:
             if symbol == "]":

@@ -9,7 +9,7 @@ has two layers, and the answer is read from the first position.
 import keras
 import report
 from keras import ops
-from long_range_tasks import TASKS
+from long_range_tasks import TASKS, rows_of
 
 import keras_transformer as kt
 
@@ -70,9 +70,9 @@ def classifier(task, kind, length):
 
 def accuracy(task, kind, options):
     """Trains on new rows; returns the share of other rows that are answered right."""
-    make = TASKS[task][0]
     rows, seed = options.batch * options.updates, options.seed
-    train, test = make(rows, options.length, seed), make(512, options.length, 10**6)
+    train = rows_of(task, rows, options.length, seed)
+    test = rows_of(task, 512, options.length, 10**6)
     keras.utils.set_random_seed(seed)
     model = classifier(task, kind, options.length)
     model.fit(*train, options.batch, verbose=0, shuffle=False)

@@ -1,6 +1,8 @@
 """Two tasks over long sequences, generated: nested operations, and a key's value."""
 
+import functools
 import random
+import statistics
 
 import keras
 import numpy as np
@@ -8,7 +10,7 @@ import numpy as np
 OPERATORS = {
     "MIN": min,
     "MAX": max,
-    "MED": lambda values: int(np.median(values)),
+    "MED": lambda values: int(statistics.median(values)),
     "SM": lambda values: sum(values) % 10,
 }
 # Id 0 is padding, 1 stands where the answer is asked for, then digits and brackets.
@@ -16,23 +18,30 @@ SYMBOLS = ["", "?", *map(str, range(10)), "]", *(f"[{name}" for name in OPERATOR
 VALUES, KEYS = 8, 8  # That a key may have, and keys in a row.
 
 
-def expression(rng, depth, args, nested=0.25):
+class TooLong(Exception):
+    """An expression has no room."""
+
+
+def expression(rng, depth, args, room, nested=0.25):
     """Returns the symbols of a nested operation, and its value from 0 to 9.
 
     As ListOps of Long Range Arena (Tay et al., 2021, https://arxiv.org/abs/2011.04006):
     an argument is a digit, or with the probability `nested` an operation of 2 to `args`
-    arguments, down to `depth` levels.
+    arguments, down to `depth` levels. Raises `TooLong` beyond `room` symbols.
     """
     name = rng.choice(list(OPERATORS))
     symbols, values = [f"[{name}"], []
     for _ in range(rng.randint(2, args)):
         if depth > 1 and rng.random() < nested:
-            inner, value = expression(rng, depth - 1, args, nested)
+            left = room - len(symbols) - 1
+            inner, value = expression(rng, depth - 1, args, left, nested)
         else:
             value = rng.randrange(10)
             inner = [str(value)]
         symbols += inner
         values.append(value)
+        if len(symbols) >= room:
+            raise TooLong
     return [*symbols, "]"], OPERATORS[name](values)
 
 
@@ -41,8 +50,11 @@ def list_operations(rows, length, seed, depth=10, args=10):
     rng, ids, answers = random.Random(seed), [], []
     id_of = {symbol: number for number, symbol in enumerate(SYMBOLS)}
     while len(ids) < rows:
-        symbols, value = expression(rng, depth, args)
-        if length // 2 <= 1 + len(symbols) <= length:
+        try:
+            symbols, value = expression(rng, depth, args, length - 1)
+        except TooLong:
+            continue
+        if length // 2 <= 1 + len(symbols):
             ids.append([id_of[symbol] for symbol in ["?", *symbols]])
             answers.append(value)
     ids = keras.utils.pad_sequences(ids, length, padding="post")
@@ -74,3 +86,9 @@ TASKS = {
     "operations": (list_operations, len(SYMBOLS), 1, 10),
     "retrieval": (retrieval, 1 + KEYS + 1 + VALUES, 2, VALUES),
 }
+
+
+@functools.cache
+def rows_of(task, rows, length, seed):
+    """Returns a task's ids and answers, the same to whoever asks again."""
+    return TASKS[task][0](rows, length, seed)
