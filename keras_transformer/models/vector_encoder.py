@@ -36,7 +36,8 @@ class VectorEncoder(HasConfig, HasAdaptableLayers, keras.layers.Layer):
     Args:
         config: An `EncoderConfig`.
         num_features: Width of a vector, F.
-        positions: "sinusoidal", "learned", or `None` for sequences without an order.
+        positions: "sinusoidal", "learned", or `None`: for sequences without an order,
+            or where `config.positions`, which enter the attention itself, suffice.
         max_length: Rows of the learned table (positions); only for learned positions.
         mask_value: A vector all of whose numbers are this one is padding, as
             `keras.layers.Masking` has it; `None`: none is.
