@@ -49,7 +49,8 @@ def weights_of(path, config):
 def test_a_run_leaves_everything_in_its_directory(directory):
     assert sorted(path.name for path in directory.iterdir()) == [
         "checkpoints", "config.json", "data.json", "decoding.json", "log.csv",
-        "model.keras", "states", "tensorboard", "tokenizer", "tokenizer.sha256",
+        "model.keras", "states", "summary.json", "tensorboard", "tokenizer",
+        "tokenizer.sha256",
     ]  # fmt: skip
     assert list((directory / "tensorboard").rglob("events.out.tfevents.*"))
 
