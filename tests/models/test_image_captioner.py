@@ -158,7 +158,7 @@ def test_bad_arguments_are_refused(model):
     with pytest.raises(ValueError, match="`source_end` must be True"):
         ImageCaptioner(config.replace(source_end=False), SHAPE, PATCH_SIZE)
     with pytest.raises(ValueError, match="patches of an image have no order"):
-        ImageCaptioner(config.replace(positions="rotary"), SHAPE, PATCH_SIZE)
+        ImageCaptioner(config.replace(positions="alibi"), SHAPE, PATCH_SIZE)
     with pytest.raises(ValueError, match="`patch_size` must divide the height"):
         ImageCaptioner(config, SHAPE, 4)
     with pytest.raises(TypeError, match="`config` must be of the class"):
