@@ -114,6 +114,9 @@ services:
 
 # What follows in either.
 _CONTAINER = """\
+    # The image starts the server by a shell, which as the container's first process
+    # ignores what `docker compose stop` sends, until it is killed ten seconds later.
+    init: true
     ports:
       - "127.0.0.1:{grpc}:8500"
       - "127.0.0.1:{rest}:8501"

@@ -151,6 +151,8 @@ def test_the_container_serves_this_machine_alone_from_a_read_only_mount(written)
     assert volume == {
         "type": "bind", "source": ".", "target": "/models/tiny", "read_only": True
     }  # fmt: skip
+    # Without it `docker compose stop` waits ten seconds, and then kills.
+    assert service["init"] is True
 
 
 def test_the_command_names_the_files_and_xla_where_it_is_needed(written, jit_compile):
