@@ -25,7 +25,16 @@ OPTIONS = {
 }
 
 
-@pytest.fixture(scope="module", params=OPTIONS)
+QUICK = ("rotary, local, one head of keys", "hashing")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in OPTIONS
+    ],
+)
 def live(request):
     model = tiny_run.model(**OPTIONS[request.param])
     config = tiny_run.CONFIG.decoding.replace(beam_size=3, min_output_length=3)
