@@ -19,17 +19,8 @@ class UnscaledAttention(kt.MultiHeadAttention):
     score_scale = 1.0
 
 
-class AdditiveAttention(kt.MultiHeadAdditiveAttention):
-    """Additive attention whose scores have about variance 1 at the start, too."""
-
-    def build(self, *shapes):
-        super().build(*shapes)
-        # The initializer takes the heads, of which there is one, for its inputs.
-        self.score_kernel.assign(self.score_kernel * self.key_dim**-0.5)
-
-
 KINDS = {
-    "additive": AdditiveAttention,
+    "additive": kt.MultiHeadAdditiveAttention,
     "not scaled": UnscaledAttention,
     "scaled": kt.MultiHeadAttention,
 }

@@ -119,8 +119,9 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
         key_shape: Shape | None = None,
     ) -> None:  # fmt: skip
         super().build(query_shape, value_shape, key_shape)
+        # Each head's w is a column: initializers take the first axis for the inputs.
         self.score_kernel = self.add_weight(
-            (self.num_heads, self.key_dim), name="score_kernel",
+            (self.key_dim, self.num_heads), name="score_kernel",
             **self.projections.kernel_options(),
         )  # fmt: skip
 
@@ -145,4 +146,4 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
         keys = ops.repeat(keys, copies, axis=1) if copies > 1 else keys
         # Outside of `__call__` Keras does not cast the weights.
         kernel = ops.cast(self.score_kernel, queries.dtype)
-        return additive_scores(queries, keys, kernel)
+        return additive_scores(queries, keys, ops.transpose(kernel))

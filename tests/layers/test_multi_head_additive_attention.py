@@ -71,7 +71,7 @@ def test_one_head_is_additive_attention_of_projected_values(rng):
     additive.build(query.shape, values.shape, key.shape)
     for name in ("query_kernel", "key_kernel"):
         getattr(additive, name).assign(getattr(layer, name))
-    additive.score_kernel.assign(layer.score_kernel[0])
+    additive.score_kernel.assign(layer.score_kernel[:, 0])
     expected = ops.convert_to_numpy(additive(query, values, key))
     expected = expected @ ops.convert_to_numpy(layer.output_kernel)
     assert_close(layer(query, value, key), expected)
@@ -95,7 +95,7 @@ def test_large_queries_bound_the_scores(rng):
     """|score| <= sum |w|: unlike a product, it does not grow with the queries."""
     layer, (inputs,) = random_layer(rng), random_inputs(rng)
     _, weights = layer(1e4 * inputs, return_attention_weights=True)
-    bound = np.abs(weights_of(layer, "attention")["score_kernel"]).sum(axis=1)
+    bound = np.abs(weights_of(layer, "attention")["score_kernel"]).sum(axis=0)
     spread = ops.convert_to_numpy(weights)
     spread = np.log(spread.max(axis=-1) / spread.min(axis=-1)).max(axis=(0, 2))
     assert (spread <= 2 * bound + 1e-4).all()
@@ -104,6 +104,13 @@ def test_large_queries_bound_the_scores(rng):
     randomise(product, rng)
     _, weights = product(1e4 * inputs, return_attention_weights=True)
     assert ops.convert_to_numpy(weights).min() == 0
+
+
+def test_initializers_take_the_width_of_a_head_for_its_inputs():
+    layer = MultiHeadAdditiveAttention(3, 400, kernel_initializer="lecun_normal")
+    layer.build(*SHAPES)
+    squares = np.square(ops.convert_to_numpy(layer.score_kernel)).sum(axis=0)
+    np.testing.assert_allclose(squares, np.ones(3), atol=0.3)
 
 
 @pytest.mark.parametrize("mode", MODES)

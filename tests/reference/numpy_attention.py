@@ -41,7 +41,7 @@ def multi_head_additive_attention(query, key, value, weights, num_heads, mask=No
         query: [B, T, D_query].
         key: [B, S, D_key].
         value: [B, S, D_value].
-        weights: Attention weights, see `numpy_transformer`, and `score_kernel` [H, K].
+        weights: Attention weights, see `numpy_transformer`, and `score_kernel` [K, H].
         num_heads: H.
         mask: Boolean, broadcast to [B, T, S].
 
@@ -58,7 +58,7 @@ def multi_head_additive_attention(query, key, value, weights, num_heads, mask=No
             q, k, v,
             {
                 "query_kernel": np.eye(q.shape[-1]), "key_kernel": np.eye(q.shape[-1]),
-                "score_kernel": weights["score_kernel"][head],
+                "score_kernel": weights["score_kernel"][:, head],
             },
             mask,
         )
@@ -99,7 +99,7 @@ def self_attention(
 
     Args:
         inputs: [B, T, D].
-        weights: Attention weights, see `numpy_transformer`; with `score_kernel` [H, K]
+        weights: Attention weights, see `numpy_transformer`; with `score_kernel` [K, H]
             scores are those of `additive_attention`.
         num_heads: H.
         num_key_value_heads: G; head h uses keys and values of head h // (H / G).
@@ -133,7 +133,7 @@ def self_attention(
             scores[b, t, s] = product / np.sqrt(key_dim)
             if "score_kernel" in weights:  # Additive.
                 hidden = np.tanh(q[b, t] + k[b, s])
-                scores[b, t, s] = weights["score_kernel"][head] @ hidden
+                scores[b, t, s] = weights["score_kernel"][:, head] @ hidden
             if slopes is not None:
                 distance = t - s if s <= t else after * (s - t)
                 scores[b, t, s] -= slopes[head] * distance
