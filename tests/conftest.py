@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import collections
 import os
+import zlib
 
 # Keras and TensorFlow read these when they are imported, below.
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -27,6 +29,23 @@ def pytest_configure(config):
         "filterwarnings",
         "ignore:__array__ implementation doesn't accept a copy:DeprecationWarning",
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Marks all cases of a test marked `one_case` but one as slow.
+
+    Which one it is hangs on the test's name, so that each case of a list that several
+    tests share is in every run somewhere. `-m "slow or not slow"` runs all.
+    """
+    cases = collections.defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("one_case"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for test, others in cases.items():
+        others.pop(zlib.crc32(test.encode()) % len(others))
+        for item in others:
+            item.add_marker("slow")
 
 
 @pytest.fixture(autouse=True)

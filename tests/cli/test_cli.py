@@ -148,6 +148,7 @@ def test_scores_and_alternatives_stand_in_columns(saved_model, trained, capsys):
         ]
 
 
+@pytest.mark.slow
 def test_a_file_has_the_columns_too(saved_model, tmp_path, capsys):
     words = ["translate", "--model", str(saved_model), "--n-best", "2", "--scores"]
     assert cli.main([*words, *TEXTS]) == 0
@@ -630,6 +631,7 @@ def test_bad_bytes_on_standard_input_are_named_by_line(trained, monkeypatch, cap
     assert capsys.readouterr() == ("", error)
 
 
+@pytest.mark.slow
 def test_a_litert_export_translates_a_file(tmp_path_factory, tmp_path):
     model = tiny_run.litert(tmp_path_factory)
     source, output = tmp_path / "in.txt", tmp_path / "out.txt"

@@ -55,6 +55,7 @@ def test_a_saved_model_translates_as_the_model(adapted, tmp_path):
     assert texts == adapted(TEXTS)
 
 
+@pytest.mark.slow
 def test_a_litert_file_translates_as_the_model(adapted, tmp_path):
     lite = LiteTranslator(adapted.export_litert(tmp_path / "lite"))
     assert lite(TEXTS) == adapted(TEXTS)

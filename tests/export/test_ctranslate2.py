@@ -70,6 +70,7 @@ def scores_by_ctranslate2(directory, tokenizers, **options):
     return [result.log_probs for result in engine.score_batch(*pairs)]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_ctranslate2_gives_the_same_probabilities(tmp_path, options):
     translator = translator_of(options, max_output_length=None)

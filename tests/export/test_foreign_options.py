@@ -39,6 +39,7 @@ def found(live):
     return [found[0] for found in translations]
 
 
+@pytest.mark.slow
 def test_a_saved_model_translates_as_the_model(live, found, tmp_path):
     loaded = tf.saved_model.load(str(live.export(tmp_path / "model" / "1")))
     outputs = loaded.signatures["serving_default"](text=tf.constant(TEXTS))

@@ -82,6 +82,7 @@ def test_signatures_share_the_weights(exported):
     assert parameters < size < parameters + 900_000
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "options",
     [
@@ -105,6 +106,7 @@ def test_every_option_of_the_search_is_in_the_file(tmp_path, options):
         assert found.score == pytest.approx(expected.score, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -121,6 +123,7 @@ def test_other_models_convert(tmp_path, options):
     assert lite(TEXTS) == live(TEXTS)
 
 
+@pytest.mark.slow
 def test_a_model_in_half_precision_becomes_one_in_float32(tmp_path):
     live = tiny_run.translator()
     half = Translator(live.model.with_dtype("bfloat16"), live.tokenizers, live.config)
@@ -129,6 +132,7 @@ def test_a_model_in_half_precision_becomes_one_in_float32(tmp_path):
     assert lite(TEXTS) == whole(TEXTS)
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_convert_is_named_with_the_operation(tmp_path):
     size = tiny_run.tokenizers().source.vocabulary_size
     sizes = {"source_vocabulary_size": size, "target_vocabulary_size": size}

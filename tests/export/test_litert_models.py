@@ -101,6 +101,7 @@ def check_predict(model, path, rng):
         assert_close(outputs["logits"], live_logits(model, inputs))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", MODELS)
 def test_predict_equals_a_call(tmp_path, rng, name):
     model = randomise(MODELS[name](), rng)
@@ -122,6 +123,7 @@ SAMPLING = [
 ]  # fmt: skip
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(("options", "sampling"), SAMPLING)
 def test_a_language_model_predicts_and_generates(tmp_path, rng, options, sampling):
     model = randomise(language_model(**options), rng)

@@ -204,6 +204,7 @@ def test_the_exported_translator_is_called_like_the_live_one(path, live):
     assert exported([]) == []
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("texts", ["a dog", [None], [1], [b"a dog"]])
 def test_the_exported_translator_refuses_what_the_live_one_refuses(path, texts):
     with pytest.raises(TypeError, match="`texts` must be a sequence of strings"):

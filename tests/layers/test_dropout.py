@@ -197,6 +197,7 @@ def test_config_round_trip():
 SHAPES = ((6,), (5, 7), (2, 3, 8), (2, 3, 5, 7), (2, 3, 4, 6))
 
 
+@pytest.mark.one_case
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", ("float32", "bfloat16"))

@@ -54,6 +54,7 @@ def two_layers(rng, *inputs, **options):
     return layers
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", FUSED)
 def test_every_call_gives_the_same_by_a_kernel(rng, kernel, name):
     options, inputs, arguments = CALLS[name]

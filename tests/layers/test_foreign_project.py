@@ -63,6 +63,7 @@ def compare(name):
     return expected
 
 
+@pytest.mark.one_case
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 @pytest.mark.parametrize(
     "name",

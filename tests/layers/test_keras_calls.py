@@ -296,6 +296,7 @@ def trained(layer, inputs, target):
     return np.array(losses), ops.convert_to_numpy(model(list(inputs)))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("options", ({}, OPTIONS_OF_WEIGHTS), ids=("plain", "all"))
 def test_training_takes_the_same_steps(rng, options):
     inputs, target = ALL_THREE, rng.standard_normal((2, 5, 11)).astype("float32")

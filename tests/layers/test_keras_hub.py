@@ -99,6 +99,7 @@ def test_encoder_gives_the_same_numbers_for_the_same_call(encoders, rng, target,
     assert_close(scores, ops.convert_to_numpy(expected[1]))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("dtype", ("bool", "int32"))
 def test_decoder_gives_the_same_numbers_for_the_same_call(
     decoders, rng, target, source, dtype
@@ -130,6 +131,7 @@ def test_causal_layer_gives_the_same_numbers_for_the_same_call(
     assert ours.count_params() == theirs.count_params()
 
 
+@pytest.mark.one_case
 def test_options_are_taken_over(encoders, decoders):
     for theirs, ours in (encoders, decoders):
         assert ours.d_ff == 13 and ours.num_heads == theirs.num_heads

@@ -128,6 +128,7 @@ def test_mask_survives_a_cast_to_half_precision(embedding):
     )
 
 
+@pytest.mark.one_case
 def test_masks_flow_through_a_functional_model_and_its_file(embedding, rng, tmp_path):
     encoder = [EncoderLayer(3, 11) for _ in range(2)]
     decoder, feed_forward = DecoderLayer(3, 11), FeedForward(7)

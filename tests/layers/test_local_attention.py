@@ -149,6 +149,7 @@ def test_far_position_changes_nothing(rng, smallest_block):
     np.testing.assert_array_equal(np.flatnonzero(moved), np.arange(7, 14))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("hypotheses", [1, 3])
 @pytest.mark.parametrize("positions", [None, "rotary", "alibi"])

@@ -266,6 +266,7 @@ def test_a_step_uses_the_adapters(rng, mode):
     np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_training_a_layer_of_layers_changes_only_its_adapters(name, rng):
     make, shapes = COMPOSITES[name]

@@ -75,6 +75,7 @@ def row_mask():
     return np.arange(LENGTH) < np.array([[LENGTH], [9]])
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("num_rounds", [1, 3])
@@ -154,6 +155,7 @@ def test_padding_changes_nothing_and_padding_alone_gives_zeros(rng, causal):
     assert not found[1].any()
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("hypotheses", [1, 3])
 def test_steps_equal_call(rng, hypotheses, mode):

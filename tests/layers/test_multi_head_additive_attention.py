@@ -113,6 +113,7 @@ def test_initializers_take_the_width_of_a_head_for_its_inputs():
     np.testing.assert_allclose(squares, np.ones(3), atol=0.3)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "options", [{}, {"positions": "alibi", "num_key_value_heads": 2, "use_gate": True}]

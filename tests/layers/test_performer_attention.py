@@ -181,6 +181,7 @@ def test_later_position_changes_no_earlier_output(rng):
     assert np.abs(before - after)[:, 9:].max(axis=(0, 2)).min() > 1e-3
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("mode", MODES)
 def test_steps_equal_call_with_a_state_of_constant_size(rng, mode):
     layer, (inputs,) = random_layer(rng, causal=True), random_inputs(rng)

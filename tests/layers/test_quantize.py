@@ -71,6 +71,7 @@ def functional(layer, inputs):
     return keras.Model(symbols, layer(*symbols))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("way", ("int8", "int4"))
 def test_a_layer_computes_almost_the_same(case, way):
     layer, inputs, names = case
@@ -91,6 +92,7 @@ def test_a_layer_computes_almost_the_same(case, way):
     assert 0 < error < (0.03 if way == "int8" else 0.35)
 
 
+@pytest.mark.one_case
 def test_a_file_brings_the_layer_back(case, way, tmp_path):
     layer, inputs, names = case
     keyword, policy = way
@@ -105,6 +107,7 @@ def test_a_file_brings_the_layer_back(case, way, tmp_path):
     np.testing.assert_array_equal(numbers(loaded(inputs)), expected)
 
 
+@pytest.mark.one_case
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 def test_feed_forward_equals_two_dense_layers_of_keras(way, rng):
     keyword, _ = way
@@ -163,6 +166,7 @@ def test_projections_round_like_layers_of_their_own(rng):
         assert_close(parts[name], expected * factor)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", ("int8", "int4"))
 @pytest.mark.parametrize("adapted", (False, True))
@@ -177,6 +181,7 @@ def test_a_step_equals_a_call(rng, mode, way, adapted):
     np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("way", ("int8", "int4", "int4, blocks of 3"))
 def test_adapters_of_a_quantised_layer(case, way, rng, tmp_path):
     """They are added to the rounded matrix, and rounded with it in a file."""
@@ -200,6 +205,7 @@ def test_adapters_of_a_quantised_layer(case, way, rng, tmp_path):
     assert error < (0.03 if way == "int8" else 0.5)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", COMPOSITES)
 @pytest.mark.parametrize("way", ("int8, inputs as they are", "int4, blocks of 3"))
 def test_a_layer_of_layers_and_its_file(name, way, rng, tmp_path):

@@ -114,6 +114,7 @@ def test_training_pass_agrees_with_the_reference(rng, kind):
     assert loss == pytest.approx((expected**2).mean(), rel=1e-5)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("num_key_value_heads", [None, 2])
 @pytest.mark.parametrize("hypotheses", [1, 3])

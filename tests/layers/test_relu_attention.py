@@ -72,6 +72,7 @@ def test_training_pass_agrees_with_the_reference(rng):
     assert loss == pytest.approx((expected**2).mean(), rel=1e-5)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("options", [{}, {"positions": "rotary"}])
 @pytest.mark.parametrize("hypotheses", [1, 3])

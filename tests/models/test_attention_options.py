@@ -61,6 +61,7 @@ def test_a_stack_agrees_with_the_reference(rng, config):
     assert_close(found[MASK], expected[MASK])
 
 
+@pytest.mark.one_case
 def test_a_tagger_comes_back_from_its_file(rng, config, tmp_path):
     model = filled(Tagger(TextEncoder(config, 29), 3), rng)
     before = ops.convert_to_numpy(model(IDS))

@@ -90,6 +90,7 @@ def losses(make, data, dtype, weights, **options):
     return found
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name, jit_compile, dtype", CASES)
 def test_training_follows_that_in_float32(rng, name, jit_compile, dtype):
     make, data = MODELS[name]
@@ -110,6 +111,7 @@ def test_logits_in_float64_are_the_references(rng):
     np.testing.assert_allclose(found[real], expected[real], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("name", ("transformer", "recurrent"))
 def test_a_search_finds_what_its_scores_say(rng, name, dtype):

@@ -132,6 +132,7 @@ def witnessed(sentence):
     return every, (scores * is_token).sum(axis=1), coverage[:, :length]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("beta", (0.0, 0.7), ids=("plain", "with coverage"))
 def test_a_wide_beam_finds_the_best_of_all_outputs(beta):
     config = DecodingConfig(

@@ -61,6 +61,7 @@ def test_output_bias_moves_by_the_gradient_of_the_reference(rng):
     assert_close(model.output_bias, before - 0.5 * gradient.sum(axis=(0, 1)))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
 def test_ids_that_cannot_be_are_harmless(rng, dtype):
     """Every score stays finite, in half precision too."""
@@ -92,6 +93,7 @@ def test_ids_that_cannot_be_are_harmless(rng, dtype):
     assert np.isfinite(model.train_on_batch((SOURCE, TARGET_IN), TARGET_OUT))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("form", ["gnmt", "power"])
 @pytest.mark.parametrize("fixed_shapes", [False, True], ids=["resized", "fixed"])
 def test_outputs_of_a_beam_have_the_models_probability(rng, fixed_shapes, form):

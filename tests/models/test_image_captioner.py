@@ -93,6 +93,7 @@ def test_logits_agree_with_the_reference(model):
     assert_close(logits[real], expected[real])
 
 
+@pytest.mark.one_case
 def test_decoding_step_by_step_equals_a_call(model):
     assert_cached_equals_uncached(model, IMAGES)
 

@@ -119,6 +119,7 @@ def test_logits_agree_with_the_reference(model):
     assert_close(logits[real], reference_logits(model, IDS_IN)[real])
 
 
+@pytest.mark.one_case
 def test_loss_and_perplexity_agree_with_the_reference(model):
     model.compile("sgd", MaskedCrossentropy(), metrics=[Perplexity()])
     results = model.evaluate(IDS_IN, IDS_OUT, batch_size=1, verbose=0, return_dict=True)
@@ -128,10 +129,12 @@ def test_loss_and_perplexity_agree_with_the_reference(model):
     np.testing.assert_allclose(results["loss"], np.log(expected), rtol=1e-5)
 
 
+@pytest.mark.one_case
 def test_later_token_cannot_change_an_earlier_logit(model):
     assert_causal(model, IDS_IN, ids_below=29, tolerance=0)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("variant", list(VARIANTS))
 def test_later_token_cannot_change_an_earlier_logit_in_training(variant):
     changed = IDS_IN.copy()
@@ -147,10 +150,12 @@ def test_later_token_cannot_change_an_earlier_logit_in_training(variant):
     assert (before[:, 2] != after[:, 2]).any()
 
 
+@pytest.mark.one_case
 def test_padding_and_other_rows_change_nothing(model):
     assert_padding_invariant(model, IDS_IN)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_cached_decoding_equals_uncached(model, beam_size):
     assert_cached_equals_uncached(model, beam_size=beam_size)
@@ -210,6 +215,7 @@ def test_parameters_agree_with_a_count_by_hand():
     assert LanguageModel(config).count_params() == 69 * 128 + 4 * layer + 2 * 128
 
 
+@pytest.mark.one_case
 def test_file_gives_the_same_model(model, tmp_path):
     model.compile("adam", MaskedCrossentropy())
     model.train_on_batch(IDS_IN, IDS_OUT)

@@ -83,6 +83,7 @@ CLAIMS = {
 }
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("message", CLAIMS)
 def test_what_is_claimed_is_checked_before_it_is_built(path, monkeypatch, message):
     claim(path, **CLAIMS[message])
@@ -183,6 +184,7 @@ def test_damage_anywhere_is_one_kind_of_error_or_harmless(path):
     assert refused >= 1.5 * len(places)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "content", [b"null", b"[]", b"{", b"[" * 10**6, b"{}", b'{"config": 3}']
 )
@@ -205,6 +207,7 @@ def test_a_translator_says_the_same(path, tmp_path):
         Translator.load(tmp_path / "run")
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "mixed_bfloat16"])
 @pytest.mark.parametrize("family", SMALL)
 def test_good_models_load(tmp_path, family, dtype):
@@ -273,6 +276,7 @@ RECURRENT = dict(
 )
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("family, options", [
     ("transformer", TRANSFORMER), ("recurrent", RECURRENT),

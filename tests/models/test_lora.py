@@ -74,6 +74,7 @@ def model(request):
     return MODELS[request.param]()
 
 
+@pytest.mark.one_case
 def test_training_changes_only_adapters(model):
     weights, logits = model.weights, numbers(model(inputs_of(model)))
     model.enable_lora(RANK)

@@ -74,6 +74,7 @@ def shifted(ids):
     return np.pad(ids[:, :-1], ((0, 0), (1, 0)), constant_values=1)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "kinds",
     [
@@ -110,6 +111,7 @@ class MixedTransformer(Transformer):
         return Layer(**self.config.layer_options(), dtype=self.dtype_policy, name=name)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("fixed_shapes, beam_size", [(False, 1), (False, 3), (True, 3)])
 def test_long_outputs_have_the_models_probability(fixed_shapes, beam_size):
     config = TransformerConfig(
@@ -135,6 +137,7 @@ def test_long_outputs_have_the_models_probability(fixed_shapes, beam_size):
     np.testing.assert_allclose(actual, expected, rtol=1e-4)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "bfloat16", "mixed_float16"])
 @pytest.mark.parametrize("kind", ["full", "alibi"])
 def test_half_precision_steps_stay_close_to_the_call(kind, dtype):

@@ -24,6 +24,7 @@ def parameters(model, dtype):
     return sum(int(np.prod(w.shape)) for w in model.weights if w.dtype == dtype)
 
 
+@pytest.mark.one_case
 def test_every_matrix_is_rounded_and_logits_stay_near(model):
     before = numbers(model(inputs_of(model)))
     names = ("_kernel", "embeddings")
@@ -44,6 +45,7 @@ def test_every_matrix_is_rounded_and_logits_stay_near(model):
     assert 0 < np.abs(logits - before).max() < 0.1 * np.abs(before).max()
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("mode", ("int8", "int4"))
 def test_steps_equal_a_call_and_a_file_brings_the_model_back(model, mode, tmp_path):
     model.quantize(mode)

@@ -80,6 +80,7 @@ def ids_of(result, sentence, n=0):
     return tuple(numpy(result.ids)[sentence, n, :length].tolist())
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("fixed_shapes", [False, True], ids=["resized", "fixed"])
 @pytest.mark.parametrize(
     "given,rules",

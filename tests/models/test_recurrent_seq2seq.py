@@ -42,6 +42,7 @@ def own_places(sentences, beam_size):
     return np.tile(np.arange(beam_size, dtype="int32"), (sentences, 1))
 
 
+@pytest.mark.one_case
 def test_logits_and_attention_agree_with_the_reference(model):
     expected, attention = reference.recurrent(SOURCE, TARGET_IN, weights_of(model))
     logits = logits_of(model)
@@ -53,6 +54,7 @@ def test_logits_and_attention_agree_with_the_reference(model):
     assert_close(weights[:, 0][REAL], attention[REAL])
 
 
+@pytest.mark.one_case
 def test_encoder_output_agrees_with_the_reference(model):
     states, mask = model.encode(SOURCE)
     np.testing.assert_array_equal(ops.convert_to_numpy(mask)[:, 0], SOURCE != 0)
@@ -68,6 +70,7 @@ def test_other_padding_id(rng):
     assert_close(logits_of(model, source, target)[REAL], expected[REAL])
 
 
+@pytest.mark.one_case
 def test_later_token_cannot_change_an_earlier_logit(model):
     def scores(target, source):
         return model((source, target))
@@ -75,6 +78,7 @@ def test_later_token_cannot_change_an_earlier_logit(model):
     assert_causal(scores, (TARGET_IN, SOURCE), ids_below=29, tolerance=0)
 
 
+@pytest.mark.one_case
 def test_padding_and_other_rows_change_nothing(model):
     def scores(target, source):
         return model((source, target))
@@ -82,10 +86,12 @@ def test_padding_and_other_rows_change_nothing(model):
     assert_padding_invariant(scores, (TARGET_IN, SOURCE))
 
 
+@pytest.mark.one_case
 def test_hypotheses_move_and_leave_with_their_states(model):
     assert_cached_equals_uncached(model, SOURCE)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_cached_decoding_equals_teacher_forcing(model, rng, beam_size):
     target = rng.integers(4, 29, size=(2 * beam_size, LENGTH))
@@ -121,6 +127,7 @@ def test_hypotheses_may_change_places_and_sentences_leave(rng):
     assert_close(state["coverage"][0], attention[:, 0].sum(axis=1))
 
 
+@pytest.mark.one_case
 def test_a_source_of_padding_decodes_alike_with_and_without_cache(model):
     source = np.zeros_like(SOURCE)
     expected = logits_of(model, source)
@@ -133,6 +140,7 @@ def test_a_source_of_padding_decodes_alike_with_and_without_cache(model):
         assert_close(logits, expected[:, position])
 
 
+@pytest.mark.one_case
 def test_loss_and_metrics_agree_with_the_reference(model):
     logits, _ = reference.recurrent(SOURCE, TARGET_IN, weights_of(model))
     model.compile(
@@ -149,6 +157,7 @@ def test_loss_and_metrics_agree_with_the_reference(model):
     np.testing.assert_allclose(results["perplexity"], perplexity, rtol=1e-5)
 
 
+@pytest.mark.one_case
 def test_gradient_reaches_every_weight_without_the_logits(model):
     before = [ops.convert_to_numpy(weight).copy() for weight in model.weights]
     model.compile(keras.optimizers.SGD(1.0), MaskedCrossentropy())
@@ -235,6 +244,7 @@ def test_an_own_layer_and_cell_take_the_places_of_ours(rng):
     assert_padding_invariant(lambda t, s: model((s, t)), (TARGET_IN, SOURCE))
 
 
+@pytest.mark.one_case
 def test_saved_file_gives_identical_outputs(model, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")

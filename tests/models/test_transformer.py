@@ -58,6 +58,7 @@ def test_without_its_end_a_source_is_as_one_that_is_padded(rng):
     np.testing.assert_array_equal(mask[:, 0], without != 0)
 
 
+@pytest.mark.one_case
 def test_logits_agree_with_the_reference(model):
     logits = ops.convert_to_numpy(model((SOURCE, TARGET_IN)))
     assert logits.shape == (2, 5, 29)
@@ -86,6 +87,7 @@ def test_other_padding_id(rng):
     assert_close(model((source, target))[:, :3], expected[:, :3])
 
 
+@pytest.mark.one_case
 def test_loss_and_metrics_agree_with_the_reference(model):
     logits = reference_logits(model, SOURCE, TARGET_IN)
     model.compile(
@@ -226,6 +228,7 @@ def test_parameters_of_big_agree_with_a_count_by_hand():
     assert (config.num_encoder_layers, config.num_decoder_layers) == (6, 6)
 
 
+@pytest.mark.one_case
 def test_saved_file_gives_identical_outputs(model, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")

@@ -39,6 +39,7 @@ def own_places(sentences, beam_size):
     return np.tile(np.arange(beam_size, dtype="int32"), (sentences, 1))
 
 
+@pytest.mark.one_case
 def test_later_token_cannot_change_an_earlier_logit(model):
     def scores(target, source):
         return model((source, target))
@@ -46,6 +47,7 @@ def test_later_token_cannot_change_an_earlier_logit(model):
     assert_causal(scores, (TARGET_IN, SOURCE), ids_below=29, tolerance=0)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("variant", list(VARIANTS))
 def test_later_token_cannot_change_an_earlier_logit_in_training(variant):
     """Dropout of attention weights must not cost the causal mask (same seed)."""
@@ -64,6 +66,7 @@ def test_later_token_cannot_change_an_earlier_logit_in_training(variant):
     assert (before[:, 2] != after[:, 2]).any()
 
 
+@pytest.mark.one_case
 def test_padding_and_other_rows_change_nothing(model):
     def scores(target, source):
         return model((source, target))
@@ -71,11 +74,13 @@ def test_padding_and_other_rows_change_nothing(model):
     assert_padding_invariant(scores, (TARGET_IN, SOURCE))
 
 
+@pytest.mark.one_case
 def test_rows_do_not_see_each_other(model):
     swapped = logits_of(model, SOURCE[::-1].copy(), TARGET_IN[::-1].copy())
     assert_close(swapped[::-1], logits_of(model, SOURCE, TARGET_IN))
 
 
+@pytest.mark.one_case
 def test_order_of_the_source_matters(model):
     """Without positions the encoder could not tell a sentence from its reverse."""
     reversed_source = SOURCE[:1, ::-1].copy()
@@ -84,6 +89,7 @@ def test_order_of_the_source_matters(model):
     assert np.abs(before - after).max() > 1e-3
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_cached_decoding_equals_uncached(model, beam_size):
     """Each hypothesis of a sentence goes its own way, in a state that is resized."""
