@@ -409,6 +409,7 @@ def test_importing_the_package_loads_no_library():
     assert printed(script).endswith("loaded: []")
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "imports",
     ("import keras, keras_transformer", "from keras_transformer import Transformer"),

@@ -107,6 +107,7 @@ def test_plot_has_a_measured_and_a_dashed_line_of_each_layer(
     pyplot.close(figure)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_tiny_run_measures_time_and_memory(tmp_path):
     output = tmp_path / "cost.json"

@@ -209,6 +209,7 @@ def test_products_of_a_step_are_counted_by_hand(module):
     assert count.hidden * 3 * 16 == count.attention * 6
 
 
+@pytest.mark.slow
 def test_cost_of_a_step_is_what_is_counted_by_hand():
     pytest.importorskip("jax")
     arguments = ["--sizes", "base", "--layers", "1", "--tokens", "640"]

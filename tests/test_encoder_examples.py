@@ -66,6 +66,7 @@ def test_sentences_of_a_file_are_classified_after_pre_training(tmp_path):
     assert baseline == 1
 
 
+@pytest.mark.slow
 def test_denials_are_understood_by_the_model_and_not_by_a_bag_of_words(tmp_path):
     arguments = picture(tmp_path)
     accuracy, baseline = load("classify_sentences").main(arguments)
@@ -90,6 +91,7 @@ def idx(array):
     return gzip.compress(bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes())
 
 
+@pytest.mark.slow
 def test_images_of_files_are_classified(tmp_path):
     rng = np.random.default_rng(1)
     for part, count in (("train", 7), ("valid", 3)):

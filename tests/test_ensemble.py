@@ -134,6 +134,7 @@ def test_it_is_neither_saved_nor_trained(tmp_path):
         train(tiny_run.TRAIN, tmp_path / "run", init=ensemble())
 
 
+@pytest.mark.slow
 def test_the_command_exports_several_runs(tmp_path, capsys):
     runs = []
     for number, member in enumerate(members()):

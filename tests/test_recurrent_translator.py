@@ -104,6 +104,7 @@ def test_the_export_holds_only_what_tensorflow_serving_has(exported):
     assert violations(exported) == []
 
 
+@pytest.mark.slow
 def test_a_bfloat16_export_translates(tmp_path):
     path = translator().export(tmp_path / "half" / "1", dtype="bfloat16")
     found = answers(path, "score", source=TEXTS, target=TARGETS)["log_probability"]
@@ -145,6 +146,7 @@ def run(directory, config=CONFIG, **training):
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_ends_with_the_weights_of_an_uninterrupted_one(tmp_path):
     options = {"gradient_accumulation_steps": 2, "global_clipnorm": 1.0}
     whole = run(tmp_path / "whole", epochs=2, **options)

@@ -368,6 +368,7 @@ def test_a_class_that_keras_does_not_know_is_refused():
 PAGE = Path(__file__).parents[1] / "docs" / "testing_layers.md"
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_page_runs_on_every_backend_and_quotes_the_errors(backend, tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
