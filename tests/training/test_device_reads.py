@@ -38,6 +38,7 @@ class Note(keras.callbacks.Callback):
         return 100 * (self.seen[-1] - self.seen[0]) / (len(self.seen) - 1)
 
 
+@pytest.mark.slow
 def test_a_run_reads_every_sixteenth_batch(tmp_path, monkeypatch):
     # However slow this machine is now.
     monkeypatch.setattr(Pace.__init__, "__defaults__", (math.inf,))

@@ -195,6 +195,7 @@ JAX_HOSTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", JAX_HOSTS, ids=("plain", "hard"))
 def test_two_jax_hosts_train_as_one(tmp_path, options):
     pytest.importorskip("jax")

@@ -73,6 +73,7 @@ PARTS = {
 }  # fmt: skip
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("names", PARTS)
 def test_a_name_stands_for_its_weights(names):
     config, beginnings, count = PARTS[names]
@@ -137,6 +138,7 @@ def test_a_dry_run_says_how_much_is_trained(tmp_path):
     assert "8,016 of 10,176 parameters, without encoder\n" in stream.getvalue()
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "backend", ("tensorflow", pytest.param("jax", marks=pytest.mark.slow), "torch")
 )

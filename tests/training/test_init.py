@@ -99,6 +99,7 @@ def test_dropout_and_search_may_be_the_new_runs_own(trained, tmp_path):
     dry_run(PAIRS, tmp_path, given, console=quiet, tokenizers=same, init=trained)
 
 
+@pytest.mark.slow
 def test_a_translator_is_taken_too_and_left_as_it_was(trained, tmp_path):
     translator = Translator.load(trained)
     found = run(tmp_path / "run", translator, options(FAST))
@@ -125,6 +126,7 @@ MISMATCHES = {
 }  # fmt: skip
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("message", MISMATCHES)
 def test_other_sizes_are_an_error_before_anything_is_written(
     message, trained, tmp_path
@@ -183,6 +185,7 @@ def final(directory):
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rest", ("gone", *(pytest.param(r, marks=SLOW) for r in ("given", "left out")))
 )

@@ -21,6 +21,7 @@ IS_JAX = keras.backend.backend() == "jax"
 on_jax = pytest.mark.skipif(not IS_JAX, reason="of JAX's step")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     IS_JAX or not importlib.util.find_spec("jax"), reason="for JAX, from elsewhere"
 )

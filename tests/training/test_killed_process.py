@@ -112,6 +112,7 @@ def weights(path):
     return arrays
 
 
+@pytest.mark.slow
 def test_kill_9_within_a_save_changes_nothing(tmp_path_factory, tmp_path):
     options = {"checkpoint_updates": 1}
     config = tmp_path / "config.json"

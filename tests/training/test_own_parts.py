@@ -92,6 +92,7 @@ def test_own_parts_are_those_that_train(whole):
     assert loaded(texts) == translator(texts)
 
 
+@pytest.mark.slow
 def test_a_run_of_own_parts_is_resumed_exactly(whole, tmp_path):
     _, own, expected = whole
     directory = tmp_path / "run"

@@ -227,6 +227,7 @@ def test_but_does_not_throw_its_checkpoints_away(uninterrupted, tmp_path):
     assert len(list((folder.run / "checkpoints").iterdir())) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error",
     [
@@ -289,6 +290,7 @@ def test_a_run_without_checkpoints_saves_the_moving_average(tmp_path):
         np.testing.assert_array_equal(weight.numpy(), average.numpy())
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_older_state(uninterrupted, tmp_path, monkeypatch):
     folder, saved = Folder(tmp_path), []
     savez = np.savez
@@ -311,6 +313,7 @@ def test_a_full_disk_leaves_the_older_state(uninterrupted, tmp_path, monkeypatch
     assert_same_run(folder, weights, uninterrupted)
 
 
+@pytest.mark.slow
 def test_sigterm_ctrl_c_and_a_closed_terminal_save_and_stop(uninterrupted, tmp_path):
     class Signal(Extra):
         def __init__(self, number):
@@ -352,6 +355,7 @@ class MoveAway(Extra):
             self.path.rename(self.path.with_suffix(".moved"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "side", ["text", pytest.param("valid", marks=pytest.mark.slow)]
 )
@@ -497,6 +501,7 @@ def without_machine(header):
     return {name: value for name, value in header.items() if name != "machine"}
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("step", ["tokenizer", "data.json", "config.json"])
 def test_a_run_killed_while_it_was_set_up_starts_again(
     tmp_path, monkeypatch, step, uninterrupted

@@ -322,6 +322,7 @@ def test_a_damaged_record_of_exports_removes_nothing(tmp_path, content):
     assert "warning: " in console.file.getvalue()
 
 
+@pytest.mark.slow
 def test_the_export_translates_as_the_best_epoch_did(texts, corpora, tmp_path):
     directory = tmp_path / "en-de"
     run = Run(texts, directory, export_best=True, monitor="loss", **LEARNING)
@@ -362,6 +363,7 @@ def test_exporting_needs_tensorflow(monkeypatch):
     check_selection(TrainingConfig(), validated=True)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_run_fits_a_model_that_was_never_compiled(
     texts, corpora, tmp_path
 ):
@@ -373,6 +375,7 @@ def test_a_checkpoint_of_a_run_fits_a_model_that_was_never_compiled(
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_the_average_of_an_optimizer_of_ones_own_is_what_is_validated(texts, tmp_path):
     """As it is what is saved; within an optimizer that scales the loss too."""
     inner = keras.optimizers.Adam(0.02, use_ema=True, ema_momentum=0.9)

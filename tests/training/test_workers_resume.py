@@ -73,6 +73,7 @@ def wait_for_state(folder, workers):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_go_on_and_train_as_one_process(tmp_path):
     model = tiny_run.CONFIG.model
     rates = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
