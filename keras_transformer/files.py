@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import uuid
@@ -148,6 +147,8 @@ def take_lock(descriptor: int, path: str | Path) -> bool:
         >>> if not take_lock(descriptor, "runs/en-de"):
         ...     raise BlockingIOError("Another process is training in runs/en-de.")
     """
+    import fcntl  # Windows has none, and no training of text.
+
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(descriptor), os.stat(path))

@@ -194,6 +194,26 @@ def test_a_contender_finds_the_package_that_is_not_installed(
     assert started["PYTHONPATH"].split(os.pathsep) == ["told", str(FOLDER.parent)]
 
 
+def test_programs_that_import_take_turns(module, tmp_path):
+    import_time = module("import_time")
+    log = tmp_path / "log"
+    program = "import time; time.sleep({}); open({!r}, 'a').write({!r})"
+    programs = {
+        name: program.format(pause, str(log), name)
+        for name, pause in (("a", 0.0), ("b", 0.4))
+    }
+    seconds = import_time.measure(programs, rounds=2)
+    assert log.read_text() == "ababab"  # The first round is not counted.
+    assert [len(turns) for turns in seconds.values()] == [2, 2]
+    assert min(seconds["b"]) > 0.4
+    last = import_time.table({"x": [1.0, 2.0, 4.0], "y": [2.0, 4.0, 8.0]}, "x")
+    assert last.splitlines()[-1] == "| y | 4.00 (3.00 to 6.00) | 2.00 (2.00 to 2.00) |"
+    with pytest.raises(subprocess.CalledProcessError):
+        import_time.measure({"a": "raise SystemExit(3)"}, rounds=1)
+    for program in import_time.PROGRAMS.values():
+        compile(program, "program", "exec")
+
+
 def test_products_of_a_step_are_counted_by_hand(module):
     step_cost, workload = module("step_cost"), module("workload")
     size = workload.Size(

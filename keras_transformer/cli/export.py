@@ -80,13 +80,13 @@ def _add_export(verbs):
         "Write a SavedModel for TensorFlow Serving, a LiteRT file for devices or for "
         "TensorFlow Serving, a page for browsers, or weights for other systems.",
         "Write a SavedModel for TensorFlow Serving with its warm-up requests and a "
-        "model card, README.md, and beside the versions a docker-compose.yml; or, with "
-        "--format litert, a directory that translates without TensorFlow; or, with "
-        "--format litert_serving, a LiteRT file for TensorFlow Serving's "
-        "--prefer_tflite_model, which is experimental and was not tried; or, with "
-        "--format web, a folder for a web server whose page translates in the browser; "
-        "or, with --format ctranslate2, a model for CTranslate2; or, with --format "
-        "safetensors, the weights as named tensors.",
+        "model card, README.md, and beside the versions what starts a server with "
+        "Docker or Kubernetes; or, with --format litert, a directory that translates "
+        "without TensorFlow; or, with --format litert_serving, a LiteRT file for "
+        "TensorFlow Serving's --prefer_tflite_model, which is experimental and was not "
+        "tried; or, with --format web, a folder for a web server whose page translates "
+        "in the browser; or, with --format ctranslate2, a model for CTranslate2; or, "
+        "with --format safetensors, the weights as named tensors.",
         examples=_EXAMPLES,
     )
     parser.add_argument(

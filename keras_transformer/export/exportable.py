@@ -37,13 +37,15 @@ class Exportable:
 
     def export(
         self, path: str | Path, dtype: str = "float32", jit_compile: bool = False,
-        run: str | Path | None = None, languages: Sequence[str] | None = None,
+        run: str | Path | RunFacts | None = None,
+        languages: Sequence[str] | None = None,
     ) -> Path:  # fmt: skip
         """Writes a SavedModel that translates strings, for TensorFlow Serving.
 
         Tokenizers and search are inside; nothing of this package is needed to load it.
         `export_translator` lists its signatures. The version's README.md is the
-        `model_card`; a later export never changes it.
+        `model_card`; a later export never changes it. What is known of the data is in
+        its assets.extra/training_data.json.
 
         Args:
             path: Directory of a version to create, such as "saved_models/en-de/1"; or
@@ -55,7 +57,8 @@ class Exportable:
                 refuses such a model unless it is started with
                 `--xla_cpu_compilation_enabled`.
             run: Directory of the training run that this translator was loaded from,
-                for what the card says of data, training and scores, or `None`.
+                for what the card says of data, training and scores; or a `RunFacts`
+                with what is known of a run that goes on; or `None`.
             languages: Codes of source and target language, for the card, or `None`.
 
         Returns:
@@ -73,12 +76,13 @@ class Exportable:
         subject = {"name": model_name(path), "version": path.name, "dtype": dtype}
         card = self.model_card(run, languages, **subject)
         return export_translator(
-            self.model, self.tokenizers, self.config, path, dtype, jit_compile, card
-        )
+            self.model, self.tokenizers, self.config, path, dtype, jit_compile, card,
+            _facts(run).training_data(),
+        )  # fmt: skip
 
     def model_card(
-        self, run: str | Path | None = None, languages: Sequence[str] | None = None,
-        **subject: Any,
+        self, run: str | Path | RunFacts | None = None,
+        languages: Sequence[str] | None = None, **subject: Any,
     ) -> str:  # fmt: skip
         """Returns what people should know of the model, as model hubs read it.
 
@@ -87,8 +91,9 @@ class Exportable:
 
         Args:
             run: Directory of the training run that this translator was loaded from, or
-                `None`. If no `evaluate` is recorded there, sentences of its validation
-                data are translated for the examples.
+                a `RunFacts` with what is known of one, or `None`. If no `evaluate` is
+                recorded there, sentences of its validation data are translated for the
+                examples.
             languages: Codes of source and target language, such as en and de, or
                 `None`.
             **subject: `name` of the model (default that of the run's directory),
@@ -109,8 +114,9 @@ class Exportable:
                 "`languages` must be two codes, such as en and de. Received: "
                 f"{languages!r}"
             )
-        facts = RunFacts() if run is None else RunFacts.read(run)
-        name = "translator" if run is None else Path(os.path.abspath(run)).name
+        facts = _facts(run)
+        of_directory = isinstance(run, (str, os.PathLike))
+        name = Path(os.path.abspath(run)).name if of_directory else "translator"
         members = getattr(self.model, "members", [self.model])
         described = Subject(
             **({"name": name} | subject),
@@ -123,7 +129,7 @@ class Exportable:
         try:
             return model_card(described._replace(examples=self._examples(facts)), facts)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            if run is None:
+            if not of_directory:
                 raise
             raise ValueError(
                 f"The summary.json or scores.json of {run} is damaged: remove it"
@@ -288,3 +294,10 @@ class Exportable:
             >>> Translator.load("runs/en-de").export_safetensors("weights/en-de")
         """
         return export_safetensors(self.model, self.tokenizers, self.config, path)
+
+
+def _facts(run):
+    """What is known of a run: of its directory, or given."""
+    if isinstance(run, RunFacts):
+        return run
+    return RunFacts() if run is None else RunFacts.read(run)

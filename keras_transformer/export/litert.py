@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import keras
 import tensorflow as tf
@@ -30,7 +31,9 @@ from keras_transformer.kernels.keras_private import (
 from keras_transformer.lite import translator as lite
 from keras_transformer.lite.translator import DESCRIPTION, FORMAT, FORMAT_VERSION
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.text.tokenizer_pair import TokenizerPair
+
+if TYPE_CHECKING:  # A LiteRT file of a model without texts needs no tensorflow-text.
+    from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 QUANTIZATIONS = ("none", "float16", "int8")
 

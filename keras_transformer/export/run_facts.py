@@ -1,7 +1,7 @@
 """What a training run's directory says of its model: options, data, time, scores.
 
 Its files are written by others: summary.json when a training ends, scores.json by
-`record_scores`, config.json by `train` and `import`.
+`record_scores`, data.json when a run is set up, config.json by `train` and `import`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from keras_transformer.config import DecodingConfig, RunConfig
 from keras_transformer.files import replacing
 
 SUMMARY = "summary.json"
+DATA = "data.json"
 _SCORES = "scores.json"
 
 
@@ -25,11 +26,13 @@ class RunFacts(NamedTuple):
         config: Its options.
         summary: What its training wrote at the end.
         scores: What `record_scores` wrote of the model as it is now.
+        data: Digests of the lines that it was trained on and validated with.
     """
 
     config: RunConfig | None = None
     summary: dict[str, Any] | None = None
     scores: tuple[dict[str, Any], ...] = ()
+    data: dict[str, Any] | None = None
 
     @classmethod
     def read(cls, directory: str | Path) -> Self:
@@ -45,12 +48,31 @@ class RunFacts(NamedTuple):
         directory = Path(directory)
         if not (directory / "model.keras").exists():
             raise FileNotFoundError(f"{directory} holds no trained model.")
-        config = directory / "config.json"
+        config, data = directory / "config.json", _read(directory / DATA)
+        if not isinstance(data, dict | None):
+            raise ValueError(f"{directory / DATA} is damaged: it holds no object")
         return cls(
             RunConfig.load(config) if config.exists() else None,
             _read(directory / SUMMARY),
             tuple(recorded_scores(directory)),
+            data,
         )
+
+    def training_data(self) -> dict[str, Any] | None:
+        """Returns what is known of the data, as JSON can hold it, or `None`.
+
+        Of "training" and "validation": "fingerprint", a digest of the lines (BLAKE2b of
+        16 bytes; the lines in UTF-8, source, tab, target and line end, whatever the
+        files' names and compression), and where the training has ended "files",
+        "pairs", "bad_lines", "batches" and "tokens".
+        """
+        known = {}
+        for split in ("training", "validation"):
+            digest = (self.data or {}).get(split)
+            sizes = ((self.summary or {}).get("data") or {}).get(split)
+            if digest or sizes:
+                known[split] = {"fingerprint": digest} | (sizes or {})
+        return known or None
 
 
 def record_scores(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
-# Loading a SavedModel needs the text operations that this import registers.
-import tensorflow_text  # noqa: F401
-
-from keras_transformer.export.serving_files import (
-    model_name,
-    write_serving_files,
-    write_warmup_requests,
-)
+from keras_transformer.export.serving_files import model_name, write_serving_files
+from keras_transformer.export.sizing import BatchMemory, server_memory
+from keras_transformer.export.warmup_requests import write_warmup_requests
 from keras_transformer.files import creating_directory, version_path, versions_in
 from keras_transformer.generation.results import Translation
 
@@ -25,6 +23,8 @@ def write_saved_model(
     path: str | Path,
     jit_compile: bool = False,
     card: str | None = None,
+    batch: BatchMemory | None = None,
+    data: dict[str, Any] | None = None,
 ) -> Path:
     """Writes a SavedModel whole or not at all.
 
@@ -39,6 +39,10 @@ def write_saved_model(
         jit_compile: Whether XLA compiles a part of the graph.
         card: What README.md beside the graph says of the model, or `None` for no such
             file. A server passes over it; a hub shows it.
+        batch: What a batch of the server keeps, of `sizing.batch_memory`, for the
+            limits of memory in the server's files; or `None` for no limits.
+        data: What assets.extra/training_data.json says, as `RunFacts.training_data`
+            returns it, or `None` for no such file. A server passes over it too.
 
     Returns:
         The directory created, NAME/VERSION.
@@ -53,11 +57,16 @@ def write_saved_model(
         write_warmup_requests(temporary, model_name(path), signatures, jit_compile)
         if card is not None:
             (temporary / CARD).write_text(card, encoding="utf-8")
-    write_serving_files(path, jit_compile)
+        if data is not None:
+            text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+            (temporary / TRAINING_DATA).write_text(text, encoding="utf-8")
+    memory = None if batch is None else server_memory(path, batch)
+    write_serving_files(path, jit_compile, memory)
     return path
 
 
 CARD = "README.md"
+TRAINING_DATA = "assets.extra/training_data.json"
 
 
 class ExportedTranslator:
@@ -68,6 +77,7 @@ class ExportedTranslator:
 
     Raises:
         FileNotFoundError: If there is no SavedModel.
+        ImportError: If tensorflow-text is not installed.
 
     Example:
         >>> translator = ExportedTranslator("saved_models/en-de/1")
@@ -76,6 +86,8 @@ class ExportedTranslator:
     """
 
     def __init__(self, path: str | Path):
+        # Registers the operations on text that the graph has.
+        importlib.import_module("keras_transformer.text.operations")
         self.path = latest_version(path)
         self._module = tf.saved_model.load(str(self.path))
 

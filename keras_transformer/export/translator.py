@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.export.saved_model import write_saved_model
+from keras_transformer.export.sizing import batch_memory
 from keras_transformer.generation.pipeline import INPUTS, Pipeline
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.text.tokenizer_pair import TokenizerPair
@@ -24,6 +26,7 @@ def export_translator(
     dtype: str = "float32",
     jit_compile: bool = False,
     card: str | None = None,
+    data: dict[str, Any] | None = None,
 ) -> Path:
     """Writes a SavedModel that translates strings, for TensorFlow Serving.
 
@@ -61,6 +64,8 @@ def export_translator(
             refuses such a model unless it is started with
             `--xla_cpu_compilation_enabled`.
         card: What README.md of the version says, or `None` for no such file.
+        data: What assets.extra/training_data.json of the version says, or `None` for
+            no such file.
 
     Returns:
         The directory of the version.
@@ -94,7 +99,8 @@ def export_translator(
     signatures = {
         name: _signature(pipeline, name, inputs) for name, inputs in INPUTS.items()
     }
-    return write_saved_model(module, signatures, path, jit_compile, card)
+    batch = batch_memory(model, config, dtype)
+    return write_saved_model(module, signatures, path, jit_compile, card, batch, data)
 
 
 def _signature(pipeline, name, inputs):

@@ -1,4 +1,7 @@
-"""Text in, batches of ids out, and ids back to text. Needs TensorFlow."""
+"""Text in, batches of ids out, and ids back to text.
+
+Needs TensorFlow and tensorflow-text.
+"""
 
 from keras_transformer.text.byte_pair import BytePairTokenizer
 from keras_transformer.text.corpus import Corpus, learn_tokenizers

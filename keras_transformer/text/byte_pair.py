@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text
 
+from keras_transformer.text.operations import tensorflow_text
 from keras_transformer.text.sentencepiece_model import Piece, made_of
 from keras_transformer.text.special_names import special_names
 from keras_transformer.text.subwords import UNKNOWN_ID, Subwords, as_utf8

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text
 
 from keras_transformer.config import TokenizerConfig
+from keras_transformer.text.operations import tensorflow_text
 from keras_transformer.text.sentencepiece_model import (
     SPECIAL_IDS,
     additions,

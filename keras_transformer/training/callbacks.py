@@ -164,6 +164,10 @@ class StopAtLimit(RunCallback):
         """Returns whether a limit is reached after a number of updates."""
         return updates >= self.max_updates or self._time_is_up()
 
+    def seconds(self) -> float:
+        """Returns how long the run has trained, interruptions left out."""
+        return self._seconds
+
     def seconds_left(self) -> float:
         """Returns the time until the limit in minutes, infinite if there is none."""
         return max(60 * self.max_minutes - self._seconds, 0.0)

@@ -13,6 +13,7 @@ from keras_transformer.terminal import say
 from keras_transformer.training.ema import averaged_weights
 from keras_transformer.training.monitor import Monitor
 from keras_transformer.training.run_callback import RunCallback
+from keras_transformer.training.summary import FactsSoFar
 from keras_transformer.translator import Translator
 
 # Versions kept: the newest, and the one that a server may still be leaving.
@@ -30,6 +31,7 @@ class ExportBest(RunCallback):
         monitor: Compares the epochs.
         directory: Directory of the versions, named like the model.
         console: Where each export is reported.
+        facts: What the cards of the exports say of the run; default nothing.
     """
 
     def __init__(
@@ -38,12 +40,14 @@ class ExportBest(RunCallback):
         monitor: Monitor,
         directory: str | Path,
         console: Console,
+        facts: FactsSoFar | None = None,
     ):
         super().__init__()
         self.translator = translator
         self.monitor = monitor
         self.directory = Path(directory)
         self.console = console
+        self.facts = facts
         self.best = None
 
     def on_epoch_end(self, epoch, logs=None):
@@ -51,8 +55,9 @@ class ExportBest(RunCallback):
         if not self.monitor.better(value, self.best):
             return
         version = next_version(self.directory)
+        facts = self.facts and self.facts.after(epoch, self.model, logs)
         with averaged_weights(self.model):
-            path = self.translator.export(self.directory / str(version))
+            path = self.translator.export(self.directory / str(version), run=facts)
         self.best = value
         say(self.console, f"exported {path}: {self.monitor.key} {value:.4f}")
         self._prune(version)

@@ -16,6 +16,7 @@ from keras_transformer.training.checkpoints import KeepCheckpoints
 from keras_transformer.training.ema import ValidateAverage, keeps_average
 from keras_transformer.training.export_best import ExportBest
 from keras_transformer.training.monitor import Monitor, StopWithoutProgress
+from keras_transformer.training.summary import FactsSoFar
 from keras_transformer.translator import Translator
 
 
@@ -27,10 +28,12 @@ class Selection:
         callbacks: For `model.fit`, in this order, before those that write the logs:
             they add `val_bleu`.
         checkpoints: Keeps the checkpoints; one of `callbacks` in a process that writes.
+        facts: What the cards of exports say of the run, or `None`.
     """
 
     callbacks: list[keras.callbacks.Callback]
     checkpoints: KeepCheckpoints
+    facts: FactsSoFar | None = None
 
 
 def check_selection(options: TrainingConfig, validated: bool):
@@ -71,6 +74,7 @@ def make_selection(
     validation: ParallelText | None,
     console: Console,
     writes: bool = True,
+    facts: FactsSoFar | None = None,
 ) -> Selection:
     """Returns the callbacks that a run's options ask for.
 
@@ -85,6 +89,7 @@ def make_selection(
         validation: Validation pairs, or `None`.
         console: Where the callbacks report.
         writes: Whether this process writes files, as one of several does.
+        facts: What the cards of exports say of the run; default nothing.
 
     Returns:
         A `Selection`.
@@ -104,7 +109,7 @@ def make_selection(
     callbacks = [checkpoints] if writes else []
     if options.export_best and writes:
         exports = directory / "export" / directory.resolve().name
-        callbacks.append(ExportBest(translator, monitor, exports, console))
+        callbacks.append(ExportBest(translator, monitor, exports, console, facts))
     if options.patience is not None:
         callbacks.append(StopWithoutProgress(monitor, options.patience, console))
     if options.bleu_updates is not None or options.monitor == "bleu":
@@ -116,7 +121,7 @@ def make_selection(
         callbacks.insert(0, bleu)
     if keeps_average(translator.model):
         callbacks.insert(0, ValidateAverage())
-    return Selection(callbacks, checkpoints)
+    return Selection(callbacks, checkpoints, facts)
 
 
 def _first_pairs(validation, count, config):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from keras_transformer.export.run_facts import SUMMARY
+from keras_transformer.config import RunConfig
+from keras_transformer.export.run_facts import SUMMARY, RunFacts
 from keras_transformer.files import replacing
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.text import Corpus
@@ -82,9 +84,7 @@ def write_summary(
         checkpoints: Number of checkpoints whose mean the weights are, or 0.
     """
     limit = state.callbacks_at_end.get("StopAtLimit", {})
-    summary = {
-        "model": model_facts(model),
-        "data": data_facts(training, validation),
+    summary = _summary(model, training, validation, state.machine) | {
         "updates": state.updates,
         "epochs": state.epoch,
         # In `fit`, over all processes that went on with the run.
@@ -92,12 +92,63 @@ def write_summary(
         "averaged_checkpoints": checkpoints,
         # Of the last epoch, before checkpoints were averaged.
         "last_epoch": last_scores(directory) or {},
-        "machine": state.machine | {"gpus": gpu_names()},
-        "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
-        "examples": [] if validation is None else _first_pairs(validation),
     }
     with replacing(directory / SUMMARY) as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+def _summary(model, training, validation, machine):
+    """What a summary says of a run at any time."""
+    return {
+        "model": model_facts(model),
+        "data": data_facts(training, validation),
+        "machine": machine | {"gpus": gpu_names()},
+        "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
+        "examples": [] if validation is None else _first_pairs(validation),
+    }
+
+
+class FactsSoFar:
+    """What is known of a run that goes on, for the cards of its exports.
+
+    Args:
+        config: All options of the run.
+        data: Digests of its text, as `fingerprints` returned them.
+        training: Training corpus.
+        validation: Validation corpus, or `None`.
+        machine: Of the function `machine`.
+
+    Attributes:
+        seconds: Returns how long the run has trained; set when `fit` begins.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        data: dict[str, Any],
+        training: Corpus,
+        validation: Corpus | None,
+        machine: dict[str, Any],
+    ):
+        self._config, self._data, self._machine = config, data, machine
+        self._corpora = training, validation
+        self.seconds: Callable[[], float | None] = lambda: None
+
+    def after(self, epoch: int, model: Seq2Seq, logs: Mapping[str, float]) -> RunFacts:
+        """Returns what is known at the end of an epoch.
+
+        Args:
+            epoch: The epoch, counted from 0.
+            model: The model in training.
+            logs: The scores of the epoch.
+        """
+        summary = _summary(model, *self._corpora, self._machine) | {
+            "updates": model.updates,
+            "epochs": epoch + 1,
+            "seconds": self.seconds(),
+            "last_epoch": {name: float(value) for name, value in logs.items()},
+        }
+        return RunFacts(self._config, summary, data=self._data)
 
 
 def _first_pairs(corpus):

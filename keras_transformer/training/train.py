@@ -47,7 +47,7 @@ from keras_transformer.training.distribution import (
 from keras_transformer.training.ema import averaged_weights
 from keras_transformer.training.expected_time import ExpectedTime
 from keras_transformer.training.logs import EpochLog, TensorBoardLog
-from keras_transformer.training.machine import report_other_machine
+from keras_transformer.training.machine import machine, report_other_machine
 from keras_transformer.training.own_parts import Own, check_given
 from keras_transformer.training.report import (
     count_parameters,
@@ -71,7 +71,7 @@ from keras_transformer.training.state import (
     restore_callbacks,
 )
 from keras_transformer.training.stop_signals import StopSignals
-from keras_transformer.training.summary import write_summary
+from keras_transformer.training.summary import FactsSoFar, write_summary
 from keras_transformer.translator import Translator
 
 
@@ -220,8 +220,9 @@ def _run(text, validation, directory, config, console, own) -> Translator:
             begin_with(init, translator.model, directory, console)
         corpora = make_corpora(text, validation, tokenizers, config)
         _save_options(directory, config, data, tokenizers, distribution)
+        facts = FactsSoFar(config, data, *corpora, machine(distribution))
         selection = make_selection(
-            config, path, translator, validation, console, distribution.is_chief
+            config, path, translator, validation, console, distribution.is_chief, facts
         )
         run = Run(
             path, config, translator.model, *corpora, selection, states, distribution,
@@ -325,6 +326,7 @@ def _fit(run: Run, state: TrainingState, signals: StopSignals) -> TrainingState:
     """
     options, distribution = run.config.training, run.distribution
     limit = StopAtLimit(options.max_updates, options.max_minutes, distribution)
+    run.selection.facts.seconds = limit.seconds
     callbacks = _callbacks(run, limit, state)
     restore(run.model, state, callbacks)
     distribution.separate_dropout(run.model)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 NOT_RUN = (
     "python3 -m venv", "pip install", "cd saved_models/en-de && docker compose up",
     "keras-transformer serve", "keras-transformer completion", "curl ",
-    "python examples/", "python benchmarks/",
+    "python examples/", "python benchmarks/", "node examples/", "kubectl ",
     "keras-transformer train --preset small --train train.en-fr.tsv.gz",
     "keras-transformer train --train tfds:",
 )  # fmt: skip

@@ -1,16 +1,24 @@
-"""The REST and the gRPC client, each against a small server made here."""
+"""The REST clients and the gRPC client, each against a small server made here."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import http.server
 import json
+import os
+import re
+import shutil
+import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
+from tests import tiny_run
 from tests.test_examples import load
+
+ROOT = Path(__file__).parents[2]
 
 TEXTS = ["Ein Bär.", "", 'a "quoted" text\n', "🐈"]
 
@@ -91,6 +99,54 @@ def test_the_rest_client_reports_a_server_that_is_not_there():
     closed = "http://127.0.0.1:1"
     with pytest.raises(SystemExit, match="error: .*:1/.* gives no answer: .*refused"):
         load("rest_client").main(["--server", closed, "--model", "tiny", "a"])
+
+
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
+
+
+def run_in_node(server, *words):
+    """Runs the client in JavaScript."""
+    return subprocess.run(
+        ["node", ROOT / "examples" / "rest_client.mjs", *words],
+        env=os.environ | {"SERVER": server}, capture_output=True, timeout=60,
+        text=True, encoding="utf-8", check=False,
+    )  # fmt: skip
+
+
+@needs_node
+def test_the_client_in_javascript_prints_translations(rest_server):
+    url, requests = rest_server
+    done = run_in_node(url, "tiny", *TEXTS)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "".join(f"{text}\n" for text, _ in EXPECTED)
+    instances = [{"text": text} for text in TEXTS]
+    assert requests == [("/v1/models/tiny:predict", {"instances": instances})]
+
+
+@needs_node
+def test_the_client_in_javascript_reports_an_error_in_one_line(rest_server):
+    url, _ = rest_server
+    for server, words, message in (
+        (url, ("huge", "a"), r"/huge:predict answered 404: .*not found.*"),
+        ("http://127.0.0.1:2", ("tiny", "a"), r"fetch failed: .*ECONNREFUSED.*"),
+        (url, ("tiny",), "give the model's name, then sentences"),
+    ):
+        done = run_in_node(server, *words)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert re.fullmatch(f"error: .*{message}\n", done.stderr)
+
+
+@needs_node
+def test_the_client_in_javascript_reads_the_local_server(tmp_path_factory):
+    pytest.importorskip("uvicorn")
+    from tests.serving.tiny_models import running
+
+    texts = [source for source, _ in tiny_run.VALID[:2]]
+    directory = tiny_run.saved_model(tmp_path_factory).parent
+    with running(directory) as server:
+        done = run_in_node(server.url.partition("/v1")[0], "tiny", *texts)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == tiny_run.translator()(texts)
 
 
 @pytest.fixture

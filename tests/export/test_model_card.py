@@ -10,9 +10,14 @@ import shutil
 import pytest
 import tensorflow as tf
 
-from keras_transformer import Translator, cli, evaluate
+from keras_transformer import Translator, cli, evaluate, open_pairs
 from keras_transformer.export.model_card import SIGNATURES
-from keras_transformer.export.run_facts import record_scores, recorded_scores
+from keras_transformer.export.run_facts import (
+    RunFacts,
+    record_scores,
+    recorded_scores,
+)
+from keras_transformer.export.saved_model import TRAINING_DATA
 from keras_transformer.generation.pipeline import INPUTS
 from tests import tiny_run
 
@@ -124,6 +129,18 @@ def test_a_file_with_other_content_is_an_error_too(live, run, content):
         live.model_card(run)
 
 
+def test_a_run_that_did_not_end_knows_its_data_by_its_digest(run):
+    (run / "summary.json").unlink()
+    digest = open_pairs(tiny_run.VALID).fingerprint()
+    known = RunFacts.read(run).training_data()
+    assert known["validation"] == {"fingerprint": digest}
+    (run / "data.json").unlink()
+    assert RunFacts.read(run).training_data() is None
+    (run / "data.json").write_text("[]", "utf-8")
+    with pytest.raises(ValueError, match="data.json is damaged: it holds no object"):
+        RunFacts.read(run)
+
+
 def test_wrong_arguments_are_refused(live, tmp_path):
     with pytest.raises(ValueError, match="`languages` must be two codes"):
         live.model_card(languages=["en"])
@@ -142,7 +159,9 @@ def test_what_is_written_in_a_text_is_no_markdown_and_no_yaml(live, run):
     assert '| a": \\[b\\] \\| \\<b\\>\\*x\\* - y | 1 |' in card
 
 
-def test_every_version_has_its_card_and_no_export_changes_another(run, capsys):
+def test_every_version_has_its_card_and_no_export_changes_another(
+    run, capsys, tmp_path_factory
+):
     saved_models = run.parent / "saved" / "tiny"
     first = saved_models / "1" / "README.md"
     first.parent.mkdir(parents=True)
@@ -157,6 +176,12 @@ def test_every_version_has_its_card_and_no_export_changes_another(run, capsys):
     capsys.readouterr()
     assert cli.main(["card", str(saved_models)]) == 0
     assert capsys.readouterr().out == card
+    # For programs: what it was trained on.
+    known = json.loads((saved_models / "2" / TRAINING_DATA).read_text("utf-8"))
+    assert known["training"]["fingerprint"] == open_pairs(tiny_run.TRAIN).fingerprint()
+    assert known["validation"]["pairs"] == 8
+    assert known["training"]["files"] == ["train.tsv"]
+    assert not (tiny_run.saved_model(tmp_path_factory) / TRAINING_DATA).exists()
 
 
 def test_the_signatures_are_those_of_an_export(tmp_path_factory):

@@ -237,7 +237,7 @@ def test_a_server_sees_no_half_written_version(tmp_path, monkeypatch):
     assert not seen[0].isdecimal()
     assert sorted(path.name for path in (tmp_path / "name").iterdir()) == [
         "1", "batching_parameters.txt", "docker-compose.gpu.yml", "docker-compose.yml",
-        "models.config",
+        "kubernetes.yml", "models.config", "monitoring.config",
     ]  # fmt: skip
 
 
@@ -253,7 +253,7 @@ def test_without_a_version_the_next_one_is_written_with_all_its_files(
         assert (written / "assets.extra" / "tf_serving_warmup_requests").exists()
     assert sorted(path.name for path in (tmp_path / "name").iterdir()) == [
         "1", "2", "batching_parameters.txt", "docker-compose.gpu.yml",
-        "docker-compose.yml", "models.config",
+        "docker-compose.yml", "kubernetes.yml", "models.config", "monitoring.config",
     ]  # fmt: skip
 
 

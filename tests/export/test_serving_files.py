@@ -18,19 +18,20 @@ from google.protobuf import (
     wrappers_pb2,
 )
 
-from keras_transformer.export import serving_files
-from keras_transformer.export.serving_files import (
-    XLA_FLAG,
-    model_name,
-    write_serving_files,
-)
+from keras_transformer.export import warmup_requests
+from keras_transformer.export.compose import XLA_FLAG
+from keras_transformer.export.serving_files import model_name, write_serving_files
+from keras_transformer.export.sizing import MIB, ServerMemory
 from tests import tiny_run
 
 # Beside the versions.
 NAMES = [
     "batching_parameters.txt", "docker-compose.gpu.yml", "docker-compose.yml",
-    "models.config",
+    "kubernetes.yml", "models.config", "monitoring.config",
 ]  # fmt: skip
+MEMORY = ServerMemory(
+    version=100 * MIB, usual_batch=30 * MIB, longest_batch=500 * MIB, longest_text=256
+)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def jit_compile(request):
 def written(tmp_path, jit_compile):
     """The texts of the serving files of tiny/1, by file name."""
     (tmp_path / "tiny" / "1").mkdir(parents=True)
-    files = write_serving_files(tmp_path / "tiny" / "1", jit_compile)
+    files = write_serving_files(tmp_path / "tiny" / "1", jit_compile, MEMORY)
     return {file.name: file.read_text("utf-8") for file in files}
 
 
@@ -105,7 +106,9 @@ def test_the_files_stand_beside_the_versions(tmp_path, written):
 def test_no_file_names_this_machine(tmp_path, written):
     for text in written.values():
         assert str(tmp_path) not in text
-        assert "{" not in re.sub(r"(_list|config|s|size|es|threads) \{", "", text)
+        assert "{" not in re.sub(
+            r"(_list|config|s|size|es|threads) \{|hostPath: \{", "", text
+        )
 
 
 def test_the_configuration_serves_the_mounted_model(written):
@@ -121,7 +124,7 @@ def test_the_configuration_serves_the_mounted_model(written):
 
 def test_batches_are_as_large_as_every_warmup_request_needs(written, jit_compile):
     parameters = batching_parameters(written["batching_parameters.txt"])
-    largest = max(map(len, serving_files._warmup_batches(jit_compile)))
+    largest = max(map(len, warmup_requests._warmup_batches(jit_compile)))
     assert largest <= parameters.max_batch_size.value == 32
     assert f"Keep it at {largest} or more" in written["batching_parameters.txt"]
     assert parameters.batch_timeout_micros.value > 0
@@ -161,9 +164,55 @@ def test_the_command_names_the_files_and_xla_where_it_is_needed(written, jit_com
         "--model_config_file=/models/tiny/models.config",
         "--enable_batching",
         "--batching_parameters_file=/models/tiny/batching_parameters.txt",
+        "--monitoring_config_file=/models/tiny/monitoring.config",
         *([XLA_FLAG] if jit_compile else []),
     ]
     assert (XLA_FLAG in written["docker-compose.yml"]) == jit_compile
+
+
+def monitoring_config(text):
+    """Parses monitoring_config.proto's MonitoringConfig, of TensorFlow Serving.
+
+    tensorflow-serving-api has no classes of it either.
+    """
+    file = descriptor_pb2.FileDescriptorProto(name="monitoring.proto", syntax="proto3")
+    kind = descriptor_pb2.FieldDescriptorProto
+    prometheus = file.message_type.add(name="PrometheusConfig")
+    types = {"enable": kind.TYPE_BOOL, "path": kind.TYPE_STRING}
+    for number, field in enumerate(types, 1):
+        prometheus.field.add(
+            name=field, number=number, label=kind.LABEL_OPTIONAL, type=types[field]
+        )
+    file.message_type.add(name="MonitoringConfig").field.add(
+        name="prometheus_config", number=1, label=kind.LABEL_OPTIONAL,
+        type=kind.TYPE_MESSAGE, type_name="PrometheusConfig",
+    )  # fmt: skip
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    descriptor = pool.FindMessageTypeByName("MonitoringConfig")
+    return text_format.Parse(text, message_factory.GetMessageClass(descriptor)())
+
+
+def test_prometheus_reads_the_figures_where_the_manifest_says(written):
+    yaml = pytest.importorskip("yaml")
+    config = monitoring_config(written["monitoring.config"])
+    assert config.prometheus_config.enable
+    assert config.prometheus_config.path == "/monitoring/prometheus/metrics"
+    deployment, _ = yaml.safe_load_all(written["kubernetes.yml"])
+    annotations = deployment["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/path"] == config.prometheus_config.path
+
+
+def test_the_container_has_the_memory_of_the_longest_texts(tmp_path, written):
+    limits = compose_service(written["docker-compose.yml"])["deploy"]["resources"]
+    assert limits == {"limits": {"memory": f"{MEMORY.most // MIB}M"}}
+    assert (
+        "4 batches of 32 texts of 256 tokens, 500 each" in written["docker-compose.yml"]
+    )
+    (tmp_path / "other").mkdir()
+    write_serving_files(tmp_path / "other" / "1")
+    text = (tmp_path / "other" / "docker-compose.yml").read_text("utf-8")
+    assert "deploy" not in compose_service(text)
 
 
 def test_the_second_file_adds_a_gpu_to_the_same_service(written):
@@ -218,28 +267,50 @@ def test_the_health_check_tells_a_loaded_model(written, state, code):
 
 def test_files_that_are_there_stay_as_they_are(tmp_path):
     (tmp_path / "docker-compose.yml").write_text("mine")
-    assert [f.name for f in write_serving_files(tmp_path / "1")] == [
-        "models.config", "batching_parameters.txt", "docker-compose.gpu.yml"
-    ]  # fmt: skip
+    written = [file.name for file in write_serving_files(tmp_path / "1")]
+    assert sorted(written) == [name for name in NAMES if name != "docker-compose.yml"]
     assert write_serving_files(tmp_path / "2") == []
     assert (tmp_path / "docker-compose.yml").read_text() == "mine"
 
 
 def test_xla_replaces_what_a_plain_export_wrote_and_a_plain_one_keeps_it(tmp_path):
-    write_serving_files(tmp_path / "1")
+    smaller = MEMORY._replace(version=99 * MIB, usual_batch=29 * MIB)
+    write_serving_files(tmp_path / "1", memory=smaller)
     (tmp_path / "batching_parameters.txt").write_text("max_batch_size { value: 64 }")
-    written = write_serving_files(tmp_path / "2", jit_compile=True)
-    assert [file.name for file in written] == ["docker-compose.yml"]
-    assert XLA_FLAG in (tmp_path / "docker-compose.yml").read_text()
-    assert write_serving_files(tmp_path / "3") == []
-    assert write_serving_files(tmp_path / "4", jit_compile=True) == []
-    assert XLA_FLAG in (tmp_path / "docker-compose.yml").read_text()
+    written = write_serving_files(tmp_path / "2", jit_compile=True, memory=MEMORY)
+    needing = ["docker-compose.yml", "kubernetes.yml"]
+    assert [file.name for file in written] == needing
+    for file in written:
+        assert XLA_FLAG in file.read_text()
+        assert f"memory: {MEMORY.most // MIB}M" in file.read_text()
+    assert write_serving_files(tmp_path / "3", memory=MEMORY) == []
+    assert write_serving_files(tmp_path / "4", jit_compile=True, memory=MEMORY) == []
+    assert all(XLA_FLAG in file.read_text() for file in written)
 
 
 def test_a_kept_file_without_the_flag_that_xla_needs_is_warned_of(tmp_path):
-    (tmp_path / "docker-compose.yml").write_text("mine")
-    with pytest.warns(UserWarning, match=f"kept as it is. Add {XLA_FLAG}"):
-        write_serving_files(tmp_path / "1", jit_compile=True)
+    write_serving_files(tmp_path / "1")
+    for name in ("docker-compose.yml", "kubernetes.yml"):
+        file = tmp_path / name
+        file.write_text(file.read_text().replace("8501", "8601"))
+    with pytest.warns(UserWarning, match="as it is") as warned:
+        write_serving_files(tmp_path / "2", jit_compile=True)
+    compose, manifest = (str(warning.message) for warning in warned)
+    assert f"docker-compose.yml is kept as it is. Add {XLA_FLAG}" in compose
+    assert f"kubernetes.yml is kept as it is. Add {XLA_FLAG}" in manifest
+
+
+def test_a_kept_file_with_too_little_memory_is_warned_of(tmp_path):
+    write_serving_files(tmp_path / "1", memory=MEMORY)
+    more = MEMORY._replace(longest_batch=900 * MIB)
+    with pytest.warns(UserWarning, match="as it is") as warned:
+        assert write_serving_files(tmp_path / "2", memory=more) == []
+    assert len(warned) == 2
+    for warning in warned:
+        assert f"`memory: {MEMORY.most // MIB}M`" in str(warning.message)
+        assert f"may need {more.most // MIB}: raise it" in str(warning.message)
+    less = MEMORY._replace(longest_batch=100 * MIB)
+    assert write_serving_files(tmp_path / "3", memory=less) == []
 
 
 def test_a_path_that_a_server_would_not_find_gets_no_files(tmp_path):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.export.serving_files import model_name, write_warmup_requests
+from keras_transformer.export.serving_files import model_name
+from keras_transformer.export.warmup_requests import write_warmup_requests
 from tests import tiny_run
 
 

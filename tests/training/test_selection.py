@@ -16,6 +16,8 @@ from keras_transformer import Corpus, Translator, open_pairs, train
 from keras_transformer.config import TrainingConfig
 from keras_transformer.evaluation import evaluate
 from keras_transformer.export import ExportedTranslator
+from keras_transformer.export.run_facts import RunFacts
+from keras_transformer.export.saved_model import TRAINING_DATA
 from keras_transformer.training import compiled_model
 from keras_transformer.training.bleu import ValidationBleu
 from keras_transformer.training.checkpoints import load_average
@@ -23,6 +25,7 @@ from keras_transformer.training.ema import averaged_weights
 from keras_transformer.training.export_best import ExportBest
 from keras_transformer.training.monitor import Monitor
 from keras_transformer.training.selection import check_selection, make_selection
+from keras_transformer.training.summary import FactsSoFar
 from tests import tiny_run
 
 
@@ -326,11 +329,47 @@ def test_a_damaged_record_of_exports_removes_nothing(tmp_path, content):
 def test_the_export_translates_as_the_best_epoch_did(texts, corpora, tmp_path):
     directory = tmp_path / "en-de"
     run = Run(texts, directory, export_best=True, monitor="loss", **LEARNING)
-    run.fit(corpora, epochs=1)
+    digests = {"training": "0123", "validation": "4567"}
+    run.find(ExportBest).facts = FactsSoFar(run.config, digests, *corpora, {})
+    history = run.fit(corpora, epochs=1)
     sources = [source for source, _ in tiny_run.VALID]
     exported = ExportedTranslator(directory / "export" / "en-de")
     assert exported(sources) == run.translator(sources)
     assert len(run.selection.callbacks) == 2
+    # What is known by then is in the export.
+    card = (exported.path / "README.md").read_text("utf-8")
+    assert f"- {run.model.updates:,} updates, 1 epochs\n" in card
+    assert f"val_loss {history['val_loss'][0]:.4f}" in card
+    assert "- training: 40 pairs, " in card and f"| {sources[0]} | " in card
+    data = json.loads((exported.path / TRAINING_DATA).read_text("utf-8"))
+    assert [data[split]["fingerprint"] for split in digests] == ["0123", "4567"]
+    assert [data[split]["pairs"] for split in digests] == [40, 8]
+
+
+def test_a_run_says_what_it_knows_when_it_exports(texts, tmp_path, monkeypatch):
+    exported = []
+
+    def export(self, path, run):
+        # A reader of the card finds what the run's summary will say in the end.
+        exported.append(run)
+        path.mkdir(parents=True)
+        return path
+
+    monkeypatch.setattr(Translator, "export", export)
+    config = tiny_run.CONFIG.replace(
+        training=tiny_run.CONFIG.training.replace(epochs=1, export_best=True)
+    )
+    train(texts[0], tmp_path / "run", config, texts[1], Console(quiet=True))
+    (facts,) = exported
+    ended = RunFacts.read(tmp_path / "run")
+    assert facts.data == ended.data and facts.config == ended.config
+    assert facts.scores == ()
+    same = ("model", "data", "updates", "epochs", "machine", "versions", "examples")
+    summary = json.loads(json.dumps(facts.summary))
+    assert [summary[name] for name in same] == [ended.summary[name] for name in same]
+    assert 0 < facts.summary["seconds"] <= ended.summary["seconds"]
+    last = ended.summary["last_epoch"]["val_loss"]
+    assert facts.summary["last_epoch"]["val_loss"] == pytest.approx(last)
 
 
 NEEDS_VALIDATION = {
