@@ -28,7 +28,7 @@ ROOT = Path(keras_transformer.__file__).parent
 # -> text, and a part imports from the levels below its own alone.
 LEVELS = (
     {"files", "terminal", "types", "attention_kinds", "lite"},
-    {"config"},
+    {"config", "quiet"},
     {"kernels"},
     {"masks"},
     {"losses", "schedules", "optimizers"},
