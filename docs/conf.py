@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 from pathlib import Path
@@ -18,7 +19,7 @@ import keras_transformer
 
 project = "keras_transformer"
 copyright = "the keras_transformer maintainers. Licence: Apache 2.0"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 extensions += ["sphinx.ext.viewcode", "sphinx_copybutton"]
 
 html_theme = "furo"
@@ -31,6 +32,10 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
+
+# The notebooks are shown as they are kept; tests run them. They may have left files.
+nb_execution_mode = "off"
+exclude_patterns = ["notebooks/runs", "notebooks/saved_models"]
 
 # Docstrings: Markdown's single backticks, shapes and units in words, no types.
 default_role = "py:obj"
@@ -51,9 +56,10 @@ ELSEWHERE = {
     "../examples/README.md": "examples.md",
     "../CHANGELOG.md": "changes.md",
 }
+NOTEBOOKS = "examples/notebooks"  # docs/notebooks is a link to it.
 
 
-def repository_links(text, folder="docs"):
+def repository_links(text, folder="docs", shown="."):
     """Makes links for readers of the repository links of the site.
 
     A path that has a page leads to it. Other files of the repository, which a built
@@ -62,15 +68,16 @@ def repository_links(text, folder="docs"):
     Args:
         text: Markdown.
         folder: Where it lies in the repository.
+        shown: Folder of its page in the site.
     """
 
     def link(match):
         words, path, anchor = match.groups(default="")
         path = os.path.relpath(Path("/", folder, path), "/docs")
-        path = ELSEWHERE.get(path, path)
+        path = ELSEWHERE.get(path, path).replace(f"../{NOTEBOOKS}/", "notebooks/")
         if path.startswith("../"):
             return f"{words} (`{path.removeprefix('../')}`)"
-        return f"[{words}]({path}{anchor})"
+        return f"[{words}]({os.path.relpath(path, shown)}{anchor})"
 
     return re.sub(r"\[([^]]*)\]\((?!https?:|#)([^)#\s]*)(#[^)]*)?\)", link, text)
 
@@ -132,7 +139,15 @@ def setup(app):
 
 
 def replace_links(app, docname, source):
-    source[0] = repository_links(source[0])
+    if not docname.startswith("notebooks/"):
+        source[0] = repository_links(source[0])
+        return
+    notebook = json.loads(source[0])
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            text = "".join(cell["source"])
+            cell["source"] = repository_links(text, NOTEBOOKS, "notebooks")
+    source[0] = json.dumps(notebook)
 
 
 def replace_included_links(app, path, parent, source):

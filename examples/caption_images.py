@@ -8,6 +8,7 @@ The picture shows where the decoder looks as it chooses each word.
 """
 
 import argparse
+import keras_transformer.quiet
 
 import keras
 import numpy as np

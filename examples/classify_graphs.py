@@ -9,6 +9,7 @@ For comparison: decision trees on how many atoms there are of each kind.
 """
 
 import argparse
+import keras_transformer.quiet
 
 import keras
 import numpy as np

@@ -9,6 +9,7 @@ Default: the 1,797 images of scikit-learn (`pip install scikit-learn`).
 import argparse
 import gzip
 from pathlib import Path
+import keras_transformer.quiet
 
 import keras
 import numpy as np

@@ -11,6 +11,7 @@ the numbers of its words; one of the second names two nodes. Default: a generate
 
 import argparse
 import gzip
+import keras_transformer.quiet
 
 import keras
 import numpy as np

@@ -12,6 +12,7 @@ and half of them are negated, which a bag of words cannot tell.
 import argparse
 import gzip
 from collections import Counter
+import keras_transformer.quiet
 
 import keras
 import numpy as np

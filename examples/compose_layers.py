@@ -9,6 +9,7 @@ appear in it again?
 """
 
 import argparse
+import keras_transformer.quiet
 
 import keras
 import numpy as np

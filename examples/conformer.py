@@ -6,6 +6,7 @@ positions. Compared: the Transformer's layer. Needs espeak-ng, as speech.py.
 
 import argparse
 import shutil
+import keras_transformer.quiet
 
 import keras
 from keras import ops

@@ -6,6 +6,7 @@ Works on every Keras backend; no text and no file are involved.
 """
 
 import argparse
+import keras_transformer.quiet
 
 import keras
 import numpy as np

@@ -10,6 +10,7 @@ import argparse
 import gzip
 import math
 from pathlib import Path
+import keras_transformer.quiet
 
 import keras
 import numpy as np

@@ -11,6 +11,7 @@ file it trains on generated sentences.
 
 import argparse
 import re
+import keras_transformer.quiet
 
 import keras
 import numpy as np

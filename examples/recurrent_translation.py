@@ -14,6 +14,7 @@ import random
 import tempfile
 import time
 from pathlib import Path
+import keras_transformer.quiet
 
 import keras_transformer as kt
 from keras_transformer import plots

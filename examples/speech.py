@@ -8,6 +8,7 @@ Compared: logistic regression of the frame, or of the mean of all. Needs espeak-
 import argparse
 import shutil
 import subprocess
+import keras_transformer.quiet
 
 import keras
 import numpy as np

@@ -10,6 +10,7 @@ import argparse
 import gzip
 import re
 from collections import Counter
+import keras_transformer.quiet
 
 import keras
 import numpy as np

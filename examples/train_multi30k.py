@@ -11,6 +11,7 @@ on two GPUs, so with twice the batch, and on text in lower case.
 import argparse
 import tempfile
 from pathlib import Path
+import keras_transformer.quiet
 
 import sacrebleu
 from sacremoses import MosesPunctNormalizer, MosesTokenizer

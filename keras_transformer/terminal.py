@@ -51,6 +51,20 @@ def say(console, text: str):
     console.out(printable(text, console.encoding), highlight=False)
 
 
+def plain_console():
+    """Returns Rich's console, which in a notebook prints lines in place of HTML.
+
+    A notebook's file then has the lines of a run as one text.
+    """
+    from rich.console import Console
+
+    console = Console()
+    if console.is_jupyter:
+        # There standard output calls itself a terminal, and keeps a bar's every move.
+        return Console(force_jupyter=False, force_terminal=False)
+    return console
+
+
 def warnings_only():
     """Returns a Rich console that prints warnings, on standard error, and no more."""
     from rich.console import Console

@@ -28,7 +28,7 @@ ROOT = Path(keras_transformer.__file__).parent
 # -> text, and a part imports from the levels below its own alone.
 LEVELS = (
     {"files", "terminal", "types", "attention_kinds", "lite"},
-    {"config"},
+    {"config", "quiet"},
     {"kernels"},
     {"masks"},
     {"losses", "schedules", "optimizers"},
@@ -73,7 +73,7 @@ MODEL_SIDE = {
     "models",
 }
 MAY_IMPORT_TENSORFLOW = {
-    "text", "export", "translator", "training", "serving", "quickstart", "cli",
+    "text", "export", "translator", "training", "serving", "quickstart", "cli", "quiet",
 }  # fmt: skip
 # The modules of the backend-free parts that use TensorFlow, inside functions: faster
 # paths beside the general ones, for what is no operation of Keras, such as a write to a

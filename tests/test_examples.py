@@ -30,7 +30,7 @@ def test_every_example_is_short_and_has_a_test():
     alone = {"language_model", "recurrent_sentences", "recurrent_translation"}
     assert set(names) == here | clients | encoders | alone
     for name in names:
-        assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 100
+        assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 100
 
 
 def test_composed_layers_learn_and_survive_saving(tmp_path):

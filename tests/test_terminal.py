@@ -17,7 +17,13 @@ from keras_transformer.cli import translate as verbs
 from keras_transformer.cli.flags import sentence
 from keras_transformer.evaluation import Scores
 from keras_transformer.serving import server
-from keras_transformer.terminal import print_message, print_result, printable, say
+from keras_transformer.terminal import (
+    plain_console,
+    print_message,
+    print_result,
+    printable,
+    say,
+)
 from tests import tiny_run
 
 ROOT = Path(__file__).parents[1]
@@ -206,3 +212,16 @@ def test_a_stream_that_is_needed_is_asked_for_first(
     assert capsys.readouterr().err == (
         f"keras-transformer: error: {message} Received: it is closed\n"
     )
+
+
+@pytest.mark.parametrize("notebook", [False, True])
+def test_a_notebook_gets_lines_of_text_and_no_bar(notebook, monkeypatch):
+    """Its standard output calls itself a terminal."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: notebook)
+    monkeypatch.setattr(sys, "stdout", stream(terminal=True))
+    monkeypatch.setenv("TERM", "xterm")
+    console = plain_console()
+    assert console.is_terminal != notebook
+    assert not console.is_jupyter
+    say(console, "epoch 1")
+    assert written(sys.stdout) == b"epoch 1\n"

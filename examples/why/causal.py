@@ -7,6 +7,8 @@ front of it; without the mask the word itself stands among what is attended to. 
 generation nothing stands there yet, so a model is also scored with nothing behind.
 """
 
+import keras_transformer.quiet
+
 import corpora
 import keras
 import numpy as np

@@ -6,6 +6,8 @@ The convolutions get the network's own weights. The table has the largest differ
 the outputs, in float32, as a share of the largest output.
 """
 
+import keras_transformer.quiet
+
 import keras
 import numpy as np
 import report

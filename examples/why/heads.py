@@ -7,6 +7,8 @@ paper's claim: "while single-head attention is 0.9 BLEU worse than the best sett
 quality also drops off with too many heads".
 """
 
+import keras_transformer.quiet
+
 import keras
 import report
 import tasks

@@ -9,6 +9,7 @@ Every training has as many updates, whatever the amount of data.
 
 import sys
 from pathlib import Path
+import keras_transformer.quiet
 
 import keras
 import numpy as np

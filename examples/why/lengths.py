@@ -7,6 +7,8 @@ Both sides of a training pair have at most eight tokens. The paper chose sinusoi
 encountered during training" (3.5); learned position vectors stand beside them.
 """
 
+import keras_transformer.quiet
+
 import corpora
 import keras
 import report

@@ -6,6 +6,8 @@ The tasks are generated, see long_range_tasks.py; every row is seen once. The en
 has two layers, and the answer is read from the first position.
 """
 
+import keras_transformer.quiet
+
 import keras
 import report
 from keras import ops

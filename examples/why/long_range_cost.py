@@ -10,6 +10,7 @@ import multiprocessing
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+import keras_transformer.quiet
 
 import numpy as np
 import report

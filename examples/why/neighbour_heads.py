@@ -7,6 +7,8 @@ key. If W^V is the identity in each head and W^O the convolution's kernel, h hea
 a convolution of size h. In the second table each head finds its neighbour by a bias.
 """
 
+import keras_transformer.quiet
+
 import keras
 import numpy as np
 import report

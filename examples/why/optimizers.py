@@ -8,6 +8,7 @@ Each optimizer has three rates, since one that suits Adam is too small for SGD.
 """
 
 import functools
+import keras_transformer.quiet
 
 import keras
 import numpy as np

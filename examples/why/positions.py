@@ -6,6 +6,8 @@ The task: each token is answered with the one that stood three places before. At
 is causal, so one pass at four times the length has the other lengths in it.
 """
 
+import keras_transformer.quiet
+
 import keras
 import numpy as np
 import position_kinds

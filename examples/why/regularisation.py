@@ -8,6 +8,8 @@ smoothing. Under the first stand two places of dropout: the output of each sub-l
 and the sums of embeddings and positions. So here they are three.
 """
 
+import keras_transformer.quiet
+
 import corpora
 import keras
 import report

@@ -7,6 +7,8 @@ variance d_k. Entropy is in bits; the gradient's norm is that of the Jacobian of
 attention weights by the scores.
 """
 
+import keras_transformer.quiet
+
 import keras
 import numpy as np
 import report

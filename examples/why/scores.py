@@ -6,6 +6,8 @@ One head whose queries and keys have components of variance 1 at the start, whic
 what the paper reckons with: the first initializer of the projections sees to it.
 """
 
+import keras_transformer.quiet
+
 import keras
 import report
 import tasks

@@ -9,6 +9,7 @@ found by changing the first input. Times are in benchmarks/attention_cost.py.
 """
 
 import math
+import keras_transformer.quiet
 
 import keras
 import numpy as np

@@ -6,6 +6,8 @@ The table counts what the package's `sample` draws; the picture has the formula 
 lines and the counts as dots.
 """
 
+import keras_transformer.quiet
+
 import numpy as np
 import report
 

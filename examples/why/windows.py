@@ -9,6 +9,7 @@ Attention weighs by softmax, and once by ReLU.
 """
 
 from collections import Counter
+import keras_transformer.quiet
 
 import keras
 import numpy as np

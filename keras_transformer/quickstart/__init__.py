@@ -24,7 +24,7 @@ from keras_transformer.export.run_facts import record_scores
 from keras_transformer.export.saved_model import CARD
 from keras_transformer.files import replacing
 from keras_transformer.quickstart.grammar import write_corpus
-from keras_transformer.terminal import printable, say
+from keras_transformer.terminal import plain_console, printable, say
 from keras_transformer.text import open_pairs
 from keras_transformer.training import train
 
@@ -89,7 +89,7 @@ def quickstart(
             "The quick start exports a SavedModel; set KERAS_BACKEND=tensorflow. "
             f"Received: backend {keras.backend.backend()!r}"
         )
-    console = Console() if console is None else console
+    console = plain_console() if console is None else console
     name = NAME.format(language)
     directory = Path("runs") / name if directory is None else Path(directory)
     with tempfile.TemporaryDirectory() as temporary:

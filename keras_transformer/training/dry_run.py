@@ -10,7 +10,7 @@ import keras
 from rich.console import Console
 
 from keras_transformer.config import RunConfig
-from keras_transformer.terminal import say
+from keras_transformer.terminal import plain_console, say
 from keras_transformer.text import Corpus, open_pairs
 from keras_transformer.training.beginning import (
     begin_with,
@@ -79,7 +79,7 @@ def dry_run(
     Example:
         >>> dry_run(open_pairs("train.en", "train.de"), "runs/en-de")
     """
-    console = Console() if console is None else console
+    console = plain_console() if console is None else console
     config = RunConfig() if config is None else config
     check_given(config, Own(init=init), validated=validation is not None)
     text = open_pairs(text)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from keras_transformer.config import RunConfig
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.terminal import say
+from keras_transformer.terminal import plain_console, say
 from keras_transformer.text import (
     Corpus,
     TokenizerPair,
@@ -180,7 +180,7 @@ def train(
         >>> train(pairs, "runs/en-de", RunConfig())(["Two men are talking."])
         ['Zwei Männer unterhalten sich.']
     """
-    console = Console() if console is None else console
+    console = plain_console() if console is None else console
     config = RunConfig() if config is None else config
     own = Own(tokenizers, tuple(callbacks), optimizer, loss, init)
     check_given(config, own, validated=validation is not None)

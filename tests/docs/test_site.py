@@ -98,6 +98,8 @@ def test_every_page_is_in_the_menu():
         names = [re.sub(r".*<(.*)>", r"\1", n) for n in names if n and n[0] != ":"]
         menu |= {folder / name for name in names}
     pages = {path.relative_to(DOCS).with_suffix("") for path in DOCS.rglob("*.md")}
+    notebooks = (ROOT / "examples" / "notebooks").glob("*.ipynb")
+    pages |= {Path("notebooks", notebook.stem) for notebook in notebooks}
     assert menu == pages - {Path("index")}
 
 

@@ -1,0 +1,120 @@
+"""The notebooks: they run, at a tiny size, and what is kept of them is fit to read."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from keras_transformer import DecodingConfig
+
+nbformat = pytest.importorskip("nbformat", reason="needs the extra `docs`")
+pytest.importorskip("nbclient", reason="needs the extra `docs`")
+
+from tests.docs.run_notebooks import FOLDER, execute, read  # noqa: E402
+
+# What takes the place of the values in the cell with the tag `parameters`. The second
+# notebook leaves the run that the third one reads.
+TINY = {
+    "layers": "ROWS, EPOCHS = 64, 1",
+    "train_and_serve": (
+        "PAIRS, TESTS, EPOCHS = 200, 6, 1\n"
+        "SIZES = dict(d_model=16, d_ff=32, num_heads=2, batch_tokens=2000)"
+    ),
+    "read_attention": "PAIRS, SENTENCES = 200, 2",
+}
+LARGEST = 350_000  # Bytes.
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def parameters(notebook):
+    """The number of the one cell with the tag."""
+    (number,) = (
+        number
+        for number, cell in enumerate(notebook.cells)
+        if "parameters" in cell.metadata.get("tags", ())
+    )
+    return number
+
+
+def assigned(code):
+    """Names that code assigns at its top."""
+    targets = [node.targets[0] for node in ast.parse(code).body]
+    names = [t.elts if isinstance(t, ast.Tuple) else [t] for t in targets]
+    return {name.id for some in names for name in some}
+
+
+def check_outputs(notebook):
+    """Nothing went wrong, no line of TensorFlow and no HTML of Rich is there."""
+    for cell in code_cells(notebook):
+        for output in cell.outputs:
+            assert output.output_type != "error", output
+            assert output.get("name") != "stderr", output.text
+            assert "text/html" not in output.get("data", {}), cell.source
+            text = str(output.get("text", output.get("data", {}).get("text/plain")))
+            assert not re.search("warning|tensorflow:", text, re.IGNORECASE), text
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("notebooks")
+
+
+def shorten_translations(options):
+    """Ends those of a run that has hardly learned where a sentence ends."""
+    if options.exists():
+        short = DecodingConfig.load(options).replace(max_extra_length=3)
+        options.write_text(short.to_json(), encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_notebook_runs(name, folder):
+    notebook = read(name)
+    tiny = nbformat.v4.new_code_cell(TINY[name])
+    notebook.cells.insert(parameters(notebook) + 1, tiny)
+    shorten_translations(folder / "runs" / "notebook-en-de" / "decoding.json")
+    execute(notebook, folder)
+    check_outputs(notebook)
+
+
+def test_every_notebook_has_its_tiny_size():
+    assert {path.stem for path in FOLDER.glob("*.ipynb")} == {*TINY}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_the_tiny_size_replaces_values_that_the_notebook_has(name):
+    notebook = read(name)
+    names = assigned(notebook.cells[parameters(notebook)].source)
+    assert assigned(TINY[name]) <= names
+    rest = "".join(cell.source for cell in code_cells(notebook)[1:])
+    assert [one for one in names if not re.search(rf"\b{one}\b", rest)] == []
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_what_is_kept_is_fit_to_read(name):
+    notebook = read(name)
+    nbformat.validate(notebook)
+    cells = code_cells(notebook)
+    assert [cell.execution_count for cell in cells] == [*range(1, len(cells) + 1)]
+    check_outputs(notebook)
+    shown = [output for cell in cells for output in cell.outputs]
+    assert sum("image/png" in output.get("data", {}) for output in shown) >= 2
+    assert len(shown) >= len(cells) // 2
+    text = (FOLDER / f"{name}.ipynb").read_text("utf-8")
+    assert len(text.encode()) < LARGEST
+    place = r"/(home|root|work|tmp|Users|usr|opt)/"  # A machine's, not a page's.
+    assert not re.search(place, re.sub(r"\.\./|https?://\S*", "", text))
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_links_lead_somewhere(name):
+    text = "".join(c.source for c in read(name).cells if c.cell_type == "markdown")
+    links = re.findall(r"\]\((?!https?:)([^)#\s]+)\)", text)
+    assert links
+    assert [link for link in links if not (FOLDER / Path(link)).is_file()] == []
