@@ -46,5 +46,5 @@ def _playground(options):
     config = PlaygroundConfig(**given(options, "playground"))
     playground = load_module("playground")
     playground.check_models(options.models)
-    load_module("playground.live_model")  # Brings TensorFlow; its messages are hidden.
+    load_module("playground.models")  # Brings TensorFlow; its messages are hidden.
     playground.play(options.models, config, options.languages)

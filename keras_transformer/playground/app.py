@@ -27,7 +27,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from keras_transformer.playground.config import PlaygroundConfig
-from keras_transformer.playground.models import Offer, PlayedModel
+from keras_transformer.playground.played_model import Offer, PlayedModel
 from keras_transformer.playground.questions import (
     AttentionQuestion,
     TranslationQuestion,

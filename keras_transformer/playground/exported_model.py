@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.export.saved_model import latest_version
-from keras_transformer.playground.models import Offer, looked_at
+from keras_transformer.playground.played_model import Offer, looked_at
 from keras_transformer.playground.questions import (
     AttentionQuestion,
     TranslationQuestion,

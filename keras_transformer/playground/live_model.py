@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.generation.model_search import as_graph
 from keras_transformer.generation.pipeline import INPUTS, TEXT, Pipeline
-from keras_transformer.playground.models import Offer, looked_at
+from keras_transformer.playground.played_model import Offer, looked_at
 from keras_transformer.playground.questions import (
     MOST_HYPOTHESES,
     AttentionQuestion,

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from keras_transformer.playground import PlaygroundConfig, app
 from keras_transformer.playground.app import Playground
-from keras_transformer.playground.models import Offer
+from keras_transformer.playground.played_model import Offer
 
 OFFER = Offer(
     name="runs/a", kind="run", beam_size=4, several=True, prefix=True, sampling=True,

@@ -1,4 +1,4 @@
-"""Runs and SavedModels as the playground asks them, beside the translator itself."""
+"""Runs and SavedModels as the playground asks them."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from keras_transformer.playground.questions import (
 )
 from keras_transformer.serving.errors import RequestError
 from tests import tiny_run
-from tests.test_recurrent_translator import translator as recurrent_translator
 
 TEXT = "the old man sleeps."
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
+    """A directory of a run with two decoder layers, of which the first is shown."""
     path = tmp_path_factory.mktemp("runs") / "tiny"
-    tiny_run.translator().save(path)
+    translator().save(path)
     return path
+
+
+def translator():
+    model = tiny_run.model(num_decoder_layers=2)
+    config = tiny_run.CONFIG.decoding.replace(beam_size=3, alignment_layer=-2)
+    return Translator(model, tiny_run.tokenizers(), config)
 
 
 @pytest.fixture(scope="module")
 def live(run):
     return LiveModel(run)
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    return ExportedModel(tiny_run.saved_model(tmp_path_factory).parent)
 
 
 def asked(model, text=TEXT, **options):
@@ -48,38 +49,6 @@ def found(answer):
     return [(each["text"], each["score"]) for each in answer["translations"]]
 
 
-def nearly(translations):
-    return [(text, pytest.approx(score, rel=1e-4)) for text, score in translations]
-
-
-@pytest.mark.parametrize("name", ("live", "exported"))
-def test_a_model_answers_as_its_translator(name, request):
-    model, translator = request.getfixturevalue(name), tiny_run.translator()
-    answer = asked(model, count=3)
-    assert found(answer) == nearly(translator.translate([TEXT], n_best=3)[0])
-    assert answer["truncated"] is False
-    assert found(asked(model, count=2)) == found(answer)[:2]
-    begun = asked(model, prefix="der Hund", count=3)
-    assert found(begun) == nearly(translator.complete([TEXT], ["der Hund"]))
-    assert found(begun)[0][0].startswith("der Hund")
-    assert found(asked(model, prefix="  ", count=3)) == found(answer)
-    drawn = asked(model, temperature=2.0, seed=5, count=4)
-    assert found(drawn) == nearly(translator.sample([TEXT] * 4, 2.0, seed=5))
-    assert len({text for text, _ in found(drawn)}) > 1
-    assert asked(model, text=f"{TEXT} " * 9)["truncated"] is True
-
-
-def test_a_run_searches_with_any_beam(live):
-    wide = Translator(
-        tiny_run.model(),
-        tiny_run.tokenizers(),
-        tiny_run.CONFIG.decoding.replace(beam_size=6),
-    )
-    answer = asked(live, beam_size=6, count=10)
-    assert found(answer) == nearly(wide.translate([TEXT], n_best=6)[0])
-    assert live.offer.beam_size == 3
-
-
 def attended(model, translation, **options):
     question = AttentionQuestion(
         0, TEXT, translation["text"], translation.get("tokens"), **options
@@ -88,52 +57,93 @@ def attended(model, translation, **options):
     return answer, np.array(answer["weights"])
 
 
-def test_a_run_tells_what_its_best_translation_looks_at(live):
-    aligned = tiny_run.translator().align([TEXT], per_head=True)[0]
-    best = asked(live)["translations"][0]
-    answer, weights = attended(live, best)
-    assert answer["source"]["pieces"] == aligned.source_tokens
-    assert answer["target"]["pieces"] == aligned.target_tokens
-    words = [text for text, _ in answer["source"]["words"]]
-    assert words == ["the", "old", "man", "sleeps", ".", "</s>"]
-    np.testing.assert_allclose(weights, aligned.attention.mean(0), atol=1e-4)
-    for head, expected in enumerate(aligned.attention):
-        _, weights = attended(live, best, head=head)
-        np.testing.assert_allclose(weights, expected, atol=1e-4)
-    assert live.offer.heads == len(aligned.attention) == 2
+def ids(translation):
+    """Source and target as the model reads them."""
+    pair = tiny_run.tokenizers()
+    source = [*pair.source.tokenize([TEXT])[0].numpy(), pair.source.end_id]
+    return np.array([source], "int32"), np.array([translation["tokens"]], "int32")
+
+
+def check_found(translation):
+    """Checks the text and the score of a translation against its ids."""
+    tokens = translation["tokens"]
+    detokenized = tiny_run.tokenizers().target.detokenize([tokens]).numpy()[0]
+    assert translation["text"] == detokenized.decode("utf-8")
+    scores = Generator(translator().model, translator().config).score(*ids(translation))
+    penalty = ((5 + len(tokens)) / 6) ** 0.6
+    assert translation["score"] == pytest.approx(np.sum(scores) / penalty, rel=1e-4)
+
+
+def test_a_run_gives_the_best_of_its_search(live):
+    answer = asked(live, count=3)
+    scores = [score for _, score in found(answer)]
+    assert len(set(found(answer))) == 3 and scores == sorted(scores, reverse=True)
+    for translation in answer["translations"]:
+        check_found(translation)
+    assert answer["truncated"] is False
+    assert found(asked(live, count=2)) == found(answer)[:2]
+    assert found(asked(live, prefix="  ", count=3)) == found(answer)
+    assert asked(live, text=f"{TEXT} " * 9)["truncated"] is True
+
+
+def test_a_run_searches_with_any_beam(live):
+    assert live.offer.beam_size == 3
+    wide = asked(live, beam_size=6, count=10)["translations"]
+    assert len(wide) == 6 and len(asked(live, count=10)["translations"]) == 3
+    check_found(wide[5])
+
+
+def test_a_run_goes_on_from_a_beginning(live):
+    answer = asked(live, prefix="der Hund", count=3)
+    (begun,) = answer["translations"]
+    prefix = tiny_run.tokenizers().target.tokenize(["der Hund"])[0].numpy().tolist()
+    assert begun["tokens"][: len(prefix)] == prefix
+    assert begun["text"].startswith("der Hund")
+    check_found(begun)
+    assert answer["truncated"] is False
+    assert asked(live, prefix="der Hund " * 30)["truncated"] is True
+
+
+def test_a_run_draws_with_a_seed_for_each(live):
+    drawn = asked(live, temperature=2.0, seed=5, count=4)
+    assert len({text for text, _ in found(drawn)}) > 1
+    later = found(asked(live, temperature=2.0, seed=6, count=3))
+    for (text, score), (expected, its_score) in zip(
+        later, found(drawn)[1:], strict=True
+    ):
+        assert (text, score) == (expected, pytest.approx(its_score, rel=1e-4))
+    check_found(drawn["translations"][0])
+    coldest = found(asked(live, temperature=0.0, seed=5, count=3))
+    assert len({text for text, _ in coldest}) == 1
 
 
 def test_a_run_tells_what_any_translation_looks_at(live):
-    second = asked(live, count=3)["translations"][1]
-    _, weights = attended(live, second)
-    translator = tiny_run.translator()
-    source = [*translator.tokenizers.source.tokenize([TEXT])[0].numpy(), 2]
-    expected = Generator(translator.model, translator.config).attention(
-        np.array([source], "int32"), np.array([second["tokens"]], "int32")
-    )
-    np.testing.assert_allclose(weights, np.mean(expected[0], axis=0), atol=1e-4)
-
-
-def test_a_run_has_attention_of_each_layer(tmp_path):
-    model = tiny_run.model(num_decoder_layers=2)
-    config = tiny_run.CONFIG.decoding.replace(alignment_layer=-2)
-    translator = Translator(model, tiny_run.tokenizers(), config)
-    translator.save(tmp_path)
-    live = LiveModel(tmp_path)
-    assert (live.offer.layers, live.offer.layer) == (2, 0)
-    best = asked(live)["translations"][0]
-    of_first, of_second = (attended(live, best, layer=i)[1] for i in (0, 1))
-    np.testing.assert_allclose(attended(live, best)[1], of_first)
-    np.testing.assert_allclose(
-        of_first, translator.align([TEXT])[0].attention, atol=1e-4
-    )
-    assert not np.allclose(of_first, of_second, atol=1e-2)
+    assert (live.offer.layers, live.offer.layer, live.offer.heads) == (2, 0, 2)
+    translation = asked(live, count=3)["translations"][1]
+    answer, weights = attended(live, translation)
+    sides = tiny_run.tokenizers().source, tiny_run.tokenizers().target
+    for side, tokenizer, row in zip(answer, sides, ids(translation), strict=False):
+        assert answer[side]["pieces"] == tokenizer.pieces(row[0])
+        counts = [count for _, count in answer[side]["words"]]
+        assert sum(counts) == len(answer[side]["pieces"])
+    words = [text for text, _ in answer["source"]["words"]]
+    assert words == ["the", "old", "man", "sleeps", ".", "</s>"]
+    model = translator().model
+    for layer in range(2):
+        config = translator().config.replace(alignment_layer=layer)
+        heads = np.array(Generator(model, config).attention(*ids(translation)))[0]
+        _, of_layer = attended(live, translation, layer=layer)
+        np.testing.assert_allclose(of_layer, heads.mean(0), atol=1e-4)
+        assert np.allclose(of_layer, weights, atol=1e-4) == (layer == 0)
+        for head in range(2):
+            _, of_head = attended(live, translation, layer=layer, head=head)
+            np.testing.assert_allclose(of_head, heads[head], atol=1e-4)
 
 
 @pytest.mark.parametrize(
     "options, message",
     (
-        ({"layer": 1}, "`layer` must be from 0 to 0. Received: layer=1"),
+        ({"layer": 2}, "`layer` must be from 0 to 1. Received: layer=2"),
         ({"head": 2}, "`head` must be from 0 to 1. Received: head=2"),
         ({"tokens": [999]}, r"`tokens` must be from 0 to \d+. Received: tokens=999"),
         ({"tokens": [5] * 99}, "`tokens` are more than any translation has"),
@@ -148,36 +158,131 @@ def test_a_run_refuses_what_it_has_not(live, options, message):
         live.attend(question)
 
 
-def test_a_saved_model_tells_what_its_best_translation_looks_at(exported):
-    aligned = tiny_run.translator().align([TEXT])[0]
-    answer, weights = attended(exported, asked(exported)["translations"][0])
-    assert answer["target"]["pieces"] == aligned.target_tokens
-    np.testing.assert_allclose(weights, aligned.attention, atol=1e-3)
-    second = asked(exported, count=3)["translations"][1]
-    for options in ({}, {"layer": 0}, {"head": 0}):
+@pytest.mark.slow
+def test_a_saved_model_answers_as_its_run(run, live, tmp_path):
+    """The plumbing alone is tried below, with graphs that are quickly made."""
+    translator().export(tmp_path / "tiny")
+    exported = load_models([tmp_path / "tiny"])[0]
+    assert exported.offer.kind == "SavedModel"
+    for options in (
+        {"count": 3},
+        {"prefix": "der Hund"},
+        {"temperature": 2.0, "seed": 5, "count": 4},
+    ):
+        answers = [asked(model, **options) for model in (live, exported)]
+        texts, scores = zip(
+            *(zip(*found(each), strict=True) for each in answers), strict=True
+        )
+        assert texts[0] == texts[1]
+        np.testing.assert_allclose(scores[0], scores[1], rtol=1e-4)
+    best = asked(live)["translations"][0]
+    of_run, of_export = (attended(model, best) for model in (live, exported))
+    assert of_run[0]["target"] == of_export[0]["target"]
+    np.testing.assert_allclose(of_run[1], of_export[1], atol=1e-3)
+
+
+@pytest.mark.slow
+def test_a_recurrent_run_has_one_layer_and_one_head(tmp_path):
+    from tests.test_recurrent_translator import translator
+
+    translator().save(tmp_path)
+    (recurrent,) = load_models([tmp_path])
+    assert (recurrent.offer.layers, recurrent.offer.heads) == (1, 0)
+    best = asked(recurrent)["translations"][0]
+    aligned = translator().align([TEXT])[0]
+    assert best["text"] == aligned.translation
+    np.testing.assert_allclose(
+        attended(recurrent, best)[1], aligned.attention, atol=1e-4
+    )
+
+
+class Shout(tf.Module):
+    """Signatures like those of an export: capitals, each of which looks at itself."""
+
+    def default(self, text):
+        return {
+            "translation": tf.strings.upper(text),
+            "score": tf.zeros(tf.shape(text)),
+        }
+
+    def nbest(self, text):
+        texts = tf.stack([tf.strings.upper(text), tf.strings.lower(text), text], 1)
+        scores = tf.constant([[-1.0, -2.0, -np.inf]])
+        truncated = tf.strings.length(text) > 9
+        return {"translations": texts, "scores": scores, "truncated": truncated}
+
+    def complete(self, text, prefix):
+        return {"translation": prefix + text, "score": tf.zeros(tf.shape(text))}
+
+    def sample(self, text, temperature, seed):
+        texts = text + tf.strings.as_string(seed)
+        return {"translation": texts, "score": -temperature}
+
+    def align(self, text):
+        tokens = (
+            tf.constant([["▁", "", ""]])
+            + tf.strings.unicode_split(
+                tf.strings.substr(text, 0, 3), "UTF-8"
+            ).to_tensor()
+        )
+        return {
+            "translation": tf.strings.upper(text), "source_tokens": tokens,
+            "target_tokens": tokens, "attention": tf.eye(3)[None],
+        }  # fmt: skip
+
+
+def save(path, names):
+    """A SavedModel with some of the signatures of `Shout`."""
+    module = Shout()
+    texts = {
+        name: tf.TensorSpec([None], tf.string, name) for name in ("text", "prefix")
+    }
+    texts["temperature"] = tf.TensorSpec([None], tf.float32, "temperature")
+    texts["seed"] = tf.TensorSpec([None], tf.int64, "seed")
+    inputs = {"complete": ["prefix"], "sample": ["temperature", "seed"]}
+    signatures = {}
+    for name in names:
+        function = getattr(module, name.replace("serving_default", "default"))
+        specs = [texts[each] for each in ("text", *inputs.get(name, ()))]
+        signatures[name] = tf.function(function, input_signature=specs, autograph=False)
+    tf.saved_model.save(module, str(path), signatures=signatures)
+
+
+def test_a_saved_model_answers_by_its_signatures(tmp_path):
+    save(
+        tmp_path / "shout/1",
+        ("serving_default", "nbest", "complete", "sample", "align"),
+    )
+    model = ExportedModel(tmp_path / "shout")
+    offer = model.offer
+    assert offer.several and offer.prefix and offer.sampling
+    assert (offer.attention, offer.beam_size, len(offer.missing)) == ("best", None, 2)
+    answer = asked(model, text="abC", count=5)
+    assert found(answer) == [("ABC", -1.0), ("abc", -2.0)]
+    assert answer["truncated"] is False
+    assert asked(model, text="a" * 10)["truncated"] is True
+    assert found(asked(model, text="abc")) == [("ABC", -1.0)]
+    assert found(asked(model, text="b", prefix="ä")) == [("äb", 0.0)]
+    drawn = asked(model, text="a", temperature=0.5, seed=3, count=2)
+    assert found(drawn) == [("a3", -0.5), ("a4", -0.5)]
+    seen = model.attend(AttentionQuestion(0, "abc", "ABC"))
+    assert seen["weights"] == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    assert seen["source"] == {"pieces": ["▁a", "b", "c"], "words": [["abc", 3]]}
+    for options in ({"translation": "abc"}, {"layer": 0}, {"head": 0}):
+        question = AttentionQuestion(0, "abc", **{"translation": "ABC"} | options)
         with pytest.raises(RequestError, match="It tells what its best translation"):
-            attended(exported, second, **options)
+            model.attend(question)
     with pytest.raises(RequestError, match="Its beam was fixed"):
-        asked(exported, beam_size=2)
+        asked(model, beam_size=2)
 
 
 def test_a_saved_model_with_fewer_signatures_says_what_it_lacks(tmp_path):
-    module = tf.Module()
-    text = tf.TensorSpec([None], tf.string, "text")
-
-    @tf.function(input_signature=[text])
-    def upper(text):
-        score = tf.zeros(tf.shape(text))
-        return {"translation": tf.strings.upper(text), "score": score}
-
-    path = tmp_path / "upper" / "1"
-    tf.saved_model.save(module, str(path), signatures={"serving_default": upper})
-    model = ExportedModel(path)
+    save(tmp_path, ["serving_default"])
+    model = ExportedModel(tmp_path)
     assert found(asked(model, text="abc", count=3)) == [("ABC", 0.0)]
     offer = model.offer
-    assert not (offer.several or offer.prefix or offer.sampling or offer.beam_size)
-    assert offer.attention == "none"
-    assert len(offer.missing) == 5
+    assert not (offer.several or offer.prefix or offer.sampling)
+    assert (offer.attention, len(offer.missing)) == ("none", 5)
     assert "It takes no beginning: it has no signature `complete`." in offer.missing
     for options, message in (
         ({"prefix": "A"}, "takes no beginning"),
@@ -190,31 +295,16 @@ def test_a_saved_model_with_fewer_signatures_says_what_it_lacks(tmp_path):
 
 
 def test_another_saved_model_is_refused(tmp_path):
-    module = tf.Module()
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
-    def double(x):
-        return {"y": 2 * x}
-
-    tf.saved_model.save(module, str(tmp_path / "1"), signatures={"twice": double})
-    with pytest.raises(ValueError, match="must be a translator .*: signatures twice$"):
+    save(tmp_path / "1", ["align"])
+    with pytest.raises(ValueError, match="must be a translator .*: signatures align$"):
         ExportedModel(tmp_path)
 
 
-def test_a_recurrent_run_has_one_layer_and_one_head(tmp_path):
-    recurrent_translator().save(tmp_path)
-    (live,) = load_models([tmp_path])
-    assert (live.offer.layers, live.offer.heads) == (1, 0)
-    best = asked(live)["translations"][0]
-    aligned = recurrent_translator().align([TEXT])[0]
-    assert best["text"] == aligned.translation
-    np.testing.assert_allclose(attended(live, best)[1], aligned.attention, atol=1e-4)
-
-
-def test_directories_are_looked_at_before_anything_is_loaded(run, tmp_path):
-    saved = tmp_path / "name" / "2"
-    saved.mkdir(parents=True)
-    (saved / "saved_model.pb").touch()
+def test_directories_are_looked_at_before_anything_is_loaded(tmp_path):
+    run, saved = tmp_path / "run", tmp_path / "name" / "2"
+    for directory, file in ((run, "model.keras"), (saved, "saved_model.pb")):
+        directory.mkdir(parents=True)
+        (directory / file).touch()
     check_models([run, saved])
     check_models([saved.parent])
     with pytest.raises(ValueError, match="one model or two, .* Received: 3"):

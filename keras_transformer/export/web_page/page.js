@@ -26,7 +26,7 @@ export function tell(where, text) {
   if (where.textContent !== text) where.textContent = text;
 }
 
-/** Returns a translation and its score as elements. */
+/** Returns a translation and its score as nodes. */
 export function scored({ text, score }, language) {
   const words = document.createElement("span");
   words.dir = "auto";
@@ -35,7 +35,7 @@ export function scored({ text, score }, language) {
   const number = document.createElement("small");
   number.textContent = score.toFixed(2);
   number.title = "Log-probability over the length penalty: nearer to 0 is likelier";
-  return [words, number];
+  return [words, " ", number];
 }
 
 /** Names the languages of source and target, as codes, in the title and the labels. */
