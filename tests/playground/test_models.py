@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_transformer import Translator
 from keras_transformer.generation.generator import Generator
-from keras_transformer.playground import check_models
+from keras_transformer.playground import check_models, live_model
 from keras_transformer.playground.exported_model import ExportedModel
 from keras_transformer.playground.live_model import LiveModel
 from keras_transformer.playground.models import load_models
@@ -39,6 +39,12 @@ def translator():
 @pytest.fixture(scope="module")
 def live(run):
     return LiveModel(run)
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Lets new functions run without a graph: to make one takes seconds."""
+    monkeypatch.setattr(live_model, "as_graph", lambda function, signature: function)
 
 
 def asked(model, text=TEXT, **options):
@@ -86,7 +92,7 @@ def test_a_run_gives_the_best_of_its_search(live):
     assert asked(live, text=f"{TEXT} " * 9)["truncated"] is True
 
 
-def test_a_run_searches_with_any_beam(live):
+def test_a_run_searches_with_any_beam(live, eager):
     assert live.offer.beam_size == 3
     wide = asked(live, beam_size=6, count=10)["translations"]
     assert len(wide) == 6 and len(asked(live, count=10)["translations"]) == 3
@@ -117,7 +123,7 @@ def test_a_run_draws_with_a_seed_for_each(live):
     assert len({text for text, _ in coldest}) == 1
 
 
-def test_a_run_tells_what_any_translation_looks_at(live):
+def test_a_run_tells_what_any_translation_looks_at(live, eager):
     assert (live.offer.layers, live.offer.layer, live.offer.heads) == (2, 0, 2)
     translation = asked(live, count=3)["translations"][1]
     answer, weights = attended(live, translation)
@@ -159,10 +165,10 @@ def test_a_run_refuses_what_it_has_not(live, options, message):
 
 
 @pytest.mark.slow
-def test_a_saved_model_answers_as_its_run(run, live, tmp_path):
+def test_a_saved_model_answers_as_its_run(run, tmp_path):
     """The plumbing alone is tried below, with graphs that are quickly made."""
     translator().export(tmp_path / "tiny")
-    exported = load_models([tmp_path / "tiny"])[0]
+    live, exported = load_models([run, tmp_path / "tiny"])
     assert exported.offer.kind == "SavedModel"
     for options in (
         {"count": 3},
