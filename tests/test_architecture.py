@@ -44,6 +44,7 @@ LEVELS = (
     {"training"},
     {"quickstart"},
     {"serving"},
+    {"playground"},
     {"cli"},
 )
 LEVEL = {part: i for i, level in enumerate(LEVELS) for part in level}
@@ -74,6 +75,7 @@ MODEL_SIDE = {
 }
 MAY_IMPORT_TENSORFLOW = {
     "text", "export", "translator", "training", "serving", "quickstart", "cli", "quiet",
+    "playground",
 }  # fmt: skip
 # The modules of the backend-free parts that use TensorFlow, inside functions: faster
 # paths beside the general ones, for what is no operation of Keras, such as a write to a

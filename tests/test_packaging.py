@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import keras_transformer
-from keras_transformer import config, serving
+from keras_transformer import config, playground, serving
 from keras_transformer.serving.config import ServingConfig
 
 ROOT = Path(__file__).parents[1]
@@ -80,10 +80,11 @@ def test_the_stubs_list_the_names_that_are_loaded_when_asked_for(setup):
     assert public == keras_transformer.__all__
     modules = keras_transformer._HOMES.items()
     assert homes == {name: f"keras_transformer.{module}" for name, module in modules}
-    homes, public = stub_of(serving)
-    modules = serving._MODULES.items()
-    assert public == serving.__all__
-    assert homes == {n: f"keras_transformer.serving.{m}" for n, m in modules}
+    for part in (serving, playground):
+        homes, public = stub_of(part)
+        modules = part._MODULES.items()
+        assert public == part.__all__
+        assert homes == {n: f"{part.__name__}.{m}" for n, m in modules}
     assert "**/*.pyi" in setup["options.package_data"]["keras_transformer"]
     package = ROOT / "keras_transformer"
     lazy = [path for path in package.rglob("*.py") if is_lazy(path)]

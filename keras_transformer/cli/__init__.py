@@ -15,6 +15,7 @@ from keras_transformer.cli import (
     export,
     importing,
     neighbours,
+    playground,
     plot,
     serve,
     train,
@@ -25,7 +26,9 @@ from keras_transformer.cli.parser import Parser
 from keras_transformer.cli.results import run_verb
 from keras_transformer.terminal import print_result, replace_closed_streams
 
-_GROUPS = (train, importing, translate, export, serve, plot, neighbours, completion)
+_GROUPS = (
+    train, importing, translate, export, serve, playground, plot, neighbours, completion
+)  # fmt: skip
 _EXAMPLES = (
     "quickstart",
     "train --train train.en train.de --valid valid.en valid.de --run runs/en-de",

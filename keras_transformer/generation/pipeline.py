@@ -150,27 +150,29 @@ class Pipeline:
             "truncated": outputs["truncated"],
         }
 
-    def nbest(self, text, n_best=None):
+    def nbest(self, text, n_best=None, with_ids=False):
         """Translates strings [B], several translations each.
 
-        Returns `translations` and `scores` [B, n_best], and `truncated` [B].
+        Returns `translations` and `scores` [B, n_best], and `truncated` [B]; with
+        `with_ids` also `ids` [B, n_best, T], the end token, then padding.
         """
         n_best = n_best or self.config.n_best or self.config.beam_size
         source = self._tokenize(text)
         ids, scores = self._search(source, n_best=n_best)
         # An empty text has an empty translation.
         empty = (source.lengths <= 1)[:, None]
-        return {
+        outputs = {
             "translations": tf.where(empty, "", self._detokenize(ids)),
             "scores": tf.where(empty, 0.0, scores),
             "truncated": source.truncated,
         }
+        return outputs | ({"ids": ids} if with_ids else {})
 
-    def complete(self, text, prefix):
+    def complete(self, text, prefix, with_ids=False):
         """Translates strings [B] to ones that begin with `prefix` [B].
 
         Returns `translation` [B], `score` [B] and `truncated` [B], whether one of the
-        two texts was cut.
+        two texts was cut; with `with_ids` also `ids` [B, T].
         """
         source = self._tokenize(text)
         prefixes = self.tokenizers.target.tokenize(prefix)
@@ -181,20 +183,21 @@ class Pipeline:
         prefix_ids = prefixes.to_tensor(self.tokenizers.target.pad_id)
         ids, scores = self._search(source, prefix=(prefix_ids, prefix_lengths))
         empty = (source.lengths <= 1) & (prefix_lengths < 1)
-        return {
+        outputs = {
             "translation": tf.where(empty, "", self._detokenize(ids)[:, 0]),
             "score": tf.where(empty, 0.0, scores[:, 0]),
             "truncated": source.truncated | truncated,
         }
+        return outputs | ({"ids": ids[:, 0]} if with_ids else {})
 
-    def sample(self, text, temperature, seed):
+    def sample(self, text, temperature, seed, with_ids=False):
         """Draws a translation of each of the strings [B].
 
         `temperature` [B] 0 is greedy. So are one below 0 and NaN, and an infinite one
         draws all tokens alike: an error would be the whole batch's, in which a server
         may have joined several clients' requests. `seed` [B] int64 is each text's own,
         so that an output depends on its own inputs alone. Returns `translation` [B],
-        `score` [B] and `truncated` [B].
+        `score` [B] and `truncated` [B]; with `with_ids` also `ids` [B, T].
         """
         source = self._tokenize(text)
         longest = self.config.longest_output
@@ -214,11 +217,12 @@ class Pipeline:
             sample, source.ids, source.lengths, uniforms, temperature
         )
         empty = source.lengths <= 1
-        return {
+        outputs = {
             "translation": tf.where(empty, "", self._detokenize(ids)[:, 0]),
             "score": tf.where(empty, 0.0, scores[:, 0]),
             "truncated": source.truncated,
         }
+        return outputs | ({"ids": ids[:, 0]} if with_ids else {})
 
     def score(self, source, target):
         """Scores given translations of the strings [B].
@@ -252,12 +256,25 @@ class Pipeline:
         ids = tf.where((source.lengths <= 1)[:, None], 0, ids[:, 0])  # (B, L)
         lengths = tf.math.count_nonzero(ids, axis=1)  # Padding is 0 in every run.
         ids = ids[:, : tf.maximum(tf.reduce_max(lengths), 1)]  # (B, T)
-        attention = self._called(self.generator.attention, source.ids, ids)
+        looked = self._looked_at(source, ids)
+        if not per_head:
+            looked["attention"] = tf.reduce_mean(looked["attention"], axis=1)
+        return {"translation": self.tokenizers.target.detokenize(ids), **looked}
+
+    def attend(self, text, target_ids):
+        """Says what each token of given targets of the strings [B] looks at.
+
+        `target_ids` [B, T] int32 are those of a search, padded with 0. Returns what
+        `align` does with `per_head`, without `translation`.
+        """
+        return self._looked_at(self._tokenize(text), target_ids)
+
+    def _looked_at(self, source, ids):
+        """The tokens of sources and of targets (B, T), and their attention."""
         return {
-            "translation": self.tokenizers.target.detokenize(ids),
             "source_tokens": self.tokenizers.source.piece_strings(source.ids),
             "target_tokens": self.tokenizers.target.piece_strings(ids),
-            "attention": attention if per_head else tf.reduce_mean(attention, axis=1),
+            "attention": self._called(self.generator.attention, source.ids, ids),
             "truncated": source.truncated,
         }
 

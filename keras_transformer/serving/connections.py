@@ -14,8 +14,6 @@ import socket
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from keras_transformer.serving.config import ServingConfig
-
 HEAD_SECONDS = 10.0
 _KEEP_ALIVE_SECONDS = 75
 _MOST_CONNECTIONS = 1024
@@ -97,8 +95,13 @@ def most_connections() -> int:
     return max(1, min(_MOST_CONNECTIONS, free))
 
 
-def uvicorn_server(app, config: ServingConfig) -> uvicorn.Server:
-    """Returns the server of an application."""
+def uvicorn_server(app, drain_timeout_s: float) -> uvicorn.Server:
+    """Returns the server of an application.
+
+    Args:
+        app: An ASGI application.
+        drain_timeout_s: Longest wait for running requests at the end (seconds).
+    """
     return uvicorn.Server(
         uvicorn.Config(
             app,
@@ -112,6 +115,6 @@ def uvicorn_server(app, config: ServingConfig) -> uvicorn.Server:
             server_header=False,
             backlog=_ACCEPTED_AT_ONCE,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=config.drain_timeout_s,
+            timeout_graceful_shutdown=drain_timeout_s,
         )
     )

@@ -46,25 +46,32 @@ def serve(directory: str | Path, config: ServingConfig | None = None):
         >>> serve("saved_models/en-de", ServingConfig(port=8501))
     """
     config = ServingConfig() if config is None else config
-    _check_installed()
+    check_installed("The local server", "serve")
     check_directory(directory)
-    _log_to_stderr()
+    log_to_stderr(logger)
     with bind(config.host, config.port) as listener:
         asyncio.run(_serve(Path(directory), config, listener))
 
 
-def _check_installed():
+def check_installed(what: str, extra: str):
+    """Raises `ImportError` unless the web server's packages are installed.
+
+    Args:
+        what: What needs them, for the message.
+        extra: The extra of this package that has them.
+    """
     try:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            "The local server needs starlette and uvicorn: install "
-            "keras-transformer-seq2seq[serve]"
+            f"{what} needs starlette and uvicorn: install "
+            f"keras-transformer-seq2seq[{extra}]"
         ) from error
 
 
-def _log_to_stderr():
+def log_to_stderr(logger: logging.Logger):
+    """Makes a logger print to standard error, safely for a terminal."""
     if not logger.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(_PrintableFormatter("%(asctime)s %(message)s"))
@@ -100,6 +107,12 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def shown_address(listener: socket.socket) -> str:
+    """Returns where a socket listens, such as "http://127.0.0.1:8501"."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 async def _serve(directory, config, listener):
     from keras_transformer.serving.app import RestApi
     from keras_transformer.serving.connections import uvicorn_server
@@ -107,12 +120,11 @@ async def _serve(directory, config, listener):
     workers = Workers(_RUNS_AT_A_TIME)
     versions = ModelVersions(directory, lambda path: _load(path, workers, config))
     await versions.load_first()
-    server = uvicorn_server(RestApi(versions, config), config)
-    _end_at_signals(server)
+    server = uvicorn_server(RestApi(versions, config), config.drain_timeout_s)
+    end_at_signals(server)
     listener.listen()
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    logger.info("http://%s:%d/v1/models/%s is served", shown, port, versions.name)
+    url = f"{shown_address(listener)}/v1/models/{versions.name}"
+    logger.info("%s is served", url)
     watching = asyncio.create_task(versions.watch())
     await server.serve(sockets=[listener])
     watching.cancel()
@@ -126,7 +138,7 @@ async def _serve(directory, config, listener):
         os._exit(1 if workers.running else 0)
 
 
-def _end_at_signals(server):
+def end_at_signals(server):
     """Makes SIGTERM and SIGINT end the server, but not the process.
 
     uvicorn's own handlers raise the signal again at the end, which by default kills the

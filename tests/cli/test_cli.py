@@ -45,8 +45,8 @@ SIZES = (
     "--average-checkpoints 1 --beam-size 1 --max-extra-length 3"
 ).split()
 VERBS = (
-    "quickstart train evaluate translate export card serve average plot neighbours "
-    "completion"
+    "quickstart train evaluate translate export card serve playground average plot "
+    "neighbours completion"
 ).split()
 TEXTS = ["the good dog runs.", "a bear", "the old man sings."]
 

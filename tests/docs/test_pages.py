@@ -16,7 +16,7 @@ DOCS = ROOT / "docs"
 # Pages whose code other tests run, or whose commands take half an hour.
 ELSEWHERE = {
     "benchmarks", "embeddings", "fine_tuning", "layers", "litert", "other_systems",
-    "relatives", "testing_layers", "training_at_scale", "why",
+    "playground", "relatives", "testing_layers", "training_at_scale", "why",
 }  # fmt: skip
 # What the commands of each page are, without those that are not run. All but the first
 # find a run in its place and train none by a command.

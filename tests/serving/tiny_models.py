@@ -109,7 +109,8 @@ class RunningServer:
         self.versions = ModelVersions(
             directory, lambda path: ServedModel(path, self.workers, self.config)
         )
-        self.server = uvicorn_server(RestApi(self.versions, self.config), self.config)
+        app = RestApi(self.versions, self.config)
+        self.server = uvicorn_server(app, self.config.drain_timeout_s)
         self._socket = bind(self.config.host, self.config.port)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._thread.start()

@@ -1,24 +1,29 @@
 /** The page: what is typed goes to worker.js, and what comes back is shown. */
 
-const WAIT = 120; // Milliseconds without a key before a translation begins.
+import {
+  copy,
+  debounced,
+  element,
+  nameOf,
+  replaceIfChanged,
+  scored,
+  showLanguages,
+  tell,
+} from "./page.js";
+
 const LONGEST_WAIT_FOR_CACHE = 4000; // Milliseconds; without it, no offline use.
 
-const element = (id) => document.getElementById(id);
 const [source, target, note] = ["source", "target", "note"].map(element);
 
 let worker;
 let description; // Content of translator.json, once it has come.
-let timer;
 let newest = 0; // Number of the last request; answers to older ones are dropped.
 let lines = []; // The text of that request, line by line.
 let results = []; // What came for each line so far.
 let isDone = true;
 
 start();
-source.addEventListener("input", () => {
-  clearTimeout(timer);
-  timer = setTimeout(translate, WAIT);
-});
+source.addEventListener("input", debounced(translate));
 // The alternatives are those of the line that the cursor is in.
 document.addEventListener("selectionchange", showOthers);
 element("clear").addEventListener("click", () => {
@@ -26,7 +31,9 @@ element("clear").addEventListener("click", () => {
   source.focus();
   translate();
 });
-element("copy").addEventListener("click", copy);
+element("copy").addEventListener("click", ({ target: button }) => {
+  copy([...target.children].map((paragraph) => paragraph.textContent).join("\n"), button);
+});
 element("again").addEventListener("click", start);
 
 async function start() {
@@ -103,7 +110,6 @@ const answers = {
 };
 
 function translate() {
-  clearTimeout(timer);
   if (!description) return; // `ready` will translate what has been typed until then.
   newest += 1;
   lines = source.value.split("\n");
@@ -123,10 +129,7 @@ function show() {
     paragraph.classList.toggle("pending", !isNew(result));
     return paragraph;
   });
-  // Only what changed: a screen reader tells every change.
-  const isSame = (old, place) => old.isEqualNode(paragraphs[place]);
-  const old = [...target.children];
-  if (old.length !== paragraphs.length || !old.every(isSame)) target.replaceChildren(...paragraphs);
+  replaceIfChanged(target, paragraphs);
   target.setAttribute("aria-busy", String(!isDone));
   element("copy").hidden = !navigator.clipboard || source.value.trim() === "";
   showNote();
@@ -147,8 +150,7 @@ function showNote() {
   if (none.length > 0) parts.push(`${where(none)}: no translation was found.`);
   if (!isDone) parts.push("Translating …");
   else if (source.value.trim() !== "") parts.push(`${Math.round(duration())} ms`);
-  const text = parts.join(" ");
-  if (note.textContent !== text) note.textContent = text;
+  tell(note, parts.join(" "));
   note.classList.toggle("warning", cut.length + none.length > 0);
 }
 
@@ -167,16 +169,9 @@ function showOthers() {
   });
   const found = results[place]?.translations ?? [];
   element("others").hidden = found.length < 2;
-  const items = found.map(({ text, score }) => {
+  const items = found.map((translation) => {
     const item = document.createElement("li");
-    const words = document.createElement("span");
-    words.dir = "auto";
-    words.textContent = text;
-    words.lang = target.lang;
-    const number = document.createElement("small");
-    number.textContent = score.toFixed(2);
-    number.title = "Log-probability over the length penalty: nearer to 0 is likelier";
-    item.append(words, number);
+    item.append(...scored(translation, target.lang));
     return item;
   });
   element("others-list").replaceChildren(...items);
@@ -185,12 +180,10 @@ function showOthers() {
 function showAbout(isOffline) {
   const { languages, sizes, search } = description;
   if (languages) {
-    const [from, to] = languages.map(nameOf);
-    document.title = `${from} to ${to}`;
-    element("title").textContent = `${from} → ${to}`;
-    element("source-name").textContent = from;
-    element("target-name").textContent = to;
-    [source.lang, target.lang] = languages;
+    const [title, sourceName] = ["title", "source-name"].map(element);
+    showLanguages(languages, { title, sourceName, source });
+    element("target-name").textContent = nameOf(languages[1]);
+    target.lang = languages[1];
   }
   const beam = search.beam_size > 1 ? `a beam of ${search.beam_size}` : "greedy search";
   element("about").textContent =
@@ -200,29 +193,8 @@ function showAbout(isOffline) {
       : "It could not be stored here, so the page needs its server at every visit.");
 }
 
-/** Returns the English name of a language code, or the code where there is none. */
-function nameOf(code) {
-  try {
-    return new Intl.DisplayNames(["en"], { type: "language" }).of(code);
-  } catch {
-    return code;
-  }
-}
-
 function megabytes(bytes) {
   return (bytes / 1e6).toFixed(1);
-}
-
-async function copy() {
-  const text = [...target.children].map((paragraph) => paragraph.textContent).join("\n");
-  const button = element("copy");
-  try {
-    await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
-  } catch {
-    button.textContent = "Not allowed";
-  }
-  setTimeout(() => (button.textContent = "Copy"), 1500);
 }
 
 function fail(message) {

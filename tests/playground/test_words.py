@@ -1,0 +1,43 @@
+"""Words of pieces, for each way in which vocabularies mark them."""
+
+from __future__ import annotations
+
+import pytest
+
+from keras_transformer.playground.words import words_of
+
+CASES = {
+    "sentencepiece": (
+        ["▁Two", "▁m", "en", "▁don", "'", "t", "▁", "talk", ".", "</s>"],
+        ["Two", "men", "don't", "talk", ".", "</s>"],
+        [1, 2, 3, 2, 1, 1],
+    ),
+    "marks": (
+        ["▁3", ".", "5", "▁(", "a", ")", ".", "▁b", "!", "?"],
+        ["3.5", "(a", ")", ".", "b", "!", "?"],
+        [3, 2, 1, 1, 1, 1, 1],
+    ),
+    "bytes": (
+        ["▁B", "<0xC3>", "<0xA4>", "r", "<0xFF>", "</s>"],
+        ["Bär\ufffd", "</s>"],
+        [5, 1],
+    ),
+    "language": ([">>fra<<", "▁a", "</s>"], [">>fra<<", "a", "</s>"], [1, 1, 1]),
+    "byte level": (["Two", "Ġm", "Ã¤", "n", "Ġ"], ["Two", "män", " "], [1, 3, 1]),
+    "word pieces": (
+        ["[CLS]", "talk", "##ing", "##s", ".", "[SEP]"],
+        ["[CLS]", "talkings", ".", "[SEP]"],
+        [1, 3, 1, 1],
+    ),
+    "only an end": (["</s>"], ["</s>"], [1]),
+    "nothing": ([], [], []),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_words_are_those_of_a_reader(name):
+    pieces, texts, counts = CASES[name]
+    words = words_of(pieces)
+    assert [word.text for word in words] == texts
+    assert [word.pieces for word in words] == counts
+    assert sum(counts) == len(pieces)
