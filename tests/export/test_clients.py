@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from tests import tiny_run
 from tests.test_examples import load
 
 ROOT = Path(__file__).parents[2]
@@ -134,19 +133,6 @@ def test_the_client_in_javascript_reports_an_error_in_one_line(rest_server):
         done = run_in_node(server, *words)
         assert (done.returncode, done.stdout) == (1, "")
         assert re.fullmatch(f"error: .*{message}\n", done.stderr)
-
-
-@needs_node
-def test_the_client_in_javascript_reads_the_local_server(tmp_path_factory):
-    pytest.importorskip("uvicorn")
-    from tests.serving.tiny_models import running
-
-    texts = [source for source, _ in tiny_run.VALID[:2]]
-    directory = tiny_run.saved_model(tmp_path_factory).parent
-    with running(directory) as server:
-        done = run_in_node(server.url.partition("/v1")[0], "tiny", *texts)
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == tiny_run.translator()(texts)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -174,3 +175,17 @@ def test_a_served_translator_translates_as_the_live_one(tmp_path_factory):
         assert [row["translation"] for row in rows] == live
         columns = server.predict({"inputs": texts}).json()["outputs"]
         assert columns["translation"] == live
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
+def test_the_client_in_javascript_reads_its_translations(tmp_path_factory):
+    texts = [source for source, _ in tiny_run.VALID[:2]]
+    client = Path(__file__).parents[2] / "examples" / "rest_client.mjs"
+    with running(tiny_run.saved_model(tmp_path_factory).parent) as server:
+        done = subprocess.run(
+            ["node", client, "tiny", *texts], capture_output=True, timeout=60,
+            env=os.environ | {"SERVER": server.url.partition("/v1")[0]},
+            encoding="utf-8", check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == tiny_run.translator()(texts)
