@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -33,9 +34,8 @@ copybutton_exclude = ".linenos, .gp, .go"
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 
-# The notebooks are shown as they are kept; tests run them. They may have left files.
+# The notebooks are shown as they are kept; tests run them.
 nb_execution_mode = "off"
-exclude_patterns = ["notebooks/runs", "notebooks/saved_models"]
 
 # Docstrings: Markdown's single backticks, shapes and units in words, no types.
 default_role = "py:obj"
@@ -56,7 +56,7 @@ ELSEWHERE = {
     "../examples/README.md": "examples.md",
     "../CHANGELOG.md": "changes.md",
 }
-NOTEBOOKS = "examples/notebooks"  # docs/notebooks is a link to it.
+NOTEBOOKS = "examples/notebooks"
 
 
 def repository_links(text, folder="docs", shown="."):
@@ -128,7 +128,16 @@ def visit_math(self, node):
     raise nodes.SkipNode
 
 
+def copy_notebooks(app, config):
+    """Brings the notebooks, which lie among the examples, to the pages' folder."""
+    folder = Path(app.srcdir, "notebooks")
+    folder.mkdir(exist_ok=True)
+    for notebook in sorted((ROOT / NOTEBOOKS).glob("*.ipynb")):
+        shutil.copy2(notebook, folder)
+
+
 def setup(app):
+    app.connect("config-inited", copy_notebooks)
     app.add_directive("public-names", PublicNames)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
     app.connect("autodoc-process-signature", replace_signature)
