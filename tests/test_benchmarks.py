@@ -469,6 +469,7 @@ def trained(script, folder, *arguments):
     return json.loads(output.read_text("utf-8"))["settings"]["toy"]["contenders"]
 
 
+@pytest.mark.slow
 def test_training_benchmark_runs_ours(tmp_path):
     found = trained("training.py", tmp_path, "ours-float32")["ours-float32"]
     # A vocabulary of 50 whose ids are uniform: log 50 = 3.9 nats, and a bad start.

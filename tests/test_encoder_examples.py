@@ -29,6 +29,7 @@ def tagged(tmp_path, name):
     return write(tmp_path / name, "\n".join(lines * 3) + "\n")
 
 
+@pytest.mark.slow
 def test_words_of_a_file_are_tagged(tmp_path):
     example = load("tag_words")
     files = ["--files", tagged(tmp_path, "t.gz"), tagged(tmp_path, "v.gz")]
@@ -57,6 +58,7 @@ def test_most_frequent_tag_is_that_of_the_word_or_else_noun():
     assert load("tag_words").most_frequent_tags(train, valid) == 0.75
 
 
+@pytest.mark.slow
 def test_sentences_of_a_file_are_classified_after_pre_training(tmp_path):
     text = write(tmp_path / "x.gz", "a good film\t1\na bad film\t0\n" * 6)
     arguments = ["--files", text, text, "--epochs", "1", "--pretrain", "1"]
@@ -121,12 +123,14 @@ def test_images_are_moved_and_all_shown():
             assert sorted(image.ravel()) == sorted(images[number].ravel())
 
 
+@pytest.mark.slow
 def test_built_in_digits_are_classified(tmp_path):
     arguments = ["--epochs", "3", *picture(tmp_path)]
     assert load("classify_images").main(arguments) > 0.7
     assert (tmp_path / "picture.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_nodes_of_files_are_classified(tmp_path):
     rows = ["a\ttrain\t0\t0 2", "7\ttrain\t1\t1", "0\tvalid\t0\t0 3", "b\tnone\t-1\t"]
     nodes = write(tmp_path / "n.gz", "\n".join(rows) + "\n")
@@ -144,12 +148,14 @@ def test_nodes_of_files_are_classified(tmp_path):
     assert baseline == 1
 
 
+@pytest.mark.slow
 def test_links_of_a_generated_graph_help(tmp_path):
     accuracy, baseline = load("classify_nodes").main(picture(tmp_path))
     assert (tmp_path / "picture.png").stat().st_size > 1000
     assert accuracy > baseline + 0.1
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("task", ["amide", "ring"])
 def test_molecules_are_whole_and_the_questions_answered(task):
     example = load("classify_graphs")
@@ -220,6 +226,7 @@ def tone(digit, voice, speed):
     return 0.3 * np.sin(2 * np.pi * pitch * np.arange(2205) / 22050)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("task", ["digits", "voice"])
 def test_frames_of_sound_are_labelled(task):
     example = load("speech")

@@ -8,6 +8,7 @@ from tests import tiny_run
 from tests.test_examples import Answers, load
 
 
+@pytest.mark.slow
 def test_both_models_train_score_and_show_their_attention(tmp_path, capsys):
     example = load("recurrent_translation")
     train = tiny_run.write_pairs(tmp_path / "train.tsv")

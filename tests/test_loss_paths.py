@@ -159,6 +159,7 @@ def test_metrics_agree_with_the_reference_in_every_mode(mode):
     assert perplexity == pytest.approx(reference.perplexity(exact, TARGETS), rel=1e-5)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("backend", ("jax", "torch"))
 def test_other_backends_agree_with_the_closed_form(backend):
     if importlib.util.find_spec(backend) is None:

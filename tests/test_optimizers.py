@@ -47,6 +47,7 @@ def results(make, compile_step, sparse=True, **options):
     return [ops.convert_to_numpy(v) for v in (*weights, *optimizer.variables)]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("how", ({}, {"jit_compile": True}))
 @pytest.mark.parametrize("sparse", (False, True))
 @pytest.mark.parametrize(

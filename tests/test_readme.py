@@ -44,6 +44,7 @@ def test_the_commands_of_the_page_on_fine_tuning_are_understood():
     assert len(flags) > 15 and flags <= known
 
 
+@pytest.mark.slow
 def test_training_at_scale_trains():
     names = {}
     (block,) = (b for lang, b in blocks(ROOT / "docs" / "training_at_scale.md"))

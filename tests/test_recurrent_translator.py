@@ -73,6 +73,7 @@ def test_export_gives_the_live_translations_alternatives_and_scores(exported):
     assert [t.decode("utf-8") for t in best] == [t[0].text for t in live]
 
 
+@pytest.mark.slow
 def test_export_scores_completes_samples_and_aligns_as_live(exported):
     scores = translator().score(TEXTS, TARGETS)
     found = answers(exported, "score", source=TEXTS, target=TARGETS)

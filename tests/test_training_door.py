@@ -56,6 +56,7 @@ def losses_of(model, data=None, epochs=1, **options):
 SCALES = {"adam": 1.0, "sgd": 30.0, "momentum": 3.0, "adagrad": 10.0, "rmsprop": 0.3}
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("optimizer", SCALES)
 def test_every_optimizer_lowers_the_loss_by_the_schedule(optimizer):
     scale = SCALES[optimizer]

@@ -103,6 +103,7 @@ def pieces_of(translator, text):
     return translator.tokenizers.target.tokenize([text])[0].numpy().tolist()
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("text", [TEXTS[0], TEXTS[1], TEXTS[3]])
 def test_n_best_are_those_of_a_search_by_hand_over_uncached_logits(translator, text):
     expected = search_by_hand(translator, text)[:3]
@@ -333,6 +334,7 @@ def draw_by_hand(translator, text, temperature, seed):
     return to_text(translator, ids), total / ((5 + len(ids)) / 6) ** 0.6
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "options", [{}, {"top_k": 5}, {"top_p": 0.8}, {"top_k": 7, "top_p": 0.9}], ids=str
 )

@@ -107,6 +107,7 @@ def test_operations_and_path_length_of_table_1(load):
     assert found["dilated convolution", 8][2] == 2
 
 
+@pytest.mark.slow
 def test_positions_are_trained_short_and_tested_long(load, tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "positions.png"
@@ -165,6 +166,7 @@ def test_unscaled_scores_are_the_scaled_ones_times_the_root_of_d_k(load, rng):
     assert list(scores.main([*sizes, "--kinds", "additive"])) == [(9, "additive")]
 
 
+@pytest.mark.slow
 def test_optimizers_with_and_without_the_schedule(load):
     optimizers = load("optimizers")
     schedule = optimizers.paper_schedule(0.02, 64, 10)
@@ -189,6 +191,7 @@ def test_words_seen_twice_have_numbers(load, tmp_path):
     assert corpora.text_of(target_out[0], corpus.numbers) == "c ⁇"
 
 
+@pytest.mark.slow
 def test_without_a_causal_mask_the_loss_is_not_that_of_generation(load):
     example = load("causal")
     found = example.main(["--pairs", "60", "--tests", "60", "--updates", "60"])
@@ -200,6 +203,7 @@ def test_without_a_causal_mask_the_loss_is_not_that_of_generation(load):
     assert example.known_pairs(np.array([[5, 6, 2, 0], [5, 7, 2, 0]]), seen) == 0.5
 
 
+@pytest.mark.slow
 def test_each_regularisation_is_taken_away(load):
     example = load("regularisation")
     corpus = load("corpora").Corpus([], [], {"a": 4})

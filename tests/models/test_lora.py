@@ -106,6 +106,7 @@ def test_training_changes_only_adapters(model):
     assert numbers(after) < numbers(loss(TARGET_OUT, logits))
 
 
+@pytest.mark.one_case
 def test_steps_equal_a_call(model, rng):
     add_random_adapters(model, rng)
     expected = numbers(model(inputs_of(model)))
@@ -126,6 +127,7 @@ def test_steps_equal_a_call(model, rng):
         )
 
 
+@pytest.mark.one_case
 def test_a_file_holds_the_sums(model, rng, tmp_path):
     add_random_adapters(model, rng)
     expected = numbers(model(inputs_of(model)))

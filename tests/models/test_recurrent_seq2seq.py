@@ -172,6 +172,7 @@ def test_gradient_reaches_every_weight_without_the_logits(model):
         assert moved > 1e-7, weight.path
 
 
+@pytest.mark.slow
 def test_accumulated_batches_give_the_gradient_of_one(rng):
     exact = {"dropout_rate": 0.0}
     whole, parts = (random_model(np.random.default_rng(3), **exact) for _ in range(2))

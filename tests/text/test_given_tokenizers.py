@@ -55,6 +55,7 @@ def check_special(tokenizer):
     return pieces
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", KINDS)
 def test_a_hugging_face_tokenizer_has_its_pieces_in_the_graph(name):
     original = foreign.hugging_face()[name]
@@ -156,6 +157,7 @@ def test_characters_that_stand_for_no_byte_are_left_out():
     assert texts_of(tokenizer, np.array([row])) == ["aba�"]
 
 
+@pytest.mark.slow
 def test_a_byte_pair_tokenizer_of_keras_hub_that_would_cut_differently():
     """SentencePiece's operation joins "ab" and "c", which are no merge."""
     pieces = [*byte_characters(), "ab", "bc", "abc"]
@@ -228,6 +230,7 @@ def test_a_form_that_would_cut_differently_is_not_taken(tmp_path, reason):
     assert reason in tokenizer.graph_problem
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", [*KINDS, "keras_hub", "python", "two"])
 def test_tokenizers_are_saved_and_loaded(tmp_path, name):
     others = {

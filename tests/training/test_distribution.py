@@ -112,6 +112,7 @@ def assert_same_run(result, expected):
             np.testing.assert_allclose(*values, rtol=0, atol=2e-4, equal_nan=False)
 
 
+@pytest.mark.slow
 def test_two_mirrored_devices_train_as_one(tmp_path):
     path, options = tmp_path / "two.json", {"epochs": 1}
     two = started(path, distribute="mirrored", devices=2, **options)

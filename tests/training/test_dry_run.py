@@ -91,7 +91,7 @@ def test_what_train_refuses_is_refused(tmp_path, message):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.one_case
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ("jax", "tensorflow"))
 def test_xla_compiles_each_step_as_often_as_was_said(tmp_path, backend):
     if importlib.util.find_spec(backend) is None:

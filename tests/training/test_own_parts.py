@@ -138,6 +138,7 @@ def mean_crossentropy(y_true, y_pred):
     return keras.ops.mean(losses)
 
 
+@pytest.mark.slow
 def test_a_function_and_a_numbered_optimizer_are_known_again(tmp_path):
     """Keras numbers the objects of a process: "adam_1" is the same optimizer."""
 

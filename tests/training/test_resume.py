@@ -187,6 +187,7 @@ def test_several_batches_a_call_give_the_same_run(uninterrupted, tmp_path):
     assert_same_run(folder, weights, uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_damaged_state_falls_back_to_the_one_before(uninterrupted, tmp_path):
     folder = Folder(tmp_path)
     killed(folder, uninterrupted.batches - 1, checkpoint_updates=1)

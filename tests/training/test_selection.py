@@ -224,6 +224,7 @@ def test_the_average_is_what_is_scored(texts, corpora, tmp_path):
     assert scores[0] != pytest.approx(scores[1])
 
 
+@pytest.mark.slow
 def test_the_checkpoints_are_those_of_the_best_epochs(texts, corpora, tmp_path):
     run = Run(texts, tmp_path, average="best", monitor="loss", **LEARNING)
     weights = []

@@ -111,6 +111,7 @@ def short_runs(tmp_path_factory):
     return translators, [folder / "run" for folder in folders]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_weights(short_runs):
     first, again = (translator.model.get_weights() for translator in short_runs[0])
     for a, b in zip(first, again, strict=True):
