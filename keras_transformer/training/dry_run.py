@@ -31,6 +31,7 @@ from keras_transformer.training.report import (
     describe_model,
     report_data,
     report_devices,
+    report_warm_up,
 )
 from keras_transformer.training.run_directory import RunDirectory, fingerprints
 from keras_transformer.training.state import StateFiles, build_training_variables
@@ -98,6 +99,7 @@ def dry_run(
             begin_with(init, model, run, console)
         training, validation = make_corpora(text, validation, tokenizers, config)
         report_data(console, training, validation)
+        report_warm_up(console, config.training, training.num_batches)
         report_devices(console, model.compute_dtype)
         say(console, f"batches (sentences x tokens): {_shapes(training.shapes)}")
         compiled = with_device_defaults(config.training).jit_compile

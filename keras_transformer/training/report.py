@@ -7,6 +7,7 @@ import math
 import keras
 from rich.console import Console
 
+from keras_transformer.config import TrainingConfig
 from keras_transformer.exact_training.row_parts import available_cores
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.terminal import say
@@ -45,6 +46,25 @@ def report_data(console: Console, training: Corpus, validation: Corpus | None):
             console,
             f"batches of {len(training.shapes)} shapes, each compiled when it first "
             f"comes, with {training.padding:.0%} padding",
+        )
+
+
+def report_warm_up(console: Console, options: TrainingConfig, num_batches: int):
+    """Warns of a warm-up that a run will not get through: it would learn little.
+
+    Args:
+        console: Where it is printed.
+        options: Lengths of the run and of its warm-up.
+        num_batches: Batches of an epoch.
+    """
+    updates = options.epochs * num_batches // options.gradient_accumulation_steps
+    updates = min(updates, options.max_updates or updates)
+    if updates <= options.warmup_steps:
+        say(
+            console,
+            f"warning: the learning rate rises for {options.warmup_steps:,} updates, "
+            f"and {updates:,} are planned: give `warmup_steps` about a tenth of them, "
+            f"--warmup-steps {max(1, updates // 10)}",
         )
 
 

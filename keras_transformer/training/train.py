@@ -54,6 +54,7 @@ from keras_transformer.training.report import (
     describe_model,
     report_data,
     report_devices,
+    report_warm_up,
 )
 from keras_transformer.training.run_directory import (
     RunDirectory,
@@ -88,7 +89,7 @@ class Run(NamedTuple):
         states: Files of the states to resume from.
         distribution: The devices.
         console: Where progress goes.
-        callbacks: The program's own callbacks.
+        own: What the program gave beside the options.
     """
 
     path: Path
@@ -100,7 +101,7 @@ class Run(NamedTuple):
     states: StateFiles
     distribution: Distribution
     console: Console
-    callbacks: Sequence[keras.callbacks.Callback] = ()
+    own: Own
 
 
 def train(
@@ -226,7 +227,7 @@ def _run(text, validation, directory, config, console, own) -> Translator:
         )
         run = Run(
             path, config, translator.model, *corpora, selection, states, distribution,
-            console, own.callbacks,
+            console, own,
         )  # fmt: skip
         del init  # The memory of a model that is no longer needed.
         with StopSignals() as signals:
@@ -299,6 +300,8 @@ def _train_to_the_end(
     another process would.
     """
     report_data(run.console, run.training, run.validation)
+    if run.own.optimizer is None:
+        report_warm_up(run.console, run.config.training, run.training.num_batches)
     report_devices(run.console, run.model.compute_dtype)
     if state is None:
         parameters = count_parameters(run.model, run.config.training.freeze)
@@ -377,7 +380,7 @@ def _callbacks(run: Run, limit: StopAtLimit, state: TrainingState) -> list:
     The selection's and the program's own come after those that may stop the run, and
     before the logs, to which they add. Only the chief of several processes writes.
     """
-    is_chief, own = run.distribution.is_chief, list(run.callbacks)
+    is_chief, own = run.distribution.is_chief, list(run.own.callbacks)
     callbacks = [
         NonfiniteBatches(run.training, run.path / "nonfinite", run.console, is_chief),
         limit,
