@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 # Commands that need an installation, Docker, a server or half an hour. Files named
 # after the examples run those, tests/serving the server, test_ray_data.py the workers.
 NOT_RUN = (
-    "python3 -m venv", "pip install", "cd saved_models/en-de && docker compose up",
+    "python3 -m venv", "pip install", "docker compose ",
     "keras-transformer serve", "keras-transformer completion", "curl ",
     "python examples/", "python benchmarks/", "node examples/", "kubectl ",
     "keras-transformer train --preset small --train train.en-fr.tsv.gz",
