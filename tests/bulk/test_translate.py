@@ -455,6 +455,7 @@ def test_a_litert_export_has_a_fingerprint(tmp_path_factory, tmp_path):
     assert model_fingerprint(copy) != first
 
 
+@pytest.mark.slow
 def test_the_fingerprint_is_that_of_contents_and_options(tmp_path_factory, tmp_path):
     model = tiny_run.saved_model(tmp_path_factory)
     first = model_fingerprint(model)

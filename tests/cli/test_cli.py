@@ -162,6 +162,7 @@ def test_a_file_has_the_columns_too(saved_model, tmp_path, capsys):
     assert output.read_text("utf-8") == lines
 
 
+@pytest.mark.slow
 def test_an_output_with_other_columns_is_not_continued(saved_model):
     def fingerprint(*flags):
         words = ["translate", "--model", str(saved_model), *flags]

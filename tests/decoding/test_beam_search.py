@@ -467,6 +467,7 @@ print(json.dumps([x.tolist() for x in result]))
 """
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_other_backends_agree_with_the_reference(backend):
     if importlib.util.find_spec(backend) is None:

@@ -123,6 +123,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_the_result_is_that_of_a_search_of_one_size(options):
     expected, _ = search(3, resized=False, **options)

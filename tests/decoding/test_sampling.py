@@ -440,6 +440,7 @@ for name, filters in (("all", {}), ("filtered", dict(top_k=5, top_p=0.9))):
 """
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_other_backends_draw_the_same(backend, tmp_path):
     rng = np.random.default_rng(29)

@@ -79,7 +79,6 @@ def test_a_notebook_runs(name, folder):
     run(name, folder)
 
 
-@pytest.mark.slow
 def test_the_notebook_that_reads_a_run_runs(folder):
     options = folder / "runs" / "notebook-en-de" / "decoding.json"
     if not options.exists():

@@ -134,6 +134,7 @@ def state_of(model):
     return [ops.convert_to_numpy(variable) for variable in variables]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("clipnorm", (None, 0.05))
 @pytest.mark.parametrize("weighted", (False, True))
 def test_accumulated_batches_give_the_update_of_the_large_batch(weighted, clipnorm):
@@ -173,6 +174,7 @@ def crossentropy(**options):
     )
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "weighted", (True, pytest.param(False, marks=pytest.mark.slow))
 )
@@ -202,6 +204,7 @@ def test_a_loss_that_leaves_a_class_out_counts_by_the_others(loss, weighted):
     assert_same(change_of(small, batches, weighted), expected)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "loss, message",
     (
@@ -243,6 +246,7 @@ def test_a_mask_of_the_output_is_refused_where_batches_accumulate():
         fit(make_model(loss=loss_without_padding(), **options), batches)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("clipnorm", (0.05, pytest.param(None, marks=pytest.mark.slow)))
 @pytest.mark.parametrize("steps", (1, 3))
 def test_a_scaled_loss_has_the_gradient_and_the_value_of_itself(steps, clipnorm):
@@ -363,6 +367,7 @@ def test_a_gradient_that_is_not_finite_is_never_applied():
         np.testing.assert_array_equal(value, expected)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("steps", (1, 2))
 @pytest.mark.parametrize("bad", (0, 3, 4))
 def test_training_stops_after_a_batch_that_is_not_finite(monkeypatch, steps, bad):

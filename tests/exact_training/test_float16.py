@@ -218,6 +218,7 @@ for value, expected in zip(model.get_weights(), before):
 """
 
 
+@pytest.mark.slow
 def test_replicas_agree_on_the_scale_and_the_update():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("a strategy is TensorFlow's")

@@ -39,6 +39,7 @@ def parts(monkeypatch):
     return lambda number: monkeypatch.setattr(row_parts, "_num_parts", number)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("weighted", (False, True))
 @pytest.mark.parametrize(
     "options", ({}, {"global_clipnorm": 0.05}, {"gradient_accumulation_steps": 3})
@@ -145,6 +146,7 @@ def run_python(code):
     )
 
 
+@pytest.mark.slow
 def test_it_sets_the_threads_and_must_come_first():
     first = run_python(
         "import tensorflow as tf\n"

@@ -258,6 +258,7 @@ def long_search(config, fixed_shapes):
     return find(LONG_SOURCE, LONG_LENGTHS)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_resizing_changes_nothing_for_sources_of_very_different_lengths(

@@ -112,6 +112,7 @@ def tokens_of(translator, texts=TEXTS):
     return [alignment.target_tokens for alignment in translator.align(texts)]
 
 
+@pytest.mark.slow
 def test_the_options_of_the_search_reach_the_output():
     texts = [text for text in TEXTS if text]
     plain = tokens_of(translator(), texts)
@@ -315,6 +316,7 @@ def test_control_symbols_in_a_text_are_text(signatures):
     assert aligned["source_tokens"].count(b"</s>") == 1
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", ["score", "complete", "sample"])
 @pytest.mark.parametrize("counts", [(2, 1), (1, 2), (0, 1), (1, 0)])
 def test_inputs_of_two_batch_sizes_are_an_error(signatures, name, counts):
@@ -371,6 +373,7 @@ def test_bfloat16_scores_are_near_those_of_float32(signatures):
     np.testing.assert_allclose(outputs["scores"][:-1, 0], best, rtol=0.1, atol=0.1)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", ["serving_default", "sample"])
 def test_compiled_with_xla_it_gives_the_same_strings(signatures, name):
     compiled = functions(jit_compile=True)

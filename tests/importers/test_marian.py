@@ -36,6 +36,7 @@ def random_pairs(rng, size):
     return sources, rng.integers(2, size, (3, 7)).tolist()
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("tied", ["all", "target", "none"])
 @pytest.mark.parametrize("name", FORMS)
 def test_the_logits_of_an_npz_are_those_of_the_formulas(tmp_path, rng, name, tied):

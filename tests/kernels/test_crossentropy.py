@@ -69,6 +69,7 @@ def run(way, function, *tensors):
     return with_gradients(function, *tensors)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("way", ways())
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("tokens", [33, 16, 1])
@@ -156,6 +157,7 @@ def padded_batch():
     return states.reshape(ROWS, LENGTH, WIDTH), matrix, targets
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("way", ways())
 @pytest.mark.parametrize("sample_weight", [None, np.array([0.5, 2.0, 1.0], "float32")])
 @pytest.mark.parametrize("any_target", [True, False])

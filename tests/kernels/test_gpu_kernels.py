@@ -134,6 +134,7 @@ KINDS = ["transformer", "recurrent", "language model"]
 DTYPES = ["float32", "mixed_bfloat16"]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_and_validation(kind, dtype):
@@ -165,6 +166,7 @@ def test_the_number_of_a_replica_in_a_mask():
     assert without_kernel(graph) == set()
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("beam", [1, 4])
 @pytest.mark.parametrize("kind", KINDS[:2])

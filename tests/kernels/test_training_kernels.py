@@ -133,6 +133,7 @@ def test_feed_forward(policy, activation):
     assert_graph_gives_the_same(randomised(layer, (None, None, 8)), [INPUTS])
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("masked", (False, True))
 @pytest.mark.parametrize("use_bias", (False, True))
 def test_attention_and_its_weights(policy, masked, use_bias):

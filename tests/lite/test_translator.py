@@ -62,6 +62,7 @@ def assert_same(found, expected):
         assert found == expected
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_translations_are_the_live_ones(translator, live, batch_size):
     found = translator(TEXTS, batch_size)
@@ -70,6 +71,7 @@ def test_translations_are_the_live_ones(translator, live, batch_size):
     assert translator([]) == []
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("method", "arguments"),
     [
