@@ -21,7 +21,11 @@ _MANIFEST = """\
 # {object}:8500, within the cluster. Yours to edit: written once, by the first export.
 #
 # The pods read this directory at /models/{name}. Either of
-# - a PersistentVolumeClaim called {object} that holds it, as below.
+# - a PersistentVolumeClaim called {object} that holds it, as below, such as
+#     apiVersion: v1
+#     kind: PersistentVolumeClaim
+#     metadata: {{name: {object}}}
+#     spec: {{accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 2Gi}}}}}}
 #   Copy it there by a pod that may write to the claim: kubectl cp . POD:DIRECTORY. A
 #   version that is copied while the server runs must appear whole: copy it under
 #   another name, then rename it in that pod;

@@ -58,6 +58,17 @@ def test_objects_have_names_that_a_service_may_have(name, expected):
     assert re.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", expected)
 
 
+def test_the_claim_of_the_comment_is_the_one_that_the_pods_want(objects):
+    text = manifest("EN_de.v2", False, MEMORY)
+    lines = re.findall("^#     (.*)$", text, re.MULTILINE)
+    claim = yaml.safe_load("\n".join(lines))
+    (volume,) = objects[0]["spec"]["template"]["spec"]["volumes"]
+    wanted = volume["persistentVolumeClaim"]["claimName"]
+    assert claim["metadata"] == {"name": wanted}
+    validate = pytest.importorskip("kubernetes_validate")
+    validate.validate(claim, "1.33", strict=True)
+
+
 def test_the_service_finds_the_pods_and_their_ports(objects, container):
     deployment, service = objects
     labels = deployment["spec"]["template"]["metadata"]["labels"]
