@@ -444,6 +444,7 @@ def test_bad_outputs_are_refused(source, tmp_path):
         translate_file(lambda texts: ["a", "b"], source, tmp_path / "o", batch_size=3)
 
 
+@pytest.mark.slow
 def test_a_litert_export_has_a_fingerprint(tmp_path_factory, tmp_path):
     model = tiny_run.litert(tmp_path_factory)
     first = model_fingerprint(model)

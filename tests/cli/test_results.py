@@ -51,7 +51,7 @@ def in_a_process(*words, **environment):
 def trained(tmp_path_factory, files):
     """The process that trained, and its run."""
     run = tmp_path_factory.mktemp("json") / "run"
-    flags = [*SIZES, "--epochs", "2"]
+    flags = [*SIZES, "--epochs", "2", "--warmup-steps", "5"]
     words = ["--train", files[0], "--valid", files[1], "--run", run, *flags]
     return in_a_process("train", *words, "--json"), run
 
@@ -103,6 +103,7 @@ def test_the_commands_that_are_named_next_are_understood(trained):
         assert getattr(options, "model", None) in (run, [run])
 
 
+@pytest.mark.slow
 def test_a_quiet_export_prints_its_path_alone(trained, tmp_path):
     output = tmp_path / "version" / "1"
     done = in_a_process("export", "--run", trained[1], "--output", output, "--quiet")

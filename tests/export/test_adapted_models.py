@@ -47,6 +47,7 @@ def adapted(request):
 pytestmark = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 
 
+@pytest.mark.slow
 def test_a_saved_model_translates_as_the_model(adapted, tmp_path):
     path = adapted.export(tmp_path / "model" / "1")
     loaded = tf.saved_model.load(str(path))

@@ -49,6 +49,7 @@ def test_a_saved_model_translates_as_the_model(live, found, tmp_path):
     np.testing.assert_allclose(outputs["score"], scores, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_litert_file_translates_as_the_model(live, found, tmp_path):
     lite = LiteTranslator(live.export_litert(tmp_path / "lite"))
     assert lite(TEXTS) == [translation.text for translation in found]

@@ -98,6 +98,7 @@ def test_litert_takes_sentencepiece_alone(tmp_path, export):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_saved_translator_is_loaded(tmp_path):
     translator = translator_of(foreign.keras_hub_word_pieces())
     translator.save(tmp_path)

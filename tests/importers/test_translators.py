@@ -86,6 +86,7 @@ def test_a_run_is_written_whole_or_not_at_all(tmp_path, rng, monkeypatch):
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_target_languages_and_added_pieces_are_in_the_saved_model(tmp_path, rng):
     pytest.importorskip("safetensors")
     foreign_others.write_hugging_face(tmp_path / "model", rng)
