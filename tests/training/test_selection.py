@@ -247,7 +247,7 @@ def test_the_checkpoints_are_those_of_the_best_epochs(texts, corpora, tmp_path):
 def test_each_new_best_is_exported_as_the_next_version(tmp_path, monkeypatch):
     translator, exported = tiny_run.translator(), []
 
-    def export(path):
+    def export(path, run):
         path.mkdir(parents=True)
         exported.append(path.name)
         return path
