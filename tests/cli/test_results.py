@@ -18,6 +18,10 @@ from tests import tiny_run
 from tests.cli.test_cli import SIZES, TEXTS
 
 
+# Two epochs have 8 updates; what warms up for longer is warned of.
+TWO_EPOCHS = [*SIZES, "--epochs", "2", "--warmup-steps", "5"]
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """Training and validation pairs."""
@@ -51,8 +55,7 @@ def in_a_process(*words, **environment):
 def trained(tmp_path_factory, files):
     """The process that trained, and its run."""
     run = tmp_path_factory.mktemp("json") / "run"
-    flags = [*SIZES, "--epochs", "2", "--warmup-steps", "5"]
-    words = ["--train", files[0], "--valid", files[1], "--run", run, *flags]
+    words = ["--train", files[0], "--valid", files[1], "--run", run, *TWO_EPOCHS]
     return in_a_process("train", *words, "--json"), run
 
 
@@ -113,7 +116,7 @@ def test_a_quiet_export_prints_its_path_alone(trained, tmp_path):
 def test_a_quiet_training_prints_nothing(trained, files, capsys):
     """It is finished: without the flag that would be said."""
     words = ["train", "--train", files[0], "--valid", files[1], "--run", trained[1]]
-    words = [*map(str, words), *SIZES, "--epochs", "2"]
+    words = [*map(str, words), *TWO_EPOCHS]
     assert cli.main([*words, "--quiet"]) == 0
     assert capsys.readouterr() == ("", "")
     assert cli.main(words) == 0
