@@ -131,7 +131,8 @@ def visit_math(self, node):
 def copy_notebooks(app, config):
     """Brings the notebooks, which lie among the examples, to the pages' folder."""
     folder = Path(app.srcdir, "notebooks")
-    folder.mkdir(exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # One may have had another name.
+    folder.mkdir()
     for notebook in sorted((ROOT / NOTEBOOKS).glob("*.ipynb")):
         shutil.copy2(notebook, folder)
 

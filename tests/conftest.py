@@ -35,12 +35,13 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     """Marks all cases of a test marked `one_case` but one as slow.
 
-    Which one it is hangs on the test's name, so that each case of a list that several
-    tests share is in every run somewhere. `-m "slow or not slow"` runs all.
+    Which one it is, of those not marked slow anyway, hangs on the test's name: every
+    run has the same, and tests that share a list of cases try different ones.
+    `-m "slow or not slow"` runs all.
     """
     cases = collections.defaultdict(list)
     for item in items:
-        if item.get_closest_marker("one_case"):
+        if item.get_closest_marker("one_case") and not item.get_closest_marker("slow"):
             cases[item.nodeid.partition("[")[0]].append(item)
     for test, others in cases.items():
         others.pop(zlib.crc32(test.encode()) % len(others))

@@ -53,6 +53,19 @@ def test_the_package_says_that_it_is_typed(setup):
     assert setup["metadata"]["author"]
 
 
+def test_an_extra_has_all_that_it_needs_of_another(setup):
+    """Each extra spells out what it needs, which one may forget in the second place."""
+    extras = {
+        name: {line for line in text.split("\n") if line and line[0] != "#"}
+        for name, text in setup["options.extras_require"].items()
+    }
+    # The reference imports the plots; `dev` runs every test and more.
+    assert extras["plots"] <= extras["docs"]
+    assert extras["plots"] <= extras["examples"] <= extras["test"]
+    assert extras["serve"] == extras["playground"] <= extras["test"] <= extras["dev"]
+    assert extras["docs"] <= extras["test"]
+
+
 @pytest.mark.parametrize(
     "options", [*CONFIGS, ServingConfig], ids=lambda options: options.__name__
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
 
 from keras_transformer.cli import (
@@ -24,7 +25,11 @@ from keras_transformer.cli import (
 from keras_transformer.cli.messages import print_error
 from keras_transformer.cli.parser import Parser
 from keras_transformer.cli.results import run_verb
-from keras_transformer.terminal import print_result, replace_closed_streams
+from keras_transformer.terminal import (
+    print_message,
+    print_result,
+    replace_closed_streams,
+)
 
 _GROUPS = (
     train, importing, translate, export, serve, playground, plot, neighbours, completion
@@ -44,8 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: Words after the program's name; default those of the process.
 
     Returns:
-        The exit status: 0, or 1 after an error, which is one line on standard error.
-        Bad usage ends the process with status 2, as `argparse` does.
+        The exit status: 0, or 1 after an error, which is one line on standard error,
+        or 130 after Ctrl-C, as a shell reports it. Bad usage ends the process with
+        status 2, as `argparse` does.
     """
     replace_closed_streams()
     options = make_parser().parse_args(arguments)
@@ -55,8 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except KeyboardInterrupt:
-        print_error("interrupted")
-        return 1
+        print_message("keras-transformer: interrupted")
+        return 128 + signal.SIGINT
     except BrokenPipeError:
         # The reader of our output has gone; Python's own flush at exit must not fail.
         if sys.stdout is not None:

@@ -501,8 +501,8 @@ def main(arguments: list[str] | None = None) -> int:
             text = " ".join(translator([line])[0].split("\n"))
             print(text, flush=True)  # noqa: T201
     except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)  # noqa: T201
-        return 1
+        print("interrupted", file=sys.stderr)  # noqa: T201
+        return 130  # As a shell reports it.
     except (ImportError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 1

@@ -15,11 +15,9 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
-import ipaddress
 import json
 import logging
 import time
-import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,6 +32,8 @@ from keras_transformer.playground.questions import (
 )
 from keras_transformer.serving.errors import RequestError, bad_request, run_error
 from keras_transformer.serving.predict_request import parse_json
+from keras_transformer.serving.request_body import read_body
+from keras_transformer.serving.request_head import check_framing, check_host
 
 PAGE = Path(__file__).with_name("page")
 # The page of `export --format web`, of which some files are this page's too.
@@ -119,7 +119,8 @@ class Playground:
                         await self._ask(_answer_of(model, question), question)
 
     async def _answer(self, request):
-        check_host(request, self._config.host)
+        check_framing(request)
+        check_host(request, self._config.host, is_strict=True)
         check_origin(request)
         method, path = request.method, request.scope["path"]
         if method == "POST" and path in _QUESTIONS:
@@ -141,7 +142,7 @@ class Playground:
         }
 
     async def _reply(self, request, kind):
-        body = await _read_body(request)
+        body = await read_body(request, MOST_BYTES, _BODY_SECONDS)
         question = kind.read(parse_json(body), self._config.max_text_length)
         if question.model >= len(self._models):
             raise bad_request(f"There is no model {question.model}.")
@@ -190,27 +191,6 @@ def _answer_of(model, question):
     return model.attend if is_attention else model.translate
 
 
-def check_host(request: Request, own_name: str):
-    """Raises a `RequestError` if a request does not name this server as its `Host`.
-
-    A page elsewhere whose name is made to resolve to this machine could otherwise ask
-    through the browser of whoever opens it (DNS rebinding). An address cannot be made
-    to resolve, so any is let through.
-
-    Args:
-        request: The request.
-        own_name: A name to accept besides "localhost".
-    """
-    name = _name_of(request.headers.get("host", ""))
-    if name in ("localhost", own_name.lower()) or _is_address(name):
-        return
-    raise RequestError(
-        403,
-        f"This server is not {name or 'without a name'}: ask for localhost or its "
-        "address, or start it with that name as its `--host`.",
-    )
-
-
 def check_origin(request: Request):
     """Raises a `RequestError` if another page asks, or if it is no JSON that it sends.
 
@@ -219,7 +199,7 @@ def check_origin(request: Request):
     """
     headers = request.headers
     origin = headers.get("origin")
-    is_own = origin is None or urllib.parse.urlsplit(origin).netloc == headers["host"]
+    is_own = origin is None or origin.partition("://")[2] == headers["host"]
     is_own &= headers.get("sec-fetch-site", "none") in ("none", "same-origin")
     is_link = request.method == "GET" and request.scope["path"] == "/"
     if not is_own and not is_link:
@@ -227,38 +207,6 @@ def check_origin(request: Request):
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if request.method == "POST" and kind != "application/json":
         raise RequestError(415, "A question is sent as application/json.")
-
-
-def _name_of(host):
-    try:
-        return urllib.parse.urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def _is_address(name):
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-async def _read_body(request):
-    body = bytearray()
-    try:
-        async with asyncio.timeout(_BODY_SECONDS):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > MOST_BYTES:
-                    raise RequestError(
-                        413,
-                        f"The request is larger than {MOST_BYTES:,} bytes.",
-                        {"Connection": "close"},
-                    )
-    except TimeoutError:
-        raise RequestError(408, "The request came too slowly.") from None
-    return bytes(body)
 
 
 def _json(document, status=200, headers=None):

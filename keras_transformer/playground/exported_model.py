@@ -8,7 +8,11 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.export.saved_model import latest_version
-from keras_transformer.playground.played_model import Offer, looked_at
+from keras_transformer.playground.played_model import (
+    Offer,
+    looked_at,
+    translations_of,
+)
 from keras_transformer.playground.questions import (
     AttentionQuestion,
     TranslationQuestion,
@@ -105,7 +109,7 @@ class ExportedModel:
             name = "nbest" if "nbest" in self._signatures else "serving_default"
             outputs = self._run(name, text=[question.text])
         return {
-            "translations": _translations(outputs)[:count],
+            "translations": translations_of(outputs)[:count],
             "truncated": bool(outputs.get("truncated", [False])[0]),
         }
 
@@ -138,13 +142,3 @@ class ExportedModel:
 
 def _fits(signature, inputs, outputs):
     return set(signature.inputs) == inputs and outputs <= set(signature.outputs)
-
-
-def _translations(outputs):
-    texts = outputs.get("translations", outputs.get("translation")).reshape(-1)
-    scores = outputs.get("scores", outputs.get("score")).reshape(-1)
-    return [
-        {"text": text.decode("utf-8"), "score": float(score)}
-        for text, score in zip(texts, scores, strict=True)
-        if np.isfinite(score)
-    ]

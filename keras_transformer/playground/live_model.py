@@ -6,12 +6,15 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer.generation.model_search import as_graph
 from keras_transformer.generation.pipeline import INPUTS, TEXT, Pipeline
-from keras_transformer.playground.played_model import Offer, looked_at
+from keras_transformer.playground.played_model import (
+    Offer,
+    looked_at,
+    translations_of,
+)
 from keras_transformer.playground.questions import (
     MOST_HYPOTHESES,
     AttentionQuestion,
@@ -69,8 +72,9 @@ class LiveModel:
                 )
             else:
                 outputs = self._run("nbest", texts, beam_size=beam_size)
+        pad_id = self._translator.tokenizers.target.pad_id
         return {
-            "translations": self._translations(outputs)[:count],
+            "translations": translations_of(outputs, pad_id)[:count],
             "truncated": bool(outputs["truncated"][0]),
         }
 
@@ -95,22 +99,6 @@ class LiveModel:
             return looked_at(row, weights.mean(axis=0))
         _check_below("head", question.head, len(weights))
         return looked_at(row, weights[question.head])
-
-    def _translations(self, outputs):
-        """The translations of one text, best first, or one each of several draws."""
-        texts = outputs.get("translations", outputs.get("translation")).reshape(-1)
-        scores = outputs.get("scores", outputs.get("score")).reshape(-1)
-        ids = outputs["ids"].reshape(len(texts), -1)
-        pad_id = self._translator.tokenizers.target.pad_id
-        return [
-            {
-                "text": text.decode("utf-8"),
-                "score": float(score),
-                "tokens": row[row != pad_id].tolist(),
-            }
-            for text, score, row in zip(texts, scores, ids, strict=True)
-            if np.isfinite(score)
-        ]
 
     def _beam_size(self, wanted):
         return min(wanted or self._config.beam_size, MOST_HYPOTHESES)

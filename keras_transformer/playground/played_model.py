@@ -47,6 +47,31 @@ class PlayedModel(Protocol):
         """Returns `weights` [T, S], and pieces and words of `source` and `target`."""
 
 
+def translations_of(
+    outputs: dict[str, np.ndarray], pad_id: int | None = None
+) -> list[dict[str, Any]]:
+    """Returns the translations of one text, best first, or one each of several draws.
+
+    Where a search found fewer than it may, the places left have no finite score.
+
+    Args:
+        outputs: `translations` and `scores`, or `translation` and `score`; with a
+            `pad_id` also `ids`.
+        pad_id: Id that `ids` are padded with; given where their `tokens` are wanted.
+    """
+    texts = outputs.get("translations", outputs.get("translation")).reshape(-1)
+    scores = outputs.get("scores", outputs.get("score")).reshape(-1)
+    found = [
+        {"text": text.decode("utf-8"), "score": float(score)}
+        for text, score in zip(texts, scores, strict=True)
+    ]
+    if pad_id is not None:
+        rows = outputs["ids"].reshape(len(texts), -1)
+        for translation, row in zip(found, rows, strict=True):
+            translation["tokens"] = row[row != pad_id].tolist()
+    return [translation for translation in found if np.isfinite(translation["score"])]
+
+
 def looked_at(row: dict[str, np.ndarray], weights: np.ndarray) -> dict[str, Any]:
     """Returns the answer to an `AttentionQuestion`.
 

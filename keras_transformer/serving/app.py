@@ -40,12 +40,8 @@ from keras_transformer.serving.predict_request import (
     signature_name_of,
 )
 from keras_transformer.serving.predict_response import to_body, write_outputs
-from keras_transformer.serving.request_head import (
-    check_framing,
-    check_host,
-    decode_body,
-    too_large,
-)
+from keras_transformer.serving.request_body import decode_body, read_body
+from keras_transformer.serving.request_head import check_framing, check_host
 from keras_transformer.serving.versions import LARGEST_VERSION, ModelVersions
 
 _VERSION = r"(?:(?i:/versions)/(?P<version>[0-9]+))?"
@@ -53,10 +49,6 @@ _PATHS = {
     "GET": rf"(?i:/v1/models)(?:/(?P<name>[^/:]+))?{_VERSION}(?P<verb>/metadata)?",
     "POST": rf"(?i:/v1/models)/(?P<name>[^/:]+){_VERSION}(?P<verb>:predict)",
 }
-# A body that is too large is read on and dropped, up to this many times the limit: a
-# client may not look for an answer before it has sent everything.
-_DROPPED = 8
-
 logger = logging.getLogger(__name__)
 
 
@@ -104,7 +96,7 @@ class RestApi:
         path = request.scope["raw_path"].decode("latin-1")
         try:
             check_host(request, self._config.host)
-            target = _target(request.method, path)
+            target = _target(request.method, path, self._versions.name)
         except RequestError:
             await self._read_body(request, keep=False)
             raise
@@ -149,24 +141,8 @@ class RestApi:
         return await asyncio.to_thread(parse)
 
     async def _read_body(self, request, keep=True):
-        """Returns the body; with `keep=False` it is read and dropped.
-
-        If bytes were left unread, closing the connection could destroy the answer.
-        """
-        chunks, size = [], 0
-        try:
-            async with asyncio.timeout(self._config.request_timeout_s):
-                async for chunk in request.stream():
-                    size += len(chunk)
-                    if size <= self._limit and keep:
-                        chunks.append(chunk)
-                    elif size > _DROPPED * self._limit:
-                        break
-        except TimeoutError:
-            raise RequestError(408, "The body of the request came too slowly") from None
-        if size > self._limit:
-            raise too_large(self._limit)
-        return b"".join(chunks)
+        seconds = self._config.request_timeout_s
+        return await read_body(request, self._limit, seconds, keep)
 
     async def _predict(self, target, document):
         signature_name = signature_name_of(document)
@@ -200,10 +176,14 @@ class RestApi:
             )
 
 
-def _target(method, path):
+def _target(method, path, name):
     """Returns what a path names, as TensorFlow Serving reads it."""
     if not path.lower().startswith("/v1/"):
-        raise RequestError(404, f"Not found: {path}")
+        raise RequestError(
+            404,
+            f"Not found: {path}. GET /v1/models/{name} says whether the model is "
+            f"there, and POST /v1/models/{name}:predict asks it",
+        )
     match = re.fullmatch(_PATHS[method], path) if method in _PATHS else None
     if match is None:
         raise bad_request(f"Malformed request: {method} {path}")

@@ -1,14 +1,13 @@
-"""Checks of a request's head: its length, its `Host`, the encoding of its body."""
+"""Checks of a request's head: its length and its `Host`."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-import zlib
 
 from starlette.requests import Request
 
-from keras_transformer.serving.errors import RequestError, bad_request
+from keras_transformer.serving.errors import RequestError
 
 _HOST = re.compile(r"\[(?P<ipv6>[^]]*)\](?::\d*)?|(?P<name>[^:]*)(?::\d*)?")
 
@@ -27,23 +26,31 @@ def check_framing(request: Request):
         )
 
 
-def check_host(request: Request, own_name: str):
+def check_host(request: Request, own_name: str, is_strict: bool = False):
     """Raises a `RequestError` if a local request names another machine.
 
     A web page whose name is made to resolve to 127.0.0.1 could otherwise read answers
-    through the browser of whoever opens it (DNS rebinding). Requests that come over the
-    network are let through: the names that others have for this machine are not known.
+    through the browser of whoever opens it (DNS rebinding). The names that others have
+    for this machine are not known, so over the network any is right, or any address
+    where the check is strict: an address cannot be made to resolve.
 
     Args:
         request: The request.
         own_name: A name to accept besides those of the loopback address.
+        is_strict: Whether a request over the network is checked too.
     """
     host = request.headers.get("host")
-    if host is None or not _is_loopback(request.scope["server"][0]):
+    is_local = _is_loopback(request.scope["server"][0])
+    if not is_strict and (host is None or not is_local):
         return
-    match = _HOST.fullmatch(host.lower())
+    match = _HOST.fullmatch((host or "").lower())
     name = match and (match["ipv6"] or match["name"])
-    if name is None or not (name == own_name.lower() or _is_loopback(name)):
+    is_right = name is not None and (
+        name == own_name.lower()
+        or _is_loopback(name)
+        or (not is_local and _address(name) is not None)
+    )
+    if not is_right:
         raise RequestError(
             403,
             f"This server is not {host}: ask for localhost, or start the server with "
@@ -52,45 +59,14 @@ def check_host(request: Request, own_name: str):
 
 
 def _is_loopback(name):
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
+    address = _address(name)
+    if address is None:
         return name == "localhost"
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
-def decode_body(body: bytes, encoding: str, limit: int) -> bytes:
-    """Returns a body, decompressed if it was compressed.
-
-    Args:
-        body: The body as it came.
-        encoding: The header Content-Encoding, "" without one.
-        limit: Most bytes to return.
-
-    Raises:
-        RequestError: If the encoding is not known, or the body is damaged or too large.
-    """
-    if encoding.lower() in ("", "identity"):
-        return body
-    if encoding.lower() != "gzip":
-        raise RequestError(
-            415,
-            f"The body of the request is encoded as {encoding}: send gzip or none",
-            {"Accept-Encoding": "gzip"},
-        )
-    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # With gzip's header.
+def _address(name):
     try:
-        # A few kilobytes may expand to gigabytes, so the output is limited.
-        decoded = inflater.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise bad_request(f"The body of the request is not gzip: {error}") from None
-    if len(decoded) > limit:
-        raise too_large(limit)
-    if not inflater.eof or inflater.unused_data:
-        raise bad_request("The body of the request is not one whole gzip file")
-    return decoded
-
-
-def too_large(limit: int) -> RequestError:
-    """Returns the error of a body of more than `limit` bytes."""
-    return RequestError(413, f"The body of the request is larger than {limit} bytes")
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None

@@ -74,6 +74,7 @@ def trained(tmp_path_factory, files):
     return directory
 
 
+@pytest.mark.slow
 def test_train_evaluate_export_and_translate_end_to_end(
     trained, files, tmp_path, capsys
 ):
@@ -119,6 +120,7 @@ def test_translate_writes_a_file(saved_model, tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_scores_and_alternatives_stand_in_columns(saved_model, trained, capsys):
     """One line a sentence, as without them."""
     live = tiny_run.translator()
@@ -579,7 +581,6 @@ def test_an_unknown_flag_is_named_before_what_is_missing(capsys):
             "KeyError: 'x' (keras-transformer --traceback VERB ... shows where)",
         ),
         (OSError(28, "No space left on device", "a.txt"), "a.txt: No space left on"),
-        (KeyboardInterrupt(), "interrupted"),
     ],
 )
 def test_an_error_is_one_line_and_status_1(monkeypatch, capsys, error, line):
@@ -592,6 +593,15 @@ def test_an_error_is_one_line_and_status_1(monkeypatch, capsys, error, line):
     assert printed.err.startswith(f"keras-transformer: error: {line}")
     assert printed.err.count("\n") == 1
     assert printed.out == ""
+
+
+def test_an_interruption_is_no_error_and_has_the_status_of_a_shell(monkeypatch, capsys):
+    def interrupt(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verbs, "load_translator", interrupt)
+    assert cli.main(["translate", "--model", "any", "a"]) == 130
+    assert capsys.readouterr() == ("", "keras-transformer: interrupted\n")
 
 
 def test_traceback_shows_where(monkeypatch):

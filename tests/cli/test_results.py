@@ -17,7 +17,6 @@ from keras_transformer.terminal import warnings_only
 from tests import tiny_run
 from tests.cli.test_cli import SIZES, TEXTS
 
-
 # Two epochs have 8 updates; what warms up for longer is warned of.
 TWO_EPOCHS = [*SIZES, "--epochs", "2", "--warmup-steps", "5"]
 
@@ -124,6 +123,7 @@ def test_a_quiet_training_prints_nothing(trained, files, capsys):
     assert "is finished: 8 updates" in said[-6] and said[-5].startswith("trained ")
 
 
+@pytest.mark.slow
 def test_an_error_reaches_a_process_and_leaves_no_object(tmp_path):
     words = "evaluate", "--model", tmp_path, "--test", "no.tsv", "--json", "--quiet"
     done = in_a_process(*words)
@@ -161,6 +161,7 @@ def test_translate_gives_sources_texts_and_scores(tmp_path_factory, capsys):
         assert one["text"] == several[0].text
 
 
+@pytest.mark.slow
 def test_translate_of_a_file_says_what_it_wrote(tmp_path_factory, tmp_path, capsys):
     model = tiny_run.saved_model(tmp_path_factory)
     source, output = tmp_path / "in.txt", tmp_path / "out.txt"

@@ -172,8 +172,9 @@ def test_what_goes_wrong_in_a_model_is_told(client, caplog):
         ("127.0.0.1", 200),
         ("[::1]:8600", 200),
         ("BOX:8600", 200),
-        ("192.168.0.7:9", 200),
+        ("192.168.0.7:9", 403),
         ("evil.example:8600", 403),
+        ("evil.example@localhost", 403),
         ("localhost.evil.example", 403),
         ("127.0.0.1.evil.example", 403),
         ("[::1", 403),
@@ -187,6 +188,23 @@ def test_only_names_of_this_server_are_answered(client, models, host, status):
     response = client.post("/api/translate", json=QUESTION, headers=headers)
     assert response.status_code == status
     assert len(models[0].asked) == (status == 200)
+
+
+@pytest.mark.parametrize(
+    "host, status",
+    (
+        ("192.168.0.7:8600", 200),
+        ("[fe80::1]:8600", 200),
+        ("BOX", 200),
+        ("evil.example:8600", 403),
+        ("", 403),
+    ),
+)
+def test_over_the_network_an_address_is_a_name_too(models, host, status):
+    playground = Playground(models, PlaygroundConfig(host="box"))
+    client = TestClient(playground, "http://192.168.0.7:8600")
+    response = client.get("/api/models", headers={"Host": host})
+    assert response.status_code == status
 
 
 @pytest.mark.parametrize(
@@ -254,7 +272,7 @@ async def ask(playground, text, gone=None):
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     scope = {
         "type": "http", "method": "POST", "path": "/api/translate", "headers": headers,
-        "query_string": b"", "raw_path": b"/api/translate",
+        "query_string": b"", "raw_path": b"/api/translate", "server": ("::1", 8600),
     }  # fmt: skip
     await playground(scope, receive, send)
     return sent[0]["status"] if sent else None

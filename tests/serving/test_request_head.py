@@ -11,7 +11,8 @@ import pytest
 from starlette.requests import Request
 
 from keras_transformer.serving.errors import RequestError
-from keras_transformer.serving.request_head import check_host, decode_body
+from keras_transformer.serving.request_body import decode_body
+from keras_transformer.serving.request_head import check_host
 from tests.serving.tiny_models import running, write_model
 
 

@@ -120,7 +120,7 @@ def test_not_a_number_goes_in_and_out(server):
 @pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [
-        ("GET", "/", 404, "Not found: /"),
+        ("GET", "/", 404, "Not found: /. GET /v1/models/tiny says whether"),
         ("GET", "/v2/models/tiny", 404, "Not found: /v2/models/tiny"),
         ("GET", "/v1/foo", 400, "Malformed request: GET /v1/foo"),
         ("GET", "/v1/models", 400, "Missing model name in request."),
@@ -285,6 +285,7 @@ def test_the_size_of_batches_is_that_of_the_file_beside_the_versions(tmp_path):
     assert size() == 32
 
 
+@pytest.mark.slow
 def test_large_requests_keep_nobody_waiting(directory):
     """Each of their batches takes a second or so, all of them half a minute."""
     large = {"instances": [300_000] * 64, "signature_name": "spin"}

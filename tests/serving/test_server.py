@@ -95,6 +95,7 @@ def test_what_runs_longer_than_the_limit_is_cut_off(directory):
         assert "1 runs were cut off" in errors
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_server_while_a_version_hangs(directory, tmp_path):
     copy = tmp_path / "tiny"
     shutil.copytree(directory, copy)

@@ -127,7 +127,7 @@ class Panel {
   #place;
   #languages;
   #map;
-  #asked; // The last question.
+  #asked; // The question of the translations that are shown.
   #found = []; // Translations.
   #chosen = 0;
   #aborts = { translate: null, attend: null };
@@ -179,13 +179,13 @@ class Panel {
       this.#show([], asked.told, asked.told !== "");
       return;
     }
-    this.#asked = asked;
     this.#one(".target").setAttribute("aria-busy", "true");
     this.#one(".target p").classList.add("pending");
     tell(this.#one(".note"), "Translating …");
     this.#one(".note").classList.remove("warning");
     const answer = await this.#ask("translate", asked);
     if (!answer) return;
+    this.#asked = asked;
     const { error, translations = [], truncated, milliseconds } = answer;
     const told = error ? [error] : [];
     if (truncated) told.push("The text, or what it must begin with, was too long and is cut.");
