@@ -258,6 +258,7 @@ def test_without_espeak_the_example_says_what_to_install(monkeypatch):
         example.main([])
 
 
+@pytest.mark.slow
 def test_the_blocks_of_the_page_run():
     page = Path(__file__).parents[1] / "docs" / "relatives.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)

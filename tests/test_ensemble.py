@@ -53,6 +53,7 @@ def test_the_score_is_the_log_of_the_mean_of_each_tokens_probability():
         assert found.tokens == alone[0].tokens
 
 
+@pytest.mark.slow
 def test_a_translation_scores_as_the_mean_says():
     best = ensemble().translate(TEXTS[:1])[0][0]
     assert best.text not in [member(TEXTS[:1])[0] for member in members()]
@@ -66,6 +67,7 @@ def test_a_translation_scores_as_the_mean_says():
     assert best.score == pytest.approx(scored / penalty, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_alignments_are_the_mean_of_the_members():
     both = ensemble().align(TEXTS, per_head=True)
     for found, each in zip(ensemble().align(TEXTS), both, strict=True):
@@ -89,6 +91,7 @@ GIVEN = {
 }
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", GIVEN)
 def test_every_signature_of_the_export_equals_the_live_ensemble(name, exported):
     signature = exported[name]

@@ -6,6 +6,7 @@ from tests import tiny_run
 from tests.test_examples import load
 
 
+@pytest.mark.slow
 def test_four_sentences_are_translated_scored_and_drawn(tmp_path, capsys):
     example = load("recurrent_sentences")
     picture = tmp_path / "four.png"

@@ -53,6 +53,7 @@ def test_training_at_scale_trains():
     assert names["model"].updates == 5
 
 
+@pytest.mark.slow
 def test_the_page_on_litert_runs(tmp_path, tmp_path_factory, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(tiny_run.litert(tmp_path_factory), tmp_path / "lite" / "en-de")

@@ -61,6 +61,7 @@ def test_the_translations_differ():
     assert len({*translator()(TEXTS)}) >= 6
 
 
+@pytest.mark.slow
 def test_export_gives_the_live_translations_alternatives_and_scores(exported):
     live = translator().translate(TEXTS, n_best=3)
     found = answers(exported, "nbest", text=TEXTS)

@@ -147,6 +147,7 @@ def test_mixed_precision_trains_with_float32_weights_and_loss():
     assert keras.config.dtype_policy().name == "float32"
 
 
+@pytest.mark.slow
 def test_xla_gives_the_same_losses():
     plain = losses_of(model_for(jit_compile=False), epochs=2)
     compiled = model_for(jit_compile=True)

@@ -161,6 +161,7 @@ def test_translations_keep_the_order_of_the_texts(greedy):
     assert greedy(TEXTS[::-1], batch_size=2) == forward[::-1]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("blank", ["", "   ", "\t", "\n", "\u3000"])
 def test_nothing_in_nothing_out(translator, blank):
     assert translator.translate([blank], n_best=1) == [[("", 0.0)]]
@@ -180,6 +181,7 @@ def test_an_over_long_text_is_cut_at_max_source_length(greedy):
     assert greedy.translate([kept]) != greedy.translate([kept[:-2]])
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("text", ["</s>", "<s> dog </s>", "<pad>", "🐈 sleeps 👍🏽"])
 def test_odd_text_is_plain_text(translator, text):
     ids = translator.tokenizers.source.tokenize([text])[0].numpy()
@@ -247,6 +249,7 @@ def test_a_model_with_other_special_ids_is_refused():
 PREFIXES = ["der", "der Bär", "s", "", "Hund die", "ßß"]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_a_completion_is_that_of_a_search_by_hand_among_what_begins_so(beam_size):
     translator = tiny_run.translator(beam_size)
@@ -278,6 +281,7 @@ def test_nothing_and_no_prefix_complete_to_nothing(translator):
     assert found[1].text == translator.complete(["dog"], ["der"])[0].text
 
 
+@pytest.mark.slow
 def test_the_beginnings_of_a_greedy_translation_complete_to_it(greedy):
     for text, expected in zip(TEXTS, greedy.translate(TEXTS), strict=True):
         ids = search_by_hand(greedy, text)[0][1]

@@ -24,6 +24,12 @@ PACKAGE = Path(keras_transformer.__file__).parent
 SCRIPT = Path(__file__).parent / "typing_script.py"
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where scripts are checked, one after the other: mypy keeps what they share."""
+    return tmp_path_factory.mktemp("typing")
+
+
 def checked(path, folder):
     """Runs mypy on a file; returns its errors and notes as (kind, line, text)."""
     pytest.importorskip("mypy")
@@ -53,8 +59,7 @@ def marked(word):
 
 
 @pytest.fixture(scope="module")
-def findings(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("typing")
+def findings(folder):
     script = folder / "script.py"
     script.write_text(SCRIPT.read_text("utf-8"), encoding="utf-8")
     return checked(script, folder)
@@ -83,12 +88,12 @@ def short(text):
     return "def" if name.startswith("def ") else name
 
 
-def test_no_public_name_is_any(tmp_path):
+def test_no_public_name_is_any(folder):
     names = keras_transformer.__all__
-    script = tmp_path / "names.py"
+    script = folder / "names.py"
     lines = [f"reveal_type(keras_transformer.{name})" for name in names]
     script.write_text("\n".join(["import keras_transformer", *lines]), "utf-8")
-    found = checked(script, tmp_path)
+    found = checked(script, folder)
     revealed = {names[line - 2]: short(text) for _, line, text in found}
     assert revealed == dict.fromkeys(names, "def")
 

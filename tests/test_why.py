@@ -216,6 +216,7 @@ def test_each_regularisation_is_taken_away(load):
     assert [np.shape(rows) for rows in found.values()] == [(1, 4)]
 
 
+@pytest.mark.slow
 def test_translations_are_scored_by_length(load, tmp_path):
     pytest.importorskip("matplotlib")
     example, path = load("lengths"), tmp_path / "lengths.png"

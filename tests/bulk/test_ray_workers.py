@@ -105,15 +105,17 @@ def test_two_workers_write_the_bytes_of_one_process(
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own, of Ray and of Python.
-def test_two_workers_go_on_with_what_one_process_was_interrupted_in(
+def test_workers_go_on_with_what_one_process_was_interrupted_in(
     ray, model, source, expected, tmp_path
 ):
+    """Of one worker, which takes half of the time; the slow tests have two."""
+    workers = RayWorkers(count=1, batch_size=2, window=3)
     output = tmp_path / "out.txt"
     texts, lines = iter(LINES), expected.decode("utf-8").split("\n")
     with PartialOutput(output, model_fingerprint(model)) as partial:
         partial.skip_done(texts)
         partial.append(LINES[:23], lines[:23])
-    assert translate_text(model, source, output, WORKERS).resumed == 23
+    assert translate_text(model, source, output, workers).resumed == 23
     assert output.read_bytes() == expected
 
 

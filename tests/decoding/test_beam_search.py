@@ -414,6 +414,7 @@ def test_logits_of_another_rank_are_refused():
         greedy_search(step, (), **options)
 
 
+@pytest.mark.one_case
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="SavedModel")
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_a_saved_model_with_dynamic_shapes_equals_eager(beam_size, tmp_path):

@@ -140,6 +140,7 @@ def test_so_it_is_in_a_greedy_search():
     assert_same(result, expected)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_finished_sentences_leave_and_the_room_doubles(beam_size):
     (_, lengths, *_), steps = search(beam_size, resized=True)
@@ -186,6 +187,7 @@ def test_one_sentence_and_no_sentence():
         assert len(steps.rows) == steps_taken
 
 
+@pytest.mark.one_case
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow graph")
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_a_graph_for_any_number_of_sentences_finds_the_same(beam_size):

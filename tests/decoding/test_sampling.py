@@ -235,6 +235,7 @@ def test_log_probabilities_are_the_models_own():
     np.testing.assert_allclose(power[2], expected / result[1] ** 0.7, rtol=1e-5)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.9}], ids=str)
 def test_a_row_alone_gets_what_it_gets_in_a_batch(filters):
     table = random_logits(15, sentences=7, vocabulary=VOCABULARY, scale=1.0)
@@ -370,6 +371,7 @@ def test_logits_of_another_rank_are_refused():
         )  # fmt: skip
 
 
+@pytest.mark.one_case
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="SavedModel")
 @pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.9}], ids=str)
 def test_a_saved_model_with_dynamic_shapes_equals_eager(filters, tmp_path):
@@ -440,7 +442,7 @@ for name, filters in (("all", {}), ("filtered", dict(top_k=5, top_p=0.9))):
 """
 
 
-@pytest.mark.one_case
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_other_backends_draw_the_same(backend, tmp_path):
     rng = np.random.default_rng(29)

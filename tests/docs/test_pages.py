@@ -29,9 +29,14 @@ PAGES = {
     "paper": "plot plot plot plot plot plot",
     "gallery": "plot plot plot plot plot plot",
 }
+# Each trains or exports for a minute, as the README does, which another test runs.
+HEAVY = {"start", "your_data", "serving"}
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] * (page in HEAVY)) for page in PAGES],
+)
 def test_every_block_runs_in_order(page, tmp_path, tmp_path_factory, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_files()

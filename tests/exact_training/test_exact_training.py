@@ -148,6 +148,7 @@ def test_accumulated_batches_give_the_update_of_the_large_batch(weighted, clipno
         np.testing.assert_allclose(length, RATE * clipnorm, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_gradient_shorter_than_the_limit_is_not_clipped():
     batches = make_batches()[:1]
     expected = change_of(make_model(), batches)
@@ -328,6 +329,7 @@ def test_logged_losses_are_means_over_tokens():
     assert abs(mean_of_batches - large[0]) > 1e-3
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("steps", (1, 3))
 def test_a_batch_that_is_not_finite_is_skipped_and_counted(steps):
     first, second, third = make_batches()
@@ -367,7 +369,7 @@ def test_a_gradient_that_is_not_finite_is_never_applied():
         np.testing.assert_array_equal(value, expected)
 
 
-@pytest.mark.one_case
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", (1, 2))
 @pytest.mark.parametrize("bad", (0, 3, 4))
 def test_training_stops_after_a_batch_that_is_not_finite(monkeypatch, steps, bad):
@@ -427,6 +429,7 @@ def test_one_callback_asks_for_batches_that_are_not_finite(monkeypatch):
     assert len(asked) == 18 // 16 + 1
 
 
+@pytest.mark.slow
 def test_training_goes_on_after_a_bad_batch_outside_fit():
     first, second, _ = make_batches()
     model = make_model()
@@ -435,6 +438,7 @@ def test_training_goes_on_after_a_bad_batch_outside_fit():
     assert (model.updates, model.nonfinite_batches, model.held_batches) == (1, 1, 0)
 
 
+@pytest.mark.slow
 def test_training_stops_with_a_callback_list_too():
     first, second, _ = make_batches()
     model = make_model()

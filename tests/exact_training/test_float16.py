@@ -72,6 +72,7 @@ def test_some_updates_are_those_of_float32():
     assert scale_of(model) == 2.0**15
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("clipnorm", (None, 0.05))
 def test_accumulated_batches_give_the_update_of_the_large_batch(clipnorm):
     batches, weighted = make_batches(), clipnorm is None
@@ -85,6 +86,7 @@ def test_accumulated_batches_give_the_update_of_the_large_batch(clipnorm):
         np.testing.assert_allclose(length, RATE * clipnorm, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_token_among_thousands_keeps_its_gradient():
     """Each weighs too little for float16 before its loss is scaled."""
     if keras.backend.backend() != "tensorflow":
@@ -96,6 +98,7 @@ def test_a_token_among_thousands_keeps_its_gradient():
     assert_close(change_of(half(), batches), expected, 0.02)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("steps", (1, 3))
 def test_a_gradient_scaled_too_much_is_dropped_and_the_scale_halved(steps):
     batches = make_batches()
@@ -109,6 +112,7 @@ def test_a_gradient_scaled_too_much_is_dropped_and_the_scale_halved(steps):
         np.testing.assert_array_equal(value, expected)
 
 
+@pytest.mark.slow
 def test_the_other_batches_of_an_update_are_kept():
     first, second, third = make_batches()
     model = half(steps=3, nonfinite="stop")
@@ -132,6 +136,7 @@ def test_the_scale_is_doubled_after_some_updates_and_saved(tmp_path):
     assert (scale_of(loaded), loaded.updates) == (8.0, 2)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale():
     first, second, _ = make_batches()
     model = half()

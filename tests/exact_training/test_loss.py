@@ -97,7 +97,7 @@ def test_all_logits_where_something_asks_for_them(options):
     assert not isinstance(y_pred_of(make_model(**options)), TokenScores)
 
 
-@pytest.mark.one_case
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("weights", [10.0, [10.0], 0.0])
 def test_a_weight_of_the_loss_counts_as_with_the_logits(weights, steps):

@@ -57,6 +57,7 @@ def test_parts_give_the_update_and_the_logs_of_the_whole(parts, options, weighte
     assert logs == pytest.approx(expected_logs, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_parts_without_rows_and_without_targets(parts):
     rng = np.random.default_rng(5)
     batches = [make_batch(rng, 2, 4, 7, [7, 0])]
@@ -99,6 +100,7 @@ def test_a_loss_that_is_not_finite_in_one_part_changes_nothing(parts):
         np.testing.assert_array_equal(value, expected)
 
 
+@pytest.mark.slow
 def test_a_loss_of_keras_is_computed_whole(parts):
     seen = []
 

@@ -59,7 +59,7 @@ GIVEN = {
 }
 
 
-@pytest.mark.one_case
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GIVEN)
 def test_a_saved_model_cuts_and_joins_alone(tmp_path, name):
     translator = translator_of(GIVEN[name]())

@@ -122,6 +122,7 @@ def assert_calls(answers, expected):
     assert next(answers, None) is None
 
 
+@pytest.mark.slow
 def test_a_process_without_this_package_gives_the_same_bytes(path, expected):
     request = [(name, OUTPUT[name], batch) for name, batch in CALLS]
     assert_calls(unhex(in_child(["-c", STRANGER, path], request)), expected)
@@ -192,6 +193,7 @@ def predict(client, url, name, batch, by_row):
     return bytes_of(response.json()["outputs"][OUTPUT[name]])
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("by_row", [True, False], ids=["rows", "columns"])
 def test_the_local_server_gives_a_lone_client_the_same_bytes(server, expected, by_row):
     answers = [
@@ -200,6 +202,7 @@ def test_the_local_server_gives_a_lone_client_the_same_bytes(server, expected, b
     assert_calls(answers, expected)
 
 
+@pytest.mark.one_case
 @every_signature
 def test_32_clients_at_once_get_what_a_lone_client_gets(server, expected, name):
     by_sentence = dict(zip(SENTENCES, expected[name], strict=True))

@@ -82,7 +82,7 @@ def test_signatures_share_the_weights(exported):
     assert parameters < size < parameters + 900_000
 
 
-@pytest.mark.one_case
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -158,6 +158,7 @@ def scored(quantize):
     return len(content), outputs["token_log_probabilities"]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("quantize", "share", "error"), [("float16", 0.6, 1e-2), ("int8", 0.4, 0.3)]
 )
@@ -167,6 +168,7 @@ def test_quantised_weights_take_less_and_score_alike(quantize, share, error):
     assert 0 < np.abs(found - expected).max() < error
 
 
+@pytest.mark.slow
 def test_the_command_line_exports_and_translates(tmp_path, tmp_path_factory, capsys):
     run = tiny_run.run_directory(tmp_path_factory)
     path = tmp_path / "lite"

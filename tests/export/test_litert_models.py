@@ -123,7 +123,7 @@ SAMPLING = [
 ]  # fmt: skip
 
 
-@pytest.mark.one_case
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "sampling"), SAMPLING)
 def test_a_language_model_predicts_and_generates(tmp_path, rng, options, sampling):
     model = randomise(language_model(**options), rng)
@@ -194,6 +194,7 @@ def sized(path, quantize):
     return path.stat().st_size, runner(ids=ids)["logits"]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("quantize", "share", "error"), [("float16", 0.65, 1e-2), ("int8", 0.45, 0.2)]
 )

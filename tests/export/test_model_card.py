@@ -159,6 +159,7 @@ def test_what_is_written_in_a_text_is_no_markdown_and_no_yaml(live, run):
     assert '| a": \\[b\\] \\| \\<b\\>\\*x\\* - y | 1 |' in card
 
 
+@pytest.mark.slow
 def test_every_version_has_its_card_and_no_export_changes_another(
     run, capsys, tmp_path_factory
 ):
@@ -218,6 +219,7 @@ def test_card_says_what_it_cannot_print(tmp_path, tmp_path_factory, capsys):
     assert "holds no SavedModel" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_evaluate_keeps_the_scores_of_a_run(run, capsys):
     test = tiny_run.write_pairs(run.parent / "x.tsv", tiny_run.VALID)
     words = ["evaluate", "--model", str(run), "--test", str(test), "--beam-size"]

@@ -215,6 +215,7 @@ def test_signatures_share_the_weights(site):
     assert parameters < size < parameters + 2 * 150_000
 
 
+@pytest.mark.slow
 def test_empty_caches_are_not_in_the_file():
     config = DecodingConfig(beam_size=8, max_extra_length=1000, max_source_length=16)
     model = tiny_run.model()
@@ -243,6 +244,7 @@ def test_bad_arguments_leave_nothing(tmp_path, monkeypatch, node_modules):
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
+@pytest.mark.slow
 def test_the_command_line_exports(tmp_path, tmp_path_factory, node_modules, capsys):
     run, path = tiny_run.run_directory(tmp_path_factory), tmp_path / "site"
     words = ["export", "--run", str(run), "--output", str(path), "--format", "web"]

@@ -109,6 +109,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("fixed_shapes", [False, True], ids=["resized", "fixed"])
 @pytest.mark.parametrize("given,rules", OPTIONS.values(), ids=OPTIONS)
 def test_a_wide_beam_finds_the_best_of_all_outputs(given, rules, fixed_shapes):
@@ -227,6 +228,7 @@ def test_a_graph_of_any_batch_takes_none():
     assert search(SOURCE, LENGTHS).ids.shape[:2] == (3, 1)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("size", [9, 10**6])
 def test_an_ngram_as_long_as_any_output_bans_nothing_and_costs_nothing(size):
     """A comparison for each of its tokens would never end."""
@@ -279,6 +281,7 @@ def test_resizing_changes_nothing_for_sources_of_very_different_lengths(
     assert len({*lengths}) >= 6
 
 
+@pytest.mark.slow
 def test_no_pair_comes_twice_in_long_outputs():
     config = DecodingConfig(
         beam_size=3, no_repeat_ngram_size=2, length_penalty=2.0, min_output_length=7
@@ -300,6 +303,7 @@ def test_lengths_may_be_any_integers():
     np.testing.assert_array_equal(numpy(result.ids), numpy(expected.ids))
 
 
+@pytest.mark.slow
 def test_a_sentence_is_searched_for_alone_as_in_a_batch():
     config = DecodingConfig(beam_size=3, max_extra_length=15, coverage_penalty=0.2)
     together = generator(config).search(LONG_SOURCE, LONG_LENGTHS)

@@ -222,12 +222,14 @@ def test_the_signatures_are_those_of_the_table(signatures):
     }
 
 
+@pytest.mark.one_case
 @every_signature
 def test_an_empty_batch_gives_empty_outputs(signatures, name):
     outputs = call(signatures, name, [])
     assert {value.shape[0] for value in outputs.values()} == {0}
 
 
+@pytest.mark.one_case
 @every_signature
 def test_a_row_alone_is_a_row_of_the_batch(signatures, name):
     together = call(signatures, name, TEXTS)
@@ -239,6 +241,7 @@ def test_a_row_alone_is_a_row_of_the_batch(signatures, name):
         assert_rows_equal(row_of(alone, 0), row_of(together, row))
 
 
+@pytest.mark.one_case
 @every_signature
 def test_a_long_text_is_flagged_and_changes_no_neighbour(signatures, name):
     plain = call(signatures, name, TEXTS)
@@ -277,6 +280,7 @@ ODD = [
 ]  # fmt: skip
 
 
+@pytest.mark.one_case
 @every_signature
 def test_odd_bytes_harm_nobody(signatures, name):
     plain = call(signatures, name, TEXTS)
@@ -384,6 +388,7 @@ def test_compiled_with_xla_it_gives_the_same_strings(signatures, name):
             assert_rows_equal(row_of(outputs, row), row_of(expected, row))
 
 
+@pytest.mark.slow
 def test_compiled_with_xla_a_long_prefix_stays_whole():
     options = dict(max_source_length=90, beam_size=1)
     prefix = "der alte Bär schläft " * 5

@@ -30,6 +30,7 @@ def good(tmp_path_factory):
     return folder
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("kind", ["student", "opus", "hugging_face", "ctranslate2"])
 def test_the_files_that_are_made_bad_below_are_good(good, kind):
     assert import_model(good / kind)(["a b"])

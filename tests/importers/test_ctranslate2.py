@@ -137,6 +137,7 @@ def random_names(rng, count):
     ]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_names_are_spelled_as_by_ctranslate2(names, rng, count, beam_size):

@@ -141,6 +141,7 @@ def test_sentencepiece_models_may_be_given_for_ctranslate2(tmp_path, rng, capsys
     assert "one or two" in capsys.readouterr().err
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("kind", ["student", "opus"])
 def test_an_import_trains(tmp_path, rng, kind):
     writer = {"student": foreign.write_student, "opus": foreign.write_opus}[kind]

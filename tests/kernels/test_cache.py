@@ -184,6 +184,7 @@ np.save(sys.argv[1] + "/cache.npy", ops.convert_to_numpy(cache))
 """
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_other_backends_write_the_same(rng, backend, tmp_path):
     new = positions(rng, 4)

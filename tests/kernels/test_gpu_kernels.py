@@ -149,6 +149,7 @@ def test_accumulation_and_a_clipped_gradient():
     assert without_kernel(graph_of(model.train_step, data)) == set()
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_training_that_xla_compiles(dtype):
     model, data = compiled("transformer", dtype)

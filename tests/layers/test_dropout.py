@@ -92,6 +92,7 @@ def test_replicas_are_independent():
     assert 0.8 < np.std(scores) < 1.2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow")
 def test_replicas_of_a_strategy_drop_other_units(tmp_path):
     path = tmp_path / "masks.npz"

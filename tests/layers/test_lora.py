@@ -256,6 +256,7 @@ def test_feed_forward_equals_two_dense_layers_of_keras(rng):
     assert_close(layer(*inputs), numbers(dense(inputs[0])))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("mode", MODES)
 def test_a_step_uses_the_adapters(rng, mode):
     layer, (inputs,) = built(*LAYERS["few heads of keys"][:3], rng)

@@ -227,6 +227,7 @@ def test_a_layer_of_layers_and_its_file(name, way, rng, tmp_path):
     assert loaded.layers[-1].get_config() == layer.get_config()
 
 
+@pytest.mark.one_case
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_any_keras_model_counts_our_layers(name, rng):

@@ -40,13 +40,13 @@ def run_python(backend, *arguments):
     assert finished.returncode == 0, (finished.stdout + finished.stderr)[-6000:]
 
 
-@pytest.fixture(scope="module", params=range(3), ids="third {}".format)
+@pytest.fixture(scope="module", params=range(6), ids="sixth {}".format)
 def saved(request, tmp_path_factory):
-    """A folder with files of a third of the variants and the inputs; the models."""
+    """A folder with files of a sixth of the variants and the inputs; the models."""
     folder = tmp_path_factory.mktemp("backends")
     np.savez(folder / "inputs.npz", source=SOURCE, target_in=TARGET_IN)
     models = {}
-    for number, options in list(enumerate(VARIANTS.values()))[request.param :: 3]:
+    for number, options in list(enumerate(VARIANTS.values()))[request.param :: 6]:
         name = f"model_{number}"
         models[name] = random_model(np.random.default_rng(number), **options)
         models[name].save(folder / f"{name}.keras")
@@ -106,7 +106,7 @@ def test_importing_the_package_is_enough_to_load_its_files(saved):
 CALLS_OF_KERAS = ("every mask at once", "rank 4, everything")
 
 
-@pytest.mark.one_case
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", OTHERS)
 def test_a_project_for_keras_gives_its_numbers_on_every_backend(backend):
     run_python(

@@ -61,7 +61,7 @@ def test_output_bias_moves_by_the_gradient_of_the_reference(rng):
     assert_close(model.output_bias, before - 0.5 * gradient.sum(axis=(0, 1)))
 
 
-@pytest.mark.one_case
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
 def test_ids_that_cannot_be_are_harmless(rng, dtype):
     """Every score stays finite, in half precision too."""

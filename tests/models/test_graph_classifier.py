@@ -44,6 +44,7 @@ class TestBatteryOfTheMean(EncoderModelBattery):
         return graph_classifier(self.pooling, **options)
 
 
+@pytest.mark.slow
 class TestBatteryOfTheClassToken(TestBatteryOfTheMean):
     pooling = "class_token"
 

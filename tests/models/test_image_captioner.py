@@ -136,6 +136,7 @@ def test_a_wide_beam_finds_the_best_of_all_captions(rng):
     assert_close(result.scores[0], scores[best])
 
 
+@pytest.mark.slow
 def test_it_learns_captions_and_the_search_returns_them():
     keras.utils.set_random_seed(1)
     images = np.random.default_rng(2).standard_normal((4, *SHAPE)).astype("float32")

@@ -149,6 +149,7 @@ def test_masks_are_new_every_epoch_and_the_same_with_the_same_seed():
     assert (two_epochs(seed=2) != once).any()
 
 
+@pytest.mark.slow
 def test_pre_training_learns_what_stands_beside_what():
     """Every other token is the one before it, so a hidden one can be told."""
     rng = np.random.default_rng(1)

@@ -111,7 +111,7 @@ class MixedTransformer(Transformer):
         return Layer(**self.config.layer_options(), dtype=self.dtype_policy, name=name)
 
 
-@pytest.mark.one_case
+@pytest.mark.slow
 @pytest.mark.parametrize("fixed_shapes, beam_size", [(False, 1), (False, 3), (True, 3)])
 def test_long_outputs_have_the_models_probability(fixed_shapes, beam_size):
     config = TransformerConfig(

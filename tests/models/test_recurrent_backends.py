@@ -24,7 +24,7 @@ def saved(tmp_path_factory):
     return folder, models
 
 
-@pytest.mark.one_case
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_one_file_gives_the_same_logits_on_every_backend(saved, backend):
     folder, models = saved

@@ -40,6 +40,7 @@ class TestBatteryOfTheMean(EncoderModelBattery):
         return TextClassifier(encoder, NUM_CLASSES, self.pooling, **options)
 
 
+@pytest.mark.slow
 class TestBatteryOfTheClassToken(TestBatteryOfTheMean):
     pooling = "class_token"
 

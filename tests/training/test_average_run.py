@@ -74,6 +74,7 @@ def test_the_mean_of_the_last_or_of_given_checkpoints(run, tmp_path):
     assert_is_mean(tmp_path / "b", run, 8, 10)
 
 
+@pytest.mark.slow
 def test_the_command_line_makes_what_evaluate_reads(run, tmp_path, capsys):
     output = tmp_path / "mean"
     command = ["average", "--run", str(run), "--output", str(output)]

@@ -187,6 +187,7 @@ def test_a_number_of_updates_is_noticed_at_once(steps, skipped):
     assert model.reads - reads <= 1 + (missed if skipped else 0)
 
 
+@pytest.mark.slow
 def test_a_state_due_after_a_bad_batch_is_not_saved(tmp_path, monkeypatch):
     """The batches after the bad one changed nothing, so they must come again."""
 

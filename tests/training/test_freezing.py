@@ -138,9 +138,13 @@ def test_a_dry_run_says_how_much_is_trained(tmp_path):
     assert "8,016 of 10,176 parameters, without encoder\n" in stream.getvalue()
 
 
-@pytest.mark.one_case
 @pytest.mark.parametrize(
-    "backend", ("tensorflow", pytest.param("jax", marks=pytest.mark.slow), "torch")
+    "backend",
+    (
+        "tensorflow",
+        pytest.param("jax", marks=pytest.mark.slow),
+        pytest.param("torch", marks=pytest.mark.slow),
+    ),
 )
 def test_frozen_weights_are_the_same_bytes_after_a_run(backend):
     """With moving and other averages, weight decay, accumulation and resuming."""

@@ -206,6 +206,7 @@ def test_a_run_that_was_killed_ends_the_same(rest, trained, uninterrupted, tmp_p
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_state_needs_the_weights_again(
     trained, uninterrupted, tmp_path
 ):
@@ -258,6 +259,7 @@ def command(directory, *words):
     return cli.main(["train", *map(str, words)])
 
 
+@pytest.mark.slow
 def test_the_command_takes_the_sizes_from_the_run(trained, tmp_path, capsys):
     directory = tmp_path / "run"
     words = ["--dropout-rate", "0.2", "--beam-size", "1"]

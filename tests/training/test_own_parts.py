@@ -176,6 +176,7 @@ def test_a_callback_of_keras_ends_a_run(tmp_path):
     assert (tmp_path / "run" / "log.csv").read_text().splitlines() == rows
 
 
+@pytest.mark.slow
 def test_tokenizers_are_read_once_the_devices_are_set(tmp_path, monkeypatch):
     """TensorFlow joins workers, and leaves GPUs alone, before it does anything."""
     path, events = tmp_path / "tokenizer.json", []

@@ -130,16 +130,22 @@ def killed(folder, batches, **training):
 def test_a_run_killed_in_the_middle_of_epochs_ends_the_same(uninterrupted, tmp_path):
     folder, batches = Folder(tmp_path), uninterrupted.batches
     assert batches >= 6
-    killed(folder, 1)  # Before the first state.
     killed(folder, batches - 1)
     assert folder.final().batch % 4 == 0 < folder.final().batch
-    killed(
-        folder, batches
-    )  # In the second epoch, reached from the middle of the first.
+    # In the second epoch, reached from the middle of the first.
+    killed(folder, batches)
     weights = folder.train().model.get_weights()
     assert folder.said("of epoch 2")
     assert_same_run(folder, weights, uninterrupted)
     assert logged_epochs(folder) == [0, 1]
+
+
+@pytest.mark.slow
+def test_a_run_killed_before_its_first_state_begins_anew(uninterrupted, tmp_path):
+    folder = Folder(tmp_path)
+    killed(folder, 1)
+    weights = folder.train().model.get_weights()
+    assert_same_run(folder, weights, uninterrupted)
 
 
 class KillAtEpochEnd(Extra):
@@ -386,6 +392,7 @@ def test_text_that_goes_or_changes_is_named_in_one_line(uninterrupted, tmp_path,
     assert folder.final().updates == uninterrupted.final().updates
 
 
+@pytest.mark.slow
 def test_a_run_with_a_higher_limit_goes_on_exactly(uninterrupted, tmp_path):
     folder = Folder(tmp_path)
     folder.train(max_updates=2)

@@ -207,6 +207,7 @@ def test_several_updates_a_call_do_not_miss_a_score(texts, tmp_path, monkeypatch
     assert again._scored_at == 31
 
 
+@pytest.mark.slow
 def test_the_average_is_what_is_scored(texts, corpora, tmp_path):
     options = {"monitor": "bleu", "ema_decay": 0.9, **LEARNING}
     run = Run(texts, tmp_path, **options)
