@@ -51,6 +51,10 @@ def write_saved_model(
         FileExistsError: If it exists: versions are never overwritten.
     """
     path = version_path(path, "saved_model.pb")
+    # Made once: both of their uses below would make these graphs anew.
+    signatures = {
+        name: function.get_concrete_function() for name, function in signatures.items()
+    }
     # A server reads whole numbers as versions and passes over other names.
     with creating_directory(path) as temporary:
         tf.saved_model.save(module, str(temporary), signatures=signatures)

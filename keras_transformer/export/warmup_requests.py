@@ -41,7 +41,7 @@ def write_warmup_requests(
     Args:
         directory: Directory of the SavedModel, before a server sees it.
         name: The model's name, of `model_name`.
-        signatures: Signature names and their `tf.function`s; inputs of shape [B].
+        signatures: Signature names and their concrete functions; inputs of shape [B].
         jit_compile: Whether XLA compiles the signatures, once for each batch size.
 
     Returns:
@@ -85,8 +85,7 @@ def _warmup_batches(jit_compile: bool) -> Iterator[list[str]]:
 
 def _input_specs(signature: str, function) -> list[tf.TensorSpec]:
     """The inputs that a signature's function takes."""
-    concrete = function.get_concrete_function()
-    specs = tf.nest.flatten(concrete.structured_input_signature)
+    specs = tf.nest.flatten(function.structured_input_signature)
     for spec in specs:
         if spec.shape.rank != 1:
             raise ValueError(

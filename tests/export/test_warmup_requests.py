@@ -39,11 +39,12 @@ class Module(tf.Module):
 
     @property
     def signatures(self):
-        return {
+        functions = {
             "serving_default": self.serve,
             "complete": self.complete,
             "sample": self.sample,
         }
+        return {name: f.get_concrete_function() for name, f in functions.items()}
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +138,8 @@ def test_warmup_sentences_are_of_several_lengths_and_numbers_are_one(requests):
 
 
 def test_with_xla_every_allowed_batch_size_is_warmed_up(tmp_path):
-    file = write_warmup_requests(tmp_path, "x", {"s": Module().serve}, jit_compile=True)
+    signatures = {"s": Module().serve.get_concrete_function()}
+    file = write_warmup_requests(tmp_path, "x", signatures, jit_compile=True)
     sizes = [r.inputs["text"].tensor_shape.dim[0].size for r in read_requests(file)]
     assert sizes == [1, 1, 1, 2, 4, 8, 16, 32]
 
@@ -146,7 +148,8 @@ def test_with_xla_every_allowed_batch_size_is_warmed_up(tmp_path):
 def test_names_of_any_length_are_written_as_protocol_buffers(tmp_path, length):
     """A length takes one byte more at 128, 128^2 and 128^3."""
     name, signature = "n" * length, "s" * length
-    file = write_warmup_requests(tmp_path, name, {signature: Module().serve})
+    signatures = {signature: Module().serve.get_concrete_function()}
+    file = write_warmup_requests(tmp_path, name, signatures)
     model_spec = read_requests(file)[0].model_spec
     assert (model_spec.name, model_spec.signature_name) == (name, signature)
 
@@ -155,7 +158,7 @@ def test_an_input_without_a_batch_axis_is_refused_and_leaves_no_file(tmp_path):
     spec = tf.TensorSpec([], tf.float32, name="temperature")
     function = tf.function(lambda temperature: temperature, input_signature=[spec])
     with pytest.raises(ValueError, match="shape .B.* 'temperature' of 'sample'"):
-        write_warmup_requests(tmp_path, "x", {"sample": function})
+        write_warmup_requests(tmp_path, "x", {"sample": function.get_concrete_function()})
     assert not list((tmp_path / "assets.extra").iterdir())
 
 
