@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import os
 import zlib
 
@@ -47,6 +48,17 @@ def pytest_collection_modifyitems(items):
         others.pop(zlib.crc32(test.encode()) % len(others))
         for item in others:
             item.add_marker("slow")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_heap():
+    """Hides from the collector of garbage what the files before this one left.
+
+    Keras and LiteRT's converter collect all of it many times. Of the millions of
+    objects that TensorFlow and results shared by tests keep, each time took seconds.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -75,6 +75,7 @@ def test_net_of_a_window_sees_five_words_to_each_side(load):  # noqa: F811
         np.testing.assert_allclose(after, before, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_net_of_one_word_tags_both_saws_alike(load):  # noqa: F811
     arguments = ["--sentences", "200", "--epochs", "1", "--seeds", "1"]
     found = load("windows").main([*arguments, "--kinds", "one word", "ReLU attention"])

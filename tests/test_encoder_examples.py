@@ -38,6 +38,7 @@ def test_words_of_a_file_are_tagged(tmp_path):
     assert baseline == 1
 
 
+@pytest.mark.slow
 def test_generated_words_are_tagged(tmp_path):
     # Six seeds read 0.959 to 0.978 after 8 epochs, and 0.900 to 0.967 after 6.
     arguments = ["--epochs", "8", *picture(tmp_path)]
@@ -155,7 +156,7 @@ def test_links_of_a_generated_graph_help(tmp_path):
     assert accuracy > baseline + 0.1
 
 
-@pytest.mark.one_case
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["amide", "ring"])
 def test_molecules_are_whole_and_the_questions_answered(task):
     example = load("classify_graphs")

@@ -54,6 +54,7 @@ def test_block_is_half_attention_convolution_half_and_a_norm(example):
     np.testing.assert_allclose(*map(np.asarray, (found, expected)), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_frames_are_labelled_by_a_conformer(example):
     found = example.main(["--recordings", "8", "--epochs", "1"], speak=tone)
     assert len(found) == 2 and all(0 <= share <= 1 for share in found)

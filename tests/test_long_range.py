@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pytest
 
 from tests.test_why import load  # noqa: F401
 
@@ -71,6 +72,7 @@ def test_retrieval_asks_for_a_key_of_the_second_half(load):  # noqa: F811
             assert len(set(row[1:][row[1:, 0] == key, 1])) <= 1
 
 
+@pytest.mark.slow
 def test_long_sequences_are_learned_from(load):  # noqa: F811
     sizes = ["--length", "40", "--batch", "4", "--updates", "2"]
     kinds = ["--kinds", "mean of all", "linformer"]

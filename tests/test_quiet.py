@@ -49,6 +49,7 @@ def test_an_example_loads_tensorflow_quietly(program):
         assert all(modules.index(QUIET) < modules.index(name) for name in later)
 
 
+@pytest.mark.slow
 def test_an_example_prints_its_own_lines_alone():
     example = ROOT / "examples" / "compose_layers.py"
     done = in_a_process(example, "--epochs", "1", "--rows", "64")

@@ -32,7 +32,7 @@ from keras_transformer.testing import (
     assert_padding_invariant,
     assert_serializable,
 )
-from tests.models.test_backends import BACKENDS, run_python
+from tests.models.test_backends import run_python
 
 PAIR = ((2, 5, 8), (2, 7, 6))
 SIZES = {"d_model": 8, "source_vocabulary_size": 13, "target_vocabulary_size": 13}
@@ -368,8 +368,14 @@ def test_a_class_that_keras_does_not_know_is_refused():
 PAGE = Path(__file__).parents[1] / "docs" / "testing_layers.md"
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "backend",
+    (
+        "tensorflow",
+        pytest.param("jax", marks=pytest.mark.slow),
+        pytest.param("torch", marks=pytest.mark.slow),
+    ),
+)
 def test_the_page_runs_on_every_backend_and_quotes_the_errors(backend, tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     assert len(blocks) == 3

@@ -523,7 +523,7 @@ def killer():
         yield run
 
 
-@pytest.mark.one_case
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["out.txt", "out.txt.gz"])
 def test_killed_again_and_again_the_output_is_that_of_one_run(
     killer, tmp_path, rng, name

@@ -175,7 +175,7 @@ def crossentropy(**options):
     )
 
 
-@pytest.mark.one_case
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "weighted", (True, pytest.param(False, marks=pytest.mark.slow))
 )

@@ -25,13 +25,10 @@ OPTIONS = {
 }
 
 
-QUICK = ("rotary, local, one head of keys", "hashing")
-
-
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        pytest.param(name, marks=() if name.startswith("rotary") else pytest.mark.slow)
         for name in OPTIONS
     ],
 )
@@ -48,7 +45,6 @@ def found(live):
     return translations
 
 
-@pytest.mark.one_case
 def test_a_saved_model_translates_as_the_model(live, found, tmp_path):
     loaded = tf.saved_model.load(str(live.export(tmp_path / "model" / "1")))
     outputs = loaded.signatures["serving_default"](text=tf.constant(TEXTS))
@@ -58,7 +54,7 @@ def test_a_saved_model_translates_as_the_model(live, found, tmp_path):
     np.testing.assert_allclose(outputs["score"], scores, rtol=1e-4)
 
 
-@pytest.mark.one_case
+@pytest.mark.slow
 def test_a_litert_file_translates_as_the_model(live, found, tmp_path):
     if live.model.config.attention == "lsh":
         with pytest.raises(ValueError, match="operations that LiteRT lacks, BitwiseA"):

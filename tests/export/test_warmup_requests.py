@@ -157,8 +157,9 @@ def test_names_of_any_length_are_written_as_protocol_buffers(tmp_path, length):
 def test_an_input_without_a_batch_axis_is_refused_and_leaves_no_file(tmp_path):
     spec = tf.TensorSpec([], tf.float32, name="temperature")
     function = tf.function(lambda temperature: temperature, input_signature=[spec])
+    signatures = {"sample": function.get_concrete_function()}
     with pytest.raises(ValueError, match="shape .B.* 'temperature' of 'sample'"):
-        write_warmup_requests(tmp_path, "x", {"sample": function.get_concrete_function()})
+        write_warmup_requests(tmp_path, "x", signatures)
     assert not list((tmp_path / "assets.extra").iterdir())
 
 

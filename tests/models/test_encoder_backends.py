@@ -70,7 +70,7 @@ def saved(tmp_path_factory):
     return folder, outputs
 
 
-@pytest.mark.one_case
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_one_file_gives_the_same_outputs_on_every_backend(saved, backend):
     folder, outputs = saved
