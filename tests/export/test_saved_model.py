@@ -211,6 +211,19 @@ def test_the_exported_translator_refuses_what_the_live_one_refuses(path, texts):
         ExportedTranslator(path)(texts)
 
 
+def test_the_graph_of_a_signature_is_made_once(tmp_path):
+    made = []
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    def serve(text):
+        made.append(text)
+        return {"translation": text}
+
+    module = tf.Module()
+    write_saved_model(module, {"serving_default": serve}, tmp_path / "name" / "1")
+    assert len(made) == 1
+
+
 def test_a_failing_export_leaves_nothing(tmp_path, monkeypatch):
     def half(module, directory, **_):
         Path(directory).mkdir(exist_ok=True)  # As TensorFlow does.
