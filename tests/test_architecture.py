@@ -84,13 +84,12 @@ HAVE_TENSORFLOW_PATHS = {
     "keras_transformer.exact_training.row_parts",
     "keras_transformer.exact_training.tensorflow",
     "keras_transformer.generation.model_search",
-    "keras_transformer.kernels.cache",
+    "keras_transformer.kernels.decoding",
     "keras_transformer.kernels.crossentropy",
-    "keras_transformer.kernels.dropout",
+    "keras_transformer.kernels.few_passes",
     "keras_transformer.kernels.execution",
     "keras_transformer.kernels.keras_private",
     "keras_transformer.kernels.scan",
-    "keras_transformer.kernels.step_attention",
     "keras_transformer.optimizers",
 }
 # Strings come in and go out here: TensorFlow from the first line.

@@ -14,9 +14,9 @@ import keras
 import pytest
 
 import keras_transformer
-from keras_transformer.layers.feature_embedding import EmbeddingOptions
+from keras_transformer.layers.embedding import EmbeddingOptions
+from keras_transformer.layers.linear_attention import ProjectionOptions
 from keras_transformer.layers.local_attention import AttentionOptions
-from keras_transformer.layers.subquadratic_attention import ProjectionOptions
 from keras_transformer.types import LayerOptions
 
 ROOT = Path(__file__).parents[1]

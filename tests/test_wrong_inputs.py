@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.layers.class_token import ClassToken
+from keras_transformer.layers.embedding import ClassToken
 
 X = np.ones((2, 5, 6), "float32")
 MEMORY = np.ones((2, 7, 6), "float32")

@@ -16,7 +16,7 @@ from keras_transformer.config import DecodingConfig, TransformerConfig
 from keras_transformer.export.litert import save_tokenizers
 from keras_transformer.export.plain_weights import check_plain
 from keras_transformer.files import check_absent, creating_directory
-from keras_transformer.layers.positional_embedding import sinusoidal_encoding
+from keras_transformer.layers.embedding import sinusoidal_encoding
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 

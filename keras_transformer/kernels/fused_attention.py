@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.execution import has_gpu
-from keras_transformer.kernels.softmax import attention_bias
+from keras_transformer.kernels.few_passes import attention_bias
 
 # What cuDNN takes on any GPU that it takes at all: units of a head.
 _CUDNN_WIDEST_HEAD = 128

@@ -17,7 +17,7 @@ from keras_transformer.layers.arguments import (
     default_inputs,
 )
 from keras_transformer.layers.attention import additive_attention
-from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.basic import Dropout
 from keras_transformer.layers.quantization import float_policy
 from keras_transformer.layers.weight_matrix import multiply, side_by_side
 from keras_transformer.masks import attention_mask, carried_mask

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from keras import ops
 
-from keras_transformer.kernels.cache import new_cache, resize_cache, write_position
-from keras_transformer.kernels.softmax import masked_softmax
-from keras_transformer.kernels.step_attention import attend
+from keras_transformer.kernels.decoding import (
+    attend,
+    new_cache,
+    resize_cache,
+    write_position,
+)
+from keras_transformer.kernels.few_passes import masked_softmax
 from keras_transformer.layers.argument_order import ValueBeforeKey
 from keras_transformer.layers.attention import dot_product_attention
 from keras_transformer.masks import within_window

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import keras
 
+from keras_transformer.kernels.few_passes import masked_softmax
 from keras_transformer.kernels.fused_attention import obstacle
-from keras_transformer.kernels.softmax import masked_softmax
 
 
 def check_flash_attention(flash_attention, dropout, weigh):

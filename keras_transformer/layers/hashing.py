@@ -8,7 +8,7 @@ from typing import Any
 from keras import ops
 
 from keras_transformer.kernels.execution import shape_of
-from keras_transformer.layers.blocks import (
+from keras_transformer.layers.local_attention import (
     join_blocks,
     split_blocks,
     with_neighbours,

@@ -7,8 +7,8 @@ import math
 import keras
 from keras import ops
 
+from keras_transformer.kernels.decoding import merge_heads, split_heads
 from keras_transformer.kernels.execution import shape_of
-from keras_transformer.kernels.step_attention import merge_heads, split_heads
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.weight_matrix import (
     multiply,

@@ -10,12 +10,12 @@ from keras import ops
 from keras_transformer.kernels.execution import shape_of
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.attention import dot_product_attention
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.quantization import float_policy
-from keras_transformer.layers.subquadratic_attention import (
+from keras_transformer.layers.basic import Dropout
+from keras_transformer.layers.linear_attention import (
     ProjectionOptions,
     SubquadraticAttention,
 )
+from keras_transformer.layers.quantization import float_policy
 from keras_transformer.types import Nest, Shape
 
 

@@ -7,22 +7,23 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
-from keras_transformer.kernels.cache import new_cache, resize_cache, write_position
-from keras_transformer.kernels.softmax import masked_softmax
+from keras_transformer.kernels.decoding import new_cache, resize_cache, write_position
+from keras_transformer.kernels.few_passes import masked_softmax
 from keras_transformer.layers.arguments import check_rate, check_size
-from keras_transformer.layers.drawn_weights import add_drawn_weight, random_generator
-from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.basic import Dropout
 from keras_transformer.layers.hashing import (
     OWN_SCORE,
     hash_buckets,
     lsh_attention,
     unit_vectors,
 )
-from keras_transformer.layers.quantization import float_policy
-from keras_transformer.layers.subquadratic_attention import (
+from keras_transformer.layers.linear_attention import (
     ProjectionOptions,
     SubquadraticAttention,
+    add_drawn_weight,
+    random_generator,
 )
+from keras_transformer.layers.quantization import float_policy
 from keras_transformer.types import Nest, Shape, Tensor, TensorLike
 
 CHUNK_SIZE, NUM_ROUNDS = 64, 2

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.execution import shape_of
-from keras_transformer.kernels.softmax import masked_softmax
+from keras_transformer.kernels.few_passes import masked_softmax
 from keras_transformer.layers.adaptable_layer import AdaptableLayer
 from keras_transformer.layers.arguments import (
     aliased,
@@ -17,7 +17,11 @@ from keras_transformer.layers.arguments import (
     check_size,
     default_inputs,
 )
-from keras_transformer.layers.attention import dot_product_attention
+from keras_transformer.layers.attention import (
+    dot_product_attention,
+    is_recording,
+    record_attention,
+)
 from keras_transformer.layers.attention_axes import (
     AxesFolding,
     attended_axes,
@@ -28,17 +32,16 @@ from keras_transformer.layers.attention_masks import (
     CallMasks,
     allowed_keys,
 )
-from keras_transformer.layers.attention_record import is_recording, record_attention
+from keras_transformer.layers.basic import Dropout
 from keras_transformer.layers.cached_attention import CachedAttention
-from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.flash_attention import check_flash_attention, wants_fused
-from keras_transformer.layers.head_projections import HeadProjections
-from keras_transformer.layers.keras_attention import (
+from keras_transformer.layers.from_keras import (
     options_of,
     shapes_of,
     take,
     weights_of,
 )
+from keras_transformer.layers.head_projections import HeadProjections
 from keras_transformer.layers.projection import Projection
 from keras_transformer.layers.quantization import float_policy
 from keras_transformer.layers.relative_positions import (

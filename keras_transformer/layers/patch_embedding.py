@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.arguments import check_axes, check_rate, check_size
-from keras_transformer.layers.learned_positional_embedding import (
+from keras_transformer.layers.embedding import (
     LearnedPositionalEmbedding,
 )
 from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike

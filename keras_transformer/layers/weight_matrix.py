@@ -7,7 +7,7 @@ import math
 import keras
 from keras import ops
 
-from keras_transformer.kernels.affine import affine, prepared
+from keras_transformer.kernels.few_passes import affine, prepared
 from keras_transformer.kernels.keras_private import untrack
 from keras_transformer.kernels.quantized import quantized_affine
 from keras_transformer.layers.quantization import activation_quantizer, block_size

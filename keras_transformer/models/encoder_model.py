@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_transformer.attention_kinds import ATTENTION_KINDS
 from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
-from keras_transformer.layers.attention_record import recorded_attention
+from keras_transformer.layers.attention import recorded_attention
 from keras_transformer.models.has_signature import HasSignature
 from keras_transformer.types import Tensor, TensorLike
 

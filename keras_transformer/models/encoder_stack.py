@@ -9,8 +9,8 @@ import keras
 from keras_transformer.config.layers import EncoderConfig
 from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
 from keras_transformer.layers.arguments import check_axes
-from keras_transformer.layers.encoder_layer import EncoderLayer
-from keras_transformer.layers.layer_normalization import LayerNormalization
+from keras_transformer.layers.basic import LayerNormalization
+from keras_transformer.layers.transformer_layer import EncoderLayer
 from keras_transformer.models.has_config import HasConfig
 from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
 

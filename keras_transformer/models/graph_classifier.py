@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_transformer.config.layers import EncoderConfig
 from keras_transformer.layers.arguments import check_axes, check_mask
-from keras_transformer.layers.class_token import ClassToken
+from keras_transformer.layers.embedding import ClassToken
 from keras_transformer.masks import attention_mask
 from keras_transformer.models.encoder_model import check_pooling, masked_mean
 from keras_transformer.models.graph_model import GraphModel

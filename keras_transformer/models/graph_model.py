@@ -14,7 +14,7 @@ from keras_transformer.layers.arguments import (
     check_rate,
     check_size,
 )
-from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.basic import Dropout
 from keras_transformer.masks import graph_mask
 from keras_transformer.models.encoder_model import (
     EncoderModel,

@@ -10,9 +10,9 @@ from keras import ops
 
 from keras_transformer.config.layers import EncoderConfig
 from keras_transformer.layers.arguments import check_size
-from keras_transformer.layers.class_token import ClassToken
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.learned_positional_embedding import (
+from keras_transformer.layers.basic import Dropout
+from keras_transformer.layers.embedding import (
+    ClassToken,
     LearnedPositionalEmbedding,
 )
 from keras_transformer.layers.patch_embedding import (

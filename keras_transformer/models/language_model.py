@@ -11,10 +11,10 @@ from keras_transformer.config.language_model import LanguageModelConfig
 from keras_transformer.exact_training.exact_training import ExactTraining
 from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
 from keras_transformer.layers.arguments import integer_ids
-from keras_transformer.layers.causal_layer import CausalLayer
-from keras_transformer.layers.layer_normalization import LayerNormalization
-from keras_transformer.layers.positional_embedding import PositionalEmbedding
-from keras_transformer.models.decoding_state import (
+from keras_transformer.layers.basic import LayerNormalization
+from keras_transformer.layers.embedding import PositionalEmbedding
+from keras_transformer.layers.transformer_layer import CausalLayer
+from keras_transformer.models.decoding import (
     check_length,
     new_state,
     past_of,

@@ -10,9 +10,9 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.config import RecurrentConfig
-from keras_transformer.kernels.cache import of_parents
+from keras_transformer.kernels.decoding import of_parents
 from keras_transformer.layers.additive_attention import AdditiveAttention
-from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.basic import Dropout
 from keras_transformer.layers.recurrent import (
     at_last_token,
     recurrent_cell,

@@ -7,8 +7,8 @@ from typing import Any, Literal, Unpack
 import keras
 
 from keras_transformer.layers.arguments import check_size
-from keras_transformer.layers.class_token import ClassToken
-from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.basic import Dropout
+from keras_transformer.layers.embedding import ClassToken
 from keras_transformer.models.encoder_model import (
     EncoderModel,
     check_pooling,

@@ -10,8 +10,8 @@ from keras import ops
 from keras_transformer.config.layers import EncoderConfig
 from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
 from keras_transformer.layers.arguments import check_axes, check_size, integer_ids
-from keras_transformer.layers.feature_embedding import FeatureEmbedding
-from keras_transformer.layers.positional_embedding import (
+from keras_transformer.layers.embedding import (
+    FeatureEmbedding,
     PositionalEmbedding,
     Positions,
 )

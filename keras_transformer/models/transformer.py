@@ -8,16 +8,14 @@ import keras
 from keras import ops
 
 from keras_transformer.config import TransformerConfig
-from keras_transformer.kernels.cache import of_parents
-from keras_transformer.kernels.softmax import prepare_mask
-from keras_transformer.layers.decoder_layer import DecoderLayer
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.encoder_layer import EncoderLayer
-from keras_transformer.layers.layer_normalization import LayerNormalization
-from keras_transformer.layers.positional_embedding import PositionalEmbedding
-from keras_transformer.layers.ssru_decoder_layer import SSRUDecoderLayer
+from keras_transformer.kernels.decoding import of_parents
+from keras_transformer.kernels.few_passes import prepare_mask
+from keras_transformer.layers.basic import Dropout, LayerNormalization
+from keras_transformer.layers.embedding import PositionalEmbedding
+from keras_transformer.layers.ssru import SSRUDecoderLayer
+from keras_transformer.layers.transformer_layer import DecoderLayer, EncoderLayer
 from keras_transformer.masks import padding_mask
-from keras_transformer.models.decoding_state import (
+from keras_transformer.models.decoding import (
     check_length,
     new_state,
     past_of,

@@ -10,11 +10,9 @@ from keras import ops
 from keras_transformer.config.layers import EncoderConfig
 from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
 from keras_transformer.layers.arguments import check_axes, check_size
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.learned_positional_embedding import (
+from keras_transformer.layers.basic import Dropout
+from keras_transformer.layers.embedding import (
     LearnedPositionalEmbedding,
-)
-from keras_transformer.layers.sinusoidal_positional_encoding import (
     SinusoidalPositionalEncoding,
 )
 from keras_transformer.models.encoder_stack import EncoderStack

@@ -8,9 +8,9 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.generation.generator import Generator
-from keras_transformer.layers.attention_record import recorded_attention
+from keras_transformer.layers.attention import recorded_attention
+from keras_transformer.layers.linear_attention import SubquadraticAttention
 from keras_transformer.layers.ssru import SSRU
-from keras_transformer.layers.subquadratic_attention import SubquadraticAttention
 from keras_transformer.models.transformer import Transformer
 
 if TYPE_CHECKING:  # It loads TensorFlow.

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.kernels.dropout import of_this_replica
+from keras_transformer.kernels.few_passes import of_this_replica
 from keras_transformer.training.devices import leave_gpus_to_backend
 
 # The kinds beside "none", with the backend that each needs.

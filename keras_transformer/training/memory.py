@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from keras_transformer.config import TransformerConfig
 from keras_transformer.kernels.crossentropy import chunk_tokens
+from keras_transformer.layers.linear_attention import default_features
 from keras_transformer.layers.local_attention import SMALLEST_BLOCK
 from keras_transformer.layers.lsh_attention import CHUNK_SIZE, NUM_ROUNDS
-from keras_transformer.layers.performer_attention import default_features
 from keras_transformer.models.seq2seq import Seq2Seq
 
 # Numbers that a sub-layer keeps for its gradient, for each token: of each head's

@@ -30,7 +30,7 @@ from keras_transformer.layers import (
     PerformerAttention,
     ReluAttention,
 )
-from keras_transformer.layers.self_attention import _MAKERS
+from keras_transformer.layers.transformer_layer import _MAKERS
 
 CONFIGS = (TransformerConfig, EncoderConfig, LanguageModelConfig)
 LINEAR = {"attention": "linear", "attention_dropout_rate": 0.0}

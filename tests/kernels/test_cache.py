@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels.cache import (
+from keras_transformer.kernels.decoding import (
     cache_place,
     new_cache,
     resize_cache,

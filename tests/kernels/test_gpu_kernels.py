@@ -29,7 +29,7 @@ from keras_transformer import (
     TransformerConfig,
 )
 from keras_transformer.generation import Generator
-from keras_transformer.kernels.dropout import of_this_replica
+from keras_transformer.kernels.few_passes import of_this_replica
 from tests import tiny_run
 
 # "DEFAULT" kernels serve every device that has none of its own.

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels.softmax import attention_bias
-from keras_transformer.kernels.step_attention import (
+from keras_transformer.kernels.decoding import (
     attend,
     merge_heads,
     split_heads,
     transpose,
 )
+from keras_transformer.kernels.few_passes import attention_bias
 from tests.kernels.ways import called, every_way
 from tests.reference.numpy_transformer import dot_product_attention
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels.softmax import dropped_weights
+from keras_transformer.kernels.few_passes import dropped_weights
 from keras_transformer.layers import Dropout, FeedForward, MultiHeadAttention
-from keras_transformer.layers.layer_normalization import LayerNormalization
+from keras_transformer.layers.basic import LayerNormalization
 from tests.reference import numpy_transformer
 
 pytestmark = pytest.mark.skipif(

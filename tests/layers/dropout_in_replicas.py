@@ -18,7 +18,7 @@ def main(path):
     cpu = tf.config.list_physical_devices("CPU")[0]
     device = tf.config.LogicalDeviceConfiguration()
     tf.config.set_logical_device_configuration(cpu, [device] * 2)
-    from keras_transformer.kernels.dropout import of_this_replica
+    from keras_transformer.kernels.few_passes import of_this_replica
     from keras_transformer.layers import Dropout, MultiHeadAttention
 
     def attended():

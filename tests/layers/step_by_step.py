@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.kernels.cache import cache_place
+from keras_transformer.kernels.decoding import cache_place
 from tests.layers.reference_weights import assert_close, past_mask
 
 # With TensorFlow a step in a graph goes ways of its own.

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers.learned_positional_embedding import (
+from keras_transformer.layers.embedding import (
     LearnedPositionalEmbedding,
-)
-from keras_transformer.layers.sinusoidal_positional_encoding import (
     SinusoidalPositionalEncoding,
 )
 from tests.layers.layer_battery import LayerBattery

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels.dropout import COUNTER_BITS, STEPS, keep_mask
+from keras_transformer.kernels.few_passes import COUNTER_BITS, STEPS, keep_mask
 from keras_transformer.layers import Dropout
 
 ON_TORCH = keras.backend.backend() == "torch"

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers.feature_embedding import FeatureEmbedding
-from keras_transformer.layers.positional_embedding import PositionalEmbedding
+from keras_transformer.layers.embedding import FeatureEmbedding, PositionalEmbedding
 from tests.layers.layer_battery import NO_DROPOUT, LayerBattery
 from tests.layers.reference_weights import assert_close, randomise
 from tests.reference import numpy_encoders as reference

@@ -13,7 +13,7 @@ from keras_transformer.layers import (
     MultiHeadAttention,
     ReluAttention,
 )
-from keras_transformer.layers.attention_record import recorded_attention
+from keras_transformer.layers.attention import recorded_attention
 from tests.layers.reference_weights import assert_close, randomise
 from tests.layers.test_keras_calls import ARGUMENTS, CALLS, CROSS, QUERY, mask
 

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_transformer.layers import DecoderLayer, MultiHeadAttention
 from keras_transformer.layers import local_attention as module
-from keras_transformer.layers.attention_record import recorded_attention
+from keras_transformer.layers.attention import recorded_attention
 from keras_transformer.layers.local_attention import LocalAttention
 from keras_transformer.masks import causal_mask, local_window_mask
 from tests.layers.layer_battery import LayerBattery

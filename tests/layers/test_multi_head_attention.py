@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels.cache import cache_place
-from keras_transformer.kernels.softmax import prepare_mask
+from keras_transformer.kernels.decoding import cache_place
+from keras_transformer.kernels.few_passes import prepare_mask
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.masks import (
     attention_mask,

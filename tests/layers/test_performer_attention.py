@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.layers import PerformerAttention
-from keras_transformer.layers.drawn_weights import orthogonal_gaussians
+from keras_transformer.layers.linear_attention import orthogonal_gaussians
 from keras_transformer.masks import valid_length_mask
 from tests.layers.layer_battery import LayerBattery
 from tests.layers.reference_weights import assert_close, randomise, weights_of

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer import TransformerConfig
 from keras_transformer.layers import FeatureEmbedding, PositionalEmbedding
-from keras_transformer.layers.positional_embedding import sinusoidal_encoding
+from keras_transformer.layers.embedding import sinusoidal_encoding
 from tests.layers.layer_battery import TABLE_OPTIONS, LayerBattery
 from tests.layers.reference_weights import assert_close, randomise
 from tests.reference import numpy_transformer as reference

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers.relu_attention import ReluAttention, masked_relu
+from keras_transformer.layers.score_attentions import ReluAttention, masked_relu
 from keras_transformer.masks import causal_mask
 from tests.layers.layer_battery import ATTENTION_OPTIONS, AttentionBattery
 from tests.layers.reference_weights import assert_close, randomise, weights_of

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels.cache import Place
-from keras_transformer.kernels.softmax import prepare_mask
+from keras_transformer.kernels.decoding import Place
+from keras_transformer.kernels.few_passes import prepare_mask
 from keras_transformer.layers import SSRU, CausalLayer, DecoderLayer, SSRUDecoderLayer
 from keras_transformer.masks import causal_mask
 from tests.layers.layer_battery import (

@@ -13,7 +13,7 @@ from keras_transformer.layers import (
     LinearAttention,
     PositionalEmbedding,
 )
-from keras_transformer.layers.class_token import ClassToken
+from keras_transformer.layers.embedding import ClassToken
 from keras_transformer.models.encoder_model import EncoderModel
 from keras_transformer.models.encoder_stack import EncoderStack
 from keras_transformer.models.tagger import Tagger

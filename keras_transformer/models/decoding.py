@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.kernels.cache import cache_place, of_parents
-from keras_transformer.kernels.softmax import PreparedMask, prepare_mask
+from keras_transformer.kernels.decoding import cache_place, of_parents
+from keras_transformer.kernels.few_passes import PreparedMask, prepare_mask
 
 
 def new_state(layers, sentences, hypotheses, length):

@@ -1,0 +1,435 @@
+"""Matrix products with a bias."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.kernels.execution import in_tensorflow_graph, shape_of
+from keras_transformer.types import Tensor, TensorLike
+
+
+def affine(inputs, kernel, bias=None, training=False):
+    """Multiplies rows by a matrix and adds a bias.
+
+    Args:
+        inputs: Float tensor (R, D).
+        kernel: Float tensor (D, E).
+        bias: Float tensor (E,), or `None`.
+        training: Whether a gradient will be asked for.
+
+    Returns:
+        Float tensor (R, E).
+    """
+    if bias is None:
+        return ops.matmul(inputs, kernel)
+    if training and in_tensorflow_graph():
+        return _affine_in_graph(inputs, *map(ops.convert_to_tensor, (kernel, bias)))
+    return ops.matmul(inputs, kernel) + bias
+
+
+@ops.custom_gradient
+def _affine_in_graph(inputs, kernel, bias):
+    """As `affine`, with a gradient that makes few passes over memory."""
+
+    def gradient(upstream):
+        return (
+            ops.matmul(upstream, ops.transpose(kernel)),
+            ops.matmul(ops.transpose(inputs), upstream),
+            sum_of_rows(upstream),
+        )
+
+    return ops.matmul(inputs, kernel) + bias, gradient
+
+
+def sum_of_rows(rows):
+    """(R, D) --> (D,), as a product: on a CPU it takes half the time of a sum."""
+    ones = ops.ones((1, shape_of(rows)[0]), dtype=rows.dtype)
+    return ops.reshape(ops.matmul(ones, rows), rows.shape[1:])
+
+
+def prepared(kernel, bias=None):
+    """Returns the arguments of `affine` after its input, for many calls.
+
+    oneDNN multiplies a single row in bfloat16 twice as fast where a bias is added, so a
+    missing one becomes zeros.
+    """
+    if bias is None and keras.backend.standardize_dtype(kernel.dtype) == "bfloat16":
+        bias = ops.zeros(kernel.shape[-1:], kernel.dtype)
+    return (kernel,) if bias is None else (kernel, bias)
+
+
+def normalise(inputs, gamma, beta, epsilon, training=False):
+    """Normalises each row to mean 0 and variance 1, then scales and shifts it.
+
+    Ba et al., 2016, https://arxiv.org/abs/1607.06450, over the last axis.
+
+    Args:
+        inputs: Float tensor (..., D).
+        gamma: Float tensor (D,).
+        beta: Float tensor (D,).
+        epsilon: Added to the variance.
+        training: Whether a gradient will be asked for.
+
+    Returns:
+        Float tensor (..., D).
+    """
+    if training and in_tensorflow_graph():
+        gamma, beta = map(ops.convert_to_tensor, (gamma, beta))
+        return _normalise_in_graph(inputs, gamma, beta, epsilon)
+    return ops.layer_normalization(
+        inputs, gamma=gamma, beta=beta, axis=-1, epsilon=epsilon
+    )
+
+
+def _normalise_in_graph(inputs, gamma, beta, epsilon):
+    """As `normalise`, in at least float32 and in few passes over memory.
+
+    With the normalised row h and u = gamma * upstream, the gradient of the input is
+    (u - mean(u) - h mean(u h)) / deviation.
+    """
+    dtype = wide_dtype(inputs.dtype, gamma.dtype)
+
+    @ops.custom_gradient
+    def normalised(inputs, gamma, beta):
+        rows = _rows(ops.cast(inputs, dtype))
+        scale, shift = (ops.cast(x, dtype) for x in (gamma, beta))
+        centred = rows - _mean(rows)
+        inverse = ops.rsqrt(_mean(centred * centred) + epsilon)
+        unit = centred * inverse
+
+        def gradient(upstream):
+            upstream = _rows(ops.cast(upstream, dtype))
+            slopes = upstream * scale
+            changes = slopes - _mean(slopes) - unit * _mean(slopes * unit)
+            return (
+                ops.cast(_like(changes * inverse, inputs), inputs.dtype),
+                ops.cast(sum_of_rows(upstream * unit), gamma.dtype),
+                ops.cast(sum_of_rows(upstream), beta.dtype),
+            )
+
+        return _like(unit * scale + shift, inputs), gradient
+
+    return normalised(inputs, gamma, beta)
+
+
+def _mean(rows):
+    return ops.mean(rows, axis=-1, keepdims=True)
+
+
+def _rows(tensor):
+    """(..., D) --> (R, D)."""
+    return ops.reshape(tensor, (-1, tensor.shape[-1]))
+
+
+def _like(rows, tensor):
+    return ops.reshape(rows, shape_of(tensor))
+
+
+def wide_dtype(*dtypes):
+    """Returns the type to compute in: float32, or float64 if one of these is.
+
+    Args:
+        *dtypes: Float types of the inputs.
+    """
+    names = map(keras.backend.standardize_dtype, dtypes)
+    return "float64" if "float64" in names else "float32"
+
+
+def masked_softmax(scores: TensorLike, mask: TensorLike | None = None) -> Tensor:
+    """Softmax over the last axis among the positions that the mask allows.
+
+    Half-precision scores are normalised in float32. Masked scores get the lowest finite
+    value of the type they are normalised in.
+
+    Args:
+        scores: Float tensor (..., S).
+        mask: Boolean tensor that broadcasts to `scores`, True where a position takes
+            part, or `None` for all.
+
+    Returns:
+        Float tensor (..., S) that sums to 1 over the last axis, or to 0 where the mask
+        allows no position.
+
+    Example:
+        >>> mask = np.array([[True, True, False], [False, False, False]])
+        >>> ops.convert_to_numpy(masked_softmax(np.zeros((2, 3)), mask)).tolist()
+        [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
+    """
+    dtype = keras.backend.standardize_dtype(scores.dtype)
+    scores = ops.cast(scores, wide_dtype(dtype))
+    if mask is None:
+        return ops.cast(_softmax(scores), dtype)
+    lowest = np.finfo(wide_dtype(dtype)).min
+    weights = _softmax(ops.where(mask, scores, lowest))
+    # Where nothing is allowed the softmax is uniform over masked positions: zero it.
+    return ops.cast(ops.where(mask, weights, 0.0), dtype)
+
+
+def _softmax(scores):
+    if scores.shape[-1] == 1:
+        # Keras takes a softmax over one position for a mistake and warns.
+        return ops.exp(scores - scores)
+    return ops.softmax(scores, axis=-1)
+
+
+def dropped_weights(scores, mask=None, weigh=masked_softmax, dropout=None):
+    """Turns scores into attention weights and drops some of them.
+
+    Args:
+        scores: Float tensor (B, H, T, S).
+        mask: Boolean tensor that broadcasts to `scores`, or `None`.
+        weigh: Function of scores and mask that gives the attention weights.
+        dropout: `Dropout` layer in training, or `None` to drop nothing.
+
+    Returns:
+        The weights after dropout and those before, (B, H, T, S).
+    """
+    if dropout is None:
+        weights = weigh(scores, mask)
+        return weights, weights
+    if weigh is masked_softmax and in_tensorflow_graph():
+        return _dropped_softmax_in_graph(scores, mask, dropout)
+    weights = weigh(scores, mask)
+    return dropout(weights, training=True), weights
+
+
+def _dropped_softmax_in_graph(scores, mask, dropout):
+    """As `dropped_weights` with a softmax, in few passes over memory.
+
+    With the dropped weights p, the weights w and t = p * upstream, the gradient is
+    t - w sum(t), because p is zero where a weight is dropped or masked.
+    """
+    dtype = scores.dtype
+    keep, factors = dropout.next_mask(shape_of(scores))
+    alive = None
+    if mask is not None:
+        # A row without anything to attend to has weights of zero.
+        alive = ops.cast(ops.any(mask, axis=-1, keepdims=True), dtype)
+        factors = alive * factors
+    if keep is not None:
+        factors = ops.cast(keep, dtype) * factors
+    before = []
+
+    @ops.custom_gradient
+    def softmax(scores):
+        wide = ops.cast(scores, wide_dtype(dtype))
+        if mask is not None:
+            # Adding is cheaper than selecting.
+            wide = wide + attention_bias(mask, wide.dtype)
+        weights = _softmax(wide)
+        before.append(ops.cast(weights, dtype))
+        dropped = before[0] * factors
+
+        def gradient(upstream):
+            products = ops.cast(dropped, wide.dtype) * ops.cast(upstream, wide.dtype)
+            total = ops.sum(products, axis=-1, keepdims=True)
+            return ops.cast(products - weights * total, dtype)
+
+        return dropped, gradient
+
+    dropped = softmax(scores)
+    return dropped, before[0] if alive is None else before[0] * alive
+
+
+def attention_bias(mask, dtype):
+    """Returns the bias that, added to scores, has the effect of a mask.
+
+    Args:
+        mask: Boolean tensor, True where a query may attend to a key.
+        dtype: Float type of the scores.
+
+    Returns:
+        Float tensor, 0 where the mask is True, very low elsewhere.
+    """
+    dtype = keras.backend.standardize_dtype(dtype)
+    # Half of the lowest value: a score added to the lowest could overflow.
+    lowest = float(np.finfo("float16" if dtype == "float16" else "float32").min) / 2
+    return ops.cast(ops.where(mask, 0.0, lowest), dtype)
+
+
+class PreparedMask(NamedTuple):
+    """A mask that many layers share, and the bias that has the same effect.
+
+    Attributes:
+        mask: Boolean tensor that broadcasts to the scores.
+        bias: `attention_bias` of it.
+    """
+
+    mask: Any
+    bias: Any
+
+    def __and__(self, mask):
+        """Returns the prepared mask that allows what both allow."""
+        bias = attention_bias(mask, self.bias.dtype)
+        return PreparedMask(
+            ops.logical_and(self.mask, mask), ops.minimum(self.bias, bias)
+        )
+
+
+def prepare_mask(mask, dtype):
+    """Returns the `PreparedMask` of a boolean mask, for scores of a float type."""
+    return PreparedMask(mask, attention_bias(mask, dtype))
+
+
+# Decisions are made of 16 bits.
+STEPS = 2**16
+# A seed generator counts its draws in the second number of its state; the bits above
+# these hold the number of the replica, so that each drops other units.
+COUNTER_BITS = 22
+# Odd constants of MurmurHash3 and xxHash and the golden ratio, all times 2^32.
+GOLDEN, MIX_1, MIX_2, MIX_3 = 0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35, 0x7FEB352D
+SEED_FACTOR, CALL_FACTOR = 0x27D4EB2F, 0x165667B1
+
+
+def threshold_of(rate):
+    """Returns the share to drop in units of 1 / 65536."""
+    return round(rate * STEPS)
+
+
+def hashed_dropout(inputs, rate, state):
+    """Sets a random share of the inputs to 0 and scales up the others.
+
+    Args:
+        inputs: Float tensor (...).
+        rate: Share to drop, in (0, 1).
+        state: Integer tensor (2,): seed and number of the call.
+
+    Returns:
+        Float tensor (...).
+    """
+    if in_tensorflow_graph():
+        return _drop_in_graph(inputs, *keep_and_scale(shape_of(inputs), rate, state))
+    keep, scale = keep_and_scale(shape_of(inputs), rate, state)
+    # A product with the mask would keep what is not finite.
+    return ops.where(keep, inputs * scale, ops.zeros_like(inputs))
+
+
+def _drop_in_graph(inputs, keep, scale):
+    """As the general line, with the cheapest operations of a graph.
+
+    A selection takes longer than a product.
+    """
+    factors = ops.cast(keep, inputs.dtype) * scale
+
+    @ops.custom_gradient
+    def drop(inputs):
+        return inputs * factors, lambda upstream: upstream * factors
+
+    return drop(inputs)
+
+
+def keep_and_scale(shape, rate, state):
+    """Decides which elements are kept.
+
+    Args:
+        shape: Shape of the tensor, of integers or scalar tensors.
+        rate: Share to drop, in (0, 1).
+        state: Integer tensor (2,): seed and number of the call.
+
+    Returns:
+        Boolean tensor of that shape, True where an element is kept, and the factor on
+        what is kept.
+    """
+    threshold = threshold_of(rate)
+    mask = _packed_keep_mask if in_tensorflow_graph() else keep_mask
+    return mask(shape, threshold, state), STEPS / (STEPS - threshold)
+
+
+def keep_mask(shape, threshold, state):
+    """Decides which elements are kept.
+
+    Args:
+        shape: Shape of the tensor, of integers or scalar tensors.
+        threshold: Share to drop, in 1 / 65536.
+        state: Integer tensor (2,): seed and number of the call.
+
+    Returns:
+        Boolean tensor of that shape, True with the probability
+        1 - threshold / 65536.
+    """
+    num_rows, num_columns = _as_matrix(shape)
+    columns = ops.arange(num_columns, dtype="int32")
+    row_keys = _keys(ops.arange(num_rows, dtype="int32"), state)
+    # Columns 2 j and 2 j + 1 are the halves of word j.
+    column_keys = _keys(num_rows + columns // 2, state)
+    shifts = ops.cast(columns % 2 * 16, "uint32")
+    words = ops.right_shift(_words(row_keys, column_keys), shifts)
+    bits = ops.bitwise_and(words, _uint32(STEPS - 1))
+    return ops.reshape(ops.greater_equal(bits, _uint32(threshold)), shape)
+
+
+def _packed_keep_mask(shape, threshold, state):
+    """As `keep_mask`, two elements at a time and in as few nodes as will do."""
+    import tensorflow as tf
+
+    num_rows, num_columns = _as_matrix(shape)
+    num_words = (num_columns + 1) // 2
+    # TensorFlow computes ranges of int64, not those of int32, on a GPU, and slices of
+    # uint32, but does not split them there.
+    keys = _keys(tf.range(tf.cast(num_rows + num_words, tf.int64)), state)
+    words = _words(keys[:num_rows], keys[num_rows:])
+    keep = tf.bitcast(words, tf.uint16) >= tf.constant(threshold, tf.uint16)
+    if not isinstance(num_columns, int) or num_columns % 2:
+        keep = tf.reshape(keep, (num_rows, 2 * num_words))
+        keep = tf.slice(keep, (0, 0), (num_rows, num_columns))
+    return tf.reshape(keep, shape)
+
+
+def _as_matrix(shape):
+    """Rows and columns of the tensor as a matrix; the last axis may be very short."""
+    num_trailing = 2 if len(shape) > 3 else 1
+    num_rows = num_columns = 1
+    for size in shape[:-num_trailing]:
+        num_rows = num_rows * size
+    for size in shape[-num_trailing:]:
+        num_columns = num_columns * size
+    return num_rows, num_columns
+
+
+def _keys(places, state):
+    """Hashes places (N,) with the seed and the call's number to uint32 (N,)."""
+    state = ops.cast(state, "uint32")
+    seed, call = state[0], state[1]
+    keys = ops.cast(places, "uint32") * _uint32(GOLDEN) + seed
+    keys = _fold(keys, 16) * _uint32(MIX_1)
+    # The seed enters twice: one of another layer can be reached by going some rows on.
+    keys = keys + (seed * _uint32(SEED_FACTOR) + call * _uint32(CALL_FACTOR))
+    return _fold(_fold(keys, 13) * _uint32(MIX_2), 16)
+
+
+def _words(row_keys, column_keys):
+    """Hashes row and column keys to words (R, C)."""
+    words = ops.bitwise_xor(
+        ops.expand_dims(row_keys, 1), ops.expand_dims(column_keys, 0)
+    )
+    return _fold(words * _uint32(MIX_3), 16)
+
+
+def _fold(words, bits):
+    return ops.bitwise_xor(words, ops.right_shift(words, _uint32(bits)))
+
+
+def _uint32(number):
+    return ops.convert_to_tensor(np.uint32(number))
+
+
+def of_this_replica(state):
+    """Puts the number of the replica above the number of the call.
+
+    What it has marked already, the same replica leaves as it is.
+
+    Args:
+        state: Integer tensor (2,) of TensorFlow: seed and number of the call.
+
+    Returns:
+        Integer tensor (2,).
+    """
+    import tensorflow as tf
+
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    call = tf.bitwise.bitwise_and(state[1], 2**COUNTER_BITS - 1)
+    return tf.stack([state[0], call + tf.cast(replica, state.dtype) * 2**COUNTER_BITS])
