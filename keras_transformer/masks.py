@@ -8,7 +8,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.kernels.keras_private import keras_mask, learns_shapes
+from keras_transformer.kernels.keras_private import carried_mask, learns_shapes
 from keras_transformer.types import Tensor, TensorLike
 
 
@@ -250,11 +250,6 @@ def _boolean(name, mask, or_integers=False):
         f"`{name}` must be {allowed}, True where a position may be attended to. "
         f"Received: dtype {dtype}"
     )
-
-
-def carried_mask(tensor: TensorLike) -> Tensor | None:
-    """Returns the (B, S) mask that Keras attached to `tensor`, or `None`."""
-    return keras_mask(tensor)
 
 
 def with_causal(mask, num_queries, num_keys):
