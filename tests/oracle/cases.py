@@ -18,6 +18,7 @@ OLD_NAMES = [
 ]
 NEW_NAMES = [
     (r"(query|key|value|output|hidden|forget|score)_dense/", r"\1/"),
+    (r"(^|/)input/kernel$", r"\1kernel"),  # of an SSRU
     (r"token_embedding/embeddings$", "embeddings"),
     (r"position_embedding/embeddings$", "position_embeddings"),
 ]
@@ -74,7 +75,7 @@ def _make_encoder(kt, options, policy):
         table["num_features"] = features
         return kt.TextEncoder(config, VOCABULARY, **table, **named)
     embedding = kt.FeatureEmbedding if features else kt.PositionalEmbedding
-    table |= {"dtype": policy, "name": "embedding"}
+    table |= {"pad_id": 0, "dtype": policy, "name": "embedding"}
     return kt.Encoder(config, embedding(VOCABULARY, config.d_model, **table), **named)
 
 
