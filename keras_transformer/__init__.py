@@ -52,7 +52,6 @@ _MODULES = {
         "PositionalEmbedding",
         "ReluAttention",
         "RotaryPositions",
-        "SSRUDecoderLayer",
         "SinusoidalPositionalEncoding",
         "scaled_dot_product_attention",
         "sinusoidal_encoding",

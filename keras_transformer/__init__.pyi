@@ -61,7 +61,6 @@ from keras_transformer.layers import (
     ReluAttention,
     RotaryPositions,
     SinusoidalPositionalEncoding,
-    SSRUDecoderLayer,
     scaled_dot_product_attention,
     sinusoidal_encoding,
 )
@@ -173,7 +172,6 @@ __all__ = [
     "RotaryPositions",
     "RunConfig",
     "SSRU",
-    "SSRUDecoderLayer",
     "SinusoidalPositionalEncoding",
     "SpecialIds",
     "Tagger",

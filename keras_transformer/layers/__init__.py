@@ -37,7 +37,7 @@ from keras_transformer.layers.score_attentions import (
     MultiHeadAdditiveAttention,
     ReluAttention,
 )
-from keras_transformer.layers.ssru import SSRU, SSRUDecoderLayer
+from keras_transformer.layers.ssru import SSRU
 from keras_transformer.layers.transformer_layer import (
     CausalLayer,
     DecoderLayer,
@@ -70,7 +70,6 @@ __all__ = [
     "ReluAttention",
     "ResidualLayer",
     "RotaryPositions",
-    "SSRUDecoderLayer",
     "SinusoidalPositionalEncoding",
     "additive_attention",
     "alibi_slopes",

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_transformer.config import TransformerConfig
-from keras_transformer.layers.patch_embedding import PatchEmbedding, check_images
+from keras_transformer.layers.patch_embedding import PatchEmbedding
 from keras_transformer.models.encoder_model import check_no_order
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.types import BasicOptions, Tensor, TensorLike
@@ -84,16 +84,7 @@ class ImageCaptioner(Transformer):
         )
 
     def checked_source(self, source: TensorLike) -> TensorLike:
-        """Returns images as they are, if they are of the size.
-
-        Args:
-            source: What came.
-
-        Raises:
-            TypeError: If it is no tensor.
-            ValueError: If it has other axes, or another size than `image_shape`.
-        """
-        check_images("images", source, self.image_shape)
+        """Returns images as they are: the embedding checks their size."""
         return source
 
     def source_mask(self, source: TensorLike) -> Tensor:

@@ -15,13 +15,7 @@ from keras_transformer.layers.embedding import (
     ClassToken,
     LearnedPositionalEmbedding,
 )
-from keras_transformer.layers.patch_embedding import (
-    check_images,
-    check_patches,
-    count_patches,
-    make_patch_map,
-    patch_vectors,
-)
+from keras_transformer.layers.patch_embedding import PatchEmbedding
 from keras_transformer.models.encoder_model import (
     EncoderModel,
     check_no_order,
@@ -80,16 +74,13 @@ class ImageClassifier(HasConfig, EncoderModel):
         check_no_order(config, "the patches of an image")
         check_size("num_classes", num_classes)
         check_pooling(pooling)
-        check_patches(image_shape, patch_size)
         self.image_shape = tuple(image_shape)
         self.patch_size = patch_size
         self.num_classes = num_classes
         self.pooling = pooling
         dtype = self.dtype_policy
-        # No `PatchEmbedding`: the class token goes before the positions, and files of
-        # earlier versions have a convolution here.
-        self.patch_embedding = make_patch_map(
-            config.d_model, patch_size, dtype=dtype, name="patch_embedding"
+        self.patch_embedding = PatchEmbedding(
+            image_shape, patch_size, config.d_model, dtype=dtype, name="patch_embedding"
         )
         self.class_token = None
         if pooling == "class_token":
@@ -108,8 +99,7 @@ class ImageClassifier(HasConfig, EncoderModel):
     @property
     def num_positions(self) -> int:
         """Number of patches, and 1 for a class token."""
-        patches = count_patches(self.image_shape, self.patch_size)
-        return patches + (self.class_token is not None)
+        return self.patch_embedding.num_patches + (self.class_token is not None)
 
     def build(self, input_shape: Shape | None = None) -> None:
         d_model = self.config.d_model
@@ -140,8 +130,7 @@ class ImageClassifier(HasConfig, EncoderModel):
         Raises:
             ValueError: If the images have another size than `image_shape`.
         """
-        check_images("inputs", inputs, self.image_shape)
-        states = patch_vectors(self.patch_embedding, inputs)
+        states = self.patch_embedding(inputs)
         if self.class_token is not None:
             states = self.class_token(states)
         return self.positions(states, training=training)

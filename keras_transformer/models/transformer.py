@@ -12,7 +12,6 @@ from keras_transformer.kernels.decoding import of_parents
 from keras_transformer.kernels.few_passes import prepare_mask
 from keras_transformer.layers.basic import Dropout, LayerNormalization
 from keras_transformer.layers.embedding import PositionalEmbedding
-from keras_transformer.layers.ssru import SSRUDecoderLayer
 from keras_transformer.layers.transformer_layer import DecoderLayer, EncoderLayer
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.decoding import (
@@ -103,11 +102,10 @@ class Transformer(Seq2Seq):
 
     def make_decoder_layer(self, name: str) -> keras.layers.Layer:
         """Returns a decoder layer called `name`; override to use another one."""
-        is_ssru = self.config.decoder_self_attention == "ssru"
-        layer_class = SSRUDecoderLayer if is_ssru else DecoderLayer
-        return layer_class(
-            **self.config.layer_options(), dtype=self.dtype_policy, name=name
-        )
+        options = self.config.layer_options()
+        if self.config.decoder_self_attention == "ssru":
+            options["attention"] = "ssru"
+        return DecoderLayer(**options, dtype=self.dtype_policy, name=name)
 
     def make_embedding(self, name: str, vocabulary_size: int) -> keras.layers.Layer:
         """Returns an embedding called `name`; override to use another one.
