@@ -17,7 +17,6 @@ from keras_transformer import (
     LanguageModelConfig,
     NodeClassifier,
     RotaryPositions,
-    SSRUDecoderLayer,
     TextEncoder,
     TransformerConfig,
 )
@@ -100,9 +99,6 @@ def test_an_ssru_has_no_attention_to_change():
     ):  # fmt: skip
         with pytest.raises(ValueError, match="`decoder_self_attention` must be 'att"):
             TransformerConfig(decoder_self_attention="ssru", **options)
-        layer = SSRUDecoderLayer(num_heads=2, d_ff=5, **options)
-        with pytest.raises(ValueError, match="`attention` and `positions` must be le"):
-            layer.build((None, None, 8), (None, None, 8))
     TransformerConfig(decoder_self_attention="ssru", num_key_value_heads=2)
 
 
