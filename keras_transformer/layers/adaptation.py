@@ -63,7 +63,8 @@ def enable_lora(
             if is_met:
                 raise ValueError(
                     "`enable_lora` needs layers that are built, without adapters and "
-                    f"without constraints. Received: {layer.path!r}, which {problem}"
+                    f"without constraints. Received: {layer.path or layer.name!r}, "
+                    f"which {problem}"
                 )
     for variable in model.trainable_variables:
         variable.trainable = False

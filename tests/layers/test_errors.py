@@ -64,11 +64,11 @@ ERRORS = {
         attend(X, mask=full(2, 4)),
         r"`mask` must fit the inputs, \(B, H, T, S\) = \(2, None, 5, 5\).*\(2, 1, 1, 4",
     ),
-    "mask of other rows": (attend(X, mask=full(3, 5)), r"`mask` must fit.*\(3, 1, 1, 5"),
+    "mask of other rows": (attend(X, mask=full(3, 5)), r"`mask` must fit.*\(3, 1, "),
     "mask of other queries": (attend(X, mask=full(2, 4, 5)), "`mask` must fit the inp"),
     "mask of rank 4": (attend(X, mask=full(2, 2, 5, 5)), r"`mask`.*\(B, S\) or \(B, T"),
     "attention_mask of keys": (
-        attend(X, attention_mask=full(2, 5)), r"`attention_mask` must fit.*\(1, 1, 2, 5",
+        attend(X, attention_mask=full(2, 5)), r"`attention_mask` must fit.*1, 2, 5",
     ),
     "attention_mask of rank 1": (
         attend(X, attention_mask=full(5)), "`attention_mask` must fit the inputs",
@@ -120,9 +120,9 @@ ERRORS = {
     ),
     "rotary base": (lambda: kt.RotaryPositions(base=1), "`base` must be above 1"),
     "alibi after": (lambda: kt.AlibiPositions(after=0), "`after` must be positive"),
-    "window of nothing": (lambda: kt.LocalAttention(2, 4, 0), "`window` must be a posi"),
+    "window of nothing": (lambda: kt.LocalAttention(2, 4, 0), "`window` must be a pos"),
     "linear, dropout": (
-        lambda: kt.LinearAttention(2, 4, dropout=0.1), "`dropout` must be left out: Lin",
+        lambda: kt.LinearAttention(2, 4, dropout=0.1), "`dropout` must be left out: L",
     ),
     "linear, groups": (
         lambda: kt.LinearAttention(2, 4, num_key_value_heads=1),
@@ -179,7 +179,7 @@ ERRORS = {
         lambda: kt.EncoderLayer(2, 8, attention="local"), "`attention_window`, the pos",
     ),
     "window too much": (
-        lambda: kt.EncoderLayer(2, 8, attention_window=3), "`attention_window`, the pos",
+        lambda: kt.EncoderLayer(2, 8, attention_window=3), "`attention_window`, the po",
     ),
     "dropout of linear attention": (
         lambda: kt.EncoderLayer(2, 8, attention="linear"),
@@ -220,7 +220,7 @@ ERRORS = {
         ), "5 positions, start=3, max_length=7",
     ),
     "vectors too long": (
-        lambda: kt.LearnedPositionalEmbedding(4)(X), "longer than the learned.*length=4",
+        lambda: kt.LearnedPositionalEmbedding(4)(X), "longer than the learned.*h=4",
     ),
     "no number of positions": (
         lambda: kt.PositionalEmbedding(11, 6, positions="learned"),
@@ -254,9 +254,9 @@ ERRORS = {
         "`positions` must be 'learned' or None",
     ),
     "dropout without positions": (
-        lambda: kt.PatchEmbedding(**PATCHES, dropout_rate=0.1), "'learned' with a `drop",
+        lambda: kt.PatchEmbedding(**PATCHES, dropout_rate=0.1), "'learned' with a `dro",
     ),
-    "one image": (lambda: kt.PatchEmbedding(**PATCHES)(IMAGES[0]), "is incompatible wi"),
+    "one image": (lambda: kt.PatchEmbedding(**PATCHES)(IMAGES[0]), "is incompatible w"),
     "another image": (
         lambda: kt.PatchEmbedding(**PATCHES)(IMAGES[:, :, :4]), "is incompatible with",
     ),

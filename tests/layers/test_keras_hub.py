@@ -17,7 +17,7 @@ OPTIONS = (
     {"normalize_first": True, "activation": "gelu", "layer_norm_epsilon": 1e-3},
     {"num_heads": 3},  # It does not divide the width.
 )
-# Ours, KerasHub's, and what they call the masks of (B, T), (B, T, T), (B, S), (B, T, S).
+# Ours, KerasHub's, and what they call masks of (B, T), (B, T, T), (B, S), (B, T, S).
 KINDS = {
     EncoderLayer: (
         keras_hub.layers.TransformerEncoder, ("padding_mask", "attention_mask"),
@@ -69,9 +69,10 @@ def test_the_same_masks_give_the_same_numbers(rng, inputs, layer_class, options)
     calls += [({names[0]: rows}, {"mask": rows}), ({names[1]: pairs}, {"mask": pairs})]
     all_of_ours = {"mask": rows[:, None] & pairs}
     if len(names) == 4:
-        masks = {"encoder_output_mask": of_source[0]}, {
-            "encoder_output_mask": of_source[1]
-        }
+        masks = (
+            {"encoder_output_mask": of_source[0]},
+            {"encoder_output_mask": of_source[1]},
+        )
         calls += [({names[2 + i]: of_source[i]}, masks[i]) for i in range(2)]
         all_of_ours["encoder_output_mask"] = of_source[0][:, None] & of_source[1]
     for call, of_ours in [*calls, (given, all_of_ours)]:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels.decoding import cache_place
 from keras_transformer.kernels.few_passes import prepare_mask
 from keras_transformer.layers import (
     AdditiveAttention,
@@ -93,13 +92,13 @@ LOCAL = {"window": WINDOW}
 KINDS = {
     "dot-product": Kind(MultiHeadAttention, {}, DOTS, cross=ACROSS),
     "few heads of keys": Kind(MultiHeadAttention, FEW, DOTS),
-    "one head of keys": Kind(MultiHeadAttention, FEW | {"num_key_value_heads": 1}, DOTS),
+    "one head of keys": Kind(MultiHeadAttention, {"num_key_value_heads": 1}, DOTS),
     "rotary": Kind(MultiHeadAttention, {"positions": "rotary"}, ROTARY),
     "rotary, another base": Kind(
         MultiHeadAttention, {"positions": RotaryPositions(base=50.0)},
         {"rotary_base": 50.0},
     ),
-    "rotary, few heads": Kind(MultiHeadAttention, FEW | {"positions": "rotary"}, ROTARY),
+    "rotary, few": Kind(MultiHeadAttention, FEW | {"positions": "rotary"}, ROTARY),
     "alibi": Kind(MultiHeadAttention, {"positions": "alibi"}, SLOPES),
     "alibi, few heads": Kind(MultiHeadAttention, FEW | {"positions": "alibi"}, SLOPES),
     "relu": Kind(ReluAttention, {}, RELU),

@@ -93,7 +93,11 @@ def array(tensor):
 def test_agrees_with_the_reference(rng, layer_class, norm_first, options):
     layer = random_layer(rng, layer_class, norm_first=norm_first, **options)
     inputs = random_inputs(rng, layer_class)
-    for given in ({}, masks(layer_class), masks(layer_class, ((TARGET, 0), (SOURCE, 0)))):
+    for given in (
+        {},
+        masks(layer_class),
+        masks(layer_class, ((TARGET, 0), (SOURCE, 0))),
+    ):
         expected = expected_of(layer, inputs, given)
         assert np.isfinite(expected).all()
         assert_close(layer(*inputs, **given), expected)
@@ -130,12 +134,12 @@ def test_every_kind_of_self_attention_agrees_with_the_reference(
     assert_close(layer(*inputs, **given), expected)
     if layer_class is DecoderLayer:
         without = array(layer(*inputs))
-        assert_close(steps_of(layer, *inputs, mode_of_source=None)[0], without)
+        assert_close(steps_of(layer, *inputs)[0], without)
 
 
-def steps_of(layer, target, source=None, hypotheses=1, mode_of_source=None):
+def steps_of(layer, target, source=None, hypotheses=1, mask=None):
     """Outputs (B * N, T, D) of `step` and the attention weights to a source."""
-    mask = np.ones((2, SOURCE), bool) if mode_of_source is None else mode_of_source
+    mask = np.ones((2, SOURCE), bool) if mask is None else mask
     projected, source_mask = None, None
     if source is not None:
         projected = layer.keys_and_values(ops.convert_to_tensor(source))
@@ -172,11 +176,10 @@ def test_step_equals_call(rng, layer_class, norm_first, hypotheses):
         expected = layer(
             target, *(np.repeat(x, hypotheses, axis=0) for x in source), **arguments
         )
-    outputs, scores = steps_of(layer, target, *source, hypotheses, mask) if source else (
-        steps_of(layer, target, None, hypotheses)
-    )  # fmt: skip
+    source = source[0] if source else None
+    outputs, scores = steps_of(layer, target, source, hypotheses, mask)
     assert_close(outputs, array(expected))
-    if source:
+    if mask is not None:
         (weights,) = record[layer.cross_attention]
         by_row = [ops.transpose(x, (0, 2, 1, 3)) for x in scores]
         for index, found in enumerate(by_row):
