@@ -73,27 +73,15 @@ def without_large_constants(converter):
 
 
 def litert_tensor_names(content: bytes) -> dict[str, bytes]:
-    """Returns the tensor's name of each input and output of a LiteRT file.
-
-    Args:
-        content: A file with one signature.
-
-    Returns:
-        The names of tensors by those that the signature has for them.
-    """
+    """Returns the tensors' names in a LiteRT file, by those of its one signature."""
     from tensorflow.lite.python import schema_py_generated as schema
 
     model = schema.Model.GetRootAs(content)
     signature = model.SignatureDefs(0)
     graph = model.Subgraphs(signature.SubgraphIndex())
-    entries = [
-        *(signature.Inputs(i) for i in range(signature.InputsLength())),
-        *(signature.Outputs(i) for i in range(signature.OutputsLength())),
-    ]
-    return {
-        entry.Name().decode(): graph.Tensors(entry.TensorIndex()).Name()
-        for entry in entries
-    }
+    entries = [signature.Inputs(i) for i in range(signature.InputsLength())]
+    entries += [signature.Outputs(i) for i in range(signature.OutputsLength())]
+    return {e.Name().decode(): graph.Tensors(e.TensorIndex()).Name() for e in entries}
 
 
 def loss_tracker(model):
@@ -125,15 +113,9 @@ def compiled_metrics(model) -> list:
 
 
 def jax_state(model, kind) -> list | None:
-    """Returns the newest values of a kind of variables, within `fit` on JAX.
+    """Returns the newest values of variables within `fit` on JAX, by Keras' name.
 
-    Args:
-        model: A Keras model.
-        kind: "trainable_variables", "non_trainable_variables", "optimizer_variables" or
-            "metrics_variables".
-
-    Returns:
-        The values; `None` where the variables themselves are up to date.
+    Such as "metrics_variables"; `None` where the variables themselves are up to date.
     """
     state = getattr(model, "_jax_state", None)
     if state is None or model._jax_state_synced:
@@ -166,8 +148,7 @@ def averages_of(optimizer) -> list[tuple]:
 class BuildsFromSpec:
     """Mixin before `keras.Model`: its metrics and loss are built without reading data.
 
-    Keras takes the mean of a batch over the workers for that, of the whole structure,
-    which fails (https://github.com/keras-team/keras/issues/20585).
+    Keras' way fails with workers (https://github.com/keras-team/keras/issues/20585).
     """
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
@@ -177,14 +158,9 @@ class BuildsFromSpec:
 
 
 def keras_hub_parts(layer) -> dict:
-    """Returns the sub-layers of an encoder or decoder layer of KerasHub.
+    """Returns the sub-layers of a Transformer layer of KerasHub, by our names.
 
-    Args:
-        layer: `keras_hub.layers.TransformerEncoder` or `TransformerDecoder`.
-
-    Returns:
-        The layers by the names that ours have, "hidden" and "output" of the
-        feed-forward network; `None` for what it lacks.
+    "hidden" and "output" are the feed-forward network's; `None` stands for none.
     """
     names = {
         "self_attention": "_self_attention_layer",
