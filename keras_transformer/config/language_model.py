@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from keras_transformer.attention_kinds import RELATIVE_POSITIONS
-from keras_transformer.config.layers import EncoderConfig
+from keras_transformer.config.layers import RELATIVE_POSITIONS, EncoderConfig
 from keras_transformer.config.options import MOST_ROWS, documented, option
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, Self
 
-from keras_transformer.attention_kinds import RELATIVE_POSITIONS
-from keras_transformer.config.layers import LayerConfig
+from keras_transformer.config.layers import RELATIVE_POSITIONS, LayerConfig
 from keras_transformer.config.options import (
     MOST_LAYERS,
     MOST_ROWS,
