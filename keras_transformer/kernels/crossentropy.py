@@ -28,28 +28,17 @@ GPU_CHUNK_BYTES = 2**30
 
 
 def smoothed_crossentropy(targets, logits, label_smoothing=0.0):
-    """Computes the label-smoothed cross-entropy of each token, in float32.
+    """Returns the label-smoothed cross-entropy of targets (...) in nats, in float32.
 
     The target distribution gives the true class 1 - e + e / V and every other class
     e / V (Szegedy et al., 2016, section 7, https://arxiv.org/abs/1512.00567; section
-    5.4 of Vaswani et al., 2017). From integer targets, without a one-hot tensor:
+    5.4 of Vaswani et al., 2017). Of logits z (..., V), without a one-hot tensor:
     logsumexp(z) - (1 - e) z_y - e mean(z).
 
     fairseq and OpenNMT-tf spread e over the other V - 1 classes only: their
     e equals our e' = e V / (V - 1). The Annotated Transformer and JoeyNMT leave out the
     padding class too: their e over V - 2 classes has no equal here, the nearest is
     e' = e V / (V - 1).
-
-    Args:
-        targets: Integer tensor (...), each in [0, V).
-        logits: Float tensor (..., V).
-        label_smoothing: e, in [0, 1).
-
-    Returns:
-        Float32 tensor (...), nats.
-
-    Example:
-        >>> smoothed_crossentropy(np.array([0]), np.zeros((1, 4)))  # [log 4]
     """
     targets, logits = ops.cast(targets, "int32"), ops.cast(logits, "float32")
     log_sum = ops.logsumexp(logits, axis=-1)
@@ -91,30 +80,13 @@ class TokenScores:
 def fused_crossentropy(
     states, matrix, targets, weights, label_smoothing=0.0, gradient=True, bias=None
 ):
-    """Computes the weighted sum of the cross-entropies of states @ matrix.T + bias.
+    """Computes the sum of weights * smoothed_crossentropy of states @ matrix.T + bias.
 
-    As `ops.sum(weights * smoothed_crossentropy(targets, logits, label_smoothing))`. The
-    gradient with respect to `states`, `matrix` and `bias` is computed along with it;
-    `weights` get none. Products are in the dtype of `states`, all else in float32.
-
-    Args:
-        states: Float tensor (R, D), one row a token.
-        matrix: Float tensor (V, D): row v gives the logit of class v.
-        targets: Integer tensor (R,), each in [0, V).
-        weights: Float32 tensor (R,); where it is 0, even an infinite loss adds 0.
-        label_smoothing: e of `smoothed_crossentropy`, in [0, 1).
-        gradient: Whether a gradient will be asked for.
-        bias: Float tensor (V,), or `None` to add nothing.
-
-    Returns:
-        The sum, a float32 scalar, nats; the cross-entropy of each token without
-        smoothing, float32 (R,), nats; and whether its first largest logit is the
-        target's, float32 (R,), 1 or 0.
-
-    Example:
-        >>> states, matrix = np.zeros((1, 3)), np.zeros((4, 3))
-        >>> total, *_ = fused_crossentropy(states, matrix, np.array([1]), np.ones(1))
-        >>> total  # log 4
+    States are (R, D), the matrix (V, D), targets and float32 weights (R,), a bias (V,).
+    Where a weight is 0, even an infinite loss adds 0. States, matrix and bias get a
+    gradient unless `gradient` is False. Products are in the type of the states, all
+    else in float32. Returns the sum (nats); the cross-entropy (R,) of each token
+    without smoothing; and (R,), 1 where its first largest logit is the target's.
     """
     learned = (states, matrix) if bias is None else (states, matrix, bias)
     targets, weights = ops.cast(targets, "int32"), ops.cast(weights, "float32")

@@ -23,9 +23,7 @@ _HALF = ("float16", "bfloat16")
 _SHORTEST_ON_PROCESSOR = {"float32": 128, "bfloat16": 512}
 
 
-def obstacle(
-    queries, keys, values, mask=None, bias=None, must=False
-) -> str | None:  # fmt: skip
+def obstacle(queries, keys, values, mask=None, bias=None, must=False) -> str | None:
     """Returns why `fused_attention` is not to be used here, or `None` if it may be.
 
     It takes what `fused_attention` takes; with `must` even where nothing is gained.
@@ -42,22 +40,18 @@ def obstacle(
         is_plain = mask is None and bias is None
         return _obstacle_of_cudnn(dtype, widths, lengths, is_plain)
     if not has_gpu():
-        return None if must else _obstacle_of_a_processor(dtype, lengths)
+        shortest = _SHORTEST_ON_PROCESSOR.get(dtype)
+        if must or (shortest is not None and min(lengths) >= shortest):
+            return None
+        if shortest is None:
+            return f"PyTorch's has not been measured on a processor in {dtype}"
+        return f"PyTorch's gains from {shortest} positions on in {dtype}, not {lengths}"
     # Where PyTorch itself would fall back to holding the scores.
     if dtype == "float64":
         return "PyTorch's are not for float64"
     multiple = 8 if dtype in _HALF else 4
     if any(width % multiple for width in widths):
         return f"heads of {dtype} must be multiples of {multiple} wide, not {widths}"
-    return None
-
-
-def _obstacle_of_a_processor(dtype, lengths):
-    shortest = _SHORTEST_ON_PROCESSOR.get(dtype)
-    if shortest is None:
-        return f"PyTorch's has not been measured on a processor in {dtype}"
-    if min(lengths) < shortest:
-        return f"PyTorch's gains from {shortest} positions on in {dtype}, not {lengths}"
     return None
 
 
@@ -88,22 +82,10 @@ def _obstacle_of_cudnn(dtype, widths, lengths, is_plain):
 def fused_attention(queries, keys, values, mask=None, bias=None, must=False):
     """Attends to values by the dot product of queries and keys, not scaled.
 
-    Gives the output of `layers.attention.dot_product_attention`, up to rounding: a
-    float32 `bias` of half-precision queries is rounded to their type.
-
-    Args:
-        queries: Float tensor (B, H, T, K).
-        keys: Float tensor (B, G, S, K), with G a divisor of H.
-        values: Float tensor (B, G, S, Kv).
-        mask: Boolean tensor that broadcasts to (B, H, T, S), or `None`. A query with
-            nothing to attend to gets zeros.
-        bias: Float tensor that broadcasts to (B, H, T, S), added to the scores, or
-            `None`.
-        must: Whether JAX raises an error where it finds no cuDNN. Otherwise it computes
-            the same without.
-
-    Returns:
-        Float tensor (B, H, T, Kv).
+    Queries are (B, H, T, K), keys (B, G, S, K), values (B, G, S, Kv); mask and bias
+    broadcast to (B, H, T, S), and a query with nothing to attend to gets zeros. With
+    `must`, JAX raises an error without cuDNN, else it computes the same without. As
+    `layers.attention.dot_product_attention`, with a bias in the queries' type.
     """
     alive = None
     if mask is not None:

@@ -6,9 +6,6 @@ names it; nothing else in the package uses such a name.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 import keras
 
 
@@ -29,22 +26,17 @@ def learns_shapes() -> bool:
 
 def attention_projections(layer) -> dict:
     """Returns the dense layers of one of Keras' attention layers, by their use."""
-    names = ["query", "key", "value", "output"]
-    if layer.get_config()["use_gate"]:
-        names.insert(3, "gate")
+    names = ("query", "key", "value", "output")
     return {name: getattr(layer, f"_{name}_dense") for name in names}
 
 
 def has_own_attention(layer) -> bool:
     """Whether an attention layer's class replaces how Keras' own attends."""
-    if isinstance(layer, keras.layers.GroupQueryAttention):
-        base = keras.layers.GroupQueryAttention
-    else:
-        base = keras.layers.MultiHeadAttention
+    kinds = keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention
+    base = next(kind for kind in kinds if isinstance(layer, kind))
     names = ("_compute_attention", "_compute_attention_mask", "_masked_softmax")
     return any(
-        getattr(type(layer), name, None) is not getattr(base, name, None)
-        for name in names
+        getattr(type(layer), n, None) is not getattr(base, n, None) for n in names
     )
 
 
@@ -177,30 +169,3 @@ def keras_hub_parts(layer) -> dict:
 def layers_within(layer) -> list:
     """Returns the layers that a layer or model is made of, theirs too."""
     return layer._flatten_layers(include_self=False)
-
-
-def untrack(layer, variable):
-    """Makes a layer forget a variable; `del` would also collect all garbage."""
-    layer._untrack_variable(variable)
-
-
-class CountsAsOneLayer:
-    """Mixin before a Keras layer that owns matrices and holds other layers as well.
-
-    `keras.Model.quantize` only asks layers that hold none.
-    """
-
-    def _flatten_layers(self, include_self=True, recursive=True):
-        if include_self and recursive:
-            return [self]
-        return super()._flatten_layers(include_self, recursive)
-
-
-@contextlib.contextmanager
-def unlocked(layer) -> Iterator[None]:
-    """Lets a built layer be given more weights in the block."""
-    layer._tracker.unlock()
-    try:
-        yield
-    finally:
-        layer._tracker.lock()
