@@ -67,8 +67,7 @@ class _Decoding:
 class Generator(_Decoding):
     """Searches for, samples and scores the targets of sources, all of them ids.
 
-    Sources are integer tensors (B, S), each row ending with the end id, then padding;
-    or what else the model takes.
+    Sources are integer tensors (B, S), each row ending with the end id, then padding.
 
     Args:
         model: A `Transformer`, another `Seq2Seq`, or an `Ensemble`.
