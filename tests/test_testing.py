@@ -245,10 +245,9 @@ def test_a_step_that_differs_is_named_with_the_place():
     found = "StuckPositions decodes otherwise .* is at row [0-5], position 1, unit"
     with pytest.raises(AssertionError, match=found):
         assert_cached_equals_uncached(transformer(StuckPositions))
-    forgetful = transformer(ForgetfulHypotheses)
     with pytest.raises(AssertionError, match="position [12]"):
-        assert_cached_equals_uncached(forgetful)
-    assert_cached_equals_uncached(forgetful, beam_size=1)
+        assert_cached_equals_uncached(transformer(ForgetfulHypotheses))
+    assert_cached_equals_uncached(transformer(ForgetfulHypotheses), beam_size=1)
     with pytest.raises(AssertionError, match="row [345], position 3"):
         assert_cached_equals_uncached(transformer(WrongSentences))
 
