@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
-from keras_transformer.decoding.arguments import check_temperature
+from keras_transformer.decoding.sampling import check_temperature
 from keras_transformer.export.exportable import Exportable
 from keras_transformer.export.saved_model import check_texts
 from keras_transformer.files import replacing
-from keras_transformer.generation.model_search import as_graph
+from keras_transformer.generation.generator import as_graph
 from keras_transformer.generation.pipeline import INPUTS, Pipeline, check_fit
 from keras_transformer.generation.results import Alignment, Score, Translation
 from keras_transformer.models.ensemble import Ensemble

@@ -83,7 +83,7 @@ MAY_IMPORT_TENSORFLOW = {
 HAVE_TENSORFLOW_PATHS = {
     "keras_transformer.exact_training.row_parts",
     "keras_transformer.exact_training.tensorflow",
-    "keras_transformer.generation.model_search",
+    "keras_transformer.generation.generator",
     "keras_transformer.kernels.decoding",
     "keras_transformer.kernels.crossentropy",
     "keras_transformer.kernels.few_passes",

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.generation.model_search import as_graph
+from keras_transformer.generation.generator import as_graph
 from keras_transformer.generation.pipeline import INPUTS, TEXT, Pipeline
 from keras_transformer.playground.played_model import (
     Offer,
