@@ -1,17 +1,14 @@
-"""Sizes of the models from sequences to sequences, one class for each family."""
+"""Sizes of the models: `TransformerConfig` and `LanguageModelConfig`."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any, ClassVar, Self
 
-from keras_transformer.attention_kinds import RELATIVE_POSITIONS
-from keras_transformer.config.layers import LayerConfig
+from keras_transformer.config.layers import RELATIVE_POSITIONS, LayerConfig
 from keras_transformer.config.options import (
     MOST_LAYERS,
     MOST_ROWS,
-    MOST_UNITS,
-    Config,
     documented,
     option,
     reject_unknown,
@@ -20,150 +17,26 @@ from keras_transformer.config.options import (
 
 @documented
 @dataclasses.dataclass(frozen=True)
-class Seq2SeqConfig(Config):
-    """What every family has: vocabularies, embeddings, special ids.
+class TransformerConfig(LayerConfig):
+    """Sizes of a `Transformer`; the defaults are the paper's base model (Table 3)."""
 
-    A family is a subclass with its own `family`, and an entry in `FAMILIES`.
-    """
-
-    family: str = option("", "kind of model")
     source_vocabulary_size: int = option(
         37000, "source pieces, V", minimum=1, maximum=MOST_ROWS
     )
     target_vocabulary_size: int = option(
         37000, "target pieces, V", minimum=1, maximum=MOST_ROWS
     )
-    d_model: int = option(512, "width of the model", minimum=1, maximum=MOST_UNITS)
-    tied_embeddings: str = option(
-        "three-way",
-        "one matrix for source, target and output (three-way), for target and "
-        "output (two-way), or none",
-        choices=("three-way", "two-way", "none"),
-    )
-    dropout_rate: float = option(
-        0.1, "dropout of sub-layer outputs and embeddings", minimum=0.0, below=1.0
-    )
-    pad_id: int = option(0, "id of padding", minimum=0)
-    start_id: int = option(1, "id that starts a sentence", minimum=0)
-    end_id: int = option(2, "id that ends a sentence", minimum=0)
-    unknown_id: int = option(3, "id of an unknown piece", minimum=0)
-
-    # A family may have it as an option.
-    output_bias: ClassVar[bool] = False
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
-
-    def __post_init__(self):
-        super().__post_init__()
-        sizes = self.source_vocabulary_size, self.target_vocabulary_size
-        self.check_tied_embeddings(
-            sizes[0] == sizes[1],
-            "source_vocabulary_size={}, target_vocabulary_size={}".format(*sizes),
-        )
-        ids = (self.pad_id, self.start_id, self.end_id, self.unknown_id)
-        if len(set(ids)) < 4 or max(ids) >= min(sizes):
-            raise ValueError(
-                "`pad_id`, `start_id`, `end_id` and `unknown_id` must be four "
-                f"different ids below the vocabulary size. Received: {ids}, "
-                f"vocabulary size {min(sizes)}"
-            )
-
-    def check_tied_embeddings(self, is_joint: bool, received: str):
-        """Raises `ValueError` if matrices are shared by two vocabularies.
-
-        Args:
-            is_joint: Whether source and target have one vocabulary.
-            received: The values that say so, for the message.
-        """
-        if self.tied_embeddings == "three-way" and not is_joint:
-            raise ValueError(
-                "Three-way `tied_embeddings` needs one joint vocabulary; use 'two-way' "
-                "or 'none' for separate ones. Received: "
-                f"tied_embeddings='three-way', {received}"
-            )
-
-    def check_positions(self, longest: int, what: str):
-        """Raises `ValueError` if learned positions are fewer than needed.
-
-        Args:
-            longest: Positions needed (tokens).
-            what: What needs them, for the message.
-        """
-        limit = self.most_positions
-        if limit is not None and longest > limit:
-            raise ValueError(
-                f"Learned positions must cover {what}. Received: {longest} tokens, "
-                f"max_positions={limit}"
-            )
-
-    @property
-    def most_positions(self) -> int | None:
-        """Longest source and target (tokens), or `None` if there is no limit."""
-        return None
-
-    @property
-    def num_attending_layers(self) -> int:
-        """Number of the decoder's layers that attend to the source."""
-        return self.num_decoder_layers
-
-    def fewest_weights(self) -> int:
-        """Returns how many weights the family's model of these sizes has at least.
-
-        Counts its matrices alone; a subclass of the model may have fewer.
-        """
-        rows = self.target_vocabulary_size
-        if self.tied_embeddings != "three-way":
-            rows += self.source_vocabulary_size
-        if self.tied_embeddings == "none":
-            rows += self.target_vocabulary_size
-        return rows * self.d_model
-
-    @classmethod
-    def preset(cls, name: str, **overrides: Any) -> Self:
-        """Returns the sizes called `name`, such as "tiny".
-
-        Args:
-            name: A key of the class' `PRESETS`.
-            **overrides: Options that replace the preset's.
-
-        Returns:
-            The options, of this class.
-
-        Raises:
-            ValueError: If no preset has that name.
-
-        Example:
-            >>> TransformerConfig.preset("tiny").d_model
-            128
-        """
-        values = cls.preset_options(name) | overrides
-        reject_unknown(cls, values)
-        return cls(**values)
-
-    @classmethod
-    def preset_options(cls, name: str) -> dict[str, Any]:
-        """Returns the options that the preset `name` sets.
-
-        Raises:
-            ValueError: If no preset has that name.
-        """
-        if name not in cls.PRESETS:
-            raise ValueError(
-                f"`preset` must be one of {', '.join(cls.PRESETS)}. Received: {name!r}"
-            )
-        return cls.PRESETS[name]
-
-
-@documented
-@dataclasses.dataclass(frozen=True)
-class TransformerConfig(LayerConfig, Seq2SeqConfig):
-    """Sizes of a `Transformer`; the defaults are the paper's base model (Table 3)."""
-
-    family: str = option("transformer", "kind of model", choices=("transformer",))
     num_encoder_layers: int = option(
         6, "encoder layers", minimum=1, maximum=MOST_LAYERS
     )
     num_decoder_layers: int = option(
         6, "decoder layers", minimum=1, maximum=MOST_LAYERS
+    )
+    tied_embeddings: str = option(
+        "three-way",
+        "one matrix for source, target and output (three-way), for target and "
+        "output (two-way), or none",
+        choices=("three-way", "two-way", "none"),
     )
     positions: str = option(
         "sinusoidal",
@@ -194,6 +67,11 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
         choices=("attention", "ssru"),
     )
     output_bias: bool = option(False, "add a bias to the logits")
+    pad_id: int = option(0, "id of padding", minimum=0)
+    start_id: int = option(1, "id that starts a sentence", minimum=0)
+    end_id: int = option(2, "id that ends a sentence", minimum=0)
+    unknown_id: int = option(3, "id of an unknown piece", minimum=0)
+
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         # The Multi30k setting of Wu et al., 2021, https://arxiv.org/abs/2105.14462.
         "tiny": dict(
@@ -211,134 +89,115 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.decoder_self_attention == "ssru":
-            self._check_no_attention()
-        if self.positions in ("sinusoidal-halves", "sinusoidal-marian"):
-            if self.d_model % 2:
-                raise ValueError(
-                    "`d_model` must be even for position vectors of two halves. "
-                    f"Received: d_model={self.d_model}, positions={self.positions!r}"
-                )
-
-    def _check_no_attention(self):
-        """Raises `ValueError` if options are for what an SSRU takes the place of."""
-        if self.attention != "dot-product" or self.relative_positions is not None:
+        sizes = self.source_vocabulary_size, self.target_vocabulary_size
+        self.check_tied_embeddings(
+            sizes[0] == sizes[1],
+            "source_vocabulary_size={}, target_vocabulary_size={}".format(*sizes),
+        )
+        ids = (self.pad_id, self.start_id, self.end_id, self.unknown_id)
+        if len(set(ids)) < 4 or max(ids) >= min(sizes):
+            raise ValueError(
+                "`pad_id`, `start_id`, `end_id` and `unknown_id` must be four "
+                f"different ids below the vocabulary size. Received: {ids}, "
+                f"vocabulary size {min(sizes)}"
+            )
+        is_ssru = self.decoder_self_attention == "ssru"
+        if is_ssru and (self.attention != "dot-product" or self.relative_positions):
             raise ValueError(
                 "`decoder_self_attention` must be 'attention' with another `attention` "
                 "or with rotary or alibi `positions`, which an SSRU has not. Received: "
                 f"decoder_self_attention='ssru', attention={self.attention!r}, "
                 f"positions={self.positions!r}"
             )
+        has_halves = self.positions in ("sinusoidal-halves", "sinusoidal-marian")
+        if has_halves and self.d_model % 2:
+            raise ValueError(
+                "`d_model` must be even for position vectors of two halves. "
+                f"Received: d_model={self.d_model}, positions={self.positions!r}"
+            )
 
-    @property
-    def most_positions(self) -> int | None:
-        """Number of learned position vectors; sinusoidal ones have no end."""
-        return self.max_positions if self.positions == "learned" else None
+    def check_tied_embeddings(self, is_joint: bool, received: str):
+        """Raises `ValueError` if matrices are shared by two vocabularies.
 
-    def fewest_weights(self) -> int:
-        """Returns the fewest weights of a `Transformer`: those of its matrices."""
-        key_dim = self.key_dim or self.d_model // self.num_heads
-        value_dim = self.value_dim or key_dim
-        heads = self.num_heads + (self.num_key_value_heads or self.num_heads)
-        attention = heads * (key_dim + value_dim)
-        is_ssru = self.decoder_self_attention == "ssru"
-        look_back = 2 * self.d_model if is_ssru else attention
-        if self.attention == "lsh":  # Queries are the keys.
-            look_back -= self.num_heads * key_dim
-        around = attention if is_ssru else look_back
-        encoder = self.num_encoder_layers * (around + 2 * self.d_ff)
-        decoder = self.num_decoder_layers * (look_back + attention + 2 * self.d_ff)
-        embeddings = 1 if self.tied_embeddings == "three-way" else 2
-        positions = embeddings * (self.most_positions or 0)
-        rows = encoder + decoder + positions
-        return super().fewest_weights() + rows * self.d_model
+        Args:
+            is_joint: Whether source and target have one vocabulary.
+            received: The values that say so, for the message.
+        """
+        if self.tied_embeddings == "three-way" and not is_joint:
+            raise ValueError(
+                "Three-way `tied_embeddings` needs one joint vocabulary; use 'two-way' "
+                "or 'none' for separate ones. Received: "
+                f"tied_embeddings='three-way', {received}"
+            )
+
+    def check_positions(self, longest: int, what: str):
+        """Raises `ValueError` if learned positions are fewer than needed.
+
+        Args:
+            longest: Positions needed (tokens).
+            what: What needs them, for the message.
+        """
+        if self.positions == "learned" and longest > self.max_positions:
+            raise ValueError(
+                f"Learned positions must cover {what}. Received: {longest} tokens, "
+                f"max_positions={self.max_positions}"
+            )
+
+    @classmethod
+    def preset(cls, name: str, **overrides: Any) -> Self:
+        """Returns the sizes called `name`, such as "tiny".
+
+        Args:
+            name: A key of `PRESETS`.
+            **overrides: Options that replace the preset's.
+
+        Returns:
+            The options, of this class.
+
+        Raises:
+            ValueError: If no preset has that name.
+
+        Example:
+            >>> TransformerConfig.preset("tiny").d_model
+            128
+        """
+        if name not in cls.PRESETS:
+            raise ValueError(
+                f"`preset` must be one of {', '.join(cls.PRESETS)}. Received: {name!r}"
+            )
+        reject_unknown(cls, overrides)
+        return cls(**cls.PRESETS[name] | overrides)
 
 
 @documented
 @dataclasses.dataclass(frozen=True)
-class RecurrentConfig(Seq2SeqConfig):
-    """Sizes of a `RecurrentSeq2Seq`; the defaults are those of RNNsearch.
+class LanguageModelConfig(LayerConfig):
+    """Sizes of a `LanguageModel`: those of its layers, its vocabulary and positions."""
 
-    Appendix A.2.3 of Bahdanau et al., 2015, https://arxiv.org/abs/1409.0473.
-    """
-
-    family: str = option("recurrent", "kind of model", choices=("recurrent",))
-    d_model: int = option(620, "width of the embeddings", minimum=1, maximum=MOST_UNITS)
-    dropout_rate: float = option(
-        0.1,
-        "dropout of embeddings, readouts and between layers",
-        minimum=0.0,
-        below=1.0,
+    num_layers: int = option(6, "layers", minimum=1, maximum=MOST_LAYERS)
+    vocabulary_size: int = option(37000, "tokens, V", minimum=1, maximum=MOST_ROWS)
+    positions: str = option(
+        "sinusoidal",
+        "kind of position vector; rotary and alibi enter self-attention itself",
+        choices=("sinusoidal", "learned", *RELATIVE_POSITIONS),
     )
-    cell: str = option("gru", "what the layers are made of", choices=("gru", "lstm"))
-    num_encoder_layers: int = option(
-        1, "encoder layers", minimum=1, maximum=MOST_LAYERS
-    )
-    num_decoder_layers: int = option(
-        1,
-        "decoder layers; the first reads what the last one's state attends to",
+    max_positions: int = option(
+        512,
+        "most positions of learned position vectors (tokens)",
         minimum=1,
-        maximum=MOST_LAYERS,
+        maximum=MOST_ROWS,
     )
-    units: int = option(
-        1000,
-        "width of a recurrent layer, of each direction",
-        minimum=1,
-        maximum=MOST_UNITS,
-    )
-    attention_units: int | None = option(
-        None,
-        "hidden units of the additive attention; default units",
-        minimum=1,
-        maximum=MOST_UNITS,
-    )
-    bidirectional: bool = option(True, "read the source in both directions")
+    tied_embeddings: bool = option(True, "one matrix for input and output")
+    pad_id: int = option(0, "id of padding", minimum=0)
+    start_id: int = option(1, "id before the first token of a text", minimum=0)
+    end_id: int = option(2, "id that ends a text", minimum=0)
 
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
-        "tiny": dict(d_model=128, units=128),
-        "small": dict(d_model=256, units=256),
-        "base": dict(),
-    }
-
-    @property
-    def num_attending_layers(self) -> int:
-        """One, whose contexts every layer gets: the last layer's states attend."""
-        return 1
-
-    def fewest_weights(self) -> int:
-        """Returns the fewest weights of a `RecurrentSeq2Seq`: those of its matrices."""
-        units, directions = self.units, 2 if self.bidirectional else 1
-        width = directions * units
-        gates, states = {"gru": (3, 1), "lstm": (4, 2)}[self.cell]
-        inputs = self.d_model + (self.num_encoder_layers - 1) * width
-        encoder = directions * (inputs + self.num_encoder_layers * units)
-        decoder = self.d_model + width + (2 * self.num_decoder_layers - 1) * units
-        cells = gates * units * (encoder + decoder)
-        initial = units * states * self.num_decoder_layers * units
-        attention = (self.attention_units or units) * (units + width)
-        readout = (units + self.d_model + width) * self.d_model
-        return super().fewest_weights() + cells + initial + attention + readout
-
-
-FAMILIES = {"transformer": TransformerConfig, "recurrent": RecurrentConfig}
-
-
-def family_of(values: dict[str, Any]) -> type[Seq2SeqConfig]:
-    """Returns the class of a model's options, by their `family`; default Transformer.
-
-    Args:
-        values: Options as plain Python values.
-
-    Returns:
-        A class in `FAMILIES`.
-
-    Raises:
-        ValueError: If there is no such family.
-    """
-    family = values.get("family", "transformer")
-    if family not in FAMILIES:
-        raise ValueError(
-            f"`family` must be one of {', '.join(FAMILIES)}. Received: "
-            f"family={family!r}"
-        )
-    return FAMILIES[family]
+    def __post_init__(self):
+        super().__post_init__()
+        ids = (self.pad_id, self.start_id, self.end_id)
+        if len(set(ids)) < 3 or max(ids) >= self.vocabulary_size:
+            raise ValueError(
+                "`pad_id`, `start_id` and `end_id` must be three different ids below "
+                f"`vocabulary_size`. Received: {ids}, "
+                f"vocabulary_size={self.vocabulary_size}"
+            )

@@ -11,7 +11,6 @@ from keras_transformer.models.masked_language_model import (
     MaskedTokens,
 )
 from keras_transformer.models.node_classifier import NodeClassifier
-from keras_transformer.models.recurrent_seq2seq import RecurrentSeq2Seq
 from keras_transformer.models.tagger import Tagger
 from keras_transformer.models.text_classifier import TextClassifier
 from keras_transformer.models.text_encoder import TextEncoder
@@ -28,7 +27,6 @@ __all__ = [
     "MaskedLanguageModel",
     "MaskedTokens",
     "NodeClassifier",
-    "RecurrentSeq2Seq",
     "Tagger",
     "TextClassifier",
     "TextEncoder",

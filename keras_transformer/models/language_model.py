@@ -7,7 +7,7 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
-from keras_transformer.config.language_model import LanguageModelConfig
+from keras_transformer.config import LanguageModelConfig
 from keras_transformer.exact_training.exact_training import ExactTraining
 from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
 from keras_transformer.layers.arguments import integer_ids

@@ -7,7 +7,7 @@ from typing import Any, Self, Unpack
 import keras
 from keras import ops
 
-from keras_transformer.config import Seq2SeqConfig
+from keras_transformer.config import TransformerConfig
 from keras_transformer.exact_training.exact_training import ExactTraining
 from keras_transformer.kernels.keras_private import layers_within
 from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
@@ -55,10 +55,12 @@ class Seq2Seq(HasConfig, HasSignature, HasAdaptableLayers, ExactTraining, keras.
         TypeError: If `config` is not a `config_class`.
     """
 
-    config_class = Seq2SeqConfig
-    config: Seq2SeqConfig
+    config_class = TransformerConfig
+    config: TransformerConfig
 
-    def __init__(self, config: Seq2SeqConfig, **kwargs: Unpack[BasicOptions]) -> None:
+    def __init__(
+        self, config: TransformerConfig, **kwargs: Unpack[BasicOptions]
+    ) -> None:
         super().__init__(config, **kwargs)
         self.target_embedding = self.make_embedding(
             "target_embedding", config.target_vocabulary_size
