@@ -110,9 +110,7 @@ class _SwitchOrWord(argparse.BooleanOptionalAction):
             parser.error(f"argument {option_string}: takes no value")
 
 
-def add_flags(
-    parser, sections, default="{}", without=(), title="{} options", first=(None, ())
-):
+def add_flags(parser, sections, default="{}", without=(), first=(None, ())):
     """Adds a flag for every option.
 
     Args:
@@ -120,12 +118,11 @@ def add_flags(
         sections: Configuration classes by section name.
         default: Wording of each default in the help.
         without: Names of options that get no flag.
-        title: Wording of the title of each section in the help.
         first: A group that takes some options in place of their section's, and the
             names of these.
     """
     for section, config in sections.items():
-        group = parser.add_argument_group(title.format(section))
+        group = parser.add_argument_group(f"{section} options")
         hints = typing.get_type_hints(config)
         for field in dataclasses.fields(config):
             if field.name in _NOT_FLAGS or field.name in without:

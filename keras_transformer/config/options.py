@@ -28,16 +28,9 @@ MOST_HYPOTHESES = 1000
 def option(
     default: Any, help: str, *, choices: Sequence[Any] | None = None, **bounds: Any
 ) -> Any:
-    """Returns a dataclass field that documents and bounds one option.
+    """Returns a dataclass field of an option: its help, with its unit, and its limits.
 
-    Args:
-        default: Value when none is given.
-        help: What it is, with its unit, for the command line's help.
-        choices: Allowed values, or `None` for any.
-        **bounds: Limits of a number: `minimum`, `maximum`, `above` or `below`.
-
-    Returns:
-        A `dataclasses.field`.
+    `bounds` of a number are `minimum`, `maximum`, `above` and `below`.
     """
     rules = {"help": help, "choices": choices, "bounds": bounds}
     return dataclasses.field(default=default, metadata=rules)

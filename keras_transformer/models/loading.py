@@ -20,23 +20,9 @@ _CLOSEST_PACKING = 20
 
 
 def load_seq2seq(path: str | Path) -> Seq2Seq:
-    """Reads a model that `save` wrote, without compiling it.
+    """Reads a model that `save` wrote; a damaged or other file is a `ValueError`.
 
-    The class and the options are checked before anything is built.
-
-    Args:
-        path: A file that ends in ".keras".
-
-    Returns:
-        A `Transformer`, or another `Seq2Seq`.
-
-    Raises:
-        OSError: If the file cannot be read, for a reason other than damage.
-        ValueError: If it is damaged, has bad options, or is not a `Seq2Seq`.
-
-    Example:
-        >>> load_seq2seq("runs/en-de/model.keras").config.d_model
-        128
+    It is not compiled. Class and options are checked before anything is built.
     """
     path = Path(path)
     claimed = _reading(path, _claimed)
@@ -54,19 +40,7 @@ def load_seq2seq(path: str | Path) -> Seq2Seq:
 
 
 def read_config(path: str | Path) -> TransformerConfig:
-    """Reads the options of a `Transformer` that `save` wrote, and builds nothing.
-
-    Args:
-        path: A file that ends in ".keras".
-
-    Raises:
-        OSError: If the file cannot be read, for a reason other than damage.
-        ValueError: If it is damaged, or holds no `Transformer`.
-
-    Example:
-        >>> read_config("runs/en-de/model.keras").d_model
-        128
-    """
+    """Reads the options of a `Transformer` that `save` wrote, and builds nothing."""
     path = Path(path)
     claimed = _reading(path, _claimed)
     kind = keras.saving.get_registered_object(str(claimed["registered_name"]))
