@@ -5,7 +5,6 @@ from keras_transformer.config import (
     DecodingConfig,
     EncoderConfig,
     LanguageModelConfig,
-    RecurrentConfig,
     RunConfig,
     TokenizerConfig,
     TrainingConfig,

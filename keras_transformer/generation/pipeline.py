@@ -58,7 +58,7 @@ def check_fit(model, tokenizers, config):
             "The tokenizers and the model must have the same `pad_id`, `start_id` "
             f"and `end_id`. Received: {expected} and {ids}"
         )
-    layer, layers = config.alignment_layer, sizes.num_attending_layers
+    layer, layers = config.alignment_layer, sizes.num_decoder_layers
     if not -layers <= layer < layers:
         raise ValueError(
             f"`alignment_layer` must be from {-layers} to {layers - 1}. "

@@ -45,7 +45,7 @@ class LiveModel:
         self._translator = Translator.load(path)
         self._config = self._translator.config
         self._graph = functools.lru_cache(_MOST_GRAPHS)(self._make_graph)
-        layers = self._translator.model.config.num_attending_layers
+        layers = self._translator.model.config.num_decoder_layers
         layer = self._config.alignment_layer % layers
         self._layers = layers
         self._run("nbest", ["."], beam_size=self._beam_size(None))
