@@ -23,6 +23,7 @@ from keras_transformer.evaluation import (
     ngram_bleu,
 )
 from keras_transformer.exact_training import (
+    ExactModel,
     split_batches_over_cores,
 )
 from keras_transformer.export import (
@@ -44,6 +45,7 @@ from keras_transformer.layers import (
     AdditiveAttention,
     AlibiPositions,
     CausalLayer,
+    ClassToken,
     DecoderLayer,
     EncoderLayer,
     FeatureEmbedding,
@@ -131,6 +133,7 @@ __all__ = [
     "AdditiveAttention",
     "AlibiPositions",
     "CausalLayer",
+    "ClassToken",
     "Corpus",
     "DataConfig",
     "DecoderLayer",
@@ -139,6 +142,7 @@ __all__ = [
     "EncoderLayer",
     "EncoderStack",
     "Ensemble",
+    "ExactModel",
     "ExportedTranslator",
     "FeatureEmbedding",
     "FeedForward",

@@ -10,6 +10,7 @@ from keras_transformer.layers.attention import (
 )
 from keras_transformer.layers.basic import Dropout, FeedForward, LayerNormalization
 from keras_transformer.layers.embedding import (
+    ClassToken,
     FeatureEmbedding,
     LearnedPositionalEmbedding,
     PositionalEmbedding,
@@ -50,6 +51,7 @@ __all__ = [
     "AdditiveAttention",
     "AlibiPositions",
     "CausalLayer",
+    "ClassToken",
     "DecoderLayer",
     "Dropout",
     "EncoderLayer",
