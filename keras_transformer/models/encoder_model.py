@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from keras import ops
 
-from keras_transformer.attention_kinds import ATTENTION_KINDS
 from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
 from keras_transformer.layers.attention import recorded_attention
-from keras_transformer.models.has_signature import HasSignature
 from keras_transformer.types import Tensor, TensorLike
 
 
-class EncoderModel(HasSignature, HasAdaptableLayers, keras.Model):
+class EncoderModel(HasAdaptableLayers, keras.Model):
     """Base of the models without a decoder: they show their attention and export.
 
     A subclass has an `EncoderStack` as its attribute `stack`.
     """
+
+    def export(
+        self, filepath: str, *args: Any, input_signature: Any = None, **kwargs: Any
+    ) -> None:
+        """As `keras.Model.export`; by default the signature takes any batch.
+
+        Args:
+            filepath: Directory of the SavedModel, NAME/VERSION.
+            *args: As `keras.Model.export` takes after the path.
+            input_signature: Shapes and types of the inputs; default
+                `self.input_signature()`.
+            **kwargs: As `keras.Model.export`.
+        """
+        signature = input_signature or self.input_signature()
+        super().export(filepath, *args, input_signature=signature, **kwargs)
 
     def attention(
         self, inputs: TensorLike | tuple[TensorLike, TensorLike], layer: int = -1
@@ -72,35 +87,3 @@ def masked_mean(states, mask):
     """
     factors = ops.expand_dims(ops.cast(mask, states.dtype), -1)
     return ops.sum(states * factors, axis=1) / ops.maximum(ops.sum(factors, axis=1), 1)
-
-
-def check_free_masks(config, what):
-    """Raises `ValueError` unless every position may have a mask of its own.
-
-    Args:
-        config: An `EncoderConfig`.
-        what: What needs such masks, for the message.
-    """
-    if not ATTENTION_KINDS[config.attention].takes_any_mask:
-        able = [name for name, kind in ATTENTION_KINDS.items() if kind.takes_any_mask]
-        raise ValueError(
-            f"`attention` must be one of {', '.join(map(repr, able))} for {what}, "
-            "where positions have masks of their own. Received: "
-            f"attention={config.attention!r}"
-        )
-
-
-def check_no_order(config, what):
-    """Raises `ValueError` if positions in one row are to enter the attention.
-
-    Args:
-        config: An `EncoderConfig` or a `TransformerConfig`.
-        what: What lies in no row, for the message.
-    """
-    if config.relative_positions is not None or config.attention_window is not None:
-        raise ValueError(
-            f"`positions` must not be rotary or alibi, and `attention_window` must be "
-            f"None: {what} have no order in one row. Received: "
-            f"positions={config.positions!r}, "
-            f"attention_window={config.attention_window!r}"
-        )

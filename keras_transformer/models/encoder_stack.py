@@ -11,12 +11,12 @@ from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
 from keras_transformer.layers.arguments import check_axes
 from keras_transformer.layers.basic import LayerNormalization
 from keras_transformer.layers.transformer_layer import EncoderLayer
-from keras_transformer.models.has_config import HasConfig
+from keras_transformer.models.model import Configured
 from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class EncoderStack(HasConfig, HasAdaptableLayers, keras.layers.Layer):
+class EncoderStack(Configured, HasAdaptableLayers, keras.layers.Layer):
     """Encoder layers one after the other, with a final norm if they normalise first.
 
     The left side of figure 1 of Vaswani et al., 2017,

@@ -9,7 +9,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.models.has_signature import HasSignature
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.types import Nest, Shape, Tensor, TensorLike
 
@@ -47,7 +46,7 @@ class EnsembleSizes:
             config.check_positions(longest, what)
 
 
-class Ensemble(HasSignature, keras.Model):
+class Ensemble(keras.Model):
     """Trained models whose probabilities are averaged at every step of a search.
 
     With the members' probabilities p_m of the next token, its logits are
@@ -56,7 +55,7 @@ class Ensemble(HasSignature, keras.Model):
 
     in float32 (Sutskever et al., 2014, section 3.6,
     https://arxiv.org/abs/1409.3215, decode with such an ensemble). The members may
-    differ in size, family and float type. `Generator`, `Translator` and exports take
+    differ in size and float type. `Generator`, `Translator` and exports take
     an ensemble as a model; it is not trained and not saved as one.
 
     Args:

@@ -20,16 +20,13 @@ from keras_transformer.models.decoding import (
     past_of,
     resized_state,
 )
-from keras_transformer.models.has_config import HasConfig
-from keras_transformer.models.has_signature import HasSignature
+from keras_transformer.models.model import Configured
 from keras_transformer.models.output_head import OutputHead, matrix_of
 from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class LanguageModel(
-    HasConfig, HasSignature, HasAdaptableLayers, ExactTraining, keras.Model
-):
+class LanguageModel(Configured, HasAdaptableLayers, ExactTraining, keras.Model):
     """Scores every next token of a text from those before it.
 
     The decoder of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, without a
@@ -215,6 +212,21 @@ class LanguageModel(
             "ancestors": past.ancestors,
             "caches": tuple(caches),
         }
+
+    def export(
+        self, filepath: str, *args: Any, input_signature: Any = None, **kwargs: Any
+    ) -> None:
+        """As `keras.Model.export`; by default the signature takes any batch.
+
+        Args:
+            filepath: Directory of the SavedModel, NAME/VERSION.
+            *args: As `keras.Model.export` takes after the path.
+            input_signature: Shapes and types of the inputs; default
+                `self.input_signature()`.
+            **kwargs: As `keras.Model.export`.
+        """
+        signature = input_signature or self.input_signature()
+        super().export(filepath, *args, input_signature=signature, **kwargs)
 
     def input_signature(self) -> list[Any]:
         """Any batch of ids, (B, T)."""

@@ -13,13 +13,12 @@ from keras_transformer.kernels.keras_private import layers_within
 from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
 from keras_transformer.layers.arguments import check_pair, integer_ids
 from keras_transformer.layers.quantization import float_policy
-from keras_transformer.models.has_config import HasConfig
-from keras_transformer.models.has_signature import HasSignature
+from keras_transformer.models.model import Configured
 from keras_transformer.models.output_head import OutputHead, matrix_of
 from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
 
 
-class Seq2Seq(HasConfig, HasSignature, HasAdaptableLayers, ExactTraining, keras.Model):
+class Seq2Seq(Configured, HasAdaptableLayers, ExactTraining, keras.Model):
     """Base of the models from a source sequence to a target sequence of ids.
 
     It trains with `model.compile` and `model.fit` on `((source, target_in),
@@ -153,6 +152,21 @@ class Seq2Seq(HasConfig, HasSignature, HasAdaptableLayers, ExactTraining, keras.
 
     def output_rows(self) -> Tensor | None:
         return self.output_head.rows_for(self, Seq2Seq, "call", "decode", "logits")
+
+    def export(
+        self, filepath: str, *args: Any, input_signature: Any = None, **kwargs: Any
+    ) -> None:
+        """As `keras.Model.export`; by default the signature takes any batch.
+
+        Args:
+            filepath: Directory of the SavedModel, NAME/VERSION.
+            *args: As `keras.Model.export` takes after the path.
+            input_signature: Shapes and types of the inputs; default
+                `self.input_signature()`.
+            **kwargs: As `keras.Model.export`.
+        """
+        signature = input_signature or self.input_signature()
+        super().export(filepath, *args, input_signature=signature, **kwargs)
 
     def with_dtype(self, dtype: str) -> Self:
         """Returns this model if it computes and stores in `dtype`, or a copy that does.

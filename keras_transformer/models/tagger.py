@@ -10,7 +10,6 @@ from keras_transformer.exact_training.exact_training import ExactTraining
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.models.encoder_model import EncoderModel
 from keras_transformer.models.text_encoder import HasTextEncoder, TextEncoder
-from keras_transformer.models.vector_encoder import VectorEncoder
 from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
 
 
@@ -24,18 +23,17 @@ class Tagger(HasTextEncoder, ExactTraining, EncoderModel):
     not to be learned from, such as all but a word's first piece.
 
     Args:
-        encoder: A `TextEncoder` or a `VectorEncoder`.
+        encoder: A `TextEncoder`.
         num_tags: Number of tags, tag 0 counted.
     Call arguments:
-        inputs: Integer tensor (B, S), or (B, S, F) if the encoder has features; with a
-            `VectorEncoder` a float tensor (B, S, F).
+        inputs: Integer tensor (B, S), or (B, S, F) if the encoder has features.
         training: Whether dropout is applied.
         mask: Boolean tensor (B, S), True where a position may be attended to; default
             the Keras mask of `inputs`, or else where they are not padding.
     Returns:
         Logits, a float tensor (B, S, num_tags).
     Raises:
-        TypeError: If `encoder` is neither, or `inputs` are not what it takes.
+        TypeError: If `encoder` is no `TextEncoder`, or `inputs` are not what it takes.
         ValueError: If `num_tags` is not positive.
 
     Example:
@@ -45,7 +43,7 @@ class Tagger(HasTextEncoder, ExactTraining, EncoderModel):
     """
 
     def __init__(
-        self, encoder: TextEncoder | VectorEncoder, num_tags: int,
+        self, encoder: TextEncoder, num_tags: int,
         **kwargs: Unpack[BasicOptions],
     ) -> None:  # fmt: skip
         super().__init__(encoder, **kwargs)

@@ -15,7 +15,6 @@ from keras_transformer.models.encoder_model import (
     masked_mean,
 )
 from keras_transformer.models.text_encoder import HasTextEncoder, TextEncoder
-from keras_transformer.models.vector_encoder import VectorEncoder
 from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
 
 
@@ -26,23 +25,21 @@ class TextClassifier(HasTextEncoder, EncoderModel):
     The state is the mean of the tokens' last states, padding left out, or the last
     state of a learned class token before the first one, which attends and is attended
     to like the others: section 4.1 of Devlin et al., 2019,
-    https://arxiv.org/abs/1810.04805. With a `VectorEncoder` it classifies sequences of
-    vectors, such as an utterance by its speaker.
+    https://arxiv.org/abs/1810.04805.
 
     Args:
-        encoder: A `TextEncoder` or a `VectorEncoder`.
+        encoder: A `TextEncoder`.
         num_classes: Number of classes.
         pooling: "mean" or "class_token".
     Call arguments:
-        inputs: Integer tensor (B, S), or (B, S, F) if the encoder has features; with a
-            `VectorEncoder` a float tensor (B, S, F).
+        inputs: Integer tensor (B, S), or (B, S, F) if the encoder has features.
         training: Whether dropout is applied, to the sentence's state too.
         mask: Boolean tensor (B, S), True where a position may be attended to; default
             the Keras mask of `inputs`, or else where they are not padding.
     Returns:
         Logits, a float tensor (B, num_classes).
     Raises:
-        TypeError: If `encoder` is neither, or `inputs` are not what it takes.
+        TypeError: If `encoder` is no `TextEncoder`, or `inputs` are not what it takes.
         ValueError: If `num_classes` is not positive or `pooling` is unknown.
 
     Example:
@@ -53,7 +50,7 @@ class TextClassifier(HasTextEncoder, EncoderModel):
     """
 
     def __init__(
-        self, encoder: TextEncoder | VectorEncoder, num_classes: int,
+        self, encoder: TextEncoder, num_classes: int,
         pooling: Literal["mean", "class_token"] = "mean",
         **kwargs: Unpack[BasicOptions],
     ) -> None:  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, Self, Unpack
 
 import keras
 from keras import ops
@@ -16,8 +16,7 @@ from keras_transformer.layers.embedding import (
     Positions,
 )
 from keras_transformer.models.encoder_stack import EncoderStack
-from keras_transformer.models.has_config import HasConfig
-from keras_transformer.models.vector_encoder import VectorEncoder
+from keras_transformer.models.model import Configured
 from keras_transformer.types import (
     BasicOptions,
     LayerOptions,
@@ -28,7 +27,7 @@ from keras_transformer.types import (
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class TextEncoder(HasConfig, HasAdaptableLayers, keras.layers.Layer):
+class TextEncoder(Configured, HasAdaptableLayers, keras.layers.Layer):
     """Embedding with positions, then a stack of encoder layers.
 
     The encoder of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, for `Tagger`,
@@ -63,7 +62,6 @@ class TextEncoder(HasConfig, HasAdaptableLayers, keras.layers.Layer):
 
     config_class = EncoderConfig
     config: EncoderConfig
-    input_name: ClassVar[str] = "ids"
 
     def __init__(
         self, config: EncoderConfig, vocabulary_size: int,
@@ -152,8 +150,8 @@ class TextEncoder(HasConfig, HasAdaptableLayers, keras.layers.Layer):
         dtype = keras.backend.standardize_dtype(ids.dtype)
         if self.num_features and "float" in dtype:
             raise TypeError(
-                f"`{name}` must be integers, {self.num_features} ids a token; vectors "
-                f"are for a `VectorEncoder`. Received: dtype {dtype}"
+                f"`{name}` must be integers, {self.num_features} ids a token. "
+                f"Received: dtype {dtype}"
             )
         return integer_ids(name, ids, *axes)
 
@@ -182,11 +180,9 @@ class HasTextEncoder:
         TypeError: If `encoder` is not of a class in `encoder_classes`.
     """
 
-    encoder_classes = (TextEncoder, VectorEncoder)
+    encoder_classes = (TextEncoder,)
 
-    def __init__(
-        self, encoder: TextEncoder | VectorEncoder, **kwargs: Unpack[BasicOptions]
-    ) -> None:
+    def __init__(self, encoder: TextEncoder, **kwargs: Unpack[BasicOptions]) -> None:
         super().__init__(**kwargs)
         if not isinstance(encoder, self.encoder_classes):
             names = " or a ".join(f"`{kind.__name__}`" for kind in self.encoder_classes)

@@ -1,9 +1,11 @@
-"""Layers and models that are made from one object of options."""
+"""What the models share: one object of options."""
 
 from __future__ import annotations
 
+from typing import Any, Self
 
-class HasConfig:
+
+class Configured:
     """Mixin before a Keras layer or model whose argument `config` is a `config_class`.
 
     It keeps the options as `config`, and its own configuration holds them.
@@ -12,9 +14,9 @@ class HasConfig:
         TypeError: If `config` is not a `config_class`.
     """
 
-    config_class = None
+    config_class: type
 
-    def __init__(self, config, **kwargs):
+    def __init__(self, config: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not isinstance(config, self.config_class):
             raise TypeError(
@@ -23,10 +25,12 @@ class HasConfig:
             )
         self.config = config
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"config": self.config.to_dict()}
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> Self:
         options = cls.config_class.from_dict(config["config"])
         return cls(**(config | {"config": options}))
