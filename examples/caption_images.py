@@ -61,7 +61,7 @@ def make_model(image_shape, patch_size, vocabulary_size, config=CONFIG):
         layer = kt.DecoderLayer(**config.layer_options(), name=f"decoder_{i}")
         states = layer(states, seen, mask=is_word)
     if config.norm_first:
-        states = kt.layers.LayerNormalization(name="norm")(states)
+        states = kt.layers.LayerNormalization(epsilon=config.layer_norm_epsilon)(states)
     logits = keras.layers.Dense(vocabulary_size, name="logits")(states)
     return kt.ExactModel((images, words), logits)
 

@@ -20,6 +20,9 @@ import keras_transformer as kt
 
 CARBON, NITROGEN, OXYGEN = range(3)
 VALENCES = np.array([4, 3, 2])
+CONFIG = kt.EncoderConfig(
+    num_layers=4, d_model=64, d_ff=128, num_heads=4, norm_first=True
+)
 
 
 def molecule(size, rng):
@@ -76,32 +79,30 @@ def make_data(count, question, walks, seed):
     return (features, adjacency), labels
 
 
-def make_model(num_features, pooling="mean"):
+def make_model(num_features, pooling="mean", config=CONFIG):
     """Returns a model from features (B, S, F) and edges (B, S, S) to logits (B, 2).
 
     The graph is the mask of the attention. A node without features is padding. The
     graph's state is the mean of its nodes'; or that of a class token, one more node
     with an edge to every node and from every node.
     """
-    config = kt.EncoderConfig(
-        num_layers=4, d_model=64, d_ff=128, num_heads=4, norm_first=True
-    )
     features = keras.Input((None, num_features), name="features")
     edges = keras.Input((None, None), dtype="bool", name="edges")
     states = keras.layers.Dense(config.d_model)(features)
     is_node = ops.any(ops.not_equal(features, 0), axis=-1)  # (B, S)
-    mask = ops.logical_and(edges, is_node[:, None])
+    mask = ops.logical_and(edges, ops.expand_dims(is_node, 1))
     if pooling == "class_token":
         states = kt.ClassToken()(states)
         with_token = ops.pad(is_node, ((0, 0), (1, 0)), constant_values=True)
-        mask = ops.concatenate([is_node[:, :, None], mask], axis=2)
-        mask = ops.concatenate([with_token[:, None], mask], axis=1)
+        mask = ops.concatenate([ops.expand_dims(is_node, 2), mask], axis=2)
+        mask = ops.concatenate([ops.expand_dims(with_token, 1), mask], axis=1)
     states = kt.EncoderStack(config, name="stack")(states, mask=mask)
     if pooling == "class_token":
         state = states[:, 0]
     else:
         state = keras.layers.GlobalAveragePooling1D()(states, mask=is_node)
-    logits = keras.layers.Dense(2, name="logits")(kt.layers.Dropout(0.1)(state))
+    state = kt.layers.Dropout(config.dropout_rate)(state)
+    logits = keras.layers.Dense(2, name="logits")(state)
     return kt.ExactModel((features, edges), logits)
 
 

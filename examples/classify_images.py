@@ -73,22 +73,24 @@ class Shifted(keras.utils.PyDataset):
         self.order = self.rng.permutation(len(self.images))
 
 
-def make_model(image_shape, patch_size, num_classes=10, pooling="class_token"):
+def make_model(
+    image_shape, patch_size, num_classes=10, pooling="class_token", config=CONFIG
+):
     """Returns a model from images (B, height, width, channels) to logits (B, classes).
 
     A class token goes before the patches, and its last state is mapped to the classes;
     or the mean of all last states is (appendix D.3 of Dosovitskiy et al., 2021).
     """
     images = keras.Input(image_shape, name="images")
-    patches = kt.PatchEmbedding(image_shape, patch_size, CONFIG.d_model)
+    patches = kt.PatchEmbedding(image_shape, patch_size, config.d_model)
     count, states = patches.num_patches, patches(images)
     if pooling == "class_token":
         count, states = count + 1, kt.ClassToken(name="class_token")(states)
-    positions = kt.LearnedPositionalEmbedding(count, CONFIG.dropout_rate)
-    states = kt.EncoderStack(CONFIG, name="stack")(positions(states))
+    positions = kt.LearnedPositionalEmbedding(count, config.dropout_rate)
+    states = kt.EncoderStack(config, name="stack")(positions(states))
     is_token = pooling == "class_token"
     state = states[:, 0] if is_token else ops.mean(states, axis=1)
-    state = kt.layers.Dropout(CONFIG.dropout_rate)(state)
+    state = kt.layers.Dropout(config.dropout_rate)(state)
     logits = keras.layers.Dense(num_classes, name="logits")(state)
     return keras.Model(images, logits)
 

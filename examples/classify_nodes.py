@@ -20,6 +20,11 @@ from sklearn.linear_model import LogisticRegression
 import keras_transformer as kt
 from keras_transformer import plots
 
+CONFIG = kt.EncoderConfig(
+    num_layers=2, d_model=64, d_ff=16, num_heads=4, dropout_rate=0.5,
+    attention_dropout_rate=0.0, activation_dropout_rate=0.5,
+)  # fmt: skip
+
 
 def read_graph(nodes, edges):
     """Returns features (N, F), links (E, 2), classes (N,) from 1 on, splits (N,)."""
@@ -48,19 +53,15 @@ def make_graph(num_nodes=400, num_classes=4, num_words=300):
     return features.astype(float), links, classes, splits
 
 
-def make_model(num_features, num_classes):
+def make_model(num_features, num_classes, config=CONFIG, rate=0.9):
     """Returns a model of two layers, which see two links far, with much dropout.
 
     From features (B, S, F) and edges (B, S, S), True at [t, s] where node t attends to
     node s, to logits (B, S, classes). The graph is the mask of the attention.
     """
-    config = kt.EncoderConfig(
-        num_layers=2, d_model=64, d_ff=16, num_heads=4, dropout_rate=0.5,
-        attention_dropout_rate=0.0, activation_dropout_rate=0.5,
-    )  # fmt: skip
     features = keras.Input((None, num_features), name="features")
     edges = keras.Input((None, None), dtype="bool", name="edges")
-    states = keras.layers.Dense(config.d_model)(kt.layers.Dropout(0.9)(features))
+    states = keras.layers.Dense(config.d_model)(kt.layers.Dropout(rate)(features))
     states = kt.EncoderStack(config, name="stack")(states, mask=edges)
     states = kt.layers.Dropout(config.dropout_rate)(states)
     logits = keras.layers.Dense(1 + num_classes, name="logits")(states)
