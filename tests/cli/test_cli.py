@@ -407,7 +407,7 @@ SECTIONS = {field.name: type(field.default) for field in dataclasses.fields(RunC
         (section, field.name)
         for section, config in SECTIONS.items()
         for field in dataclasses.fields(config)
-        if field.name not in LEARNED | {"family"}  # It has one value in each class.
+        if field.name not in LEARNED
     ],
 )
 def test_every_option_has_a_flag(files, asked, section, name):

@@ -12,7 +12,6 @@ import pytest
 from keras_transformer import (
     DataConfig,
     DecodingConfig,
-    RecurrentConfig,
     RunConfig,
     TokenizerConfig,
     TrainingConfig,
@@ -21,7 +20,6 @@ from keras_transformer import (
 
 CONFIGS = (
     TransformerConfig,
-    RecurrentConfig,
     TokenizerConfig,
     DataConfig,
     TrainingConfig,
@@ -93,7 +91,7 @@ def test_json_that_python_cannot_read_names_the_file(tmp_path, content):
 
 def test_a_file_gives_what_it_names_and_no_defaults(tmp_path):
     path = tmp_path / "config.json"
-    values = {"training": {"epochs": 3}, "model": {"family": "recurrent"}}
+    values = {"training": {"epochs": 3}, "model": {"d_ff": 48}}
     path.write_text(json.dumps(values), encoding="utf-8")
     assert RunConfig.given_in(path) == values
     path.write_text('{"training": {"epochs": 0}}', encoding="utf-8")

@@ -12,31 +12,25 @@ import pytest
 
 from keras_transformer import (
     FeedForward,
-    RecurrentConfig,
-    RecurrentSeq2Seq,
     Transformer,
     TransformerConfig,
     Translator,
 )
-from keras_transformer.models.families import MODELS, make_model
 from keras_transformer.models.loading import load_seq2seq
 from tests import tiny_run
 
 VOCABULARY = {"source_vocabulary_size": 53, "target_vocabulary_size": 53}
-SMALL = {
-    "transformer": TransformerConfig(
-        num_encoder_layers=1, num_decoder_layers=2, d_model=10, d_ff=14, num_heads=2,
-        **VOCABULARY,
-    ),
-    "recurrent": RecurrentConfig(d_model=10, units=6, **VOCABULARY),
-}  # fmt: skip
+SMALL = TransformerConfig(
+    num_encoder_layers=1, num_decoder_layers=2, d_model=10, d_ff=14, num_heads=2,
+    **VOCABULARY,
+)  # fmt: skip
 
 
 @pytest.fixture
 def path(tmp_path):
     """A good model.keras of a Transformer."""
     path = tmp_path / "model.keras"
-    make_model(SMALL["transformer"]).save(path)
+    Transformer(SMALL).save(path)
     return path
 
 
@@ -209,13 +203,12 @@ def test_a_translator_says_the_same(path, tmp_path):
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "mixed_bfloat16"])
-@pytest.mark.parametrize("family", SMALL)
-def test_good_models_load(tmp_path, family, dtype):
-    model = make_model(SMALL[family], dtype=dtype)
+def test_good_models_load(tmp_path, dtype):
+    model = Transformer(SMALL, dtype=dtype)
     model.compile("adam", "mse")
     model.save(tmp_path / "model.keras")
     loaded = load_seq2seq(tmp_path / "model.keras")
-    assert type(loaded) is MODELS[type(SMALL[family])]
+    assert type(loaded) is Transformer
     assert loaded.dtype_policy.name == dtype
     for weight, expected in zip(loaded.weights, model.weights, strict=True):
         np.testing.assert_array_equal(
@@ -242,7 +235,7 @@ class SmallFeedForward(Transformer):
 
 
 def test_a_subclass_with_fewer_weights_than_its_sizes_say_loads(tmp_path):
-    config = SMALL["transformer"].replace(d_ff=10**5)
+    config = SMALL.replace(d_ff=10**5)
     model = SmallFeedForward(config)
     model.save(tmp_path / "model.keras")
     assert (tmp_path / "model.keras").stat().st_size < config.fewest_weights()
@@ -251,7 +244,7 @@ def test_a_subclass_with_fewer_weights_than_its_sizes_say_loads(tmp_path):
     assert loaded.count_params() == model.count_params()
 
 
-TRANSFORMER = dict(
+OPTIONS = dict(
     tied_embeddings=["three-way", "two-way", "none"],
     num_encoder_layers=[1, 3],
     num_decoder_layers=[1, 2],
@@ -266,34 +259,23 @@ TRANSFORMER = dict(
     decoder_self_attention=["attention", "ssru"],
     output_bias=[False, True],
 )
-RECURRENT = dict(
-    tied_embeddings=["three-way", "two-way", "none"],
-    num_encoder_layers=[1, 3],
-    d_model=[4, 17],
-    units=[4, 17],
-    attention_units=[None, 3, 20],
-    bidirectional=[False, True],
-)
 
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("family, options", [
-    ("transformer", TRANSFORMER), ("recurrent", RECURRENT),
-])  # fmt: skip
-def test_the_fewest_weights_are_nearly_all_and_never_more(family, options, seed):
+def test_the_fewest_weights_are_nearly_all_and_never_more(seed):
     rng = np.random.default_rng(seed)
     chosen = {
-        name: values[rng.integers(len(values))] for name, values in options.items()
+        name: values[rng.integers(len(values))] for name, values in OPTIONS.items()
     }
-    config = SMALL[family].replace(**chosen)
-    count = make_model(config).count_params()
+    config = SMALL.replace(**chosen)
+    count = Transformer(config).count_params()
     assert 0.8 * count < config.fewest_weights() <= count
 
 
 def test_hashing_has_no_matrices_of_keys():
-    config = SMALL["transformer"].replace(attention="lsh")
-    weights = make_model(config).weights
+    config = SMALL.replace(attention="lsh")
+    weights = Transformer(config).weights
     kept = [weight for weight in weights if weight.name != "hash_vectors"]
     count = sum(int(np.prod(weight.shape)) for weight in kept)
     assert 0.8 * count < config.fewest_weights() <= count
@@ -305,4 +287,3 @@ def test_the_papers_models_have_nearly_the_fewest_weights():
     assert base.fewest_weights() == 37000 * 512 + 18 * 4 * 512**2 + 12 * 2 * 512 * 2048
     big = TransformerConfig.preset("big")
     assert big.fewest_weights() == 37000 * 1024 + 18 * 4 * 2**20 + 12 * 8 * 2**20
-    assert RecurrentSeq2Seq.config_class().fewest_weights() > 2 * 10**7
