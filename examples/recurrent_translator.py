@@ -130,7 +130,7 @@ def make_model(
         *sizes, name="embedding"
     )
     if tied != "three-way":
-        sizes = source_vocabulary_size, width, normal
+        sizes = source_vocabulary_size, width, normal.clone()
         source_embedding = keras.layers.Embedding(*sizes, name="source_embedding")
     states = source_embedding(source) * width**0.5
     mask = ops.not_equal(source, PAD)

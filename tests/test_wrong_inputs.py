@@ -198,7 +198,7 @@ def test_a_token_of_several_features_has_an_axis_more():
     message = error_of(tagger, IDS)
     assert "`inputs` must have the shape (B, S, F). Received: shape (2, 5)" in message
     message = error_of(tagger, np.full((2, 5, 3), 0.5, "float32"))
-    assert "`inputs` must be integers, 3 ids a token; vectors are for a" in message
+    assert "`inputs` must be integers, 3 ids a token. Received" in message
     assert "Received: dtype float32" in message
 
 
