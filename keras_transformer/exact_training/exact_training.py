@@ -292,6 +292,11 @@ class ExactTraining(BuildsFromSpec):
         return _STEPS[keras.config.backend()].test_step(self, *args)
 
 
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class ExactModel(ExactTraining, keras.Model):
+    """A functional model that trains exactly: `ExactModel(inputs, outputs)`."""
+
+
 class UpdateState:
     """Variables of the training that are not the optimizer's.
 

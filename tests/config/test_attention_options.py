@@ -13,9 +13,7 @@ from keras_transformer import (
     DecoderLayer,
     EncoderConfig,
     EncoderLayer,
-    ImageClassifier,
     LanguageModelConfig,
-    NodeClassifier,
     RotaryPositions,
     TextEncoder,
     TransformerConfig,
@@ -100,25 +98,6 @@ def test_an_ssru_has_no_attention_to_change():
         with pytest.raises(ValueError, match="`decoder_self_attention` must be 'att"):
             TransformerConfig(decoder_self_attention="ssru", **options)
     TransformerConfig(decoder_self_attention="ssru", num_key_value_heads=2)
-
-
-def test_graphs_and_images_have_no_order_and_a_graph_has_many_masks():
-    sizes = {"num_layers": 1, "d_model": 8, "d_ff": 5, "num_heads": 2}
-    for options in (
-        {"positions": "rotary"}, {"attention": "local", "attention_window": 2},
-    ):  # fmt: skip
-        config = EncoderConfig(**sizes, **options)
-        with pytest.raises(ValueError, match="nodes of a graph have no order"):
-            NodeClassifier(config, 3, 2)
-        with pytest.raises(ValueError, match="patches of an image have no order"):
-            ImageClassifier(config, (4, 4, 1), 2, 2)
-    config = EncoderConfig(**sizes, **LINEAR)
-    able = "'dot-product', 'relu', 'additive' for a graph"
-    with pytest.raises(ValueError, match=able):
-        NodeClassifier(config, 3, 2)
-    assert ImageClassifier(config, (4, 4, 1), 2, 2)(np.zeros((1, 4, 4, 1))).shape == (
-        1, 2,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ from keras_transformer import (
     MaskedAccuracy,
     MaskedCrossentropy,
     Perplexity,
-    RecurrentConfig,
-    RecurrentSeq2Seq,
     Tagger,
     TextEncoder,
     Transformer,
@@ -33,10 +31,6 @@ LAYERS = {"d_ff": 8, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layer
 
 def transformer(kind=Transformer):
     return kind(TransformerConfig(**SIZES, **LAYERS))
-
-
-def recurrent():
-    return RecurrentSeq2Seq(RecurrentConfig(**SIZES, units=5, attention_units=4))
 
 
 def language_model():
@@ -67,7 +61,7 @@ def test_another_id_for_padding_is_refused(options):
     assert str(error.value).endswith("pad_id=1 of Transformer")
 
 
-@pytest.mark.parametrize("make", [transformer, recurrent, language_model])
+@pytest.mark.parametrize("make", [transformer, language_model])
 def test_every_model_that_knows_the_padding_of_its_targets_says_so(make):
     model = make()
     metrics = [MaskedAccuracy(1), Perplexity(1), "accuracy"]

@@ -8,8 +8,7 @@ import pytest
 from sentencepiece import SentencePieceProcessor
 
 from keras_transformer import (
-    RecurrentConfig,
-    RecurrentSeq2Seq,
+    Ensemble,
     TokenizerPair,
     Transformer,
     Translator,
@@ -178,13 +177,10 @@ def test_what_ctranslate2_lacks_is_named(tmp_path, options, named):
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 def test_models_of_another_kind_are_refused(tmp_path):
-    size = tiny_run.tokenizers().source.vocabulary_size
-    sizes = {"source_vocabulary_size": size, "target_vocabulary_size": size}
-    config = RecurrentConfig(d_model=8, units=8, **sizes)
     given = tiny_run.tokenizers(), tiny_run.CONFIG.decoding, tmp_path / "model"
-    with pytest.raises(ValueError, match="Received: a RecurrentSeq2Seq"):
-        export_ctranslate2(RecurrentSeq2Seq(config), *given)
     translator = translator_of({})
+    with pytest.raises(ValueError, match="Received: a Ensemble"):
+        export_ctranslate2(Ensemble([translator.model] * 2), *given)
     with pytest.raises(ValueError, match="`quantize` must be one of none, float16"):
         export_ctranslate2(translator.model, *given, quantize="int4")
     translator.model.quantize("int8")

@@ -13,8 +13,6 @@ from ai_edge_litert.interpreter import Interpreter
 
 from keras_transformer import (
     LiteTranslator,
-    RecurrentConfig,
-    RecurrentSeq2Seq,
     Translator,
     cli,
 )
@@ -130,20 +128,6 @@ def test_a_model_in_half_precision_becomes_one_in_float32(tmp_path):
     whole = Translator(half.model.with_dtype("float32"), live.tokenizers, live.config)
     lite = LiteTranslator(half.export_litert(tmp_path / "lite"))
     assert lite(TEXTS) == whole(TEXTS)
-
-
-@pytest.mark.slow
-def test_a_model_that_cannot_convert_is_named_with_the_operation(tmp_path):
-    size = tiny_run.tokenizers().source.vocabulary_size
-    sizes = {"source_vocabulary_size": size, "target_vocabulary_size": size}
-    config = RecurrentConfig(d_model=8, tied_embeddings="none", **sizes)
-    live = Translator(
-        RecurrentSeq2Seq(config), tiny_run.tokenizers(), tiny_run.CONFIG.decoding
-    )
-    message = "A RecurrentSeq2Seq with these options.* LiteRT lacks, TensorListReserve"
-    with pytest.raises(ValueError, match=message):
-        live.export_litert(tmp_path / "lite")
-    assert not list(tmp_path.iterdir())
 
 
 @functools.cache

@@ -12,19 +12,15 @@ from keras import ops
 
 from keras_transformer import (
     EncoderConfig,
-    GraphClassifier,
-    ImageClassifier,
     LanguageModel,
     LanguageModelConfig,
     LanguageSampler,
     MaskedLanguageModel,
-    NodeClassifier,
     Tagger,
     TextClassifier,
     TextEncoder,
     Transformer,
     TransformerConfig,
-    VectorEncoder,
     export_litert_model,
 )
 from tests.layers.reference_weights import assert_close, randomise
@@ -32,7 +28,6 @@ from tests.layers.reference_weights import assert_close, randomise
 CONFIG = EncoderConfig(num_layers=2, d_model=6, d_ff=7, num_heads=2)
 PRE_NORM = CONFIG.replace(norm_first=True, activation="gelu", use_bias=True)
 VOCABULARY_SIZE = 29
-IMAGE_SHAPE = (8, 12, 3)
 
 
 def encoder(config=CONFIG, **options):
@@ -48,39 +43,16 @@ def language_model(**options):
 MODELS = {
     "tagger": lambda: Tagger(encoder(), 5),
     "tagger of features": lambda: Tagger(encoder(num_features=3), 5),
-    "tagger of vectors": lambda: Tagger(VectorEncoder(CONFIG, 5), 4),
-    "class token of vectors": lambda: TextClassifier(
-        VectorEncoder(CONFIG, 5, positions="learned", max_length=17), 3, "class_token"
-    ),
     "masked language model": lambda: MaskedLanguageModel(
         encoder(PRE_NORM, positions="learned", max_length=31)
     ),
     "mean": lambda: TextClassifier(encoder(), 3),
     "class token": lambda: TextClassifier(encoder(), 3, pooling="class_token"),
-    "image": lambda: ImageClassifier(CONFIG, IMAGE_SHAPE, 4, 7),
-    "mean of an image": lambda: ImageClassifier(PRE_NORM, IMAGE_SHAPE, 4, 7, "mean"),
-    "node": lambda: NodeClassifier(CONFIG, num_features=5, num_classes=4),
-    "graph": lambda: GraphClassifier(CONFIG, num_features=5, num_classes=4),
-    "class token of a graph": lambda: GraphClassifier(
-        CONFIG, num_features=5, num_classes=4, pooling="class_token"
-    ),
 }
 
 
 def random_inputs(model, batch, length, rng):
     """Inputs of a model by their names in the file, the last row's end padded."""
-    if isinstance(model, ImageClassifier):
-        return {"images": rng.normal(size=(batch, *IMAGE_SHAPE)).astype("float32")}
-    if isinstance(model, (NodeClassifier, GraphClassifier)):
-        features = rng.normal(size=(batch, length, 5)).astype("float32")
-        return {
-            "features": features,
-            "adjacency": rng.random((batch, length, length)) < 0.4,
-        }
-    if isinstance(getattr(model, "encoder", None), VectorEncoder):
-        vectors = rng.normal(size=(batch, length, 5)).astype("float32")
-        vectors[-1, length // 2 + 1 :] = 0.0
-        return {"vectors": vectors}
     shape = model.input_signature()[0].shape[2:]
     ids = rng.integers(3, VOCABULARY_SIZE, (batch, length, *shape)).astype("int32")
     ids[-1, length // 2 + 1 :] = 0
