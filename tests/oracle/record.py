@@ -59,6 +59,7 @@ from tests.oracle.comparing import TYPES, compare, table  # noqa: E402
 MODES = {"tensorflow": ("eager", "graph", "xla"), "jax": ("jax",), "torch": ("torch",)}
 # They take seconds a case: only those `in_full` make updates, searches and bfloat16.
 COMPILERS = ("xla", "jax")
+THREADS = "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"
 
 
 def set_weights(model, salt=""):
@@ -356,6 +357,8 @@ def record_backends(options):
                 "TF_CPP_MIN_LOG_LEVEL": "3",
                 "CUDA_VISIBLE_DEVICES": "",
                 "JAX_PLATFORMS": "cpu",
+                # Tensors are small, and more threads would only wait for each other.
+                **dict.fromkeys(THREADS, "1"),
             }
             command = [sys.executable, str(HERE), *map(str, arguments)]
             parts[part] = subprocess.Popen(command, env=environment)
