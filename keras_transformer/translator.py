@@ -100,7 +100,7 @@ class Translator(Exportable):
     ) -> Self:  # fmt: skip
         """Joins translators of one vocabulary: the mean of their probabilities.
 
-        Members may differ in size and family. `align` gives the mean of their
+        Members may differ in size. `align` gives the mean of their
         attention, `per_head` that of each.
 
         Args:

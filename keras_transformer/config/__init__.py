@@ -13,25 +13,19 @@ from keras_transformer.config.run import (
     TokenizerConfig,
 )
 from keras_transformer.config.seq2seq import (
-    FAMILIES,
-    RecurrentConfig,
     Seq2SeqConfig,
     TransformerConfig,
-    family_of,
 )
 from keras_transformer.config.training import TrainingConfig
 
 __all__ = [
-    "FAMILIES",
     "DataConfig",
     "DecodingConfig",
     "EncoderConfig",
     "LanguageModelConfig",
-    "RecurrentConfig",
     "RunConfig",
     "Seq2SeqConfig",
     "TokenizerConfig",
     "TrainingConfig",
     "TransformerConfig",
-    "family_of",
 ]

@@ -1,4 +1,4 @@
-"""Sizes of the models from sequences to sequences, one class for each family."""
+"""Sizes of the models from sequences to sequences."""
 
 from __future__ import annotations
 
@@ -20,12 +20,8 @@ from keras_transformer.config.options import (
 @documented
 @dataclasses.dataclass(frozen=True)
 class Seq2SeqConfig(Config):
-    """What every family has: vocabularies, embeddings, special ids.
+    """What every such model has: vocabularies, embeddings, special ids."""
 
-    A family is a subclass with its own `family`, and an entry in `FAMILIES`.
-    """
-
-    family: str = option("", "kind of model")
     source_vocabulary_size: int = option(
         37000, "source pieces, V", minimum=1, maximum=MOST_ROWS
     )
@@ -47,7 +43,6 @@ class Seq2SeqConfig(Config):
     end_id: int = option(2, "id that ends a sentence", minimum=0)
     unknown_id: int = option(3, "id of an unknown piece", minimum=0)
 
-    # A family may have it as an option.
     output_bias: ClassVar[bool] = False
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
 
@@ -105,7 +100,7 @@ class Seq2SeqConfig(Config):
         return self.num_decoder_layers
 
     def fewest_weights(self) -> int:
-        """Returns how many weights the family's model of these sizes has at least.
+        """Returns how many weights a model of these sizes has at least.
 
         Counts its matrices alone; a subclass of the model may have fewer.
         """
@@ -157,7 +152,6 @@ class Seq2SeqConfig(Config):
 class TransformerConfig(LayerConfig, Seq2SeqConfig):
     """Sizes of a `Transformer`; the defaults are the paper's base model (Table 3)."""
 
-    family: str = option("transformer", "kind of model", choices=("transformer",))
     num_encoder_layers: int = option(
         6, "encoder layers", minimum=1, maximum=MOST_LAYERS
     )
@@ -251,93 +245,3 @@ class TransformerConfig(LayerConfig, Seq2SeqConfig):
         positions = embeddings * (self.most_positions or 0)
         rows = encoder + decoder + positions
         return super().fewest_weights() + rows * self.d_model
-
-
-@documented
-@dataclasses.dataclass(frozen=True)
-class RecurrentConfig(Seq2SeqConfig):
-    """Sizes of a `RecurrentSeq2Seq`; the defaults are those of RNNsearch.
-
-    Appendix A.2.3 of Bahdanau et al., 2015, https://arxiv.org/abs/1409.0473.
-    """
-
-    family: str = option("recurrent", "kind of model", choices=("recurrent",))
-    d_model: int = option(620, "width of the embeddings", minimum=1, maximum=MOST_UNITS)
-    dropout_rate: float = option(
-        0.1,
-        "dropout of embeddings, readouts and between layers",
-        minimum=0.0,
-        below=1.0,
-    )
-    cell: str = option("gru", "what the layers are made of", choices=("gru", "lstm"))
-    num_encoder_layers: int = option(
-        1, "encoder layers", minimum=1, maximum=MOST_LAYERS
-    )
-    num_decoder_layers: int = option(
-        1,
-        "decoder layers; the first reads what the last one's state attends to",
-        minimum=1,
-        maximum=MOST_LAYERS,
-    )
-    units: int = option(
-        1000,
-        "width of a recurrent layer, of each direction",
-        minimum=1,
-        maximum=MOST_UNITS,
-    )
-    attention_units: int | None = option(
-        None,
-        "hidden units of the additive attention; default units",
-        minimum=1,
-        maximum=MOST_UNITS,
-    )
-    bidirectional: bool = option(True, "read the source in both directions")
-
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
-        "tiny": dict(d_model=128, units=128),
-        "small": dict(d_model=256, units=256),
-        "base": dict(),
-    }
-
-    @property
-    def num_attending_layers(self) -> int:
-        """One, whose contexts every layer gets: the last layer's states attend."""
-        return 1
-
-    def fewest_weights(self) -> int:
-        """Returns the fewest weights of a `RecurrentSeq2Seq`: those of its matrices."""
-        units, directions = self.units, 2 if self.bidirectional else 1
-        width = directions * units
-        gates, states = {"gru": (3, 1), "lstm": (4, 2)}[self.cell]
-        inputs = self.d_model + (self.num_encoder_layers - 1) * width
-        encoder = directions * (inputs + self.num_encoder_layers * units)
-        decoder = self.d_model + width + (2 * self.num_decoder_layers - 1) * units
-        cells = gates * units * (encoder + decoder)
-        initial = units * states * self.num_decoder_layers * units
-        attention = (self.attention_units or units) * (units + width)
-        readout = (units + self.d_model + width) * self.d_model
-        return super().fewest_weights() + cells + initial + attention + readout
-
-
-FAMILIES = {"transformer": TransformerConfig, "recurrent": RecurrentConfig}
-
-
-def family_of(values: dict[str, Any]) -> type[Seq2SeqConfig]:
-    """Returns the class of a model's options, by their `family`; default Transformer.
-
-    Args:
-        values: Options as plain Python values.
-
-    Returns:
-        A class in `FAMILIES`.
-
-    Raises:
-        ValueError: If there is no such family.
-    """
-    family = values.get("family", "transformer")
-    if family not in FAMILIES:
-        raise ValueError(
-            f"`family` must be one of {', '.join(FAMILIES)}. Received: "
-            f"family={family!r}"
-        )
-    return FAMILIES[family]

@@ -22,8 +22,7 @@ from keras_transformer.types import Nest, Tensor, TensorLike
 class Generator(ModelSearch):
     """Searches for, samples and scores the targets of sources, all of them ids.
 
-    Sources are integer tensors (B, S), each row ending with the end id, then padding;
-    or what else the model takes, such as the images of an `ImageCaptioner`.
+    Sources are integer tensors (B, S), each row ending with the end id, then padding.
 
     Args:
         model: A `Transformer`, another `Seq2Seq`, or an `Ensemble`.

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import keras
 
-from keras_transformer.config import Seq2SeqConfig
-from keras_transformer.models.families import MODELS
+from keras_transformer.config import TransformerConfig
 from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.models.transformer import Transformer
 
 # A member of the archive this small (bytes) does no harm, however well it compresses.
 _SMALL = 2**20
@@ -48,19 +48,18 @@ def load_seq2seq(path: str | Path) -> Seq2Seq:
     return model
 
 
-def read_config(path: str | Path) -> Seq2SeqConfig:
+def read_config(path: str | Path) -> TransformerConfig:
     """Reads the sizes of a model that `save` wrote, and builds nothing.
 
     Args:
         path: A file that ends in ".keras".
 
     Returns:
-        A `TransformerConfig`, or the config of another family.
+        A `TransformerConfig`.
 
     Raises:
         OSError: If the file cannot be read, for a reason other than damage.
-        ValueError: If it is damaged, or holds no `Transformer` or other family's
-            model.
+        ValueError: If it is damaged, or holds no `Transformer`.
 
     Example:
         >>> read_config("runs/en-de/model.keras").d_model
@@ -69,14 +68,14 @@ def read_config(path: str | Path) -> Seq2SeqConfig:
     path = Path(path)
     config, size = _reading(path, _claim)
     kind = keras.saving.get_registered_object(str(config["registered_name"]))
-    if kind not in MODELS.values():
+    if kind is not Transformer:
         raise _other_class(path, config["class_name"])
     _check_claim(path, config, size)
     return _sizes(path, kind, config)
 
 
-def check_size(config: Seq2SeqConfig, stored: int, origin: str | Path):
-    """Checks that a file can hold the weights of a family's model.
+def check_size(config: TransformerConfig, stored: int, origin: str | Path):
+    """Checks that a file can hold the weights of a model.
 
     Args:
         config: What is claimed.
@@ -146,7 +145,7 @@ def _check_claim(path, config, size):
     if isinstance(kind, type) and not issubclass(kind, Seq2Seq):
         raise _other_class(path, config["class_name"])
     # A subclass may have fewer weights than its sizes say, and other options.
-    if kind in MODELS.values():
+    if kind is Transformer:
         check_size(_sizes(path, kind, config), size, path)
 
 

@@ -28,8 +28,8 @@ def assert_cached_equals_uncached(
     the last leave and the state gets more room, with `model.resize_decoding`.
 
     Args:
-        model: A `Transformer`, a `RecurrentSeq2Seq`, a `LanguageModel`, a subclass of
-            one, or what has their `config` and methods.
+        model: A `Transformer`, a `LanguageModel`, a subclass of one, or what has their
+            `config` and methods.
         source: Ids of the sources (B, S); by default two, the second with padding. A
             language model has none.
         length: Positions that are decoded, T.

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from keras_transformer.config import RunConfig
 from keras_transformer.files import replacing
-from keras_transformer.models.families import make_model
 from keras_transformer.models.loading import check_size
+from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 from keras_transformer.training.checkpoints import checkpoints_in, load_average
 from keras_transformer.training.run_directory import check_new_directory
@@ -51,7 +51,7 @@ def average_run(
     tokenizers = TokenizerPair.load(run / "tokenizer")
     for path in paths:
         check_size(config.model, path.stat().st_size, _misfit(path, run))
-    model = make_model(config.model)
+    model = Transformer(config.model)
     for path in paths:
         _check_fits(model, path, run)
     load_average(model, paths)

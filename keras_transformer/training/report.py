@@ -78,10 +78,8 @@ def _mix(corpus):
     )
 
 
-# What says how large a model is, whatever its family.
-_SIZES = (
-    "num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads", "units",
-)  # fmt: skip
+# What says how large a model is.
+_SIZES = ("num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads")
 
 
 def describe_model(model: Seq2Seq) -> str:
