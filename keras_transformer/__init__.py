@@ -14,7 +14,6 @@ _MODULES = {
         "DecodingConfig",
         "EncoderConfig",
         "LanguageModelConfig",
-        "RecurrentConfig",
         "RunConfig",
         "TokenizerConfig",
         "TrainingConfig",

@@ -156,7 +156,7 @@ class _Taking:
 
     def ssru(self, ours, theirs):
         square = self.width, self.width
-        self.weights[f"{ours}/kernel"] = self.tensors.take(f"{theirs}_W", *square)
+        self.weights[f"{ours}/input/kernel"] = self.tensors.take(f"{theirs}_W", *square)
         self.linear(f"{ours}/forget", theirs, "f", *square)
         # Marian names the norm after the input by the prefix alone.
         prefix = theirs if self.suffix else f"{theirs}_ffn"
@@ -164,8 +164,8 @@ class _Taking:
 
     def linear(self, ours, theirs, letter, inputs, outputs):
         take = self.tensors.take
-        self.weights[f"{ours}_kernel"] = take(f"{theirs}_W{letter}", inputs, outputs)
-        self.weights[f"{ours}_bias"] = take(f"{theirs}_b{letter}", 1, outputs)[0]
+        self.weights[f"{ours}/kernel"] = take(f"{theirs}_W{letter}", inputs, outputs)
+        self.weights[f"{ours}/bias"] = take(f"{theirs}_b{letter}", 1, outputs)[0]
 
     def norm(self, ours, theirs, suffix):
         for name, part in (("gamma", "scale"), ("beta", "bias")):
