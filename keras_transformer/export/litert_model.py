@@ -21,6 +21,7 @@ from keras_transformer.export.litert import (
 )
 from keras_transformer.files import check_not_directory, replacing
 from keras_transformer.generation.generator import LanguageSampler
+from keras_transformer.layers.embedding import PositionalEmbedding
 from keras_transformer.models.heads import EncoderHead
 from keras_transformer.models.language_model import LanguageModel
 
@@ -107,7 +108,8 @@ def export_litert_model(
 
 def _inputs(model):
     """Returns the names and the structure of what a call of the model takes."""
-    if isinstance(model, (EncoderHead, LanguageModel)):
+    embedding = model.encoder.embedding if isinstance(model, EncoderHead) else None
+    if isinstance(model, LanguageModel) or isinstance(embedding, PositionalEmbedding):
         return ("ids",), *model.input_signature()
     if len(getattr(model, "outputs", None) or ()) == 1:  # A functional model.
         return tuple(x.name for x in model.inputs), model.input

@@ -11,18 +11,22 @@ from ai_edge_litert.interpreter import Interpreter
 from keras import ops
 
 from keras_transformer import (
+    Encoder,
     EncoderConfig,
+    EncoderStack,
+    FeatureEmbedding,
     LanguageModel,
     LanguageModelConfig,
     LanguageSampler,
     MaskedLanguageModel,
+    PositionalEmbedding,
     Tagger,
     TextClassifier,
-    TextEncoder,
     Transformer,
     TransformerConfig,
     export_litert_model,
 )
+from keras_transformer.models.heads import EncoderHead
 from tests.layers.reference_weights import assert_close, randomise
 
 CONFIG = EncoderConfig(num_layers=2, d_model=6, d_ff=7, num_heads=2)
@@ -31,7 +35,23 @@ VOCABULARY_SIZE = 29
 
 
 def encoder(config=CONFIG, **options):
-    return TextEncoder(config, VOCABULARY_SIZE, **options)
+    return Encoder(config, VOCABULARY_SIZE, **options)
+
+
+def learned(config):
+    embedding = PositionalEmbedding(
+        VOCABULARY_SIZE, config.d_model, positions="learned", max_length=31, pad_id=0
+    )
+    return Encoder(config, embedding)
+
+
+def functional():
+    """A model of vectors and of which positions see each other."""
+    vectors = keras.Input((None, 5), name="vectors")
+    allowed = keras.Input((None, None), name="allowed", dtype="bool")
+    states = keras.layers.Dense(CONFIG.d_model)(vectors)
+    states = EncoderStack(CONFIG)(states, mask=allowed)
+    return keras.Model([vectors, allowed], keras.layers.Dense(4)(states))
 
 
 def language_model(**options):
@@ -42,17 +62,22 @@ def language_model(**options):
 
 MODELS = {
     "tagger": lambda: Tagger(encoder(), 5),
-    "tagger of features": lambda: Tagger(encoder(num_features=3), 5),
-    "masked language model": lambda: MaskedLanguageModel(
-        encoder(PRE_NORM, positions="learned", max_length=31)
+    "tagger of features": lambda: Tagger(
+        Encoder(CONFIG, FeatureEmbedding(VOCABULARY_SIZE, CONFIG.d_model)), 5
     ),
+    "masked language model": lambda: MaskedLanguageModel(learned(PRE_NORM)),
     "mean": lambda: TextClassifier(encoder(), 3),
     "class token": lambda: TextClassifier(encoder(), 3, pooling="class_token"),
+    "functional": functional,
 }
 
 
 def random_inputs(model, batch, length, rng):
     """Inputs of a model by their names in the file, the last row's end padded."""
+    if not isinstance(model, (EncoderHead, LanguageModel)):
+        vectors = rng.normal(size=(batch, length, 5)).astype("float32")
+        allowed = rng.random((batch, length, length)) < 0.4
+        return {"vectors": vectors, "allowed": allowed}
     shape = model.input_signature()[0].shape[2:]
     ids = rng.integers(3, VOCABULARY_SIZE, (batch, length, *shape)).astype("int32")
     ids[-1, length // 2 + 1 :] = 0
