@@ -8,7 +8,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.kernels.keras_private import keras_mask, learns_shapes
+from keras_transformer.kernels.keras_private import carried_mask, learns_shapes
 from keras_transformer.types import Tensor, TensorLike
 
 
@@ -102,19 +102,10 @@ def local_window_mask(
     )
 
 
-def within_window(
-    queries: TensorLike, keys: TensorLike, window: int, causal: bool = False
-) -> Tensor:
-    """Tells which positions of keys lie in the windows of which queries.
+def within_window(queries, keys, window, causal=False):
+    """Tells which positions of keys lie in the windows of which queries, broadcast.
 
-    Args:
-        queries: Positions, an integer tensor or array (...).
-        keys: Positions, an integer tensor or array that broadcasts with `queries`.
-        window: Positions to each side that a query sees.
-        causal: Whether a query sees no position after its own.
-
-    Returns:
-        Boolean tensor or array, of the shape that both broadcast to.
+    A window reaches `window` positions to each side, or if causal back only.
     """
     ahead = 0 if causal else window
     return (keys >= queries - window) & (keys <= queries + ahead)
@@ -169,15 +160,7 @@ def attention_mask(mask: TensorLike | None) -> Tensor | None:
     """
     if mask is None:
         return None
-    if not hasattr(mask, "shape"):
-        mask = ops.convert_to_tensor(mask)
-    if keras.backend.standardize_dtype(mask.dtype) != "bool" and learns_shapes():
-        mask = ops.cast(mask, "bool")
-    if keras.backend.standardize_dtype(mask.dtype) != "bool":
-        raise TypeError(
-            "`mask` must be boolean, True where a position may be attended to. "
-            f"Received: dtype {keras.backend.standardize_dtype(mask.dtype)}"
-        )
+    mask = _boolean("mask", mask)
     if len(mask.shape) not in (2, 3):
         raise ValueError(
             "`mask` must have the shape (B, S) or (B, T, S). Received: shape "
@@ -186,6 +169,73 @@ def attention_mask(mask: TensorLike | None) -> Tensor | None:
     return ops.expand_dims(mask, axis=1) if len(mask.shape) == 2 else mask
 
 
-def carried_mask(tensor: TensorLike) -> Tensor | None:
-    """Returns the (B, S) mask that Keras attached to `tensor`, or `None`."""
-    return keras_mask(tensor)
+def mask_of_keys(mask):
+    """Returns a mask (B, 1, S), the same for all queries, as (B, S)."""
+    if mask.shape[1] != 1:
+        raise ValueError(
+            "`mask` must be the same for all queries, (B, S) or (B, 1, S); what is "
+            "causal is so by itself. Received: shape "
+            f"{tuple(mask.shape)}"
+        )
+    return mask[:, 0]
+
+
+def combined_mask(
+    query, value, key, mask=None, value_mask=None, key_mask=None, scores_mask=None
+):
+    """Combines the masks of a call of attention to one that broadcasts to (B, H, T, S).
+
+    `mask` wins over those of value and key, and these over what their tensors carry.
+    """
+    parts = {}
+    if mask is not None:  # (B, S), (B, 1, S) or (B, T, S)
+        parts["mask"] = ops.expand_dims(attention_mask(mask), axis=1)
+    else:
+        given = {"value_mask": (value, value_mask)}
+        if key is not value or key_mask is not None:
+            given["key_mask"] = (key, key_mask)
+        for name, (tensor, one) in given.items():
+            one = carried_mask(tensor) if one is None else one
+            if one is not None:  # (B, S)
+                one = _boolean(name, one, or_integers=True)
+                parts[name] = ops.expand_dims(one, axis=(1, 2))
+    if scores_mask is not None:  # Keras' `attention_mask`: (T, S), (B, T, S) or whole
+        one = _boolean("attention_mask", scores_mask, or_integers=True)
+        missing = {2: (0, 1), 3: (1,)}.get(len(one.shape))  # The batch or the heads.
+        parts["attention_mask"] = ops.expand_dims(one, missing) if missing else one
+    sizes = query.shape[0], None, query.shape[1], value.shape[1]
+    combined = None
+    for name, one in parts.items():
+        shape = tuple(one.shape)
+        if len(shape) != 4 or any(
+            None not in (own, size) and own not in (1, size)
+            for own, size in zip(shape, sizes, strict=True)
+        ):
+            raise ValueError(
+                f"`{name}` must fit the inputs, (B, H, T, S) = {sizes}. Received: "
+                f"a mask that broadcasts as {shape}"
+            )
+        combined = one if combined is None else ops.logical_and(combined, one)
+    return combined
+
+
+def _boolean(name, mask, or_integers=False):
+    if not hasattr(mask, "shape"):
+        mask = ops.convert_to_tensor(mask)
+    dtype = keras.backend.standardize_dtype(mask.dtype)
+    if dtype == "bool":
+        return mask
+    if learns_shapes() or (or_integers and "int" in dtype):
+        return ops.cast(mask, "bool")
+    allowed = "boolean or of integers" if or_integers else "boolean"
+    raise TypeError(
+        f"`{name}` must be {allowed}, True where a position may be attended to. "
+        f"Received: dtype {dtype}"
+    )
+
+
+def with_causal(mask, num_queries, num_keys):
+    """Lets query t attend to keys 0 to t alone, of those that a mask allows."""
+    queries = ops.arange(num_queries, dtype="int32")[:, None]
+    causal = queries >= ops.arange(num_keys, dtype="int32")  # (T, S)
+    return causal[None, None] if mask is None else ops.logical_and(mask, causal)

@@ -71,3 +71,14 @@ class LayerOptions(BasicOptions, total=False):
     """What every layer of Keras takes by name."""
 
     activity_regularizer: Regularizer | None
+
+
+class WeightOptions(LayerOptions, total=False):
+    """What layers that are made of `Dense` layers take of their weights, by name."""
+
+    kernel_initializer: Initializer
+    bias_initializer: Initializer
+    kernel_regularizer: Regularizer | None
+    bias_regularizer: Regularizer | None
+    kernel_constraint: Constraint | None
+    bias_constraint: Constraint | None

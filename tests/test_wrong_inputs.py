@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.layers.embedding import ClassToken
 
 X = np.ones((2, 5, 6), "float32")
 MEMORY = np.ones((2, 7, 6), "float32")
@@ -26,11 +25,6 @@ LAYERS = {
     "EncoderLayer": (lambda: kt.EncoderLayer(2, 8), "inputs"),
     "CausalLayer": (lambda: kt.CausalLayer(2, 8), "inputs"),
     "EncoderStack": (lambda: kt.EncoderStack(ENCODER), "states"),
-    "LearnedPositionalEmbedding": (
-        lambda: kt.LearnedPositionalEmbedding(9), "inputs"
-    ),
-    "SinusoidalPositionalEncoding": (kt.SinusoidalPositionalEncoding, "inputs"),
-    "ClassToken": (ClassToken, "states"),
     "LinearAttention": (lambda: kt.LinearAttention(2, 3), "query"),
     "LocalAttention": (lambda: kt.LocalAttention(2, 3, window=2), "query"),
     "PerformerAttention": (lambda: kt.PerformerAttention(2, 3), "query"),

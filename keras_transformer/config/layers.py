@@ -1,15 +1,10 @@
-"""Sizes of the Transformer's layers, which its encoder, decoder and relatives share."""
+"""Options of the layers: the table that layers, models and flags share."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from keras_transformer.attention_kinds import (
-    ATTENTION_KINDS,
-    RELATIVE_POSITIONS,
-    check_attention,
-)
 from keras_transformer.config.options import (
     MOST_LAYERS,
     MOST_ROWS,
@@ -19,17 +14,50 @@ from keras_transformer.config.options import (
     option,
 )
 
+# Positions that enter self-attention itself, in place of vectors added before it.
+RELATIVE_POSITIONS = ("rotary", "alibi")
+
+
+class AttentionKind(NamedTuple):
+    """What a kind of self-attention takes, beside heads, widths and biases.
+
+    Attributes:
+        needs_window: Whether it needs an `attention_window`; others take none.
+        positions: Those of `RELATIVE_POSITIONS` that can enter it.
+        has_weights: Whether it has attention weights, of heads that may share keys: to
+            drop in training, and to mask differently for each query.
+        takes_any_mask: Whether its mask may differ between queries.
+    """
+
+    needs_window: bool = False
+    positions: tuple[str, ...] = RELATIVE_POSITIONS
+    has_weights: bool = True
+    takes_any_mask: bool = True
+
+
+# A new kind is an entry here and one in `layers.transformer_layer`, which makes it.
+ATTENTION_KINDS: dict[str, AttentionKind] = {
+    "dot-product": AttentionKind(),
+    "local": AttentionKind(needs_window=True, takes_any_mask=False),
+    "relu": AttentionKind(),
+    "additive": AttentionKind(positions=("alibi",)),
+    "linear": AttentionKind(positions=(), has_weights=False, takes_any_mask=False),
+    "performer": AttentionKind(positions=(), has_weights=False, takes_any_mask=False),
+    "ssru": AttentionKind(positions=(), takes_any_mask=False),
+}
+
 
 @documented
 @dataclasses.dataclass(frozen=True)
-class LayerConfig(Config):
-    """Sizes of a layer of attention and feed-forward; the defaults are the paper's."""
+class SublayerConfig(Config):
+    """Options of one encoder or decoder layer; the defaults are the paper's."""
 
-    d_model: int = option(512, "width of the model", minimum=1, maximum=MOST_UNITS)
+    num_heads: int = option(
+        8, "attention heads, h in the paper", minimum=1, maximum=MOST_UNITS
+    )
     d_ff: int = option(
         2048, "width of the feed-forward layer", minimum=1, maximum=MOST_UNITS
     )
-    num_heads: int = option(8, "attention heads, H", minimum=1, maximum=MOST_UNITS)
     key_dim: int | None = option(
         None,
         "width of a head's query and key; default d_model / num_heads",
@@ -49,8 +77,7 @@ class LayerConfig(Config):
         "dot-product",
         "self-attention of encoder and decoder: the paper's, that to a window around "
         "each position, with ReLU in place of softmax, with additive scores, linear in "
-        "the length, by random features of the softmax, or to positions that hash "
-        "alike",
+        "the length, by random features of the softmax, or an SSRU in a decoder",
         choices=tuple(ATTENTION_KINDS),
     )
     attention_window: int | None = option(
@@ -75,24 +102,72 @@ class LayerConfig(Config):
         0.1, "dropout inside the feed-forward network", minimum=0.0, below=1.0
     )
 
+    def __post_init__(self):
+        super().__post_init__()
+        kind = ATTENTION_KINDS[self.attention]
+        attention = f"attention={self.attention!r}"
+        received = f"Received: {attention}"
+        if kind.needs_window != (self.attention_window is not None):
+            raise ValueError(
+                "`attention_window`, the positions to each side that one sees, must be "
+                "given with attention='local', and with no other. "
+                f"{received}, attention_window={self.attention_window}"
+            )
+        groups = self.num_key_value_heads or self.num_heads
+        if self.num_heads % groups:
+            raise ValueError(
+                "`num_heads` must be a multiple of `num_key_value_heads`. Received: "
+                f"num_heads={self.num_heads}, num_key_value_heads={groups}"
+            )
+        if groups != self.num_heads and not kind.has_weights:
+            raise ValueError(
+                f"`num_key_value_heads` must be None with {attention}, "
+                "whose heads have keys of their own. "
+                f"{received}, num_key_value_heads={groups}"
+            )
+        if self.attention_dropout_rate and not kind.has_weights:
+            raise ValueError(
+                f"`attention_dropout_rate` must be 0 with {attention}, which has no "
+                "weights to drop. "
+                f"{received}, attention_dropout_rate={self.attention_dropout_rate}"
+            )
+
+    def check_positions_in_attention(self, positions: Any) -> None:
+        """Raises `ValueError` if positions cannot enter this kind of attention.
+
+        Args:
+            positions: A name in `RELATIVE_POSITIONS`, an object of a user's, or `None`.
+        """
+        kind = self.attention
+        able = ATTENTION_KINDS[kind].positions
+        takes = positions in able if isinstance(positions, str) else bool(able)
+        if positions is not None and not takes:
+            others = "".join(f", or {name!r}" for name in able)
+            raise ValueError(
+                f"`positions` must be added as vectors to the input of {kind} "
+                f"attention{others}: no others can enter it. Received: "
+                f"attention={kind!r}, positions={positions!r}"
+            )
+
+
+@documented
+@dataclasses.dataclass(frozen=True)
+class LayerConfig(SublayerConfig):
+    """Sizes of a layer of attention and feed-forward; the defaults are the paper's."""
+
+    d_model: int = option(512, "width of the model", minimum=1, maximum=MOST_UNITS)
+
     # An option of those that have any.
     positions: ClassVar[str | None] = None
 
     def __post_init__(self):
         super().__post_init__()
+        self.check_positions_in_attention(self.relative_positions)
         if self.key_dim is None and self.d_model % self.num_heads:
             raise ValueError(
                 "`d_model` must be a multiple of `num_heads` unless `key_dim` is "
                 f"given. Received: d_model={self.d_model}, num_heads={self.num_heads}"
             )
-        check_attention(
-            self.attention,
-            num_heads=self.num_heads,
-            attention_window=self.attention_window,
-            num_key_value_heads=self.num_key_value_heads,
-            positions=self.relative_positions,
-            attention_dropout_rate=self.attention_dropout_rate,
-        )
         key_dim = self.key_dim or self.d_model // self.num_heads
         if self.positions == "rotary" and key_dim % 2:
             raise ValueError(
@@ -110,8 +185,8 @@ class LayerConfig(Config):
 
         They take all of these options but `d_model`: it is the width of their input.
         """
-        names = [field.name for field in dataclasses.fields(LayerConfig)]
-        options = {name: getattr(self, name) for name in names if name != "d_model"}
+        names = [field.name for field in dataclasses.fields(SublayerConfig)]
+        options = {name: getattr(self, name) for name in names}
         return options | {"positions": self.relative_positions}
 
 

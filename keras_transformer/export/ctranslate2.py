@@ -180,7 +180,7 @@ def _fill_embedding(spec, model, side, longest):
     sizes, embedding = model.config, getattr(model, f"{side}_embedding")
     table = spec.embeddings
     table = table[0] if isinstance(table, list) else table
-    table.weight = _array(embedding.table.value("float32"))
+    table.weight = _array(embedding.embeddings)
     # Without a table CTranslate2 computes position vectors of another formula.
     if sizes.positions == "learned":
         positions = embedding.position_embeddings

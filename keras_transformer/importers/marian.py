@@ -155,9 +155,11 @@ class _Taking:
         self.norm(f"{ours}_norm", f"{theirs}_ffn", self.suffix)
 
     def ssru(self, ours, theirs):
-        square = self.width, self.width
-        self.weights[f"{ours}/kernel"] = self.tensors.take(f"{theirs}_W", *square)
-        self.linear(f"{ours}/forget", theirs, "f", *square)
+        matrix = self.tensors.take(f"{theirs}_W", self.width, self.width)
+        self.weights[f"{ours}/input/kernel"] = matrix
+        for name, letter, rows in (("kernel", "W", self.width), ("bias", "b", 1)):
+            tensor = self.tensors.take(f"{theirs}_{letter}f", rows, self.width)
+            self.weights[f"{ours}/forget/{name}"] = tensor if rows > 1 else tensor[0]
         # Marian names the norm after the input by the prefix alone.
         prefix = theirs if self.suffix else f"{theirs}_ffn"
         self.norm(f"{ours}_norm", prefix, self.suffix)

@@ -43,9 +43,11 @@ def transformer_of(description: Description, source: Rows, target: Rows) -> Tran
         **options,
     )
     model = Transformer(config)
-    values = layers | {"target_embedding/embeddings": matrices["target_embedding"]}
+    values = dict(layers)
+    values["target_embedding/token_embedding/embeddings"] = matrices["target_embedding"]
     if tied != "three-way":
-        values["source_embedding/embeddings"] = matrices["source_embedding"]
+        name = "source_embedding/token_embedding/embeddings"
+        values[name] = matrices["source_embedding"]
     if tied == "none":
         values["output_kernel"] = matrices["output"].T
     if bias is not None:

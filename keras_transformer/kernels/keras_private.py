@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import keras
 
 
-def keras_mask(tensor):
+def carried_mask(tensor):
     """Returns the mask (B, S) that Keras attached to a tensor, or `None`."""
     from keras.src import backend
 

@@ -1,9 +1,8 @@
 """Layers: tensors in, tensors out."""
 
 from keras_transformer.kernels.few_passes import masked_softmax
-from keras_transformer.layers.additive_attention import AdditiveAttention
+from keras_transformer.layers.adaptation import enable_lora
 from keras_transformer.layers.attention import (
-    additive_attention,
     record_attention,
     recorded_attention,
     scaled_dot_product_attention,
@@ -21,9 +20,7 @@ from keras_transformer.layers.linear_attention import (
     PerformerAttention,
     linear_attention,
 )
-from keras_transformer.layers.linformer_attention import LinformerAttention
 from keras_transformer.layers.local_attention import LocalAttention
-from keras_transformer.layers.lsh_attention import LSHAttention
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.patch_embedding import PatchEmbedding
 from keras_transformer.layers.relative_positions import (
@@ -34,15 +31,16 @@ from keras_transformer.layers.relative_positions import (
     rotate,
 )
 from keras_transformer.layers.score_attentions import (
+    AdditiveAttention,
     MultiHeadAdditiveAttention,
     ReluAttention,
 )
-from keras_transformer.layers.ssru import SSRU, SSRUDecoderLayer
+from keras_transformer.layers.ssru import SSRU
 from keras_transformer.layers.transformer_layer import (
     CausalLayer,
     DecoderLayer,
     EncoderLayer,
-    ResidualLayer,
+    TransformerLayer,
 )
 
 __all__ = [
@@ -55,11 +53,9 @@ __all__ = [
     "EncoderLayer",
     "FeatureEmbedding",
     "FeedForward",
-    "LSHAttention",
     "LayerNormalization",
     "LearnedPositionalEmbedding",
     "LinearAttention",
-    "LinformerAttention",
     "LocalAttention",
     "MultiHeadAdditiveAttention",
     "MultiHeadAttention",
@@ -68,12 +64,11 @@ __all__ = [
     "PositionalEmbedding",
     "RelativePositions",
     "ReluAttention",
-    "ResidualLayer",
+    "TransformerLayer",
     "RotaryPositions",
-    "SSRUDecoderLayer",
     "SinusoidalPositionalEncoding",
-    "additive_attention",
     "alibi_slopes",
+    "enable_lora",
     "linear_attention",
     "masked_softmax",
     "record_attention",

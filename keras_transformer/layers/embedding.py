@@ -9,22 +9,9 @@ from typing import Any, Literal, TypeAlias, Unpack
 import keras
 from keras import ops
 
-from keras_transformer.layers.adaptable_layer import AdaptableLayer
-from keras_transformer.layers.arguments import (
-    check_axes,
-    check_positions,
-    check_rate,
-    check_size,
-    integer_ids,
-)
+from keras_transformer.layers.adaptation import quantised_policies
+from keras_transformer.layers.arguments import check_rate, check_size, integer_ids
 from keras_transformer.layers.basic import Dropout
-from keras_transformer.layers.quantization import float_policy
-from keras_transformer.layers.weight_options import (
-    keep_options,
-    kept_config,
-    options_for,
-)
-from keras_transformer.masks import carried_mask
 from keras_transformer.types import (
     Constraint,
     Initializer,
@@ -102,13 +89,75 @@ def _check_halves(kind, d_model):
         )
 
 
+class AddedPositions(keras.layers.Layer):
+    """Base of the layers that add a vector to each position, then drop out."""
+
+    def __init__(self, dropout_rate, positions, max_length=None, **kwargs):
+        super().__init__(**kwargs)
+        check_rate("dropout_rate", dropout_rate)
+        check_size("max_length", max_length, optional=positions != "learned")
+        self.dropout_rate = dropout_rate
+        self.positions = positions
+        self.max_length = max_length
+        self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+        self.supports_masking = True
+
+    def build(self, input_shape: Shape) -> None:
+        if self.positions == "learned":
+            self.position_embeddings = self.add_weight(
+                shape=(self.max_length, input_shape[-1]),
+                initializer=keras.initializers.RandomNormal(stddev=0.02),
+                name="position_embeddings",
+            )
+        self.built = True
+
+    def call(
+        self, inputs: TensorLike, start: int | TensorLike = 0,
+        training: bool | None = None,
+    ) -> Tensor:  # fmt: skip
+        if self.positions == "none":
+            return self.dropout(inputs, training=training)
+        length, width = inputs.shape[1:]
+        places = start + ops.arange(ops.shape(inputs)[1], dtype="int32")
+        if self.positions == "learned":
+            # A tensor comes from a decoding loop, whose longest output is checked.
+            first = start if isinstance(start, int) else 0
+            if length is not None and first + length > self.max_length:
+                raise ValueError(
+                    "The input is longer than the learned positions; raise "
+                    "`max_length` or use sinusoidal ones. Received: "
+                    f"{length} positions, start={first}, max_length={self.max_length}"
+                )
+            vectors = ops.take(self.position_embeddings, places, axis=0)
+        else:
+            vectors = sinusoidal_encoding(places, width, self.positions)
+        vectors = ops.cast(vectors, self.compute_dtype)  # (T, D)
+        return self.dropout(inputs + vectors, training=training)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return tuple(input_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"dropout_rate": self.dropout_rate}
+
+
+class EmbeddingOptions(LayerOptions, total=False):
+    """What the layers with a table of tokens take of it by name."""
+
+    embeddings_initializer: Initializer | None
+    embeddings_regularizer: Regularizer | None
+    embeddings_constraint: Constraint | None
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class PositionalEmbedding(AdaptableLayer):
+class PositionalEmbedding(AddedPositions):
     """Token embedding times sqrt(d_model), plus position vectors, then dropout.
 
     Sections 3.4, 3.5 and 5.4 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762.
     Sinusoidal positions are computed, so they work at any length; learned ones are a
-    table of `max_length` rows.
+    table of `max_length` rows, `position_embeddings`. The table of tokens belongs to
+    `token_embedding`, a `keras.layers.ReversibleEmbedding`, which is not scaled:
+    `token_embedding(states, reverse=True)` are the logits of a tied output.
 
     Args:
         vocabulary_size: Number of tokens, V.
@@ -138,8 +187,6 @@ class PositionalEmbedding(AdaptableLayer):
         >>> PositionalEmbedding(11, 6)(np.array([[3, 4, 5]])).shape  # (1, 3, 6)
     """
 
-    _axes = ("B", "T")
-
     def __init__(
         self, vocabulary_size: int, d_model: int, dropout_rate: float = 0.0,
         positions: Positions = "sinusoidal",
@@ -148,7 +195,6 @@ class PositionalEmbedding(AdaptableLayer):
         embeddings_regularizer: Regularizer | None = None,
         embeddings_constraint: Constraint | None = None, **kwargs: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
-        super().__init__(**kwargs)
         if positions not in POSITIONS:
             raise ValueError(
                 f"`positions` must be one of {', '.join(map(repr, POSITIONS))}. "
@@ -157,97 +203,138 @@ class PositionalEmbedding(AdaptableLayer):
         check_size("vocabulary_size", vocabulary_size)
         check_size("d_model", d_model)
         _check_halves(positions, d_model)
-        check_size("max_length", max_length, optional=positions != "learned")
-        check_rate("dropout_rate", dropout_rate)
+        super().__init__(dropout_rate, positions, max_length, **kwargs)
         self.vocabulary_size = vocabulary_size
         self.d_model = d_model
-        self.dropout_rate = dropout_rate
-        self.positions = positions
-        self.max_length = max_length
         self.pad_id = pad_id
-        keep_options(
-            self,
+        if embeddings_initializer is None:
+            embeddings_initializer = keras.initializers.RandomNormal(
+                stddev=d_model**-0.5
+            )
+        self.token_embedding = keras.layers.ReversibleEmbedding(
+            vocabulary_size,
+            d_model,
             embeddings_initializer=embeddings_initializer,
             embeddings_regularizer=embeddings_regularizer,
             embeddings_constraint=embeddings_constraint,
+            # Else logits of mixed precision would be computed in float32.
+            reverse_dtype=self.compute_dtype,
+            dtype=self.dtype_policy,
+            name="token_embedding",
         )
-        self.dropout = Dropout(
-            dropout_rate, dtype=float_policy(self.dtype_policy), name="dropout"
-        )
-        self.supports_masking = True
+        # Else Keras warns of states that carry a mask.
+        self.token_embedding.supports_masking = True
+
+    @property
+    def embeddings(self) -> TensorLike:
+        """The table of tokens (V, D), before the product with sqrt(d_model)."""
+        return self.token_embedding.embeddings
 
     def build(self, input_shape: Shape) -> None:
-        check_axes("ids", input_shape, *self._axes)
-        options = options_for(self, "embeddings")
-        if options["initializer"] is None:
-            # Standard deviation 1 after the product with sqrt(d_model).
-            normal = keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
-            options["initializer"] = normal
-        self.table = self.add_matrix(
-            "embeddings",
-            (self.vocabulary_size, self.d_model),
-            is_table=True,
-            **options,
-        )
-        if self.positions == "learned":
-            self.position_embeddings = self.add_weight(
-                shape=(self.max_length, self.d_model),
-                initializer=keras.initializers.RandomNormal(stddev=0.02),
-                name="position_embeddings",
-            )
-        self.built = True
+        self.token_embedding.build(input_shape)
+        super().build((None, None, self.d_model))
 
     def call(
         self, ids: TensorLike, start: int | TensorLike = 0, training: bool | None = None
     ) -> Tensor:
-        ids = integer_ids("ids", ids, *self._axes)
-        tokens = self.table.rows(ids, self.compute_dtype) * math.sqrt(self.d_model)
-        return self.dropout(self._placed(tokens, start), training=training)
+        return super().call(self.token_vectors(ids), start, training)
 
-    def _placed(self, tokens, start):
-        """Adds position vectors (T, D), if there are any, to vectors (B, T, D)."""
-        if self.positions == "none":
-            return tokens
-        places = start + ops.arange(ops.shape(tokens)[1], dtype="int32")
-        if self.positions == "learned":
-            check_positions(start, tokens.shape[1], self.max_length)
-            vectors = ops.take(self.position_embeddings, places, axis=0)
-        else:
-            vectors = sinusoidal_encoding(places, self.d_model, self.positions)
-        return tokens + ops.cast(vectors, self.compute_dtype)
+    def token_vectors(self, ids: TensorLike) -> Tensor:
+        """Returns the vectors of ids (B, T), scaled; override to make others."""
+        ids = integer_ids("ids", ids, "B", "T")
+        return self.token_embedding(ids) * math.sqrt(self.d_model)
 
     def compute_mask(
         self, inputs: TensorLike, previous_mask: TensorLike | None
     ) -> Tensor | None:
         """The ids' own mask, or True where they are not padding."""
         if self.pad_id is None:
-            return carried_mask(inputs)
+            return previous_mask
         return ops.not_equal(inputs, self.pad_id)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return (*input_shape, self.d_model)
+        return (*input_shape[:2], self.d_model)
 
     def get_config(self) -> dict[str, Any]:
+        table = self.token_embedding.get_config()
         return super().get_config() | {
             "vocabulary_size": self.vocabulary_size,
             "d_model": self.d_model,
-            "dropout_rate": self.dropout_rate,
             "positions": self.positions,
             "max_length": self.max_length,
             "pad_id": self.pad_id,
-            **kept_config(self),
+            **{name: table[name] for name in table if name.startswith("embeddings_")},
+            **quantised_policies(self),
         }
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class SinusoidalPositionalEncoding(keras.layers.Layer):
+class FeatureEmbedding(PositionalEmbedding):
+    """The embedding of a token is the sum of those of its features.
+
+    As `PositionalEmbedding`, for tokens that come as several ids each: a word and its
+    prefixes and suffixes, for example, so that an unknown word still has a vector of
+    its own. Bojanowski et al., 2017, equation 3, https://arxiv.org/abs/1607.04606, sum
+    the vectors of a word's character n-grams; here the sum is divided by the square
+    root of their number, which keeps its size. The id of padding adds nothing, and a
+    token without any other id is padding.
+
+    Args:
+        vocabulary_size: Number of different features, V.
+        d_model: Width of the vectors, D.
+        dropout_rate: As of `PositionalEmbedding`, like `positions` and `max_length`.
+        pad_id: Id of padding.
+        **kwargs: `embeddings_initializer`, `embeddings_regularizer` and
+            `embeddings_constraint`, as of `PositionalEmbedding`; `name`, `dtype` and
+            the rest of `keras.layers.Layer`.
+    Call arguments:
+        ids: Integer tensor (B, T, F), F features a token; float32 is cast.
+        start: Position of the first token, an integer or integer scalar tensor.
+        training: Whether dropout is applied.
+    Returns:
+        Float tensor (B, T, d_model).
+    Raises:
+        TypeError, ValueError: As of `PositionalEmbedding`.
+
+    Example:
+        >>> FeatureEmbedding(11, 6)(np.array([[[3, 7], [4, 0]]])).shape  # (1, 2, 6)
+    """
+
+    def __init__(
+        self, vocabulary_size: int, d_model: int, dropout_rate: float = 0.0,
+        positions: Positions = "sinusoidal",
+        max_length: int | None = None, pad_id: int = 0,
+        **kwargs: Unpack[EmbeddingOptions],
+    ) -> None:  # fmt: skip
+        super().__init__(
+            vocabulary_size, d_model, dropout_rate, positions, max_length, pad_id,
+            **kwargs,
+        )  # fmt: skip
+
+    def token_vectors(self, ids: TensorLike) -> Tensor:
+        """Returns the scaled sums of the vectors of ids (B, T, F)."""
+        ids = integer_ids("ids", ids, "B", "T", "F")
+        is_feature = ops.cast(ops.not_equal(ids, self.pad_id), self.compute_dtype)
+        # LiteRT lacks `is_feature[..., None]` of a type worked out from the ids.
+        is_feature = ops.expand_dims(is_feature, -1)
+        total = ops.sum(self.token_embedding(ids) * is_feature, axis=2)  # (B, T, D)
+        number = ops.maximum(ops.sum(is_feature, axis=2), 1.0)
+        return total * math.sqrt(self.d_model) * ops.rsqrt(number)
+
+    def compute_mask(
+        self, inputs: TensorLike, previous_mask: TensorLike | None
+    ) -> Tensor | None:
+        """True where a token has a feature that is not padding."""
+        return ops.any(ops.not_equal(inputs, self.pad_id), axis=-1)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class SinusoidalPositionalEncoding(AddedPositions):
     """Adds `sinusoidal_encoding` of its position to each vector, then drops out.
 
     Section 3.5 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762. For inputs
     that are vectors already; `PositionalEmbedding` embeds tokens too. The vectors are
-    computed and not stored, so any length works, even one that was never trained on:
-    a shift by k positions turns each pair of sine and cosine by an angle that depends
-    on k alone.
+    computed and not stored, so any length works, even one that was never trained on.
 
     Args:
         dropout_rate: Share of the sum's units dropped in training, in [0, 1).
@@ -268,141 +355,23 @@ class SinusoidalPositionalEncoding(keras.layers.Layer):
     def __init__(
         self, dropout_rate: float = 0.0, **kwargs: Unpack[LayerOptions]
     ) -> None:
-        super().__init__(**kwargs)
-        check_rate("dropout_rate", dropout_rate)
-        self.dropout_rate = dropout_rate
-        self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
-        self.supports_masking = True
-
-    def build(self, input_shape: Shape) -> None:
-        check_axes("inputs", input_shape, "B", "T", "D")
-        self.built = True
-
-    def call(
-        self, inputs: TensorLike, start: int | TensorLike = 0,
-        training: bool | None = None,
-    ) -> Tensor:  # fmt: skip
-        check_axes("inputs", inputs, "B", "T", "D")
-        places = start + ops.arange(ops.shape(inputs)[1], dtype="int32")
-        vectors = sinusoidal_encoding(places, inputs.shape[-1])
-        vectors = ops.cast(vectors, self.compute_dtype)
-        return self.dropout(inputs + vectors, training=training)
-
-    def compute_mask(
-        self, inputs: TensorLike, previous_mask: TensorLike | None
-    ) -> Tensor | None:
-        """The output carries the mask of the inputs."""
-        return carried_mask(inputs)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return tuple(input_shape)
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"dropout_rate": self.dropout_rate}
-
-
-class EmbeddingOptions(LayerOptions, total=False):
-    """What `FeatureEmbedding` hands on to `PositionalEmbedding`."""
-
-    embeddings_initializer: Initializer | None
-    embeddings_regularizer: Regularizer | None
-    embeddings_constraint: Constraint | None
+        super().__init__(dropout_rate, "sinusoidal", **kwargs)
+        self.input_spec = keras.InputSpec(ndim=3)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class FeatureEmbedding(PositionalEmbedding):
-    """The embedding of a token is the sum of those of its features.
-
-    As `PositionalEmbedding`, for tokens that come as several ids each: a word and its
-    prefixes and suffixes, for example, so that an unknown word still has a vector of
-    its own. Bojanowski et al., 2017, equation 3, https://arxiv.org/abs/1607.04606, sum
-    the vectors of a word's character n-grams; here the sum is divided by the square
-    root of their number, which keeps its size. The id of padding adds nothing, and a
-    token without any other id is padding.
-
-    Args:
-        vocabulary_size: Number of different features, V.
-        d_model: Width of the vectors, D.
-        dropout_rate: Share of the sum's units dropped in training, in [0, 1).
-        positions: As `PositionalEmbedding` has them.
-        max_length: Rows of the learned table (tokens); only for learned positions.
-        pad_id: Id of padding.
-        embeddings_initializer: Initializer of the table of tokens; default normal, of a
-            standard deviation of 1 after the product with sqrt(d_model).
-        embeddings_regularizer: Regularizer of that table, or `None`.
-        embeddings_constraint: Constraint on that table, or `None`.
-    Call arguments:
-        ids: Integer tensor (B, T, F), F features a token; float32 is cast.
-        start: Position of the first token, an integer or integer scalar tensor.
-        training: Whether dropout is applied.
-    Returns:
-        Float tensor (B, T, d_model).
-    Raises:
-        TypeError: If `ids` are no integers.
-        ValueError: If an argument is out of its range, `ids` have other axes, or
-            learned positions are too few for them.
-
-    Example:
-        >>> FeatureEmbedding(11, 6)(np.array([[[3, 7], [4, 0]]])).shape  # (1, 2, 6)
-    """
-
-    _axes = ("B", "T", "F")
-
-    def __init__(
-        self, vocabulary_size: int, d_model: int, dropout_rate: float = 0.0,
-        positions: Positions = "sinusoidal",
-        max_length: int | None = None, pad_id: int = 0,
-        **kwargs: Unpack[EmbeddingOptions],
-    ) -> None:  # fmt: skip
-        super().__init__(
-            vocabulary_size,
-            d_model,
-            dropout_rate=dropout_rate,
-            positions=positions,
-            max_length=max_length,
-            pad_id=pad_id,
-            **kwargs,
-        )
-
-    def call(
-        self, ids: TensorLike, start: int | TensorLike = 0, training: bool | None = None
-    ) -> Tensor:
-        ids = integer_ids("ids", ids, *self._axes)
-        is_feature = ops.cast(ops.not_equal(ids, self.pad_id), self.compute_dtype)
-        vectors = self.table.rows(ids, self.compute_dtype)
-        # LiteRT lacks `is_feature[..., None]` of a type worked out from the ids.
-        is_feature = ops.expand_dims(is_feature, -1)
-        total = ops.sum(vectors * is_feature, axis=2)  # (B, T, D)
-        number = ops.maximum(ops.sum(is_feature, axis=2), 1.0)
-        tokens = total * math.sqrt(self.d_model) * ops.rsqrt(number)
-        return self.dropout(self._placed(tokens, start), training=training)
-
-    def compute_mask(
-        self, inputs: TensorLike, previous_mask: TensorLike | None
-    ) -> Tensor | None:
-        """True where a token has a feature that is not padding."""
-        return ops.any(ops.not_equal(inputs, self.pad_id), axis=-1)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return (*input_shape[:2], self.d_model)
-
-
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class LearnedPositionalEmbedding(keras.layers.Layer):
+class LearnedPositionalEmbedding(AddedPositions):
     """Adds a learned vector to each position, then drops out.
 
     Section 3.5 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, after
     Gehring et al., 2017. For inputs that are vectors already, such as the patches of
-    an image; `PositionalEmbedding` embeds tokens too. There is no vector beyond
-    `max_length`, so longer inputs are refused.
+    an image; `PositionalEmbedding` embeds tokens too.
 
     Args:
         max_length: Positions, the rows of the table.
         dropout_rate: Share of the sum's units dropped in training, in [0, 1).
     Call arguments:
-        inputs: Float tensor (B, T, D).
-        start: Position of the first vector, an integer or integer scalar tensor.
-        training: Whether dropout is applied.
+        inputs: As `SinusoidalPositionalEncoding` takes them, like the rest.
     Returns:
         Float tensor (B, T, D).
     Raises:
@@ -417,48 +386,11 @@ class LearnedPositionalEmbedding(keras.layers.Layer):
     def __init__(
         self, max_length: int, dropout_rate: float = 0.0, **kwargs: Unpack[LayerOptions]
     ) -> None:
-        super().__init__(**kwargs)
-        check_size("max_length", max_length)
-        check_rate("dropout_rate", dropout_rate)
-        self.max_length = max_length
-        self.dropout_rate = dropout_rate
-        self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
-        self.supports_masking = True
-
-    def build(self, input_shape: Shape) -> None:
-        check_axes("inputs", input_shape, "B", "T", "D")
-        self.position_embeddings = self.add_weight(
-            shape=(self.max_length, input_shape[-1]),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-            name="position_embeddings",
-        )
-        self.built = True
-
-    def call(
-        self, inputs: TensorLike, start: int | TensorLike = 0,
-        training: bool | None = None,
-    ) -> Tensor:  # fmt: skip
-        check_axes("inputs", inputs, "B", "T", "D")
-        check_positions(start, inputs.shape[1], self.max_length)
-        places = start + ops.arange(ops.shape(inputs)[1], dtype="int32")
-        vectors = ops.take(self.position_embeddings, places, axis=0)
-        vectors = ops.cast(vectors, self.compute_dtype)
-        return self.dropout(inputs + vectors, training=training)
-
-    def compute_mask(
-        self, inputs: TensorLike, previous_mask: TensorLike | None
-    ) -> Tensor | None:
-        """The output carries the mask of the inputs."""
-        return carried_mask(inputs)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return tuple(input_shape)
+        super().__init__(dropout_rate, "learned", max_length, **kwargs)
+        self.input_spec = keras.InputSpec(ndim=3)
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            "max_length": self.max_length,
-            "dropout_rate": self.dropout_rate,
-        }
+        return super().get_config() | {"max_length": self.max_length}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -477,21 +409,16 @@ class ClassToken(keras.layers.Layer):
         >>> ClassToken()(np.ones((1, 5, 6), "float32")).shape  # (1, 6, 6)
     """
 
-    def __init__(self, **kwargs: Unpack[LayerOptions]) -> None:
-        super().__init__(**kwargs)
-        self.supports_masking = True
-
     def build(self, states_shape: Shape) -> None:
-        check_axes("states", states_shape, "B", "S", "D")
         self.token = self.add_weight(
             shape=(states_shape[-1],),
             initializer=keras.initializers.RandomNormal(stddev=0.02),
             name="token",
         )
+        self.input_spec = keras.InputSpec(ndim=3)
         self.built = True
 
     def call(self, states: TensorLike) -> Tensor:
-        check_axes("states", states, "B", "S", "D")
         shape = (ops.shape(states)[0], 1, states.shape[-1])
         token = ops.cast(ops.convert_to_tensor(self.token), states.dtype)
         return ops.concatenate([ops.broadcast_to(token, shape), states], axis=1)

@@ -1,4 +1,4 @@
-"""What an attention layer of Keras holds, in the terms of ours."""
+"""Takes over what Keras' attention layers and KerasHub's layers hold."""
 
 from __future__ import annotations
 
@@ -13,110 +13,87 @@ from keras_transformer.kernels.keras_private import (
     keras_hub_parts,
 )
 
-# Keras' name for an argument of ours.
-_GROUPED = {"head_dim": "key_dim", "num_query_heads": "num_heads"}
+# What a layer of Keras may have and ours has not; how ours call what both have.
+_NOT_OURS = ("attention_axes", "use_gate", "sliding_window")
+_NAMES = {"head_dim": "key_dim", "num_query_heads": "num_heads"}
 
 
-def options_of(layer):
-    """Returns the arguments of our layer that does the same.
-
-    Args:
-        layer: `keras.layers.MultiHeadAttention` or `GroupQueryAttention`, built.
-
-    Raises:
-        TypeError: If it is no such layer.
-        ValueError: If it is not built, is quantized, or attends in a way of its own.
-    """
-    _check(layer)
-    options = layer.get_config()
-    options["dtype"] = layer.dtype_policy
-    return {_GROUPED.get(name, name): value for name, value in options.items()}
-
-
-def _check(layer):
+def attention_from_keras(cls, layer):
+    """Makes a `MultiHeadAttention` of a class with what one of Keras' holds."""
     kinds = keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention
     if not isinstance(layer, kinds):
         raise TypeError(
             "`layer` must be a `keras.layers.MultiHeadAttention` or a "
             f"`keras.layers.GroupQueryAttention`. Received: {type(layer).__name__}"
         )
-    check_takable(layer, lambda: attention_projections(layer).values())
+    _check_built(layer)
+    projections = attention_projections(layer)
+    _check_floats(layer, projections.values())
     if has_own_attention(layer):
         raise ValueError(
             "`layer` must compute attention as Keras does. Received: "
             f"{type(layer).__name__}, which overrides it"
         )
+    options = layer.get_config()
+    for name in _NOT_OURS:
+        # Of inputs (B, T, D), axis 1 is what is attended over anyway.
+        if options.pop(name, None) not in (None, False, 1, (1,), [1]):
+            raise ValueError(
+                f"`layer` must have no `{name}`, which this layer has not. Received: "
+                f"{layer.name!r}, {name}={getattr(layer, f'_{name}', None)}"
+            )
+    if isinstance(options.get("output_shape"), (tuple, list)):
+        (options["output_shape"],) = options["output_shape"]
+    options["dtype"] = layer.dtype_policy
+    taken = cls(**{_NAMES.get(name, name): value for name, value in options.items()})
+    _build_attention(taken, projections)
+    _take_attention(taken, projections)
+    return taken
 
 
-def check_takable(layer, dense_layers):
-    """Raises `ValueError` unless a layer has weights, and as floats.
-
-    Args:
-        layer: The layer.
-        dense_layers: Called once it is known to be built; returns what holds them.
-    """
-    if not layer.built:
-        raise ValueError(
-            "`layer` must be built, to have weights: call it or its model once. "
-            f"Received: {layer.name!r}, not built"
-        )
-    if any(dense.quantization_mode for dense in dense_layers()):
-        raise ValueError(
-            "`layer` must hold floats: take its weights over, then quantize. "
-            f"Received: {layer.name!r}, quantized"
-        )
-
-
-def shapes_of(layer):
-    """Returns shapes of query, value and key, of which the widths are known."""
-    projections = attention_projections(layer)
+def _build_attention(attention, projections):
     widths = (projections[name].kernel.shape[0] for name in ("query", "value", "key"))
-    return tuple((None, None, width) for width in widths)
+    attention.build(*((None, None, width) for width in widths))
 
 
-def weights_of(layer):
-    """Returns the weights by our names; Keras keeps the heads on an axis of their own.
-
-    Adapters (LoRA) are merged into the matrices.
-    """
-    weights = {}
-    for name, dense in attention_projections(layer).items():
-        kernel, inputs = dense.kernel, 2 if name == "output" else 1
-        rows = math.prod(kernel.shape[:inputs])
-        weights[f"{name}_kernel"] = ops.reshape(kernel, (rows, -1))
-        if dense.bias is not None:
-            weights[f"{name}_bias"] = ops.reshape(dense.bias, (-1,))
-    return weights
+def _take_attention(attention, projections):
+    """Keras keeps the heads on an axis of their own; adapters are merged."""
+    for name, theirs in projections.items():
+        ours, inputs = getattr(attention, f"{name}_dense"), 2 if name == "output" else 1
+        rows = math.prod(theirs.kernel.shape[:inputs])
+        _take(ours.kernel, ops.reshape(theirs.kernel, (rows, -1)))
+        if theirs.bias is not None:
+            _take(ours.bias, ops.reshape(theirs.bias, (-1,)))
 
 
-def take(variable, value):
-    """Assigns a copy: on JAX an array of two layers is gone once one is trained."""
-    variable.assign(ops.copy(value))
-
-
-def taken_over(layer_class, layer, kind, attentions):
-    """Makes a layer with the weights and the options of one of KerasHub.
-
-    Args:
-        layer_class: `EncoderLayer`, `DecoderLayer` or a class that inherits from one.
-        layer: A layer of KerasHub, built.
-        kind: "TransformerEncoder" or "TransformerDecoder", which it must be.
-        attentions: Names of the attentions that it must have, and no other.
-
-    Returns:
-        A built layer of the class.
-
-    Raises:
-        TypeError: If it is no such layer.
-        ValueError: If it is not built, has other attentions, or is quantised.
-    """
-    parts = _checked_parts(layer, kind, attentions)
-    taken = layer_class(
+def layer_from_keras_hub(cls, layer):
+    """Makes one of our layers with what one of KerasHub's holds."""
+    kind = "TransformerDecoder" if cls.causal else "TransformerEncoder"
+    is_one = all(hasattr(layer, n) for n in ("intermediate_dim", "normalize_first"))
+    if not is_one or kind not in {base.__name__ for base in type(layer).mro()}:
+        raise TypeError(
+            f"`layer` must be a `keras_hub.layers.{kind}`. Received: "
+            f"{type(layer).__name__}"
+        )
+    _check_built(layer)
+    parts = keras_hub_parts(layer)
+    attends = parts["cross_attention"] is not None
+    if attends != ("cross_attention" in cls.sublayers):
+        raise ValueError(
+            "`layer` must be built with `encoder_sequence` for a `DecoderLayer`, and "
+            f"without for a `CausalLayer`. Received: {layer.name!r}, built "
+            f"{'with' if attends else 'without'} it"
+        )
+    attentions = [name for name in cls.sublayers if name != "feed_forward"]
+    projections = {name: attention_projections(parts[name]) for name in attentions}
+    dense = [d for one in projections.values() for d in one.values()]
+    _check_floats(layer, [*dense, parts["hidden"], parts["output"]])
+    taken = cls(
         num_heads=layer.num_heads,
         d_ff=layer.intermediate_dim,
         key_dim=parts["self_attention"].key_dim,
-        dropout_rate=layer.dropout,
-        attention_dropout_rate=layer.dropout,
+        dropout_rate=float(layer.dropout),
+        attention_dropout_rate=float(layer.dropout),
         activation_dropout_rate=0.0,
         activation=layer.activation,
         norm_first=layer.normalize_first,
@@ -127,50 +104,38 @@ def taken_over(layer_class, layer, kind, attentions):
         dtype=layer.dtype_policy,
         name=layer.name,
     )
-    query, source, _ = shapes_of(parts[attentions[-1]])
-    taken.build(*(query, source)[: len(attentions)])
+    last = projections[attentions[-1]]
+    widths = last["query"].kernel.shape[0], last["value"].kernel.shape[0]
+    taken.build(*((None, None, width) for width in widths[: len(attentions)]))
+    for name in cls.sublayers:
+        theirs = parts[f"{name}_norm"]
+        _take(taken.norms[name].gamma, theirs.gamma)
+        _take(taken.norms[name].beta, theirs.beta)
     for name in attentions:
-        for weight, value in weights_of(parts[name]).items():
-            take(getattr(getattr(taken, name), weight), value)
-        _take_norm(getattr(taken, f"{name}_norm"), parts[f"{name}_norm"])
+        _take_attention(getattr(taken, name), projections[name])
     for name in ("hidden", "output"):
-        take(getattr(taken.feed_forward, f"{name}_kernel"), parts[name].kernel)
-        take(getattr(taken.feed_forward, f"{name}_bias"), parts[name].bias)
-    _take_norm(taken.feed_forward_norm, parts["feed_forward_norm"])
+        ours = getattr(taken.feed_forward, f"{name}_dense")
+        _take(ours.kernel, parts[name].kernel)
+        _take(ours.bias, parts[name].bias)
     return taken
 
 
-def _take_norm(ours, theirs):
-    take(ours.gamma, theirs.gamma)
-    take(ours.beta, theirs.beta)
-
-
-def _checked_parts(layer, kind, attentions):
-    is_one = all(hasattr(layer, n) for n in ("intermediate_dim", "normalize_first"))
-    kinds = {base.__name__ for base in type(layer).mro()}
-    if not is_one or kind not in kinds:
-        raise TypeError(
-            f"`layer` must be a `keras_hub.layers.{kind}`. Received: "
-            f"{type(layer).__name__}"
-        )
-    parts = keras_hub_parts(layer)
-    check_takable(layer, lambda: _dense_layers(parts))
-    if any(parts[name] is None for name in attentions):
+def _check_built(layer):
+    if not layer.built:
         raise ValueError(
-            "`layer` must attend to a source: `CausalLayer` is the layer of a decoder "
-            f"without one. Received: {layer.name!r}, built without `encoder_sequence`"
+            "`layer` must be built, to have weights: call it or its model once. "
+            f"Received: {layer.name!r}, not built"
         )
-    if parts["cross_attention"] is not None and "cross_attention" not in attentions:
+
+
+def _check_floats(layer, dense_layers):
+    if any(dense.quantization_mode for dense in dense_layers):
         raise ValueError(
-            "`layer` must attend to no source: `DecoderLayer` is the layer of a "
-            f"decoder with one. Received: {layer.name!r}, built with "
-            "`encoder_sequence`"
+            "`layer` must hold floats: take its weights over, then quantize. "
+            f"Received: {layer.name!r}, quantized"
         )
-    return parts
 
 
-def _dense_layers(parts):
-    """Returns all layers of a built one that hold matrices."""
-    attentions = filter(None, map(parts.get, ("self_attention", "cross_attention")))
-    projections = [attention_projections(one).values() for one in attentions]
-    return [parts["hidden"], parts["output"], *(d for ds in projections for d in ds)]
+def _take(variable, value):
+    """Assigns a copy: on JAX an array of two layers is gone once one is trained."""
+    variable.assign(ops.copy(value))

@@ -7,147 +7,108 @@ from typing import Any, Literal, Self, Unpack
 import keras
 from keras import ops
 
-from keras_transformer.kernels.execution import shape_of
-from keras_transformer.kernels.few_passes import masked_softmax
-from keras_transformer.layers.adaptable_layer import AdaptableLayer
-from keras_transformer.layers.arguments import (
-    aliased,
-    check_inputs,
-    check_rate,
-    check_size,
-    default_inputs,
+from keras_transformer.kernels.decoding import (
+    attend,
+    merge_heads,
+    new_cache,
+    split_heads,
+    write_position,
 )
+from keras_transformer.kernels.execution import shape_of
+from keras_transformer.kernels.few_passes import affine, masked_softmax, prepared
+from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.attention import (
     dot_product_attention,
     is_recording,
     record_attention,
-)
-from keras_transformer.layers.attention_axes import (
-    AxesFolding,
-    attended_axes,
-    given_axes,
-    scores_shape,
-)
-from keras_transformer.layers.attention_masks import (
-    CallMasks,
-    allowed_keys,
+    refuse_fused,
 )
 from keras_transformer.layers.basic import Dropout
-from keras_transformer.layers.cached_attention import CachedAttention
-from keras_transformer.layers.flash_attention import check_flash_attention, wants_fused
-from keras_transformer.layers.from_keras import (
-    options_of,
-    shapes_of,
-    take,
-    weights_of,
-)
-from keras_transformer.layers.head_projections import HeadProjections
-from keras_transformer.layers.projection import Projection
-from keras_transformer.layers.quantization import float_policy
+from keras_transformer.layers.from_keras import attention_from_keras
+from keras_transformer.layers.projections import ComposedLayer, joined, project
 from keras_transformer.layers.relative_positions import (
     RelativePositions,
     relative_positions,
     serialised_positions,
 )
-from keras_transformer.masks import carried_mask
+from keras_transformer.masks import combined_mask, with_causal
 from keras_transformer.types import (
-    BasicOptions,
-    Constraint,
-    Initializer,
+    Nest,
     Regularizer,
     Shape,
     Tensor,
     TensorLike,
+    WeightOptions,
 )
-
-_AXES = ("B", "...", "T", "D")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class MultiHeadAttention(AdaptableLayer, CachedAttention):
+class MultiHeadAttention(ComposedLayer):
     """Attention of several heads over projected queries, keys and values.
 
     Concat(head_1, ..., head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V):
-    section 3.2.2 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762. The heads'
-    matrices stand side by side: columns i * key_dim to (i + 1) * key_dim of
-    `query_kernel` are W_i^Q.
+    section 3.2.2 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762. The
+    projections are `keras.layers.Dense` layers: `query_dense`, `key_dense`,
+    `value_dense` and `output_dense`. The heads' matrices stand side by side: columns
+    i * key_dim to (i + 1) * key_dim of `query_dense.kernel` are W_i^Q.
 
-    It replaces `keras.layers.MultiHeadAttention`: arguments, their order and their
-    defaults are Keras', and `from_keras` takes over the weights of one. So biases are
-    added unless `use_bias=False`; the paper has none, and neither have the
-    `EncoderLayer` and the `DecoderLayer` by default. Three things differ. A query that
-    may attend to nothing gets zeros from each head, not the mean of all values. The
-    inputs keep the masks they carry, which Keras' layer takes away from them. And a
-    constraint along an axis sees matrices with the heads side by side, where Keras'
-    have an axis of their own.
+    It takes the place of `keras.layers.MultiHeadAttention` for inputs (B, T, D), with
+    Keras' arguments; `from_keras` takes over the weights of one. Two things differ. A
+    query that may attend to nothing gets zeros from each head, not the mean of all
+    values. And the inputs keep the masks they carry, which Keras' layer takes away.
 
-    Queries, keys and values may have different widths. For decoding step by step,
-    `initial_cache`, `step` and `resize_cache` do self-attention one position at a time,
-    `project_key_value` computes the keys and values of a source once, and
-    `step_across` attends to them; `decoding_weights` prepares both. Override `weigh` to
-    use a function other than softmax.
+    Queries, keys and values may have different widths. To attend in another way,
+    override `weigh` for a function other than softmax, or `attend` for all that happens
+    between the projections. For decoding one position at a time there are
+    `step_weights`, `initial_cache` and `step` to look back, `keys_and_values` and
+    `look_up` to attend to a source.
 
     Args:
         num_heads: Heads, h in the paper.
         key_dim: Width of each head's queries and keys, d_k in the paper.
         value_dim: Width of each head's values, d_v in the paper; default `key_dim`.
         dropout: Share of the attention weights dropped in training, in [0, 1).
-        use_bias: Whether the projections add a bias.
-        output_shape: Width of the output, or a tuple of its last axes; default the
-            width of `query`.
-        attention_axes: Axis or axes of the inputs to attend over; default all but the
-            first (the batch) and the last (the features).
-        sliding_window: Queries see keys less than this many positions away; default
-            `None`: at any distance.
+        use_bias: Whether the projections add a bias; the paper's do not.
+        output_shape: Width of the output; default the width of `query`.
         flash_attention: Whether whole sequences are attended to by a fused kernel that
             never holds the scores (of JAX on a GPU, of PyTorch): `None` where it gains
             and no weights are asked for, recorded or dropped, `False` never, `True`
             always.
-        kernel_initializer: Initializer of the projections' matrices.
-        bias_initializer: Initializer of their biases.
-        kernel_regularizer: Regularizer of the matrices.
-        bias_regularizer: Regularizer of the biases.
-        activity_regularizer: Regularizer of what each projection gives (queries before
-            they are scaled, keys, values, gate and output), as in Keras.
-        kernel_constraint: Constraint of the matrices.
-        bias_constraint: Constraint of the biases.
-        use_gate: Whether each head's output is multiplied by a sigmoid of one more
-            projection of the query: Qiu et al., 2025, https://arxiv.org/abs/2505.06708.
+        activity_regularizer: Regularizer of what each projection gives.
         seed: Integer seed of the dropout.
         num_key_value_heads: Heads of keys and values, a divisor of `num_heads`; default
             `num_heads`. Fewer make a smaller cache (grouped-query attention: Ainslie et
             al., 2023, https://arxiv.org/abs/2305.13245); 1 is multi-query attention.
         positions: "rotary", "alibi" or an object such as `RotaryPositions`: how
             positions enter self-attention itself; default `None`: they do not.
-        dropout_rate: Another name for `dropout`.
-        output_dim: Another name for `output_shape`.
+        **options: `kernel_initializer`, `kernel_regularizer`, `kernel_constraint`,
+            `bias_initializer`, `bias_regularizer` and `bias_constraint` of all
+            projections, as of `keras.layers.Dense`; `name`, `dtype` and the rest of
+            `keras.layers.Layer`.
     Call arguments:
-        query: Float tensor (B, T, D_query), or (B, ..., D_query) with more axes.
+        query: Float tensor (B, T, D_query).
         value: Float tensor (B, S, D_value); default `query`, which is self-attention.
         key: Float tensor (B, S, D_key); default `value`.
-        query_mask: Boolean tensor (B, T), True where a query may attend at all. One
-            that `query` merely carries is passed on and changes nothing else.
+        query_mask: Boolean tensor (B, T). It is passed on and changes nothing else.
         value_mask: Boolean tensor (B, S), True where a position may be attended to;
             default the Keras mask that `value` carries.
         key_mask: The same of `key`; what both allow is allowed.
         attention_mask: Boolean or integer tensor (T, S), (B, T, S) or (B, H, T, S),
-            True or not 0 where a query may attend to a key, besides what the masks
-            above allow. With `attention_axes` each axis stands in place of T and of S,
-            after the other axes.
+            True or not 0 where a query may attend to a key, besides what the others
+            allow.
         return_attention_scores: Whether the attention weights are returned too.
         training: Whether dropout is applied.
         use_causal_mask: Whether query t attends to keys 0 to t alone.
         mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S), True where a position may
-            be attended to; it replaces the masks that the inputs carry.
-        return_attention_weights: Another name for `return_attention_scores`.
+            be attended to, in place of `value_mask` and `key_mask`.
     Returns:
-        Float tensor (B, T, output_dim); with `return_attention_scores` a tuple of it
+        Float tensor (B, T, output_shape); with `return_attention_scores` a tuple of it
         and the attention weights (B, H, T, S) before dropout.
     Raises:
         ValueError: If a size is not positive, a rate is outside [0, 1), `positions` is
-            not known, a `value` is given with `positions`, inputs or masks do not fit
-            each other, or `flash_attention` is True and no fused kernel can be used.
-        TypeError: If an input is no tensor, or a mask has another type.
+            not known, another `value` is given with `positions`, a mask does not fit
+            the inputs, or `flash_attention` is True and no fused kernel can be used.
+        TypeError: If a mask is neither boolean nor of integers.
 
     Example:
         >>> attention = MultiHeadAttention(num_heads=2, key_dim=3)
@@ -160,66 +121,62 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
 
     def __init__(
         self, num_heads: int, key_dim: int, value_dim: int | None = None,
-        dropout: float = 0.0, use_bias: bool = True,
-        output_shape: int | tuple[int, ...] | None = None,
-        attention_axes: int | tuple[int, ...] | None = None,
-        sliding_window: int | None = None, flash_attention: bool | None = None,
-        kernel_initializer: Initializer = "glorot_uniform",
-        bias_initializer: Initializer = "zeros",
-        kernel_regularizer: Regularizer | None = None,
-        bias_regularizer: Regularizer | None = None,
-        activity_regularizer: Regularizer | None = None,
-        kernel_constraint: Constraint | None = None,
-        bias_constraint: Constraint | None = None, use_gate: bool = False,
-        seed: int | None = None, *, num_key_value_heads: int | None = None,
+        dropout: float = 0.0, use_bias: bool = True, output_shape: int | None = None,
+        *, flash_attention: bool | None = None,
+        activity_regularizer: Regularizer | None = None, seed: int | None = None,
+        num_key_value_heads: int | None = None,
         positions: Literal["rotary", "alibi"] | RelativePositions | None = None,
-        dropout_rate: float | None = None,
-        output_dim: int | tuple[int, ...] | None = None, **kwargs: Unpack[BasicOptions],
+        **options: Unpack[WeightOptions],
     ) -> None:  # fmt: skip
-        super().__init__(**kwargs)
-        check_size("sliding_window", sliding_window, optional=True)
+        super().__init__(**options)
+        check_size("num_heads", num_heads)
+        check_size("key_dim", key_dim)
+        check_size("value_dim", value_dim, optional=True)
+        check_size("output_shape", output_shape, optional=True)
+        check_size("num_key_value_heads", num_key_value_heads, optional=True)
+        check_rate("dropout", dropout)
+        groups = num_key_value_heads or num_heads
+        if num_heads % groups:
+            raise ValueError(
+                "`num_heads` must be a multiple of `num_key_value_heads`. Received: "
+                f"num_heads={num_heads}, num_key_value_heads={num_key_value_heads}"
+            )
+        if flash_attention and dropout:
+            refuse_fused("it drops no attention weights")
         self.num_heads = num_heads
         self.key_dim = key_dim
+        self.query_scale = (
+            key_dim**-0.5
+        )  # 1 / sqrt(d_k), what queries are multiplied by
         self.value_dim = value_dim
-        dropout = aliased("dropout", dropout, "dropout_rate", dropout_rate, 0.0)
-        check_rate("dropout" if dropout_rate is None else "dropout_rate", dropout)
-        self.dropout = self.dropout_rate = dropout
-        check_flash_attention(flash_attention, dropout, self.weigh)
-        self.flash_attention = flash_attention
+        self.dropout = dropout
         self.use_bias = use_bias
-        self.output_dim = _output_sizes(output_shape, output_dim)
-        self.attention_axes = given_axes(attention_axes)
-        self.sliding_window = sliding_window
-        self.use_gate = use_gate
+        self.output_dim = output_shape
+        self.flash_attention = flash_attention
+        self.outputs_regularizer = keras.regularizers.get(activity_regularizer)
         self.seed = seed
         self.num_key_value_heads = num_key_value_heads
-        self._make_parts(
-            (kernel_initializer, kernel_regularizer, kernel_constraint),
-            (bias_initializer, bias_regularizer, bias_constraint),
-            activity_regularizer,
+        self.positions = relative_positions(positions)
+        if self.positions is not None:
+            self.positions.check_key_dim(key_dim)
+        # Number and width of the heads.
+        self.heads = {
+            "query": (num_heads, key_dim),
+            "key": (groups, key_dim),
+            "value": (groups, value_dim or key_dim),
+        }
+        self.query_dense, self.key_dense, self.value_dense = (
+            self._projection(name, number * width)
+            for name, (number, width) in self.heads.items()
         )
-        self._set_positions(positions)
-        self.supports_masking = True
-
-    def _make_parts(self, kernel, bias, activity_regularizer):
-        """Makes the projections, with the options of their weights, and the dropout."""
-        self.projections = HeadProjections(
-            self.num_heads, self.key_dim, self.value_dim, self.output_dim,
-            self.use_bias, self.num_key_value_heads, self.compute_dtype, self.use_gate,
-        )  # fmt: skip
-        self.projections.query_scale = self.score_scale
-        self.projections.set_options(kernel, bias, activity_regularizer)
         self.attention_dropout = Dropout(
-            self.dropout, seed=self.seed, dtype=float_policy(self.dtype_policy),
-            name="attention_dropout",
-        )  # fmt: skip
+            dropout, seed=seed, dtype=self.dtype_policy, name="attention_dropout"
+        )
 
-    def _set_positions(self, positions):
-        self.relative_positions = relative_positions(positions)
-        if self.relative_positions is not None:
-            self.relative_positions.check_key_dim(self.key_dim)
-        is_name = isinstance(positions, str)
-        self.positions = positions if is_name else self.relative_positions
+    def _projection(self, name, units):
+        regularizer = keras.regularizers.serialize(self.outputs_regularizer)
+        options = {"activity_regularizer": regularizer} if regularizer else {}
+        return self.dense(name, units, self.use_bias, **options)
 
     @classmethod
     def from_keras(cls, layer: keras.layers.Layer) -> Self:
@@ -232,44 +189,23 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
             A built layer that gives the same outputs.
 
         Raises:
-            TypeError: If it is no such layer.
-            ValueError: If it is not built, or attends in a way of its own.
+            TypeError: If it is no such layer, or this class attends in another way.
+            ValueError: If it is not built, or does what this layer does not.
 
         Example:
             >>> keras_layer = keras.layers.MultiHeadAttention(num_heads=2, key_dim=3)
             >>> keras_layer.build((None, None, 6), (None, None, 6))
             >>> attention = MultiHeadAttention.from_keras(keras_layer)
         """
-        taken = cls(**options_of(layer))
-        taken.build(*shapes_of(layer))
-        for name, value in weights_of(layer).items():
-            take(getattr(taken, name), value)
-        return taken
-
-    @property
-    def query_dense(self) -> Projection:
-        """The projection of queries, to be adapted or frozen alone: a `Projection`."""
-        return Projection(self, "query")
-
-    @property
-    def key_dense(self) -> Projection:
-        """That of keys."""
-        return Projection(self, "key")
-
-    @property
-    def value_dense(self) -> Projection:
-        """That of values."""
-        return Projection(self, "value")
-
-    @property
-    def output_dense(self) -> Projection:
-        """That of the heads' outputs."""
-        return Projection(self, "output")
-
-    @property
-    def score_scale(self) -> float:
-        """What the product of a query and a key is multiplied by."""
-        return self.key_dim**-0.5
+        if (
+            cls.attend is not MultiHeadAttention.attend
+            or cls.weigh is not masked_softmax
+        ):
+            raise TypeError(
+                f"Keras has no attention that computes what {cls.__name__} does: use "
+                f"`MultiHeadAttention.from_keras`. Received: {type(layer).__name__}"
+            )
+        return attention_from_keras(cls, layer)
 
     def build(
         self, query_shape: Shape, value_shape: Shape | None = None,
@@ -277,8 +213,21 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
     ) -> None:  # fmt: skip
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
-        check_inputs(query_shape, value_shape, key_shape, *_AXES)
-        self.projections.build(self, query_shape, value_shape, key_shape)
+        for name, shape in (
+            ("query", query_shape), ("value", value_shape), ("key", key_shape)
+        ):  # fmt: skip
+            if len(shape) != 3:
+                raise ValueError(
+                    f"`{name}` must have the shape (B, T, D). Received: shape {shape}"
+                )
+        number, width = self.heads["query"][0], self.heads["value"][1]
+        self.output_dense = self._projection(
+            "output", self.output_dim or query_shape[-1]
+        )
+        self.query_dense.build(query_shape)
+        self.key_dense.build(key_shape)
+        self.value_dense.build(value_shape)
+        self.output_dense.build((*query_shape[:-1], number * width))
         self.built = True
 
     def call(
@@ -286,129 +235,249 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
         key: TensorLike | None = None, query_mask: TensorLike | None = None,
         value_mask: TensorLike | None = None, key_mask: TensorLike | None = None,
         attention_mask: TensorLike | None = None, return_attention_scores: bool = False,
-        training: bool | None = None, use_causal_mask: bool = False, *,
-        mask: TensorLike | None = None, return_attention_weights: bool | None = None,
+        training: bool | None = None, use_causal_mask: bool = False,
+        mask: TensorLike | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-        with_weights = aliased(
-            "return_attention_scores", return_attention_scores,
-            "return_attention_weights", return_attention_weights, False,
-        )  # fmt: skip
-        value, key = default_inputs(query, value, key, *_AXES)
-        axes = attended_axes(self.attention_axes, len(query.shape))
-        self._check_positions(axes, query, value, key)
-        masks = CallMasks(
-            mask, attention_mask, query_mask, value_mask, key_mask, use_causal_mask,
-            self.sliding_window,
-        )  # fmt: skip
-        allowed = allowed_keys(masks, axes, self.num_heads, query, value, key)
-        inputs, folding = (query, value, key), None
-        if len(query.shape) > 3:
-            folding = AxesFolding(axes, query, value)
-            inputs, allowed = folding.fold_all(inputs, allowed)
-        fused = wants_fused(self.flash_attention, with_weights or is_recording())
-        output, weights, activities = self._attention(inputs, allowed, training, fused)
-        self._regularise(query, activities)
-        if folding is not None:
-            output = folding.unfold(output)
-            weights = None if weights is None else folding.unfold_weights(weights)
-        return (output, weights) if with_weights else output
-
-    def _check_positions(self, axes, query, value, key):
-        is_self_attention = value is query and key is query
-        if self.positions is not None and not is_self_attention:
+        value = query if value is None else value
+        key = value if key is None else key
+        if self.positions is not None and not (value is query and key is query):
             raise ValueError(
                 "`positions` are for self-attention: give `query` alone, or leave "
-                f"`positions` out. Received: positions={self.positions!r} and a `value`"
+                "`positions` out. Received: another `value` or `key`"
             )
-        if self.positions is not None and len(axes) > 1:
-            raise ValueError(
-                "`positions` need an order, so attention over one axis: choose it by "
-                f"`attention_axes`. Received: inputs of rank {len(query.shape)}"
-            )
-
-    def _attention(self, inputs, mask, training, fused):
-        """Attends from query to value by key, given in that order, each of rank 3.
-
-        Returns:
-            The output, the attention weights, or `None` from a fused kernel, and what
-            each projection gave.
-        """
-        projections = self.projections
-        queries, keys, values = projections.project(*inputs)
-        dropout = self.attention_dropout if training else None
-        outputs, attention_weights = self._attend(
-            queries, keys, values, mask, dropout, fused
+        allowed = combined_mask(
+            query, value, key, mask, value_mask, key_mask, attention_mask
         )
+        queries, keys, values = self.project_to_heads(query, value, key, training)
+        with_weights = return_attention_scores or is_recording()
+        outputs, attention_weights = self.attend(
+            queries, keys, values, allowed, use_causal_mask, training, with_weights
+        )
+        output = self.merge(outputs, training)
+        if not with_weights:
+            return output
         record_attention(self, attention_weights)
-        gates = ()
-        if self.use_gate:
-            gates = (ops.sigmoid(projections.project_one(inputs[0], "gate")[0]),)
-            outputs = outputs * gates[0]
-        output = projections.merge(outputs)
-        return output, attention_weights, (queries, keys, values, *gates, output)
+        if not return_attention_scores:
+            return output
+        if attention_weights is None:
+            raise ValueError(
+                f"`return_attention_scores` must be False: {type(self).__name__} has "
+                "no attention weights. Received: return_attention_scores=True"
+            )
+        return output, attention_weights
 
-    def _regularise(self, query, activities):
-        """Adds the losses that Keras adds for each projection, a row of the batch."""
-        regularizer = self.projections.activity_regularizer
-        if regularizer is None:
-            return
-        queries, *others = activities
-        for activity in (queries / self.projections.query_scale, *others):
-            loss = regularizer(activity)
-            self.add_loss(loss / ops.cast(ops.shape(query)[0], loss.dtype))
-
-    def _attend(self, queries, keys, values, mask, dropout, fused=False):
-        """Attends with all heads.
+    def attend(
+        self, queries: TensorLike, keys: TensorLike, values: TensorLike,
+        mask: TensorLike | None = None, causal: bool = False,
+        training: bool | None = None, with_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        """Attends with all heads; another kind of attention overrides this method.
 
         Args:
-            queries: Float tensor (B, H, T, K), scaled.
-            keys: Float tensor (B, G, S, K).
+            queries: Float tensor (B, H, T, K), multiplied by `query_scale`.
+            keys: Float tensor (B, G, S, K), of G = H heads unless
+                `num_key_value_heads` is less.
             values: Float tensor (B, G, S, Kv).
-            mask: Boolean tensor that broadcasts to (B, H, T, S), or `None`.
-            dropout: `Dropout` layer in training, else `None`.
-            fused: As of `dot_product_attention`.
+            mask: Boolean tensor that broadcasts to (B, H, T, S), True where a query may
+                attend to a key, or `None`.
+            causal: Whether query t attends to keys 0 to t alone.
+            training: Whether dropout is applied.
+            with_weights: Whether the attention weights are needed.
 
         Returns:
-            The outputs (B, H, T, Kv) and the attention weights (B, H, T, S), or `None`.
+            The outputs (B, H, T, Kv) and the attention weights (B, H, T, S) before
+            dropout; `None` in their place where they are not needed or never made.
         """
+        if causal:
+            mask = with_causal(mask, shape_of(queries)[2], shape_of(keys)[2])
         bias = None
         if self.positions is not None:
-            places = ops.arange(shape_of(queries)[2], dtype="int32")
-            queries, keys = self._place(queries, keys, places)
-            bias = self._position_bias(places, places)
+            queries, keys, bias = self.placed(queries, keys)
+        dropout = self.attention_dropout if training else None
+        fused = self.flash_attention
+        if with_weights:
+            if fused:
+                refuse_fused("it gives no attention weights to return or to record")
+            fused = False
+        elif fused is None and keras.config.is_flash_attention_enabled() is False:
+            fused = False
         return dot_product_attention(
             queries, keys, values, mask, bias, self.weigh, dropout, fused
         )
 
-    def compute_mask(
-        self, inputs: TensorLike, previous_mask: TensorLike | None
-    ) -> Tensor | None:
-        """The output is as long as the query and carries its mask."""
-        return carried_mask(inputs)
+    def placed(self, queries, keys):
+        """Puts positions into queries and keys; returns what they add to the scores."""
+        places = ops.arange(shape_of(queries)[2], dtype="int32")
+        bias = self.positions.bias(self.num_heads, places, places)
+        queries, keys = (self.positions.place(x, places) for x in (queries, keys))
+        return queries, keys, bias
+
+    def project_to_heads(self, query, value, key, training=False):
+        """Projects to heads; inputs that are the same tensor share one product.
+
+        Returns queries (B, H, T, K) times `query_scale`, keys (B, G, S, K) and values
+        (B, G, S, Kv).
+        """
+        denses = [self.query_dense, self.key_dense, self.value_dense]
+        scale = self.query_scale
+        if key is query and value is query:
+            parts = project(denses, query, scale, training)
+        elif value is key:
+            parts = project(denses[:1], query, scale, training)
+            parts += project(denses[1:], key, training=training)
+        else:
+            parts = project(denses[:1], query, scale, training)
+            parts += project(denses[1:2], key, training=training)
+            parts += project(denses[2:], value, training=training)
+        return tuple(map(self._split, parts, self.heads.values()))
+
+    @staticmethod
+    def _split(projected, heads):
+        """(B, T, G * K) --> (B, G, T, K)."""
+        batch, length = shape_of(projected)[:2]
+        projected = ops.reshape(projected, (batch, length, *heads))
+        return ops.transpose(projected, (0, 2, 1, 3))
+
+    def merge(self, outputs, training=False):
+        """Projects the heads' outputs (B, H, T, Kv) to (B, T, D)."""
+        batch, heads, length, width = shape_of(outputs)
+        rows = ops.reshape(
+            ops.transpose(outputs, (0, 2, 1, 3)), (batch, length, heads * width)
+        )
+        return project([self.output_dense], rows, training=training)[0]
+
+    # Decoding one position at a time.
+
+    def step_weights(self, across: bool = False) -> Nest:
+        """Returns what `step` multiplies by, or `look_up` if `across`, made once."""
+        denses = [self.query_dense]
+        if not across:
+            denses += [self.key_dense, self.value_dense]
+        parts = joined(denses, self.query_scale), joined([self.output_dense])
+        return tuple(prepared(*part) if part else () for part in parts)
+
+    def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
+        """Returns an empty cache for `step`.
+
+        Args:
+            sentences: Number of sentences, B.
+            hypotheses: Hypotheses of each that are decoded side by side, N.
+            length: Most positions that one can have, L.
+
+        Returns:
+            Keys (B, G, L * N, K) and values (B, G, L * N, Kv), all zero; entry
+            l * N + n belongs to position l of hypothesis n.
+        """
+        return tuple(
+            new_cache(sentences, number, length * hypotheses, width, self.compute_dtype)
+            for number, width in (self.heads["key"], self.heads["value"])
+        )
+
+    def keys_and_values(self, source: TensorLike) -> Nest:
+        """Projects a source (B, S, D) once, for `look_up` at every position.
+
+        Returns:
+            Keys (B, G, S, K) and values (B, G, S, Kv).
+        """
+        parts = project([self.key_dense, self.value_dense], source)
+        heads = self.heads["key"], self.heads["value"]
+        return tuple(map(self._split, parts, heads))
+
+    def step(
+        self, inputs: TensorLike, cache: Nest, place: Nest, mask: Nest, weights: Nest
+    ) -> tuple[Tensor, Nest]:
+        """Self-attention of one new position to itself and those before it.
+
+        Args:
+            inputs: Float tensor (B, N, D), the position's input for each hypothesis.
+            cache: Keys and values of the earlier positions, from `initial_cache` or the
+                step before; it must not be used again.
+            place: `cache_place` of the position.
+            mask: `prepare_mask` of a mask that broadcasts to (B, H, N, L * N), True for
+                the entries l * N + n of a hypothesis's past and for the new one itself.
+            weights: `step_weights()`.
+
+        Returns:
+            The output (B, N, D) and the cache with the position written.
+        """
+        queries, *new = self._step_heads(inputs, weights[0], "query", "key", "value")
+        bias = None
+        if self.positions is not None:
+            position = ops.reshape(ops.cast(place.position, "int32"), (1,))
+            queries, new[0] = (
+                self.positions.place(x, position) for x in (queries, new[0])
+            )
+            entries = ops.arange(ops.shape(cache[0])[2], dtype="int32")
+            bias = self.positions.bias(
+                self.num_heads, position, entries // inputs.shape[1]
+            )
+        cache = tuple(
+            write_position(one, many, place)
+            for one, many in zip(cache, new, strict=True)
+        )
+        outputs, _ = self.attend_step(queries, *cache, mask, bias=bias)
+        return self._merge_step(outputs, weights[1]), cache
+
+    def look_up(
+        self, inputs: TensorLike, source: Nest, mask: Nest, weights: Nest
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of one new position to a source.
+
+        Args:
+            inputs: Float tensor (B, N, D).
+            source: `keys_and_values` of the source.
+            mask: `prepare_mask` of a mask that broadcasts to (B, H, N, S).
+            weights: `step_weights(across=True)`.
+
+        Returns:
+            The output (B, N, D) and the attention weights (B, H, N, S).
+        """
+        (queries,) = self._step_heads(inputs, weights[0], "query")
+        outputs, attention_weights = self.attend_step(
+            queries, *source, mask, by_row=True
+        )
+        return self._merge_step(outputs, weights[1]), attention_weights
+
+    def attend_step(self, queries, keys, values, mask, by_row=False, bias=None):
+        """As `attend`, for one position of N hypotheses, (B, H, N, K), and a cache."""
+        if self.weigh is not masked_softmax:
+            return dot_product_attention(
+                queries, keys, values, mask.mask, bias, self.weigh
+            )
+        bias = mask.bias if bias is None else ops.add(mask.bias, bias)
+        if keys.shape[1] == self.num_heads:
+            return attend(queries, keys, values, bias, by_row)
+        return dot_product_attention(queries, keys, values, bias=bias)
+
+    def _step_heads(self, inputs, weights, *names):
+        """Projects (B, N, D) to heads (B, G, N, K), one tensor a name."""
+        hypotheses = inputs.shape[1]
+        rows = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, inputs.shape[-1]))
+        numbers, widths = zip(*map(self.heads.get, names), strict=True)
+        if weights and len(set(numbers)) == 1:
+            return split_heads(affine(rows, *weights), hypotheses, numbers[0], widths)
+        denses = [getattr(self, f"{name}_dense") for name in names]
+        parts = project(denses, rows, self.query_scale, weights=weights)
+        return tuple(
+            split_heads(part, hypotheses, number, [width])[0]
+            for part, number, width in zip(parts, numbers, widths, strict=True)
+        )
+
+    def _merge_step(self, outputs, weights):
+        """(B, H, N, Kv) --> (B, N, D)."""
+        rows = merge_heads(outputs)
+        merged = affine(rows, *weights) if weights else self.output_dense(rows)
+        return ops.reshape(merged, (-1, outputs.shape[2], merged.shape[-1]))
 
     def compute_output_shape(
         self, query_shape: Shape, value_shape: Shape | None = None,
         key_shape: Shape | None = None,
     ) -> Shape:  # fmt: skip
-        return self.projections.output_shape(query_shape)
+        return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
-    def compute_output_spec(
-        self, query: TensorLike, value: TensorLike | None = None,
-        key: TensorLike | None = None, query_mask: TensorLike | None = None,
-        value_mask: TensorLike | None = None, key_mask: TensorLike | None = None,
-        attention_mask: TensorLike | None = None, return_attention_scores: bool = False,
-        training: bool | None = None, use_causal_mask: bool = False, *,
-        mask: TensorLike | None = None, return_attention_weights: bool | None = None,
-    ) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:  # fmt: skip
-        output = keras.KerasTensor(
-            self.compute_output_shape(query.shape), dtype=self.compute_dtype
-        )
-        if not (return_attention_scores or return_attention_weights):
-            return output
-        axes = attended_axes(self.attention_axes, len(query.shape))
-        value_shape = query.shape if value is None else value.shape
-        shape = scores_shape(axes, self.num_heads, query.shape, value_shape)
-        return output, keras.KerasTensor(shape, dtype=self.compute_dtype)
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        # By a trace of `call`, which may return the weights too.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {
@@ -418,23 +487,11 @@ class MultiHeadAttention(AdaptableLayer, CachedAttention):
             "dropout": self.dropout,
             "use_bias": self.use_bias,
             "output_shape": self.output_dim,
-            "attention_axes": self.attention_axes,
-            "sliding_window": self.sliding_window,
             "flash_attention": self.flash_attention,
-            "use_gate": self.use_gate,
+            "activity_regularizer": keras.regularizers.serialize(
+                self.outputs_regularizer
+            ),
             "seed": self.seed,
             "num_key_value_heads": self.num_key_value_heads,
             "positions": serialised_positions(self.positions),
-            **self.projections.options_config(),
         }
-
-
-def _output_sizes(output_shape, output_dim):
-    """Returns a width, a tuple of sizes or `None` for the width of the query."""
-    sizes = aliased("output_shape", output_shape, "output_dim", output_dim, None)
-    if isinstance(sizes, list | tuple):
-        sizes = tuple(sizes)
-    for size in sizes if isinstance(sizes, tuple) else (sizes,):
-        name = "output_shape" if output_dim is None else "output_dim"
-        check_size(name, size, optional=sizes is None)
-    return sizes

@@ -8,10 +8,8 @@ from typing import Any, Literal, Unpack
 import keras
 from keras import ops
 
-from keras_transformer.layers.arguments import check_axes, check_rate, check_size
-from keras_transformer.layers.embedding import (
-    LearnedPositionalEmbedding,
-)
+from keras_transformer.layers.arguments import check_rate, check_size
+from keras_transformer.layers.embedding import LearnedPositionalEmbedding
 from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
 
 
@@ -51,34 +49,46 @@ class PatchEmbedding(keras.layers.Layer):
         **kwargs: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
         super().__init__(**kwargs)
-        check_patches(image_shape, patch_size)
+        check_size("patch_size", patch_size)
         check_size("d_model", d_model)
         check_rate("dropout_rate", dropout_rate)
+        self.image_shape = tuple(image_shape)
+        if len(self.image_shape) != 3:
+            raise ValueError(
+                "`image_shape` must be (height, width, channels). Received: "
+                f"image_shape={image_shape!r}"
+            )
+        for size in self.image_shape:
+            check_size("image_shape", size)
+        height, width, _ = self.image_shape
+        if height % patch_size or width % patch_size:
+            raise ValueError(
+                "`patch_size` must divide the height and the width of `image_shape`. "
+                f"Received: patch_size={patch_size}, image_shape={self.image_shape}"
+            )
         if positions not in ("learned", None) or (dropout_rate and positions is None):
             raise ValueError(
                 "`positions` must be 'learned' or None, and 'learned' with a "
                 f"`dropout_rate`. Received: positions={positions!r}, "
                 f"dropout_rate={dropout_rate}"
             )
-        self.image_shape = tuple(image_shape)
         self.patch_size = patch_size
         self.d_model = d_model
         self.positions = positions
         self.dropout_rate = dropout_rate
-        self.patch_map = make_patch_map(
-            d_model, patch_size, dtype=self.dtype_policy, name="patch_map"
-        )
+        self.num_patches = (height // patch_size) * (width // patch_size)  # S
+        # One linear map of each patch: a convolution whose stride is its size.
+        self.patch_map = keras.layers.Conv2D(
+            d_model, patch_size, strides=patch_size, data_format="channels_last",
+            dtype=self.dtype_policy, name="patch_map",
+        )  # fmt: skip
         self.position_layer = None
         if positions is not None:
             self.position_layer = LearnedPositionalEmbedding(
                 self.num_patches, dropout_rate, dtype=self.dtype_policy,
                 name="position_layer",
             )  # fmt: skip
-
-    @property
-    def num_patches(self) -> int:
-        """Patches of an image, S."""
-        return count_patches(self.image_shape, self.patch_size)
+        self.input_spec = keras.InputSpec(shape=(None, *self.image_shape))
 
     def build(self, images_shape: Shape | None = None) -> None:
         self.patch_map.build((None, *self.image_shape))
@@ -87,11 +97,12 @@ class PatchEmbedding(keras.layers.Layer):
         self.built = True
 
     def call(self, images: TensorLike, training: bool | None = None) -> Tensor:
-        check_images("images", images, self.image_shape)
-        states = patch_vectors(self.patch_map, images)
+        patches = self.patch_map(images)  # (B, height / P, width / P, D)
+        shape = (ops.shape(patches)[0], self.num_patches, self.d_model)
+        vectors = ops.reshape(patches, shape)
         if self.position_layer is None:
-            return states
-        return self.position_layer(states, training=training)
+            return vectors
+        return self.position_layer(vectors, training=training)
 
     def compute_output_shape(self, images_shape: Shape) -> Shape:
         return (images_shape[0], self.num_patches, self.d_model)
@@ -104,65 +115,3 @@ class PatchEmbedding(keras.layers.Layer):
             "positions": self.positions,
             "dropout_rate": self.dropout_rate,
         }
-
-
-def check_patches(image_shape, patch_size):
-    """Raises `ValueError` unless square patches tile an image.
-
-    Args:
-        image_shape: Height and width (pixels) and channels.
-        patch_size: Height and width of a patch (pixels).
-    """
-    check_size("patch_size", patch_size)
-    if len(image_shape) != 3:
-        raise ValueError(
-            "`image_shape` must be (height, width, channels). Received: "
-            f"image_shape={image_shape!r}"
-        )
-    for size in image_shape:
-        check_size("image_shape", size)
-    if image_shape[0] % patch_size or image_shape[1] % patch_size:
-        raise ValueError(
-            "`patch_size` must divide the height and the width of `image_shape`. "
-            f"Received: patch_size={patch_size}, image_shape={tuple(image_shape)}"
-        )
-
-
-def check_images(name, images, image_shape):
-    """Raises `TypeError` or `ValueError` unless images are of a size.
-
-    Args:
-        name: Name of the argument, for errors.
-        images: What came.
-        image_shape: Height and width (pixels) and channels.
-    """
-    check_axes(name, images, "B", "height", "width", "channels")
-    sizes = zip(images.shape[1:], image_shape, strict=False)
-    if any(size not in (None, n) for size, n in sizes):
-        raise ValueError(
-            f"Images must have the shape (B, *image_shape), {image_shape} each. "
-            f"Received: shape {tuple(images.shape)}"
-        )
-
-
-def count_patches(image_shape, patch_size):
-    """Returns the number of patches of an image."""
-    height, width, _ = image_shape
-    return (height // patch_size) * (width // patch_size)
-
-
-def make_patch_map(d_model, patch_size, **options):
-    """Returns one linear map of each patch: a convolution whose stride is its size."""
-    return keras.layers.Conv2D(
-        d_model,
-        patch_size,
-        strides=patch_size,
-        data_format="channels_last",
-        **options,
-    )
-
-
-def patch_vectors(patch_map, images):
-    """Maps images (B, height, width, channels) to vectors (B, S, D), row by row."""
-    patches = patch_map(images)  # (B, height / P, width / P, D)
-    return ops.reshape(patches, (ops.shape(patches)[0], -1, patch_map.filters))

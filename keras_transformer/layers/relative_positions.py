@@ -16,8 +16,7 @@ def rotate(inputs: TensorLike, positions: TensorLike, base: float = 10000.0) -> 
 
     Units 2i and 2i + 1 at position p turn by p / base^(2i / K), so that the product of
     a query and a key depends on their distance alone: section 3.2 of Su et al., 2021,
-    https://arxiv.org/abs/2104.09864. Some systems pair units i and i + K / 2 instead:
-    the same with the columns of the query and key matrices in another order.
+    https://arxiv.org/abs/2104.09864.
 
     Args:
         inputs: Float tensor (..., T, K), K even.
@@ -152,10 +151,9 @@ class RotaryPositions(RelativePositions):
 class AlibiPositions(RelativePositions):
     """Lowers each score by a slope times the distance; see `alibi_slopes`.
 
-    The paper's attention is causal. Without a causal mask the bias falls to both sides,
-    and if as steeply, a sequence read backwards gives the same outputs, backwards: what
-    then attends to them cannot tell which way it was written. `after` makes the sides
-    unlike; an `EncoderLayer` with positions="alibi" has 2, a choice of this package.
+    The paper's attention is causal. Without a causal mask a bias that falls as steeply
+    to both sides cannot tell a sequence from the same one read backwards, so an
+    `EncoderLayer` with positions="alibi" has `after` 2, a choice of this package.
 
     Args:
         after: What the slope is multiplied by for keys after the query.
@@ -186,26 +184,14 @@ class AlibiPositions(RelativePositions):
 
 
 def relative_positions(positions):
-    """Returns the object that `positions` stands for.
-
-    Args:
-        positions: "rotary", "alibi", an object of `RelativePositions`, its serialised
-            form, or `None` for no positions.
-
-    Returns:
-        An object of `RelativePositions`, or `None`.
-
-    Raises:
-        ValueError: If it is something else.
-    """
+    """Returns the object that a layer's argument means, or `None`."""
     if isinstance(positions, dict):
         positions = keras.saving.deserialize_keras_object(positions)
     if positions is None or isinstance(positions, RelativePositions):
         return positions
-    if positions == "rotary":
-        return RotaryPositions()
-    if positions == "alibi":
-        return AlibiPositions()
+    named = {"rotary": RotaryPositions, "alibi": AlibiPositions}
+    if positions in named:
+        return named[positions]()
     raise ValueError(
         "`positions` must be 'rotary', 'alibi', an object of `RelativePositions` or "
         f"None. Received: positions={positions!r}"
@@ -213,14 +199,7 @@ def relative_positions(positions):
 
 
 def kept_positions(positions):
-    """Returns what a layer keeps of its argument: a name, an object or `None`.
-
-    Args:
-        positions: As for `relative_positions`.
-
-    Raises:
-        ValueError: As `relative_positions` does.
-    """
+    """Returns what a layer keeps of its argument: a name, an object or `None`."""
     made = relative_positions(positions)
     return positions if isinstance(positions, str) else made
 

@@ -1,17 +1,22 @@
-"""Attention with ReLU in place of softmax."""
+"""Attention whose weights or scores are computed by another function."""
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Unpack
 
 import keras
 from keras import ops
 
 from keras_transformer.kernels.execution import shape_of
-from keras_transformer.layers.attention import additive_scores, attention_by_scores
+from keras_transformer.kernels.few_passes import masked_softmax
+from keras_transformer.layers.arguments import check_rate, check_size
+from keras_transformer.layers.attention import attention_by_scores, refuse_fused
+from keras_transformer.layers.basic import Dropout
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.projections import ComposedLayer, project
 from keras_transformer.layers.relative_positions import RotaryPositions
-from keras_transformer.types import Shape, Tensor, TensorLike
+from keras_transformer.masks import attention_mask, carried_mask, with_causal
+from keras_transformer.types import Shape, Tensor, TensorLike, WeightOptions
 
 
 def masked_relu(scores: TensorLike, mask: TensorLike | None = None) -> Tensor:
@@ -44,83 +49,14 @@ class ReluAttention(MultiHeadAttention):
     """Multi-head attention whose weights are `masked_relu` of the scores.
 
     The weights of a query do not compete: many may be zero, and they need not sum to 1.
-    Everything else is that of `MultiHeadAttention`.
-
-    Args:
-        num_heads: Heads, h in the paper.
-        key_dim: Width of each head's queries and keys, d_k in the paper.
-        value_dim: Width of each head's values, d_v in the paper; default `key_dim`.
-        dropout: Share of the attention weights dropped in training, in [0, 1).
-        use_bias: Whether the projections add a bias.
-        output_shape: Width of the output, or a tuple of its last axes; default the
-            width of `query`.
-        attention_axes: Axis or axes of the inputs to attend over; default all but the
-            first (the batch) and the last (the features).
-        sliding_window: Queries see keys less than this many positions away; default
-            `None`: at any distance.
-        flash_attention: `None` or `False`: a fused kernel computes a softmax.
-        kernel_initializer: Initializer of the projections' matrices.
-        bias_initializer: Initializer of their biases.
-        kernel_regularizer: Regularizer of the matrices.
-        bias_regularizer: Regularizer of the biases.
-        activity_regularizer: Regularizer of what each projection gives (queries before
-            they are scaled, keys, values, gate and output), as in Keras.
-        kernel_constraint: Constraint of the matrices.
-        bias_constraint: Constraint of the biases.
-        use_gate: Whether each head's output is multiplied by a sigmoid of one more
-            projection of the query: Qiu et al., 2025, https://arxiv.org/abs/2505.06708.
-        seed: Integer seed of the dropout.
-        num_key_value_heads: Heads of keys and values, a divisor of `num_heads`; default
-            `num_heads`. Fewer make a smaller cache (grouped-query attention: Ainslie et
-            al., 2023, https://arxiv.org/abs/2305.13245); 1 is multi-query attention.
-        positions: "rotary", "alibi" or an object such as `RotaryPositions`: how
-            positions enter self-attention itself; default `None`: they do not.
-        dropout_rate: Another name for `dropout`.
-        output_dim: Another name for `output_shape`.
-    Call arguments:
-        query: Float tensor (B, T, D_query), or (B, ..., D_query) with more axes.
-        value: Float tensor (B, S, D_value); default `query`, which is self-attention.
-        key: Float tensor (B, S, D_key); default `value`.
-        query_mask: Boolean tensor (B, T), True where a query may attend at all. One
-            that `query` merely carries is passed on and changes nothing else.
-        value_mask: Boolean tensor (B, S), True where a position may be attended to;
-            default the Keras mask that `value` carries.
-        key_mask: The same of `key`; what both allow is allowed.
-        attention_mask: Boolean or integer tensor (T, S), (B, T, S) or (B, H, T, S),
-            True or not 0 where a query may attend to a key, besides what the masks
-            above allow. With `attention_axes` each axis stands in place of T and of S,
-            after the other axes.
-        return_attention_scores: Whether the attention weights are returned too.
-        training: Whether dropout is applied.
-        use_causal_mask: Whether query t attends to keys 0 to t alone.
-        mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S), True where a position may
-            be attended to; it replaces the masks that the inputs carry.
-        return_attention_weights: Another name for `return_attention_scores`.
-    Returns:
-        Float tensor (B, T, output_dim); with `return_attention_scores` a tuple of it
-        and the attention weights (B, H, T, S) before dropout.
-    Raises:
-        ValueError: If a size is not positive, a rate is outside [0, 1), `positions` is
-            not known, a `value` is given with `positions`, or inputs or masks do not
-            fit each other.
-        TypeError: If an input is no tensor, or a mask has another type.
+    Arguments, call and methods are those of `MultiHeadAttention`.
 
     Example:
         >>> attention = ReluAttention(num_heads=2, key_dim=3)
         >>> attention(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
     """
 
-    @classmethod
-    def from_keras(cls, layer: keras.layers.Layer) -> Self:
-        """Raises `TypeError`: Keras' attention weighs with a softmax."""
-        raise TypeError(
-            "`from_keras` needs a layer that computes the same, and Keras' attention "
-            "weighs with a softmax; use `MultiHeadAttention`. Received: "
-            f"{type(layer).__name__}"
-        )
-
-    def weigh(self, scores: TensorLike, mask: TensorLike | None = None) -> Tensor:
-        return masked_relu(scores, mask)
+    weigh = staticmethod(masked_relu)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -130,124 +66,66 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
     score_h(q, k) = w_h . tanh(q + k) with the head's projected query and key, in place
     of their product: the alignment model of Bahdanau et al., 2015,
     https://arxiv.org/abs/1409.0473 (appendix A.1.2), in each head. The scores are not
-    divided by sqrt(key_dim). Everything else is that of `MultiHeadAttention`.
+    divided by sqrt(key_dim). Arguments, call and methods are those of
+    `MultiHeadAttention`; `kernel_initializer` and the like are w's too.
 
     Takes memory for T * S vectors of width `key_dim` in each head.
 
-    Args:
-        num_heads: Heads, h in the paper of multi-head attention.
-        key_dim: Width of each head's queries and keys, and so of its network.
-        value_dim: Width of each head's values; default `key_dim`.
-        dropout: Share of the attention weights dropped in training, in [0, 1).
-        use_bias: Whether the projections add a bias.
-        output_shape: Width of the output, or a tuple of its last axes; default the
-            width of `query`.
-        attention_axes: Axis or axes of the inputs to attend over; default all but the
-            first (the batch) and the last (the features).
-        sliding_window: Queries see keys less than this many positions away; default
-            `None`: at any distance.
-        flash_attention: `None` or `False`: no fused kernel has such scores.
-        kernel_initializer: Initializer of the projections' matrices and of w.
-        bias_initializer: Initializer of their biases.
-        kernel_regularizer: Regularizer of the matrices and of w.
-        bias_regularizer: Regularizer of the biases.
-        activity_regularizer: Regularizer of what each projection gives (queries, keys,
-            values, gate and output), as in Keras.
-        kernel_constraint: Constraint of the matrices and of w.
-        bias_constraint: Constraint of the biases.
-        use_gate: Whether each head's output is multiplied by a sigmoid of one more
-            projection of the query: Qiu et al., 2025, https://arxiv.org/abs/2505.06708.
-        seed: Integer seed of the dropout.
-        num_key_value_heads: Heads of keys and values, a divisor of `num_heads`; default
-            `num_heads`. Fewer make a smaller cache (grouped-query attention: Ainslie et
-            al., 2023, https://arxiv.org/abs/2305.13245); 1 is multi-query attention.
-        positions: "alibi", or an object that adds to the scores: how positions enter
-            self-attention itself; default `None`: they do not.
-        dropout_rate: Another name for `dropout`.
-        output_dim: Another name for `output_shape`.
-    Call arguments:
-        query: Float tensor (B, T, D_query), or (B, ..., D_query) with more axes.
-        value: Float tensor (B, S, D_value); default `query`, which is self-attention.
-        key: Float tensor (B, S, D_key); default `value`.
-        query_mask: As of `MultiHeadAttention`, like the other masks.
-        value_mask: Boolean tensor (B, S).
-        key_mask: Boolean tensor (B, S).
-        attention_mask: Boolean or integer tensor (T, S), (B, T, S) or (B, H, T, S).
-        return_attention_scores: Whether the attention weights are returned too.
-        training: Whether dropout is applied.
-        use_causal_mask: Whether query t attends to keys 0 to t alone.
-        mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S), True where a position may
-            be attended to; it replaces the masks that the inputs carry.
-        return_attention_weights: Another name for `return_attention_scores`.
-    Returns:
-        Float tensor (B, T, output_dim); with `return_attention_scores` a tuple of it
-        and the attention weights (B, H, T, S) before dropout.
     Raises:
         ValueError: As `MultiHeadAttention`, and for `flash_attention=True` and rotary
             positions.
-        TypeError: If an input is no tensor, or a mask has another type.
 
     Example:
         >>> attention = MultiHeadAdditiveAttention(num_heads=2, key_dim=3)
         >>> attention(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
     """
 
-    @property
-    def score_scale(self) -> float:
-        """What queries are multiplied by: 1, they are not scaled."""
-        return 1.0
-
-    def _make_parts(self, *options):
+    def __init__(
+        self, num_heads: int, key_dim: int, *args: Any, **options: Any
+    ) -> None:
+        super().__init__(num_heads, key_dim, *args, **options)
+        self.query_scale = 1.0
         if self.flash_attention:
-            raise ValueError(
-                "`flash_attention` must be None or False: no fused kernel has additive "
-                "scores. Received: flash_attention=True"
-            )
-        super()._make_parts(*options)
-
-    def _set_positions(self, positions):
-        super()._set_positions(positions)
-        if isinstance(self.relative_positions, RotaryPositions):
+            refuse_fused("none has additive scores")
+        if isinstance(self.positions, RotaryPositions):
             raise ValueError(
                 '`positions` must add to the scores, as "alibi" does: the sum of a '
                 "turned query and a turned key does not tell their distance. Received: "
-                f"positions={positions!r}"
+                "positions='rotary'"
             )
-
-    @classmethod
-    def from_keras(cls, layer: keras.layers.Layer) -> Self:
-        """Raises `TypeError`: no attention of Keras has heads with such scores."""
-        raise TypeError(
-            "`from_keras` needs a layer that computes the same, and Keras has no "
-            "multi-head attention with additive scores; use `MultiHeadAttention`. "
-            f"Received: {type(layer).__name__}"
-        )
 
     def build(
         self, query_shape: Shape, value_shape: Shape | None = None,
         key_shape: Shape | None = None,
     ) -> None:  # fmt: skip
         super().build(query_shape, value_shape, key_shape)
+        options = self.weight_options()
         # Each head's w is a column: initializers take the first axis for the inputs.
         self.score_kernel = self.add_weight(
-            (self.key_dim, self.num_heads), name="score_kernel",
-            **self.projections.kernel_options(),
-        )  # fmt: skip
+            (self.key_dim, self.num_heads),
+            name="score_kernel",
+            initializer=options["kernel_initializer"],
+            regularizer=options["kernel_regularizer"],
+            constraint=options["kernel_constraint"],
+        )
 
-    def _attend(self, queries, keys, values, mask, dropout, fused=False):
+    def attend(
+        self, queries: TensorLike, keys: TensorLike, values: TensorLike,
+        mask: TensorLike | None = None, causal: bool = False,
+        training: bool | None = None, with_weights: bool = False,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        if causal:
+            mask = with_causal(mask, shape_of(queries)[2], shape_of(keys)[2])
         bias = None
         if self.positions is not None:
-            places = ops.arange(shape_of(queries)[2], dtype="int32")
-            queries, keys = self._place(queries, keys, places)
-            bias = self._position_bias(places, places)
+            queries, keys, bias = self.placed(queries, keys)
+        dropout = self.attention_dropout if training else None
         scores = self._scores(queries, keys)
         return attention_by_scores(scores, values, mask, bias, self.weigh, dropout)
 
-    def _attend_step(
-        self, queries, keys, values, mask, by_row=False, position_bias=None
-    ):
+    def attend_step(self, queries, keys, values, mask, by_row=False, bias=None):
         scores = self._scores(queries, keys)
-        return attention_by_scores(scores, values, mask.mask, position_bias, self.weigh)
+        return attention_by_scores(scores, values, mask.mask, bias, self.weigh)
 
     def _scores(self, queries, keys):
         """(B, H, T, K) and (B, G, S, K) --> (B, H, T, S)."""
@@ -256,3 +134,130 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
         # Outside of `__call__` Keras does not cast the weights.
         kernel = ops.cast(self.score_kernel, queries.dtype)
         return additive_scores(queries, keys, ops.transpose(kernel))
+
+
+def additive_scores(queries, keys, kernel):
+    """Scores each pair of query and key by w . tanh(q_t + k_s).
+
+    Of (..., T, U) and (..., S, U) with w (U,), or (B, H, T, U) and (B, H, S, U) with w
+    (H, U), that of each head; returns (..., T, S).
+    """
+    hidden = ops.tanh(ops.expand_dims(queries, -2) + ops.expand_dims(keys, -3))
+    by_head = len(kernel.shape) == 2
+    columns = kernel[:, None, :, None] if by_head else kernel[:, None]
+    return ops.matmul(hidden, columns)[..., 0]
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class AdditiveAttention(ComposedLayer):
+    """Attention by the score that a small network gives each pair of query and key.
+
+    score(q, k) = w . tanh(W_q q + W_k k): Bahdanau et al., 2015,
+    https://arxiv.org/abs/1409.0473 (appendix A.1.2, W_a, U_a and v_a there). Queries
+    and keys may have different widths; the output is a weighted mean of the values,
+    which are not projected. Keras' own layer of this name has no projections. W_q and
+    W_k are the attributes `query_dense` and `key_dense`.
+
+    For decoding step by step `key_dense` projects the keys of a source once, and
+    `attend` takes them for each new query.
+
+    Args:
+        units: Width of the network's hidden layer, U.
+        dropout_rate: Share of the attention weights dropped in training, in [0, 1).
+        use_bias: Whether the queries' projection adds a bias.
+        **options: As of `FeedForward`.
+    Call arguments:
+        query: Float tensor (B, T, D_query).
+        value: Float tensor (B, S, D_value).
+        key: Float tensor (B, S, D_key); default `value`.
+        mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S), True where a position may
+            be attended to; default the Keras mask that `key` carries.
+            `valid_length_mask` makes one of valid lengths for each row or query.
+        training: Whether dropout is applied.
+        return_attention_scores: Whether the weights are returned too.
+    Returns:
+        Float tensor (B, T, D_value); with `return_attention_scores` a tuple of it and
+        the attention weights (B, T, S) before dropout.
+    Raises:
+        ValueError: If `units` is not positive or the rate is outside [0, 1).
+
+    Example:
+        >>> attention = AdditiveAttention(units=8)
+        >>> attention(np.ones((1, 3, 4)), np.ones((1, 5, 6))).shape  # (1, 3, 6)
+    """
+
+    def __init__(
+        self, units: int, dropout_rate: float = 0.0, use_bias: bool = False,
+        **options: Unpack[WeightOptions],
+    ) -> None:  # fmt: skip
+        super().__init__(**options)
+        check_size("units", units)
+        check_rate("dropout_rate", dropout_rate)
+        self.units = units
+        self.dropout_rate = dropout_rate
+        self.use_bias = use_bias
+        self.query_dense = self.dense("query", units, use_bias)
+        self.key_dense = self.dense("key", units, use_bias=False)
+        self.attention_dropout = Dropout(
+            dropout_rate, dtype=self.dtype_policy, name="attention_dropout"
+        )
+
+    def build(
+        self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
+    ) -> None:
+        self.query_dense.build(query_shape)
+        self.key_dense.build(value_shape if key_shape is None else key_shape)
+        self.score_kernel = self.add_weight(
+            (self.units,),
+            name="score_kernel",
+            initializer=self.weight_options()["kernel_initializer"],
+        )
+        self.built = True
+
+    def call(
+        self, query: TensorLike, value: TensorLike, key: TensorLike | None = None,
+        mask: TensorLike | None = None, training: bool | None = None,
+        return_attention_scores: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+        key = value if key is None else key
+        mask = carried_mask(key) if mask is None else mask
+        (keys,) = project([self.key_dense], key, training=training)
+        output, weights = self.attend(query, keys, value, mask, training)
+        return (output, weights) if return_attention_scores else output
+
+    def attend(
+        self, query: TensorLike, projected_key: TensorLike, value: TensorLike,
+        mask: TensorLike | None = None, training: bool | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Attends as `call` does, with keys (B, S, U) that `key_dense` has projected.
+
+        Returns:
+            The output (B, T, D_value) and the attention weights (B, T, S) before
+            dropout.
+        """
+        (queries,) = project([self.query_dense], query, training=training)
+        # Outside of `__call__` Keras does not cast inputs and weights.
+        value, kernel = (
+            ops.cast(x, self.compute_dtype) for x in (value, self.score_kernel)
+        )
+        scores = additive_scores(queries, projected_key, kernel)
+        weights = masked_softmax(scores, attention_mask(mask))
+        return ops.matmul(
+            self.attention_dropout(weights, training=training), value
+        ), weights
+
+    def compute_output_shape(
+        self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
+    ) -> Shape:
+        return (*query_shape[:-1], value_shape[-1])
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        # By a trace of `call`, which may return the weights too.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {
+            "units": self.units,
+            "dropout_rate": self.dropout_rate,
+            "use_bias": self.use_bias,
+        }

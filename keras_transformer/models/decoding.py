@@ -1,33 +1,24 @@
-"""The state of decoding step by step, with caches of the positions before.
+"""Decoding step by step: the state, and one position through all layers.
 
-A dictionary: "index" is the position (); "caches" are the keys and values of the
-positions before, a pair a layer, or what else a layer keeps of them; "ancestors"
+The state is a dictionary: "index" is the position (); "caches" are the keys and values
+of the positions before, a pair a layer, or what else a layer keeps of them; "ancestors"
 (B, N, L) says, for each hypothesis and position, which of the N cache entries of that
-position is in its own past.
+position is in its own past. So hypotheses change places and caches never move.
 
 B sentences, N hypotheses of each, L positions.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import keras
 from keras import ops
 
-from keras_transformer.kernels.decoding import cache_place, of_parents
-from keras_transformer.kernels.few_passes import PreparedMask, prepare_mask
+from keras_transformer.kernels.decoding import cache_place, of_parents, resize_cache
+from keras_transformer.kernels.few_passes import prepare_mask
 
 
 def new_state(layers, sentences, hypotheses, length):
-    """Returns the state before the first position.
-
-    Args:
-        layers: Layers with `initial_cache`.
-        sentences: B, an integer or a scalar tensor.
-        hypotheses: N.
-        length: Most positions that will be decoded, L (tokens).
-    """
+    """Returns the state before the first of at most `length` positions."""
     return {
         "index": ops.zeros((), dtype="int32"),
         "ancestors": ops.zeros((sentences, hypotheses, length), dtype="int32"),
@@ -37,13 +28,12 @@ def new_state(layers, sentences, hypotheses, length):
     }
 
 
-def resized_state(state, layers, sentences, length):
+def resized_state(state, sentences, length):
     """Returns the state of some sentences, with room for more positions.
 
     Args:
         state: As `new_state` made it or a step returned it; its other entries are
             tensors of B sentences.
-        layers: Layers with `resize_cache`.
         sentences: Integer tensor (B',), places of the sentences to keep.
         length: Positions, an integer or a scalar tensor, at least as many as now.
 
@@ -57,69 +47,72 @@ def resized_state(state, layers, sentences, length):
     _, hypotheses, room = ops.shape(kept["ancestors"])
     more = length - room
     kept["ancestors"] = ops.pad(kept["ancestors"], ((0, 0), (0, 0), (0, more)))
-    caches = tuple(
-        layer.resize_cache(cache, sentences, more * hypotheses)
-        for layer, cache in zip(layers, state["caches"], strict=True)
-    )
+
+    def resized(cache):
+        if len(cache.shape) == 4:  # (B, H, L * N, K)
+            return resize_cache(cache, sentences, more * hypotheses)
+        return ops.take(cache, sentences, axis=0)  # (B, N, W), of any length
+
+    caches = keras.tree.map_structure(resized, state["caches"])
     return kept | {"index": state["index"], "caches": caches}
 
 
-class Past(NamedTuple):
-    """What one step of decoding needs to know of the steps before.
-
-    Attributes:
-        ancestors: Integer tensor (B, N, L), with this position.
-        mask: `PreparedMask` that broadcasts to (B, H, N, L * N), True for a
-            hypothesis's past and for itself.
-        places: For each layer's caches, the `Place` of this position.
-    """
-
-    ancestors: Any
-    mask: PreparedMask
-    places: list
-
-
-def past_of(state, parents, dtype):
-    """Finds the past of each hypothesis.
+def step_through(layers, x, parents, state, weights):
+    """Takes one position through layers with `step`.
 
     Args:
-        state: The state before this position.
+        layers: The layers.
+        x: Float tensor (B, N, D), the position's input for each hypothesis.
         parents: Integer tensor (B, N), the hypothesis of the step before that each
             one continues.
-        dtype: Float type of the scores.
+        state: The state before this position; "sources" and "source_mask" (B, 1, 1, S)
+            are there for layers that attend to a source.
+        weights: `step_weights()` of each layer.
 
     Returns:
-        A `Past`.
+        The output (B, N, D), the new entries of the state, and the last layer's
+        attention weights to the source (B, H, N, S), or `None`.
+    """
+    index, dtype = state["index"], layers[0].compute_dtype
+    ancestors, mask = _past(state, parents)
+    sources, source_mask = state.get("sources", (None,) * len(layers)), None
+    if "source_mask" in state:
+        source_mask = prepare_mask(state["source_mask"], dtype)
+    masks = prepare_mask(mask, dtype), source_mask
+    caches, places, attention_weights = [], {}, None
+    for layer, cache, source, layer_weights in zip(
+        layers, state["caches"], sources, weights, strict=True
+    ):
+        # Worked out once for all caches of a size, which may differ.
+        size = (len(cache[0].shape), *cache[0].shape[1:3])
+        if size not in places:
+            who = None if parents.shape[1] == 1 else parents
+            places[size] = cache_place(cache[0], parents.shape[1], index, who)
+        x, cache, attention_weights = layer.step(
+            x, cache, places[size], masks, layer_weights, source
+        )
+        caches.append(cache)
+    new = {"index": index + 1, "ancestors": ancestors, "caches": tuple(caches)}
+    return x, new, attention_weights
+
+
+def _past(state, parents):
+    """Returns the ancestors with this position, and the mask of each one's past.
+
+    The mask broadcasts to (B, H, N, L * N); it is True for the position itself too.
     """
     index, hypotheses = state["index"], parents.shape[1]
     batch, _, length = ops.shape(state["ancestors"])
     positions = ops.arange(length, dtype="int32")
     if hypotheses == 1:
         mask = ops.reshape(positions <= index, (1, 1, 1, length))
-        places = _places(state, hypotheses, None)
-        return Past(state["ancestors"], prepare_mask(mask, dtype), places)
-    places = _places(state, hypotheses, parents)
+        return state["ancestors"], mask
     slots = ops.arange(hypotheses, dtype="int32")
     before = of_parents(state["ancestors"], parents)
     ancestors = ops.where(positions == index, slots[:, None], before)
     is_own = ops.equal(ops.expand_dims(ancestors, -1), slots)  # (B, N, L, N)
     mask = ops.logical_and(is_own, (positions <= index)[:, None])
-    mask = ops.reshape(mask, (batch, 1, hypotheses, length * hypotheses))
-    return Past(ancestors, prepare_mask(mask, dtype), places)
-
-
-def _places(state, hypotheses, parents):
-    """`cache_place` for each layer's caches, worked out once for each size.
-
-    Layers may differ: in their heads, or in what they keep of the past.
-    """
-    of_size, places = {}, []
-    for cache, *_ in state["caches"]:
-        size = (len(cache.shape), *cache.shape[1:3])
-        if size not in of_size:
-            of_size[size] = cache_place(cache, hypotheses, state["index"], parents)
-        places.append(of_size[size])
-    return places
+    return ancestors, ops.reshape(mask, (batch, 1, hypotheses, length * hypotheses))
 
 
 def check_length(config, length):

@@ -7,10 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 from keras import ops
 
-from keras_transformer.models.has_signature import HasSignature
+from keras_transformer.models.model import ExportableModel
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.types import Nest, Shape, Tensor, TensorLike
 
@@ -41,7 +40,7 @@ class EnsembleSizes:
             config.check_positions(longest, what)
 
 
-class Ensemble(HasSignature, keras.Model):
+class Ensemble(ExportableModel):
     """Trained models whose probabilities are averaged at every step of a search.
 
     With the members' probabilities p_m of the next token, its logits are

@@ -8,8 +8,6 @@ import keras
 from keras import ops
 
 from keras_transformer.config import LanguageModelConfig
-from keras_transformer.exact_training.exact_training import ExactTraining
-from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
 from keras_transformer.layers.arguments import integer_ids
 from keras_transformer.layers.basic import LayerNormalization
 from keras_transformer.layers.embedding import PositionalEmbedding
@@ -17,19 +15,15 @@ from keras_transformer.layers.transformer_layer import CausalLayer
 from keras_transformer.models.decoding import (
     check_length,
     new_state,
-    past_of,
     resized_state,
+    step_through,
 )
-from keras_transformer.models.has_config import HasConfig
-from keras_transformer.models.has_signature import HasSignature
-from keras_transformer.models.output_head import OutputHead, matrix_of
+from keras_transformer.models.model import TokenModel
 from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class LanguageModel(
-    HasConfig, HasSignature, HasAdaptableLayers, ExactTraining, keras.Model
-):
+class LanguageModel(TokenModel):
     """Scores every next token of a text from those before it.
 
     The decoder of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, without a
@@ -81,11 +75,6 @@ class LanguageModel(
         # Every size is known, so the weights exist from the start.
         self.build()
 
-    @property
-    def target_pad_id(self) -> int:
-        """Id that pads the targets: `config.pad_id`."""
-        return self.config.pad_id
-
     def make_layer(self, name: str) -> keras.layers.Layer:
         """Returns a causal layer called `name`; override to use another one."""
         return CausalLayer(
@@ -113,15 +102,8 @@ class LanguageModel(
             layer.build(states_shape)
         if self.norm is not None:
             self.norm.build(states_shape)
-        if config.tied_embeddings:
-            matrix = matrix_of(self.embedding)
-        else:
-            matrix = self.add_matrix(
-                "output_kernel",
-                (config.d_model, config.vocabulary_size),
-                initializer="glorot_uniform",
-            )
-        self.output_head = OutputHead(matrix)
+        tied = self.embedding if config.tied_embeddings else None
+        self.make_output(tied, config.vocabulary_size, use_bias=False)
         self.built = True
 
     def call(
@@ -133,21 +115,14 @@ class LanguageModel(
         for layer in self.decoder_layers:
             states = layer(states, training=training)
         if self.norm is not None:
-            states = self.norm(states)
+            states = self.norm(states, training=training)
         return states if return_states else self.logits(states)
-
-    def logits(self, states: TensorLike) -> Tensor:
-        """Multiplies states (B, T, D) by the output matrix (D, V), tied or not."""
-        return self.output_head.logits(states, self.compute_dtype)
-
-    def output_rows(self) -> Tensor | None:
-        return self.output_head.rows_for(self, LanguageModel, "call", "logits")
 
     def decoding_weights(self) -> Nest:
         """As `Transformer.decoding_weights`."""
         return {
-            "output": self.output_head.decoding_weights(self.compute_dtype),
-            "layers": tuple(layer.decoding_weights() for layer in self.decoder_layers),
+            "output": self.output_weights(),
+            "layers": tuple(layer.step_weights() for layer in self.decoder_layers),
         }
 
     def start_decoding(self, texts: int, length: int, beam_size: int = 1) -> Nest:
@@ -160,7 +135,7 @@ class LanguageModel(
             beam_size: Hypotheses of a text, N.
 
         Returns:
-            The state, as `models.decoding_state` describes it.
+            The state, as `models.decoding` describes it.
 
         Raises:
             ValueError: If learned positions are fewer than `length`.
@@ -172,7 +147,7 @@ class LanguageModel(
         self, state: Nest, texts: TensorLike, length: int | TensorLike
     ) -> Nest:
         """As `Transformer.resize_decoding`."""
-        return resized_state(state, self.decoder_layers, texts, length)
+        return resized_state(state, texts, length)
 
     def decode_step(
         self, ids: TensorLike, parents: TensorLike | None, state: Nest,
@@ -192,29 +167,15 @@ class LanguageModel(
             Logits (R, V) and the new state.
         """
         weights = self.decoding_weights() if weights is None else weights
-        past = past_of(state, parents, self.compute_dtype)
-        index, d_model = state["index"], self.config.d_model
-        states = self.embedding(ids[:, None], start=index, training=False)
-        states = ops.reshape(states, (-1, parents.shape[1], d_model))
-        caches = []
-        for layer, cache, place, layer_weights in zip(
-            self.decoder_layers,
-            state["caches"],
-            past.places,
-            weights["layers"],
-            strict=True,
-        ):
-            states, cache = layer.step(states, cache, place, past.mask, layer_weights)
-            caches.append(cache)
+        d_model = self.config.d_model
+        x = self.embedding(ids[:, None], start=state["index"], training=False)
+        x = ops.reshape(x, (-1, parents.shape[1], d_model))
+        x, new, _ = step_through(
+            self.decoder_layers, x, parents, state, weights["layers"]
+        )
         if self.norm is not None:
-            states = self.norm(states)
-        rows = ops.reshape(states, (-1, d_model))
-        logits = self.output_head.multiply(rows, weights["output"])
-        return logits, {
-            "index": index + 1,
-            "ancestors": past.ancestors,
-            "caches": tuple(caches),
-        }
+            x = self.norm(x)
+        return self.step_logits(ops.reshape(x, (-1, d_model)), weights["output"]), new
 
     def input_signature(self) -> list[Any]:
         """Any batch of ids, (B, T)."""

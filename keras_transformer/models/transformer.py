@@ -9,17 +9,16 @@ from keras import ops
 
 from keras_transformer.config import TransformerConfig
 from keras_transformer.kernels.decoding import of_parents
-from keras_transformer.kernels.few_passes import prepare_mask
+from keras_transformer.layers.attention import recorded_attention
 from keras_transformer.layers.basic import Dropout, LayerNormalization
 from keras_transformer.layers.embedding import PositionalEmbedding
-from keras_transformer.layers.ssru import SSRUDecoderLayer
 from keras_transformer.layers.transformer_layer import DecoderLayer, EncoderLayer
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.decoding import (
     check_length,
     new_state,
-    past_of,
     resized_state,
+    step_through,
 )
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLike
@@ -36,7 +35,8 @@ class Transformer(Seq2Seq):
     Padding (`config.pad_id`) stands at the end of a row; no query attends to padding of
     the source, and no target position to a later one.
 
-    To use other layers, override `make_encoder_layer` or `make_decoder_layer`.
+    To use other layers, override `make_encoder_layer`, `make_decoder_layer` or
+    `make_embedding`.
 
     Targets are decoded step by step with `start_decoding`, which makes a state,
     `decode_step`, which adds one position to it, and `resize_decoding`, which changes
@@ -79,16 +79,17 @@ class Transformer(Seq2Seq):
             for i in range(config.num_decoder_layers)
         ]
         # Pre-norm leaves the last layer's sum without a norm; post-norm does not.
-        self.encoder_norm, self.decoder_norm = self._make_norms(
-            config.norm_first, "encoder_norm", "decoder_norm"
-        )
-        # Encoder and decoder have one each, even if they share the embedding.
-        self.source_embedding_norm, self.target_embedding_norm = self._make_norms(
-            config.normalize_embeddings,
-            "source_embedding_norm",
-            "target_embedding_norm",
-        )
+        self.encoder_norm = self.decoder_norm = None
+        if config.norm_first:
+            self.encoder_norm = self._make_norm("encoder_norm")
+            self.decoder_norm = self._make_norm("decoder_norm")
+        # Source and target have one each, even if they share the embedding.
+        self.embedding_norms = {}
         if config.normalize_embeddings:
+            self.embedding_norms = {
+                side: self._make_norm(f"{side}_embedding_norm")
+                for side in ("source", "target")
+            }
             self.embedding_dropout = Dropout(
                 config.dropout_rate, dtype=self.dtype_policy, name="embedding_dropout"
             )
@@ -103,11 +104,10 @@ class Transformer(Seq2Seq):
 
     def make_decoder_layer(self, name: str) -> keras.layers.Layer:
         """Returns a decoder layer called `name`; override to use another one."""
-        is_ssru = self.config.decoder_self_attention == "ssru"
-        layer_class = SSRUDecoderLayer if is_ssru else DecoderLayer
-        return layer_class(
-            **self.config.layer_options(), dtype=self.dtype_policy, name=name
-        )
+        options = self.config.layer_options()
+        if self.config.decoder_self_attention == "ssru":
+            options["attention"] = "ssru"
+        return DecoderLayer(**options, dtype=self.dtype_policy, name=name)
 
     def make_embedding(self, name: str, vocabulary_size: int) -> keras.layers.Layer:
         """Returns an embedding called `name`; override to use another one.
@@ -125,31 +125,27 @@ class Transformer(Seq2Seq):
             name=name,
         )
 
-    def _make_norms(self, wanted, *names):
-        """Returns a norm of each name, or `None` for each if none is wanted."""
-        if not wanted:
-            return [None] * len(names)
-        options = {
-            "epsilon": self.config.layer_norm_epsilon,
-            "dtype": self.dtype_policy,
-        }
-        return [LayerNormalization(**options, name=name) for name in names]
+    def _make_norm(self, name):
+        return LayerNormalization(
+            epsilon=self.config.layer_norm_epsilon, dtype=self.dtype_policy, name=name
+        )
 
     def build(self, input_shape: tuple[Shape, Shape] | None = None) -> None:
         config = self.config
         states = (None, None, config.d_model)
-        self.build_embeddings()
+        self.target_embedding.build((None, None))
+        if self.source_embedding is not self.target_embedding:
+            self.source_embedding.build((None, None))
         for layer in self.encoder_layers:
             layer.build(states)
         for layer in self.decoder_layers:
             layer.build(states, states)
-        if config.norm_first:
-            self.encoder_norm.build(states)
-            self.decoder_norm.build(states)
-        if config.normalize_embeddings:
-            self.source_embedding_norm.build(states)
-            self.target_embedding_norm.build(states)
-        self.build_output_head()
+        norms = self.encoder_norm, self.decoder_norm, *self.embedding_norms.values()
+        for norm in norms:
+            if norm is not None:
+                norm.build(states)
+        tied = None if config.tied_embeddings == "none" else self.target_embedding
+        self.make_output(tied, config.target_vocabulary_size, config.output_bias)
         self.built = True
 
     def layers_of(self, part: str) -> list[keras.layers.Layer]:
@@ -162,12 +158,13 @@ class Transformer(Seq2Seq):
 
     def _embed(self, side, ids, training, **start):
         """Embeds ids (B, T) of the "source" or the "target", with positions."""
-        embedding = getattr(self, f"{side}_embedding")
+        is_source = side == "source"
+        embedding = self.source_embedding if is_source else self.target_embedding
         states = embedding(ids, training=training, **start)
-        norm = getattr(self, f"{side}_embedding_norm")
-        if norm is None:
+        if not self.embedding_norms:
             return states
-        return self.embedding_dropout(norm(states), training=training)
+        states = self.embedding_norms[side](states, training=training)
+        return self.embedding_dropout(states, training=training)
 
     def encode(
         self, source: TensorLike, training: bool | None = None
@@ -182,34 +179,29 @@ class Transformer(Seq2Seq):
             The encoder's output (B, S, D) and its boolean mask (B, 1, S), True where a
             position is not padding, and without `source_end` not the end either.
         """
-        source_mask = self.source_mask(source)
+        source_mask = padding_mask(source, self.config.pad_id)
+        if not self.config.source_end:
+            is_end = ops.equal(ops.expand_dims(source, 1), self.config.end_id)
+            source_mask = ops.logical_and(source_mask, ops.logical_not(is_end))
         states = self._embed("source", source, training)
         for layer in self.encoder_layers:
             states = layer(states, mask=source_mask, training=training)
         if self.encoder_norm is not None:
-            states = self.encoder_norm(states)
+            states = self.encoder_norm(states, training=training)
         return states, source_mask
-
-    def source_mask(self, source: TensorLike) -> Tensor:
-        """Returns where the source may be attended to; override for other sources.
-
-        Args:
-            source: Integer tensor (B, S).
-
-        Returns:
-            Boolean tensor (B, 1, S), as `encode` returns it.
-        """
-        source_mask = padding_mask(source, self.config.pad_id)
-        if self.config.source_end:
-            return source_mask
-        is_end = ops.equal(ops.expand_dims(source, 1), self.config.end_id)
-        return ops.logical_and(source_mask, ops.logical_not(is_end))
 
     def decode_states(
         self, target_in: TensorLike, encoder_output: TensorLike,
         source_mask: TensorLike, training: bool | None = None,
     ) -> Tensor:  # fmt: skip
-        """As `decode`, without the last product: states (B, T, D), for `logits`."""
+        """Returns the decoder's last states (B, T, D), for `logits`.
+
+        Args:
+            target_in: Integer tensor (B, T).
+            encoder_output: Float tensor (B, S, D), from `encode`.
+            source_mask: Boolean tensor (B, 1, S), from `encode`.
+            training: Whether dropout is applied.
+        """
         # Padding ends a row, so the causal mask hides it from every real position.
         states = self._embed("target", target_in, training)
         for layer in self.decoder_layers:
@@ -220,7 +212,7 @@ class Transformer(Seq2Seq):
                 training=training,
             )
         if self.decoder_norm is not None:
-            states = self.decoder_norm(states)
+            states = self.decoder_norm(states, training=training)
         return states
 
     def attention(
@@ -239,13 +231,9 @@ class Transformer(Seq2Seq):
             Attention weights (B, H, T, S): row t is the attention with which the token
             after target_in[t] is chosen.
         """
-        states = self._embed("target", target_in, training=False)
-        count = range(len(self.decoder_layers))[layer] + 1
-        for decoder_layer in self.decoder_layers[:count]:
-            states, attention_weights = decoder_layer.call_with_attention(
-                states, encoder_output, encoder_output_mask=source_mask, training=False
-            )
-        return attention_weights
+        with recorded_attention() as record:
+            self.decode_states(target_in, encoder_output, source_mask, training=False)
+        return record[self.decoder_layers[layer].cross_attention][0]
 
     def start_decoding(
         self, source: TensorLike, length: int, beam_size: int = 1,
@@ -261,8 +249,8 @@ class Transformer(Seq2Seq):
                 `coverage_penalty`.
 
         Returns:
-            The state, a dictionary: that of `models.decoding_state`; "sources", keys
-            and values of the source in each layer; "source_mask" (B, 1, 1, S); with
+            The state, a dictionary: that of `models.decoding`; "sources", keys and
+            values of the source in each layer; "source_mask" (B, 1, 1, S); with
             `coverage`, "coverage" (B, N, S).
 
         Raises:
@@ -273,7 +261,7 @@ class Transformer(Seq2Seq):
         is_token = ops.expand_dims(ops.swapaxes(source_mask, 1, 2), 1)  # (B, 1, S, 1)
         sources = []
         for layer in self.decoder_layers:
-            keys, values = layer.project_encoder_output(encoder_output)
+            keys, values = layer.keys_and_values(encoder_output)
             # A source without any token then gives zeros, as in the attention layer.
             sources.append((keys, ops.where(is_token, values, 0.0)))
         batch, _, source_length = ops.shape(source_mask)
@@ -292,8 +280,8 @@ class Transformer(Seq2Seq):
         them anew.
         """
         return {
-            "output": self.output_head.decoding_weights(self.compute_dtype),
-            "layers": tuple(layer.decoding_weights() for layer in self.decoder_layers),
+            "output": self.output_weights(),
+            "layers": tuple(layer.step_weights() for layer in self.decoder_layers),
         }
 
     def resize_decoding(
@@ -309,13 +297,13 @@ class Transformer(Seq2Seq):
         Returns:
             The state of B' sentences.
         """
-        return resized_state(state, self.decoder_layers, sentences, length)
+        return resized_state(state, sentences, length)
 
     def decode_step(
         self, ids: TensorLike, parents: TensorLike | None, state: Nest,
         weights: Nest = None,
     ) -> tuple[Tensor, Nest]:  # fmt: skip
-        """Scores the next token of each hypothesis; equals `decode` at that position.
+        """Scores the next token of each hypothesis; equals a call at that position.
 
         Args:
             ids: Integer tensor (R,), the last token of each of the R = B * N rows.
@@ -329,36 +317,20 @@ class Transformer(Seq2Seq):
             Logits (R, V) and the new state.
         """
         weights = self.decoding_weights() if weights is None else weights
-        past = past_of(state, parents, self.compute_dtype)
-        masks = past.mask, prepare_mask(state["source_mask"], self.compute_dtype)
-        index, d_model = state["index"], self.config.d_model
-        states = self._embed("target", ids[:, None], training=False, start=index)
-        states = ops.reshape(states, (-1, parents.shape[1], d_model))
-        caches = []
-        for layer, cache, source, place, layer_weights in zip(
-            self.decoder_layers,
-            state["caches"],
-            state["sources"],
-            past.places,
-            weights["layers"],
-            strict=True,
-        ):
-            states, cache, attention_weights = layer.step(
-                states, cache, source, place, masks, layer_weights
-            )
-            caches.append(cache)
-        if self.decoder_norm is not None:
-            states = self.decoder_norm(states)
-        rows = ops.reshape(states, (-1, d_model))
-        logits = self.output_head.multiply(rows, weights["output"])
-        state = dict(
-            state, index=index + 1, ancestors=past.ancestors, caches=tuple(caches)
+        d_model = self.config.d_model
+        x = self._embed("target", ids[:, None], training=False, start=state["index"])
+        x = ops.reshape(x, (-1, parents.shape[1], d_model))
+        x, new, attention_weights = step_through(
+            self.decoder_layers, x, parents, state, weights["layers"]
         )
+        if self.decoder_norm is not None:
+            x = self.decoder_norm(x)
+        logits = self.step_logits(ops.reshape(x, (-1, d_model)), weights["output"])
         if "coverage" in state:
             attention_weights = ops.cast(attention_weights, "float32")
             before = of_parents(state["coverage"], parents)
-            state["coverage"] = before + ops.mean(attention_weights, axis=1)
-        return logits, state
+            new["coverage"] = before + ops.mean(attention_weights, axis=1)
+        return logits, state | new
 
     def coverage(self, state: Nest) -> tuple[Tensor, Tensor]:
         """Returns a state's attention summed up (B, N, S) and its mask (B, 1, S)."""

@@ -52,7 +52,7 @@ def model(request, rng):
 
 def reference_tokens(model, images):
     patches = numpy_encoders.image_patches(images, PATCH_SIZE)
-    weights = linear_weights_of(model.patch_embedding)
+    weights = linear_weights_of(model.patch_embedding.patch_map)
     tokens = numpy_encoders.linear(patches, weights)
     if model.pooling == "class_token":
         token = array(model.class_token.token)

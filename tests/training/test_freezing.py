@@ -55,7 +55,7 @@ PARTS = {
     "encoder": (TRANSFORMER, ["encoder_layer_", "encoder_norm/"], 2 * 12 + 2),
     "decoder": (TRANSFORMER, ["decoder_layer_", "decoder_norm/"], 2 * 18 + 2),
     "embeddings": (TRANSFORMER, ["source_embedding/", "target_embedding/"], 4),
-    "output": (TRANSFORMER, ["target_embedding/embeddings"], 1),
+    "output": (TRANSFORMER, ["target_embedding/token_embedding/embeddings"], 1),
     "encoder_layer_1": (TRANSFORMER, ["encoder_layer_1/"], 12),
     "decoder_layer_0/cross_attention": (
         TRANSFORMER, ["decoder_layer_0/cross_attention/"], 4,
@@ -91,7 +91,7 @@ def test_a_layer_is_found_by_the_end_of_its_path():
 def test_a_shared_matrix_is_frozen_by_either_name_and_that_is_said():
     model = make_model(tiny_run.CONFIG.model)
     for names in ("embeddings", "output"):
-        expected = {"target_embedding/embeddings"}
+        expected = {"target_embedding/token_embedding/embeddings"}
         assert frozen(tiny_run.CONFIG.model, names) == expected
         freeze(model, names)
         words = count_parameters(model, names)

@@ -1,4 +1,4 @@
-"""Pre-training of a text encoder: fill in tokens that were hidden."""
+"""Hides tokens for a `MaskedLanguageModel` to fill in."""
 
 from __future__ import annotations
 
@@ -8,86 +8,10 @@ from typing import TypedDict, Unpack
 import keras
 import numpy as np
 
-from keras_transformer.exact_training.exact_training import ExactTraining
 from keras_transformer.layers.arguments import check_size
-from keras_transformer.models.encoder_model import EncoderModel
-from keras_transformer.models.output_head import OutputHead, matrix_of
-from keras_transformer.models.text_encoder import HasTextEncoder, TextEncoder
-from keras_transformer.types import (
-    BasicOptions,
-    Shape,
-    Tensor,
-    TensorLike,
-)
 
 # Of the tokens to be predicted: shown as the mask, and as a random token.
 MASKED, REPLACED = 0.8, 0.1
-
-
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class MaskedLanguageModel(HasTextEncoder, ExactTraining, EncoderModel):
-    """A text encoder that scores what each token is, from the tokens on both sides.
-
-    Task 1 of section 3.1 of Devlin et al., 2019, https://arxiv.org/abs/1810.04805. The
-    output matrix is the embedding's, so only the encoder has weights. It trains
-    with `model.fit(MaskedTokens(...))` and `MaskedCrossentropy`; then the encoder goes
-    to a `Tagger` or a `TextClassifier`.
-
-    Args:
-        encoder: A `TextEncoder` with one id a token.
-    Call arguments:
-        inputs: Integer tensor (B, S).
-        training: Whether dropout is applied.
-        return_states: Whether to return the last states instead of the logits.
-    Returns:
-        Logits, a float tensor (B, S, V); or the encoder's last states, (B, S, D).
-    Raises:
-        TypeError: If `encoder` is not a `TextEncoder`.
-        ValueError: If `encoder` has several features a token.
-
-    Example:
-        >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
-        >>> model = MaskedLanguageModel(TextEncoder(config, vocabulary_size=11))
-        >>> model.compile("adam", MaskedCrossentropy())
-        >>> ids = np.array([[5, 6, 7], [8, 9, 0]])
-        >>> model.fit(MaskedTokens(ids, 2, mask_id=4, first_id=5, vocabulary_size=11))
-    """
-
-    encoder_classes = (TextEncoder,)
-    encoder: TextEncoder
-
-    def __init__(self, encoder: TextEncoder, **kwargs: Unpack[BasicOptions]) -> None:
-        super().__init__(encoder, **kwargs)
-        if encoder.num_features is not None:
-            raise ValueError(
-                "`encoder` must have one id a token: with several features it is not "
-                f"clear which was hidden. Received: num_features={encoder.num_features}"
-            )
-        # Every size is known, so the weights exist from the start.
-        self.build()
-
-    def build(self, input_shape: Shape | None = None) -> None:
-        self.output_head = OutputHead(matrix_of(self.encoder.embedding))
-        self.built = True
-
-    def call(
-        self, inputs: TensorLike, training: bool | None = None,
-        return_states: bool = False,
-    ) -> Tensor:  # fmt: skip
-        inputs = self.encoder.checked("inputs", inputs)
-        states = self.encoder(inputs, training=training)
-        return states if return_states else self.logits(states)
-
-    def logits(self, states: TensorLike) -> Tensor:
-        """Multiplies states (B, S, D) by the embedding's matrix, transposed (D, V)."""
-        return self.output_head.logits(states, self.compute_dtype)
-
-    def output_rows(self) -> Tensor | None:
-        """Returns the embedding's matrix (V, D); see `ExactTraining.output_rows`."""
-        return self.output_head.rows_for(self, MaskedLanguageModel, "call", "logits")
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return (*input_shape, self.encoder.vocabulary_size)
 
 
 def mask_tokens(

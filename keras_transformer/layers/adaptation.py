@@ -1,0 +1,114 @@
+"""Adapters (LoRA) for a whole model, and the dtype policies of what is quantised.
+
+`keras.Model.quantize("int8")` rounds the matrices of a model; Keras' layers do both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from keras_transformer.kernels.keras_private import layers_within
+from keras_transformer.layers.arguments import check_size
+from keras_transformer.types import Initializer
+
+
+def enable_lora(
+    model: keras.layers.Layer, rank: int, lora_alpha: float | None = None,
+    a_initializer: Initializer = "he_uniform", b_initializer: Initializer = "zeros",
+) -> None:  # fmt: skip
+    """Freezes a model and trains two small matrices beside each of its matrices.
+
+    W becomes W + lora_alpha / rank A B, and A (D, rank) and B (rank, E) are trained in
+    place of W (D, E): Hu et al., 2021, https://arxiv.org/abs/2106.09685. Every
+    `keras.layers.Dense` and `EinsumDense` within gets them; to adapt only some layers,
+    set `trainable = False` and call their own `enable_lora`. Saved files hold the sums,
+    and an adapter that a file is loaded into begins anew. Compile the model afterwards.
+
+    Args:
+        model: A model or a layer, built.
+        rank: Width of the adapters.
+        lora_alpha: Strength of the adapters; default `rank`.
+        a_initializer: Initializer of A.
+        b_initializer: Initializer of B.
+
+    Raises:
+        ValueError: If there is nothing to adapt, a layer is not built, has adapters
+            already or has a constraint on its matrix, or `rank` is not positive.
+
+    Example:
+        >>> layer = FeedForward(d_ff=8)
+        >>> layer.build((None, None, 6))
+        >>> enable_lora(layer, rank=2)
+        >>> [variable.name for variable in layer.trainable_variables]
+        ['lora_kernel_a', 'lora_kernel_b', 'lora_kernel_a', 'lora_kernel_b']
+    """
+    check_size("rank", rank)
+    kinds = keras.layers.Dense, keras.layers.EinsumDense
+    layers = [layer for layer in layers_within(model) if isinstance(layer, kinds)]
+    if not layers:
+        raise ValueError(
+            "`model` must have layers of the class `keras.layers.Dense`. Received: "
+            f"{model.name!r}, which has none"
+        )
+    # Before one of them is changed.
+    for layer in layers:
+        problems = {
+            "is not built": not layer.built,
+            "has adapters already": layer.lora_enabled,
+            "has a constraint on its matrix": layer.kernel_constraint is not None,
+        }
+        for problem, is_met in problems.items():
+            if is_met:
+                raise ValueError(
+                    "`enable_lora` needs layers that are built, without adapters and "
+                    f"without constraints. Received: {layer.path!r}, which {problem}"
+                )
+    for variable in model.trainable_variables:
+        variable.trainable = False
+    for layer in layers:
+        layer.enable_lora(rank, lora_alpha, a_initializer, b_initializer)
+        _begin_anew_when_loaded(layer)
+    if isinstance(model, keras.Model):
+        # They hold the variables that were trained before.
+        model.train_function = model.test_function = model.predict_function = None
+
+
+def _begin_anew_when_loaded(layer):
+    """Keeps A when the layer is loaded: Keras makes both zero, and zero stays zero."""
+    load = layer.load_own_variables
+
+    def load_own_variables(store):
+        a = keras.ops.copy(layer.lora_kernel_a)
+        load(store)
+        layer.lora_kernel_a.assign(a)
+
+    layer.load_own_variables = load_own_variables
+
+
+def quantised_policies(layer: keras.layers.Layer) -> dict[str, Any]:
+    """Returns the entry of a layer's configuration that says what of it is quantised.
+
+    A map of dtype policies by the paths of its parts, as KerasHub's models keep it;
+    nothing if no part is quantised.
+    """
+    parts = [part for part in layers_within(layer) if part.quantization_mode]
+    if not parts:
+        return {}
+    policies = keras.dtype_policies.DTypePolicyMap(
+        default_policy=policy_of(layer).name,
+        # The path below the layer, wherever the layer itself will be.
+        policy_map={
+            f"(.*/)?{part.path.removeprefix(f'{layer.path}/')}": policy_of(part)
+            for part in parts
+        },
+    )
+    return {"dtype": keras.saving.serialize_keras_object(policies)}
+
+
+def policy_of(layer):
+    """Returns a layer's own dtype policy, out of a map of policies if it has one."""
+    policy = layer.dtype_policy
+    is_map = isinstance(policy, keras.dtype_policies.DTypePolicyMap)
+    return policy[layer.path] if is_map else policy

@@ -1,0 +1,176 @@
+"""Encoder layers one after the other, and with an embedding before them."""
+
+from __future__ import annotations
+
+from typing import Any, Self, Unpack
+
+import keras
+
+from keras_transformer.config import EncoderConfig
+from keras_transformer.layers.basic import LayerNormalization
+from keras_transformer.layers.embedding import PositionalEmbedding
+from keras_transformer.layers.transformer_layer import EncoderLayer
+from keras_transformer.masks import carried_mask
+from keras_transformer.models.model import Configured
+from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class EncoderStack(Configured, keras.layers.Layer):
+    """Encoder layers one after the other, with a final norm if they normalise first.
+
+    The left side of figure 1 of Vaswani et al., 2017,
+    https://arxiv.org/abs/1706.03762, without the embedding. To use other layers,
+    override `make_encoder_layer`.
+
+    Args:
+        config: An `EncoderConfig`.
+    Call arguments:
+        states: Float tensor (B, S, D).
+        mask: Boolean tensor (B, S), (B, 1, S) or (B, S, S), True where a position may
+            be attended to, in every layer; default the Keras mask of `states`.
+        training: Whether dropout is applied.
+    Returns:
+        Float tensor (B, S, D).
+    Raises:
+        TypeError: If `config` is not an `EncoderConfig`.
+
+    Example:
+        >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
+        >>> EncoderStack(config)(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
+    """
+
+    config_class = EncoderConfig
+    config: EncoderConfig
+
+    def __init__(self, config: EncoderConfig, **kwargs: Unpack[LayerOptions]) -> None:
+        super().__init__(config, **kwargs)
+        self.encoder_layers = [
+            self.make_encoder_layer(f"encoder_layer_{i}")
+            for i in range(config.num_layers)
+        ]
+        # Pre-norm leaves the last layer's sum without a norm; post-norm does not.
+        self.norm = None
+        if config.norm_first:
+            self.norm = LayerNormalization(
+                epsilon=config.layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
+            )
+        self.supports_masking = True
+
+    def make_encoder_layer(self, name: str) -> keras.layers.Layer:
+        """Returns an encoder layer called `name`; override to use another one."""
+        return EncoderLayer(
+            **self.config.layer_options(), dtype=self.dtype_policy, name=name
+        )
+
+    def build(self, states_shape: Shape) -> None:
+        for layer in self.encoder_layers:
+            layer.build(states_shape)
+        if self.norm is not None:
+            self.norm.build(states_shape)
+        self.built = True
+
+    def call(
+        self, states: TensorLike, mask: TensorLike | None = None,
+        training: bool | None = None,
+    ) -> Tensor:  # fmt: skip
+        mask = carried_mask(states) if mask is None else mask
+        for layer in self.encoder_layers:
+            states = layer(states, mask=mask, training=training)
+        return states if self.norm is None else self.norm(states, training=training)
+
+    def compute_mask(
+        self, inputs: TensorLike, previous_mask: TensorLike | None
+    ) -> Tensor | None:
+        """The output is as long as the input and carries its Keras mask."""
+        return carried_mask(inputs)
+
+    def compute_output_shape(self, states_shape: Shape) -> Shape:
+        return tuple(states_shape)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Encoder(Configured, keras.layers.Layer):
+    """An embedding with positions, then a stack of encoder layers.
+
+    The encoder of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, for `Tagger`,
+    `TextClassifier` and `MaskedLanguageModel`. Give the encoder of one to another, and
+    they share its weights: that is how a pre-trained one is used.
+
+    Args:
+        config: An `EncoderConfig`.
+        embedding: Number of tokens, V, for a `PositionalEmbedding` of ids, of which 0
+            is padding; or any layer that makes states (B, S, D) of the inputs, such as
+            a `FeatureEmbedding`, or `keras.layers.Dense` and positions for vectors.
+    Call arguments:
+        inputs: Integer tensor (B, S); or what `embedding` takes.
+        training: Whether dropout is applied.
+        mask: Boolean tensor (B, S), True where a position may be attended to; default
+            the Keras mask that the embedding's output carries, for ids where they are
+            not padding.
+    Returns:
+        Float tensor (B, S, D).
+    Raises:
+        TypeError: If `config` is not an `EncoderConfig`.
+
+    Example:
+        >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
+        >>> encoder = Encoder(config, 11)
+        >>> encoder(np.array([[3, 4, 5, 0]])).shape  # (1, 4, 6)
+    """
+
+    config_class = EncoderConfig
+    config: EncoderConfig
+
+    def __init__(
+        self, config: EncoderConfig, embedding: int | keras.layers.Layer,
+        **kwargs: Unpack[LayerOptions],
+    ) -> None:  # fmt: skip
+        super().__init__(config, **kwargs)
+        if not isinstance(embedding, keras.layers.Layer):
+            embedding = PositionalEmbedding(
+                embedding,
+                config.d_model,
+                dropout_rate=config.dropout_rate,
+                positions="none" if config.positions else "sinusoidal",
+                pad_id=0,
+                dtype=self.dtype_policy,
+                name="embedding",
+            )
+        self.embedding = embedding
+        self.stack = EncoderStack(config, dtype=self.dtype_policy, name="stack")
+        self.supports_masking = True
+
+    def build(self, inputs_shape: Shape) -> None:
+        if not self.embedding.built:
+            self.embedding.build(inputs_shape)
+        if not self.stack.built:
+            self.stack.build((None, None, self.config.d_model))
+        self.built = True
+
+    def call(
+        self, inputs: TensorLike, training: bool | None = None,
+        mask: TensorLike | None = None,
+    ) -> Tensor:  # fmt: skip
+        states = self.embedding(inputs, training=training)
+        return self.stack(states, mask=mask, training=training)
+
+    def compute_mask(
+        self, inputs: TensorLike, previous_mask: TensorLike | None
+    ) -> Tensor | None:
+        """The mask that the embedding makes of its inputs."""
+        return self.embedding.compute_mask(inputs, carried_mask(inputs))
+
+    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
+        return (*inputs_shape[:2], self.config.d_model)
+
+    def get_config(self) -> dict[str, Any]:
+        embedding = keras.saving.serialize_keras_object(self.embedding)
+        return super().get_config() | {"embedding": embedding}
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> Self:
+        embedding = keras.saving.deserialize_keras_object(config["embedding"])
+        return super().from_config(config | {"embedding": embedding})

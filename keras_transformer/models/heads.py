@@ -1,0 +1,313 @@
+"""Models of an encoder and a head: tags, classes, hidden tokens."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self, Unpack
+
+import keras
+from keras import ops
+
+from keras_transformer.exact_training import ExactTraining
+from keras_transformer.layers.arguments import check_size
+from keras_transformer.layers.attention import recorded_attention
+from keras_transformer.layers.basic import Dropout
+from keras_transformer.layers.embedding import (
+    ClassToken,
+    FeatureEmbedding,
+    PositionalEmbedding,
+)
+from keras_transformer.masks import carried_mask
+from keras_transformer.models.encoder import Encoder
+from keras_transformer.models.model import ExportableModel
+from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
+
+
+class EncoderHead(ExportableModel):
+    """Base of the models that read the states of an `Encoder`.
+
+    Raises:
+        TypeError: If `encoder` is not an `Encoder`.
+    """
+
+    def __init__(self, encoder: Encoder, **kwargs: Unpack[BasicOptions]) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(encoder, Encoder):
+            raise TypeError(
+                f"`encoder` must be an `Encoder`. Received: {type(encoder).__name__}"
+            )
+        self.encoder = encoder
+        self.supports_masking = True
+        # Of ids every size is known, so the weights exist from the start.
+        if isinstance(encoder.embedding, PositionalEmbedding) and not encoder.built:
+            encoder.build(self.input_signature()[0].shape)
+
+    def attention(self, inputs: TensorLike, layer: int = -1) -> Tensor:
+        """Returns how the positions attend to each other in one layer.
+
+        Args:
+            inputs: As for a call.
+            layer: Encoder layer, counted from 0, or from -1 backwards.
+
+        Returns:
+            Attention weights (B, H, S, S): row t is the attention of position t. A
+            class token is position 0.
+
+        Raises:
+            IndexError: If there is no such layer.
+            ValueError: If its attention has no weights, as `LinearAttention` has none.
+        """
+        attention = self.encoder.stack.encoder_layers[layer].self_attention
+        with recorded_attention() as record:
+            self(inputs, training=False)
+        if attention not in record:
+            raise ValueError(
+                f"The attention of layer {layer} has no weights to show: it is a "
+                f"{type(attention).__name__}."
+            )
+        return record[attention][0]
+
+    def input_signature(self) -> list[keras.InputSpec]:
+        """Any batch of ids, (B, S), or (B, S, F) of a `FeatureEmbedding`."""
+        embedding = self.encoder.embedding
+        if not isinstance(embedding, PositionalEmbedding):
+            raise ValueError(
+                "`input_signature` must be given where the encoder's embedding is not "
+                f"of ids. Received: a {type(embedding).__name__}"
+            )
+        rank = 3 if isinstance(embedding, FeatureEmbedding) else 2
+        return [keras.InputSpec(shape=(None,) * rank, dtype="int32")]
+
+    def get_config(self) -> dict[str, Any]:
+        encoder = keras.saving.serialize_keras_object(self.encoder)
+        return super().get_config() | {"encoder": encoder}
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> Self:
+        encoder = keras.saving.deserialize_keras_object(config["encoder"])
+        return cls(**(config | {"encoder": encoder}))
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Tagger(ExactTraining, EncoderHead):
+    """An encoder with a linear map from each state to the scores of the tags.
+
+    Sequence labelling such as part-of-speech tagging, as section 5.3 of Devlin et al.,
+    2019, https://arxiv.org/abs/1810.04805. It trains with `model.fit(ids, tags)` and
+    `MaskedCrossentropy`, for which tag 0 means no tag: padding, and tokens that are
+    not to be learned from, such as all but a word's first piece.
+
+    Args:
+        encoder: An `Encoder`.
+        num_tags: Number of tags, tag 0 counted.
+    Call arguments:
+        inputs: What the encoder takes: an integer tensor (B, S).
+        training: Whether dropout is applied.
+        mask: As of `Encoder`.
+    Returns:
+        Logits, a float tensor (B, S, num_tags).
+    Raises:
+        TypeError: If `encoder` is not an `Encoder`, or `inputs` are not what it takes.
+        ValueError: If `num_tags` is not positive.
+
+    Example:
+        >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
+        >>> tagger = Tagger(Encoder(config, 11), num_tags=5)
+        >>> tagger(np.array([[3, 4, 9, 0]])).shape  # (1, 4, 5)
+    """
+
+    def __init__(
+        self, encoder: Encoder, num_tags: int, **kwargs: Unpack[BasicOptions]
+    ) -> None:
+        super().__init__(encoder, **kwargs)
+        check_size("num_tags", num_tags)
+        self.num_tags = num_tags
+        self.output_map = keras.layers.Dense(
+            num_tags, dtype=self.dtype_policy, name="output_map"
+        )
+        self.output_map.build((None, None, encoder.config.d_model))
+        self.built = encoder.built
+
+    def call(
+        self, inputs: TensorLike, training: bool | None = None,
+        mask: TensorLike | None = None,
+    ) -> Tensor:  # fmt: skip
+        return self.output_map(self.encoder(inputs, training=training, mask=mask))
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (*input_shape[:2], self.num_tags)
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"num_tags": self.num_tags}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TextClassifier(EncoderHead):
+    """An encoder, one state for the whole sequence, and a linear map to the classes.
+
+    The state is the mean of the tokens' last states, padding left out, or the last
+    state of a learned class token before the first one, which attends and is attended
+    to like the others: section 4.1 of Devlin et al., 2019,
+    https://arxiv.org/abs/1810.04805.
+
+    Args:
+        encoder: An `Encoder`.
+        num_classes: Number of classes.
+        pooling: "mean" or "class_token".
+    Call arguments:
+        inputs: What the encoder takes: an integer tensor (B, S).
+        training: Whether dropout is applied, to the sentence's state too.
+        mask: As of `Encoder`.
+    Returns:
+        Logits, a float tensor (B, num_classes).
+    Raises:
+        TypeError: If `encoder` is not an `Encoder`, or `inputs` are not what it takes.
+        ValueError: If `num_classes` is not positive or `pooling` is unknown.
+
+    Example:
+        >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
+        >>> model = TextClassifier(Encoder(config, 11), num_classes=2)
+        >>> model(np.array([[3, 4, 9, 0]])).shape  # (1, 2)
+    """
+
+    def __init__(
+        self, encoder: Encoder, num_classes: int,
+        pooling: Literal["mean", "class_token"] = "mean",
+        **kwargs: Unpack[BasicOptions],
+    ) -> None:  # fmt: skip
+        super().__init__(encoder, **kwargs)
+        check_size("num_classes", num_classes)
+        if pooling not in ("mean", "class_token"):
+            raise ValueError(
+                "`pooling` must be 'mean' or 'class_token'. Received: "
+                f"pooling={pooling!r}"
+            )
+        self.num_classes = num_classes
+        self.pooling = pooling
+        d_model = encoder.config.d_model
+        self.class_token = None
+        if pooling == "class_token":
+            self.class_token = ClassToken(dtype=self.dtype_policy, name="class_token")
+            self.class_token.build((None, None, d_model))
+        self.dropout = Dropout(
+            encoder.config.dropout_rate, dtype=self.dtype_policy, name="dropout"
+        )
+        self.output_map = keras.layers.Dense(
+            num_classes, dtype=self.dtype_policy, name="output_map"
+        )
+        self.output_map.build((None, d_model))
+        self.built = encoder.built
+
+    def call(
+        self, inputs: TensorLike, training: bool | None = None,
+        mask: TensorLike | None = None,
+    ) -> Tensor:  # fmt: skip
+        state = self.sentence_state(inputs, training=training, mask=mask)
+        return self.output_map(self.dropout(state, training=training))
+
+    def sentence_state(
+        self, inputs: TensorLike, training: bool | None = None,
+        mask: TensorLike | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Returns one vector a sentence.
+
+        Args:
+            inputs: As for a call.
+            training: Whether dropout is applied.
+            mask: As for a call.
+
+        Returns:
+            Float tensor (B, D); a mean is zeros for a sentence of padding alone.
+        """
+        states = self.encoder.embedding(inputs, training=training)
+        mask = carried_mask(states) if mask is None else mask
+        if self.class_token is not None:
+            mask = self.class_token.compute_mask(states, mask)
+            states = self.class_token(states)
+        states = self.encoder.stack(states, mask=mask, training=training)
+        if self.class_token is not None:
+            return states[:, 0]
+        if mask is None:
+            return ops.mean(states, axis=1)
+        factors = ops.expand_dims(ops.cast(mask, states.dtype), -1)
+        number = ops.maximum(ops.sum(factors, axis=1), 1)
+        return ops.sum(states * factors, axis=1) / number
+
+    def compute_mask(
+        self, inputs: TensorLike, previous_mask: TensorLike | None
+    ) -> None:
+        """The logits have no positions, and no mask."""
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (input_shape[0], self.num_classes)
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {
+            "num_classes": self.num_classes,
+            "pooling": self.pooling,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class MaskedLanguageModel(ExactTraining, EncoderHead):
+    """An encoder that scores what each token is, from the tokens on both sides.
+
+    Task 1 of section 3.1 of Devlin et al., 2019, https://arxiv.org/abs/1810.04805. The
+    output matrix is the embedding's, so only the encoder has weights. It trains
+    with `model.fit(MaskedTokens(...))` and `MaskedCrossentropy`; then the encoder goes
+    to a `Tagger` or a `TextClassifier`.
+
+    Args:
+        encoder: An `Encoder` of ids.
+    Call arguments:
+        inputs: Integer tensor (B, S).
+        training: Whether dropout is applied.
+        return_states: Whether to return the last states instead of the logits.
+    Returns:
+        Logits, a float tensor (B, S, V); or the encoder's last states, (B, S, D).
+    Raises:
+        TypeError: If `encoder` is not an `Encoder`.
+        ValueError: If its embedding is not of one id a token.
+
+    Example:
+        >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
+        >>> model = MaskedLanguageModel(Encoder(config, 11))
+        >>> model.compile("adam", MaskedCrossentropy())
+        >>> ids = np.array([[5, 6, 7], [8, 9, 0]])
+        >>> model.fit(MaskedTokens(ids, 2, mask_id=4, first_id=5, vocabulary_size=11))
+    """
+
+    # A subclass that computes `logits` in another way sets it to False.
+    trains_without_logits = True
+    output_bias = None
+
+    def __init__(self, encoder: Encoder, **kwargs: Unpack[BasicOptions]) -> None:
+        super().__init__(encoder, **kwargs)
+        if type(encoder.embedding) is not PositionalEmbedding:
+            raise ValueError(
+                "`encoder` must have a `PositionalEmbedding` of one id a token, to "
+                f"tell which was hidden. Received: a {type(encoder.embedding).__name__}"
+            )
+        self.built = True
+
+    def call(
+        self, inputs: TensorLike, training: bool | None = None,
+        return_states: bool = False,
+    ) -> Tensor:  # fmt: skip
+        states = self.encoder(inputs, training=training)
+        return states if return_states else self.logits(states)
+
+    def logits(self, states: TensorLike) -> Tensor:
+        """Multiplies states (B, S, D) by the embedding's matrix, transposed (D, V)."""
+        return self.encoder.embedding.token_embedding(states, reverse=True)
+
+    def output_rows(self) -> Tensor | None:
+        """Returns the embedding's matrix (V, D); `None` if it is quantised."""
+        table = self.encoder.embedding.token_embedding
+        if table.quantization_mode:
+            return None
+        return ops.convert_to_tensor(table.embeddings)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (*input_shape, self.encoder.embedding.vocabulary_size)
