@@ -58,6 +58,7 @@ from keras_transformer.layers import (
     ReluAttention,
     RotaryPositions,
     SinusoidalPositionalEncoding,
+    enable_lora,
     scaled_dot_product_attention,
     sinusoidal_encoding,
 )
@@ -151,7 +152,9 @@ __all__ = [
     "Perplexity",
     "PieceVectors",
     "PositionalEmbedding",
-    "RecurrentConfig",
+<<<<<<< HEAD
+=======
+>>>>>>> config
     "ReluAttention",
     "RotaryPositions",
     "RunConfig",
@@ -172,6 +175,7 @@ __all__ = [
     "WarmupSchedule",
     "beam_search",
     "causal_mask",
+    "enable_lora",
     "evaluate",
     "export_litert_model",
     "graph_mask",

@@ -27,7 +27,7 @@ ROOT = Path(keras_transformer.__file__).parent
 # The parts from the bottom up. Data flows text -> ids -> batches -> model -> decoding
 # -> text, and a part imports from the levels below its own alone.
 LEVELS = (
-    {"files", "terminal", "types", "attention_kinds", "lite"},
+    {"files", "terminal", "types", "lite"},
     {"config", "quiet"},
     {"kernels", "serving"},
     {"masks"},
@@ -49,7 +49,7 @@ LEVEL = {part: i for i, level in enumerate(LEVELS) for part in level}
 # Parts that know less of the package than what lies below them.
 KNOW_ONLY = {
     "kernels": {"types"},
-    "layers": {"attention_kinds", "config", "kernels", "masks", "types"},
+    "layers": {"config", "kernels", "masks", "types"},
     "decoding": {"kernels", "types"},
     # It checks anybody's layers by what they do.
     "testing": {"types"},

@@ -21,13 +21,13 @@ PACKAGE = ROOT / "keras_transformer"
 
 # Files and lines, docstrings and blank lines counted; "." is the top level.
 FOLDERS = {
-    ".": (14, 2063), "bulk": (4, 966), "cli": (15, 2014), "config": (6, 1000),
-    "decoding": (10, 1485), "exact_training": (12, 1448), "export": (18, 3187),
-    "generation": (6, 838), "importers": (15, 2327), "kernels": (10, 1812),
-    "layers": (30, 7503), "lite": (2, 518), "models": (24, 3630),
+    ".": (13, 1846), "bulk": (4, 966), "cli": (15, 1971), "config": (6, 1000),
+    "decoding": (10, 1485), "exact_training": (12, 1448), "export": (18, 3166),
+    "generation": (6, 838), "importers": (15, 2327), "kernels": (9, 1750),
+    "layers": (16, 3536), "lite": (2, 518), "models": (11, 1837),
     "playground": (11, 990), "plots": (7, 927), "quickstart": (17, 2949),
     "serving": (14, 1846), "testing": (7, 746), "text": (20, 3242),
-    "training": (31, 4631), "tests": (276, 47389),
+    "training": (31, 4606), "tests": (280, 48195),
 }  # fmt: skip
 # Functions of the package that run, and the files that they stand in.
 JOBS = {
