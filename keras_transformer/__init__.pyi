@@ -152,9 +152,6 @@ __all__ = [
     "Perplexity",
     "PieceVectors",
     "PositionalEmbedding",
-<<<<<<< HEAD
-=======
->>>>>>> config
     "ReluAttention",
     "RotaryPositions",
     "RunConfig",
