@@ -23,6 +23,7 @@ from keras_transformer.evaluation import (
     ngram_bleu,
 )
 from keras_transformer.exact_training import (
+    ExactModel,
     split_batches_over_cores,
 )
 from keras_transformer.export import (
@@ -139,6 +140,7 @@ __all__ = [
     "EncoderLayer",
     "EncoderStack",
     "Ensemble",
+    "ExactModel",
     "ExportedTranslator",
     "FeatureEmbedding",
     "FeedForward",

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.config.language_model import LanguageModelConfig
-from keras_transformer.exact_training.exact_training import ExactTraining
+from keras_transformer.exact_training import ExactTraining
 from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
 from keras_transformer.layers.arguments import integer_ids
 from keras_transformer.layers.basic import LayerNormalization
@@ -62,6 +62,7 @@ class LanguageModel(
     """
 
     config_class = LanguageModelConfig
+    trains_without_logits = True
     config: LanguageModelConfig
 
     def __init__(
@@ -140,8 +141,9 @@ class LanguageModel(
         """Multiplies states (B, T, D) by the output matrix (D, V), tied or not."""
         return self.output_head.logits(states, self.compute_dtype)
 
-    def output_rows(self) -> Tensor | None:
-        return self.output_head.rows_for(self, LanguageModel, "call", "logits")
+    def output_rows(self) -> Tensor:
+        """Returns the output matrix (V, D); see `ExactTraining`."""
+        return self.output_head.rows()
 
     def decoding_weights(self) -> Nest:
         """As `Transformer.decoding_weights`."""

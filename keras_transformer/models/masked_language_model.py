@@ -8,7 +8,7 @@ from typing import TypedDict, Unpack
 import keras
 import numpy as np
 
-from keras_transformer.exact_training.exact_training import ExactTraining
+from keras_transformer.exact_training import ExactTraining
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.models.encoder_model import EncoderModel
 from keras_transformer.models.output_head import OutputHead, matrix_of
@@ -54,6 +54,7 @@ class MaskedLanguageModel(HasTextEncoder, ExactTraining, EncoderModel):
     """
 
     encoder_classes = (TextEncoder,)
+    trains_without_logits = True
     encoder: TextEncoder
 
     def __init__(self, encoder: TextEncoder, **kwargs: Unpack[BasicOptions]) -> None:
@@ -82,9 +83,9 @@ class MaskedLanguageModel(HasTextEncoder, ExactTraining, EncoderModel):
         """Multiplies states (B, S, D) by the embedding's matrix, transposed (D, V)."""
         return self.output_head.logits(states, self.compute_dtype)
 
-    def output_rows(self) -> Tensor | None:
-        """Returns the embedding's matrix (V, D); see `ExactTraining.output_rows`."""
-        return self.output_head.rows_for(self, MaskedLanguageModel, "call", "logits")
+    def output_rows(self) -> Tensor:
+        """Returns the embedding's matrix (V, D); see `ExactTraining`."""
+        return self.output_head.rows()
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape, self.encoder.vocabulary_size)

@@ -7,7 +7,7 @@ from typing import Unpack
 import keras
 
 from keras_transformer.config.layers import EncoderConfig
-from keras_transformer.exact_training.exact_training import ExactTraining
+from keras_transformer.exact_training import ExactTraining
 from keras_transformer.models.graph_model import GraphModel
 from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
 

@@ -72,21 +72,7 @@ class OutputHead:
     def _weights(self, dtype):
         return side_by_side([self.matrix], [self.bias], dtype)
 
-    def rows_for(self, model, base, *methods):
-        """Returns the matrix as rows (V, D), if this head makes the model's logits.
-
-        Args:
-            model: The model whose head this is.
-            base: Its class, or the class that it inherits the methods from.
-            *methods: Names of the methods from inputs to logits. A subclass that
-                overrides one may compute any logits.
-
-        Returns:
-            Float tensor (V, D), or `None`.
-        """
-        if any(getattr(type(model), m) is not getattr(base, m) for m in methods):
-            return None
-        if self.matrix.input_quantizer is not None:
-            return None  # The states are rounded first.
+    def rows(self):
+        """Returns the matrix as rows (V, D)."""
         matrix = self.matrix.value()
         return matrix if self.matrix.is_table else ops.transpose(matrix)

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.config import Seq2SeqConfig
-from keras_transformer.exact_training.exact_training import ExactTraining
+from keras_transformer.exact_training import ExactTraining
 from keras_transformer.kernels.keras_private import layers_within
 from keras_transformer.layers.adaptable_layer import HasAdaptableLayers
 from keras_transformer.layers.arguments import check_pair, integer_ids
@@ -56,6 +56,7 @@ class Seq2Seq(HasConfig, HasSignature, HasAdaptableLayers, ExactTraining, keras.
     """
 
     config_class = Seq2SeqConfig
+    trains_without_logits = True
     config: Seq2SeqConfig
 
     def __init__(self, config: Seq2SeqConfig, **kwargs: Unpack[BasicOptions]) -> None:
@@ -151,8 +152,9 @@ class Seq2Seq(HasConfig, HasSignature, HasAdaptableLayers, ExactTraining, keras.
         """
         return self.output_head.logits(states, self.compute_dtype)
 
-    def output_rows(self) -> Tensor | None:
-        return self.output_head.rows_for(self, Seq2Seq, "call", "decode", "logits")
+    def output_rows(self) -> Tensor:
+        """Returns the output matrix (V, D); see `ExactTraining`."""
+        return self.output_head.rows()
 
     def with_dtype(self, dtype: str) -> Self:
         """Returns this model if it computes and stores in `dtype`, or a copy that does.

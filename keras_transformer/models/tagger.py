@@ -6,7 +6,7 @@ from typing import Any, Unpack
 
 import keras
 
-from keras_transformer.exact_training.exact_training import ExactTraining
+from keras_transformer.exact_training import ExactTraining
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.models.encoder_model import EncoderModel
 from keras_transformer.models.text_encoder import HasTextEncoder, TextEncoder

@@ -18,10 +18,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from keras_transformer.exact_training.nonfinite import (
-    StopOnNonfinite,
-    nonfinite_error,
-)
+from keras_transformer.exact_training.model import StopOnNonfinite
 from keras_transformer.files import replacing
 from keras_transformer.terminal import say
 from keras_transformer.training.distribution import Distribution
@@ -234,8 +231,9 @@ class NonfiniteBatches(RunCallback, StopOnNonfinite):
         """Writes the bad batch and raises."""
         number = self._seen - held
         path = self._write(number) if self.writes else self.directory
-        raise nonfinite_error(
-            self.model.updates,
+        raise FloatingPointError(
+            "The loss or the gradient of a batch is not finite after "
+            f"{self.model.updates} updates; the weights are those before it. "
             f"The batch is in {path}. Lower `learning_rate_scale`, lengthen "
             "`warmup_steps`, set `global_clipnorm`, or skip such batches with "
             "`nonfinite` 'skip'.",

@@ -10,7 +10,7 @@ import keras
 from rich.console import Console
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.exact_training.nonfinite import StopOnNonfinite
+from keras_transformer.exact_training.model import StopOnNonfinite
 from keras_transformer.terminal import say
 from keras_transformer.training.distribution import Distribution
 from keras_transformer.training.machine import machine

@@ -21,7 +21,7 @@ import numpy as np
 from keras import ops
 from rich.console import Console
 
-from keras_transformer.exact_training.exact_training import ExactTraining
+from keras_transformer.exact_training import ExactTraining
 from keras_transformer.files import replacing, sync_directory
 from keras_transformer.terminal import say
 from keras_transformer.training.run_callback import RunCallback

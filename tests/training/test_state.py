@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from keras_transformer.exact_training.exact_training import ExactTraining
+from keras_transformer.exact_training import ExactTraining
 from keras_transformer.training.run_callback import RunCallback
 from keras_transformer.training.state import (
     StateFiles,

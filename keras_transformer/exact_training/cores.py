@@ -18,10 +18,10 @@ def split_batches_over_cores(num_cores: int | None = None) -> int:
     parts as there are cores. The parts run side by side, each operation on one core.
     The gradient is that of the whole batch up to rounding; dropout drops other units.
 
-    Call it before TensorFlow computes anything. Use it on a few cores, for models with
-    `MaskedCrossentropy` and metrics that need no logits. Anything else, such as XLA and
-    `tf.distribute`, computes whole batches as before, but each operation uses only one
-    core. On a machine with a GPU the call changes nothing.
+    Call it before TensorFlow computes anything. Use it on a few cores, for models that
+    train without logits: with `MaskedCrossentropy` and metrics that need none. Anything
+    else, XLA and `tf.distribute` too, computes whole batches as before, but each
+    operation uses only one core. On a machine with a GPU the call changes nothing.
 
     Args:
         num_cores: Parts of a batch; by default the cores that the process may use.
@@ -54,11 +54,10 @@ def split_batches_over_cores(num_cores: int | None = None) -> int:
         )
     if tf.config.list_physical_devices("GPU"):
         return _num_parts
-    threading = tf.config.threading
     try:
         if num_cores > 1:
-            threading.set_intra_op_parallelism_threads(1)
-            threading.set_inter_op_parallelism_threads(num_cores)
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+            tf.config.threading.set_inter_op_parallelism_threads(num_cores)
     except RuntimeError as error:
         raise RuntimeError(
             "`split_batches_over_cores` sets the number of TensorFlow's threads: call "
