@@ -49,11 +49,9 @@ class MaskedCrossentropy(keras.losses.Loss):
         super().__init__(name=name, reduction="sum_over_batch_size", dtype="float32")
         if not 0 <= label_smoothing < 1:
             raise ValueError(
-                "`label_smoothing` must be in [0, 1). Received: "
-                f"label_smoothing={label_smoothing!r}"
+                f"`label_smoothing` must be in [0, 1). Received: {label_smoothing=}"
             )
-        self.label_smoothing = label_smoothing
-        self.pad_id = pad_id
+        self.label_smoothing, self.pad_id = label_smoothing, pad_id
 
     def count(self, y_true: TensorLike) -> Tensor:
         """Returns the number of targets that count, a float32 scalar."""
@@ -81,37 +79,26 @@ class MaskedCrossentropy(keras.losses.Loss):
     ) -> tuple[Tensor, TokenScores]:  # fmt: skip
         """As `__call__` on the logits states @ matrix.T + bias, never all at a time.
 
-        In a replica it is the mean over the replica's tokens, not its share.
-
-        Args:
-            y_true: Integer tensor (B, T).
-            states: Float tensor (B, T, D).
-            matrix: Float tensor (V, D).
-            sample_weight: As for `__call__`.
-            training: Whether the gradient will be needed.
-            bias: Float tensor (V,), or `None` to add nothing.
-
-        Returns:
-            The loss, a float32 scalar, and `TokenScores` for the metrics.
+        Takes states (B, T, D), a matrix (V, D) and a bias (V,). Returns the mean loss
+        of this replica's tokens, not its share, and `TokenScores` for the metrics.
+        `training` says whether the gradient will be needed.
         """
         weights = token_weights(y_true, self.pad_id, sample_weight)
         weights = weights / ops.maximum(self.count(y_true), 1.0)
-        # (B T, D), (B T,) and (B T,)
-        states = ops.reshape(states, (-1, states.shape[-1]))
+        states = ops.reshape(states, (-1, states.shape[-1]))  # (B T, D)
         targets, weights = (ops.reshape(t, (-1,)) for t in (y_true, weights))
-        flat = states, targets, weights
-        rows = None
+        counted = None
         if in_tensorflow_graph():  # Elsewhere shapes are fixed.
-            rows = ops.nonzero(ops.not_equal(targets, self.pad_id))[0]
-            flat = (ops.take(t, rows, axis=0) for t in flat)
-        states, targets, weights = flat
+            counted = ops.nonzero(ops.not_equal(targets, self.pad_id))[0]
+            states, targets, weights = (
+                ops.take(t, counted, axis=0) for t in (states, targets, weights)
+            )
         loss, *scores = fused_crossentropy(
-            states, matrix, targets, weights, self.label_smoothing,
-            gradient=training, bias=bias,
-        )  # fmt: skip
-        if rows is not None:
+            states, matrix, targets, weights, self.label_smoothing, training, bias
+        )
+        if counted is not None:
             size = (ops.size(y_true),)
-            scores = [ops.scatter(rows[:, None], score, size) for score in scores]
+            scores = [ops.scatter(counted[:, None], s, size) for s in scores]
         return loss, TokenScores(*(ops.reshape(s, ops.shape(y_true)) for s in scores))
 
     def get_config(self) -> dict[str, Any]:

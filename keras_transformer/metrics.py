@@ -20,30 +20,21 @@ class TokenMean(keras.metrics.Mean):
     """Mean over all tokens that are not padding, of all batches since the last reset.
 
     A subclass defines `values(y_true, y_pred)`, the value of each token (B, T).
-
-    Args:
-        pad_id: Target id that does not count.
-        name: Name of the metric.
-        dtype: Float type of the sums.
     """
+
+    default_name: str | None = None
 
     def __init__(
         self, pad_id: int = 0, name: str | None = None, dtype: DType | None = None
     ) -> None:
-        super().__init__(name=name, dtype=dtype)
+        super().__init__(name or self.default_name, dtype)
         self.pad_id = pad_id
 
     def update_state(
         self, y_true: TensorLike, y_pred: TensorLike,
         sample_weight: TensorLike | None = None,
     ) -> None:  # fmt: skip
-        """Adds a batch.
-
-        Args:
-            y_true: Integer tensor (B, T).
-            y_pred: Logits, a float tensor (B, T, V), or `TokenScores`.
-            sample_weight: Factor on each token, (B, T), or on each row, (B,).
-        """
+        """Adds a batch: targets (B, T), and logits (B, T, V) or `TokenScores`."""
         y_true = ops.convert_to_tensor(y_true)
         weights = token_weights(y_true, self.pad_id, sample_weight, self.dtype)
         values = ops.cast(self.values(y_true, y_pred), self.dtype)
@@ -71,10 +62,7 @@ class MaskedAccuracy(TokenMean):
         >>> metric.result()  # 1.0
     """
 
-    def __init__(
-        self, pad_id: int = 0, name: str = "accuracy", dtype: DType | None = None
-    ) -> None:
-        super().__init__(pad_id, name, dtype)
+    default_name = "accuracy"
 
     def values(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         if isinstance(y_pred, TokenScores):
@@ -101,10 +89,7 @@ class Perplexity(TokenMean):
         >>> metric.result()  # 4.0
     """
 
-    def __init__(
-        self, pad_id: int = 0, name: str = "perplexity", dtype: DType | None = None
-    ) -> None:
-        super().__init__(pad_id, name, dtype)
+    default_name = "perplexity"
 
     def values(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         if isinstance(y_pred, TokenScores):

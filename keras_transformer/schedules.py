@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import ops
@@ -84,6 +84,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         super().__init__()
         _check_positive(learning_rate=learning_rate, warmup_steps=warmup_steps)
         self.learning_rate, self.warmup_steps = learning_rate, warmup_steps
+        if isinstance(schedule, dict):  # Of `get_config`.
+            schedule = keras.saving.deserialize_keras_object(schedule)
         self.schedule = schedule
 
     def __call__(self, step: float | TensorLike) -> Tensor:
@@ -95,17 +97,10 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self) -> dict[str, Any]:
         schedule = self.schedule
-        return {
-            "learning_rate": self.learning_rate, "warmup_steps": self.warmup_steps,
-            "schedule": schedule and keras.saving.serialize_keras_object(schedule),
-        }  # fmt: skip
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        """Builds the schedule from `get_config`'s result."""
-        schedule = config["schedule"]
-        schedule = schedule and keras.saving.deserialize_keras_object(schedule)
-        return cls(**(config | {"schedule": schedule}))
+        names = "learning_rate", "warmup_steps"
+        return {name: getattr(self, name) for name in names} | {
+            "schedule": schedule and keras.saving.serialize_keras_object(schedule)
+        }
 
 
 def _check_positive(**values):

@@ -7,9 +7,8 @@ import itertools
 import keras
 from keras import ops
 
-from keras_transformer.exact_training.loss import loss_and_scores
+from keras_transformer.exact_training.loss import evaluate
 from keras_transformer.exact_training.update import global_norm, mean_gradient
-from keras_transformer.kernels.keras_private import loss_tracker
 
 
 def train_step(model, state, data):
@@ -29,29 +28,27 @@ def train_step(model, state, data):
 
     (_, found), gradients = jax.value_and_grad(scaled_loss, has_aux=True)(weights)
     loss, targets, logs, others, new_metrics = found
-    norm, total = global_norm(gradients), (gradients, None)
+    norm, old = global_norm(gradients), (weights, moments)
     variables = [*model.non_trainable_variables, *optimizer.variables]
     with _scope(variables, [*others, *moments]) as scope:
         verdict = update.judge(loss, norm, targets)
-        if update.sums:
-            share = targets / optimizer.scale_loss(1.0)
-            more = [ops.cast(gradient, "float32") * share for gradient in gradients]
-            pairs = [(s.value, s + m) for s, m in zip(update.sums, more, strict=True)]
-            sums = [ops.where(verdict.applies, new, old) for old, new in pairs]
-            norm, total = None, (sums, verdict.targets)
-            for variable, value in zip(update.sums, sums, strict=True):
-                variable.assign(ops.where(verdict.updates, 0.0, value))
+        share = targets / optimizer.scale_loss(1.0)
+        for total, gradient in zip(update.sums, gradients, strict=False):
+            more = total + ops.cast(gradient, "float32") * share
+            total.assign(ops.where(verdict.applies, more, total))
 
         def apply():
-            means = mean_gradient(model, *total, norm)
+            means = mean_gradient(model, gradients, norm, verdict.targets)
             return optimizer.stateless_apply(moments, means, weights)
 
         if update.sums:
             # A branch, because the update costs as much as many small batches.
-            new = jax.lax.cond(verdict.updates, apply, lambda: (weights, moments))
+            new = jax.lax.cond(verdict.updates, apply, lambda: old)
         else:
             # XLA fuses the choice with the update, so that it costs nothing.
-            new = _choose(verdict.updates, apply(), (weights, moments))
+            new = _choose(verdict.updates, apply(), old)
+        for total in update.sums:
+            total.assign(ops.where(verdict.updates, 0.0, total))
         for variable, value in zip(optimizer.variables, new[1], strict=True):
             variable.assign(value)
         update.note(verdict)
@@ -68,14 +65,11 @@ def test_step(model, state, data):
 
 def _evaluate(model, state, data, training):
     """Returns loss, targets, logs, and the new other and metrics' values."""
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     others, metrics = model.non_trainable_variables, model.metrics_variables
     variables = [*model.trainable_variables, *others, *metrics]
     with _scope(variables, itertools.chain(*state)) as scope:
-        loss, y_pred = loss_and_scores(model, x, y, sample_weight, training)
-        targets = model.loss_divisor(y)
-        loss_tracker(model).update_state(loss, sample_weight=targets)
-        logs = model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        loss, targets, update_metrics = evaluate(model, data, training)
+        logs = update_metrics()
     return loss, targets, logs, _values(scope, others), _values(scope, metrics)
 
 

@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
+
+import keras
 from keras import ops
 
+from keras_transformer.exact_training.cores import num_parts
+from keras_transformer.kernels.crossentropy import TokenScores
 from keras_transformer.kernels.execution import num_replicas
-from keras_transformer.kernels.keras_private import compiled_metrics, loss_weights
+from keras_transformer.kernels.keras_private import (
+    compiled_metrics,
+    loss_tracker,
+    loss_weights,
+)
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import takes_scores
+
+
+def evaluate(model, data, training):
+    """Returns the mean loss of this replica's targets, and their number.
+
+    And a function that updates the metrics by them and returns the logs.
+    """
+    x, y, sample_weight = data = keras.utils.unpack_x_y_sample_weight(data)
+    loss, y_pred = loss_and_scores(model, *data, training)
+    targets = model.loss_divisor(y)
+
+    def update_metrics():
+        loss_tracker(model).update_state(loss, sample_weight=targets)
+        return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+
+    return loss, targets, update_metrics
 
 
 def loss_and_scores(model, x, y, sample_weight, training):
@@ -15,25 +40,41 @@ def loss_and_scores(model, x, y, sample_weight, training):
 
     That is the model's output or, where it trains without logits, `TokenScores`.
     """
-    if needs_logits(model):
+    if _needs_logits(model):
         y_pred = model(x, training=training)
         loss = model.compute_loss(x, y, y_pred, sample_weight, training=training)
         # Keras divides by the number of replicas, to add up their gradients. Here each
         # replica is weighted by its number of targets instead.
         return loss * num_replicas(), y_pred
+    data, parts = (x, y, sample_weight), num_parts()
+    if parts == 1 or model.jit_compile or num_replicas() > 1:
+        return _without_logits(model, *data, training)
+    cuts = [ops.shape(y)[0] * part // parts for part in range(parts + 1)]
+    total, count, scores = 0.0, 0.0, []
+    for rows in itertools.starmap(slice, itertools.pairwise(cuts)):
+        part = keras.tree.map_structure(
+            lambda t, r=rows: None if t is None else t[r], data
+        )
+        loss, found = _without_logits(model, *part, training)
+        targets = model.loss_divisor(part[1])
+        total, count = total + loss * targets, count + targets
+        scores.append((found.crossentropy, found.correct))
+    scores = map(ops.concatenate, zip(*scores, strict=True))
+    return total / ops.maximum(count, 1.0), TokenScores(*scores)
+
+
+def _without_logits(model, x, y, sample_weight, training):
     states = model(x, training=training, return_states=True)
-    bias = model.output_bias
+    rows, bias = model.output_rows(), model.output_bias
     bias = None if bias is None else ops.convert_to_tensor(bias)
-    rows = model.output_rows()
-    loss, y_pred = model.loss.from_states(
+    loss, scores = model.loss.from_states(
         y, states, rows, sample_weight, training, bias
     )
     (weight,) = loss_weights(model)
-    loss = loss if weight is None else loss * weight
-    return sum(model.losses, loss), y_pred
+    return sum(model.losses, loss if weight is None else loss * weight), scores
 
 
-def needs_logits(model):
+def _needs_logits(model):
     """Whether the model, its compiled loss or a metric needs the logits."""
     if not model.trains_without_logits or type(model.loss) is not MaskedCrossentropy:
         return True

@@ -7,17 +7,26 @@ import inspect
 import keras
 from keras import ops
 
+from keras_transformer.config import TrainingConfig
 from keras_transformer.exact_training import jax, tensorflow, torch
 from keras_transformer.exact_training.update import UpdateState, inner_optimizer
 from keras_transformer.kernels.execution import num_replicas
 from keras_transformer.kernels.keras_private import BuildsFromSpec, compiled_metrics
-from keras_transformer.layers.arguments import check_size
 
 _BACKENDS = {"tensorflow": tensorflow, "jax": jax, "torch": torch}
 _STEPS = _BACKENDS[keras.config.backend()]
-# Batches after which `fit` looks for a bad one: it need not wait for the device after
-# each, and if one was bad, the device computes so many in vain.
+# `fit` does not wait for the device after each batch to see whether it was bad.
 _LOOK_EVERY = 16
+
+
+def _counter(name, meaning):
+    """A property that reads a number from the device, which first finishes its work."""
+
+    def read(model):
+        model.sync_variables()
+        return int(ops.convert_to_numpy(getattr(model._update, name, 0)))
+
+    return property(read, doc=meaning)
 
 
 class ExactTraining(BuildsFromSpec):
@@ -28,24 +37,22 @@ class ExactTraining(BuildsFromSpec):
         sum of the losses of all target tokens / number of target tokens
 
     over all replicas of the model and all accumulated batches, as if they were one
-    batch, however the tokens are spread over them. `optimizer.iterations`, and with it
-    the learning-rate schedule, counts these updates. The `loss` in the logs, for
-    training and validation alike, is the mean over all tokens of the epoch.
+    batch. `optimizer.iterations`, and so the learning-rate schedule, counts these
+    updates. The `loss` in the logs is the mean over all tokens of the epoch.
 
     A batch whose loss or gradient is not finite, or that has no target, changes neither
-    the weights nor the optimizer's moments. In float16 Keras puts a
-    `keras.optimizers.LossScaleOptimizer` around any other: a gradient that is not
-    finite because the loss was scaled too much halves the scale, and does not count.
+    the weights nor the optimizer's moments. In float16 Keras wraps the optimizer in a
+    `LossScaleOptimizer`: a gradient that is not finite because the loss was scaled too
+    much halves the scale, and does not count.
 
     Attributes:
         target_pad_id: Id that pads the targets, or `None`: `compile` refuses losses and
             metrics with another `pad_id`.
         trains_without_logits: Whether the logits are `model(x, return_states=True)`
-            times the transpose of `model.output_rows()` (V, D), plus `output_bias`. The
-            step then never holds them all, if the loss is `MaskedCrossentropy` and
-            every metric `MaskedAccuracy` or `Perplexity`. A subclass that computes
-            logits, loss or metrics in another way sets it to `False`.
-        output_bias: Bias on the logits (V,), or `None`.
+            times the transpose of `model.output_rows()` (V, D), plus `output_bias` (V,)
+            unless that is `None`. The step then never holds them all, if the loss is
+            `MaskedCrossentropy` and every metric `MaskedAccuracy` or `Perplexity`. A
+            subclass that computes logits, loss or metrics in another way sets `False`.
     """
 
     target_pad_id = output_bias = global_clipnorm = _update = None
@@ -54,77 +61,66 @@ class ExactTraining(BuildsFromSpec):
     train_step, test_step = _STEPS.train_step, _STEPS.test_step
 
     def compile(
-        self, optimizer="rmsprop", loss=None, *args, gradient_accumulation_steps=1,
-        global_clipnorm=None, nonfinite="stop", **kwargs,
+        self, *args, gradient_accumulation_steps=1, global_clipnorm=None,
+        nonfinite="stop", **kwargs,
     ):  # fmt: skip
         """As `keras.Model.compile`, with the options of exact training.
 
         Args:
-            optimizer: Keras optimizer that neither accumulates nor clips all weights
-                together.
-            loss: Keras loss that is a mean over targets; see `loss_divisor`.
-            *args: Further arguments of `keras.Model.compile`.
+            *args: As for `keras.Model.compile`. The optimizer itself must not
+                accumulate or clip all weights together; for the loss see
+                `loss_divisor`.
             gradient_accumulation_steps: Batches whose gradients make one update. If
                 some are left at the end of an epoch, the next one completes the update.
             global_clipnorm: Largest norm of the gradient of all weights, or `None`.
             nonfinite: What to do if a loss or gradient is not finite: "stop" ends
                 `fit` with an error, "skip" only counts it. `fit` looks every 16
                 batches; until then, those after the bad one are not applied either.
-            **kwargs: As `keras.Model.compile`.
+            **kwargs: As for `keras.Model.compile`.
 
         Raises:
-            ValueError: If an option is out of range; if the optimizer itself
-                accumulates or clips all weights together; if batches accumulate and
-                the model has no weights yet; if a loss or metric takes another id for
-                padding than the model.
+            TypeError: If an option has the wrong type.
+            ValueError: If an option is out of range or the optimizer has it too; if
+                batches accumulate and the model has no weights yet; if a loss or metric
+                takes another id for padding than the model.
         """
-        steps, longest = gradient_accumulation_steps, global_clipnorm
-        check_size("gradient_accumulation_steps", steps)
-        if steps > 1 and not self.built:
+        options = {
+            "gradient_accumulation_steps": gradient_accumulation_steps,
+            "global_clipnorm": global_clipnorm, "nonfinite": nonfinite,
+        }  # fmt: skip
+        TrainingConfig(**options)  # It checks them.
+        if gradient_accumulation_steps > 1 and not self.built:
             raise ValueError(
-                "With `gradient_accumulation_steps` a model must have its weights: call "
-                f"`build` first. Received: gradient_accumulation_steps={steps}"
+                "With `gradient_accumulation_steps` a model must have weights: call "
+                f"`build` first. Received: {gradient_accumulation_steps=}"
             )
-        if longest is not None and not longest > 0:
-            raise ValueError(
-                "`global_clipnorm` must be above 0, or None. Received: "
-                f"global_clipnorm={longest!r}"
-            )
-        if nonfinite not in ("stop", "skip"):
-            raise ValueError(
-                f"`nonfinite` must be 'stop' or 'skip'. Received: {nonfinite=}"
-            )
-        super().compile(optimizer, loss, *args, **kwargs)
+        super().compile(*args, **kwargs)
         for option in ("gradient_accumulation_steps", "global_clipnorm"):
             if given := getattr(inner_optimizer(self.optimizer), option, None):
                 raise ValueError(
                     f"Give `{option}` to `compile`, not to the optimizer, which would "
                     f"apply it batch by batch. Received: {option}={given!r}"
                 )
-        ours = self.target_pad_id
         for part in [*keras.tree.flatten(self.loss), *compiled_metrics(self)]:
-            theirs, kind = getattr(part, "pad_id", None), type(part).__name__
+            ours, theirs = self.target_pad_id, getattr(part, "pad_id", None)
             # With another one padding would count, and the tokens of that id would not.
             if None not in (ours, theirs) and ours != theirs:
+                kind = type(part).__name__
                 raise ValueError(
                     "Losses and metrics must have the `pad_id` of the model: give "
                     f"{kind}(pad_id={ours}) to `compile`. Received: pad_id={theirs} of "
                     f"{kind}, pad_id={ours} of {type(self).__name__}"
                 )
-        self.gradient_accumulation_steps = steps
-        self.global_clipnorm, self.nonfinite = longest, nonfinite
-        self._update = UpdateState(
-            self.optimizer, self.trainable_weights, steps, nonfinite == "stop"
-        )
+        for name, value in options.items():
+            setattr(self, name, value)
+        self._update = UpdateState(self.optimizer, self.trainable_weights, options)
 
     def get_compile_config(self):
-        """As `keras.Model.get_compile_config`, with the options of exact training."""
         names = "gradient_accumulation_steps", "global_clipnorm", "nonfinite"
         config = super().get_compile_config()
         return config and config | {name: getattr(self, name) for name in names}
 
     def compile_from_config(self, config):
-        """As `keras.Model.compile_from_config`, and builds the optimizer."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
@@ -132,41 +128,17 @@ class ExactTraining(BuildsFromSpec):
     @property
     def variables(self):
         """All variables. Those of training are neither in `weights` nor in files."""
-        return super().variables + (self._update.variables if self._update else [])
+        return super().variables + getattr(self._update, "variables", [])
 
-    @property
-    def passing_variables(self):
-        """Variables that mean nothing after a `fit`: no saved state need hold them."""
-        return [self._update.held] if self._update else []
-
-    # Each reads a number from the device, which first has to do all that it was given.
-    # On JAX the variables are not up to date within `fit`.
+    nonfinite_batches = _counter("nonfinite_batches", "Bad batches since `compile`.")
+    held_batches = _counter("held", "Batches since the bad one that ends this `fit`.")
+    accumulated_batches = _counter("batches", "Batches since the last update.")
 
     @property
     def updates(self):
         """Number of weight updates that the optimizer has made."""
         self.sync_variables()
         return int(ops.convert_to_numpy(self.optimizer.iterations))
-
-    @property
-    def nonfinite_batches(self):
-        """Number of batches since `compile` that were not finite."""
-        return self._count_of("nonfinite_batches")
-
-    @property
-    def held_batches(self):
-        """Number of batches since the bad one that ends this `fit`, itself included."""
-        return self._count_of("held")
-
-    @property
-    def accumulated_batches(self):
-        """Number of batches since the last update whose gradients await the next."""
-        return self._count_of("batches")
-
-    def _count_of(self, name):
-        self.sync_variables()
-        counter = getattr(self._update, name, 0)
-        return int(ops.convert_to_numpy(counter))
 
     def sync_variables(self):
         """Brings all variables up to date; needed within `fit` on JAX only."""
@@ -192,9 +164,9 @@ class ExactTraining(BuildsFromSpec):
             return losses[0].count(targets)
         if self.gradient_accumulation_steps > 1 or num_replicas() > 1:
             raise ValueError(
-                "With accumulation or several replicas the loss must say how many "
-                "targets it counts, by a method `count(y)` as `MaskedCrossentropy` has; "
-                f"or override `loss_divisor`. Received: loss={self.loss!r}"
+                "With accumulation or several replicas a loss must say how many targets"
+                " it counts, by a method `count(y)`, as `MaskedCrossentropy` does; or "
+                f"override `loss_divisor`. Received: loss={self.loss!r}"
             )
         return ops.cast(ops.size(targets), "float32")
 
@@ -205,13 +177,12 @@ class ExactTraining(BuildsFromSpec):
             FloatingPointError: At the end, if `nonfinite` is "stop" and a loss or
                 gradient was not finite.
         """
-        if self.nonfinite != "stop" or self._update is None:
+        if self.nonfinite == "skip" or self._update is None:
             return super().fit(*args, **kwargs)
         options = inspect.signature(super().fit).bind(*args, **kwargs).arguments
-        given = options.get("callbacks")
+        given = options.get("callbacks") or []
         if not isinstance(given, keras.callbacks.CallbackList):
-            given = keras.tree.flatten(given or [])
-            options["callbacks"] = [StopOnNonfinite(), *given]
+            options["callbacks"] = [StopOnNonfinite(), *keras.tree.flatten(given)]
         self._update.held.assign(0)
         try:
             history, held = super().fit(**options), self.held_batches
@@ -219,7 +190,7 @@ class ExactTraining(BuildsFromSpec):
             self._update.held.assign(0)
         if held:
             raise FloatingPointError(
-                f"The loss or the gradient of a batch is not finite after {self.updates} "
+                f"The loss or gradient of a batch is not finite after {self.updates} "
                 "updates; the weights are those before it. Lower the learning rate, "
                 "lengthen its warm-up, clip the gradient with `global_clipnorm`, or "
                 "skip such batches with `nonfinite`='skip'."
@@ -227,13 +198,11 @@ class ExactTraining(BuildsFromSpec):
         return history
 
     def train_on_batch(self, *args, **kwargs):
-        """As `keras.Model.train_on_batch`. After a bad batch it goes on with the next."""
-        if self._update:
-            self._update.held.assign(0)
+        """As `keras.Model.train_on_batch`; a bad batch does not hold the next."""
+        self._update.held.assign(0)
         return super().train_on_batch(*args, **kwargs)
 
     def make_train_function(self, force=False):
-        """As `keras.Model.make_train_function`, but builds the optimizer first."""
         # TensorFlow traces a step twice if it builds the optimizer. Under a strategy or
         # a distribution Keras has built it already.
         if self.built and self.optimizer and not self.optimizer.built:
@@ -260,27 +229,13 @@ class ExactModel(ExactTraining, keras.Model):
 
 
 class StopOnNonfinite(keras.callbacks.Callback):
-    """Ends `fit` some batches after a bad one; those in between change nothing.
-
-    It has no `on_train_batch_end`, for which Keras would read the logs of every batch.
-    """
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self._looked_at = 0
+    """Ends `fit` some batches after a bad one; those in between change nothing."""
 
     def on_train_batch_begin(self, batch, logs=None):
-        if batch >= self._looked_at + _LOOK_EVERY:
-            self._looked_at = batch
-            self.look()
+        # Before `on_train_batch_end` Keras would read the logs each time.
+        if batch and batch % _LOOK_EVERY < self.model.steps_per_execution:
+            self.on_epoch_end(batch)
 
     def on_epoch_end(self, epoch, logs=None):
-        self.look()
-
-    def look(self):
-        """Waits until the device has done what it was given, and asks about it."""
-        if held := self.model.held_batches:
-            self.stop(held)
-
-    def stop(self, held: int):
-        """Makes Keras end `fit`, in which `held` batches were not applied."""
-        self.model.stop_training = True
+        if self.model.held_batches:
+            self.model.stop_training = True

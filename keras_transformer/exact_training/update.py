@@ -17,20 +17,19 @@ class Verdict(NamedTuple):
     updates: Any  # The weights change after it.
     counts: Any  # Its loss and metrics are part of the logs.
     is_bad: Any  # Its loss or gradient is not finite.
-    overflows: Any  # The gradient alone, since in float16 the loss was scaled too much.
     batches: Any  # Batches since the last update,
     targets: Any  # and their targets, float32.
 
 
 class UpdateState:
-    """Variables of a training with accumulation over `steps` batches.
+    """Variables of a training that are not the optimizer's; `options` as of `compile`.
 
-    If it `stops` at a bad batch, that and all later ones are held: they change nothing.
+    With "stop" a bad batch and all after it are held: they change nothing.
     """
 
-    def __init__(self, optimizer, weights, steps, stops):
-        self.steps, self.stops = steps, stops
-        # Without a scale small gradients are zero in float16: Micikevicius et al., 2018.
+    def __init__(self, optimizer, weights, options):
+        self.steps = options["gradient_accumulation_steps"]
+        self.stops = options["nonfinite"] == "stop"
         adapts = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         self.scaling = optimizer if adapts else None
         self.nonfinite_batches = _zeros("nonfinite_batches", "int")
@@ -41,7 +40,7 @@ class UpdateState:
         options = {"aggregation": "sum", "synchronization": "on_read"}
         self.sums = [
             _zeros("gradient", "float32", w.shape, layout=layout_of(w), **options)
-            for w in (weights if steps > 1 else [])
+            for w in (weights if self.steps > 1 else [])
         ]
         counters = [self.nonfinite_batches, self.held, self.batches, self.targets]
         self.variables = counters + self.sums
@@ -51,19 +50,21 @@ class UpdateState:
 
         `norm` is that of the gradient, in the scale of the optimizer.
         """
-        goes_on = ops.equal(self.held, 0)
-        has_loss, is_finite = ops.isfinite(loss), ops.isfinite(loss + norm)
-        overflows = goes_on & has_loss & ~is_finite
-        overflows &= False if self.scaling is None else self.scaling.dynamic_scale > 1
-        applies = goes_on & is_finite & (targets > 0)
+        goes_on, has_loss = ops.equal(self.held, 0), ops.isfinite(loss)
+        is_fine = ops.isfinite(loss + norm)
+        if self.scaling is not None:
+            # In float16 the loss may be scaled too much. The optimizer then halves the
+            # scale and changes nothing else: Micikevicius et al., 2018, section 3.2.
+            is_fine |= has_loss & (self.scaling.dynamic_scale > 1.0)
+        applies = goes_on & is_fine & (targets > 0)
         targets = self.targets + ops.where(applies, targets, 0.0)
         batches = (self.batches + ops.cast(goes_on, self.batches.dtype)) % self.steps
         updates = goes_on & ops.equal(batches, 0) & (targets > 0)
-        is_bad, counts = goes_on & ~is_finite & ~overflows, goes_on & has_loss
-        return Verdict(applies, updates, counts, is_bad, overflows, batches, targets)
+        counts, is_bad = goes_on & has_loss, goes_on & ~is_fine
+        return Verdict(applies, updates, counts, is_bad, batches, targets)
 
     def note(self, verdict):
-        """Counts a batch after its update, and halves the scale if it was too large."""
+        """Counts a batch, after its update."""
         self.batches.assign(verdict.batches)
         self.targets.assign(ops.where(verdict.updates, 0.0, verdict.targets))
         is_bad = ops.cast(verdict.is_bad, self.held.dtype)
@@ -71,10 +72,6 @@ class UpdateState:
         if self.stops:
             is_held = ops.cast(ops.greater(self.held, 0), is_bad.dtype)
             self.held.assign_add(is_held + is_bad)
-        if self.scaling is not None:
-            scale, counter = self.scaling.dynamic_scale, self.scaling.step_counter
-            scale.assign(scale * ops.where(verdict.overflows, 0.5, 1.0))
-            counter.assign(ops.where(verdict.overflows, 0, counter))
 
 
 def _zeros(name, dtype, shape=(), aggregation="only_first_replica", **options):
@@ -93,16 +90,20 @@ def global_norm(gradients):
     return ops.sqrt(ops.sum(ops.stack(squares)))
 
 
-def mean_gradient(model, gradients, targets=None, norm=None):
+def mean_gradient(model, gradients, norm, targets, sum_over_replicas=None):
     """Returns the clipped mean gradient, in the scale of the optimizer.
 
-    `gradients` are means in that scale, and `norm` theirs; or sums over `targets`.
+    That of all batches of the update, with so many `targets`; `norm` is one batch's.
     """
-    scale, longest = model.optimizer.scale_loss(1.0), model.global_clipnorm
-    divisor = 1.0 if targets is None else targets / scale
+    sums, scale = model._update.sums, model.optimizer.scale_loss(1.0)
+    divisor, longest = 1.0, model.global_clipnorm
+    if sums:
+        gradients, norm, divisor = [s.value for s in sums], None, targets / scale
+    if sum_over_replicas is not None:
+        gradients, norm = sum_over_replicas(gradients), None
     if longest is not None:
         norm = global_norm(gradients) if norm is None else norm
         divisor = ops.maximum(divisor, norm / (scale * longest))
-    elif targets is None:
+    elif not sums:
         return gradients
     return [gradient / ops.cast(divisor, gradient.dtype) for gradient in gradients]

@@ -18,7 +18,6 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from keras_transformer.exact_training.model import StopOnNonfinite
 from keras_transformer.files import replacing
 from keras_transformer.terminal import say
 from keras_transformer.training.distribution import Distribution
@@ -179,7 +178,7 @@ class StopAtLimit(RunCallback):
         self._seconds = state["seconds"]
 
 
-class NonfiniteBatches(RunCallback, StopOnNonfinite):
+class NonfiniteBatches(RunCallback):
     """Reports batches whose loss or gradient is not finite, and ends the run if asked.
 
     Such a batch is never applied: see `ExactTraining`. If the model's policy is "stop",
@@ -218,17 +217,17 @@ class NonfiniteBatches(RunCallback, StopOnNonfinite):
         self._epoch, self._seen = epoch, self.first_batch
         self._count_before = self.model.nonfinite_batches
 
-    def on_train_batch_begin(self, batch, logs=None):
-        """It looks when the run waits for the device in any case."""
-
     def on_train_batch_end(self, batch, logs=None):
         # The last call of the training step may find fewer batches than it runs.
         self._seen = min(self.batches_done(batch), self.corpus.num_batches)
-        if logs is not None:
+        if logs is not None:  # The run waits for the device in any case.
             self.look()
 
-    def stop(self, held):
-        """Writes the bad batch and raises."""
+    def look(self):
+        """Writes the bad batch and raises, if there was one."""
+        held = self.model.held_batches
+        if not held:
+            return
         number = self._seen - held
         path = self._write(number) if self.writes else self.directory
         raise FloatingPointError(
@@ -240,7 +239,7 @@ class NonfiniteBatches(RunCallback, StopOnNonfinite):
         )
 
     def on_epoch_end(self, epoch, logs=None):
-        super().on_epoch_end(epoch, logs)
+        self.look()
         skipped = self.model.nonfinite_batches - self._count_before
         if skipped:
             say(

@@ -158,13 +158,9 @@ def build_training_variables(model: keras.Model):
 
 
 def training_variables(model: keras.Model) -> list[keras.Variable]:
-    """Returns all variables of a training, each once, the metrics' last.
-
-    Those that mean nothing after a `fit` are left out.
-    """
+    """Returns all variables of a training, each once, the metrics' last."""
     metrics = model.metrics_variables
-    left_out = getattr(model, "passing_variables", [])
-    seen = {id(variable) for variable in [*metrics, *left_out]}
+    seen = {id(variable) for variable in metrics}
     variables = []
     for variable in [*model.variables, *model.optimizer.variables]:
         if id(variable) not in seen:

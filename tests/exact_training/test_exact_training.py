@@ -428,10 +428,9 @@ def test_compiling_again_drops_the_accumulators():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"gradient_accumulation_steps": 0}, "must be a positive integer"),
-        ({"gradient_accumulation_steps": 1.5}, "must be a positive integer"),
+        ({"gradient_accumulation_steps": 0}, "`gradient_.*` must be at least 1"),
         ({"global_clipnorm": 0.0}, "`global_clipnorm` must be above 0"),
-        ({"nonfinite": "ignore"}, "`nonfinite` must be 'stop' or 'skip'"),
+        ({"nonfinite": "ignore"}, "`nonfinite` must be one of 'stop', 'skip'"),
         (
             {"optimizer": keras.optimizers.Adam(global_clipnorm=1.0)},
             "Give `global_clipnorm` to `compile`",
@@ -473,3 +472,8 @@ def test_a_functional_model_trains_exactly_and_is_saved(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert type(loaded) is ExactModel and loaded.gradient_accumulation_steps == 3
     np.testing.assert_array_equal(loaded(large), model(large))
+
+
+def test_an_option_of_the_wrong_type_is_refused():
+    with pytest.raises(TypeError, match="`gradient_accumulation_steps` must be int"):
+        make_model(gradient_accumulation_steps=1.5)
