@@ -22,6 +22,7 @@ from keras_transformer.evaluation import (
     ngram_bleu,
 )
 from keras_transformer.exact_training import (
+    ExactModel,
     split_batches_over_cores,
 )
 from keras_transformer.export import (
@@ -130,6 +131,7 @@ __all__ = [
     "EncoderLayer",
     "EncoderStack",
     "Ensemble",
+    "ExactModel",
     "ExportedTranslator",
     "FeatureEmbedding",
     "FeedForward",
