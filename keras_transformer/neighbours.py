@@ -8,7 +8,6 @@ from typing import NamedTuple, Self
 import numpy as np
 from keras import ops
 
-from keras_transformer.models.output_head import matrix_of
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.text.subwords import Subwords
 from keras_transformer.translator import Translator
@@ -89,8 +88,10 @@ class PieceVectors:
                 f"Received: {type(translator.model).__name__}"
             )
         embedding = getattr(translator.model, f"{side}_embedding")
-        vectors = matrix_of(embedding).value("float32")
-        return cls(ops.convert_to_numpy(vectors), getattr(translator.tokenizers, side))
+        tokenizer = getattr(translator.tokenizers, side)
+        vectors = embedding.token_embedding(ops.arange(tokenizer.vocabulary_size))
+        vectors = ops.convert_to_numpy(ops.cast(vectors, "float32"))
+        return cls(vectors, tokenizer)
 
     def id_of(self, word: str) -> int:
         """Returns the id of a word.

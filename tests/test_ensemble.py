@@ -31,8 +31,8 @@ def members():
     first = tiny_run.translator()
     model = Transformer(first.model.config.replace(d_model=24, num_decoder_layers=2))
     randomise(model, np.random.default_rng(7))
-    kernel = np.array(model.output_kernel)
-    model.output_kernel.assign(kernel * np.linspace(0.5, 3.0, kernel.shape[1]))
+    kernel = np.array(model.output_dense.kernel)
+    model.output_dense.kernel.assign(kernel * np.linspace(0.5, 3.0, kernel.shape[1]))
     return first, Translator(model, first.tokenizers, first.config)
 
 

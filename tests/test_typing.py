@@ -146,6 +146,7 @@ LAYERS = [
     value
     for value in PUBLIC
     if inspect.isclass(value) and issubclass(value, keras.layers.Layer)
+    if value is not keras_transformer.ExactModel  # Its arguments are Keras'.
 ]
 
 

@@ -9,28 +9,23 @@ import tensorflow as tf
 
 import keras_transformer as kt
 
-X = np.ones((2, 5, 6), "float32")
-MEMORY = np.ones((2, 7, 6), "float32")
 IDS = np.array([[3, 4, 5, 0, 0], [6, 7, 8, 9, 10]])
 RAGGED_IDS = tf.ragged.constant([[3, 4, 5], [6, 7]])
-RAGGED = tf.RaggedTensor.from_row_lengths(np.ones((7, 6), "float32"), [5, 2])
 ENCODER = kt.EncoderConfig(num_layers=1, d_model=6, d_ff=8, num_heads=2)
 SIZES = dict(
     source_vocabulary_size=11,
     target_vocabulary_size=11,
     d_model=6,
 )
+
+
 def transformer():
     sizes = dict(num_encoder_layers=1, num_decoder_layers=1, d_ff=8, num_heads=2)
     return kt.Transformer(kt.TransformerConfig(**SIZES, **sizes))
 
 
-def recurrent():
-    return kt.RecurrentSeq2Seq(kt.RecurrentConfig(**SIZES, units=5))
-
-
-def text_encoder(**options):
-    return kt.TextEncoder(ENCODER, vocabulary_size=11, **options)
+def encoder():
+    return kt.Encoder(ENCODER, 11)
 
 
 def language_model():
@@ -40,16 +35,16 @@ def language_model():
 
 # What takes ids (B, S), and the name of its argument.
 OF_IDS = {
-    "TextEncoder": (text_encoder, "ids"),
+    "Encoder": (encoder, "inputs"),
     "LanguageModel": (language_model, "ids"),
-    "MaskedLanguageModel": (lambda: kt.MaskedLanguageModel(text_encoder()), "inputs"),
-    "Tagger": (lambda: kt.Tagger(text_encoder(), 5), "inputs"),
-    "TextClassifier": (lambda: kt.TextClassifier(text_encoder(), 2), "inputs"),
+    "MaskedLanguageModel": (lambda: kt.MaskedLanguageModel(encoder()), "inputs"),
+    "Tagger": (lambda: kt.Tagger(encoder(), 5), "inputs"),
+    "TextClassifier": (lambda: kt.TextClassifier(encoder(), 2), "inputs"),
     "with a class token": (
-        lambda: kt.TextClassifier(text_encoder(), 2, "class_token"), "inputs"
+        lambda: kt.TextClassifier(encoder(), 2, "class_token"), "inputs"
     ),
 }  # fmt: skip
-PAIRS = {"Transformer": transformer, "RecurrentSeq2Seq": recurrent}
+PAIRS = {"Transformer": transformer}
 
 
 def error_of(call, *args, **kwargs):
@@ -74,11 +69,11 @@ def test_ids_that_cannot_be_taken_are_named(name):
 
 
 def test_a_token_of_several_features_has_an_axis_more():
-    tagger = kt.Tagger(text_encoder(num_features=3), 5)
+    tagger = kt.Tagger(kt.Encoder(ENCODER, kt.FeatureEmbedding(11, 6)), 5)
     message = error_of(tagger, IDS)
     assert "`inputs` must have the shape (B, S, F). Received: shape (2, 5)" in message
     message = error_of(tagger, np.full((2, 5, 3), 0.5, "float32"))
-    assert "`inputs` must be integers, 3 ids a token; vectors are for a" in message
+    assert "`inputs` must be integers, 3 ids a token. Received" in message
     assert "Received: dtype float32" in message
 
 
@@ -103,19 +98,6 @@ def test_a_model_of_pairs_says_what_the_pair_is(name):
     )
     model.compile("sgd", kt.MaskedCrossentropy())
     assert rule + "a dictionary" in error_of(model.fit, given, IDS, verbose=0)
-
-
-def test_the_models_of_graphs_and_images_name_what_came():
-    model = kt.NodeClassifier(ENCODER, num_features=6, num_classes=3)
-    edges = np.ones((2, 5, 5), "bool")
-    assert "`inputs` must be a pair, (features, adjacency)" in error_of(model, X)
-    assert "`features` must have the shape (B, S, F)" in error_of(model, (X[0], edges))
-    assert "`adjacency` must have the shape" in error_of(model, (X, edges[:, :4, :4]))
-    model = kt.ImageClassifier(ENCODER, (4, 4, 1), patch_size=2, num_classes=3)
-    message = error_of(model, {"image": np.ones((1, 4, 4, 1))})
-    assert (
-        "`inputs` must be one tensor of shape (B, height, width, channels)" in message
-    )
 
 
 def test_the_checks_add_no_operation_to_a_graph():

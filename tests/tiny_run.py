@@ -89,7 +89,8 @@ def model(**options) -> Transformer:
     scale = np.full(size, 3.0, "float32")
     scale[untied.end_id] = 9.0
     scale[4:260] = 0.0  # Bytes: most of this vocabulary, seldom good UTF-8 together.
-    transformer.output_kernel.assign(transformer.output_kernel.numpy() * scale)
+    kernel = transformer.output_dense.kernel
+    kernel.assign(kernel.numpy() * scale)
     return transformer
 
 

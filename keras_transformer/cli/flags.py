@@ -9,23 +9,20 @@ import types
 import typing
 
 from keras_transformer.config import (
-    FAMILIES,
     DataConfig,
     DecodingConfig,
     RunConfig,
     TokenizerConfig,
     TrainingConfig,
     TransformerConfig,
-    family_of,
 )
 
 PAIRS_HELP = (
     "two aligned text files, one file of source<TAB>target lines, gzipped or not, or "
     "tfds:NAME; with --columns a .csv or another text file with a header, or a .parquet"
 )
-# `add_family_flags` adds the first; the learned vocabulary sets the others.
+# The learned vocabulary sets them.
 _NOT_FLAGS = {
-    "family",
     "source_vocabulary_size",
     "target_vocabulary_size",
     "pad_id",
@@ -113,9 +110,7 @@ class _SwitchOrWord(argparse.BooleanOptionalAction):
             parser.error(f"argument {option_string}: takes no value")
 
 
-def add_flags(
-    parser, sections, default="{}", without=(), title="{} options", first=(None, ())
-):
+def add_flags(parser, sections, default="{}", without=(), first=(None, ())):
     """Adds a flag for every option.
 
     Args:
@@ -123,12 +118,11 @@ def add_flags(
         sections: Configuration classes by section name.
         default: Wording of each default in the help.
         without: Names of options that get no flag.
-        title: Wording of the title of each section in the help.
         first: A group that takes some options in place of their section's, and the
             names of these.
     """
     for section, config in sections.items():
-        group = parser.add_argument_group(title.format(section))
+        group = parser.add_argument_group(f"{section} options")
         hints = typing.get_type_hints(config)
         for field in dataclasses.fields(config):
             if field.name in _NOT_FLAGS or field.name in without:
@@ -149,35 +143,8 @@ def add_flags(
             details["dest"] = f"{section}.{field.name}"
             details["default"] = argparse.SUPPRESS
             place = first[0] if field.name in first[1] else group
-            place.add_argument(_flag(field.name), help=text, **details)
-            if old := field.metadata["formerly"]:
-                group.add_argument(_flag(old), help=argparse.SUPPRESS, **details)
-
-
-def _flag(name):
-    return "--" + name.replace("_", "-")
-
-
-def add_family_flags(parser, place):
-    """Adds `--family`, and the flags of families that the Transformer lacks.
-
-    Args:
-        parser: An `argparse.ArgumentParser` with the flags of `SECTIONS`.
-        place: The group of `--family` itself.
-    """
-    place.add_argument(
-        "--family",
-        choices=tuple(FAMILIES),
-        dest="model.family",
-        default=argparse.SUPPRESS,
-        help="kind of model (default: transformer)",
-    )
-    added = {field.name for field in dataclasses.fields(TransformerConfig)}
-    for family, config in FAMILIES.items():
-        if config is not TransformerConfig:
-            title = f"{{}} options of --family {family}"
-            add_flags(parser, {"model": config}, without=added, title=title)
-            added |= {field.name for field in dataclasses.fields(config)}
+            flag = "--" + field.name.replace("_", "-")
+            place.add_argument(flag, help=text, **details)
 
 
 def given(options, section):
@@ -203,21 +170,13 @@ def run_config(options, base=None) -> RunConfig:
         section: values.get(section, {}) | given(options, section)
         for section in SECTIONS
     }
-    if base is not None:
-        sections["model"] = {"family": base.model.family} | sections["model"]
     if options.preset:
-        preset = family_of(sections["model"]).preset_options(options.preset)
+        preset = TransformerConfig.PRESETS[options.preset]
         sections["model"] = preset | sections["model"]
     if base is not None:
         for section, defaults in base._asdict().items():
-            sections[section] = _on(defaults.to_dict(), sections[section])
+            sections[section] = defaults.to_dict() | sections[section]
     return RunConfig.from_dict(sections)
-
-
-def _on(base, given):
-    """Returns options over those of `base`, unless they are of another family."""
-    is_another = base.get("family") != given.get("family", base.get("family"))
-    return given if is_another else base | given
 
 
 def add_decoding_flags(parser, without=()):

@@ -9,7 +9,6 @@ from keras_transformer.cli.flags import (
     PAIRS_HELP,
     SECTIONS,
     add_columns_flag,
-    add_family_flags,
     add_flags,
     add_verb,
     run_config,
@@ -95,7 +94,6 @@ def _add_train(verbs):
     _add_pairs(more)
     _add_beginning(more)
     add_flags(parser, SECTIONS, first=(first, _FIRST))
-    add_family_flags(parser, more)
 
 
 def _add_first(parser):

@@ -4,34 +4,23 @@ The command line builds its flags, its help and its defaults from these fields, 
 run directory keeps them as JSON.
 """
 
-from keras_transformer.config.language_model import LanguageModelConfig
 from keras_transformer.config.layers import EncoderConfig
+from keras_transformer.config.models import LanguageModelConfig, TransformerConfig
 from keras_transformer.config.run import (
     DataConfig,
     DecodingConfig,
     RunConfig,
     TokenizerConfig,
 )
-from keras_transformer.config.seq2seq import (
-    FAMILIES,
-    RecurrentConfig,
-    Seq2SeqConfig,
-    TransformerConfig,
-    family_of,
-)
 from keras_transformer.config.training import TrainingConfig
 
 __all__ = [
-    "FAMILIES",
     "DataConfig",
     "DecodingConfig",
     "EncoderConfig",
     "LanguageModelConfig",
-    "RecurrentConfig",
     "RunConfig",
-    "Seq2SeqConfig",
     "TokenizerConfig",
     "TrainingConfig",
     "TransformerConfig",
-    "family_of",
 ]

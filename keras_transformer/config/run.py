@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Self
 
+from keras_transformer.config.models import TransformerConfig
 from keras_transformer.config.options import (
     MOST_HYPOTHESES,
     MOST_TOKENS,
     Config,
     documented,
     option,
-)
-from keras_transformer.config.seq2seq import (
-    RecurrentConfig,
-    TransformerConfig,
-    family_of,
 )
 from keras_transformer.config.training import TrainingConfig
 
@@ -175,9 +170,7 @@ class DecodingConfig(Config):
 class RunConfig(Config):
     """All options of a training run; `config.json` of its directory."""
 
-    model: TransformerConfig | RecurrentConfig = option(
-        TransformerConfig(), "sizes of the model, of the class of its family"
-    )
+    model: TransformerConfig = option(TransformerConfig(), "sizes of the model")
     tokenizer: TokenizerConfig = option(
         TokenizerConfig(), "how the vocabulary is learned"
     )
@@ -212,12 +205,3 @@ class RunConfig(Config):
         model.check_positions(
             longest, "`max_length` and `max_source_length` + `max_extra_length`"
         )
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """As `Config.from_dict`; `model` names its family."""
-        if isinstance(values, dict) and "model" in values:
-            model = values["model"]
-            kind = family_of(model) if isinstance(model, dict) else TransformerConfig
-            values = values | {"model": kind.from_dict(model)}
-        return super().from_dict(values)

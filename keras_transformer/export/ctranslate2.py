@@ -142,12 +142,9 @@ def _spec_of(model, config):
         layers = getattr(model, f"{stack}_layers")
         for layer_spec, layer in zip(part.layer, layers, strict=True):
             _fill_layer(layer_spec, layer)
-    head = model.output_head
-    spec.decoder.projection.weight = _array(
-        ops.transpose(head.matrix.kernel("float32"))
-    )
-    if head.bias is not None:
-        spec.decoder.projection.bias = _array(head.bias)
+    spec.decoder.projection.weight = _array(model.output_rows())
+    if model.output_bias is not None:
+        spec.decoder.projection.bias = _array(model.output_bias)
     return spec
 
 
@@ -189,43 +186,33 @@ def _fill_embedding(spec, model, side, longest):
         positions = sinusoidal_encoding(places, sizes.d_model, sizes.positions)
     spec.position_encodings.encodings = _array(positions)
     if sizes.normalize_embeddings:
-        norm = getattr(model, f"{side}_embedding_norm")
-        _fill_norm(spec.layernorm_embedding, norm)
+        _fill_norm(spec.layernorm_embedding, model.embedding_norms[side])
 
 
 def _fill_layer(spec, layer):
-    _fill_attention(
-        spec.self_attention, layer.self_attention, ("query", "key", "value")
-    )
-    _fill_norm(spec.self_attention.layer_norm, layer.self_attention_norm)
-    if hasattr(layer, "cross_attention"):
-        _fill_attention(
-            spec.attention, layer.cross_attention, ("query",), ("key", "value")
-        )
-        _fill_norm(spec.attention.layer_norm, layer.cross_attention_norm)
-    feed_forward = layer.feed_forward
-    for linear, name in ((spec.ffn.linear_0, "hidden"), (spec.ffn.linear_1, "output")):
-        matrix = getattr(feed_forward, f"{name}_matrix")
-        bias = getattr(feed_forward, f"{name}_bias")
-        _fill_linear(linear, [matrix], [bias])
-    _fill_norm(spec.ffn.layer_norm, layer.feed_forward_norm)
+    # CTranslate2 keeps projections of the same inputs in one matrix.
+    around, across = layer.self_attention, getattr(layer, "cross_attention", None)
+    linears = spec.self_attention.linear
+    _fill_linear(linears[0], around.query_dense, around.key_dense, around.value_dense)
+    _fill_linear(linears[1], around.output_dense)
+    _fill_norm(spec.self_attention.layer_norm, layer.norms["self_attention"])
+    if across is not None:
+        linears = spec.attention.linear
+        _fill_linear(linears[0], across.query_dense)
+        _fill_linear(linears[1], across.key_dense, across.value_dense)
+        _fill_linear(linears[2], across.output_dense)
+        _fill_norm(spec.attention.layer_norm, layer.norms["cross_attention"])
+    _fill_linear(spec.ffn.linear_0, layer.feed_forward.hidden_dense)
+    _fill_linear(spec.ffn.linear_1, layer.feed_forward.output_dense)
+    _fill_norm(spec.ffn.layer_norm, layer.norms["feed_forward"])
 
 
-def _fill_attention(spec, attention, *joined):
-    """Fills an attention; CTranslate2 keeps some of its projections in one matrix."""
-    for linear, names in zip(spec.linear, (*joined, ("output",)), strict=True):
-        matrices, biases = zip(
-            *map(attention.projections.weights.get, names), strict=True
-        )
-        _fill_linear(linear, matrices, biases)
-
-
-def _fill_linear(spec, matrices, biases):
-    """Fills a linear map with matrices (in, out) side by side, and their biases."""
-    values = [_array(matrix.value("float32")) for matrix in matrices]
-    spec.weight = np.ascontiguousarray(np.concatenate(values, axis=1).T)
-    if biases[0] is not None:
-        spec.bias = np.concatenate(list(map(_array, biases)))
+def _fill_linear(spec, *denses):
+    """Fills a linear map with kernels (in, out) side by side, and their biases."""
+    kernels = [_array(dense.kernel) for dense in denses]
+    spec.weight = np.ascontiguousarray(np.concatenate(kernels, axis=1).T)
+    if denses[0].bias is not None:
+        spec.bias = np.concatenate([_array(dense.bias) for dense in denses])
 
 
 def _fill_norm(spec, norm: keras.layers.LayerNormalization):

@@ -20,18 +20,10 @@ from keras_transformer.export.litert import (
     signature,
 )
 from keras_transformer.files import check_not_directory, replacing
-from keras_transformer.generation.language_sampler import LanguageSampler
-from keras_transformer.models.graph_model import GraphModel
-from keras_transformer.models.image_classifier import ImageClassifier
+from keras_transformer.generation.generator import LanguageSampler
+from keras_transformer.layers.embedding import PositionalEmbedding
+from keras_transformer.models.heads import EncoderHead
 from keras_transformer.models.language_model import LanguageModel
-from keras_transformer.models.text_encoder import HasTextEncoder
-
-# The names of the inputs of `predict`.
-_INPUTS = {
-    LanguageModel: ("ids",),
-    ImageClassifier: ("images",),
-    GraphModel: ("features", "adjacency"),
-}
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -63,23 +55,17 @@ def export_litert_model(
     | `LanguageModel`                  |           | logits [B, S, tags or tokens] |
     | `TextClassifier`                 | predict   | ids [B, S] or [B, S, F] to    |
     |                                  |           | logits [B, classes]           |
-    | `Tagger`, `TextClassifier` with  | predict   | vectors [B, S, F] to logits   |
-    | a `VectorEncoder`                |           |                               |
-    | `ImageClassifier`                | predict   | images [B, *image_shape] to   |
-    |                                  |           | logits [B, classes]           |
-    | `NodeClassifier`                 | predict   | features [B, S, F], adjacency |
-    |                                  |           | [B, S, S] to logits           |
-    |                                  |           | [B, S, classes]               |
-    | `GraphClassifier`                | predict   | the same to logits            |
-    |                                  |           | [B, classes]                  |
+    | a functional model of one output | predict   | its inputs, by their names,   |
+    |                                  |           | to logits                     |
     | `LanguageModel`                  | generate  | prompts [B, P], lengths [B],  |
     |                                  |           | uniforms [B, L], temperature  |
     |                                  |           | [B] to ids [B, 1, L], scores  |
     |                                  |           | [B, 1]                        |
 
-    Ids and lengths are int32, adjacency is boolean, all else is float32. `lengths`
-    count the tokens of each prompt; what stands after them is ignored, and so is what
-    does not fit into L. Scores are log-probabilities, the prompt's tokens counted.
+    Ids and lengths are int32, inputs of a functional model what its `keras.Input` says,
+    all else float32. `lengths` count the tokens of each prompt; what stands after them
+    is ignored, and so is what does not fit into L. Scores are log-probabilities, the
+    prompt's tokens counted.
 
     Args:
         model: One of the table's models.
@@ -104,9 +90,9 @@ def export_litert_model(
     path = Path(path)
     check_conversion(quantize)
     check_not_directory(path)
-    names = _input_names(model)
+    names, structure = _inputs(model)
     _check_dtype(model)
-    signatures = {"predict": _predict(model, names)}
+    signatures = {"predict": _predict(model, names, structure)}
     if isinstance(model, LanguageModel):
         signatures["generate"] = _generate(LanguageSampler(model, **sampling))
     elif sampling:
@@ -120,17 +106,17 @@ def export_litert_model(
     return path
 
 
-def _input_names(model):
-    if isinstance(model, HasTextEncoder):
-        return (model.encoder.input_name,)
-    for family, names in _INPUTS.items():
-        if isinstance(model, family):
-            return names
+def _inputs(model):
+    """Returns the names and the structure of what a call of the model takes."""
+    embedding = model.encoder.embedding if isinstance(model, EncoderHead) else None
+    if isinstance(model, LanguageModel) or isinstance(embedding, PositionalEmbedding):
+        return ("ids",), *model.input_signature()
+    if len(getattr(model, "outputs", None) or ()) == 1:  # A functional model.
+        return tuple(x.name for x in model.inputs), model.input
     raise TypeError(
-        "`model` must be a LanguageModel, MaskedLanguageModel, Tagger, TextClassifier, "
-        "ImageClassifier, NodeClassifier or GraphClassifier; "
-        "`Translator.export_litert` writes a translator. "
-        f"Received: {type(model).__name__}"
+        "`model` must be a LanguageModel, MaskedLanguageModel, Tagger, TextClassifier "
+        "or a functional model of one output; `Translator.export_litert` writes a "
+        f"translator. Received: {type(model).__name__}"
     )
 
 
@@ -143,9 +129,8 @@ def _check_dtype(model):
         )
 
 
-def _predict(model, names):
+def _predict(model, names, structure):
     """Returns a call of the model as a `tf.function` of named inputs."""
-    [structure] = model.input_signature()
     specs = [
         tf.TensorSpec(spec.shape, spec.dtype) for spec in keras.tree.flatten(structure)
     ]

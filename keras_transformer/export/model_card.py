@@ -11,24 +11,17 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import NamedTuple
 
-from keras_transformer.config import DecodingConfig, RecurrentConfig, TransformerConfig
+from keras_transformer.config import DecodingConfig
 from keras_transformer.config.options import Config
 from keras_transformer.export.run_facts import RunFacts
 
 _FILL_IN = "*to fill in*"
 # Options that say how large a model is and how it searches, whatever their values.
 _SIZES = (
-    "num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads", "units",
+    "num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads",
     "source_vocabulary_size", "target_vocabulary_size",
 )  # fmt: skip
 _SEARCH = ("beam_size", "length_penalty")
-_PAPERS = {
-    TransformerConfig: "- architecture: Vaswani et al., 2017, "
-    "[Attention Is All You Need](https://arxiv.org/abs/1706.03762)\n",
-    RecurrentConfig: "- architecture: Bahdanau et al., 2015, [Neural Machine "
-    "Translation by Jointly Learning to Align and Translate]"
-    "(https://arxiv.org/abs/1409.0473)\n",
-}
 # The inputs and outputs of each signature; [B] unless a shape is said.
 SIGNATURES = {
     "serving_default": ("text", "translation, score (float32)"),
@@ -95,7 +88,7 @@ def model_card(subject: Subject, facts: RunFacts) -> str:
         _scores(facts),
         _examples(subject, facts),
         _limits(subject, facts),
-        _licence(subject),
+        _licence(),
     )
     return "\n".join(section for section in sections if section)
 
@@ -313,11 +306,11 @@ def _limits(subject, facts):
     )
 
 
-def _licence(subject):
-    paper = _PAPERS.get(type(subject.sizes[0]), "")
+def _licence():
     return f"""\
 ## Licence and contact
 
 - licence of the model: {_FILL_IN} (also in the head of this file)
 - authors and contact: {_FILL_IN}
-{paper}"""
+- architecture: Vaswani et al., 2017, [Attention Is All You Need](https://arxiv.org/abs/1706.03762)
+"""

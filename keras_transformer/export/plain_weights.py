@@ -17,7 +17,7 @@ def check_plain(model: keras.Model, what: str):
         what: What needs plain weights, for the message.
     """
     for layer in layers_within(model):
-        if getattr(layer, "quantization_mode", None) is not None:
+        if layer.quantization_mode is not None:
             raise ValueError(
                 f"{what} takes the weights of a float model, and quantises them itself "
                 f"where it can. Received: {layer.path} with "

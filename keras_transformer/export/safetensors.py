@@ -22,7 +22,7 @@ def export_safetensors(
     """Writes model.safetensors and the tokenizers.
 
     Each weight has the name of its path in the model, such as
-    "encoder_layer_0/self_attention/query_kernel" (D, H * K); matrices are (in, out).
+    "encoder_layer_0/self_attention/query/kernel" (D, H * K); matrices are (in, out).
     The file's metadata are strings: "format" ("keras_transformer"), "class" (of the
     model), "config" (its sizes, JSON) and "decoding" (how to search, JSON).
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_transformer.config import DecodingConfig, RecurrentConfig
+from keras_transformer.config import DecodingConfig
 from keras_transformer.export.warmup_requests import MAX_BATCH_SIZE
 
 MIB = 2**20
@@ -118,14 +118,9 @@ def server_memory(version: str | Path, batch: BatchMemory) -> ServerMemory:
 
 def _numbers(sizes, rows, hypotheses, source, target):
     """Numbers that a model keeps for a batch, of which every row is that long."""
-    of_family = _of_recurrent if isinstance(sizes, RecurrentConfig) else _of_transformer
     # Logits, their logarithms, and the copies of a search for the best of them.
     logits = 6 * rows * hypotheses * sizes.target_vocabulary_size
-    return logits + of_family(sizes, rows, hypotheses, source, target)
-
-
-def _of_transformer(sizes, rows, hypotheses, source, target):
-    """The encoder's largest layer, and what all decoder layers look back at."""
+    # The encoder's largest layer, and what all decoder layers look back at.
     key_dim = sizes.key_dim or sizes.d_model // sizes.num_heads
     groups = sizes.num_key_value_heads or sizes.num_heads
     keys_and_values = groups * (key_dim + (sizes.value_dim or key_dim))
@@ -137,13 +132,4 @@ def _of_transformer(sizes, rows, hypotheses, source, target):
     past = target * hypotheses
     attending = 2 * score * hypotheses * (past + source)
     kept = sizes.num_decoder_layers * keys_and_values * (source + past)
-    return rows * (encoder + attending + kept + hypotheses * states)
-
-
-def _of_recurrent(sizes, rows, hypotheses, source, _):
-    """The encoder's gates and states, and the vector behind each score."""
-    width = sizes.units * (2 if sizes.bidirectional else 1)
-    encoder = source * (4 * sizes.num_encoder_layers * width + 4 * sizes.d_model)
-    vectors = source * (sizes.attention_units or sizes.units)
-    step = 8 * sizes.num_decoder_layers * sizes.units
-    return rows * (encoder + (1 + 2 * hypotheses) * vectors + hypotheses * step)
+    return logits + rows * (encoder + attending + kept + hypotheses * states)

@@ -172,11 +172,11 @@ class Reader:
         kernel = self.tensors.take(f"{theirs}/weight", rows, inputs)
         for i, name in enumerate(ours):
             part = slice(i * outputs, (i + 1) * outputs)
-            weights[f"{name}_kernel"] = kernel[part].T
+            weights[f"{name}/kernel"] = kernel[part].T
         if has_bias:
             bias = self.tensors.take(f"{theirs}/bias", rows)
             for i, name in enumerate(ours):
-                weights[f"{name}_bias"] = bias[i * outputs : (i + 1) * outputs]
+                weights[f"{name}/bias"] = bias[i * outputs : (i + 1) * outputs]
 
     def _norm(self, weights, ours, theirs, width):
         for name in ("gamma", "beta"):

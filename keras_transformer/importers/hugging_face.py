@@ -188,8 +188,8 @@ def _layers(tensors, model):
 
     def linear(ours, theirs, inputs, outputs):
         kernel = tensors.take(f"{theirs}.weight", outputs, inputs)
-        weights[f"{ours}_kernel"] = kernel.T
-        weights[f"{ours}_bias"] = tensors.take(f"{theirs}.bias", outputs)
+        weights[f"{ours}/kernel"] = kernel.T
+        weights[f"{ours}/bias"] = tensors.take(f"{theirs}.bias", outputs)
 
     def norm(ours, theirs):
         weights[f"{ours}_norm/gamma"] = tensors.take(f"{theirs}.weight", width)

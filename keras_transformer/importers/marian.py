@@ -155,19 +155,17 @@ class _Taking:
         self.norm(f"{ours}_norm", f"{theirs}_ffn", self.suffix)
 
     def ssru(self, ours, theirs):
-        matrix = self.tensors.take(f"{theirs}_W", self.width, self.width)
-        self.weights[f"{ours}/input/kernel"] = matrix
-        for name, letter, rows in (("kernel", "W", self.width), ("bias", "b", 1)):
-            tensor = self.tensors.take(f"{theirs}_{letter}f", rows, self.width)
-            self.weights[f"{ours}/forget/{name}"] = tensor if rows > 1 else tensor[0]
+        square = self.width, self.width
+        self.weights[f"{ours}/input/kernel"] = self.tensors.take(f"{theirs}_W", *square)
+        self.linear(f"{ours}/forget", theirs, "f", *square)
         # Marian names the norm after the input by the prefix alone.
         prefix = theirs if self.suffix else f"{theirs}_ffn"
         self.norm(f"{ours}_norm", prefix, self.suffix)
 
     def linear(self, ours, theirs, letter, inputs, outputs):
         take = self.tensors.take
-        self.weights[f"{ours}_kernel"] = take(f"{theirs}_W{letter}", inputs, outputs)
-        self.weights[f"{ours}_bias"] = take(f"{theirs}_b{letter}", 1, outputs)[0]
+        self.weights[f"{ours}/kernel"] = take(f"{theirs}_W{letter}", inputs, outputs)
+        self.weights[f"{ours}/bias"] = take(f"{theirs}_b{letter}", 1, outputs)[0]
 
     def norm(self, ours, theirs, suffix):
         for name, part in (("gamma", "scale"), ("beta", "bias")):

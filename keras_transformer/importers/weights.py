@@ -43,13 +43,12 @@ def transformer_of(description: Description, source: Rows, target: Rows) -> Tran
         **options,
     )
     model = Transformer(config)
-    values = dict(layers)
-    values["target_embedding/token_embedding/embeddings"] = matrices["target_embedding"]
+    table = "embedding/token_embedding/embeddings"
+    values = layers | {f"target_{table}": matrices["target_embedding"]}
     if tied != "three-way":
-        name = "source_embedding/token_embedding/embeddings"
-        values[name] = matrices["source_embedding"]
+        values[f"source_{table}"] = matrices["source_embedding"]
     if tied == "none":
-        values["output_kernel"] = matrices["output"].T
+        values["output/kernel"] = matrices["output"].T
     if bias is not None:
         values["output_bias"] = bias
     _assign(model, values, description.origin)

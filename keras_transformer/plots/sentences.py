@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_transformer.generation.generator import Generator
 from keras_transformer.layers.attention import recorded_attention
-from keras_transformer.layers.linear_attention import SubquadraticAttention
+from keras_transformer.layers.linear_attention import LinearAttention
 from keras_transformer.layers.ssru import SSRU
 from keras_transformer.models.transformer import Transformer
 
@@ -140,7 +140,7 @@ def _searched(translator, source):
 def _to_itself(record, layers):
     """The weights of self-attention, or `None` where no layer has any."""
     attentions = [layer.self_attention for layer in layers]
-    if all(isinstance(one, (SubquadraticAttention, SSRU)) for one in attentions):
+    if all(isinstance(one, (LinearAttention, SSRU)) for one in attentions):
         return None
     return _stacked(record, attentions)
 

@@ -12,13 +12,13 @@ from rich.console import Console
 from keras_transformer.config import (
     DecodingConfig,
     RunConfig,
-    Seq2SeqConfig,
     TokenizerConfig,
+    TransformerConfig,
 )
 from keras_transformer.kernels.keras_private import layers_within
-from keras_transformer.models.families import MODELS
 from keras_transformer.models.loading import read_config
 from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.models.transformer import Transformer
 from keras_transformer.terminal import say
 from keras_transformer.text import TokenizerPair, learn_tokenizers
 from keras_transformer.text.parallel_text import ParallelText
@@ -33,7 +33,7 @@ _MAY_DIFFER = {"dropout_rate", "attention_dropout_rate", "activation_dropout_rat
 class Base(NamedTuple):
     """Options that a run has unless others are given; named like those of a run."""
 
-    model: Seq2SeqConfig
+    model: TransformerConfig
     tokenizer: TokenizerConfig
     decoding: DecodingConfig
 
@@ -100,11 +100,10 @@ def _is_gone(init, directory):
 
 def _check_trainable(init):
     model = init.translator.model
-    if type(model) not in MODELS.values():
-        families = ", ".join(f"`{kind.__name__}`" for kind in MODELS.values())
+    if type(model) is not Transformer:
         raise ValueError(
-            "`init` must have a model that a run can make from its options, one of "
-            f"{families}; train another with `model.fit`. Received: a "
+            "`init` must have a model that a run can make from its options, a "
+            "`Transformer`; train another with `model.fit`. Received: a "
             f"{type(model).__name__}"
         )
     if any(layer.quantization_mode for layer in layers_within(model)):

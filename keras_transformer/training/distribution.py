@@ -38,14 +38,14 @@ _JAX_HOSTS = tuple(
 # of the matrix that is spread over the devices (Shoeybi et al., 2019, section 3,
 # https://arxiv.org/abs/1909.08053). The others have a copy on each device.
 TRANSFORMER_LAYOUT = {
-    r".*attention/(query|key|value)_kernel": (None, "model"),
-    r".*attention/(query|key|value)_bias": ("model",),
-    r".*attention/output_kernel": ("model", None),
-    r".*feed_forward/hidden_kernel": (None, "model"),
-    r".*feed_forward/hidden_bias": ("model",),
-    r".*feed_forward/output_kernel": ("model", None),
+    r".*attention/(query|key|value)/kernel": (None, "model"),
+    r".*attention/(query|key|value)/bias": ("model",),
+    r".*attention/output/kernel": ("model", None),
+    r".*feed_forward/hidden/kernel": (None, "model"),
+    r".*feed_forward/hidden/bias": ("model",),
+    r".*feed_forward/output/kernel": ("model", None),
     r".*embedding/embeddings": ("model", None),
-    r"[^/]*/output_kernel": (None, "model"),
+    r"[^/]*/output/kernel": (None, "model"),
 }
 
 

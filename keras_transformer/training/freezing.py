@@ -72,16 +72,11 @@ def _variables_of(model, name) -> list[keras.Variable]:
     if name == "embeddings":
         return [v for layer in embeddings for v in layer.weights]
     if name == "output":
-        own = [v for v, layers in _paths(model) if not layers]
+        bias = [] if model.output_bias is None else [model.output_bias]
         if model.config.tied_embeddings == "none":
-            return own
-        return own + [v for v in model.target_embedding.weights if _is_matrix(v)]
+            return [*model.output_dense.weights, *bias]
+        return [*model.target_embedding.token_embedding.weights, *bias]
     return _of_layers(model, name)
-
-
-def _is_matrix(variable):
-    """Whether it is the matrix of an embedding, not its learned positions."""
-    return variable.name == "embeddings"
 
 
 def _of_layers(model, name):

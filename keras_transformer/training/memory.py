@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from keras_transformer.config import TransformerConfig
 from keras_transformer.kernels.crossentropy import chunk_tokens
-from keras_transformer.layers.linear_attention import default_features
+from keras_transformer.layers.linear_attention import PerformerAttention
 from keras_transformer.layers.local_attention import SMALLEST_BLOCK
-from keras_transformer.layers.lsh_attention import CHUNK_SIZE, NUM_ROUNDS
 from keras_transformer.models.seq2seq import Seq2Seq
 
 # Numbers that a sub-layer keeps for its gradient, for each token: of each head's
@@ -18,11 +16,11 @@ from keras_transformer.models.seq2seq import Seq2Seq
 # XLA's reports of steps compiled in float32: within 3 % for seven sizes of layers. The
 # rest are fitted to two sizes: an SSRU's and linear attention's, of the model's width;
 # ReLU's of the scores; additive attention's of the units behind each score; a
-# Performer's of the features and their sums; hashing's of the scores, keys and values
-# of chunks; and for each number that keys and values of fewer heads lack.
+# Performer's of the features and their sums; and for each number that keys and values
+# of fewer heads lack.
 _OF_SCORES, _OF_ATTENTION, _OF_FEED_FORWARD, _OF_HIDDEN = 3.0, 11.0, 6.0, 2.25
 _OF_SSRU, _OF_LINEAR, _OF_RELU_SCORES, _OF_KEYS_AND_VALUES = 12.0, 9.4, 2.0, 1.25
-_OF_ADDITIVE_UNITS, _OF_FEATURES, _OF_SUMS, _OF_CHUNKS = 2.0, 3.0, 1.6, 1.26
+_OF_ADDITIVE_UNITS, _OF_FEATURES, _OF_SUMS = 2.0, 3.0, 1.6
 # Float32 numbers that the loss needs for each logit of a chunk and each of the output
 # matrix.
 _OF_LOGITS = 2.5
@@ -48,19 +46,14 @@ class TrainingMemory(NamedTuple):
         return sum(self)
 
 
-def training_memory(model: Seq2Seq, rows: int, length: int) -> TrainingMemory | None:
+def training_memory(model: Seq2Seq, rows: int, length: int) -> TrainingMemory:
     """Estimates the memory of a training step as XLA compiles it.
 
     Args:
         model: The model, compiled, with the optimizer's variables built.
         rows: Sentences of a batch, B.
         length: Tokens of its sources and of its targets.
-
-    Returns:
-        The estimate, or `None` for a model other than a Transformer.
     """
-    if not isinstance(model.config, TransformerConfig):
-        return None
     trainable = _bytes(model.trainable_variables)
     return TrainingMemory(
         weights=_bytes(model.variables),
@@ -110,12 +103,9 @@ def _of_self_attention(config, length, causal):
     if config.attention == "linear":
         return _OF_LINEAR * config.d_model
     if config.attention == "performer":
-        features = heads * default_features(_key_dim(config))
+        features = heads * PerformerAttention(heads, _key_dim(config)).feature_dim
         value_dim = _head_widths(config) - _key_dim(config)
         return features * (_OF_FEATURES + _OF_SUMS * (value_dim + 1) / length)
-    if config.attention == "lsh":
-        keys, widths = 2 * CHUNK_SIZE, _key_dim(config) + 2 * _head_widths(config)
-        return _OF_CHUNKS * NUM_ROUNDS * heads * (_OF_SCORES * keys + widths)
     if config.attention == "local":
         block = max(window, SMALLEST_BLOCK)
         keys = block + (window if causal else 2 * window)

@@ -8,7 +8,7 @@ import keras
 from rich.console import Console
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.exact_training.row_parts import available_cores
+from keras_transformer.exact_training.cores import available_cores
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.terminal import say
 from keras_transformer.text import Corpus, MixedPairs
@@ -78,10 +78,8 @@ def _mix(corpus):
     )
 
 
-# What says how large a model is, whatever its family.
-_SIZES = (
-    "num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads", "units",
-)  # fmt: skip
+# What says how large a model is.
+_SIZES = ("num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads")
 
 
 def describe_model(model: Seq2Seq) -> str:
@@ -91,9 +89,7 @@ def describe_model(model: Seq2Seq) -> str:
         model: The model.
     """
     config = model.config
-    sizes = [
-        f"{name} {getattr(config, name)}" for name in _SIZES if hasattr(config, name)
-    ]
+    sizes = [f"{name} {getattr(config, name)}" for name in _SIZES]
     vocabularies = {config.source_vocabulary_size, config.target_vocabulary_size}
     pieces = " and ".join(f"{size:,}" for size in sorted(vocabularies))
     return f"{type(model).__name__}: {', '.join(sizes)}; {pieces} pieces"

@@ -258,8 +258,7 @@ def _differences(begun, config):
     for section, options in begun.to_dict().items():
         now = config.to_dict()[section]
         for name, value in options.items():
-            # The option may not exist in another family of models.
-            given = now.get(name)
+            given = now[name]
             if value != given and name not in CHANGEABLE.get(section, ()):
                 yield f"`{name}` is {given!r} and was {value!r}"
 

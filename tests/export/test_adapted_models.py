@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import LiteTranslator, Translator
+from keras_transformer import LiteTranslator, Translator, enable_lora
 from tests import tiny_run
 
 TEXTS = ["the old man sleeps.", "a bear", "the good dog runs. the big bird sings."]
@@ -14,7 +14,7 @@ TEXTS = ["the old man sleeps.", "a bear", "the good dog runs. the big bird sings
 
 def with_adapters(model):
     rng = np.random.default_rng(5)
-    model.enable_lora(2)
+    enable_lora(model, 2)
     for weight in model.trainable_weights:
         weight.assign(rng.standard_normal(weight.shape) / 5)
 

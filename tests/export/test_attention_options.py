@@ -21,7 +21,6 @@ OPTIONS = {
     "linear": {"attention": "linear", "attention_dropout_rate": 0.0},
     "additive": {"attention": "additive"},
     "random features": {"attention": "performer", "attention_dropout_rate": 0.0},
-    "hashing": {"attention": "lsh"},
 }
 
 
@@ -56,11 +55,6 @@ def test_a_saved_model_translates_as_the_model(live, found, tmp_path):
 
 @pytest.mark.slow
 def test_a_litert_file_translates_as_the_model(live, found, tmp_path):
-    if live.model.config.attention == "lsh":
-        with pytest.raises(ValueError, match="operations that LiteRT lacks, BitwiseA"):
-            live.export_litert(tmp_path / "lite")
-        assert not (tmp_path / "lite").exists()
-        return
     lite = LiteTranslator(live.export_litert(tmp_path / "lite"))
     assert lite(TEXTS) == [translation.text for translation in found]
     for drawn, expected in zip(

@@ -49,7 +49,8 @@ def translator_of(given):
     )
     model = Transformer(config)
     randomise(model, np.random.default_rng(tiny_run.SEED))
-    model.output_kernel.assign(model.output_kernel.numpy() * 3.0)
+    kernel = model.output_dense.kernel
+    kernel.assign(kernel.numpy() * 3.0)
     return Translator(model, tokenizers, tiny_run.CONFIG.decoding)
 
 

@@ -11,32 +11,47 @@ from ai_edge_litert.interpreter import Interpreter
 from keras import ops
 
 from keras_transformer import (
+    Encoder,
     EncoderConfig,
-    GraphClassifier,
-    ImageClassifier,
+    EncoderStack,
+    FeatureEmbedding,
     LanguageModel,
     LanguageModelConfig,
     LanguageSampler,
     MaskedLanguageModel,
-    NodeClassifier,
+    PositionalEmbedding,
     Tagger,
     TextClassifier,
-    TextEncoder,
     Transformer,
     TransformerConfig,
-    VectorEncoder,
     export_litert_model,
 )
+from keras_transformer.models.heads import EncoderHead
 from tests.layers.reference_weights import assert_close, randomise
 
 CONFIG = EncoderConfig(num_layers=2, d_model=6, d_ff=7, num_heads=2)
 PRE_NORM = CONFIG.replace(norm_first=True, activation="gelu", use_bias=True)
 VOCABULARY_SIZE = 29
-IMAGE_SHAPE = (8, 12, 3)
 
 
 def encoder(config=CONFIG, **options):
-    return TextEncoder(config, VOCABULARY_SIZE, **options)
+    return Encoder(config, VOCABULARY_SIZE, **options)
+
+
+def learned(config):
+    embedding = PositionalEmbedding(
+        VOCABULARY_SIZE, config.d_model, positions="learned", max_length=31, pad_id=0
+    )
+    return Encoder(config, embedding)
+
+
+def functional():
+    """A model of vectors and of which positions see each other."""
+    vectors = keras.Input((None, 5), name="vectors")
+    allowed = keras.Input((None, None), name="allowed", dtype="bool")
+    states = keras.layers.Dense(CONFIG.d_model)(vectors)
+    states = EncoderStack(CONFIG)(states, mask=allowed)
+    return keras.Model([vectors, allowed], keras.layers.Dense(4)(states))
 
 
 def language_model(**options):
@@ -47,40 +62,22 @@ def language_model(**options):
 
 MODELS = {
     "tagger": lambda: Tagger(encoder(), 5),
-    "tagger of features": lambda: Tagger(encoder(num_features=3), 5),
-    "tagger of vectors": lambda: Tagger(VectorEncoder(CONFIG, 5), 4),
-    "class token of vectors": lambda: TextClassifier(
-        VectorEncoder(CONFIG, 5, positions="learned", max_length=17), 3, "class_token"
+    "tagger of features": lambda: Tagger(
+        Encoder(CONFIG, FeatureEmbedding(VOCABULARY_SIZE, CONFIG.d_model)), 5
     ),
-    "masked language model": lambda: MaskedLanguageModel(
-        encoder(PRE_NORM, positions="learned", max_length=31)
-    ),
+    "masked language model": lambda: MaskedLanguageModel(learned(PRE_NORM)),
     "mean": lambda: TextClassifier(encoder(), 3),
     "class token": lambda: TextClassifier(encoder(), 3, pooling="class_token"),
-    "image": lambda: ImageClassifier(CONFIG, IMAGE_SHAPE, 4, 7),
-    "mean of an image": lambda: ImageClassifier(PRE_NORM, IMAGE_SHAPE, 4, 7, "mean"),
-    "node": lambda: NodeClassifier(CONFIG, num_features=5, num_classes=4),
-    "graph": lambda: GraphClassifier(CONFIG, num_features=5, num_classes=4),
-    "class token of a graph": lambda: GraphClassifier(
-        CONFIG, num_features=5, num_classes=4, pooling="class_token"
-    ),
+    "functional": functional,
 }
 
 
 def random_inputs(model, batch, length, rng):
     """Inputs of a model by their names in the file, the last row's end padded."""
-    if isinstance(model, ImageClassifier):
-        return {"images": rng.normal(size=(batch, *IMAGE_SHAPE)).astype("float32")}
-    if isinstance(model, (NodeClassifier, GraphClassifier)):
-        features = rng.normal(size=(batch, length, 5)).astype("float32")
-        return {
-            "features": features,
-            "adjacency": rng.random((batch, length, length)) < 0.4,
-        }
-    if isinstance(getattr(model, "encoder", None), VectorEncoder):
+    if not isinstance(model, (EncoderHead, LanguageModel)):
         vectors = rng.normal(size=(batch, length, 5)).astype("float32")
-        vectors[-1, length // 2 + 1 :] = 0.0
-        return {"vectors": vectors}
+        allowed = rng.random((batch, length, length)) < 0.4
+        return {"vectors": vectors, "allowed": allowed}
     shape = model.input_signature()[0].shape[2:]
     ids = rng.integers(3, VOCABULARY_SIZE, (batch, length, *shape)).astype("int32")
     ids[-1, length // 2 + 1 :] = 0

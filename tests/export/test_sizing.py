@@ -7,8 +7,6 @@ import pytest
 from keras_transformer import (
     DecodingConfig,
     Ensemble,
-    RecurrentConfig,
-    RecurrentSeq2Seq,
     Transformer,
     TransformerConfig,
 )
@@ -80,19 +78,6 @@ def test_an_ensemble_takes_what_its_members_take():
     together = batch_memory(Ensemble(members), SEARCH, "float32")
     alone = [batch_memory(member, SEARCH, "float32").longest for member in members]
     assert together.longest == sum(alone)
-
-
-def test_recurrent_layers_keep_no_past():
-    model = RecurrentSeq2Seq(RecurrentConfig.preset("tiny", **SIZES))
-    longer = SEARCH.replace(max_extra_length=60)
-    assert batch_memory(model, SEARCH, "float32") == batch_memory(
-        model, longer, "float32"
-    )
-    wider = RecurrentSeq2Seq(RecurrentConfig.preset("tiny", **SIZES, units=256))
-    assert (
-        batch_memory(wider, SEARCH, "float32").longest
-        > batch_memory(model, SEARCH, "float32").longest
-    )
 
 
 def test_a_server_holds_two_versions_and_four_batches(tmp_path):

@@ -33,8 +33,8 @@ def model():
     """Random weights over 7 ids: 4 pieces beside padding, start and end."""
     transformer = Transformer(TransformerConfig(**SIZES))
     randomise(transformer, np.random.default_rng(53))
-    kernel = numpy(transformer.output_kernel) * 1.5
-    transformer.output_kernel.assign(kernel)
+    kernel = numpy(transformer.output_dense.kernel) * 1.5
+    transformer.output_dense.kernel.assign(kernel)
     return transformer
 
 

@@ -47,7 +47,7 @@ def test_weights_of_few_bits_are_read(tmp_path, rng, kind):
     translator = import_ctranslate2(tmp_path)
     check_logits(translator, rng, tensors, form, pieces, False, tolerance=0.15)
     kernel = ops.convert_to_numpy(
-        translator.model.encoder_layers[0].feed_forward.hidden_matrix.value()
+        translator.model.encoder_layers[0].feed_forward.hidden_dense.kernel
     )
     stored = tensors["encoder_l1_ffn_W1"]
     error = np.abs(kernel - stored).max()

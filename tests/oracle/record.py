@@ -59,6 +59,7 @@ from tests.oracle.comparing import TYPES, compare, table  # noqa: E402
 MODES = {"tensorflow": ("eager", "graph", "xla"), "jax": ("jax",), "torch": ("torch",)}
 # They take seconds a case: only those `in_full` make updates, searches and bfloat16.
 COMPILERS = ("xla", "jax")
+THREADS = "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"
 
 
 def set_weights(model, salt=""):
@@ -75,11 +76,12 @@ def set_weights(model, salt=""):
         if name.endswith("gamma"):
             values = 1 + 0.1 * values
         elif name.endswith("embeddings"):
-            values *= weight.shape[-1] ** -0.5
+            # So small that a token does not drown what layers say of the others.
+            values *= 0.5 * weight.shape[-1] ** -0.5
         elif len(weight.shape) == 1:
             values *= 0.1
         elif "random" not in name:
-            values *= math.prod(weight.shape[:-1]) ** -0.5
+            values *= 1.5 * math.prod(weight.shape[:-1]) ** -0.5
         weight.assign(values)
     return weights
 
@@ -221,8 +223,13 @@ def searched(kt, case, model, mode):
             source = inputs[0][0]
             # Longer than the first room of a search, so that its state grows.
             more = 13 if case.in_full else 3
-            sizes = {"max_extra_length": more, "max_output_length": 31}
-            config = kt.DecodingConfig(beam_size=size, **sizes)
+            config = kt.DecodingConfig(
+                beam_size=size,
+                max_extra_length=more,
+                max_output_length=31,
+                # Models without training repeat themselves.
+                no_repeat_ngram_size=2,
+            )
             generator = kt.Generator(model, config, fixed_shapes=mode == "xla")
             run = functools.partial(generator.search, n_best=best)
             tensors = source, np.sum(source != 0, axis=1).astype("int32")
@@ -238,6 +245,8 @@ def searched(kt, case, model, mode):
 
 
 def _language_search(kt, model, size, best):
+    from keras_transformer.decoding import Constraints
+
     def run():
         step = functools.partial(model.decode_step, weights=model.decoding_weights())
         return kt.beam_search(
@@ -246,6 +255,7 @@ def _language_search(kt, model, size, best):
             max_lengths=np.array([11, 7, 5], "int32"),
             limit=11,
             special_ids=kt.SpecialIds(),
+            constraints=Constraints(no_repeat_ngram_size=2),
             beam_size=size,
             n_best=best,
         )
@@ -356,6 +366,8 @@ def record_backends(options):
                 "TF_CPP_MIN_LOG_LEVEL": "3",
                 "CUDA_VISIBLE_DEVICES": "",
                 "JAX_PLATFORMS": "cpu",
+                # Tensors are small, and more threads would only wait for each other.
+                **dict.fromkeys(THREADS, "1"),
             }
             command = [sys.executable, str(HERE), *map(str, arguments)]
             parts[part] = subprocess.Popen(command, env=environment)

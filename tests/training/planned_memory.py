@@ -27,7 +27,6 @@ KINDS = [
     {"attention": "linear", "attention_dropout_rate": 0.0},
     {"attention": "additive"},
     {"attention": "performer", "attention_dropout_rate": 0.0},
-    {"attention": "lsh"},
 ]
 
 

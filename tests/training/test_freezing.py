@@ -14,12 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from keras_transformer import (
-    RecurrentConfig,
-    TrainingConfig,
-    TransformerConfig,
-)
-from keras_transformer.models.families import make_model
+from keras_transformer import TrainingConfig, Transformer, TransformerConfig
 from keras_transformer.training import dry_run, load_average
 from keras_transformer.training.freezing import freeze
 from keras_transformer.training.report import count_parameters
@@ -32,12 +27,12 @@ TRANSFORMER = TransformerConfig(
     **SIZES, num_encoder_layers=2, num_decoder_layers=2, d_ff=7, num_heads=2,
     norm_first=True, positions="learned", max_positions=5, tied_embeddings="two-way",
 )  # fmt: skip
-RECURRENT = RecurrentConfig(**SIZES, units=5, tied_embeddings="none")
+UNTIED = TRANSFORMER.replace(tied_embeddings="none", output_bias=True)
 
 
 def frozen(config, names):
     """The paths of the weights that are frozen, without the model's name."""
-    model = make_model(config)
+    model = Transformer(config)
     freeze(model, names)
     assert {id(v) for v in model.trainable_weights} == {
         id(v) for v in model.weights if v.trainable
@@ -47,7 +42,7 @@ def frozen(config, names):
 
 def paths(config, *beginnings):
     """The paths of the weights that begin so."""
-    every = (v.path.partition("/")[2] for v in make_model(config).weights)
+    every = (v.path.partition("/")[2] for v in Transformer(config).weights)
     return {path for path in every if path.startswith(beginnings)}
 
 
@@ -55,7 +50,7 @@ PARTS = {
     "encoder": (TRANSFORMER, ["encoder_layer_", "encoder_norm/"], 2 * 12 + 2),
     "decoder": (TRANSFORMER, ["decoder_layer_", "decoder_norm/"], 2 * 18 + 2),
     "embeddings": (TRANSFORMER, ["source_embedding/", "target_embedding/"], 4),
-    "output": (TRANSFORMER, ["target_embedding/token_embedding/embeddings"], 1),
+    "output": (TRANSFORMER, ["target_embedding/token_embedding/"], 1),
     "encoder_layer_1": (TRANSFORMER, ["encoder_layer_1/"], 12),
     "decoder_layer_0/cross_attention": (
         TRANSFORMER, ["decoder_layer_0/cross_attention/"], 4,
@@ -63,13 +58,7 @@ PARTS = {
     " encoder , decoder_norm": (
         TRANSFORMER, ["encoder_layer_", "encoder_norm/", "decoder_norm/"], 28,
     ),
-    "source_embedding,output": (RECURRENT, ["source_embedding/", "output_kernel"], 2),
-    "encoder,decoder": (
-        RECURRENT,
-        ["forward_layer_0/", "backward_layer_0/", "initial_state/", "cross_attention/",
-         "decoder_cell/", "readout/"],
-        16,
-    ),
+    "source_embedding,output": (UNTIED, ["source_embedding/", "output"], 4),
 }  # fmt: skip
 
 
@@ -89,7 +78,7 @@ def test_a_layer_is_found_by_the_end_of_its_path():
 
 
 def test_a_shared_matrix_is_frozen_by_either_name_and_that_is_said():
-    model = make_model(tiny_run.CONFIG.model)
+    model = Transformer(tiny_run.CONFIG.model)
     for names in ("embeddings", "output"):
         expected = {"target_embedding/token_embedding/embeddings"}
         assert frozen(tiny_run.CONFIG.model, names) == expected
@@ -98,7 +87,7 @@ def test_a_shared_matrix_is_frozen_by_either_name_and_that_is_said():
         assert "`tied_embeddings` is three-way, so that one frozen matrix is" in words
     assert words.startswith("5,376 of 597,376 parameters, without output; ")
     assert "tied" not in count_parameters(model, "embeddings,output")
-    untied = make_model(RECURRENT)
+    untied = Transformer(UNTIED)
     freeze(untied, "embeddings")
     assert "tied" not in count_parameters(untied, "embeddings")
 
@@ -106,7 +95,7 @@ def test_a_shared_matrix_is_frozen_by_either_name_and_that_is_said():
 @pytest.mark.parametrize("name", ("encodr", "encoder_layer_9", "layer", "kernel"))
 def test_an_unknown_name_is_answered_with_those_that_exist(name):
     with pytest.raises(ValueError, match="must name parts") as raised:
-        freeze(make_model(TRANSFORMER), f"output,{name}")
+        freeze(Transformer(TRANSFORMER), f"output,{name}")
     message = str(raised.value)
     assert message.endswith(f"Received: {name!r}")
     assert "(encoder, decoder, embeddings, output)" in message
@@ -116,9 +105,9 @@ def test_an_unknown_name_is_answered_with_those_that_exist(name):
 
 def test_something_must_be_left_to_train():
     with pytest.raises(ValueError, match="must leave weights to train.*two-way"):
-        freeze(make_model(TRANSFORMER), "encoder,decoder,embeddings")
+        freeze(Transformer(TRANSFORMER), "encoder,decoder,embeddings")
     # Here the output matrix is the model's own.
-    freeze(make_model(RECURRENT), "encoder,decoder,embeddings")
+    freeze(Transformer(UNTIED), "encoder,decoder,embeddings")
 
 
 @pytest.mark.parametrize("names", ("", "encoder,", " , decoder"))
@@ -160,8 +149,8 @@ def test_frozen_weights_are_the_same_bytes_after_a_run(backend):
 
 
 def test_the_mean_of_equal_weights_is_their_bytes(tmp_path):
-    model = make_model(RECURRENT)
-    kernel = model.readout.weights[0]
+    model = Transformer(UNTIED)
+    kernel = model.encoder_layers[0].feed_forward.hidden_dense.kernel
     values = np.full(kernel.shape, -0.0, "float32")
     values[0] = np.float32(1 / 3)
     kernel.assign(values)
