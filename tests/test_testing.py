@@ -13,6 +13,7 @@ from keras import ops
 from keras_transformer import (
     CausalLayer,
     DecoderLayer,
+    Encoder,
     EncoderConfig,
     EncoderLayer,
     LanguageModel,
@@ -20,7 +21,6 @@ from keras_transformer import (
     MultiHeadAttention,
     PositionalEmbedding,
     TextClassifier,
-    TextEncoder,
     Transformer,
     TransformerConfig,
 )
@@ -148,7 +148,7 @@ def test_layers_that_honour_padding_pass():
 
 def test_a_classifier_has_no_positions():
     config = EncoderConfig(num_layers=1, d_model=8, d_ff=8, num_heads=2)
-    model = TextClassifier(TextEncoder(config, vocabulary_size=13), num_classes=3)
+    model = TextClassifier(Encoder(config, 13), num_classes=3)
     assert_padding_invariant(model, ids_below=13)
     mean = keras.Sequential(
         [keras.layers.Embedding(13, 4), keras.layers.GlobalAveragePooling1D()]
@@ -193,7 +193,7 @@ def test_rows_that_see_each_other_are_found():
 
 def test_ids_of_another_padding():
     config = EncoderConfig(num_layers=1, d_model=8, d_ff=8, num_heads=2)
-    encoder = TextEncoder(config, vocabulary_size=13, pad_id=3)
+    encoder = Encoder(config, PositionalEmbedding(13, 8, pad_id=3))
     assert_padding_invariant(encoder, ids_below=13, pad_id=3)
     with pytest.raises(AssertionError, match="depends on padding"):
         assert_padding_invariant(encoder, ids_below=13, pad_id=4)
@@ -315,7 +315,7 @@ def test_layers_and_models_that_come_back_pass():
     assert_serializable(PositionalEmbedding(13, 8), ids_below=13)
     assert_serializable(transformer(), shape=((2, 5), (2, 7)), ids_below=13)
     config = EncoderConfig(num_layers=1, d_model=8, d_ff=8, num_heads=2)
-    assert_serializable(TextEncoder(config, vocabulary_size=13), ids_below=13)
+    assert_serializable(Encoder(config, 13), ids_below=13)
 
 
 def test_the_layer_itself_stays_as_it_is():

@@ -89,25 +89,11 @@ def classifier(rng):
     return model, sentences, keras.utils.to_categorical(rng.integers(0, 4, 8), 4)
 
 
-def half_precision(rng):
-    """A model of mixed precision; its numbers are coarse."""
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        return classifier(rng)
-    finally:
-        keras.config.set_dtype_policy("float32")
-
-
-MODELS = {
-    "forecaster": forecaster,
-    "classifier": classifier,
-    "half_precision": half_precision,
-}
+MODELS = {"forecaster": forecaster, "classifier": classifier}
 
 
 def outputs_of(model, inputs):
-    outputs = model(inputs, training=False)
-    return keras.ops.convert_to_numpy(keras.ops.cast(outputs, "float32"))
+    return keras.ops.convert_to_numpy(model(inputs, training=False))
 
 
 def loaded(model):
@@ -117,41 +103,6 @@ def loaded(model):
         path = Path(folder) / "model.keras"
         model.save(path)
         return keras.saving.load_model(path, custom_objects=objects)
-
-
-def adapted(model, inputs, targets):
-    """LoRA on the projections of queries and values; a file holds the sums."""
-    copy = loaded(model)
-    for layer in copy.layers:  # Layers that add weights must not be frozen.
-        layer.trainable = True
-    for weight in copy.weights:
-        weight.trainable = False
-    for layer in copy._flatten_layers(include_self=False):
-        if isinstance(layer, MultiHeadAttention):
-            layer.query_dense.enable_lora(3, lora_alpha=6)
-            layer.value_dense.enable_lora(rank=3)
-    before = [np.array(keras.ops.convert_to_numpy(w)) for w in copy.weights]
-    found = {"untrained": outputs_of(copy, inputs)}
-    copy.compile(keras.optimizers.SGD(0.1), "mse")
-    copy.fit(inputs, targets, epochs=2, batch_size=8, shuffle=False, verbose=0)
-    moved = {
-        "lora_" in weight.name
-        for weight, old in zip(copy.weights, before, strict=True)
-        if np.abs(keras.ops.convert_to_numpy(weight) - old).max() > 0
-    }
-    trained, merged = outputs_of(copy, inputs), loaded(copy)
-    found["moved"], found["change"] = moved, np.abs(trained - found["untrained"]).max()
-    found["error"] = np.abs(trained - outputs_of(merged, inputs)).max()
-    found["left in the file"] = [w.name for w in merged.weights if "lora_" in w.name]
-    return found
-
-
-def rounded(model, inputs):
-    copy = loaded(model)
-    copy.quantize("int8")
-    weights = [weight for weight in copy.weights if weight.dtype == "int8"]
-    count = sum(int(np.prod(weight.shape)) for weight in weights)
-    return {"integers": count, "int8": outputs_of(copy, inputs)}
 
 
 def numbers(model, inputs, targets):

@@ -16,8 +16,7 @@ OF_KERAS = "from keras.layers import MultiHeadAttention\n"
 OURS = "from keras_transformer import MultiHeadAttention\n"
 
 
-@pytest.fixture(scope="module")
-def changed():
+def with_our_import():
     """The project as a module of its own, with one line changed."""
     source = Path(foreign_project.__file__).read_text("utf-8")
     assert source.count(OF_KERAS) == 1
@@ -45,28 +44,18 @@ def take_over(ours, theirs):
 
 
 @pytest.mark.one_case
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 @pytest.mark.parametrize("name", foreign_project.MODELS)
-def test_the_project_gives_the_same_numbers(changed, name):
+def test_the_project_gives_the_same_numbers(name):
+    changed = with_our_import()
     theirs = foreign_project.MODELS[name](np.random.default_rng(3))
     ours = changed.MODELS[name](np.random.default_rng(3))
     take_over(ours[0], theirs[0])
     is_frozen = len(ours[0].trainable_weights) < len(ours[0].weights)
     assert is_frozen or name == "forecaster"
-    tolerance = 0.03 if name == "half_precision" else 2e-5
-    # Of what Keras' own layers do otherwise: heads share B, ours share neither.
-    tuned, integers = changed.adapted(*ours), changed.rounded(*ours[:2])
     expected, found = foreign_project.numbers(*theirs), changed.numbers(*ours)
     assert list(found) == list(expected)
-    for key in expected:
+    for key, value in expected.items():
         np.testing.assert_allclose(
-            found[key], expected[key], rtol=tolerance, atol=tolerance,
-            err_msg=f"{name}: {key}",
-        )  # fmt: skip
+            found[key], value, rtol=2e-5, atol=2e-5, err_msg=f"{name}: {key}"
+        )
     assert found["losses"][2] < found["losses"][0]
-    assert 0 < np.abs(integers["int8"] - found["before"]).max() < 0.1
-    assert integers["integers"] > 700
-    np.testing.assert_allclose(tuned["untrained"], found["before"], atol=tolerance)
-    assert tuned["moved"] == {True}  # Adapters, and nothing else.
-    assert tuned["change"] > 0 and tuned["error"] < tolerance
-    assert not tuned["left in the file"]

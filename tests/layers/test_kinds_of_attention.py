@@ -19,6 +19,7 @@ from keras_transformer.layers import (
     PerformerAttention,
     ReluAttention,
     RotaryPositions,
+    enable_lora,
     local_attention,
     recorded_attention,
 )
@@ -313,15 +314,24 @@ def test_a_cache_holds_the_heads_of_keys_and_values_alone(rng):
     assert layer.key_dense.kernel.shape == (WIDTH, 2 * KEY_DIM)
 
 
-def test_prepared_weights_are_not_needed(kind, rng):
-    """As of quantised projections, whose own call is used at every step."""
+@pytest.mark.parametrize("way", ("adapters", "int8", "int4"))
+def test_steps_of_adapted_and_of_rounded_projections_equal_call(kind, rng, way):
+    """Adapters are merged into the prepared weights; integers have none prepared."""
     layer, inputs = kind.layer(rng), random_inputs(rng)
+    before = array(layer(inputs, use_causal_mask=True))
+    denses = [layer.query_dense, layer.key_dense, layer.value_dense, layer.output_dense]
+    if way == "adapters":
+        enable_lora(layer, 2)
+        for dense in denses:
+            dense.lora_kernel_b.assign(rng.standard_normal(dense.lora_kernel_b.shape))
+    else:
+        for dense in denses:
+            dense.quantize(way)
+    assert (layer.step_weights() == ((), ())) == (way != "adapters")
     expected = array(layer(inputs, use_causal_mask=True))
-    layer.query_dense.activity_regularizer = keras.regularizers.L2(1e-9)
-    assert layer.step_weights()[0] == ()
-    assert_close(layer(inputs, use_causal_mask=True), expected)
-    (found,) = decode_steps(layer, inputs)
-    assert_close(found, expected)
+    assert np.abs(expected - before).max() > 1e-3
+    for found in decode_steps(layer, inputs, hypotheses=2):
+        assert_close(found, expected, tolerance=1e-4)
 
 
 def test_dropout_drops_attention_weights_and_returns_them_whole(rng):

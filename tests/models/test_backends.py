@@ -103,7 +103,8 @@ def test_importing_the_package_is_enough_to_load_its_files(saved):
 
 
 # The slow test below makes every call of the table.
-CALLS_OF_KERAS = ("every mask at once", "rank 4, everything")
+CALLS = "tests/layers/test_multi_head_attention.py"
+CALLS_OF_KERAS = ("every mask at once", "scores under a mask")
 
 
 @pytest.mark.slow
@@ -112,8 +113,8 @@ def test_a_project_for_keras_gives_its_numbers_on_every_backend(backend):
     run_python(
         backend, "-m", "pytest", "-q", "-p", "no:cacheprovider",
         "tests/layers/test_foreign_project.py",
-        "tests/layers/test_keras_calls.py::test_training_takes_the_same_steps",
-        *(f"tests/layers/test_keras_calls.py::test_the_same_call_gives_the_same[{name}]"
+        f"{CALLS}::test_training_takes_the_same_steps",
+        *(f"{CALLS}::test_the_same_call_gives_the_same[{name}]"
           for name in CALLS_OF_KERAS),
     )  # fmt: skip
 
