@@ -137,17 +137,11 @@ def test_seed_and_call_determine_the_mask():
     np.testing.assert_array_equal(drop(inputs), drop(inputs))
     assert (drop(inputs) != drop(inputs, seed=4)).any()
     assert (drop(inputs) != drop(inputs, calls=2)).any()
-
-
-def test_restored_seed_generator_repeats_the_mask():
-    layer, inputs = Dropout(0.5, seed=1), np.ones((5, 7), "float32")
+    layer, again = Dropout(0.5, seed=1), Dropout(0.5, seed=2)
     layer(inputs, training=True)
-    state = ops.convert_to_numpy(layer.seed_generator.state.value)
-    expected = ops.convert_to_numpy(layer(inputs, training=True))
-    again = Dropout(0.5, seed=2)
-    again.seed_generator.state.assign(state)
-    found = ops.convert_to_numpy(again(inputs, training=True))
-    np.testing.assert_array_equal(found, expected)
+    again.seed_generator.state.assign(layer.seed_generator.state.value)
+    found, expected = (layer(inputs, training=True) for layer in (again, layer))
+    np.testing.assert_array_equal(*map(ops.convert_to_numpy, (found, expected)))
 
 
 @hashed_only
@@ -169,25 +163,23 @@ def test_output_has_the_compute_dtype(dtype):
     assert keras.backend.standardize_dtype(outputs.dtype) == dtype
 
 
-@pytest.mark.parametrize("training", (False, None))
-def test_nothing_is_dropped_outside_training(rng, training):
-    inputs = rng.normal(size=(3, 5)).astype("float32")
-    outputs = Dropout(0.5)(inputs, training=training)
-    np.testing.assert_array_equal(ops.convert_to_numpy(outputs), inputs)
+def test_nothing_is_dropped_outside_training_and_no_number_drawn():
+    layer, inputs = Dropout(0.5, seed=1), ops.ones((3, 5))
+    before = ops.convert_to_numpy(layer.seed_generator.state.value).copy()
+    for training in (False, None):
+        assert layer.call(inputs, training=training) is inputs
+        np.testing.assert_array_equal(layer(inputs, training=training), inputs)
+    after = ops.convert_to_numpy(layer.seed_generator.state.value)
+    np.testing.assert_array_equal(before, after)
 
 
-def test_rates_of_none_and_all_are_those_of_keras():
-    inputs = np.ones((3, 5), "float32")
+def test_the_rest_is_as_of_keras():
+    """Rates of none and all, a shape of the noise, the configuration."""
+    inputs = np.ones((2, 64, 3), "float32")
     np.testing.assert_array_equal(drop(inputs, rate=0.0), inputs)
     np.testing.assert_array_equal(drop(inputs, rate=1.0), 0 * inputs)
-
-
-def test_noise_shape_is_shared_as_in_keras():
-    outputs = drop(np.ones((2, 64, 3), "float32"), rate=0.5, noise_shape=(2, 1, 3))
+    outputs = drop(inputs, rate=0.5, noise_shape=(2, 1, 3))
     np.testing.assert_array_equal(outputs, np.broadcast_to(outputs[:, :1], (2, 64, 3)))
-
-
-def test_config_round_trip():
     layer = Dropout(0.25, noise_shape=(2, 1), seed=9, name="named")
     saved = keras.saving.serialize_keras_object(layer)
     again = keras.saving.deserialize_keras_object(saved)
@@ -208,13 +200,6 @@ def test_graph_and_xla_drop_and_pass_gradients_as_the_general_path(shape, dtype,
     inputs = tf.cast(rng.normal(size=shape), dtype)
     slopes = tf.cast(rng.normal(size=shape), dtype)
 
-    def outputs_and_gradient(inputs):
-        layer = Dropout(0.3, seed=8, dtype=dtype)
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            outputs = layer(inputs, training=True)
-        return outputs, tape.gradient(outputs, inputs, slopes)
-
     layer = Dropout(0.3, seed=8, dtype=dtype)
 
     def traced(inputs):
@@ -223,8 +208,8 @@ def test_graph_and_xla_drop_and_pass_gradients_as_the_general_path(shape, dtype,
             outputs = layer(inputs, training=True)
         return outputs, tape.gradient(outputs, inputs, slopes)
 
-    expected = outputs_and_gradient(inputs)
     state = layer.seed_generator.state.value + 0
+    expected = traced(inputs)
     open_shape = [tf.TensorSpec([None] * len(shape), dtype)]
     for options in ({}, {"input_signature": open_shape}, {"jit_compile": True}):
         layer.seed_generator.state.assign(state)
@@ -250,13 +235,3 @@ def test_graph_keeps_booleans_for_the_gradient():
     operations = [node.op for node in graph.node]
     assert "Bitcast" in operations and operations.count("Cast") > 1
     assert not {op for op in operations if "Random" in op}
-
-
-def test_inference_leaves_no_trace():
-    """Nor are numbers drawn: the seed generator stands still."""
-    layer = Dropout(0.5, seed=1)
-    before = ops.convert_to_numpy(layer.seed_generator.state.value).copy()
-    inputs = ops.ones((3, 5))
-    assert layer.call(inputs, training=False) is inputs
-    after = ops.convert_to_numpy(layer.seed_generator.state.value)
-    np.testing.assert_array_equal(before, after)

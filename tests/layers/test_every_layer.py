@@ -128,30 +128,23 @@ def test_dropout_acts_in_training_only(row, rng):
         np.testing.assert_allclose(noisy, silent, rtol=1e-5, atol=1e-5)
 
 
-def test_sizes_must_be_positive_integers(row):
+def test_sizes_and_rates_out_of_range_are_refused(row):
+    """By each argument's name; those of the table tell types and ranges apart."""
+    names = [n for n in row.options if n.endswith(("dropout", "dropout_rate"))]
+    assert bool(names) == row.drops
+    cases = [(name, bad) for name in names for bad in (1.0, -0.1, "0.1")]
     sizes = {name for name in row.options if type(row.options[name]) is int}
-    of_table = row.options is COMPOSITE
-    for name in sizes - {"pad_id", "seed"}:
-        for bad in (0, -3, 2.0, True, "2"):
-            error, rule = ValueError, "must be a positive"
-            if of_table:
-                error = ValueError if type(bad) is int else TypeError
-                rule = "must be at least 1" if type(bad) is int else "must be int"
-            with pytest.raises(error, match=f"`{name}` {rule}"):
-                row.layer_class(**(row.options | {name: bad}))
-
-
-def test_rates_must_lie_below_one(row):
-    rates = [name for name in row.options if name.endswith(("dropout", "dropout_rate"))]
-    assert bool(rates) == row.drops
-    for name in rates:
-        for bad in (1.0, -0.1, "0.1"):
-            error, rule = ValueError, "must be a number in"
-            if row.options is COMPOSITE:
-                error = TypeError if bad == "0.1" else ValueError
-                rule = "must be (below 1.0|at least 0.0|float)"
-            with pytest.raises(error, match=f"`{name}` {rule}"):
-                row.layer_class(**(row.options | {name: bad}))
+    sizes -= {"pad_id", "seed"}
+    cases += [(name, bad) for name in sizes for bad in (0, -3, 2.0, True, "2")]
+    for name, bad in cases:
+        error, rule = ValueError, "must be a (positive integer|number in)"
+        if row.options is COMPOSITE:
+            right = int if name in sizes else float
+            error = ValueError if type(bad) is right else TypeError
+            rule = "must be (below 1.0|at least [01])"
+            rule = f"must be {right.__name__}" if error is TypeError else rule
+        with pytest.raises(error, match=f"`{name}` {rule}"):
+            row.layer_class(**(row.options | {name: bad}))
 
 
 def of_kind(layer, kind):
