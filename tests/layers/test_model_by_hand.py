@@ -100,7 +100,8 @@ def composed(dtype="float32"):
     y = kt.DecoderLayer(3, 17, num_key_value_heads=1, **options)(y, x)
     y = kt.DecoderLayer(3, 17, attention="ssru", **options)(y, x)
     attention = kt.MultiHeadAttention(3, 4, dtype=dtype)
-    y = y + kt.FeedForward(17, dtype=dtype)(attention(y, use_causal_mask=True))
+    states = kt.FeedForward(17, dtype=dtype)(attention(y, use_causal_mask=True))
+    y = keras.layers.Add(dtype=dtype)([y, states])  # A plain sum has no mask in Keras.
     logits = keras.layers.Dense(VOCABULARY, dtype=dtype, name="logits")(y)
     return keras.Model([source, target], logits)
 
@@ -223,6 +224,15 @@ def test_integers(model, way, tmp_path):
     np.testing.assert_array_equal(outputs_of(copy), rounded)
 
 
+def test_float8_trains(model):
+    exact = outputs_of(model)
+    model.quantize("float8")
+    assert 0 < error_of(outputs_of(model), exact) < 0.3
+    losses = train(model)
+    assert losses[2] < losses[0]
+
+
+@pytest.mark.one_case
 @pytest.mark.parametrize("way", (None, "int8", "int4"))
 def test_adapters(model, way, tmp_path, rng):
     """Nothing else is trained, a file holds the sums, and what is loaded still trains.
@@ -288,6 +298,7 @@ def test_adapters_of_one_projection(model):
     assert_close(found, outputs_of(model))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "dtype, most",
     (("mixed_bfloat16", 0.1), ("mixed_float16", 0.01), ("float16", 0.01),
