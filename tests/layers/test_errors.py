@@ -28,16 +28,14 @@ def built(layer, *shapes):
 ERRORS = {
     # Shapes.
     "kt.MultiHeadAttention(2, 3)(X[0])":
-        r"`query` must have the shape \(B, T, D\).*5, 6",
-    "kt.MultiHeadAttention(2, 3)(X[:, None])":
-        r"`query` must have the shape \(B, T, D\)",
-    "kt.MultiHeadAttention(2, 3)(X, OTHER[0])":
-        r"`value` must have the shape \(B, T, D",
-    "kt.MultiHeadAttention(2, 3)(X, OTHER, OTHER[0])": "`key` must have the shape",
+        r"`query`, .* must have the shapes \(B, T, D\) .*Received: \(5, 6\)",
+    "kt.MultiHeadAttention(2, 3)(X[:, None])": r"`query`.*Received: \(2, 1, 5, 6\)",
+    "kt.MultiHeadAttention(2, 3)(X, OTHER[0])": r"`value`.*\(2, 5, 6\), \(7, 6\)",
+    "kt.MultiHeadAttention(2, 3)(X, OTHER, OTHER[0])": r"`key` must.*, \(7, 6\)$",
     "kt.EncoderLayer(2, 8)(X[0])": r"`inputs`.*\(B, T, D\)",
     "kt.CausalLayer(2, 8)(X[None])": r"`inputs`.*\(B, T, D",
-    "kt.DecoderLayer(2, 8)(X, OTHER[0])": "`value` must",
-    "kt.LocalAttention(2, 4, 3)(X[None])": "`query` must",
+    "kt.DecoderLayer(2, 8)(X, OTHER[0])": r"`value`.*\(7, 6\)",
+    "kt.LocalAttention(2, 4, 3)(X[None])": "`query`, `value` and `key` must",
     "kt.FeedForward(8)(X[0, 0])": "(min_)?ndim",
     "kt.DecoderLayer(2, 8)(X)": (TypeError, "encoder_output"),
     "kt.SinusoidalPositionalEncoding()(X[0])": "expected ndim=3",
