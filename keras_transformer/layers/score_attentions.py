@@ -57,6 +57,7 @@ class ReluAttention(MultiHeadAttention):
     """
 
     weigh = staticmethod(masked_relu)
+    equals_keras = False
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -79,6 +80,8 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
         >>> attention = MultiHeadAdditiveAttention(num_heads=2, key_dim=3)
         >>> attention(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
     """
+
+    equals_keras = False
 
     def __init__(
         self, num_heads: int, key_dim: int, *args: Any, **options: Any
