@@ -5,6 +5,9 @@
 One to three of scikit-learn's digits stand side by side; the caption names them from
 left to right: "three seven". The images for the test hold digits that were never seen.
 The picture shows where the decoder looks as it chooses each word.
+
+The encoder is that of the Vision Transformer (Dosovitskiy et al., 2021, section 3.1,
+https://arxiv.org/abs/2010.11929), the decoder that of Vaswani et al., 2017.
 """
 
 import argparse
@@ -12,6 +15,7 @@ import keras_transformer.quiet
 
 import keras
 import numpy as np
+from keras import ops
 from sklearn.datasets import load_digits
 
 import keras_transformer as kt
@@ -19,6 +23,10 @@ import keras_transformer as kt
 WORDS = "zero one two three four five six seven eight nine".split()
 PAD, START, END, FIRST = 0, 1, 2, 4  # Ids; those of the words begin at FIRST.
 WIDTH, PATCH_SIZE, MOST = 24, 4, 3  # Pixels, pixels, digits.
+CONFIG = kt.EncoderConfig(
+    num_layers=2, d_model=64, d_ff=128, num_heads=4, norm_first=True,
+    attention_dropout_rate=0.0, activation_dropout_rate=0.0,
+)  # fmt: skip
 
 
 def compose(digits, classes, count, rng):
@@ -36,13 +44,65 @@ def spell(ids):
     return " ".join(WORDS[i - FIRST] for i in ids if i >= FIRST)
 
 
-def make_model():
-    config = kt.TransformerConfig(
-        target_vocabulary_size=FIRST + len(WORDS), tied_embeddings="two-way",
-        num_encoder_layers=2, num_decoder_layers=2, d_model=64, d_ff=128, num_heads=4,
-        norm_first=True, attention_dropout_rate=0.0, activation_dropout_rate=0.0,
-    )  # fmt: skip
-    return kt.ImageCaptioner(config, (8, WIDTH, 1), PATCH_SIZE)
+def make_model(image_shape, patch_size, vocabulary_size, config=CONFIG):
+    """Returns a model from (images, words so far (B, T)) to logits (B, T, V)."""
+    rate = config.dropout_rate
+    images = keras.Input(image_shape, name="images")
+    words = keras.Input((None,), dtype="int32", name="words")
+    patches = kt.PatchEmbedding(
+        image_shape, patch_size, config.d_model, "learned", rate, name="patches"
+    )
+    seen = kt.EncoderStack(config, name="encoder")(patches(images))
+    embedding = kt.PositionalEmbedding(
+        vocabulary_size, config.d_model, dropout_rate=rate, name="embedding"
+    )
+    states, is_word = embedding(words), ops.not_equal(words, PAD)
+    for i in range(config.num_layers):
+        layer = kt.DecoderLayer(**config.layer_options(), name=f"decoder_{i}")
+        states = layer(states, seen, mask=is_word)
+    if config.norm_first:
+        states = kt.layers.LayerNormalization(epsilon=config.layer_norm_epsilon)(states)
+    logits = keras.layers.Dense(vocabulary_size, name="logits")(states)
+    return kt.ExactModel((images, words), logits)
+
+
+def captioner(model, most, beam_size=4):
+    """Returns a function from images to the `DecodingResult` of their captions.
+
+    A caption has at most `most` ids, the end counted. They are so few that each step
+    reads all words again.
+    """
+    seen, words = model.get_layer("encoder").output, model.inputs[1]
+    encode, decode = (
+        keras.Model(inputs, outputs)
+        for inputs, outputs in ((model.inputs[0], seen), ((seen, words), model.output))
+    )
+
+    def step(ids, state):
+        seen, words, position = state
+        words = ops.where(ops.arange(most) == position, ids[:, None], words)
+        logits = ops.take(decode((seen, words)), position, axis=1)
+        return logits, (seen, words, position + 1)
+
+    def search(images):
+        seen, count = encode(images), ops.shape(images)[0]
+        words = ops.full((count, most), PAD, "int32")
+        state = seen, words, ops.zeros((), "int32")
+        return kt.beam_search(
+            *kt.reordering(step, state, beam_size), beam_size=beam_size,
+            max_lengths=ops.full((count,), most, "int32"), limit=most,
+            special_ids=kt.SpecialIds(PAD, START, END), alpha=0.6,
+        )  # fmt: skip
+
+    return search
+
+
+def attention(model, images, words):
+    """Returns how the last decoder layer attends to the patches (B, H, T, S)."""
+    *_, last = (x for x in model.layers if isinstance(x, kt.DecoderLayer))
+    with kt.layers.recorded_attention() as record:
+        model((images, words))
+    return ops.convert_to_numpy(record[last.cross_attention][0])
 
 
 def draw(image, words, weights, path):
@@ -72,24 +132,23 @@ def main(arguments=None):
     rng = np.random.default_rng(1)
     images, captions = compose(digits[~is_new], classes[~is_new], options.images, rng)
     new, asked = compose(digits[is_new], classes[is_new], options.images // 10, rng)
-    model, steps = make_model(), options.epochs * len(images) // 32
+    model = make_model((8, WIDTH, 1), PATCH_SIZE, FIRST + len(WORDS))
+    steps = options.epochs * len(images) // 32
     rate = keras.optimizers.schedules.CosineDecay(0.002, steps)
     optimizer = keras.optimizers.Adam(rate)
     model.compile(optimizer, kt.MaskedCrossentropy(), jit_compile=False)
     inputs, targets = (images, captions[:, :-1]), captions[:, 1:]
     model.fit(inputs, targets, batch_size=32, epochs=options.epochs, verbose=2)
-    decoding = kt.DecodingConfig(beam_size=4, max_output_length=MOST + 1)
-    generator = kt.Generator(model, decoding)
-    found = keras.ops.convert_to_numpy(generator.search(new).ids)[:, 0]
+    found = captioner(model, MOST + 1)(new)
+    found = ops.convert_to_numpy(found.ids)[:, 0]
     right = np.array([spell(a) == spell(b) for a, b in zip(found, asked, strict=True)])
     count = (asked >= FIRST).sum(axis=1)
     each = ", ".join(f"of {n}: {right[count == n].mean():.1%}" for n in (1, 2, 3))
     print(f"captions right: {right.mean():.1%}; {each}")
     if options.plot:
         row = np.argmax(10 * right + count)  # As many digits as can be, and right.
-        weights = generator.attention(new[[row]], asked[[row], 1:])
-        words = spell(asked[row]).split()
-        draw(new[row], words, keras.ops.convert_to_numpy(weights)[0], options.plot)
+        weights = attention(model, new[[row]], asked[[row], :-1])
+        draw(new[row], spell(asked[row]).split(), weights[0], options.plot)
     return right.mean()
 
 

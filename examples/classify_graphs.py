@@ -13,12 +13,16 @@ import keras_transformer.quiet
 
 import keras
 import numpy as np
+from keras import ops
 from sklearn.ensemble import RandomForestClassifier
 
 import keras_transformer as kt
 
 CARBON, NITROGEN, OXYGEN = range(3)
 VALENCES = np.array([4, 3, 2])
+CONFIG = kt.EncoderConfig(
+    num_layers=4, d_model=64, d_ff=128, num_heads=4, norm_first=True
+)
 
 
 def molecule(size, rng):
@@ -57,7 +61,10 @@ def has_amide(atoms, bonds, ring):
 def make_data(count, question, walks, seed):
     """Returns features (B, S, F) and adjacency (B, S, S); and labels (B,)."""
     rng, labels = np.random.default_rng(seed), np.arange(count) % 2
-    features, adjacency = np.zeros((count, 14, 60 + walks)), np.zeros((count, 14, 14))
+    features, adjacency = (
+        np.zeros((count, 14, 60 + walks)),
+        np.zeros((count, 14, 14), bool),
+    )
     for row, label in enumerate(labels):
         size, found = rng.integers(9, 15), None
         while found is None or question(*found) != label:
@@ -72,9 +79,37 @@ def make_data(count, question, walks, seed):
     return (features, adjacency), labels
 
 
+def make_model(num_features, pooling="mean", config=CONFIG):
+    """Returns a model from features (B, S, F) and edges (B, S, S) to logits (B, 2).
+
+    The graph is the mask of the attention. A node without features is padding. The
+    graph's state is the mean of its nodes'; or that of a class token, one more node
+    with an edge to every node and from every node.
+    """
+    features = keras.Input((None, num_features), name="features")
+    edges = keras.Input((None, None), dtype="bool", name="edges")
+    states = keras.layers.Dense(config.d_model)(features)
+    is_node = ops.any(ops.not_equal(features, 0), axis=-1)  # (B, S)
+    mask = ops.logical_and(edges, ops.expand_dims(is_node, 1))
+    if pooling == "class_token":
+        states = kt.ClassToken()(states)
+        with_token = ops.pad(is_node, ((0, 0), (1, 0)), constant_values=True)
+        mask = ops.concatenate([ops.expand_dims(is_node, 2), mask], axis=2)
+        mask = ops.concatenate([ops.expand_dims(with_token, 1), mask], axis=1)
+    states = kt.EncoderStack(config, name="stack")(states, mask=mask)
+    if pooling == "class_token":
+        state = states[:, 0]
+    else:
+        state = keras.layers.GlobalAveragePooling1D()(states, mask=is_node)
+    state = kt.layers.Dropout(config.dropout_rate)(state)
+    logits = keras.layers.Dense(2, name="logits")(state)
+    return kt.ExactModel((features, edges), logits)
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", choices=("amide", "ring"), default="amide")
+    parser.add_argument("--pooling", choices=("mean", "class_token"), default="mean")
     for name, default in {"walks": 0, "molecules": 3000, "epochs": 20}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args(arguments)
@@ -82,9 +117,7 @@ def main(arguments=None):
     question = has_amide if options.task == "amide" else lambda a, b, ring: ring == 6
     inputs, labels = make_data(options.molecules, question, options.walks, seed=1)
     new, new_labels = make_data(options.molecules // 3, question, options.walks, seed=2)
-    sizes = {"num_layers": 4, "d_model": 64, "d_ff": 128, "num_heads": 4}
-    config = kt.EncoderConfig(**sizes, norm_first=True)
-    model = kt.GraphClassifier(config, 60 + options.walks, num_classes=2)
+    model = make_model(60 + options.walks, options.pooling)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.001), loss, jit_compile=False)
     model.fit(inputs, labels, batch_size=64, epochs=options.epochs, verbose=2)

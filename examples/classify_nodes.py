@@ -20,6 +20,11 @@ from sklearn.linear_model import LogisticRegression
 import keras_transformer as kt
 from keras_transformer import plots
 
+CONFIG = kt.EncoderConfig(
+    num_layers=2, d_model=64, d_ff=16, num_heads=4, dropout_rate=0.5,
+    attention_dropout_rate=0.0, activation_dropout_rate=0.5,
+)  # fmt: skip
+
 
 def read_graph(nodes, edges):
     """Returns features (N, F), links (E, 2), classes (N,) from 1 on, splits (N,)."""
@@ -48,13 +53,27 @@ def make_graph(num_nodes=400, num_classes=4, num_words=300):
     return features.astype(float), links, classes, splits
 
 
-def make_model(num_features, num_classes):
-    """Returns a model of two layers, which see two links far, with much dropout."""
-    config = kt.EncoderConfig(
-        num_layers=2, d_model=64, d_ff=16, num_heads=4, dropout_rate=0.5,
-        attention_dropout_rate=0.0, activation_dropout_rate=0.5,
-    )  # fmt: skip
-    return kt.NodeClassifier(config, num_features, 1 + num_classes, 0.9)
+def make_model(num_features, num_classes, config=CONFIG, rate=0.9):
+    """Returns a model of two layers, which see two links far, with much dropout.
+
+    From features (B, S, F) and edges (B, S, S), True at [t, s] where node t attends to
+    node s, to logits (B, S, classes). The graph is the mask of the attention.
+    """
+    features = keras.Input((None, num_features), name="features")
+    edges = keras.Input((None, None), dtype="bool", name="edges")
+    states = keras.layers.Dense(config.d_model)(kt.layers.Dropout(rate)(features))
+    states = kt.EncoderStack(config, name="stack")(states, mask=edges)
+    states = kt.layers.Dropout(config.dropout_rate)(states)
+    logits = keras.layers.Dense(1 + num_classes, name="logits")(states)
+    return kt.ExactModel((features, edges), logits)
+
+
+def attention(model, inputs):
+    """Returns how the nodes attend to each other in the last layer (B, H, S, S)."""
+    last = model.get_layer("stack").encoder_layers[-1]
+    with kt.layers.recorded_attention() as record:
+        model(inputs)
+    return keras.ops.convert_to_numpy(record[last.self_attention][0])
 
 
 def main(arguments=None):
@@ -90,7 +109,7 @@ def main(arguments=None):
     accuracy = np.mean(predicted[valid] == classes[valid])
     print(f"right: {accuracy:.1%}; logistic regression of the words: {baseline:.1%}")
     near = np.append(0, np.flatnonzero(adjacency[0]))  # A node and its neighbours.
-    weights = keras.ops.convert_to_numpy(model.attention(inputs)[0])[:, near][..., near]
+    weights = attention(model, inputs)[0][:, near][..., near]
     names = near.astype(str)
     plots.attention(weights, names, names).savefig(options.picture)
     return accuracy, baseline

@@ -10,7 +10,7 @@ import keras_transformer.quiet
 
 import keras
 from keras import ops
-from speech import BANDS, VOICES, record, spoken
+from speech import VOICES, make_model, record, spoken
 
 import keras_transformer as kt
 
@@ -70,9 +70,7 @@ class Stack(kt.EncoderStack):
         return ConformerBlock(self.config.num_heads, self.config.d_ff, name=name)
 
 
-class Conformer(kt.VectorEncoder):
-    def make_stack(self, name):
-        return Stack(self.config, name=name)
+CONFORMER = {"stack": Stack, "positions": kt.layers.Dropout}
 
 
 def main(arguments=None, speak=spoken):
@@ -85,14 +83,16 @@ def main(arguments=None, speak=spoken):
     x, y, _ = record(options.recordings, VOICES[:8], (130, 190), speak, 1)
     new, tags, _ = record(options.recordings // 4, VOICES[8:], (130, 190), speak, 2)
     config = kt.EncoderConfig(num_layers=2, d_model=64, d_ff=128, num_heads=4)
-    for encoder in (kt.VectorEncoder(config, BANDS), Conformer(config, BANDS, None)):
+    # Its attention knows positions itself.
+    kinds = {"Transformer": {}, "conformer": CONFORMER}
+    for name, parts in kinds.items():
         keras.utils.set_random_seed(1)
-        model = kt.Tagger(encoder, 12)
+        model = make_model(config, 12, **parts)
         model.compile(kt.Adam(0.002), kt.MaskedCrossentropy(), jit_compile=False)
         model.fit(x, y, 16, epochs=options.epochs, verbose=2)
         right = model.predict(new, verbose=0).argmax(-1) == tags
         found.append(right[tags > 0].mean())
-        print(f"{type(encoder).__name__}: {found[-1]:.1%} right")
+        print(f"{name}: {found[-1]:.1%} right")
     return found
 
 

@@ -15,6 +15,7 @@ import keras_transformer.quiet
 
 import keras
 import numpy as np
+import recurrent_translator
 import sacrebleu
 from matplotlib.figure import Figure
 
@@ -41,12 +42,11 @@ def ids_of(sentences, words):
 
 def train(source, target_out, sizes, options):
     """Returns a model and the losses of its training; a tenth validates."""
-    sizes = {"source_vocabulary_size": sizes[0], "target_vocabulary_size": sizes[1]}
-    layers = dict.fromkeys(("num_encoder_layers", "num_decoder_layers"), options.layers)
-    sizes |= {"d_model": 128, "units": 128, "tied_embeddings": "none"}
-    rest = {"cell": options.cell, "dropout_rate": 0.2}
-    model = kt.RecurrentSeq2Seq(kt.RecurrentConfig(**sizes, **layers, **rest))
-    model.compile(kt.Adam(3e-3), kt.MaskedCrossentropy(), global_clipnorm=1.0)
+    layers = {"encoder_layers": options.layers, "decoder_layers": options.layers}
+    rest = {"width": 128, "units": 128, "cell": options.cell, "rate": 0.2}
+    model = recurrent_translator.make_model(*sizes, **layers, **rest, tied="none")
+    loss, clipped = kt.MaskedCrossentropy(), {"global_clipnorm": 1.0}
+    model.compile(kt.Adam(3e-3), loss, jit_compile=False, **clipped)
     target_in = np.pad(target_out[:, :-1], ((0, 0), (1, 0)), constant_values=1)
     rest = {"epochs": options.epochs, "batch_size": 64, "validation_split": 0.1}
     return model, model.fit((source, target_in), target_out, verbose=2, **rest)
@@ -76,9 +76,9 @@ def main(arguments=None):
     model, history = train(*rows, [len(side) for side in words], options)
 
     source = ids_of([source for source, _ in four], words[0])
-    generator = kt.Generator(model, kt.DecodingConfig(beam_size=1))
-    ids = generator.search(source, (source > 0).sum(axis=1)).ids[:, 0]
-    attention = keras.ops.convert_to_numpy(generator.attention(source, ids))[:, 0]
+    translator = recurrent_translator.Translator(model, beam_size=1)
+    ids = translator.search(source).ids[:, 0]
+    attention = keras.ops.convert_to_numpy(translator.attention(source, ids))
     figure, scores = Figure(figsize=(19, 3.6), layout="constrained"), []
     axes = figure.subplots(1, 5)
     plots.training_curve(history, ax=axes[0])

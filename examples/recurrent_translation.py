@@ -3,27 +3,25 @@
     python examples/recurrent_translation.py --train train.en-fr.tsv.gz --pairs 20000 \
         --valid valid.en-fr.tsv.gz --test test.en-fr.tsv.gz --epochs 30 --size small
 
-Prints the BLEU of each, its training time and its time per sentence by length, and
-draws what it attends to in one sentence: recurrent.png, transformer.png. Without files
-it trains on generated sentences. Needs the extra `plots`.
+Prints the BLEU of each, its training time and its time per sentence by length, draws
+what it attends to in one sentence (recurrent.png, transformer.png); `--export FOLDER`
+writes both as SavedModels. Without files it trains on generated sentences.
 """
 
 import argparse
-import functools
 import random
 import tempfile
 import time
 from pathlib import Path
 import keras_transformer.quiet
 
+import recurrent_translator as recurrent
+
 import keras_transformer as kt
 from keras_transformer import plots
 from keras_transformer.quickstart.grammar import write_corpus
 
-MODELS = {
-    "recurrent": kt.RecurrentConfig.preset,
-    "transformer": functools.partial(kt.TransformerConfig.preset, norm_first=True),
-}
+WIDTHS = {"tiny": 128, "small": 256}  # Of the embeddings and of the GRUs.
 CONFIG = kt.RunConfig(
     tokenizer=kt.TokenizerConfig(vocabulary_size=4000),
     data=kt.DataConfig(batch_tokens=1000),
@@ -40,10 +38,27 @@ def sampled(path, count, folder):
     return kt.open_pairs(chosen)
 
 
+def train_recurrent(text, valid, config, size, folder):
+    sizes = {"width": WIDTHS[size], "units": WIDTHS[size], "rate": 0.3}
+    return recurrent.train(text, valid, config, sizes)
+
+
+def train_transformer(text, valid, config, size, folder):
+    sizes = kt.TransformerConfig.preset(size, norm_first=True, dropout_rate=0.3)
+    return kt.train(text, Path(folder) / "run", config.replace(model=sizes), valid)
+
+
+MODELS = {"recurrent": train_recurrent, "transformer": train_transformer}
+
+
 def print_times(translator):
     """Prints the times of sentences as long (tokens) as their translations."""
-    config = translator.config.replace(max_extra_length=0, min_output_length=80)
-    translator = kt.Translator(translator.model, translator.tokenizers, config)
+    parts = translator.model, translator.tokenizers
+    if isinstance(translator, kt.Translator):
+        config = translator.config.replace(max_extra_length=0, min_output_length=80)
+        translator = kt.Translator(*parts, config)
+    else:
+        translator = recurrent.Translator(*parts, extra=0, shortest=80)
     translator(["a"])  # Builds the graph.
     for length in (10, 20, 40, 80):
         begin = time.perf_counter()
@@ -59,8 +74,9 @@ def main(arguments=None, config=CONFIG):
         parser.add_argument(f"--{split}", help=f"{split} pairs, source<TAB>target")
     parser.add_argument("--pairs", type=int, default=3000, help="to train on")
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--size", choices=("tiny", "small", "base"), default="tiny")
+    parser.add_argument("--size", choices=tuple(WIDTHS), default="tiny")
     parser.add_argument("--pictures", type=Path, default=Path("."), help="folder")
+    parser.add_argument("--export", type=Path, help="folder of the SavedModels")
     options = parser.parse_args(arguments)
     files, found = [options.train, options.valid, options.test], {}
     if any(files) and not all(files):
@@ -68,6 +84,7 @@ def main(arguments=None, config=CONFIG):
     options.pictures.mkdir(parents=True, exist_ok=True)
     kept = 1 + options.epochs // 10
     training = config.training.replace(epochs=options.epochs, average_checkpoints=kept)
+    config = config.replace(training=training)
     with tempfile.TemporaryDirectory() as folder:
         if not any(files):
             sizes = {"train": options.pairs, "valid": 100, "test": 100}
@@ -75,11 +92,10 @@ def main(arguments=None, config=CONFIG):
         path, valid, test = files
         text = sampled(path, options.pairs, folder)
         pairs = [(pair.source, pair.target) for pair in kt.open_pairs(test).pairs()]
-        for name, preset in MODELS.items():
-            model = preset(options.size, dropout_rate=0.3)
-            run = config.replace(model=model, training=training)
+        for name, train in MODELS.items():
             begin = time.perf_counter()
-            translator = kt.train(text, Path(folder) / name, run, kt.open_pairs(valid))
+            given = text, kt.open_pairs(valid), config, options.size, folder
+            translator = train(*given)
             minutes = (time.perf_counter() - begin) / 60
             found[name] = kt.evaluate(translator, pairs)
             print(f"{name}: {minutes:.1f} minutes of training\n{found[name]}")
@@ -87,6 +103,8 @@ def main(arguments=None, config=CONFIG):
             seen = translator.align([pairs[len(pairs) // 2][0]])[0]
             drawn = seen.attention, seen.target_tokens, seen.source_tokens
             plots.attention(*drawn).savefig(options.pictures / f"{name}.png")
+            if options.export:
+                translator.export(options.export / name / "1")
     return found
 
 

@@ -12,6 +12,7 @@ import keras_transformer.quiet
 
 import keras
 import numpy as np
+from keras import ops
 from sklearn.linear_model import LogisticRegression
 
 import keras_transformer as kt
@@ -60,6 +61,26 @@ def record(count, voices, speeds, speak, seed):
     return frames, tags.astype("int32"), 1 + np.arange(count)[:, None] % len(voices)
 
 
+def make_model(
+    config, num_classes, per_frame=True, stack=kt.EncoderStack,
+    positions=kt.SinusoidalPositionalEncoding,
+):  # fmt: skip
+    """Returns a model of frames (B, T, F), of which zeros are padding.
+
+    Its logits are (B, T, classes), or with one class for all frames (B, classes).
+    """
+    frames = keras.Input((None, BANDS), name="frames")
+    mask = ops.any(ops.not_equal(frames, 0), axis=-1)
+    states = keras.layers.Dense(config.d_model)(frames)
+    states = positions(config.dropout_rate)(states)
+    states = stack(config, name="stack")(states, mask=mask)
+    if not per_frame:
+        states = keras.layers.GlobalAveragePooling1D()(states, mask=mask)
+    states = kt.layers.Dropout(config.dropout_rate)(states)
+    logits = keras.layers.Dense(num_classes, name="logits")(states)
+    return kt.ExactModel(frames, logits)
+
+
 def main(arguments=None, speak=spoken):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", choices=("digits", "voice"), default="digits")
@@ -76,8 +97,7 @@ def main(arguments=None, speak=spoken):
     y, new_y = (tags if is_digits else who for tags, who in (y, new_y))
     sizes = dict(num_layers=2, d_model=64, d_ff=128, num_heads=4, norm_first=True)
     config = kt.EncoderConfig(use_bias=True, **LOCAL, **sizes)
-    encoder = kt.VectorEncoder(config, BANDS)
-    model = kt.Tagger(encoder, 12) if is_digits else kt.TextClassifier(encoder, 9)
+    model = make_model(config, 12 if is_digits else 9, per_frame=is_digits)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.002), loss, jit_compile=False)
     model.fit(x, y, batch_size=16, epochs=options.epochs, verbose=2)

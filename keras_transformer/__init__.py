@@ -22,7 +22,7 @@ _MODULES = {
     "decoding": ("SpecialIds", "beam_search", "greedy_search", "reordering", "sample"),
     "evaluation": ("evaluate", "ngram_bleu"),
     "export": ("ExportedTranslator", "export_litert_model"),
-    "exact_training": ("split_batches_over_cores",),
+    "exact_training": ("ExactModel", "split_batches_over_cores"),
     "generation": ("Generator", "LanguageSampler"),
     "importers": (
         "import_ctranslate2",
@@ -36,6 +36,7 @@ _MODULES = {
         "AdditiveAttention",
         "AlibiPositions",
         "CausalLayer",
+        "ClassToken",
         "DecoderLayer",
         "EncoderLayer",
         "FeatureEmbedding",
@@ -96,7 +97,10 @@ _DISTRIBUTION = "keras-transformer-seq2seq"
 
 
 # Keras loads a file of ours only after these have registered their classes.
-_REGISTERING = ("layers", "losses", "metrics", "models", "optimizers", "schedules")
+_REGISTERING = (
+    "exact_training", "layers", "losses", "metrics", "models", "optimizers",
+    "schedules",
+)  # fmt: skip
 
 
 def __getattr__(name):

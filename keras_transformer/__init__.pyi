@@ -5,7 +5,6 @@ from keras_transformer.config import (
     DecodingConfig,
     EncoderConfig,
     LanguageModelConfig,
-    RecurrentConfig,
     RunConfig,
     TokenizerConfig,
     TrainingConfig,
@@ -23,6 +22,7 @@ from keras_transformer.evaluation import (
     ngram_bleu,
 )
 from keras_transformer.exact_training import (
+    ExactModel,
     split_batches_over_cores,
 )
 from keras_transformer.export import (
@@ -59,6 +59,7 @@ from keras_transformer.layers import (
     ReluAttention,
     RotaryPositions,
     SinusoidalPositionalEncoding,
+    enable_lora,
     scaled_dot_product_attention,
     sinusoidal_encoding,
 )
@@ -130,6 +131,7 @@ __all__ = [
     "EncoderLayer",
     "EncoderStack",
     "Ensemble",
+    "ExactModel",
     "ExportedTranslator",
     "FeatureEmbedding",
     "FeedForward",
@@ -152,7 +154,6 @@ __all__ = [
     "Perplexity",
     "PieceVectors",
     "PositionalEmbedding",
-    "RecurrentConfig",
     "ReluAttention",
     "RotaryPositions",
     "RunConfig",
@@ -173,6 +174,7 @@ __all__ = [
     "WarmupSchedule",
     "beam_search",
     "causal_mask",
+    "enable_lora",
     "evaluate",
     "export_litert_model",
     "graph_mask",

@@ -17,6 +17,7 @@ from keras_transformer.files import check_not_directory, replacing
 from keras_transformer.text.lines import one_line
 
 _EXAMPLES = 3
+_CHUNK = 256  # Sentences given to `translate` at a time.
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,13 @@ def evaluate(
     if output is not None:
         check_not_directory(output)
     sources, references = map(list, zip(*rows, strict=True))
-    translations, seconds = _translate_all(translate, sources, show_progress)
+    starts = range(0, len(sources), _CHUNK)
+    if show_progress and get_console().is_terminal:  # Elsewhere: an empty line.
+        starts = track(starts, description="translating", transient=True)
+    begin, translations = time.monotonic(), []
+    for start in starts:
+        translations += translate(sources[start : start + _CHUNK])
+    seconds = time.monotonic() - begin
     if output is not None:
         write_lines(output, translations)
     bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
@@ -157,21 +164,6 @@ def _ngrams(words, n):
     """How often each run of n words occurs."""
     starts = range(len(words) - n + 1)
     return collections.Counter(tuple(words[i : i + n]) for i in starts)
-
-
-def _translate_all(translate, sources, show_progress):
-    """Returns the translations and the seconds they took."""
-    chunk = 256
-    starts = range(0, len(sources), chunk)
-    if show_progress and get_console().is_terminal:  # Elsewhere: an empty line.
-        starts = track(starts, description="translating", transient=True)
-    begin = time.monotonic()
-    translations = [
-        translation
-        for start in starts
-        for translation in translate(sources[start : start + chunk])
-    ]
-    return translations, time.monotonic() - begin
 
 
 def write_lines(path: str | Path, texts: Iterable[str]):

@@ -12,23 +12,9 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Yields a temporary path that becomes `path` if the block raises no error.
+    """Yields a temporary file that becomes `path` if the block raises no error.
 
-    Nobody ever sees half a file, and an error leaves what was there before.
-
-    Args:
-        path: File to write; its directory must exist.
-
-    Yields:
-        A path in the same directory with the same suffixes.
-
-    Raises:
-        IsADirectoryError: If `path` is a directory.
-        OSError: If the block cannot write the file; the error names `path`.
-
-    Example:
-        >>> with replacing("config.json") as temporary:
-        ...     temporary.write_text("{}")
+    Nobody sees half a file, and an error, which names `path`, leaves what was there.
     """
     path = Path(path)
     check_not_directory(path)
@@ -46,18 +32,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def creating_directory(path: str | Path) -> Iterator[Path]:
-    """Yields a temporary directory that becomes `path` if the block raises no error.
-
-    Args:
-        path: Directory to create, where there is none; its parents are made.
-
-    Yields:
-        An empty directory beside it.
-
-    Example:
-        >>> with creating_directory("lite/en-de") as temporary:
-        ...     (temporary / "translator.json").write_text("{}")
-    """
+    """Yields a temporary directory that becomes `path` if the block raises no error."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}-{uuid.uuid4().hex[:8]}.partial"
@@ -71,48 +46,25 @@ def creating_directory(path: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def naming(path: str | Path, temporary: str | Path | None = None) -> Iterator[None]:
-    """Adds the file's name to the errors of a block that writes it.
-
-    Python's error of a failed write, on a full disk for example, does not name the
-    file; HDF5's gives a memory address instead of the system's message.
-
-    Args:
-        path: The name to put in the error.
-        temporary: Path that the block writes instead, if any.
-
-    Raises:
-        OSError: If the block cannot write the file.
-    """
+    """Names a file in the errors of a block that writes it, or `temporary` for it."""
     try:
         yield
     except OSError as error:
+        # Python's error of a write to a full disk does not name the file; HDF5's gives
+        # a memory address instead of the system's message.
         if error.errno and error.filename in (None, str(temporary)):
             raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
         raise
 
 
 def check_not_directory(path: str | Path):
-    """Checks early that a file can be written at `path`.
-
-    Args:
-        path: File to write.
-
-    Raises:
-        IsADirectoryError: If it is a directory.
-    """
+    """Raises `IsADirectoryError` early where a file is to be written."""
     if Path(path).is_dir():
         raise IsADirectoryError(f"{path} is a directory, not a file to write.")
 
 
 def check_absent(path: str | Path):
-    """Checks that an export can be written at `path`.
-
-    Args:
-        path: Directory to create.
-
-    Raises:
-        FileExistsError: If it exists.
-    """
+    """Raises `FileExistsError` where an export is to be written and something is."""
     if Path(path).exists():
         raise FileExistsError(
             f"{path} exists. An export is never overwritten: choose another directory "
@@ -130,22 +82,9 @@ def sync_directory(path: str | Path):
 
 
 def take_lock(descriptor: int, path: str | Path) -> bool:
-    """Locks a directory against other processes while its descriptor is open.
+    """Locks a directory, opened for reading, until the process ends in whatever way.
 
-    The lock ends with the process, however the process ends.
-
-    Args:
-        descriptor: The directory, opened for reading.
-        path: Its path.
-
-    Returns:
-        True if the lock is ours; False if another process holds it, or has removed the
-        directory since it was opened.
-
-    Example:
-        >>> descriptor = os.open("runs/en-de", os.O_RDONLY)
-        >>> if not take_lock(descriptor, "runs/en-de"):
-        ...     raise BlockingIOError("Another process is training in runs/en-de.")
+    Returns False if another process holds it, or removed it since it was opened.
     """
     import fcntl  # Windows has none, and no training of text.
 
@@ -159,11 +98,7 @@ def take_lock(descriptor: int, path: str | Path) -> bool:
 def versions_in(directory: str | Path) -> dict[int, Path]:
     """Returns the entries of a directory whose names are whole numbers, in order.
 
-    TensorFlow Serving treats such directories as the versions of a model.
-
-    Example:
-        >>> list(versions_in("saved_models/en-de"))
-        [1, 2, 10]
+    TensorFlow Serving takes such directories for the versions of a model.
     """
     paths = Path(directory).glob("*")
     numbered = [p for p in paths if p.name.isascii() and p.name.isdecimal()]
@@ -176,22 +111,9 @@ def next_version(directory: str | Path) -> int:
 
 
 def version_path(path: str | Path, content: str) -> Path:
-    """Returns the directory of an export that a server finds by its version.
+    """Returns NAME/VERSION for that path, or for NAME, which gets its next version.
 
-    Args:
-        path: Directory of a version, NAME/VERSION with a whole number; or of a model,
-            NAME, which gets its next version.
-        content: File that every version has.
-
-    Returns:
-        NAME/VERSION.
-
-    Raises:
-        FileExistsError: If the version exists, or NAME has `content` itself.
-
-    Example:
-        >>> version_path("saved_models/en-de", "saved_model.pb")
-        PosixPath('saved_models/en-de/1')
+    `content` is a file of every version: NAME must not have it itself.
     """
     path = Path(path)
     if path.name.isascii() and path.name.isdecimal():

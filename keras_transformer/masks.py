@@ -8,7 +8,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.kernels.keras_private import keras_mask, learns_shapes
+from keras_transformer.kernels.keras_private import carried_mask, learns_shapes
 from keras_transformer.types import Tensor, TensorLike
 
 
@@ -183,30 +183,12 @@ def mask_of_keys(mask):
 def combined_mask(
     query, value, key, mask=None, value_mask=None, key_mask=None, scores_mask=None
 ):
-    """Combines the masks of a call of attention: what one forbids is forbidden.
+    """Combines the masks of a call of attention to one that broadcasts to (B, H, T, S).
 
-    `mask` wins over those of value and key, and each of these over what its tensor
-    carries.
-
-    Args:
-        query: Float tensor (B, T, D_query).
-        value: Float tensor (B, S, D_value).
-        key: Float tensor (B, S, D_key), perhaps the same object.
-        mask: As `attention_mask` takes it.
-        value_mask: Boolean or integer tensor (B, S), or `None`.
-        key_mask: Boolean or integer tensor (B, S), or `None`.
-        scores_mask: Keras' `attention_mask`, a boolean or integer tensor (T, S),
-            (B, T, S) or (B, H, T, S), or `None`.
-
-    Returns:
-        Boolean tensor that broadcasts to (B, H, T, S), or `None` if all is allowed.
-
-    Raises:
-        TypeError: If a mask has another type.
-        ValueError: If a mask does not fit the inputs.
+    `mask` wins over those of value and key, and these over what their tensors carry.
     """
     parts = {}
-    if mask is not None:
+    if mask is not None:  # (B, S), (B, 1, S) or (B, T, S)
         parts["mask"] = ops.expand_dims(attention_mask(mask), axis=1)
     else:
         given = {"value_mask": (value, value_mask)}
@@ -214,10 +196,10 @@ def combined_mask(
             given["key_mask"] = (key, key_mask)
         for name, (tensor, one) in given.items():
             one = carried_mask(tensor) if one is None else one
-            if one is not None:
+            if one is not None:  # (B, S)
                 one = _boolean(name, one, or_integers=True)
                 parts[name] = ops.expand_dims(one, axis=(1, 2))
-    if scores_mask is not None:
+    if scores_mask is not None:  # Keras' `attention_mask`: (T, S), (B, T, S) or whole
         one = _boolean("attention_mask", scores_mask, or_integers=True)
         missing = {2: (0, 1), 3: (1,)}.get(len(one.shape))  # The batch or the heads.
         parts["attention_mask"] = ops.expand_dims(one, missing) if missing else one
@@ -250,11 +232,6 @@ def _boolean(name, mask, or_integers=False):
         f"`{name}` must be {allowed}, True where a position may be attended to. "
         f"Received: dtype {dtype}"
     )
-
-
-def carried_mask(tensor: TensorLike) -> Tensor | None:
-    """Returns the (B, S) mask that Keras attached to `tensor`, or `None`."""
-    return keras_mask(tensor)
 
 
 def with_causal(mask, num_queries, num_keys):

@@ -22,19 +22,9 @@ _UNSAFE = re.compile(
 
 
 def printable(text: str, encoding: str | None = "utf-8") -> str:
-    """Returns a text on one line, with escapes for what should not be printed.
+    """Returns a text on one line, with escapes for control characters.
 
-    Args:
-        text: Any text.
-        encoding: Encoding of the stream to print to; characters that it lacks become
-            escapes too.
-
-    Returns:
-        Text without control characters.
-
-    Example:
-        >>> print(printable("a\\x1b[31mb"))
-        a\\x1b[31mb
+    Characters that the encoding of the stream lacks become escapes too.
     """
     text = _UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
     encoding = encoding or "utf-8"
@@ -42,20 +32,12 @@ def printable(text: str, encoding: str | None = "utf-8") -> str:
 
 
 def say(console, text: str):
-    """Prints a message on one line; nothing in it is taken for markup.
-
-    Args:
-        console: A `rich.console.Console`.
-        text: The message.
-    """
+    """Prints a message on one line of Rich's console, nothing taken for markup."""
     console.out(printable(text, console.encoding), highlight=False)
 
 
 def plain_console():
-    """Returns Rich's console, which in a notebook prints lines in place of HTML.
-
-    A notebook's file then has the lines of a run as one text.
-    """
+    """Returns Rich's console, which in a notebook prints lines in place of HTML."""
     from rich.console import Console
 
     console = Console()
@@ -71,18 +53,14 @@ def warnings_only():
 
     class Warnings(Console):
         def out(self, *objects, **options):
-            if _is_warning(objects):
+            if objects and str(objects[0]).startswith("warning:"):
                 super().out(*objects, **options)
 
         def print(self, *objects, **options):
-            if _is_warning(objects):
+            if objects and str(objects[0]).startswith("warning:"):
                 super().print(*objects, **options)
 
     return Warnings(stderr=True, force_terminal=False)
-
-
-def _is_warning(objects):
-    return bool(objects) and str(objects[0]).startswith("warning:")
 
 
 def print_message(text: str):
@@ -94,15 +72,7 @@ def print_message(text: str):
 def print_result(result: str | Path):
     """Prints one line of a verb's result, and flushes it.
 
-    At a terminal, unsafe characters become escapes. A file or a pipe gets the exact
-    bytes: text in UTF-8, and a path as the file system has it. A process without
-    standard output prints nothing.
-
-    Args:
-        result: Text without line breaks, or a path.
-
-    Raises:
-        OSError: If standard output cannot be written.
+    A terminal gets escapes, a file the exact bytes: UTF-8, or a path as it is stored.
     """
     stream = sys.stdout
     if stream is None:
@@ -110,10 +80,10 @@ def print_result(result: str | Path):
     if stream.isatty() or not hasattr(stream, "buffer"):
         print(printable(str(result), stream.encoding), flush=True)  # noqa: T201
         return
-    is_path = isinstance(result, Path)
-    content = (
-        os.fsencode(result) if is_path else result.encode("utf-8", "surrogateescape")
-    )
+    if isinstance(result, Path):
+        content = os.fsencode(result)
+    else:
+        content = result.encode("utf-8", "surrogateescape")
     stream.flush()
     stream.buffer.write(content + b"\n")
     stream.buffer.flush()
@@ -121,11 +91,7 @@ def print_result(result: str | Path):
 
 @contextlib.contextmanager
 def native_messages_hidden() -> Iterator[None]:
-    """Hides what native code prints to standard error in the block, and all else there.
-
-    Raises:
-        OSError: If standard error is closed; `replace_closed_streams` opens it.
-    """
+    """Hides what native code, and all else, prints to standard error in the block."""
     if sys.stderr is not None:
         sys.stderr.flush()
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
@@ -141,10 +107,10 @@ def native_messages_hidden() -> Iterator[None]:
 def replace_closed_streams():
     """Opens the null device for each standard stream that was closed at the start.
 
-    Otherwise the next files to be opened would take their numbers, and what native code
-    writes to standard error would land in one of them. `sys.stdin` and `sys.stdout`
-    stay `None`, which tells a verb that it has none.
+    `sys.stdin` and `sys.stdout` stay `None`, which tells a verb that it has none.
     """
+    # Else the next files that are opened would take their numbers, and what native code
+    # writes to standard error would land in one of them.
     for number in range(3):
         try:
             os.fstat(number)

@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
-from keras_transformer.decoding.arguments import check_temperature
+from keras_transformer.decoding.sampling import check_temperature
 from keras_transformer.export.exportable import Exportable
 from keras_transformer.export.saved_model import check_texts
 from keras_transformer.files import replacing
-from keras_transformer.generation.model_search import as_graph
+from keras_transformer.generation.generator import as_graph
 from keras_transformer.generation.pipeline import INPUTS, Pipeline, check_fit
 from keras_transformer.generation.results import Alignment, Score, Translation
 from keras_transformer.models.ensemble import Ensemble
@@ -33,6 +33,10 @@ class Translator(Exportable):
 
     A text longer than `config.max_source_length` is cut there; a text with nothing but
     spaces gives an empty translation with score 0.
+
+    Its methods take any number of texts, longer and shorter ones mixed, translate
+    `batch_size` of them at a time, and return results in the order of the texts. A text
+    that is no string is a `TypeError`; other wrong arguments are a `ValueError`.
 
     Args:
         model: A `Transformer`, another `Seq2Seq`, or an `Ensemble`.
@@ -148,19 +152,7 @@ class Translator(Exportable):
         self.tokenizers.save_digests(directory / "tokenizer")
 
     def __call__(self, texts: Sequence[str], batch_size: int = 32) -> list[str]:
-        """Translates texts.
-
-        Args:
-            texts: Sentences; longer and shorter ones may be mixed.
-            batch_size: Sentences translated at a time.
-
-        Returns:
-            The best translation of each text, in order.
-
-        Raises:
-            TypeError: If `texts` is not a sequence of strings.
-            ValueError: If `batch_size` is less than 1.
-        """
+        """Returns the best translation of each text."""
         return [best[0].text for best in self.translate(texts, 1, batch_size)]
 
     def translate(
@@ -169,19 +161,15 @@ class Translator(Exportable):
         """Translates texts, with scores and alternatives.
 
         Args:
-            texts: Sentences; longer and shorter ones may be mixed.
+            texts: Sentences.
             n_best: Translations of each text, at most `config.beam_size`.
             batch_size: Sentences translated at a time.
 
         Returns:
-            For each text, in order, its `n_best` translations, best first. A search
-            that finds fewer leaves out the rest; one that finds none gives an empty
-            translation with score -inf. A text with nothing but spaces gives empty
-            ones with score 0.
-
-        Raises:
-            TypeError: If `texts` is not a sequence of strings.
-            ValueError: If `n_best` or `batch_size` is out of range.
+            For each text its `n_best` translations, best first. A search that finds
+            fewer leaves out the rest; one that finds none gives an empty translation
+            with score -inf. A text with nothing but spaces gives empty ones with
+            score 0.
         """
         if not 1 <= n_best <= self.config.beam_size:
             raise ValueError(
@@ -203,11 +191,6 @@ class Translator(Exportable):
 
         Returns:
             For each text, the best translation that begins with its prefix's pieces.
-
-        Raises:
-            TypeError: If `texts` or `prefixes` is not a sequence of strings.
-            ValueError: If there are not as many prefixes as texts, or `batch_size` is
-                less than 1.
         """
         rows = self._rows("complete", batch_size, texts, prefixes)
         return [Translation.from_row(row) for row in rows]
@@ -226,11 +209,6 @@ class Translator(Exportable):
 
         Returns:
             A translation of each text; its score is the model's, without temperature.
-
-        Raises:
-            TypeError: If `texts` is not a sequence of strings.
-            ValueError: If `temperature` is negative or not finite, or `batch_size`
-                is less than 1.
         """
         check_temperature(temperature)
         temperatures = np.full(len(texts), temperature, "float32")
@@ -250,11 +228,6 @@ class Translator(Exportable):
 
         Returns:
             The `Score` of each pair.
-
-        Raises:
-            TypeError: If `sources` or `targets` is not a sequence of strings.
-            ValueError: If there are not as many targets as sources, or `batch_size` is
-                less than 1.
         """
         rows = self._rows("score", batch_size, sources, targets)
         return [Score.from_row(row) for row in rows]
@@ -271,10 +244,6 @@ class Translator(Exportable):
 
         Returns:
             The `Alignment` of each text.
-
-        Raises:
-            TypeError: If `texts` is not a sequence of strings.
-            ValueError: If `batch_size` is less than 1.
         """
         rows = self._rows("align", batch_size, texts, per_head=per_head)
         return [Alignment.from_row(row) for row in rows]
@@ -289,6 +258,10 @@ class Translator(Exportable):
                     "All inputs must have the same number of texts. Received: "
                     f"{', '.join(str(len(column)) for column in columns)}"
                 )
+        variant = (name, *options.items())
+        if variant not in self._functions:  # On TensorFlow a graph.
+            function = functools.partial(self._pipeline.run, name, **options)
+            self._functions[variant] = as_graph(function, INPUTS[name].values())
         rows = [None] * len(columns[0])
         # Sentences of similar length together: little padding, few wasted steps.
         order = sorted(range(len(rows)), key=lambda i: len(columns[0][i]))
@@ -298,16 +271,8 @@ class Translator(Exportable):
                 tf.constant([column[i] for i in places], spec.dtype)
                 for column, spec in zip(columns, INPUTS[name].values(), strict=True)
             ]
-            outputs = self._function(name, **options)(*inputs)
+            outputs = self._functions[variant](*inputs)
             outputs = {key: value.numpy() for key, value in outputs.items()}
             for i, place in enumerate(places):
                 rows[place] = {key: value[i] for key, value in outputs.items()}
         return rows
-
-    def _function(self, name, **options):
-        """Returns a function of the pipeline; on TensorFlow, as a graph."""
-        key = (name, *options.items())
-        if key not in self._functions:
-            function = functools.partial(self._pipeline.run, name, **options)
-            self._functions[key] = as_graph(function, INPUTS[name].values())
-        return self._functions[key]

@@ -17,7 +17,7 @@ from keras_transformer import (
     layers,
     masks,
 )
-from keras_transformer.attention_kinds import ATTENTION_KINDS, RELATIVE_POSITIONS
+from keras_transformer.config.layers import ATTENTION_KINDS, RELATIVE_POSITIONS
 from tests.models.test_backends import BACKENDS, run_python
 
 ROOT = Path(__file__).parents[1]
@@ -26,7 +26,7 @@ ROWS = re.findall(r"^\| \[`(\w+)`\]\(\.\./(\S+)\) \|(.*)\|$", PAGE.read_text(), 
 MASKS = [
     name
     for name, value in inspect.getmembers(masks, inspect.isfunction)
-    if value.__module__ == masks.__name__
+    if value.__module__ == masks.__name__ and not name.startswith("_")
 ]
 
 

@@ -113,3 +113,69 @@ def test_mask_that_is_not_boolean_is_refused():
 def test_mask_of_another_rank_is_refused():
     with pytest.raises(ValueError, match=r"`mask` must have the shape.*\(3,\)"):
         masks.attention_mask(np.ones(3, bool))
+
+
+VALUES = np.zeros((2, 3, 5), "float32")
+QUERIES = np.zeros((2, 2, 7), "float32")
+PAIRS = np.array([[1, 0, 1], [1, 1, 0]], bool)
+COMBINED = {
+    "nothing": ({}, None),
+    "mask": ({"mask": PAIRS}, PAIRS[:, None, None]),
+    "value and key": (
+        {"value_mask": PAIRS, "key_mask": PAIRS[::-1].astype("int32")},
+        [[[[1, 0, 0]]], [[[1, 0, 0]]]],
+    ),
+    "mask wins": (
+        {"mask": PAIRS, "value_mask": PAIRS[::-1]}, PAIRS[:, None, None]
+    ),
+    "scores (T, S)": ({"scores_mask": PAIRS}, PAIRS[None, None]),
+    "scores and mask": (
+        {"scores_mask": PAIRS, "mask": PAIRS},
+        [[[[1, 0, 1], [1, 0, 0]]], [[[1, 0, 0], [1, 1, 0]]]],
+    ),
+    "scores of heads": (
+        {"scores_mask": np.broadcast_to(PAIRS, (2, 4, 2, 3))},
+        np.broadcast_to(PAIRS, (2, 4, 2, 3)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COMBINED)
+def test_masks_of_a_call_are_combined(case):
+    masks_of_call, expected = COMBINED[case]
+    found = masks.combined_mask(QUERIES, VALUES, VALUES, **masks_of_call)
+    if expected is None:
+        assert found is None
+    else:
+        assert_mask(found, expected)
+
+
+def test_masks_that_tensors_carry_are_combined():
+    embedding = keras.layers.Embedding(7, 5, mask_zero=True)
+    value, key = (embedding(np.array([ids])) for ids in ([3, 0, 4], [0, 2, 2]))
+    assert_mask(masks.combined_mask(value, value, value), [[[[1, 0, 1]]]])
+    assert_mask(masks.combined_mask(value, value, key), [[[[0, 0, 1]]]])
+    given = {"value_mask": np.ones((1, 3), bool)}
+    assert_mask(masks.combined_mask(value, value, value, **given), [[[[1, 1, 1]]]])
+
+
+@pytest.mark.parametrize(
+    "given, error, words",
+    [
+        ({"mask": np.ones((2, 4), bool)}, ValueError, "`mask` must fit the inputs"),
+        ({"key_mask": np.ones((2, 4), bool)}, ValueError, "`key_mask` must fit"),
+        ({"mask": np.ones((2, 3), int)}, TypeError, "`mask` must be boolean, True"),
+        ({"value_mask": np.ones((2, 3))}, TypeError, "boolean or of integers"),
+        ({"scores_mask": np.ones((2, 4), bool)}, ValueError, "`attention_mask` must"),
+        ({"scores_mask": np.ones(3, bool)}, ValueError, "`attention_mask` must fit"),
+    ],
+)
+def test_masks_that_do_not_fit_are_refused(given, error, words):
+    with pytest.raises(error, match=words):
+        masks.combined_mask(QUERIES, VALUES, VALUES, **given)
+
+
+def test_mask_of_keys_is_the_same_for_all_queries():
+    assert_mask(masks.mask_of_keys(masks.attention_mask(PAIRS)), PAIRS)
+    with pytest.raises(ValueError, match="`mask` must be the same for all queries"):
+        masks.mask_of_keys(masks.causal_mask(3))

@@ -19,8 +19,6 @@ from keras_transformer import (
     LanguageModelConfig,
     MultiHeadAttention,
     PositionalEmbedding,
-    RecurrentConfig,
-    RecurrentSeq2Seq,
     TextClassifier,
     TextEncoder,
     Transformer,
@@ -217,8 +215,7 @@ def test_models_decode_alike_with_and_without_cache():
     assert_cached_equals_uncached(transformer())
     assert_cached_equals_uncached(transformer(decoder_self_attention="ssru"))
     assert_cached_equals_uncached(language_model(norm_first=True))
-    recurrent = RecurrentSeq2Seq(RecurrentConfig(**SIZES, units=6))
-    assert_cached_equals_uncached(recurrent, np.array([[5, 6, 2]]), beam_size=1)
+    assert_cached_equals_uncached(transformer(), np.array([[5, 6, 2]]), beam_size=1)
 
 
 class StuckPositions(Transformer):
@@ -229,7 +226,7 @@ class StuckPositions(Transformer):
         return logits, after | {"index": state["index"]}
 
 
-class ForgetfulHypotheses(RecurrentSeq2Seq):
+class ForgetfulHypotheses(Transformer):
     """Its cached steps forget who continues whom."""
 
     def decode_step(self, ids, parents, state, weights=None):
@@ -237,7 +234,7 @@ class ForgetfulHypotheses(RecurrentSeq2Seq):
         return super().decode_step(ids, places, state, weights)
 
 
-class WrongSentences(RecurrentSeq2Seq):
+class WrongSentences(Transformer):
     """It keeps other sentences than it is asked to."""
 
     def resize_decoding(self, state, sentences, length):
@@ -248,12 +245,11 @@ def test_a_step_that_differs_is_named_with_the_place():
     found = "StuckPositions decodes otherwise .* is at row [0-5], position 1, unit"
     with pytest.raises(AssertionError, match=found):
         assert_cached_equals_uncached(transformer(StuckPositions))
-    config = RecurrentConfig(**SIZES, units=6)
     with pytest.raises(AssertionError, match="position [12]"):
-        assert_cached_equals_uncached(ForgetfulHypotheses(config))
-    assert_cached_equals_uncached(ForgetfulHypotheses(config), beam_size=1)
+        assert_cached_equals_uncached(transformer(ForgetfulHypotheses))
+    assert_cached_equals_uncached(transformer(ForgetfulHypotheses), beam_size=1)
     with pytest.raises(AssertionError, match="row [345], position 3"):
-        assert_cached_equals_uncached(WrongSentences(config))
+        assert_cached_equals_uncached(transformer(WrongSentences))
 
 
 def test_one_position_shows_nothing():

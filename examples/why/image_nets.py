@@ -1,16 +1,13 @@
 """The networks that images.py compares."""
 
+import sys
+from pathlib import Path
+
 import keras
 
-import keras_transformer as kt
+sys.path.append(str(Path(__file__).parents[1]))
 
-DEPTH = {"num_layers": 4, "d_model": 64, "d_ff": 128, "num_heads": 4}
-
-
-def transformer(shape, patch):
-    """Returns the Vision Transformer of classify_images.py."""
-    config = kt.EncoderConfig(**DEPTH, norm_first=True, activation="gelu")
-    return kt.ImageClassifier(config, shape, patch, 10)
+import classify_images  # noqa: E402
 
 
 def convolutional(shape, patch):
@@ -27,7 +24,7 @@ def convolutional(shape, patch):
     return model
 
 
-KINDS = {"convolutions": convolutional, "Transformer": transformer}
+KINDS = {"convolutions": convolutional, "Transformer": classify_images.make_model}
 
 
 def compiled(model, updates):

@@ -143,13 +143,8 @@ def add_flags(parser, sections, default="{}", without=(), first=(None, ())):
             details["dest"] = f"{section}.{field.name}"
             details["default"] = argparse.SUPPRESS
             place = first[0] if field.name in first[1] else group
-            place.add_argument(_flag(field.name), help=text, **details)
-            if old := field.metadata["formerly"]:
-                group.add_argument(_flag(old), help=argparse.SUPPRESS, **details)
-
-
-def _flag(name):
-    return "--" + name.replace("_", "-")
+            flag = "--" + field.name.replace("_", "-")
+            place.add_argument(flag, help=text, **details)
 
 
 def given(options, section):
@@ -176,7 +171,7 @@ def run_config(options, base=None) -> RunConfig:
         for section in SECTIONS
     }
     if options.preset:
-        preset = TransformerConfig.preset_options(options.preset)
+        preset = TransformerConfig.PRESETS[options.preset]
         sections["model"] = preset | sections["model"]
     if base is not None:
         for section, defaults in base._asdict().items():

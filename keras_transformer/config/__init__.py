@@ -4,17 +4,13 @@ The command line builds its flags, its help and its defaults from these fields, 
 run directory keeps them as JSON.
 """
 
-from keras_transformer.config.language_model import LanguageModelConfig
 from keras_transformer.config.layers import EncoderConfig
+from keras_transformer.config.models import LanguageModelConfig, TransformerConfig
 from keras_transformer.config.run import (
     DataConfig,
     DecodingConfig,
     RunConfig,
     TokenizerConfig,
-)
-from keras_transformer.config.seq2seq import (
-    Seq2SeqConfig,
-    TransformerConfig,
 )
 from keras_transformer.config.training import TrainingConfig
 
@@ -24,7 +20,6 @@ __all__ = [
     "EncoderConfig",
     "LanguageModelConfig",
     "RunConfig",
-    "Seq2SeqConfig",
     "TokenizerConfig",
     "TrainingConfig",
     "TransformerConfig",

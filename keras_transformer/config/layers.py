@@ -1,4 +1,4 @@
-"""Options of the Transformer's layers: the table that layers, models and flags share."""
+"""Options of the layers: the table that layers, models and flags share."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ class SublayerConfig(Config):
     def __post_init__(self):
         super().__post_init__()
         kind = ATTENTION_KINDS[self.attention]
-        received = f"Received: attention={self.attention!r}"
+        attention = f"attention={self.attention!r}"
+        received = f"Received: {attention}"
         if kind.needs_window != (self.attention_window is not None):
             raise ValueError(
                 "`attention_window`, the positions to each side that one sees, must be "
@@ -120,14 +121,14 @@ class SublayerConfig(Config):
             )
         if groups != self.num_heads and not kind.has_weights:
             raise ValueError(
-                f"`num_key_value_heads` must be None with attention={self.attention!r}, "
+                f"`num_key_value_heads` must be None with {attention}, "
                 "whose heads have keys of their own. "
                 f"{received}, num_key_value_heads={groups}"
             )
         if self.attention_dropout_rate and not kind.has_weights:
             raise ValueError(
-                "`attention_dropout_rate` must be 0 with "
-                f"attention={self.attention!r}, which has no weights to drop. "
+                f"`attention_dropout_rate` must be 0 with {attention}, which has no "
+                "weights to drop. "
                 f"{received}, attention_dropout_rate={self.attention_dropout_rate}"
             )
 
@@ -137,14 +138,15 @@ class SublayerConfig(Config):
         Args:
             positions: A name in `RELATIVE_POSITIONS`, an object of a user's, or `None`.
         """
-        able = ATTENTION_KINDS[self.attention].positions
+        kind = self.attention
+        able = ATTENTION_KINDS[kind].positions
         takes = positions in able if isinstance(positions, str) else bool(able)
         if positions is not None and not takes:
             others = "".join(f", or {name!r}" for name in able)
             raise ValueError(
-                f"`positions` must be added as vectors to the input of {self.attention} "
+                f"`positions` must be added as vectors to the input of {kind} "
                 f"attention{others}: no others can enter it. Received: "
-                f"attention={self.attention!r}, positions={positions!r}"
+                f"attention={kind!r}, positions={positions!r}"
             )
 
 

@@ -26,22 +26,13 @@ MOST_HYPOTHESES = 1000
 
 
 def option(
-    default: Any, help: str, *, choices: Sequence[Any] | None = None,
-    formerly: str | None = None, **bounds: Any,
-) -> Any:  # fmt: skip
-    """Returns a dataclass field that documents and bounds one option.
+    default: Any, help: str, *, choices: Sequence[Any] | None = None, **bounds: Any
+) -> Any:
+    """Returns a dataclass field of an option: its help, with its unit, and its limits.
 
-    Args:
-        default: Value when none is given.
-        help: What it is, with its unit, for the command line's help.
-        choices: Allowed values, or `None` for any.
-        formerly: Earlier name, by which files and command lines may still call it.
-        **bounds: Limits of a number: `minimum`, `maximum`, `above` or `below`.
-
-    Returns:
-        A `dataclasses.field`.
+    `bounds` of a number are `minimum`, `maximum`, `above` and `below`.
     """
-    rules = {"help": help, "choices": choices, "bounds": bounds, "formerly": formerly}
+    rules = {"help": help, "choices": choices, "bounds": bounds}
     return dataclasses.field(default=default, metadata=rules)
 
 
@@ -103,10 +94,6 @@ class Config:
                 f"`{cls.__name__}` is read from an object of names and values. "
                 f"Received: {values!r}"
             )
-        for field in dataclasses.fields(cls):
-            if (old := field.metadata.get("formerly")) in values:
-                values = {field.name: values[old]} | values
-                del values[old]
         reject_unknown(cls, values)
         hints = typing.get_type_hints(cls)
         built = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from keras_transformer.config.models import TransformerConfig
 from keras_transformer.config.options import (
     MOST_HYPOTHESES,
     MOST_TOKENS,
@@ -11,7 +12,6 @@ from keras_transformer.config.options import (
     documented,
     option,
 )
-from keras_transformer.config.seq2seq import TransformerConfig
 from keras_transformer.config.training import TrainingConfig
 
 

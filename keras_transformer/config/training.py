@@ -77,7 +77,6 @@ class TrainingConfig(Config):
         "on a loss or gradient that is not finite: stop the run, or skip the batch; "
         "its update is never made",
         choices=("stop", "skip"),
-        formerly="nonfinite_batches",
     )
     steps_per_execution: int = option(
         1, "batches per call of the compiled step", minimum=1
@@ -142,20 +141,6 @@ class TrainingConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        self._check_schedule()
-        if self.freeze is not None and not all(map(str.strip, self.freeze.split(","))):
-            raise ValueError(
-                "`freeze` must be names with commas between. Received: "
-                f"freeze={self.freeze!r}"
-            )
-        if self.jit_compile and self.distribute in ("mirrored", "multi_worker"):
-            raise ValueError(
-                "XLA cannot compile a step of several replicas: leave `jit_compile` "
-                "out, or `distribute`. Received: jit_compile=True, "
-                f"distribute={self.distribute!r}"
-            )
-
-    def _check_schedule(self):
         received = f"Received: schedule={self.schedule!r}"
         if self.schedule != "paper" and self.learning_rate is None:
             raise ValueError(
@@ -173,4 +158,15 @@ class TrainingConfig(Config):
             raise ValueError(
                 "`decay_steps` goes with `schedule` 'cosine' and 'cosine_restarts', "
                 f"and must be given there. {received}, decay_steps={self.decay_steps}"
+            )
+        if self.freeze is not None and not all(map(str.strip, self.freeze.split(","))):
+            raise ValueError(
+                "`freeze` must be names with commas between. Received: "
+                f"freeze={self.freeze!r}"
+            )
+        if self.jit_compile and self.distribute in ("mirrored", "multi_worker"):
+            raise ValueError(
+                "XLA cannot compile a step of several replicas: leave `jit_compile` "
+                "out, or `distribute`. Received: jit_compile=True, "
+                f"distribute={self.distribute!r}"
             )

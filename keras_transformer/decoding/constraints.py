@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.result import IMPOSSIBLE, SpecialIds
-from keras_transformer.decoding.rows import pick
+from keras_transformer.decoding.result import IMPOSSIBLE
+from keras_transformer.decoding.tokens import ban, pick
 from keras_transformer.types import Tensor, TensorLike
 
 
@@ -36,12 +36,8 @@ class Constraints(NamedTuple):
     never: int | None = None  # an id that no output has, such as the unknown piece's
 
 
-def check_constraints(constraints: Constraints):
-    """Raises `ValueError` unless the constraints make sense.
-
-    Raises:
-        ValueError: If a number is out of its range or the prefix is no matrix.
-    """
+def check_constraints(constraints):
+    """Raises `ValueError` unless the numbers are in range and the prefix a matrix."""
     for name, minimum in (("min_length", 1), ("no_repeat_ngram_size", 0)):
         value = getattr(constraints, name)
         if value < minimum:
@@ -59,45 +55,22 @@ def check_constraints(constraints: Constraints):
 
 
 def constrain(logits, ids, position, special_ids, constraints):
-    """Bans tokens of the whole vocabulary; `force` sees to the prefix.
+    """Bans tokens of the logits (R, V) of outputs `ids` (B, N, L) of `position` tokens.
 
-    Args:
-        logits: Float tensor (R, V).
-        ids: Integer tensor (B, N, L), the outputs so far.
-        position: Integer scalar, the number of tokens in them.
-        special_ids: A `SpecialIds`.
-        constraints: A `Constraints`.
-
-    Returns:
-        Float tensor (R, V), minus infinity where a token is banned.
-
-    Example:
-        >>> logits, ids = np.zeros((1, 4)), np.array([[[3, 0]]])
-        >>> constrain(logits, ids, 1, SpecialIds(), Constraints(min_length=3))
-        ... # [[-inf, -inf, -inf, 0]]
+    `force` sees to the prefix.
     """
     tokens = ops.arange(logits.shape[-1], dtype="int32")
     allowed = allowed_tokens(tokens, position, special_ids, constraints)
     logits = ops.where(allowed, logits, IMPOSSIBLE)
-    banned = banned_tokens(ids, position, constraints)
+    banned = banned_tokens(ids, position, constraints.no_repeat_ngram_size)
     return logits if banned is None else ban(logits, *banned)
 
 
-def allowed_tokens(tokens, position, special_ids: SpecialIds, constraints: Constraints):
-    """Says which tokens an output may have next, whatever its tokens so far.
-
-    Args:
-        tokens: Integer tensor (...).
-        position: Integer scalar, the number of tokens before.
-        special_ids: Padding and start are never allowed, unless they are the end too.
-        constraints: Its shortest output, before which the end is not allowed, and the
-            id that is never allowed.
-
-    Returns:
-        Boolean tensor (...).
-    """
+def allowed_tokens(tokens, position, special_ids, constraints):
+    """Says which tokens (...) may follow `position` others, whatever those are."""
     pad_id, start_id, end_id = special_ids
     is_end = ops.equal(tokens, end_id)
+    # Padding and start are never allowed, unless they are the end too.
     allowed = is_end | (ops.not_equal(tokens, pad_id) & (tokens != start_id))
     if constraints.never is not None:
         allowed &= ops.not_equal(tokens, constraints.never)
@@ -107,43 +80,15 @@ def allowed_tokens(tokens, position, special_ids: SpecialIds, constraints: Const
     return allowed
 
 
-def banned_tokens(ids, position, constraints):
-    """Finds the tokens that would complete an n-gram for the second time.
+def banned_tokens(ids, position, size):
+    """Finds the tokens that would complete an n-gram of `size` for the second time.
 
-    Args:
-        ids: Integer tensor (B, N, L), the outputs so far.
-        position: Integer scalar, the number of tokens in them.
-        constraints: A `Constraints`.
-
-    Returns:
-        As `repeated_ngrams`, R = B * N; or `None` where nothing can be banned.
+    An n-gram whose first n - 1 tokens are the last n - 1 of an output bans its last.
     """
-    size, longest = constraints.no_repeat_ngram_size, ids.shape[-1]
     # Two n-grams take n + 1 tokens or more.
-    if not size or (longest is not None and size >= longest):
+    if not size or (ids.shape[-1] is not None and size >= ids.shape[-1]):
         return None
-    return repeated_ngrams(ops.reshape(ids, (-1, ops.shape(ids)[-1])), position, size)
-
-
-def repeated_ngrams(ids, position, size):
-    """Finds the tokens that would complete an n-gram for the second time.
-
-    An n-gram whose first n - 1 tokens are the last n - 1 of the row bans its last.
-
-    Args:
-        ids: Integer tensor (R, L), the outputs so far.
-        position: Integer scalar, the number of tokens in them.
-        size: n, at least 1.
-
-    Returns:
-        Tokens (R, L) and a boolean (R, L), True where the token is banned.
-
-    Example:
-        >>> tokens, banned = repeated_ngrams(np.array([[7, 8, 7, 0]]), 3, 2)
-        >>> ops.convert_to_numpy(tokens)[ops.convert_to_numpy(banned)]
-        array([8], dtype=int32)
-    """
-    ids = ops.cast(ids, "int32")
+    ids = ops.cast(ops.reshape(ids, (-1, ops.shape(ids)[-1])), "int32")  # (R, L)
     starts = ops.arange(ops.shape(ids)[-1], dtype="int32")
     # What a shift brings from the front lies past `position` and does not count.
     banned = ops.expand_dims(starts + size <= position, 0)  # (1, L)
@@ -152,7 +97,7 @@ def repeated_ngrams(ids, position, size):
         place = ops.maximum(position - (size - 1) + i, 0)
         last = ops.expand_dims(ops.take(ids, place, axis=1), 1)  # (R, 1)
         banned = ops.logical_and(banned, _shifted(ids, i) == last)
-    return _shifted(ids, size - 1), banned
+    return _shifted(ids, size - 1), banned  # tokens and whether banned, (R, L)
 
 
 def _shifted(ids, count):
@@ -160,39 +105,10 @@ def _shifted(ids, count):
     return ops.concatenate([ids[:, count:], ids[:, :count]], axis=1) if count else ids
 
 
-def ban(logits, tokens, banned):
-    """Makes some tokens of each row impossible.
-
-    Args:
-        logits: Float tensor (R, V).
-        tokens: Integer tensor (R, C), repetitions allowed.
-        banned: Boolean tensor (R, C), True where the token is banned.
-
-    Returns:
-        Float tensor (R, V).
-    """
-    tokens = ops.cast(tokens, "int32")
-    rows = ops.expand_dims(ops.arange(ops.shape(tokens)[0], dtype="int32"), 1)
-    places = ops.stack([ops.zeros_like(tokens) + rows, tokens], axis=-1)  # (R, C, 2)
-    # Adding needs no order among repetitions, as replacing would.
-    added = ops.cast(ops.where(banned, IMPOSSIBLE, 0.0), logits.dtype)
-    return ops.scatter_update(
-        logits, ops.reshape(places, (-1, 2)), ops.reshape(added, (-1,)), "add"
-    )
-
-
 def forced_tokens(prefix, position, pad_id, beam_size=1):
-    """Returns the token that each row must have next, where a prefix says it.
+    """Returns the token (R, 1) that must come next, and where one must, (R, 1) bool.
 
-    Args:
-        prefix: Integer tensor (B, P), first tokens of each output; where it is
-            `pad_id`, any token may come.
-        position: Integer scalar, the number of tokens before.
-        pad_id: Id of padding.
-        beam_size: Rows of a sentence, N.
-
-    Returns:
-        Tokens (R, 1) int32 and a boolean (R, 1), True where the token is forced.
+    Where the prefix (B, P) is padding, or after it, any token may come.
     """
     prefix = ops.convert_to_tensor(prefix, "int32")
     length = ops.shape(prefix)[1]
@@ -204,20 +120,12 @@ def forced_tokens(prefix, position, pad_id, beam_size=1):
 
 
 def force(tokens, log_probabilities, logits, normaliser, forced):
-    """Puts the token that must come next in place of those that might.
+    """Puts what `forced_tokens` returns in place of the next tokens (R, C).
 
-    Args:
-        tokens: Integer tensor (R, C), next tokens of each row.
-        log_probabilities: Float32 tensor (R, C), those of `tokens`.
-        logits: Float tensor (R, V).
-        normaliser: Float32 tensor (R, 1), the log-sum-exp of the logits.
-        forced: What `forced_tokens` returns.
-
-    Returns:
-        Tokens and log-probabilities (R, C). Where a token is forced, the first is that
-        token with the model's log-probability, and the others are impossible.
+    A forced token comes first, and the others of its row become impossible.
     """
     forced, is_forced = forced
+    # The model's log-probability: of logits (R, V), less their log-sum-exp (R, 1).
     its = ops.cast(pick(logits, forced), "float32") - normaliser
     is_first = ops.arange(tokens.shape[1]) == 0
     its = ops.where(ops.logical_and(is_first, ops.isfinite(its)), its, IMPOSSIBLE)
@@ -247,7 +155,9 @@ def coverage_penalty(
 
     Example:
         >>> counts = np.array([True, True, False])
-        >>> coverage_penalty(np.array([1.7, 0.5, 0.0]), counts, 2)  # 2 log 0.5
+        >>> penalty = coverage_penalty(np.array([1.7, 0.5, 0.0]), counts, 2)
+        >>> round(float(ops.exp(penalty)), 4)  # 2 log 0.5
+        0.25
     """
     smallest = float(np.finfo("float32").tiny)
     covered = ops.clip(ops.cast(coverage, "float32"), smallest, 1.0)

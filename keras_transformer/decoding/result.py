@@ -70,3 +70,24 @@ def length_penalty(
     """
     length = ops.cast(length, "float32")
     return (length if form == "power" else (5.0 + length) / 6.0) ** alpha
+
+
+def check_lengths(max_lengths, limit, alpha, length_penalty_form):
+    """Raises `ValueError` unless lengths and their penalty make sense."""
+    shape = tuple(ops.convert_to_tensor(max_lengths).shape)
+    if len(shape) != 1:
+        raise ValueError(
+            "`max_lengths` must have one length a sentence, shape (B,). "
+            f"Received: shape {shape}"
+        )
+    if isinstance(limit, int) and limit < 1:
+        raise ValueError(f"`limit` must be at least 1. Received: limit={limit}")
+    if not 0 <= alpha < math.inf:
+        raise ValueError(
+            f"`alpha` must be finite and at least 0. Received: alpha={alpha}"
+        )
+    if length_penalty_form not in ("gnmt", "power"):
+        raise ValueError(
+            "`length_penalty_form` must be 'gnmt' or 'power'. Received: "
+            f"length_penalty_form={length_penalty_form!r}"
+        )

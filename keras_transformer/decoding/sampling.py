@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras import ops
 
-from keras_transformer.decoding.arguments import check_logits, check_search
-from keras_transformer.decoding.best_tokens import best_logits
 from keras_transformer.decoding.constraints import (
     Constraints,
     check_constraints,
@@ -31,9 +29,10 @@ from keras_transformer.decoding.result import (
     DecodingResult,
     LengthPenaltyForm,
     SpecialIds,
+    check_lengths,
     length_penalty,
 )
-from keras_transformer.decoding.rows import select, write
+from keras_transformer.decoding.tokens import best_logits, check_logits, select, write
 from keras_transformer.types import Nest, TensorLike
 
 # Far from overflow on one side and from any real difference of logits on the other.
@@ -70,14 +69,12 @@ def sample(
 
     Args:
         step: The step function, as in `beam_search`, with one row a sentence.
-        state: The state before the first token, as in `beam_search`.
+        state: As in `beam_search`.
         uniforms: Float tensor (B, L or more), numbers in [0, 1): column t draws token
             t. Independent uniform numbers make the outputs independent samples.
         temperature: Float tensor (B,). Not above 0, or NaN, is greedy.
-        max_lengths: (B,) int32, longest output of each sentence (tokens, end token
-            counted), at least 1.
-        limit: The largest of `max_lengths` or more (tokens), an integer or a scalar
-            tensor: the width L of the result. JAX needs an integer under `jit`.
+        max_lengths: As in `beam_search`.
+        limit: As in `beam_search`: the width L of the result.
         special_ids: Ids of padding, start and end.
         top_k: Most probable tokens to draw among, or `None` for all.
         top_p: Probability to draw among, in (0, 1], or `None` for all.
@@ -93,124 +90,125 @@ def sample(
         ValueError: If an argument or the shape of the logits is out of range.
 
     Example:
+        >>> def step(ids, parents, state):  # token n is followed by n + 1, or n + 2
+        ...     return 9.0 * (ops.one_hot(ids + 1, 9) + ops.one_hot(ids + 2, 9)), state
         >>> result = sample(
-        ...     step, state, uniforms=np.random.default_rng(1).random((3, 50)),
-        ...     temperature=[0.8, 0.8, 0.0], max_lengths=[50, 40, 50], limit=50,
-        ...     special_ids=SpecialIds(), top_k=100, top_p=0.9,
+        ...     step, (), uniforms=[[0.1, 0.9, 0.1, 0.9], [0.7] * 4],
+        ...     temperature=[1.0, 0.0], max_lengths=[4, 4], limit=4,
+        ...     special_ids=SpecialIds(pad_id=0, start_id=1, end_id=5), top_k=100,
         ... )
-        >>> result.ids.shape  # (3, 1, 50)
+        >>> ops.convert_to_numpy(result.ids).tolist()
+        [[[2, 4, 5, 0]], [[2, 3, 4, 5]]]
     """
     max_lengths = ops.convert_to_tensor(max_lengths, "int32")
     uniforms = ops.convert_to_tensor(uniforms, "float32")
     temperature = ops.convert_to_tensor(temperature, "float32")
-    check_search(max_lengths, limit, alpha, length_penalty_form)
+    check_lengths(max_lengths, limit, alpha, length_penalty_form)
     check_constraints(constraints)
-    _check_arguments(uniforms, limit, top_k, top_p)
+    shape = tuple(ops.shape(uniforms))
+    narrow = len(shape) == 2 and isinstance(limit, int) and isinstance(shape[1], int)
+    if len(shape) != 2 or (narrow and shape[1] < limit):
+        raise ValueError(
+            "`uniforms` must have one number a sentence and token, shape (B, L) with L "
+            f"at least `limit`. Received: shape {shape}, limit={limit}"
+        )
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"`top_k` must be at least 1. Received: top_k={top_k}")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(
+            f"`top_p` must be above 0 and at most 1. Received: top_p={top_p}"
+        )
     max_lengths = ops.minimum(max_lengths, ops.cast(limit, "int32"))
-    rules = _Rules(
-        uniforms, temperature, max_lengths, special_ids, top_k, top_p, constraints
+    batch, (pad_id, start_id, end_id) = ops.shape(max_lengths)[0], special_ids
+
+    def unfinished(position, last_ids, ids, lengths, total, is_unfinished, state):
+        return ops.logical_and(position < limit, ops.any(is_unfinished))
+
+    def next_tokens(position, ids, logits):
+        """Returns the next tokens and their log-probabilities, both (B, 1)."""
+        check_logits(logits)
+        logits = ops.cast(logits, "float32")
+        normaliser = ops.logsumexp(logits, axis=-1, keepdims=True)
+        allowed = constrain(logits, ids, position, special_ids, constraints)
+        numbers = ops.take(uniforms, position, axis=1)
+        tokens = _draw_tokens(allowed, numbers, temperature, top_k, top_p)
+        tokens = ops.expand_dims(tokens, 1)
+        added = ops.take_along_axis(allowed, tokens, axis=1) - normaliser
+        # With a NaN among the logits, or no possible token, a sentence gets no output.
+        added = ops.where(ops.isfinite(normaliser), added, IMPOSSIBLE)
+        if constraints.prefix is None:
+            return tokens, added
+        forced = forced_tokens(constraints.prefix, position, pad_id)
+        return force(tokens, added, logits, normaliser, forced)
+
+    def advance(position, last_ids, ids, lengths, total, is_unfinished, state):
+        parents = ops.zeros_like(last_ids)
+        logits, state = step(ops.reshape(last_ids, (-1,)), parents, state)
+        tokens, added = next_tokens(position, ids, logits)
+        ids = write(ids, ops.where(is_unfinished, tokens, pad_id), position)
+        total = total + ops.where(is_unfinished, added, 0.0)
+        position = position + 1
+        cut = ops.expand_dims(position >= max_lengths, 1)
+        ends = (tokens == end_id) | cut | (added == IMPOSSIBLE)
+        lengths = ops.where(ops.logical_and(is_unfinished, ends), position, lengths)
+        is_unfinished = ops.logical_and(is_unfinished, ops.logical_not(ends))
+        return position, tokens, ids, lengths, total, is_unfinished, state
+
+    loop = (
+        ops.zeros((), "int32"),  # position
+        ops.full((batch, 1), start_id, "int32"),  # last ids
+        ops.full((batch, 1, limit), pad_id, "int32"),
+        ops.zeros((batch, 1), "int32"),  # lengths, 0 where unfinished
+        ops.zeros((batch, 1), "float32"),  # log-probabilities
+        ops.ones((batch, 1), "bool"),  # whether unfinished
+        state,
     )
-
-    def unfinished(position, outputs, state):
-        return ops.logical_and(position < limit, ops.any(outputs.is_unfinished))
-
-    def advance(position, outputs, state):
-        ids, parents = outputs.last_ids, ops.zeros_like(outputs.last_ids)
-        logits, state = step(ops.reshape(ids, (-1,)), parents, state)
-        tokens, added = _next_tokens(position, outputs, logits, rules)
-        return position + 1, _append(position, outputs, tokens, added, rules), state
-
-    start = (ops.zeros((), "int32"), _start(limit, rules), state)
-    _, outputs, _ = ops.while_loop(unfinished, advance, start)
-    return _result(outputs, alpha, length_penalty_form, special_ids.pad_id)
+    _, _, ids, lengths, total, *_ = ops.while_loop(unfinished, advance, loop)
+    found = total > IMPOSSIBLE
+    ids = ops.where(ops.expand_dims(found, -1), ids, pad_id)
+    lengths = ops.where(found, lengths, 0)
+    # Where there is no output, anything but 0.
+    divisor = length_penalty(ops.maximum(lengths, 1), alpha, length_penalty_form)
+    return DecodingResult(ids, lengths, total / divisor, total)
 
 
-class _Rules(NamedTuple):
-    """What stays the same while the outputs grow."""
-
-    uniforms: Any  # (B, L) float32
-    temperature: Any  # (B,) float32
-    max_lengths: Any  # (B,) int32
-    special_ids: SpecialIds
-    top_k: int | None
-    top_p: float | None
-    constraints: Constraints
+def check_temperature(temperature):
+    """Raises `ValueError` unless the temperature of a whole batch makes sense."""
+    if not 0 <= temperature < math.inf:
+        raise ValueError(
+            "`temperature` must be finite and at least 0. Received: "
+            f"temperature={temperature}"
+        )
 
 
-class _Outputs(NamedTuple):
-    """What is carried from step to step."""
-
-    last_ids: Any  # (B, 1) int32
-    ids: Any  # (B, 1, L) int32
-    lengths: Any  # (B, 1) int32, 0 where unfinished
-    log_probabilities: Any  # (B, 1) float32
-    is_unfinished: Any  # (B, 1) bool
-
-
-def _start(limit, rules):
-    batch = ops.shape(rules.max_lengths)[0]
-    pad_id, start_id, _ = rules.special_ids
-    return _Outputs(
-        last_ids=ops.full((batch, 1), start_id, "int32"),
-        ids=ops.full((batch, 1, limit), pad_id, "int32"),
-        lengths=ops.zeros((batch, 1), "int32"),
-        log_probabilities=ops.zeros((batch, 1), "float32"),
-        is_unfinished=ops.ones((batch, 1), "bool"),
-    )
-
-
-def _next_tokens(position, outputs, logits, rules):
-    """Returns the next token of each sentence and its log-probability, both (B, 1)."""
-    check_logits(logits)
-    special_ids, constraints = rules.special_ids, rules.constraints
-    logits = ops.cast(logits, "float32")
-    normaliser = ops.logsumexp(logits, axis=-1, keepdims=True)
-    allowed = constrain(logits, outputs.ids, position, special_ids, constraints)
-    tokens = _draw_tokens(allowed, ops.take(rules.uniforms, position, axis=1), rules)
-    tokens = ops.expand_dims(tokens, 1)
-    added = ops.take_along_axis(allowed, tokens, axis=1) - normaliser
-    # With a NaN among the logits, or no possible token, a sentence gets no output.
-    added = ops.where(ops.isfinite(normaliser), added, IMPOSSIBLE)
-    if constraints.prefix is None:
-        return tokens, added
-    forced = forced_tokens(constraints.prefix, position, special_ids.pad_id)
-    return force(tokens, added, logits, normaliser, forced)
-
-
-def _draw_tokens(logits, uniforms, rules):
+def _draw_tokens(logits, uniforms, temperature, top_k, top_p):
     """Draws one token (B,) a sentence from logits (B, V), -inf where banned."""
-    is_warm = rules.temperature > 0.0  # False of NaN
-    temperature = ops.where(is_warm, rules.temperature, _COLDEST)
+    is_warm = temperature > 0.0  # False of NaN
+    temperature = ops.where(is_warm, temperature, _COLDEST)
     temperature = ops.clip(temperature, _COLDEST, _HOTTEST)
     # Greedy: at the coldest, 0 draws the first of the most probable tokens.
     uniforms = ops.where(is_warm, ops.clip(uniforms, 0.0, _ALMOST_ONE), 0.0)
     ids = None
-    if rules.top_k is not None or rules.top_p is not None:
+    if top_k is not None or top_p is not None:
         width = logits.shape[-1]
-        logits, ids = best_logits(logits, min(rules.top_k or width, width))  # (B, C)
+        logits, ids = best_logits(logits, min(top_k or width, width))  # (B, C)
     best = ops.max(logits, axis=-1, keepdims=True)
     weights = ops.exp((logits - best) / ops.expand_dims(temperature, 1))
     if ids is None:
         return _draw_of_many(weights, uniforms)
-    if rules.top_p is not None:
-        weights = _keep_most_probable(weights, rules.top_p)
+    if top_p is not None:
+        # Of the sorted weights, none that comes after the share is reached.
+        summed = ops.cumsum(weights, axis=-1)
+        weights = ops.where(summed - weights < top_p * summed[:, -1:], weights, 0.0)
     places, _ = _draw(weights, uniforms)
     tokens = ops.take_along_axis(ids, ops.expand_dims(places, 1), axis=1)
     return ops.cast(ops.squeeze(tokens, 1), "int32")
 
 
-def _keep_most_probable(weights, top_p):
-    """Zeroes the sorted weights (B, C) that come after the share `top_p` is reached."""
-    summed = ops.cumsum(weights, axis=-1)
-    return ops.where(summed - weights < top_p * summed[:, -1:], weights, 0.0)
-
-
 def _draw_of_many(weights, uniforms):
-    """Draws as `_draw` does, faster and more exactly: a block first, then a place.
-
-    Summing a vocabulary one by one is slow, and in float32 its small weights are lost
-    in the sum of the others.
-    """
+    """Draws as `_draw` does, faster and more exactly: a block first, then a place."""
+    # Summing a vocabulary one by one is slow, and in float32 its small weights are lost
+    # in the sum of the others.
     size = weights.shape[-1]
     width = math.isqrt(size - 1) + 1
     count = -(-size // width)
@@ -223,16 +221,11 @@ def _draw_of_many(weights, uniforms):
 
 
 def _draw(weights, uniforms):
-    """Draws a place of each row with a probability in proportion to its weight.
+    """Draws a place (B,) of each row with a probability in proportion to its weight.
 
-    Args:
-        weights: Float tensor (B, C), at least 0.
-        uniforms: Float tensor (B,), at least 0 and at most `_ALMOST_ONE`.
-
-    Returns:
-        Places (B,) int32, and how far through its place each number lies, (B,) float32
-        from 0 to `_ALMOST_ONE`: uniform again and independent of the place.
+    Returns also how far through its place each number lies: uniform and independent.
     """
+    # weights (B, C), at least 0; uniforms (B,), from 0 to `_ALMOST_ONE`
     summed = ops.cumsum(weights, axis=-1)
     target = ops.expand_dims(uniforms, 1) * summed[:, -1:]
     # A place of weight 0 is never drawn, though sums made in parallel may rise or fall
@@ -252,50 +245,3 @@ def _draw(weights, uniforms):
     rest = (target - before) / ops.where(end > before, end - before, 1.0)
     rest = ops.clip(rest, 0.0, _ALMOST_ONE)
     return ops.squeeze(places, 1), ops.squeeze(rest, 1)
-
-
-def _append(position, outputs, tokens, added, rules):
-    """Returns the outputs with one more token where they are unfinished."""
-    pad_id, _, end_id = rules.special_ids
-    is_unfinished, length = outputs.is_unfinished, position + 1
-    cut = ops.expand_dims(length >= rules.max_lengths, 1)
-    ends = ops.logical_or(ops.logical_or(tokens == end_id, cut), added == IMPOSSIBLE)
-    ends_now = ops.logical_and(is_unfinished, ends)
-    total = outputs.log_probabilities + ops.where(is_unfinished, added, 0.0)
-    return _Outputs(
-        last_ids=tokens,
-        ids=write(outputs.ids, ops.where(is_unfinished, tokens, pad_id), position),
-        lengths=ops.where(ends_now, length, outputs.lengths),
-        log_probabilities=total,
-        is_unfinished=ops.logical_and(is_unfinished, ops.logical_not(ends)),
-    )
-
-
-def _result(outputs, alpha, length_penalty_form, pad_id):
-    total = outputs.log_probabilities
-    found = total > IMPOSSIBLE
-    lengths = ops.where(found, outputs.lengths, 0)
-    # Where there is no output, anything but 0.
-    divisor = length_penalty(ops.maximum(lengths, 1), alpha, length_penalty_form)
-    return DecodingResult(
-        ids=ops.where(ops.expand_dims(found, -1), outputs.ids, pad_id),
-        lengths=lengths,
-        scores=total / divisor,
-        log_probabilities=total,
-    )
-
-
-def _check_arguments(uniforms, limit, top_k, top_p):
-    shape = tuple(ops.shape(uniforms))
-    narrow = len(shape) == 2 and isinstance(limit, int) and isinstance(shape[1], int)
-    if len(shape) != 2 or (narrow and shape[1] < limit):
-        raise ValueError(
-            "`uniforms` must have one number a sentence and token, shape (B, L) with L "
-            f"at least `limit`. Received: shape {shape}, limit={limit}"
-        )
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"`top_k` must be at least 1. Received: top_k={top_k}")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(
-            f"`top_p` must be above 0 and at most 1. Received: top_p={top_p}"
-        )

@@ -20,7 +20,7 @@ from keras_transformer.export.litert import (
     signature,
 )
 from keras_transformer.files import check_not_directory, replacing
-from keras_transformer.generation.language_sampler import LanguageSampler
+from keras_transformer.generation.generator import LanguageSampler
 from keras_transformer.layers.embedding import PositionalEmbedding
 from keras_transformer.models.heads import EncoderHead
 from keras_transformer.models.language_model import LanguageModel

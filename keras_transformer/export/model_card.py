@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import NamedTuple
 
-from keras_transformer.config import DecodingConfig, TransformerConfig
+from keras_transformer.config import DecodingConfig
 from keras_transformer.config.options import Config
 from keras_transformer.export.run_facts import RunFacts
 
@@ -22,10 +22,6 @@ _SIZES = (
     "source_vocabulary_size", "target_vocabulary_size",
 )  # fmt: skip
 _SEARCH = ("beam_size", "length_penalty")
-_PAPERS = {
-    TransformerConfig: "- architecture: Vaswani et al., 2017, "
-    "[Attention Is All You Need](https://arxiv.org/abs/1706.03762)\n",
-}
 # The inputs and outputs of each signature; [B] unless a shape is said.
 SIGNATURES = {
     "serving_default": ("text", "translation, score (float32)"),
@@ -92,7 +88,7 @@ def model_card(subject: Subject, facts: RunFacts) -> str:
         _scores(facts),
         _examples(subject, facts),
         _limits(subject, facts),
-        _licence(subject),
+        _licence(),
     )
     return "\n".join(section for section in sections if section)
 
@@ -310,11 +306,11 @@ def _limits(subject, facts):
     )
 
 
-def _licence(subject):
-    paper = _PAPERS.get(type(subject.sizes[0]), "")
+def _licence():
     return f"""\
 ## Licence and contact
 
 - licence of the model: {_FILL_IN} (also in the head of this file)
 - authors and contact: {_FILL_IN}
-{paper}"""
+- architecture: Vaswani et al., 2017, [Attention Is All You Need](https://arxiv.org/abs/1706.03762)
+"""

@@ -120,11 +120,7 @@ def _numbers(sizes, rows, hypotheses, source, target):
     """Numbers that a model keeps for a batch, of which every row is that long."""
     # Logits, their logarithms, and the copies of a search for the best of them.
     logits = 6 * rows * hypotheses * sizes.target_vocabulary_size
-    return logits + _of_layers(sizes, rows, hypotheses, source, target)
-
-
-def _of_layers(sizes, rows, hypotheses, source, target):
-    """The encoder's largest layer, and what all decoder layers look back at."""
+    # The encoder's largest layer, and what all decoder layers look back at.
     key_dim = sizes.key_dim or sizes.d_model // sizes.num_heads
     groups = sizes.num_key_value_heads or sizes.num_heads
     keys_and_values = groups * (key_dim + (sizes.value_dim or key_dim))
@@ -136,4 +132,4 @@ def _of_layers(sizes, rows, hypotheses, source, target):
     past = target * hypotheses
     attending = 2 * score * hypotheses * (past + source)
     kept = sizes.num_decoder_layers * keys_and_values * (source + past)
-    return rows * (encoder + attending + kept + hypotheses * states)
+    return logits + rows * (encoder + attending + kept + hypotheses * states)

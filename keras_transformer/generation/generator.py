@@ -1,25 +1,70 @@
-"""Ids to ids: a model from sequences to sequences and a search; needs no TensorFlow."""
+"""Ids to ids: a model and a search or sampling; needs no TensorFlow."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding import (
     FIRST_ROOM,
+    Constraints,
     DecodingResult,
+    SpecialIds,
     beam_search,
     coverage_penalty,
-    score_in_parts,
+    sample,
 )
-from keras_transformer.generation.model_search import ModelSearch
+from keras_transformer.decoding.constraints import check_constraints
+from keras_transformer.decoding.sampling import check_temperature
+from keras_transformer.decoding.tokens import score_in_parts
+from keras_transformer.kernels.execution import shape_of
 from keras_transformer.models.ensemble import Ensemble
+from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.types import Nest, Tensor, TensorLike
 
 
-class Generator(ModelSearch):
+class _Decoding:
+    """A model that decodes step by step, and how its outputs are chosen."""
+
+    def __init__(self, model, config, weights=None):
+        self.model = model
+        self.config = config
+        self.weights = weights
+
+    def _step(self):
+        weights = self.weights or self.model.decoding_weights()
+        return functools.partial(self.model.decode_step, weights=weights)
+
+    def _rules(self, longest, prefix=None):
+        """Returns the options of a search for outputs of `longest` tokens or fewer."""
+        sizes, config = self.model.config, self.config
+        size = config.no_repeat_ngram_size
+        # A graph may not know its outputs' length, and would compare size - 1 times.
+        if isinstance(longest, int) and size >= longest:
+            size = 0
+        never = None if config.allow_unknown else sizes.unknown_id
+        return {
+            "special_ids": SpecialIds(sizes.pad_id, sizes.start_id, sizes.end_id),
+            "alpha": config.length_penalty,
+            "length_penalty_form": config.length_penalty_form,
+            "constraints": Constraints(config.min_output_length, size, prefix, never),
+        }
+
+    def _draw(self, state, uniforms, temperature, max_lengths, limit, rules):
+        return sample(
+            self._step(), state, uniforms=uniforms, temperature=temperature,
+            max_lengths=max_lengths, limit=limit, top_k=self.config.top_k,
+            top_p=self.config.top_p, **rules,
+        )  # fmt: skip
+
+
+class Generator(_Decoding):
     """Searches for, samples and scores the targets of sources, all of them ids.
 
     Sources are integer tensors (B, S), each row ending with the end id, then padding.
@@ -41,12 +86,9 @@ class Generator(ModelSearch):
     """
 
     def __init__(
-        self,
-        model: Seq2Seq | Ensemble,
-        config: DecodingConfig,
-        weights: Nest = None,
+        self, model: Seq2Seq | Ensemble, config: DecodingConfig, weights: Nest = None,
         fixed_shapes: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(model, config, weights)
         # The loop of a graph looks positions up past the table without an error.
         model.config.check_positions(
@@ -74,26 +116,25 @@ class Generator(ModelSearch):
         Returns:
             A `DecodingResult`.
         """
-        config = self.config
-        source = self._with_column(source)
-        longest = self._longest_outputs(source, lengths, prefix_lengths)
-        limit = self._limit(source, lengths, longest, prefix)
+        config, model = self.config, self.model
+        source, longest, limit = self._sizes(source, lengths, prefix, prefix_lengths)
         room = limit if self.fixed_shapes else ops.minimum(limit, FIRST_ROOM)
-        coverage = config.coverage_penalty > 0
+        beta = config.coverage_penalty
+
+        def penalty(state):
+            return ops.reshape(coverage_penalty(*model.coverage(state), beta), (-1,))
+
         return beam_search(
             self._step(),
-            self.model.start_decoding(source, room, config.beam_size, coverage),
+            model.start_decoding(source, room, config.beam_size, beta > 0),
             max_lengths=longest,
             limit=limit,
-            special_ids=self._special_ids(),
             beam_size=config.beam_size,
             n_best=n_best,
-            alpha=config.length_penalty,
-            length_penalty_form=config.length_penalty_form,
-            constraints=self._constraints(config.longest_output, prefix),
-            penalty=self._coverage_penalty if coverage else None,
-            resize=None if self.fixed_shapes else self.model.resize_decoding,
+            penalty=penalty if beta > 0 else None,
+            resize=None if self.fixed_shapes else model.resize_decoding,
             ends_within_beam=config.ends_within_beam,
+            **self._rules(config.longest_output, prefix),
         )
 
     def sample(
@@ -111,17 +152,10 @@ class Generator(ModelSearch):
         Returns:
             A `DecodingResult` with one target of each source.
         """
-        source = self._with_column(source)
-        longest = self._longest_outputs(source, lengths)
-        limit = self._limit(source, lengths, longest)
-        return self._draw(
-            self.model.start_decoding(source, limit),
-            self._constraints(self.config.longest_output),
-            uniforms=uniforms,
-            temperature=temperature,
-            max_lengths=longest,
-            limit=limit,
-        )
+        source, longest, limit = self._sizes(source, lengths)
+        state = self.model.start_decoding(source, limit)
+        rules = self._rules(self.config.longest_output)
+        return self._draw(state, uniforms, temperature, longest, limit, rules)
 
     def score(self, source: TensorLike, target_out: TensorLike) -> Tensor:
         """Returns the log-probability (B, T) of each token of given targets, nats.
@@ -130,9 +164,8 @@ class Generator(ModelSearch):
             source: Integer tensor (B, S).
             target_out: Integer tensor (B, T), the end token, then padding.
         """
-        states = self.model.decode_states(
-            self._target_in(target_out), *self.model.encode(source)
-        )
+        encoded = self.model.encode(source)
+        states = self.model.decode_states(self._target_in(target_out), *encoded)
         pad_id = self.model.config.pad_id
         return score_in_parts(self.model.logits, states, target_out, pad_id)
 
@@ -144,60 +177,140 @@ class Generator(ModelSearch):
             target_out: Integer tensor (B, T), the end token, then padding, whose
                 attention is 0.
         """
-        attention = self.model.attention(
-            self._target_in(target_out),
-            *self.model.encode(source),
-            layer=self.config.alignment_layer,
-        )
+        target_in, layer = self._target_in(target_out), self.config.alignment_layer
+        encoded = self.model.encode(source)
+        attention = self.model.attention(target_in, *encoded, layer=layer)
         is_token = ops.not_equal(target_out, self.model.config.pad_id)
         is_token = ops.expand_dims(ops.cast(is_token, "float32"), (1, 3))
         return ops.cast(attention, "float32") * is_token
-
-    def _with_column(self, source):
-        """Returns the source, with a column of padding where it has none."""
-        if source.shape[1] != 0:
-            return source
-        pad_id = self.model.config.pad_id
-        return ops.pad(source, ((0, 0), (0, 1)), constant_values=pad_id)
 
     def _target_in(self, target_out):
         target_in = ops.cast(target_out, "int32")[:, :-1]
         start_id = self.model.config.start_id
         return ops.pad(target_in, ((0, 0), (1, 0)), constant_values=start_id)
 
-    def _coverage_penalty(self, state):
-        """Returns the penalty (R,) of the hypotheses of a state of the model."""
-        covered, is_token = self.model.coverage(state)
-        penalty = coverage_penalty(covered, is_token, self.config.coverage_penalty)
-        return ops.reshape(penalty, (-1,))
-
-    def _longest_outputs(self, source, lengths, prefix_lengths=0):
-        """Returns the longest output (B,) of sources of `lengths` (B,) tokens."""
+    def _sizes(self, source, lengths, prefix=None, prefix_lengths=0):
+        """Returns the source, the longest output (B,) of each, and that of them all."""
+        longest, extra = self.config.longest_output, self.config.max_extra_length
+        if source.shape[1] == 0:
+            pad_id = self.model.config.pad_id
+            source = ops.pad(source, ((0, 0), (0, 1)), constant_values=pad_id)
         if lengths is None:
-            rows = (ops.shape(source)[0],)
-            return ops.full(rows, self.config.longest_output, dtype="int32")
+            of_each = ops.full(ops.shape(source)[:1], longest, dtype="int32")
+            return source, of_each, longest
         # Section 6.1 of the paper: the input length + 50. An empty source needs one.
-        extra = self.config.max_extra_length
-        lengths, prefix_lengths = (
-            ops.cast(x, "int32") for x in (lengths, prefix_lengths)
-        )
-        longest = ops.where(lengths <= 1, 1, lengths + extra)
-        begun = ops.where(prefix_lengths > 0, prefix_lengths + 1 + extra, 1)
-        longest = ops.maximum(longest, begun)
-        return ops.minimum(longest, self.config.longest_output)
+        lengths, begun = (ops.cast(x, "int32") for x in (lengths, prefix_lengths))
+        of_source = ops.where(lengths <= 1, 1, lengths + extra)
+        begun = ops.where(begun > 0, begun + 1 + extra, 1)
+        of_each = ops.minimum(ops.maximum(of_source, begun), longest)
+        if self.fixed_shapes and keras.backend.backend() != "jax":
+            # XLA takes the width from the shapes of the inputs when it compiles.
+            width = ops.shape(source)[1]
+            if prefix is not None:
+                width = ops.maximum(width, ops.shape(prefix)[1] + 1)
+            return source, of_each, ops.minimum(width + extra, longest)
+        limit = ops.max(of_each, initial=1)  # Without a sentence, one token.
+        return source, of_each, int(limit) if self.fixed_shapes else limit
 
-    def _limit(self, source, lengths, longest, prefix=None):
-        """Returns the width of the outputs: the longest, or what the shape says."""
-        if lengths is None:
-            return self.config.longest_output
-        # Without a sentence, one token.
-        if not self.fixed_shapes:
-            return ops.max(longest, initial=1)
-        if keras.backend.backend() == "jax":
-            return int(ops.max(longest, initial=1))
-        # XLA takes it from the shapes of the inputs when it compiles.
-        width = ops.shape(source)[1]
-        if prefix is not None:
-            width = ops.maximum(width, ops.shape(prefix)[1] + 1)
-        limit = width + self.config.max_extra_length
-        return ops.minimum(limit, self.config.longest_output)
+
+class LanguageSampler(_Decoding):
+    """Continues texts, drawing one token after the other.
+
+    Tokens are drawn as `sample` draws them. On TensorFlow the texts of a length are
+    drawn by one graph.
+
+    Args:
+        model: A `LanguageModel`.
+        top_k: Most probable tokens to draw among, or `None` for all.
+        top_p: Probability to draw among, in (0, 1], or `None` for all.
+        min_length: Shortest text (tokens, prompt and end token counted), at least 1.
+        no_repeat_ngram_size: No n-gram of this size is drawn twice; 0 allows all.
+    Call arguments:
+        prompts: Integer array (B, P), the texts' first tokens without a start token,
+            each row padded at its end; (B, 0) for none.
+        length: Longest text (tokens, prompt and end token counted).
+        temperature: Divides the logits: 0 is greedy, more is more diverse.
+        seed: Row i draws with the seed `seed` + i, whatever the batch around it.
+    Returns:
+        A `DecodingResult` with one text a prompt: `ids` (B, 1, `length`) begin with the
+        prompt. Log-probabilities are the model's, the prompt's tokens counted.
+    Raises:
+        ValueError: If an argument is out of range, or learned positions are fewer than
+            `length`.
+
+    Example:
+        >>> sampler = LanguageSampler(model, top_k=40)
+        >>> result = sampler(np.array([[5, 9]]), length=20, temperature=0.8, seed=1)
+        >>> result.ids[0, 0]  # 20 tokens, the first of them 5 and 9
+    """
+
+    def __init__(
+        self, model: LanguageModel, top_k: int | None = None,
+        top_p: float | None = None, min_length: int = 1, no_repeat_ngram_size: int = 0,
+    ) -> None:  # fmt: skip
+        check_constraints(Constraints(min_length, no_repeat_ngram_size))
+        config = DecodingConfig(
+            top_k=top_k, top_p=top_p, min_output_length=min_length,
+            no_repeat_ngram_size=no_repeat_ngram_size, length_penalty=0.0,
+        )  # fmt: skip
+        super().__init__(model, config)
+        self._functions = {}
+
+    def __call__(
+        self, prompts: Sequence[Sequence[int]], length: int, temperature: float = 1.0,
+        seed: int = 0,
+    ) -> DecodingResult:  # fmt: skip
+        prompts = np.asarray(prompts, "int32")
+        if prompts.ndim != 2:
+            raise ValueError(
+                "`prompts` must have one row a text, shape (B, P). Received: shape "
+                f"{prompts.shape}"
+            )
+        if length < max(1, prompts.shape[1]):
+            raise ValueError(
+                "`length` must be at least 1 and that of the prompts. Received: "
+                f"length={length}, prompts of {prompts.shape[1]} tokens"
+            )
+        check_temperature(temperature)
+        size = self.model.config.vocabulary_size
+        if np.any((prompts < 0) | (prompts >= size)):
+            raise ValueError(
+                "`prompts` must hold ids of the vocabulary, from 0 to "
+                f"{size - 1}. Received: ids from {prompts.min()} to {prompts.max()}"
+            )
+        if length not in self._functions:
+            signature = [
+                keras.InputSpec(shape=(None, None), dtype="int32"),
+                keras.InputSpec(shape=(None, length), dtype="float32"),
+                keras.InputSpec(shape=(None,), dtype="float32"),
+            ]
+            self._functions[length] = as_graph(self.draw, signature)
+        batch, uniforms = len(prompts), np.empty((len(prompts), length), "float32")
+        for i in range(batch):
+            uniforms[i] = np.random.default_rng(seed + i).random(length)
+        inputs = (prompts, uniforms, np.full(batch, temperature, "float32"))
+        return self._functions[length](*map(ops.convert_to_tensor, inputs))
+
+    def draw(
+        self, prompts: TensorLike, uniforms: TensorLike, temperature: TensorLike
+    ) -> DecodingResult:
+        """Continues texts with numbers that the caller gives; checks nothing.
+
+        `prompts` (B, P), `uniforms` (B, L) for texts of L tokens, `temperature` (B,).
+        """
+        batch, length = shape_of(uniforms)
+        state = self.model.start_decoding(batch, length)
+        lengths = ops.full((batch,), length, dtype="int32")
+        rules = self._rules(length, prompts)
+        return self._draw(state, uniforms, temperature, lengths, length, rules)
+
+
+def as_graph(function, signature):
+    """Returns a function that runs as one graph on TensorFlow; `function` elsewhere."""
+    if keras.backend.backend() != "tensorflow":
+        return function
+    import tensorflow as tf
+
+    # Sizes that may vary are `None`, and one graph serves them all.
+    signature = [tf.TensorSpec(spec.shape, spec.dtype) for spec in signature]
+    return tf.function(function, input_signature=signature, autograph=False)

@@ -23,15 +23,9 @@ class Translation(NamedTuple):
 
     @classmethod
     def several_from_row(cls, row):
-        """Makes a list from a row of `nbest`, without the places left empty.
-
-        If all are empty, the list is one empty translation with score -inf.
-        """
-        found = [
-            cls(text.decode("utf-8"), float(score))
-            for text, score in zip(row["translations"], row["scores"], strict=True)
-            if np.isfinite(score)
-        ]
+        """Makes a list from a row of `nbest`; if no place is filled, of score -inf."""
+        rows = zip(row["translations"], row["scores"], strict=True)
+        found = [cls(x.decode("utf-8"), float(s)) for x, s in rows if np.isfinite(s)]
         return found or [cls("", float("-inf"))]
 
 

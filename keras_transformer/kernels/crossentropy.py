@@ -1,4 +1,4 @@
-"""The cross-entropy over a vocabulary, with a gradient of few passes.
+"""The cross-entropy over a vocabulary.
 
 `smoothed_crossentropy` takes logits. `fused_crossentropy` takes the states before them
 and never holds the logits of all tokens: those of 4000 tokens over 32000 classes take
@@ -6,6 +6,8 @@ and never holds the logits of all tokens: those of 4000 tokens over 32000 classe
 Kernel (Hsu et al., 2024, section 3.2, https://arxiv.org/abs/2410.10989), each chunk of
 tokens gives its losses and its part of the gradient before the next one's logits are
 made.
+
+Letters: R tokens, C of them in a chunk, D width of a state, V classes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.execution import has_gpu, in_tensorflow_graph
-from keras_transformer.kernels.scan import scan
+from keras_transformer.kernels.recurrence import scan
 
 # Measured on CPUs: with fewer, products are slow; more do not fit into the cache.
 CHUNK_TOKENS = 512
@@ -26,136 +28,35 @@ GPU_CHUNK_BYTES = 2**30
 
 
 def smoothed_crossentropy(targets, logits, label_smoothing=0.0):
-    """Computes the label-smoothed cross-entropy of each token, in float32.
+    """Returns the label-smoothed cross-entropy of targets (...) in nats, in float32.
 
     The target distribution gives the true class 1 - e + e / V and every other class
     e / V (Szegedy et al., 2016, section 7, https://arxiv.org/abs/1512.00567; section
-    5.4 of Vaswani et al., 2017). From integer targets, without a one-hot tensor:
+    5.4 of Vaswani et al., 2017). Of logits z (..., V), without a one-hot tensor:
     logsumexp(z) - (1 - e) z_y - e mean(z).
 
     fairseq and OpenNMT-tf spread e over the other V - 1 classes only: their
     e equals our e' = e V / (V - 1). The Annotated Transformer and JoeyNMT leave out the
     padding class too: their e over V - 2 classes has no equal here, the nearest is
     e' = e V / (V - 1).
-
-    Args:
-        targets: Integer tensor (...), each in [0, V).
-        logits: Float tensor (..., V).
-        label_smoothing: e, in [0, 1).
-
-    Returns:
-        Float32 tensor (...), nats.
-
-    Example:
-        >>> smoothed_crossentropy(np.array([0]), np.zeros((1, 4)))  # [log 4]
     """
-    targets = ops.cast(targets, "int32")
-    if in_tensorflow_graph():
-        return _crossentropy_by_softmax(targets, logits, label_smoothing)
-    if keras.backend.backend() == "torch":
-        return _crossentropy(targets, ops.cast(logits, "float32"), label_smoothing)
-    return _crossentropy_without_scatter(targets, logits, label_smoothing)
-
-
-def _crossentropy(targets, logits, label_smoothing):
-    """The formula of `smoothed_crossentropy`, on float32 logits."""
+    targets, logits = ops.cast(targets, "int32"), ops.cast(logits, "float32")
     log_sum = ops.logsumexp(logits, axis=-1)
-    return log_sum - _expected_logit(targets, logits, label_smoothing)
-
-
-def _expected_logit(targets, logits, label_smoothing):
-    """(1 - e) z_y + e mean(z), of float32 logits."""
     true_logit = ops.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     expected = (1.0 - label_smoothing) * true_logit
     if label_smoothing:
         expected = expected + label_smoothing * ops.mean(logits, axis=-1)
-    return expected
-
-
-def _crossentropy_without_scatter(targets, logits, label_smoothing):
-    """As `_crossentropy`, for XLA, with its gradient as one element-wise formula.
-
-    The gradient of a gather is a scatter into zeros as large as the logits.
-    """
-    vocabulary_size = logits.shape[-1]
-
-    @ops.custom_gradient
-    def crossentropy(logits):
-        wide = ops.cast(logits, "float32")
-        log_sum = ops.logsumexp(wide, axis=-1)
-
-        def gradient(upstream):
-            is_true = ops.equal(
-                ops.arange(vocabulary_size, dtype="int32"), targets[..., None]
-            )
-            expected = ops.where(is_true, 1.0 - label_smoothing, 0.0)
-            probabilities = ops.exp(wide - log_sum[..., None])
-            slopes = probabilities - expected - label_smoothing / vocabulary_size
-            return ops.cast(slopes * upstream[..., None], logits.dtype)
-
-        return log_sum - _expected_logit(targets, wide, label_smoothing), gradient
-
-    return crossentropy(logits)
-
-
-def _crossentropy_by_softmax(targets, logits, label_smoothing):
-    """As `_crossentropy`, for a TensorFlow graph: few passes over the logits.
-
-    The softmax serves the value and the gradient. The log of the sum of exponentials
-    is the largest logit less the log of its probability, which is at least 1 / V.
-    The place of the largest logit is found as `MaskedAccuracy` finds it, and the graph
-    computes it once for both.
-    """
-    vocabulary_size = logits.shape[-1]
-
-    @ops.custom_gradient
-    def crossentropy(logits):
-        wide = ops.cast(logits, "float32")
-        probabilities = ops.softmax(wide, axis=-1)
-        largest = first_largest(logits)[..., None]
-        log_sum = ops.take_along_axis(wide, largest, axis=-1) - ops.log(
-            ops.take_along_axis(probabilities, largest, axis=-1)
-        )
-
-        def gradient(upstream):
-            upstream = ops.reshape(upstream, (-1,))
-            slopes = ops.reshape(probabilities, (-1, vocabulary_size))
-            if label_smoothing:
-                slopes = slopes - label_smoothing / vocabulary_size
-            slopes = slopes * upstream[:, None]
-            rows = ops.arange(ops.shape(upstream)[0], dtype="int32")
-            places = ops.stack([rows, ops.reshape(targets, (-1,))], axis=1)
-            slopes = _scatter_add(slopes, places, (label_smoothing - 1.0) * upstream)
-            return ops.cast(ops.reshape(slopes, ops.shape(logits)), logits.dtype)
-
-        expected = _expected_logit(targets, wide, label_smoothing)
-        return log_sum[..., 0] - expected, gradient
-
-    return crossentropy(logits)
-
-
-def _scatter_add(tensor, places, values):
-    import tensorflow as tf
-
-    return tf.tensor_scatter_nd_add(tensor, places, values)
+    return log_sum - expected
 
 
 def first_largest(logits):
-    """Returns the place of the largest logit, the first of equal ones.
-
-    As `ops.argmax`, which on TensorFlow reads the logits five times more to tell -0
-    from 0. XLA finds a maximum much faster than its place.
-
-    Args:
-        logits: Float tensor (..., V).
-
-    Returns:
-        Int32 tensor (...).
-    """
+    """Returns the place of the largest logit, the first of equal ones: int32 (...)."""
     if in_tensorflow_graph():
         import tensorflow as tf
 
+        # `ops.argmax` reads the logits five times more to tell -0 from 0.
         return tf.argmax(logits, axis=-1, output_type=tf.int32)
+    # XLA finds a maximum much faster than its place.
     places = ops.arange(logits.shape[-1], dtype="int32")
     is_largest = ops.equal(logits, ops.max(logits, axis=-1, keepdims=True))
     return ops.min(ops.where(is_largest, places, logits.shape[-1]), axis=-1)
@@ -179,95 +80,59 @@ class TokenScores:
 def fused_crossentropy(
     states, matrix, targets, weights, label_smoothing=0.0, gradient=True, bias=None
 ):
-    """Computes the weighted sum of the cross-entropies of states @ matrix.T + bias.
+    """Computes the sum of weights * smoothed_crossentropy of states @ matrix.T + bias.
 
-    As `ops.sum(weights * smoothed_crossentropy(targets, logits, label_smoothing))`. The
-    gradient with respect to `states`, `matrix` and `bias` is computed along with it;
-    `weights` get none. Products are in the dtype of `states`, all else in float32.
-
-    Args:
-        states: Float tensor (R, D), one row a token.
-        matrix: Float tensor (V, D): row v gives the logit of class v.
-        targets: Integer tensor (R,), each in [0, V).
-        weights: Float32 tensor (R,); where it is 0, even an infinite loss adds 0.
-        label_smoothing: e of `smoothed_crossentropy`, in [0, 1).
-        gradient: Whether a gradient will be asked for.
-        bias: Float tensor (V,), or `None` to add nothing.
-
-    Returns:
-        The sum, a float32 scalar, nats; the cross-entropy of each token without
-        smoothing, float32 (R,), nats; and whether its first largest logit is the
-        target's, float32 (R,), 1 or 0.
-
-    Example:
-        >>> states, matrix = np.zeros((1, 3)), np.zeros((4, 3))
-        >>> total, *_ = fused_crossentropy(states, matrix, np.array([1]), np.ones(1))
-        >>> total  # log 4
+    States are (R, D), the matrix (V, D), targets and float32 weights (R,), a bias (V,).
+    Where a weight is 0, even an infinite loss adds 0. States, matrix and bias get a
+    gradient unless `gradient` is False. Products are in the type of the states, all
+    else in float32. Returns the sum (nats); the cross-entropy (R,) of each token
+    without smoothing; and (R,), 1 where its first largest logit is the target's.
     """
     learned = (states, matrix) if bias is None else (states, matrix, bias)
     targets, weights = ops.cast(targets, "int32"), ops.cast(weights, "float32")
     # In float16 a slope times a weight of one token in thousands would be zero.
     is_narrow = keras.backend.standardize_dtype(states.dtype) == "float16"
-    unit = ops.maximum(ops.max(ops.abs(weights)), 1e-30) if is_narrow else None
-    relative = weights if unit is None else weights / unit
+    unit = ops.maximum(ops.max(ops.abs(weights)), 1e-30) if is_narrow else 1.0
     scores, slopes = _over_chunks(
-        tuple(map(ops.stop_gradient, learned)), targets, relative, label_smoothing,
-        gradient,
+        tuple(map(ops.stop_gradient, learned)), targets,
+        weights / unit if is_narrow else weights, label_smoothing, gradient,
     )  # fmt: skip
     losses, crossentropies, correct = (scores[:, i] for i in range(3))
     # A loss without weight may be infinite; infinity times zero is not a number.
     total = ops.sum(ops.where(ops.equal(weights, 0.0), 0.0, losses * weights))
-    if gradient:
-        total = _with_gradient(total, slopes, unit, learned)
-    return total, crossentropies, correct
-
-
-def _with_gradient(total, slopes, unit, learned):
-    """The total with its gradient with respect to each of the tensors `learned`.
-
-    They are the slopes, times `unit` if it is not `None`.
-    """
 
     @ops.custom_gradient
     def with_gradient(*learned):
         def gradient(*upstreams, upstream=None):
             if upstream is None:  # PyTorch gives it by name, after the arguments.
                 (upstream,) = upstreams
-            upstream = upstream if unit is None else upstream * unit
-            return tuple(slope * ops.cast(upstream, slope.dtype) for slope in slopes)
+            scale = upstream * unit if is_narrow else upstream
+            return tuple(slope * ops.cast(scale, slope.dtype) for slope in slopes)
 
         return total, gradient
 
-    return with_gradient(*learned)
+    return with_gradient(*learned) if gradient else total, crossentropies, correct
 
 
 def chunk_tokens(classes: int) -> int:
-    """Returns the most tokens of a chunk of `fused_crossentropy`.
-
-    Args:
-        classes: V.
-    """
+    """Returns the most tokens of a chunk of `fused_crossentropy`, of V classes."""
     if not has_gpu():
         return CHUNK_TOKENS
     return max(CHUNK_TOKENS, GPU_CHUNK_BYTES // (4 * classes))
 
 
 def _over_chunks(learned, targets, weights, label_smoothing, gradient):
-    """The scores (R, 3) of `_chunk` and the gradients of all tokens' losses.
+    """The scores (R, 3) of `_chunk`, and the gradient of the sum by each of `learned`.
 
-    Args:
-        learned: States, matrix and, if there is one, bias; a gradient of each comes.
-        targets: As for `fused_crossentropy`, like the rest.
-        weights: Float32 tensor (R,).
-        label_smoothing: e.
-        gradient: Whether the gradients are needed.
+    These are the states, the matrix and, if there is one, the bias.
     """
     states, matrix, *bias = learned
     tokens, width = ops.shape(states)[0], states.shape[-1]
-    count = tokens // (chunk_tokens(matrix.shape[0]) + 1) + 1
+    classes = matrix.shape[0]
+    count = tokens // (chunk_tokens(classes) + 1) + 1
     size = (tokens + count - 1) // count
 
-    def split(tensor):
+    def split(tensor):  # (R, ...) --> (chunks, C, ...)
         padding = [[0, count * size - tokens]] + [[0, 0]] * (len(tensor.shape) - 1)
         return ops.reshape(ops.pad(tensor, padding), (count, size, *tensor.shape[1:]))
 
@@ -279,10 +144,8 @@ def _over_chunks(learned, targets, weights, label_smoothing, gradient):
         slopes = tuple(slope + ops.cast(part, "float32") for slope, part in pairs)
         return slopes, (scores, state_slopes)
 
-    wide_bias = [ops.cast(b, "float32") for b in bias]
-    output = (ops.cast(matrix, states.dtype), *wide_bias)
+    output = (ops.cast(matrix, states.dtype), *(ops.cast(b, "float32") for b in bias))
     # As a product, because the mean along the first axis of a matrix is slow.
-    classes = matrix.shape[0]
     share = ops.full((classes,), 1 / classes)
     means = [ops.matmul(share, ops.cast(part, "float32")) for part in output]
     start = [ops.zeros(()) for _ in output]
@@ -294,40 +157,27 @@ def _over_chunks(learned, targets, weights, label_smoothing, gradient):
         start = [ops.broadcast_to(part, like.shape) for part, like in pairs]
     chunks = split(states), split(targets), split(weights)
     like = ("float32", (None, 3)), (states.dtype, (None, width))
-    slopes, outputs = scan(step, tuple(start), chunks, like)
-    scores, state_slopes = (
-        ops.reshape(output, (-1, columns))[:tokens]
-        for output, columns in zip(outputs, (3, width), strict=True)
-    )
+    slopes, (scores, state_slopes) = scan(step, tuple(start), chunks, like)
+    scores = ops.reshape(scores, (-1, 3))[:tokens]
+    state_slopes = ops.reshape(state_slopes, (-1, width))[:tokens]
     pairs = zip(slopes, (matrix, *bias), strict=True)
     return scores, (state_slopes, *(ops.cast(s, like.dtype) for s, like in pairs))
 
 
 def _chunk(states, targets, weights, output, means, label_smoothing, gradient):
-    """One chunk of C tokens.
+    """Loss, cross-entropy and correctness (C, 3) of a chunk, and its gradients.
 
-    Args:
-        states: Float tensor (C, D).
-        targets: Integer tensor (C,).
-        weights: Float32 tensor (C,).
-        output: The matrix (V, D) in the type of the states and, if there is one, the
-            bias (V,) in float32.
-        means: The mean of each over the classes, float32.
-        label_smoothing: e.
-        gradient: Whether the gradients are needed.
-
-    Returns:
-        Loss, cross-entropy and correctness of each token, (C, 3); the gradient with
-        respect to the states, (C, D); the chunk's gradient with respect to each part of
-        `output`, without that of smoothing, which is the same for every class.
+    They are by the states (C, D) and by matrix and bias, without that of smoothing.
     """
-    matrix, *bias = output
+    matrix, *bias = output  # (V, D) in the type of the states; (V,) in float32
     logits = ops.einsum("nd,vd->nv", states, matrix)
     mean_logit = ops.matmul(ops.cast(states, "float32"), means[0])
     if bias:
         logits = ops.cast(logits, "float32") + bias[0]
         mean_logit = mean_logit + means[1]
-    places, log_sum, slopes = _softmax(logits, targets, 1.0 - label_smoothing)
+    wide = ops.cast(logits, "float32")
+    softmax = _softmax_in_place if in_tensorflow_graph() else _softmax
+    places, log_sum, slopes = softmax(wide, targets, 1.0 - label_smoothing)
     true_logit = ops.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
     true_logit = ops.cast(true_logit, "float32")
     crossentropy = log_sum - true_logit
@@ -346,22 +196,16 @@ def _chunk(states, targets, weights, output, means, label_smoothing, gradient):
 
 
 def _softmax(logits, targets, expected):
-    """The place of the largest logit, the log of the sum, and the softmax.
+    """The place of the largest logit, the log of the sum, and the softmax (C, V).
 
-    From the softmax, float32 (C, V), `expected` is subtracted at the target.
+    From the softmax, `expected` is subtracted at the target.
     """
-    wide = ops.cast(logits, "float32")
-    if in_tensorflow_graph():
-        return _softmax_in_place(wide, targets, expected)
-    classes = ops.arange(logits.shape[-1], dtype="int32")
-    largest = ops.max(wide, axis=-1, keepdims=True)
-    is_largest = ops.equal(wide, largest)
-    places = ops.min(ops.where(is_largest, classes, logits.shape[-1]), axis=-1)
-    powers = ops.exp(wide - largest)
+    largest = ops.max(logits, axis=-1, keepdims=True)
+    powers = ops.exp(logits - largest)
     total = ops.sum(powers, axis=-1, keepdims=True)
-    is_true = ops.equal(classes, targets[:, None])
+    is_true = ops.equal(ops.arange(logits.shape[-1], dtype="int32"), targets[:, None])
     slopes = powers / total - ops.where(is_true, expected, 0.0)
-    return places, (largest + ops.log(total))[:, 0], slopes
+    return first_largest(logits), (largest + ops.log(total))[:, 0], slopes
 
 
 def _softmax_in_place(logits, targets, expected):
@@ -369,7 +213,7 @@ def _softmax_in_place(logits, targets, expected):
     import tensorflow as tf
 
     rows = tf.range(tf.shape(logits)[0])
-    places = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    places = first_largest(logits)
     probabilities = tf.nn.softmax(logits)
     at = tf.stack([rows, places], axis=1)
     # The largest probability is at least 1 / V, so its log is exact.

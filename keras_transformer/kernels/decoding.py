@@ -1,16 +1,16 @@
-"""What decoding keeps of the past: keys and values, or a state of each hypothesis.
+"""What decoding keeps of the past, and attention of one new position to it.
 
-Keys and values are written one position at a time. Ordinary operations copy a whole
-cache to write one position; in a TensorFlow graph that TensorFlow itself runs, the
-functions here write in place. A cache (B, H, L * N, K) has the entry l * N + n for
-position l of hypothesis n. A hypothesis attends to all entries and a mask says which of
-them are its own past, so that hypotheses change places without the cache being touched.
+A cache (B, H, L * N, K) has the entry l * N + n for position l of hypothesis n. A
+hypothesis attends to all entries and a mask says which of them are its own past, so
+that hypotheses change places without the cache being touched. Keys and values are
+written one position at a time: ordinary operations copy the whole cache for that, so a
+TensorFlow graph that TensorFlow itself runs writes in place.
 
 A layer may keep one state of each hypothesis instead, (B, N, W): `of_parents` lets it
 follow the hypotheses.
 
-B sentences, N hypotheses of each, H heads, L positions, K width of a head, W width of a
-state.
+Letters: B sentences, N hypotheses of each, H heads, L positions, S keys, K width of a
+head, W width of a state.
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_transformer.kernels.execution import (
-    compiled_by_xla,
-    for_litert,
-    in_tensorflow_graph,
-)
+from keras_transformer.kernels.execution import in_tensorflow_graph
 from keras_transformer.kernels.few_passes import masked_softmax, wide_dtype
 
 
@@ -40,32 +36,17 @@ def new_cache(sentences, heads, entries, width, dtype):
 
 
 class Place(NamedTuple):
-    """Where a position lies in every cache of one size.
+    """Where a position lies in every cache of one size."""
 
-    Attributes:
-        position: Integer scalar, counted from 0.
-        rows: Integer tensor (B * H,), the rows of N entries to write in a TensorFlow
-            graph; else `None`.
-        parents: Integer tensor (B, N), the hypothesis of the position before that each
-            one continues; `None` if each continues itself.
-    """
-
-    position: Any
-    rows: Any
-    parents: Any = None
+    position: Any  # integer scalar, counted from 0
+    rows: Any  # (B * H,), the rows of N entries to write in place, or `None`
+    parents: Any = None  # (B, N), the hypothesis that each continues; `None`: itself
 
 
 def cache_place(cache, hypotheses, position, parents=None):
-    """Works out where a position lies, once for all caches of a size.
+    """Returns the `Place` of a position, once for all caches of this one's size.
 
-    Args:
-        cache: Float tensor (B, H, L * N, K) of keys or values, or (B, N, W) of states.
-        hypotheses: N.
-        position: Integer scalar, counted from 0.
-        parents: Integer tensor (B, N), or `None`, as `Place` has it.
-
-    Returns:
-        A `Place`.
+    The cache is (B, H, L * N, K) of keys or values, or (B, N, W) of states.
     """
     if not in_tensorflow_graph() or len(cache.shape) == 3:
         return Place(position, None, parents)
@@ -77,15 +58,7 @@ def cache_place(cache, hypotheses, position, parents=None):
 
 
 def of_parents(x, parents):
-    """Returns what the hypotheses' parents have.
-
-    Args:
-        x: Tensor (B, N, W).
-        parents: Integer tensor (B, N), or `None`, as `Place` has it.
-
-    Returns:
-        Tensor (B, N, W).
-    """
+    """Returns what the parents (B, N) of hypotheses have of x (B, N, W)."""
     if parents is None:
         return x
     batch, hypotheses, width = ops.shape(x)
@@ -96,71 +69,37 @@ def of_parents(x, parents):
 
 
 def write_position(cache, new, place):
-    """Writes one position.
+    """Returns the cache (B, H, L * N, K) with one position (B, H, N, K) written.
 
-    Args:
-        cache: Float tensor (B, H, L * N, K), which must not be used afterwards: in a
-            TensorFlow graph it is overwritten.
-        new: Float tensor (B, H, N, K).
-        place: The position's `Place` in caches of this size.
-
-    Returns:
-        The cache with `new` at the entries of the position.
+    The old one must not be used afterwards: a TensorFlow graph overwrites it.
     """
     hypotheses, width = new.shape[2:]
-    if place.rows is not None:
-        import tensorflow as tf
-
-        # Any other operation would copy the whole cache.
-        rows = (-1, hypotheses * width)
-        written = tf.raw_ops.InplaceUpdate(
-            x=tf.reshape(cache, rows), i=place.rows, v=tf.reshape(new, rows)
-        )
-        known = None not in cache.shape[1:]
-        shape = (-1, *cache.shape[1:]) if known else tf.shape(cache)
-        return tf.reshape(written, shape)
-    start = place.position * hypotheses
-    if compiled_by_xla() or for_litert():
+    if place.rows is None:
+        start = ops.convert_to_tensor(place.position, "int32") * hypotheses
         zero = ops.zeros_like(start)
         return ops.slice_update(cache, (zero, zero, start, zero), new)
-    parts = [cache[:, :, :start], new, cache[:, :, start + hypotheses :]]
-    return ops.concatenate(parts, axis=2)
+    import tensorflow as tf
+
+    rows = (-1, hypotheses * width)
+    written = tf.raw_ops.InplaceUpdate(
+        x=tf.reshape(cache, rows), i=place.rows, v=tf.reshape(new, rows)
+    )
+    known = None not in cache.shape[1:]
+    return tf.reshape(written, (-1, *cache.shape[1:]) if known else tf.shape(cache))
 
 
 def resize_cache(cache, sentences, more):
-    """Returns the cache of some sentences, with room for more.
-
-    Args:
-        cache: Float tensor (B, H, L * N, K).
-        sentences: Integer tensor (B',), places of the sentences to keep.
-        more: Entries to add, an integer or a scalar tensor.
-
-    Returns:
-        Float tensor (B', H, L * N + more, K).
-    """
+    """Returns the cache of the sentences (B',) alone, with room for more entries."""
     kept = ops.take(cache, sentences, axis=0)
     return ops.pad(kept, ((0, 0), (0, 0), (0, more), (0, 0)))
 
 
 def split_heads(projected, hypotheses, heads, widths):
-    """Cuts one projection into tensors of heads.
-
-    Args:
-        projected: Float tensor (B * N, H * sum(widths)), the parts side by side.
-        hypotheses: N.
-        heads: H.
-        widths: Width of a head of each part.
-
-    Returns:
-        Tensors (B, H, N, width), one a part.
-    """
+    """Cuts one projection (B * N, H * sum(widths)) into parts (B, H, N, width)."""
     if len(set(widths)) > 1:
         ends = [heads * sum(widths[:i]) for i in range(1, len(widths))]
-        parts = ops.split(projected, ends, axis=-1)
-        return tuple(
-            split_heads(part, hypotheses, heads, [width])[0]
-            for part, width in zip(parts, widths, strict=True)
-        )
+        parts = zip(ops.split(projected, ends, axis=-1), widths, strict=True)
+        return tuple(split_heads(part, hypotheses, heads, [w])[0] for part, w in parts)
     count, width = len(widths), widths[0]
     if count == 1 and hypotheses == 1:
         return (ops.reshape(projected, (-1, heads, 1, width)),)
@@ -177,32 +116,22 @@ def merge_heads(outputs):
 
 
 def transpose(x, axes):
-    """As `ops.transpose`."""
+    """As `ops.transpose`; a graph moves integers, because oneDNN is slow at floats."""
     if not in_tensorflow_graph():
         return ops.transpose(x, axes)
     import tensorflow as tf
 
-    # oneDNN takes over tensors of floats, but not of integers.
     integers = {2: tf.int16, 4: tf.int32, 8: tf.int64}[x.dtype.size]
     return tf.bitcast(tf.transpose(tf.bitcast(x, integers), axes), x.dtype)
 
 
 def attend(queries, keys, values, bias, by_row=False):
-    """Attends as `scaled_dot_product_attention` does, with less to compute.
+    """Attends from queries (B, H, N, K), scaled by 1 / sqrt(K), to S keys and values.
 
-    The queries come scaled by 1 / sqrt(K), the mask is a bias that is made once
-    for many layers, and every query must have something to attend to.
-
-    Args:
-        queries: Float tensor (B, H, N, K), scaled.
-        keys: Float tensor (B, H, S, K).
-        values: Float tensor (B, H, S, Kv).
-        bias: Float tensor that broadcasts to (B, H, N, S), from `attention_bias`.
-        by_row: Whether to multiply the N rows one by one, which pays where S is the
-            length of a sentence and not N times that.
-
-    Returns:
-        The output (B, H, N, Kv) and the attention weights (B, H, N, S).
+    The mask is an `attention_bias` made once for many layers, which leaves every query
+    something to attend to. Returns the output (B, H, N, Kv) and the attention weights
+    (B, H, N, S). `by_row` multiplies the N rows one by one, which pays where S is the
+    length of a sentence and not N times that.
     """
     if (by_row or queries.shape[2] == 1) and in_tensorflow_graph():
         return _attend_by_row(queries, keys, values, bias)

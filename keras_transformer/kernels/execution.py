@@ -21,12 +21,7 @@ _FOR_LITERT = contextvars.ContextVar("for_litert", default=False)
 
 @contextlib.contextmanager
 def tracing_for_litert() -> Iterator[None]:
-    """Says that the graphs traced in the block become a file for LiteRT.
-
-    Example:
-        >>> with tracing_for_litert():
-        ...     graph = function.get_concrete_function()
-    """
+    """Says that the graphs traced in the block become a file for LiteRT."""
     token = _FOR_LITERT.set(True)
     try:
         yield
@@ -35,35 +30,13 @@ def tracing_for_litert() -> Iterator[None]:
 
 
 def for_litert() -> bool:
-    """Whether a graph is being traced that becomes a file for LiteRT.
-
-    Example:
-        >>> for_litert()
-        False
-    """
+    """Whether a graph is being traced that becomes a file for LiteRT."""
     return _FOR_LITERT.get() and _is_in_graph()
 
 
 def in_tensorflow_graph() -> bool:
-    """Whether a TensorFlow graph is being traced that TensorFlow itself will run.
-
-    Example:
-        >>> in_tensorflow_graph()
-        False
-    """
+    """Whether a TensorFlow graph is being traced that TensorFlow itself will run."""
     return _is_in_graph() and not (is_in_xla_graph() or for_litert())
-
-
-def compiled_by_xla() -> bool:
-    """Whether XLA compiles what is being traced, as it always does on JAX.
-
-    Example:
-        >>> compiled_by_xla()
-        False
-    """
-    if keras.backend.backend() == "jax":
-        return True
-    return _is_in_graph() and is_in_xla_graph()
 
 
 def _is_in_graph():
@@ -75,12 +48,7 @@ def _is_in_graph():
 
 
 def has_gpu() -> bool:
-    """Whether Keras' backend computes on a GPU here.
-
-    Example:
-        >>> has_gpu()
-        False
-    """
+    """Whether Keras' backend computes on a GPU here."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax
@@ -98,15 +66,7 @@ def has_gpu() -> bool:
 def shape_of(tensor) -> tuple:
     """As `ops.shape`, which adds four operations a size to a TensorFlow graph.
 
-    Args:
-        tensor: Tensor (...) of known rank.
-
-    Returns:
-        Its sizes, integers where they are known, else integer scalar tensors.
-
-    Example:
-        >>> shape_of(np.zeros((2, 3)))
-        (2, 3)
+    Known sizes are integers, the others scalar tensors.
     """
     if None not in tensor.shape or not _is_in_graph():
         return ops.shape(tensor)
@@ -120,10 +80,6 @@ def num_replicas() -> int:
     """Copies of the model that share the batch, by a TensorFlow strategy; else 1.
 
     A Keras loss is divided by it, because the replicas' gradients are summed.
-
-    Example:
-        >>> num_replicas()
-        1
     """
     if keras.backend.backend() != "tensorflow":
         return 1
@@ -133,12 +89,7 @@ def num_replicas() -> int:
 
 
 def in_replica() -> bool:
-    """Whether this runs in one of several replicas of a TensorFlow strategy.
-
-    Example:
-        >>> in_replica()
-        False
-    """
+    """Whether this runs in one of several replicas of a TensorFlow strategy."""
     if num_replicas() == 1:
         return False
     import tensorflow as tf

@@ -1,7 +1,16 @@
-"""Matrix products with a bias."""
+"""Products with a bias, normalisation, attention's softmax, and dropout.
+
+A TensorFlow graph that XLA does not compile makes a pass over memory for each
+operation, and a training step spends more time on those than on products. There each
+function takes another line with a gradient of its own. The general line stands beside
+it and serves everything else.
+
+Letters: R rows, B sentences, H heads, T queries, S keys.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import keras
@@ -12,17 +21,19 @@ from keras_transformer.kernels.execution import in_tensorflow_graph, shape_of
 from keras_transformer.types import Tensor, TensorLike
 
 
+def wide_dtype(*dtypes) -> str:
+    """Returns the type to compute in: float32, or float64 if one of these is."""
+    names = map(keras.backend.standardize_dtype, dtypes)
+    return "float64" if "float64" in names else "float32"
+
+
+# Products with a bias.
+
+
 def affine(inputs, kernel, bias=None, training=False):
-    """Multiplies rows by a matrix and adds a bias.
+    """Multiplies rows (R, D) by a matrix (D, E) and adds a bias (E,), if there is one.
 
-    Args:
-        inputs: Float tensor (R, D).
-        kernel: Float tensor (D, E).
-        bias: Float tensor (E,), or `None`.
-        training: Whether a gradient will be asked for.
-
-    Returns:
-        Float tensor (R, E).
+    `training` says that a gradient will be asked for.
     """
     if bias is None:
         return ops.matmul(inputs, kernel)
@@ -33,8 +44,6 @@ def affine(inputs, kernel, bias=None, training=False):
 
 @ops.custom_gradient
 def _affine_in_graph(inputs, kernel, bias):
-    """As `affine`, with a gradient that makes few passes over memory."""
-
     def gradient(upstream):
         return (
             ops.matmul(upstream, ops.transpose(kernel)),
@@ -54,28 +63,20 @@ def sum_of_rows(rows):
 def prepared(kernel, bias=None):
     """Returns the arguments of `affine` after its input, for many calls.
 
-    oneDNN multiplies a single row in bfloat16 twice as fast where a bias is added, so a
-    missing one becomes zeros.
+    oneDNN multiplies one row in bfloat16 twice as fast with a bias, so zeros are added.
     """
     if bias is None and keras.backend.standardize_dtype(kernel.dtype) == "bfloat16":
         bias = ops.zeros(kernel.shape[-1:], kernel.dtype)
     return (kernel,) if bias is None else (kernel, bias)
 
 
+# Normalisation.
+
+
 def normalise(inputs, gamma, beta, epsilon, training=False):
-    """Normalises each row to mean 0 and variance 1, then scales and shifts it.
+    """Normalises the last axis (..., D) to mean 0 and variance 1, scales and shifts it.
 
-    Ba et al., 2016, https://arxiv.org/abs/1607.06450, over the last axis.
-
-    Args:
-        inputs: Float tensor (..., D).
-        gamma: Float tensor (D,).
-        beta: Float tensor (D,).
-        epsilon: Added to the variance.
-        training: Whether a gradient will be asked for.
-
-    Returns:
-        Float tensor (..., D).
+    Ba et al., 2016, https://arxiv.org/abs/1607.06450. `gamma` and `beta` are (D,).
     """
     if training and in_tensorflow_graph():
         gamma, beta = map(ops.convert_to_tensor, (gamma, beta))
@@ -86,57 +87,40 @@ def normalise(inputs, gamma, beta, epsilon, training=False):
 
 
 def _normalise_in_graph(inputs, gamma, beta, epsilon):
-    """As `normalise`, in at least float32 and in few passes over memory.
-
-    With the normalised row h and u = gamma * upstream, the gradient of the input is
-    (u - mean(u) - h mean(u h)) / deviation.
-    """
+    """As `normalise`, in at least float32."""
     dtype = wide_dtype(inputs.dtype, gamma.dtype)
+
+    def rows_of(tensor):  # (..., D) --> (R, D)
+        return ops.reshape(ops.cast(tensor, dtype), (-1, tensor.shape[-1]))
+
+    def mean(rows):
+        return ops.mean(rows, axis=-1, keepdims=True)
 
     @ops.custom_gradient
     def normalised(inputs, gamma, beta):
-        rows = _rows(ops.cast(inputs, dtype))
+        rows, shape = rows_of(inputs), shape_of(inputs)
         scale, shift = (ops.cast(x, dtype) for x in (gamma, beta))
-        centred = rows - _mean(rows)
-        inverse = ops.rsqrt(_mean(centred * centred) + epsilon)
+        centred = rows - mean(rows)
+        inverse = ops.rsqrt(mean(centred * centred) + epsilon)
         unit = centred * inverse
 
         def gradient(upstream):
-            upstream = _rows(ops.cast(upstream, dtype))
+            # (u - mean(u) - h mean(u h)) / deviation, with h the row, u its slopes.
+            upstream = rows_of(upstream)
             slopes = upstream * scale
-            changes = slopes - _mean(slopes) - unit * _mean(slopes * unit)
+            changes = slopes - mean(slopes) - unit * mean(slopes * unit)
             return (
-                ops.cast(_like(changes * inverse, inputs), inputs.dtype),
+                ops.cast(ops.reshape(changes * inverse, shape), inputs.dtype),
                 ops.cast(sum_of_rows(upstream * unit), gamma.dtype),
                 ops.cast(sum_of_rows(upstream), beta.dtype),
             )
 
-        return _like(unit * scale + shift, inputs), gradient
+        return ops.reshape(unit * scale + shift, shape), gradient
 
     return normalised(inputs, gamma, beta)
 
 
-def _mean(rows):
-    return ops.mean(rows, axis=-1, keepdims=True)
-
-
-def _rows(tensor):
-    """(..., D) --> (R, D)."""
-    return ops.reshape(tensor, (-1, tensor.shape[-1]))
-
-
-def _like(rows, tensor):
-    return ops.reshape(rows, shape_of(tensor))
-
-
-def wide_dtype(*dtypes):
-    """Returns the type to compute in: float32, or float64 if one of these is.
-
-    Args:
-        *dtypes: Float types of the inputs.
-    """
-    names = map(keras.backend.standardize_dtype, dtypes)
-    return "float64" if "float64" in names else "float32"
+# The softmax of attention, and its mask.
 
 
 def masked_softmax(scores: TensorLike, mask: TensorLike | None = None) -> Tensor:
@@ -177,73 +161,53 @@ def _softmax(scores):
 
 
 def dropped_weights(scores, mask=None, weigh=masked_softmax, dropout=None):
-    """Turns scores into attention weights and drops some of them.
+    """Returns the attention weights of scores (B, H, T, S), dropped and before that.
 
-    Args:
-        scores: Float tensor (B, H, T, S).
-        mask: Boolean tensor that broadcasts to `scores`, or `None`.
-        weigh: Function of scores and mask that gives the attention weights.
-        dropout: `Dropout` layer in training, or `None` to drop nothing.
-
-    Returns:
-        The weights after dropout and those before, (B, H, T, S).
+    `weigh` makes them of scores and mask; `dropout` is a layer in training, or `None`.
     """
+    weights = weigh(scores, mask)
     if dropout is None:
-        weights = weigh(scores, mask)
         return weights, weights
     if weigh is masked_softmax and in_tensorflow_graph():
-        return _dropped_softmax_in_graph(scores, mask, dropout)
-    weights = weigh(scores, mask)
+        # Where nobody reads `weights`, the graph does not compute them.
+        return _dropped_softmax_in_graph(scores, mask, dropout), weights
     return dropout(weights, training=True), weights
 
 
 def _dropped_softmax_in_graph(scores, mask, dropout):
-    """As `dropped_weights` with a softmax, in few passes over memory.
-
-    With the dropped weights p, the weights w and t = p * upstream, the gradient is
-    t - w sum(t), because p is zero where a weight is dropped or masked.
-    """
-    dtype = scores.dtype
+    """The weights after dropout alone."""
+    dtype, wide = scores.dtype, wide_dtype(scores.dtype)
     keep, factors = dropout.next_mask(shape_of(scores))
-    alive = None
     if mask is not None:
         # A row without anything to attend to has weights of zero.
-        alive = ops.cast(ops.any(mask, axis=-1, keepdims=True), dtype)
-        factors = alive * factors
+        factors = ops.cast(ops.any(mask, axis=-1, keepdims=True), dtype) * factors
     if keep is not None:
         factors = ops.cast(keep, dtype) * factors
-    before = []
 
     @ops.custom_gradient
-    def softmax(scores):
-        wide = ops.cast(scores, wide_dtype(dtype))
+    def dropped_softmax(scores):
+        scores = ops.cast(scores, wide)
         if mask is not None:
             # Adding is cheaper than selecting.
-            wide = wide + attention_bias(mask, wide.dtype)
-        weights = _softmax(wide)
-        before.append(ops.cast(weights, dtype))
-        dropped = before[0] * factors
+            scores = scores + attention_bias(mask, wide)
+        weights = _softmax(scores)
+        dropped = ops.cast(weights, dtype) * factors
 
         def gradient(upstream):
-            products = ops.cast(dropped, wide.dtype) * ops.cast(upstream, wide.dtype)
+            # The dropped weights are zero where one is dropped or masked.
+            products = ops.cast(dropped, wide) * ops.cast(upstream, wide)
             total = ops.sum(products, axis=-1, keepdims=True)
             return ops.cast(products - weights * total, dtype)
 
         return dropped, gradient
 
-    dropped = softmax(scores)
-    return dropped, before[0] if alive is None else before[0] * alive
+    return dropped_softmax(scores)
 
 
 def attention_bias(mask, dtype):
-    """Returns the bias that, added to scores, has the effect of a mask.
+    """Returns what, added to scores, has the effect of a mask: 0 or a very low number.
 
-    Args:
-        mask: Boolean tensor, True where a query may attend to a key.
-        dtype: Float type of the scores.
-
-    Returns:
-        Float tensor, 0 where the mask is True, very low elsewhere.
+    The mask is True where a query may attend to a key; `dtype` is that of the scores.
     """
     dtype = keras.backend.standardize_dtype(dtype)
     # Half of the lowest value: a score added to the lowest could overflow.
@@ -252,18 +216,12 @@ def attention_bias(mask, dtype):
 
 
 class PreparedMask(NamedTuple):
-    """A mask that many layers share, and the bias that has the same effect.
+    """A mask that many layers share; `&` allows what both allow."""
 
-    Attributes:
-        mask: Boolean tensor that broadcasts to the scores.
-        bias: `attention_bias` of it.
-    """
-
-    mask: Any
-    bias: Any
+    mask: Any  # boolean, broadcasts to the scores
+    bias: Any  # `attention_bias` of it
 
     def __and__(self, mask):
-        """Returns the prepared mask that allows what both allow."""
         bias = attention_bias(mask, self.bias.dtype)
         return PreparedMask(
             ops.logical_and(self.mask, mask), ops.minimum(self.bias, bias)
@@ -274,6 +232,8 @@ def prepare_mask(mask, dtype):
     """Returns the `PreparedMask` of a boolean mask, for scores of a float type."""
     return PreparedMask(mask, attention_bias(mask, dtype))
 
+
+# Dropout whose mask is a hash of the seed, the call's number and the position.
 
 # Decisions are made of 16 bits.
 STEPS = 2**16
@@ -291,28 +251,19 @@ def threshold_of(rate):
 
 
 def hashed_dropout(inputs, rate, state):
-    """Sets a random share of the inputs to 0 and scales up the others.
+    """Sets a random share of the inputs, `rate`, to 0 and scales up the others.
 
-    Args:
-        inputs: Float tensor (...).
-        rate: Share to drop, in (0, 1).
-        state: Integer tensor (2,): seed and number of the call.
-
-    Returns:
-        Float tensor (...).
+    `state`, integers (2,), is the seed and the number of the call.
     """
-    if in_tensorflow_graph():
-        return _drop_in_graph(inputs, *keep_and_scale(shape_of(inputs), rate, state))
     keep, scale = keep_and_scale(shape_of(inputs), rate, state)
+    if in_tensorflow_graph():
+        return _drop_in_graph(inputs, keep, scale)
     # A product with the mask would keep what is not finite.
     return ops.where(keep, inputs * scale, ops.zeros_like(inputs))
 
 
 def _drop_in_graph(inputs, keep, scale):
-    """As the general line, with the cheapest operations of a graph.
-
-    A selection takes longer than a product.
-    """
+    """As a product, because a selection takes longer."""
     factors = ops.cast(keep, inputs.dtype) * scale
 
     @ops.custom_gradient
@@ -323,34 +274,14 @@ def _drop_in_graph(inputs, keep, scale):
 
 
 def keep_and_scale(shape, rate, state):
-    """Decides which elements are kept.
-
-    Args:
-        shape: Shape of the tensor, of integers or scalar tensors.
-        rate: Share to drop, in (0, 1).
-        state: Integer tensor (2,): seed and number of the call.
-
-    Returns:
-        Boolean tensor of that shape, True where an element is kept, and the factor on
-        what is kept.
-    """
+    """Returns a mask of that shape, True where an element is kept, and their factor."""
     threshold = threshold_of(rate)
     mask = _packed_keep_mask if in_tensorflow_graph() else keep_mask
     return mask(shape, threshold, state), STEPS / (STEPS - threshold)
 
 
 def keep_mask(shape, threshold, state):
-    """Decides which elements are kept.
-
-    Args:
-        shape: Shape of the tensor, of integers or scalar tensors.
-        threshold: Share to drop, in 1 / 65536.
-        state: Integer tensor (2,): seed and number of the call.
-
-    Returns:
-        Boolean tensor of that shape, True with the probability
-        1 - threshold / 65536.
-    """
+    """Returns a mask of that shape, True with probability 1 - threshold / 65536."""
     num_rows, num_columns = _as_matrix(shape)
     columns = ops.arange(num_columns, dtype="int32")
     row_keys = _keys(ops.arange(num_rows, dtype="int32"), state)
@@ -381,13 +312,8 @@ def _packed_keep_mask(shape, threshold, state):
 
 def _as_matrix(shape):
     """Rows and columns of the tensor as a matrix; the last axis may be very short."""
-    num_trailing = 2 if len(shape) > 3 else 1
-    num_rows = num_columns = 1
-    for size in shape[:-num_trailing]:
-        num_rows = num_rows * size
-    for size in shape[-num_trailing:]:
-        num_columns = num_columns * size
-    return num_rows, num_columns
+    trailing = 2 if len(shape) > 3 else 1
+    return math.prod(shape[:-trailing]), math.prod(shape[-trailing:])
 
 
 def _keys(places, state):
@@ -402,11 +328,9 @@ def _keys(places, state):
 
 
 def _words(row_keys, column_keys):
-    """Hashes row and column keys to words (R, C)."""
-    words = ops.bitwise_xor(
-        ops.expand_dims(row_keys, 1), ops.expand_dims(column_keys, 0)
-    )
-    return _fold(words * _uint32(MIX_3), 16)
+    """Hashes row keys (R,) and column keys (C,) to words (R, C)."""
+    rows, columns = ops.expand_dims(row_keys, 1), ops.expand_dims(column_keys, 0)
+    return _fold(ops.bitwise_xor(rows, columns) * _uint32(MIX_3), 16)
 
 
 def _fold(words, bits):
@@ -418,15 +342,9 @@ def _uint32(number):
 
 
 def of_this_replica(state):
-    """Puts the number of the replica above the number of the call.
+    """Puts the number of the replica above the number of the call, in a state (2,).
 
-    What it has marked already, the same replica leaves as it is.
-
-    Args:
-        state: Integer tensor (2,) of TensorFlow: seed and number of the call.
-
-    Returns:
-        Integer tensor (2,).
+    What the same replica has marked already, it leaves as it is.
     """
     import tensorflow as tf
 

@@ -4,6 +4,9 @@
 `layers.attention.dot_product_attention`, which also gives the attention weights, drops
 some of them and takes another function than softmax; these kernels do none of that.
 Flash attention: Dao et al., 2022, https://arxiv.org/abs/2205.14135.
+
+Letters: B sentences, H heads, G heads of keys and values, T queries, S keys, K width of
+a head.
 """
 
 from __future__ import annotations
@@ -14,33 +17,16 @@ from keras import ops
 from keras_transformer.kernels.execution import has_gpu
 from keras_transformer.kernels.few_passes import attention_bias
 
-# What cuDNN takes on any GPU that it takes at all: units of a head.
-_CUDNN_WIDEST_HEAD = 128
 _HALF = ("float16", "bfloat16")
 # PyTorch's kernel on a processor, measured on an AMD EPYC: slower on sentences of 30 to
 # 40 tokens, in bfloat16 up to 7 times; from these on faster, forward and backward.
 _SHORTEST_ON_PROCESSOR = {"float32": 128, "bfloat16": 512}
 
 
-def obstacle(
-    queries, keys, values, mask=None, bias=None, must=False
-) -> str | None:  # fmt: skip
-    """Says why `fused_attention` is not to be used here.
+def obstacle(queries, keys, values, mask=None, bias=None, must=False) -> str | None:
+    """Returns why `fused_attention` is not to be used here, or `None` if it may be.
 
-    Args:
-        queries: Float tensor (B, H, T, K).
-        keys: Float tensor (B, G, S, K).
-        values: Float tensor (B, G, S, Kv).
-        mask: Boolean tensor that broadcasts to (B, H, T, S), or `None`.
-        bias: Float tensor that broadcasts to (B, H, T, S), or `None`.
-        must: Whether it is to be used even where it gains nothing.
-
-    Returns:
-        What the backend, the device or the tensors lack, or `None` if nothing does.
-
-    Example:
-        >>> obstacle(*np.ones((3, 1, 2, 5, 8), "float32"))  # KERAS_BACKEND=tensorflow
-        'the backend tensorflow has none'
+    It takes what `fused_attention` takes; with `must` even where nothing is gained.
     """
     backend = keras.backend.backend()
     if backend not in ("jax", "torch"):
@@ -50,26 +36,17 @@ def obstacle(
     dtype = keras.backend.standardize_dtype(queries.dtype)
     widths = queries.shape[-1], values.shape[-1]
     lengths = queries.shape[2], keys.shape[2]
-    if backend == "torch" and not has_gpu():
-        return None if must else _obstacle_of_a_processor(dtype, lengths)
-    if backend == "torch":
-        return _obstacle_of_torch(dtype, widths)
+    if backend == "jax":
+        is_plain = mask is None and bias is None
+        return _obstacle_of_cudnn(dtype, widths, lengths, is_plain)
     if not has_gpu():
-        return "JAX has none without a GPU"
-    return _obstacle_of_cudnn(dtype, widths, lengths, mask is None and bias is None)
-
-
-def _obstacle_of_a_processor(dtype, lengths):
-    shortest = _SHORTEST_ON_PROCESSOR.get(dtype)
-    if shortest is None:
-        return f"PyTorch's has not been measured on a processor in {dtype}"
-    if min(lengths) < shortest:
+        shortest = _SHORTEST_ON_PROCESSOR.get(dtype)
+        if must or (shortest is not None and min(lengths) >= shortest):
+            return None
+        if shortest is None:
+            return f"PyTorch's has not been measured on a processor in {dtype}"
         return f"PyTorch's gains from {shortest} positions on in {dtype}, not {lengths}"
-    return None
-
-
-def _obstacle_of_torch(dtype, widths):
-    """Where PyTorch itself would fall back to holding the scores."""
+    # Where PyTorch itself would fall back to holding the scores.
     if dtype == "float64":
         return "PyTorch's are not for float64"
     multiple = 8 if dtype in _HALF else 4
@@ -79,21 +56,23 @@ def _obstacle_of_torch(dtype, widths):
 
 
 def _obstacle_of_cudnn(dtype, widths, lengths, is_plain):
-    import jax
-
+    if not has_gpu():
+        return "JAX has none without a GPU"
     if dtype not in _HALF:
         return f"cuDNN's is for float16 and bfloat16, not {dtype}"
     width, value_width = widths
-    if value_width != width or width % 8 or width > _CUDNN_WIDEST_HEAD:
+    if value_width != width or width % 8 or width > 128:
         return (
-            "cuDNN's takes keys and values of one width, a multiple of 8 up to "
-            f"{_CUDNN_WIDEST_HEAD}, not {widths}"
+            "cuDNN's takes keys and values of one width, a multiple of 8 up to 128, "
+            f"not {widths}"
         )
     if not is_plain and any(length % 2 for length in lengths):
         # Its backward pass, not its forward pass, refuses them.
         return f"cuDNN's takes a mask of even lengths only, not {lengths}"
     if keras.distribution.distribution() is not None:
         return "cuDNN's has not been tried on several devices"
+    import jax
+
     capability = str(getattr(jax.devices()[0], "compute_capability", ""))
     if not capability.partition(".")[0].isdigit() or float(capability) < 8.0:
         return f"cuDNN's needs compute capability 8.0, not {capability!r}"
@@ -103,22 +82,10 @@ def _obstacle_of_cudnn(dtype, widths, lengths, is_plain):
 def fused_attention(queries, keys, values, mask=None, bias=None, must=False):
     """Attends to values by the dot product of queries and keys, not scaled.
 
-    Gives the output of `layers.attention.dot_product_attention`, up to rounding: a
-    float32 `bias` of half-precision queries is rounded to their type.
-
-    Args:
-        queries: Float tensor (B, H, T, K).
-        keys: Float tensor (B, G, S, K), with G a divisor of H.
-        values: Float tensor (B, G, S, Kv).
-        mask: Boolean tensor that broadcasts to (B, H, T, S), or `None`. A query with
-            nothing to attend to gets zeros.
-        bias: Float tensor that broadcasts to (B, H, T, S), added to the scores, or
-            `None`.
-        must: Whether JAX raises an error where it finds no cuDNN. Otherwise it computes
-            the same without.
-
-    Returns:
-        Float tensor (B, H, T, Kv).
+    Queries are (B, H, T, K), keys (B, G, S, K), values (B, G, S, Kv); mask and bias
+    broadcast to (B, H, T, S), and a query with nothing to attend to gets zeros. With
+    `must`, JAX raises an error without cuDNN, else it computes the same without. As
+    `layers.attention.dot_product_attention`, with a bias in the queries' type.
     """
     alive = None
     if mask is not None:
@@ -127,47 +94,30 @@ def fused_attention(queries, keys, values, mask=None, bias=None, must=False):
         alive = ops.any(mask, axis=-1, keepdims=True)
         mask = ops.logical_or(mask, ops.logical_not(alive))
     if keras.backend.backend() == "jax":
-        outputs = _by_jax(queries, keys, values, mask, bias, must)
+        if bias is not None and len(bias.shape) == 3:
+            bias = bias[None]
+        # cuDNN broadcasts over sentences and heads alone.
+        lengths = queries.shape[2], keys.shape[2]
+        mask, bias = (
+            x if x is None else ops.broadcast_to(x, (*x.shape[:2], *lengths))
+            for x in (mask, bias)
+        )
+        options = {"mask": mask, "flash_attention": must or None}
     else:
-        outputs = _by_torch(queries, keys, values, mask, bias)
+        if mask is not None:
+            masked = attention_bias(mask, queries.dtype)
+            bias = masked if bias is None else masked + ops.cast(bias, queries.dtype)
+        if keys.shape[1] == 1:
+            # Keras copies heads that queries share; a view of a single one will do.
+            batch, heads = queries.shape[:2]
+            keys, values = (
+                ops.broadcast_to(x, (batch, heads, *x.shape[2:]))
+                for x in (keys, values)
+            )
+        # Keras would ask for flash attention by name, which takes no bias.
+        options = {"flash_attention": False}
+    # Keras has the axis of heads after that of positions.
+    tensors = (ops.swapaxes(x, 1, 2) for x in (queries, keys, values))
+    outputs = ops.dot_product_attention(*tensors, bias=bias, scale=1.0, **options)
+    outputs = ops.swapaxes(outputs, 1, 2)
     return outputs if alive is None else ops.where(alive, outputs, 0.0)
-
-
-def _by_jax(queries, keys, values, mask, bias, must):
-    """By cuDNN where Keras finds that it can be used."""
-    if bias is not None and len(bias.shape) == 3:
-        bias = bias[None]
-    # cuDNN broadcasts over sentences and heads alone.
-    lengths = queries.shape[2], keys.shape[2]
-    mask, bias = (
-        x if x is None else ops.broadcast_to(x, (*x.shape[:2], *lengths))
-        for x in (mask, bias)
-    )
-    options = {"mask": mask, "bias": bias, "flash_attention": must or None}
-    return _by_keras(queries, keys, values, **options)
-
-
-def _by_torch(queries, keys, values, mask, bias):
-    """By the kernel that PyTorch chooses."""
-    dtype = queries.dtype
-    if mask is not None:
-        masked = attention_bias(mask, dtype)
-        bias = masked if bias is None else masked + ops.cast(bias, dtype)
-    if keys.shape[1] == 1:
-        # Keras copies heads that queries share, but not a single one.
-        keys, values = (_for_heads(x, queries.shape[1]) for x in (keys, values))
-    # Keras would ask for flash attention by name, which takes no bias.
-    return _by_keras(queries, keys, values, bias=bias, flash_attention=False)
-
-
-def _for_heads(tensor, heads):
-    """(B, 1, S, K) --> (B, H, S, K), without a copy."""
-    batch, _, *rest = tensor.shape
-    return ops.broadcast_to(tensor, (batch, heads, *rest))
-
-
-def _by_keras(queries, keys, values, **options):
-    """Calls Keras' function, which has the axis of heads after that of positions."""
-    tensors = (ops.swapaxes(heads, 1, 2) for heads in (queries, keys, values))
-    outputs = ops.dot_product_attention(*tensors, scale=1.0, **options)
-    return ops.swapaxes(outputs, 1, 2)

@@ -6,13 +6,10 @@ names it; nothing else in the package uses such a name.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 import keras
 
 
-def keras_mask(tensor):
+def carried_mask(tensor):
     """Returns the mask (B, S) that Keras attached to a tensor, or `None`."""
     from keras.src import backend
 
@@ -29,22 +26,17 @@ def learns_shapes() -> bool:
 
 def attention_projections(layer) -> dict:
     """Returns the dense layers of one of Keras' attention layers, by their use."""
-    names = ["query", "key", "value", "output"]
-    if layer.get_config()["use_gate"]:
-        names.insert(3, "gate")
+    names = ("query", "key", "value", "output")
     return {name: getattr(layer, f"_{name}_dense") for name in names}
 
 
 def has_own_attention(layer) -> bool:
     """Whether an attention layer's class replaces how Keras' own attends."""
-    if isinstance(layer, keras.layers.GroupQueryAttention):
-        base = keras.layers.GroupQueryAttention
-    else:
-        base = keras.layers.MultiHeadAttention
+    kinds = keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention
+    base = next(kind for kind in kinds if isinstance(layer, kind))
     names = ("_compute_attention", "_compute_attention_mask", "_masked_softmax")
     return any(
-        getattr(type(layer), name, None) is not getattr(base, name, None)
-        for name in names
+        getattr(type(layer), n, None) is not getattr(base, n, None) for n in names
     )
 
 
@@ -96,27 +88,15 @@ def without_large_constants(converter):
 
 
 def litert_tensor_names(content: bytes) -> dict[str, bytes]:
-    """Returns the tensor's name of each input and output of a LiteRT file.
-
-    Args:
-        content: A file with one signature.
-
-    Returns:
-        The names of tensors by those that the signature has for them.
-    """
+    """Returns the tensors' names in a LiteRT file, by those of its one signature."""
     from tensorflow.lite.python import schema_py_generated as schema
 
     model = schema.Model.GetRootAs(content)
     signature = model.SignatureDefs(0)
     graph = model.Subgraphs(signature.SubgraphIndex())
-    entries = [
-        *(signature.Inputs(i) for i in range(signature.InputsLength())),
-        *(signature.Outputs(i) for i in range(signature.OutputsLength())),
-    ]
-    return {
-        entry.Name().decode(): graph.Tensors(entry.TensorIndex()).Name()
-        for entry in entries
-    }
+    entries = [signature.Inputs(i) for i in range(signature.InputsLength())]
+    entries += [signature.Outputs(i) for i in range(signature.OutputsLength())]
+    return {e.Name().decode(): graph.Tensors(e.TensorIndex()).Name() for e in entries}
 
 
 def loss_tracker(model):
@@ -148,15 +128,9 @@ def compiled_metrics(model) -> list:
 
 
 def jax_state(model, kind) -> list | None:
-    """Returns the newest values of a kind of variables, within `fit` on JAX.
+    """Returns the newest values of variables within `fit` on JAX, by Keras' name.
 
-    Args:
-        model: A Keras model.
-        kind: "trainable_variables", "non_trainable_variables", "optimizer_variables" or
-            "metrics_variables".
-
-    Returns:
-        The values; `None` where the variables themselves are up to date.
+    Such as "metrics_variables"; `None` where the variables themselves are up to date.
     """
     state = getattr(model, "_jax_state", None)
     if state is None or model._jax_state_synced:
@@ -189,8 +163,7 @@ def averages_of(optimizer) -> list[tuple]:
 class BuildsFromSpec:
     """Mixin before `keras.Model`: its metrics and loss are built without reading data.
 
-    Keras takes the mean of a batch over the workers for that, of the whole structure,
-    which fails (https://github.com/keras-team/keras/issues/20585).
+    Keras' way fails with workers (https://github.com/keras-team/keras/issues/20585).
     """
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
@@ -200,14 +173,9 @@ class BuildsFromSpec:
 
 
 def keras_hub_parts(layer) -> dict:
-    """Returns the sub-layers of an encoder or decoder layer of KerasHub.
+    """Returns the sub-layers of a Transformer layer of KerasHub, by our names.
 
-    Args:
-        layer: `keras_hub.layers.TransformerEncoder` or `TransformerDecoder`.
-
-    Returns:
-        The layers by the names that ours have, "hidden" and "output" of the
-        feed-forward network; `None` for what it lacks.
+    "hidden" and "output" are the feed-forward network's; `None` stands for none.
     """
     names = {
         "self_attention": "_self_attention_layer",
@@ -224,30 +192,3 @@ def keras_hub_parts(layer) -> dict:
 def layers_within(layer) -> list:
     """Returns the layers that a layer or model is made of, theirs too."""
     return layer._flatten_layers(include_self=False)
-
-
-def untrack(layer, variable):
-    """Makes a layer forget a variable; `del` would also collect all garbage."""
-    layer._untrack_variable(variable)
-
-
-class CountsAsOneLayer:
-    """Mixin before a Keras layer that owns matrices and holds other layers as well.
-
-    `keras.Model.quantize` only asks layers that hold none.
-    """
-
-    def _flatten_layers(self, include_self=True, recursive=True):
-        if include_self and recursive:
-            return [self]
-        return super()._flatten_layers(include_self, recursive)
-
-
-@contextlib.contextmanager
-def unlocked(layer) -> Iterator[None]:
-    """Lets a built layer be given more weights in the block."""
-    layer._tracker.unlock()
-    try:
-        yield
-    finally:
-        layer._tracker.lock()

@@ -9,6 +9,7 @@ from keras_transformer.layers.attention import (
 )
 from keras_transformer.layers.basic import Dropout, FeedForward, LayerNormalization
 from keras_transformer.layers.embedding import (
+    ClassToken,
     FeatureEmbedding,
     LearnedPositionalEmbedding,
     PositionalEmbedding,
@@ -48,6 +49,7 @@ __all__ = [
     "AdditiveAttention",
     "AlibiPositions",
     "CausalLayer",
+    "ClassToken",
     "DecoderLayer",
     "Dropout",
     "EncoderLayer",

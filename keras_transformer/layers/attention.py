@@ -106,7 +106,10 @@ def attention_by_scores(
     """As `dot_product_attention`, once there is a score of each query and key."""
     if bias is not None:
         scores = ops.add(scores, bias)
-    dropped, attention_weights = dropped_weights(scores, mask, weigh, dropout)
+    if dropout is None:
+        dropped = attention_weights = weigh(scores, mask)
+    else:
+        dropped, attention_weights = dropped_weights(scores, mask, weigh, dropout)
     # A float32 bias has made them float32.
     dropped = ops.cast(dropped, values.dtype)
     attention_weights = ops.cast(attention_weights, values.dtype)

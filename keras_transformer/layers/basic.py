@@ -17,7 +17,7 @@ from keras_transformer.kernels.few_passes import (
     threshold_of,
 )
 from keras_transformer.layers.arguments import check_rate, check_size
-from keras_transformer.layers.projections import ComposedLayer, project, restored
+from keras_transformer.layers.projections import ComposedLayer, project
 from keras_transformer.types import (
     Activation,
     Shape,
@@ -126,8 +126,8 @@ class FeedForward(ComposedLayer):
         activation: Keras activation, name or callable; the paper's is "relu".
         dropout_rate: Share of hidden units dropped in training, in [0, 1).
         **options: `kernel_initializer`, `kernel_regularizer`, `kernel_constraint`,
-            `bias_initializer`, `bias_regularizer` and `bias_constraint` of both maps, as
-            of `keras.layers.Dense`; `name`, `dtype` and the rest of
+            `bias_initializer`, `bias_regularizer` and `bias_constraint` of both maps,
+            as of `keras.layers.Dense`; `name`, `dtype` and the rest of
             `keras.layers.Layer`.
     Call arguments:
         inputs: Float tensor (B, ..., D).
@@ -165,11 +165,9 @@ class FeedForward(ComposedLayer):
         self.built = True
 
     def call(self, inputs: TensorLike, training: bool | None = None) -> Tensor:
-        rows = ops.reshape(inputs, (-1, inputs.shape[-1]))  # (B * T, D)
-        (hidden,) = project([self.hidden_dense], rows, training=training)
+        (hidden,) = project([self.hidden_dense], inputs, training=training)
         hidden = self.hidden_dropout(self.activation(hidden), training=training)
-        (outputs,) = project([self.output_dense], hidden, training=training)
-        return restored(outputs, inputs)
+        return project([self.output_dense], hidden, training=training)[0]
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)

@@ -115,12 +115,8 @@ class AddedPositions(keras.layers.Layer):
         self, inputs: TensorLike, start: int | TensorLike = 0,
         training: bool | None = None,
     ) -> Tensor:  # fmt: skip
-        return self.dropout(self._placed(inputs, start), training=training)
-
-    def _placed(self, inputs, start):
-        """Adds the vectors of the positions (T, D) to inputs (B, T, D)."""
         if self.positions == "none":
-            return inputs
+            return self.dropout(inputs, training=training)
         length, width = inputs.shape[1:]
         places = start + ops.arange(ops.shape(inputs)[1], dtype="int32")
         if self.positions == "learned":
@@ -135,7 +131,8 @@ class AddedPositions(keras.layers.Layer):
             vectors = ops.take(self.position_embeddings, places, axis=0)
         else:
             vectors = sinusoidal_encoding(places, width, self.positions)
-        return inputs + ops.cast(vectors, self.compute_dtype)
+        vectors = ops.cast(vectors, self.compute_dtype)  # (T, D)
+        return self.dropout(inputs + vectors, training=training)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)

@@ -1,4 +1,4 @@
-"""Takes over the weights and options of Keras' attention layers and KerasHub's layers."""
+"""Takes over what Keras' attention layers and KerasHub's layers hold."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _take_attention(attention, projections):
 
 
 def layer_from_keras_hub(cls, layer):
-    """Makes an `EncoderLayer`, `CausalLayer` or `DecoderLayer` of what KerasHub's holds."""
+    """Makes one of our layers with what one of KerasHub's holds."""
     kind = "TransformerDecoder" if cls.causal else "TransformerEncoder"
     is_one = all(hasattr(layer, n) for n in ("intermediate_dim", "normalize_first"))
     if not is_one or kind not in {base.__name__ for base in type(layer).mro()}:

@@ -112,30 +112,25 @@ class LinearAttention(MultiHeadAttention):
         >>> attention(np.ones((1, 500, 6), "float32")).shape  # (1, 500, 6)
     """
 
-    query_scale = 1.0
-
     def __init__(
         self, num_heads: int, key_dim: int, value_dim: int | None = None, **options: Any
     ) -> None:
         super().__init__(num_heads, key_dim, value_dim, **options)
+        self.query_scale = 1.0
         if self.flash_attention:
             refuse_fused("it computes a softmax")
         lacking = {
             "dropout": self.dropout or None,
             "positions": self.positions,
-            "num_key_value_heads": self.heads["key"][0]
-            if self._shares_keys()
-            else None,
         }
+        if self.heads["key"][0] != self.num_heads:
+            lacking["num_key_value_heads"] = self.num_key_value_heads
         for name, given in lacking.items():
             if given is not None:
                 raise ValueError(
-                    f"`{name}` must be left out: {type(self).__name__} has no scores of "
-                    f"queries and keys. Received: {name}={given!r}"
+                    f"`{name}` must be left out: {type(self).__name__} has no scores "
+                    f"of queries and keys. Received: {name}={given!r}"
                 )
-
-    def _shares_keys(self):
-        return self.heads["key"][0] != self.num_heads
 
     @property
     def feature_dim(self) -> int:
@@ -154,7 +149,7 @@ class LinearAttention(MultiHeadAttention):
         return ops.elu(inputs) + 1.0
 
     def features(self, queries, keys):
-        """Returns the features of float32 queries and keys that the sums are made of."""
+        """Returns the features that the sums are made of, of float32 inputs."""
         return self.feature_map(queries), self.feature_map(keys)
 
     def attend(
@@ -164,8 +159,8 @@ class LinearAttention(MultiHeadAttention):
     ) -> tuple[Tensor, None]:  # fmt: skip
         if mask is not None and mask.shape[2] != 1:
             raise ValueError(
-                "`mask` must be the same for all queries, (B, S) or (B, 1, S). Received: "
-                f"{tuple(mask.shape)}"
+                "`mask` must be the same for all queries, (B, S) or (B, 1, S). "
+                f"Received: shape {tuple(mask.shape)}"
             )
         if causal and queries.shape[2] != keys.shape[2]:
             raise ValueError(
@@ -270,7 +265,7 @@ class PerformerAttention(LinearAttention):
         )  # fmt: skip
 
     def _draw(self, seed):
-        """Draws F vectors (F, K), each Gaussian, orthogonal in blocks of K (section 2.4)."""
+        """Draws the vectors (F, K)."""
         seed = random.randrange(2**31) if seed is None else seed
         return orthogonal_gaussians(
             self.feature_dim, self.key_dim, np.random.default_rng(seed)

@@ -64,7 +64,7 @@ class LocalAttention(MultiHeadAttention):
         if mask is not None and mask.shape[2] != 1:
             raise ValueError(
                 "`mask` must be the same for all queries, (B, T) or (B, 1, T), because "
-                f"the window is this layer's own. Received: {tuple(mask.shape)}"
+                f"the window is this layer's own. Received: shape {tuple(mask.shape)}"
             )
         if with_weights or queries.shape[2] == 1:
             window = local_window_mask(length, self.window, causal)[None]
@@ -122,7 +122,7 @@ class LocalAttention(MultiHeadAttention):
 
 
 def split_blocks(inputs, size):
-    """(B, H, T, K) --> (B, H, M, C, K): M = ceil(T / C), the last filled up with zeros."""
+    """(B, H, T, K) --> (B, H, M, C, K), M = ceil(T / C), zeros at the end."""
     batch, heads, length, width = ops.shape(inputs)
     missing = -length % size
     padded = ops.pad(inputs, ((0, 0), (0, 0), (0, missing), (0, 0)))

@@ -145,6 +145,9 @@ class MultiHeadAttention(ComposedLayer):
             refuse_fused("it drops no attention weights")
         self.num_heads = num_heads
         self.key_dim = key_dim
+        self.query_scale = (
+            key_dim**-0.5
+        )  # 1 / sqrt(d_k), what queries are multiplied by
         self.value_dim = value_dim
         self.dropout = dropout
         self.use_bias = use_bias
@@ -204,11 +207,6 @@ class MultiHeadAttention(ComposedLayer):
             )
         return attention_from_keras(cls, layer)
 
-    @property
-    def query_scale(self) -> float:
-        """What queries are multiplied by: 1 / sqrt(d_k)."""
-        return self.key_dim**-0.5
-
     def build(
         self, query_shape: Shape, value_shape: Shape | None = None,
         key_shape: Shape | None = None,
@@ -251,18 +249,20 @@ class MultiHeadAttention(ComposedLayer):
             query, value, key, mask, value_mask, key_mask, attention_mask
         )
         queries, keys, values = self.project_to_heads(query, value, key, training)
+        with_weights = return_attention_scores or is_recording()
         outputs, attention_weights = self.attend(
-            queries, keys, values, allowed, use_causal_mask, training,
-            with_weights=return_attention_scores or is_recording(),
-        )  # fmt: skip
-        record_attention(self, attention_weights)
+            queries, keys, values, allowed, use_causal_mask, training, with_weights
+        )
         output = self.merge(outputs, training)
+        if not with_weights:
+            return output
+        record_attention(self, attention_weights)
         if not return_attention_scores:
             return output
         if attention_weights is None:
             raise ValueError(
-                f"`return_attention_scores` must be False: {type(self).__name__} has no "
-                "attention weights. Received: return_attention_scores=True"
+                f"`return_attention_scores` must be False: {type(self).__name__} has "
+                "no attention weights. Received: return_attention_scores=True"
             )
         return output, attention_weights
 
@@ -290,7 +290,9 @@ class MultiHeadAttention(ComposedLayer):
         """
         if causal:
             mask = with_causal(mask, shape_of(queries)[2], shape_of(keys)[2])
-        queries, keys, bias = self.placed(queries, keys)
+        bias = None
+        if self.positions is not None:
+            queries, keys, bias = self.placed(queries, keys)
         dropout = self.attention_dropout if training else None
         fused = self.flash_attention
         if with_weights:
@@ -305,8 +307,6 @@ class MultiHeadAttention(ComposedLayer):
 
     def placed(self, queries, keys):
         """Puts positions into queries and keys; returns what they add to the scores."""
-        if self.positions is None:
-            return queries, keys, None
         places = ops.arange(shape_of(queries)[2], dtype="int32")
         bias = self.positions.bias(self.num_heads, places, places)
         queries, keys = (self.positions.place(x, places) for x in (queries, keys))
@@ -365,8 +365,8 @@ class MultiHeadAttention(ComposedLayer):
             length: Most positions that one can have, L.
 
         Returns:
-            Keys (B, G, L * N, K) and values (B, G, L * N, Kv), all zero; entry l * N + n
-            belongs to position l of hypothesis n.
+            Keys (B, G, L * N, K) and values (B, G, L * N, Kv), all zero; entry
+            l * N + n belongs to position l of hypothesis n.
         """
         return tuple(
             new_cache(sentences, number, length * hypotheses, width, self.compute_dtype)

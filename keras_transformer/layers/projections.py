@@ -1,12 +1,13 @@
-"""Layers made of Keras' `Dense` layers, several of which are one product where that is exact.
+"""Layers made of Keras' `Dense` layers; several make one product where that is exact.
 
-Weights, initializers, regularizers, adapters (LoRA) and quantisation are Keras' own: each
-`Dense` is a public attribute of its layer.
+Weights, initializers, regularizers, adapters (LoRA) and quantisation are Keras' own:
+each `Dense` is a public attribute of its layer.
 """
 
 from __future__ import annotations
 
 import itertools
+import operator
 from typing import Any, Unpack
 
 import keras
@@ -43,9 +44,9 @@ class ComposedLayer(keras.layers.Layer):
     """Base of the layers that are made of `Dense` layers.
 
     Args:
-        **options: `kernel_initializer`, `kernel_regularizer`, `kernel_constraint` of the
-            matrices and `bias_initializer`, `bias_regularizer`, `bias_constraint` of the
-            biases of all of them; the rest as for `keras.layers.Layer`.
+        **options: `kernel_initializer`, `kernel_regularizer`, `kernel_constraint` of
+            the matrices and `bias_initializer`, `bias_regularizer`, `bias_constraint`
+            of the biases of all of them; the rest as for `keras.layers.Layer`.
     """
 
     def __init__(self, **options: Unpack[WeightOptions]) -> None:
@@ -89,34 +90,30 @@ def joined(denses, scale=1.0):
 
     The first is multiplied by `scale`. `()` if only the layers' own calls will do.
     """
-    if not all(map(_is_plain, denses)):
-        return ()
     dtype = denses[0].compute_dtype
-    kernels = [ops.cast(dense.kernel, dtype) for dense in denses]  # with LoRA merged in
-    kernel = _side_by_side(kernels, scale)  # (D, sum of the units)
-    if all(dense.bias is None for dense in denses):
-        return (kernel,)
-    biases = [
-        ops.zeros((dense.units,), dtype)
-        if dense.bias is None
-        else ops.cast(dense.bias, dtype)
-        for dense in denses
-    ]
-    return kernel, _side_by_side(biases, scale)
-
-
-def _is_plain(dense):
-    return (
-        type(dense) is keras.layers.Dense
-        and dense.activation is keras.activations.linear
-        and dense.activity_regularizer is None
-        and dense.quantization_mode is None
-    )
-
-
-def _side_by_side(parts, scale):
-    first = parts[0] if scale == 1.0 else parts[0] * scale
-    return ops.concatenate([first, *parts[1:]], axis=-1) if parts[1:] else first
+    kernels, biases = [], []
+    for dense in denses:
+        is_plain = (
+            type(dense) is keras.layers.Dense
+            and dense.activation is keras.activations.linear
+            and dense.activity_regularizer is None
+            and dense.quantization_mode is None
+        )
+        if not is_plain:
+            return ()
+        kernels.append(ops.cast(dense.kernel, dtype))  # with adapters merged in
+        has_bias = dense.bias is not None
+        biases.append(ops.cast(dense.bias, dtype) if has_bias else None)
+    has_biases = any(bias is not None for bias in biases)
+    if has_biases:
+        for i, bias in enumerate(biases):
+            biases[i] = ops.zeros((denses[i].units,), dtype) if bias is None else bias
+    parts = [kernels, biases] if has_biases else [kernels]
+    for i, part in enumerate(parts):
+        if scale != 1.0:
+            part[0] = part[0] * scale
+        parts[i] = ops.concatenate(part, axis=-1) if len(part) > 1 else part[0]
+    return tuple(parts)  # (D, sum of the units) and (sum of the units,)
 
 
 def project(denses, inputs, scale=1.0, training=False, weights=None):
@@ -139,14 +136,12 @@ def project(denses, inputs, scale=1.0, training=False, weights=None):
         return [first if scale == 1.0 else first * scale, *others]
     # One product over all positions is faster than one a sentence.
     rows = ops.reshape(inputs, (-1, inputs.shape[-1]))
-    outputs = restored(affine(rows, *weights, training=training), inputs)
-    ends = list(itertools.accumulate(dense.units for dense in denses))[:-1]
-    return ops.split(outputs, ends, axis=-1) if ends else [outputs]
-
-
-def restored(rows, inputs):
-    """(R, E) --> (..., E), with the first axes of the inputs (..., D) of the rows."""
+    outputs = affine(rows, *weights, training=training)
     # Sizes that are known cost a graph nothing; at most one may be left open.
     known = inputs.shape[1:-1]
-    lead = shape_of(inputs)[:-1] if None in known else (-1, *known)
-    return ops.reshape(rows, (*lead, rows.shape[-1]))
+    first = shape_of(inputs)[:-1] if None in known else (-1, *known)
+    outputs = ops.reshape(outputs, (*first, outputs.shape[-1]))
+    if len(denses) == 1:
+        return [outputs]
+    units = map(operator.attrgetter("units"), denses)
+    return ops.split(outputs, list(itertools.accumulate(units))[:-1], axis=-1)

@@ -80,12 +80,11 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
         >>> attention(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
     """
 
-    query_scale = 1.0
-
     def __init__(
         self, num_heads: int, key_dim: int, *args: Any, **options: Any
     ) -> None:
         super().__init__(num_heads, key_dim, *args, **options)
+        self.query_scale = 1.0
         if self.flash_attention:
             refuse_fused("none has additive scores")
         if isinstance(self.positions, RotaryPositions):
@@ -117,7 +116,9 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         if causal:
             mask = with_causal(mask, shape_of(queries)[2], shape_of(keys)[2])
-        queries, keys, bias = self.placed(queries, keys)
+        bias = None
+        if self.positions is not None:
+            queries, keys, bias = self.placed(queries, keys)
         dropout = self.attention_dropout if training else None
         scores = self._scores(queries, keys)
         return attention_by_scores(scores, values, mask, bias, self.weigh, dropout)

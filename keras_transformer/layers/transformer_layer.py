@@ -1,9 +1,10 @@
-"""The layers of figure 1: encoder layer, decoder layer, and a decoder's without a source."""
+"""The layers of figure 1: encoder layer, decoder layer, and one without a source."""
 
 from __future__ import annotations
 
 import dataclasses
 import textwrap
+from functools import partial
 from typing import Any, Literal, Self, TypeVar, Unpack
 
 import keras
@@ -53,7 +54,7 @@ _OPTIONS = tuple(field.name for field in dataclasses.fields(SublayerConfig))
 
 
 class LayerArguments(WeightOptions, total=False):
-    """What the layers take by name, for type checkers; `SublayerConfig` is the table."""
+    """What the layers take by name, for type checkers; the table says the rest."""
 
     key_dim: int | None
     value_dim: int | None
@@ -174,7 +175,8 @@ class TransformerLayer(ComposedLayer):
     def build(self, inputs_shape: Shape) -> None:
         if len(inputs_shape) != 3:
             raise ValueError(
-                f"`inputs` must have the shape (B, T, D). Received: shape {inputs_shape}"
+                "`inputs` must have the shape (B, T, D). Received: shape "
+                f"{tuple(inputs_shape)}"
             )
         self.self_attention = self.make_attention("self_attention", inputs_shape[-1])
         self.self_attention.build(inputs_shape)
@@ -190,26 +192,6 @@ class TransformerLayer(ComposedLayer):
         outputs = sublayer(norm(x, training=training) if self.norm_first else x)
         x = x + dropout(outputs, training=training)
         return x if self.norm_first else norm(x, training=training)
-
-    def _look_around(self, x, mask, training):
-        """The sub-layer of self-attention."""
-        # What `x` carries may be lost on the way to the attention.
-        mask = carried_mask(x) if mask is None else mask
-
-        def attend(states):
-            return self.self_attention(
-                states, mask=mask, training=training, use_causal_mask=self.causal
-            )
-
-        return self.residual("self_attention", x, attend, training)
-
-    def _transform(self, x, training=None):
-        """The sub-layer of the feed-forward network."""
-
-        def transform(states):
-            return self.feed_forward(states, training=training)
-
-        return self.residual("feed_forward", x, transform, training)
 
     def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return tuple(inputs_shape)
@@ -284,8 +266,11 @@ class EncoderLayer(TransformerLayer):
         self, inputs: TensorLike, mask: TensorLike | None = None,
         training: bool | None = None,
     ) -> Tensor:  # fmt: skip
-        x = self._look_around(inputs, mask, training)
-        return self._transform(x, training)
+        mask = carried_mask(inputs) if mask is None else mask
+        attend = partial(self.self_attention, mask=mask, training=training)
+        transform = partial(self.feed_forward, training=training)
+        x = self.residual("self_attention", inputs, attend, training)
+        return self.residual("feed_forward", x, transform, training)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -297,8 +282,8 @@ class CausalLayer(TransformerLayer):
     https://arxiv.org/abs/1801.10198. To use another sub-layer, override
     `make_attention`, `make_feed_forward` or `make_norm`.
 
-    For decoding step by step, `step_weights` computes once what `step` needs, and `step`
-    decodes one position.
+    For decoding step by step, `step_weights` computes once what `step` needs, and
+    `step` decodes one position.
 
     Args:
         {options}
@@ -329,8 +314,13 @@ class CausalLayer(TransformerLayer):
         self, inputs: TensorLike, mask: TensorLike | None = None,
         training: bool | None = None,
     ) -> Tensor:  # fmt: skip
-        x = self._look_around(inputs, mask, training)
-        return self._transform(x, training)
+        mask = carried_mask(inputs) if mask is None else mask
+        look_back = partial(
+            self.self_attention, mask=mask, use_causal_mask=True, training=training
+        )
+        transform = partial(self.feed_forward, training=training)
+        x = self.residual("self_attention", inputs, look_back, training)
+        return self.residual("feed_forward", x, transform, training)
 
     def step_weights(self) -> Nest:
         """Prepares what `step` multiplies by: the projections of the attention."""
@@ -382,7 +372,8 @@ class CausalLayer(TransformerLayer):
         x = self.residual("self_attention", inputs, look_back)
         if source is not None:
             x = self.residual("cross_attention", x, look_across)
-        return self._transform(x), cache, attention_weights
+        x = self.residual("feed_forward", x, self.feed_forward)
+        return x, cache, attention_weights
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -436,14 +427,18 @@ class DecoderLayer(CausalLayer):
         mask: TensorLike | None = None, encoder_output_mask: TensorLike | None = None,
         training: bool | None = None,
     ) -> Tensor:  # fmt: skip
-        def look_across(states):
-            return self.cross_attention(
-                states, encoder_output, mask=encoder_output_mask, training=training
-            )
-
-        x = self._look_around(inputs, mask, training)
+        mask = carried_mask(inputs) if mask is None else mask
+        look_back = partial(
+            self.self_attention, mask=mask, use_causal_mask=True, training=training
+        )
+        look_across = partial(
+            self.cross_attention, value=encoder_output, mask=encoder_output_mask,
+            training=training,
+        )  # fmt: skip
+        transform = partial(self.feed_forward, training=training)
+        x = self.residual("self_attention", inputs, look_back, training)
         x = self.residual("cross_attention", x, look_across, training)
-        return self._transform(x, training)
+        return self.residual("feed_forward", x, transform, training)
 
     def step_weights(self) -> Nest:
         """Prepares what `step` multiplies by: the projections of both attentions."""

@@ -133,6 +133,7 @@ class Encoder(Configured, keras.layers.Layer):
                 config.d_model,
                 dropout_rate=config.dropout_rate,
                 positions="none" if config.positions else "sinusoidal",
+                pad_id=0,
                 dtype=self.dtype_policy,
                 name="embedding",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,14 +20,7 @@ _SAME = (
 
 
 class EnsembleSizes:
-    """What a search asks of the `config` of a model, for several models.
-
-    Args:
-        configs: Their configs.
-
-    Raises:
-        ValueError: If their vocabularies or special ids differ.
-    """
+    """What a search asks of the `config` of a model, for several models."""
 
     def __init__(self, configs: Sequence[Any]):
         for name in _SAME:
@@ -37,11 +31,11 @@ class EnsembleSizes:
                     f"{', '.join(map(str, values))}"
                 )
             setattr(self, name, values[0])
-        self.num_attending_layers = min(c.num_attending_layers for c in configs)
+        self.num_decoder_layers = min(c.num_decoder_layers for c in configs)
         self._configs = list(configs)
 
     def check_positions(self, longest: int, what: str):
-        """As `Seq2SeqConfig.check_positions`, for each member."""
+        """As `TransformerConfig.check_positions`, for each member."""
         for config in self._configs:
             config.check_positions(longest, what)
 
@@ -55,8 +49,10 @@ class Ensemble(ExportableModel):
 
     in float32 (Sutskever et al., 2014, section 3.6,
     https://arxiv.org/abs/1409.3215, decode with such an ensemble). The members may
-    differ in size, family and float type. `Generator`, `Translator` and exports take
-    an ensemble as a model; it is not trained and not saved as one.
+    differ in size and float type. `Generator`, `Translator` and exports take an
+    ensemble as a model; it is not trained and not saved as one. Its methods are those
+    of a `Transformer`; encoder outputs, states and weights are a tuple with each
+    member's.
 
     Args:
         members: At least two models of one vocabulary, each a `Transformer` or another
@@ -89,30 +85,18 @@ class Ensemble(ExportableModel):
             raise ValueError(
                 f"An ensemble must have at least two members. Received: {len(members)}"
             )
+        self.members, self.built = list(members), True
         self.config = EnsembleSizes([member.config for member in members])
-        self.members = list(members)
-        self.built = True
 
     def call(
         self, inputs: tuple[TensorLike, TensorLike], training: bool | None = None
     ) -> Tensor:
-        source, target_in = inputs
-        encoded = self.encode(source, training)
-        return self.logits(self.decode_states(target_in, *encoded, training))
+        return _log_of_mean([m(inputs, training=training) for m in self.members])
 
     def encode(
         self, source: TensorLike, training: bool | None = None
     ) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Encodes source sentences.
-
-        Args:
-            source: Integer tensor (B, S).
-            training: Whether dropout is applied.
-
-        Returns:
-            The encoder's output (B, S, E) of each member and their boolean mask
-            (B, 1, S), True where a position is not padding.
-        """
+        """Returns each member's encoder output (B, S, D), and the mask (B, 1, S)."""
         encoded = [member.encode(source, training=training) for member in self.members]
         outputs, masks = zip(*encoded, strict=True)
         return outputs, masks[0]
@@ -123,40 +107,28 @@ class Ensemble(ExportableModel):
     ) -> Tensor:  # fmt: skip
         """Returns the members' states side by side (B, T, sum of D), for `logits`."""
         states = [
-            member.decode_states(target_in, output, source_mask, training)
-            for member, output in zip(self.members, encoder_output, strict=True)
+            ops.cast(m.decode_states(target_in, x, source_mask, training), "float32")
+            for m, x in zip(self.members, encoder_output, strict=True)
         ]
-        return ops.concatenate([ops.cast(x, "float32") for x in states], axis=-1)
+        return ops.concatenate(states, axis=-1)
 
     def logits(self, states: TensorLike) -> Tensor:
         """Returns the log of the mean of the probabilities (B, T, V)."""
-        scores, start = [], 0
-        for member in self.members:
-            end = start + member.config.d_model
-            part = ops.cast(states[..., start:end], member.compute_dtype)
-            scores.append(member.logits(part))
-            start = end
+        ends = list(itertools.accumulate(m.config.d_model for m in self.members))
+        parts = zip(self.members, ops.split(states, ends[:-1], axis=-1), strict=True)
+        scores = [m.logits(ops.cast(x, m.compute_dtype)) for m, x in parts]
         return _log_of_mean(scores)
 
     def attention(
         self, target_in: TensorLike, encoder_output: Sequence[TensorLike],
         source_mask: TensorLike, layer: int = -1,
     ) -> Tensor:  # fmt: skip
-        """Returns how a decoder layer of each member attends to the source.
+        """Returns a decoder layer's attention to the source (B, M, T, S).
 
-        Args:
-            target_in: Integer tensor (B, T).
-            encoder_output: From `encode`.
-            source_mask: Boolean tensor (B, 1, S), from `encode`.
-            layer: Decoder layer, counted from 0, or from -1 backwards.
-
-        Returns:
-            Attention weights (B, M, T, S), for each member the mean of its heads.
+        In place of heads it has members: for each the mean of its heads.
         """
-        weights = [
-            member.attention(target_in, output, source_mask, layer=layer)
-            for member, output in zip(self.members, encoder_output, strict=True)
-        ]
+        parts = zip(self.members, encoder_output, strict=True)
+        weights = [m.attention(target_in, x, source_mask, layer) for m, x in parts]
         means = [ops.mean(ops.cast(x, "float32"), axis=1) for x in weights]
         return ops.stack(means, axis=1)
 
@@ -164,46 +136,29 @@ class Ensemble(ExportableModel):
         self, source: TensorLike, length: int, beam_size: int = 1,
         coverage: bool = False,
     ) -> Nest:  # fmt: skip
-        """Returns the state of `decode_step`: those of the members, as they make it."""
+        """Returns the state of `decode_step` before the first token."""
         options = length, beam_size, coverage
         return tuple(m.start_decoding(source, *options) for m in self.members)
 
     def decoding_weights(self) -> Nest:
-        """Prepares the matrices of `decode_step`, those of each member."""
+        """Returns the weights of `decode_step`, prepared."""
         return tuple(member.decoding_weights() for member in self.members)
 
     def resize_decoding(
         self, state: Nest, sentences: TensorLike, length: int | TensorLike
     ) -> Nest:
         """Returns the state of some sentences, with room for more positions."""
-        return tuple(
-            member.resize_decoding(own, sentences, length)
-            for member, own in zip(self.members, state, strict=True)
-        )
+        parts = zip(self.members, state, strict=True)
+        return tuple(m.resize_decoding(own, sentences, length) for m, own in parts)
 
     def decode_step(
         self, ids: TensorLike, parents: TensorLike | None, state: Nest,
         weights: Nest = None,
     ) -> tuple[Tensor, Nest]:  # fmt: skip
-        """Scores the next token of each hypothesis; equals a call at that position.
-
-        Args:
-            ids: Integer tensor (R,), the last token of each of the R = B * N rows.
-            parents: Integer tensor (B, N), the hypothesis of the step before that each
-                row continues.
-            state: As `start_decoding` or the step before returned it.
-            weights: `decoding_weights()`, computed here if not given.
-
-        Returns:
-            Log-probabilities (R, V), float32, and the new state.
-        """
+        """Returns the next token's log-probabilities (R, V), float32, and the state."""
         weights = self.decoding_weights() if weights is None else weights
-        steps = [
-            member.decode_step(ids, parents, own, own_weights)
-            for member, own, own_weights in zip(
-                self.members, state, weights, strict=True
-            )
-        ]
+        parts = zip(self.members, state, weights, strict=True)
+        steps = [m.decode_step(ids, parents, *own) for m, *own in parts]
         scores, states = zip(*steps, strict=True)
         return _log_of_mean(scores), states
 

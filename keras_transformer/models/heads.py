@@ -286,8 +286,8 @@ class MaskedLanguageModel(ExactTraining, EncoderHead):
         super().__init__(encoder, **kwargs)
         if type(encoder.embedding) is not PositionalEmbedding:
             raise ValueError(
-                "`encoder` must have a `PositionalEmbedding` of one id a token, to tell "
-                f"which was hidden. Received: a {type(encoder.embedding).__name__}"
+                "`encoder` must have a `PositionalEmbedding` of one id a token, to "
+                f"tell which was hidden. Received: a {type(encoder.embedding).__name__}"
             )
         self.built = True
 

@@ -6,7 +6,7 @@ from typing import Any, Unpack
 
 import keras
 
-from keras_transformer.config import Seq2SeqConfig
+from keras_transformer.config import TransformerConfig
 from keras_transformer.layers.arguments import check_pair, integer_ids
 from keras_transformer.models.model import TokenModel
 from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
@@ -46,10 +46,12 @@ class Seq2Seq(TokenModel):
         TypeError: If `config` is not a `config_class`.
     """
 
-    config_class = Seq2SeqConfig
-    config: Seq2SeqConfig
+    config_class = TransformerConfig
+    config: TransformerConfig
 
-    def __init__(self, config: Seq2SeqConfig, **kwargs: Unpack[BasicOptions]) -> None:
+    def __init__(
+        self, config: TransformerConfig, **kwargs: Unpack[BasicOptions]
+    ) -> None:
         super().__init__(config, **kwargs)
         self.target_embedding = self.make_embedding(
             "target_embedding", config.target_vocabulary_size

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.generation.model_search import as_graph
+from keras_transformer.generation.generator import as_graph
 from keras_transformer.generation.pipeline import INPUTS, TEXT, Pipeline
 from keras_transformer.playground.played_model import (
     Offer,
@@ -45,7 +45,7 @@ class LiveModel:
         self._translator = Translator.load(path)
         self._config = self._translator.config
         self._graph = functools.lru_cache(_MOST_GRAPHS)(self._make_graph)
-        layers = self._translator.model.config.num_attending_layers
+        layers = self._translator.model.config.num_decoder_layers
         layer = self._config.alignment_layer % layers
         self._layers = layers
         self._run("nbest", ["."], beam_size=self._beam_size(None))

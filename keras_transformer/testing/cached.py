@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.testing.inputs import as_array, drawn
-from keras_transformer.testing.outputs import check_close, name_of
+from keras_transformer.testing.calls import as_array, check_close, drawn, name_of
 from keras_transformer.types import TensorLike
 
 
@@ -49,76 +48,44 @@ def assert_cached_equals_uncached(
     """
     if length < 2:
         raise ValueError(f"`length` must be at least 2. Received: length={length}")
-    search = _RandomSearch(model, source, length, beam_size, seed)
+    rng, config = np.random.default_rng(seed), model.config
+    if hasattr(model, "encode"):
+        if source is None:
+            source = drawn((2, 5), config.source_vocabulary_size, config.pad_id, rng)
+            source[1, 3:] = config.pad_id
+        source = start = as_array(source)
+        sentences, classes = len(source), config.target_vocabulary_size
+    else:
+        source, start, sentences, classes = None, 2, 2, config.vocabulary_size
+    tokens = drawn((length, sentences, beam_size), classes, config.pad_id, rng)
+    tokens[0] = config.start_id
+    parents = rng.integers(beam_size, size=tokens.shape).astype("int32")
+    parents[0] = np.arange(beam_size)
+    kept = np.arange(sentences, dtype="int32")  # sentences that are still there
+    paths = np.zeros((sentences, beam_size, 0), "int32")
+    weights = model.decoding_weights()
+    state = model.start_decoding(start, length // 2, beam_size)
     for t in range(length):
         if t == length // 2:
-            search.let_leave(length)
-        logits, expected = search.step(t)
+            kept, paths = kept[-1:], paths[-1:]
+            state = model.resize_decoding(state, ops.convert_to_tensor(kept), length)
+        moved = np.take_along_axis(paths, parents[t, kept][..., None], axis=1)
+        paths = np.concatenate([moved, tokens[t, kept][..., None]], axis=-1)
+        ids, places = tokens[t, kept].reshape(-1), parents[t, kept]
+        ids, places = map(ops.convert_to_tensor, (ids, places))
+        logits, state = model.decode_step(ids, places, state, weights)
+        # One length for all, which is compiled once.
+        targets = np.full((len(kept) * beam_size, length), config.pad_id, "int32")
+        targets[:, : t + 1] = paths.reshape(-1, t + 1)
+        inputs = ops.convert_to_tensor(targets)
+        if source is not None:
+            rows = np.repeat(source[kept], beam_size, axis=0)
+            inputs = (ops.convert_to_tensor(rows), inputs)
+        whole = model(inputs)
         check_close(
-            logits,
-            expected,
+            as_array(logits)[:, None],
+            as_array(whole)[:, t : t + 1],
             tolerance,
             f"{name_of(model)} decodes otherwise step by step than at once",
-            first=(int(search.kept[0]) * beam_size, t),
+            first=(int(kept[0]) * beam_size, t),
         )
-
-
-class _RandomSearch:
-    """Hypotheses that take random tokens and places, with a cache and without.
-
-    Attributes:
-        kept: Integers (B,), which sentences are still there.
-    """
-
-    def __init__(self, model, source, length, beam_size, seed):
-        rng, config = np.random.default_rng(seed), model.config
-        self.model, self.source, sentences = model, None, 2
-        if hasattr(model, "encode"):
-            self.source = _sources(config, rng) if source is None else as_array(source)
-            sentences = len(self.source)
-            start, classes = self.source, config.target_vocabulary_size
-        else:
-            start, classes = sentences, config.vocabulary_size
-        shape, self.pad_id = (length, sentences, beam_size), config.pad_id
-        self.tokens = drawn(shape, classes, self.pad_id, rng)
-        self.tokens[0] = config.start_id
-        self.parents = rng.integers(beam_size, size=shape).astype("int32")
-        self.parents[0] = np.arange(beam_size)
-        self.kept = np.arange(sentences)
-        self.paths = np.zeros((sentences, beam_size, 0), "int32")
-        self.weights = model.decoding_weights()
-        self.state = model.start_decoding(start, length // 2, beam_size)
-
-    def let_leave(self, length):
-        """Keeps the last sentence, with room for `length` positions."""
-        last = ops.convert_to_tensor(self.kept[-1:].astype("int32"))
-        self.state = self.model.resize_decoding(self.state, last, length)
-        self.kept, self.paths = self.kept[-1:], self.paths[-1:]
-
-    def step(self, t):
-        """Returns the logits (B * N, 1, V) of step t with the cache and without."""
-        parents, tokens = self.parents[t, self.kept], self.tokens[t, self.kept]
-        moved = np.take_along_axis(self.paths, parents[..., None], axis=1)
-        self.paths = np.concatenate([moved, tokens[..., None]], axis=-1)
-        ids, places = map(ops.convert_to_tensor, (tokens.reshape(-1), parents))
-        logits, self.state = self.model.decode_step(
-            ids, places, self.state, self.weights
-        )
-        # One length for all, which is compiled once.
-        future = ((0, 0), (0, len(self.tokens) - t - 1))
-        targets = np.pad(
-            self.paths.reshape(-1, t + 1), future, constant_values=self.pad_id
-        )
-        targets = ops.convert_to_tensor(targets)
-        if self.source is None:
-            whole = self.model(targets)
-        else:
-            rows = np.repeat(self.source[self.kept], self.paths.shape[1], axis=0)
-            whole = self.model((ops.convert_to_tensor(rows), targets))
-        return as_array(logits)[:, None], as_array(whole)[:, t : t + 1]
-
-
-def _sources(config, rng):
-    source = drawn((2, 5), config.source_vocabulary_size, config.pad_id, rng)
-    source[1, 3:] = config.pad_id
-    return source

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.testing.inputs import drawn, input_arrays, is_ids
-from keras_transformer.testing.outputs import check_close, name_of, output_of
+from keras_transformer.testing import calls
 from keras_transformer.types import TensorLike
 
 
@@ -49,15 +48,15 @@ def assert_causal(
     Example:
         >>> assert_causal(keras.layers.GRU(8, return_sequences=True))
     """
-    rng = np.random.default_rng(seed)
-    first, *others = input_arrays(inputs, shape, ids_below, 0, rng)
+    rng, name = np.random.default_rng(seed), calls.name_of(layer)
+    first, *others = calls.input_arrays(inputs, shape, ids_below, 0, rng)
     length = first.shape[1]
     if length < 2:
         raise ValueError(
             "The first input must have 2 positions or more, (B, T, ...). Received: "
             f"shape {first.shape}"
         )
-    before = output_of(layer, [first, *others], call_options)
+    before = calls.output_of(layer, [first, *others], call_options)
     if before.shape[:2] != first.shape[:2]:
         raise ValueError(
             "The output must have the rows and positions of the first input, "
@@ -67,26 +66,26 @@ def assert_causal(
     for position in range(1, length):
         changed = first.copy()
         changed[:, position] = _others(first[:, position], first, ids_below, rng)
-        after = output_of(layer, [changed, *others], call_options)
-        check_close(
+        after = calls.output_of(layer, [changed, *others], call_options)
+        calls.check_close(
             after[:, :position],
             before[:, :position],
             tolerance,
-            f"{name_of(layer)} is not causal: a change of the input at position "
-            f"{position} changes an earlier output",
+            f"{name} is not causal: a change of the input at position {position} "
+            "changes an earlier output",
         )
         has_changed = has_changed or (after != before).any()
     if not has_changed:
         raise AssertionError(
-            f"{name_of(layer)} gives the same output whatever its first input is from "
-            "position 1 on, so nothing can be said of it"
+            f"{name} gives the same output whatever its first input is from position 1 "
+            "on, so nothing can be said of it"
         )
 
 
 def _others(values, array, ids_below, rng):
     """Returns random values of which none is the one in its place."""
-    if not is_ids(array):
-        return values + drawn(values.shape, None, None, rng)
+    if not calls.is_ids(array):
+        return values + calls.drawn(values.shape, None, None, rng)
     count = int(array.max()) + 1 if ids_below is None else ids_below
     if count < 3:
         raise ValueError(

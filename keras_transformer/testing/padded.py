@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.testing.inputs import (
-    input_arrays,
-    is_ids,
-    lengths_of,
-    padded,
-)
-from keras_transformer.testing.outputs import (
-    carrying,
-    check_close,
-    name_of,
-    output_of,
-)
+from keras_transformer.testing import calls
 from keras_transformer.types import TensorLike
 
 # Positions of padding that are added.
@@ -71,84 +61,93 @@ def assert_padding_invariant(
         >>> assert_padding_invariant(EncoderLayer(num_heads=2, d_ff=16))
     """
     rng = np.random.default_rng(seed)
-    arrays = input_arrays(inputs, shape, ids_below, pad_id, rng)
+    arrays = calls.input_arrays(inputs, shape, ids_below, pad_id, rng)
     if mask_names is not None and len(mask_names) != len(arrays):
         raise ValueError(
             "`mask_names` must name one argument for each input. Received: "
             f"{list(mask_names)} for {len(arrays)} inputs"
         )
-    call = _Call(layer, arrays, pad_id, mask_names, call_options, rng)
-    check = _Check(call, tolerance)
-    everything, rooms = slice(None), call.rooms
-    if not all(map(is_ids, arrays)):
+    lengths = [_lengths(array, pad_id, rng) for array in arrays]
+    rooms = [array.shape[1] for array in arrays]
+
+    def output(rows, rooms):
+        """Returns the output of some rows, each input padded to its room."""
+        inputs, masks = [], {}
+        for i, (array, length) in enumerate(zip(arrays, lengths, strict=True)):
+            is_real = np.arange(rooms[i]) < length[rows][:, None]
+            array = _padded(array[rows], length[rows], rooms[i], pad_id, rng)
+            if mask_names is not None:
+                masks[mask_names[i]] = ops.convert_to_tensor(is_real)
+            elif not calls.is_ids(array):
+                array = _Carrying(ops.convert_to_tensor(is_real))(array)
+            inputs.append(array)
+        return calls.output_of(layer, inputs, call_options | masks)
+
+    everything, room = slice(None), rooms[0]
+    expected = output(everything, rooms)
+    longer = output(everything, [room + _MORE, *rooms[1:]])
+    has_positions = longer.shape != expected.shape
+    sizes = expected.shape[1:2] + longer.shape[1:2]
+    if has_positions and sizes != (room, room + _MORE):
+        raise ValueError(
+            "The output must have the positions of the first input, or none. "
+            f"Received: an output of shape {expected.shape} for {room} positions, and "
+            f"{longer.shape} for {room + _MORE}"
+        )
+
+    def check(rows, rooms, what):
+        actual, wanted, real = output(rows, rooms), expected[rows], None
+        if has_positions:
+            shared = min(actual.shape[1], wanted.shape[1])
+            actual, wanted = actual[:, :shared], wanted[:, :shared]
+            real = np.arange(shared) < lengths[0][rows][:, None]
+        claim = f"{calls.name_of(layer)} depends on padding: {what}"
+        first = (rows.start or 0, 0)
+        calls.check_close(actual, wanted, tolerance, claim, real, first, has_positions)
+
+    if not all(map(calls.is_ids, arrays)):
         check(everything, rooms, "other vectors in padded positions change the output")
     for i, room in enumerate(rooms):
         more = [*rooms[:i], room + _MORE, *rooms[i + 1 :]]
         what = f"{_MORE} more padded positions of input {i} change the output"
         check(everything, more, what)
     for row in range(len(arrays[0])):
-        alone = [int(lengths[row]) for lengths in call.lengths]
+        alone = [int(length[row]) for length in lengths]
         what = f"row {row} alone, cut to its length, has another output"
         check(slice(row, row + 1), alone, what)
 
 
-class _Call:
-    """A layer with its inputs, called with any rows and any padding."""
-
-    def __init__(self, layer, arrays, pad_id, mask_names, options, rng):
-        self.layer = layer
-        self.arrays = arrays
-        self.lengths = [lengths_of(array, pad_id, rng) for array in arrays]
-        self.rooms = [array.shape[1] for array in arrays]
-        self._pad_id, self._rng = pad_id, rng
-        self._mask_names, self._options = mask_names, options
-
-    def __call__(self, rows, rooms):
-        """Returns the output of some rows, each input padded to its room."""
-        inputs, masks = [], {}
-        for i, room in enumerate(rooms):
-            lengths = self.lengths[i][rows]
-            array = padded(self.arrays[i][rows], lengths, room, self._pad_id, self._rng)
-            mask = np.arange(room) < lengths[:, None]
-            if self._mask_names is not None:
-                masks[self._mask_names[i]] = ops.convert_to_tensor(mask)
-            elif not is_ids(array):
-                array = carrying(array, mask)
-            inputs.append(array)
-        return output_of(self.layer, inputs, self._options | masks)
+def _lengths(array, pad_id, rng):
+    """Returns the length (B,) of each row: of its ids before padding, or drawn."""
+    if calls.is_ids(array) and array.ndim == 2 and (array == pad_id).any():
+        return (array != pad_id).sum(axis=1)
+    lengths = rng.integers(1, array.shape[1] + 1, size=len(array))
+    lengths[0] = array.shape[1]  # A row without padding is among them.
+    return lengths
 
 
-class _Check:
-    """Compares the output of a call with that of all rows as they were given."""
+def _padded(array, lengths, room, pad_id, rng):
+    """Returns rows cut to their lengths, then padded: ids, or random vectors."""
+    shape = (len(array), room, *array.shape[2:])
+    result = np.full(shape, pad_id, array.dtype)
+    if not calls.is_ids(array):
+        result = 3 * rng.standard_normal(shape).astype(array.dtype)
+    for row, length in enumerate(lengths):
+        result[row, :length] = array[row, :length]
+    return result
 
-    def __init__(self, call, tolerance):
-        self.call = call
-        self.tolerance = tolerance
-        everything, room = slice(None), call.rooms[0]
-        self.expected = call(everything, call.rooms)
-        longer = call(everything, [room + _MORE, *call.rooms[1:]])
-        self.has_positions = longer.shape != self.expected.shape
-        if self.has_positions and (
-            self.expected.shape[1:2] + longer.shape[1:2] != (room, room + _MORE)
-        ):
-            raise ValueError(
-                "The output must have the positions of the first input, or none. "
-                f"Received: an output of shape {self.expected.shape} for {room} "
-                f"positions, and {longer.shape} for {room + _MORE}"
-            )
 
-    def __call__(self, rows, rooms, what):
-        actual, expected, real = self.call(rows, rooms), self.expected[rows], None
-        if self.has_positions:
-            shared = min(actual.shape[1], expected.shape[1])
-            actual, expected = actual[:, :shared], expected[:, :shared]
-            real = np.arange(shared) < self.call.lengths[0][rows][:, None]
-        check_close(
-            actual,
-            expected,
-            self.tolerance,
-            f"{name_of(self.call.layer)} depends on padding: {what}",
-            real,
-            (rows.start or 0, 0),
-            self.has_positions,
-        )
+class _Carrying(keras.layers.Layer):
+    """Gives its input a Keras mask: `keras.layers.Masking` would change the values."""
+
+    def __init__(self, mask):
+        super().__init__(dtype="float32")
+        self.supports_masking = True
+        self._mask = mask
+
+    def call(self, inputs):
+        # Another tensor, since Keras notes the mask on the tensor itself.
+        return inputs + 0
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return self._mask

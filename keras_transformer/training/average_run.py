@@ -7,7 +7,6 @@ from pathlib import Path
 
 from keras_transformer.config import RunConfig
 from keras_transformer.files import replacing
-from keras_transformer.models.loading import check_size
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 from keras_transformer.training.checkpoints import checkpoints_in, load_average
@@ -49,27 +48,19 @@ def average_run(
     paths = _chosen(run, last, checkpoints)
     config = RunConfig.load(run / "config.json")
     tokenizers = TokenizerPair.load(run / "tokenizer")
-    for path in paths:
-        check_size(config.model, path.stat().st_size, _misfit(path, run))
     model = Transformer(config.model)
     for path in paths:
-        _check_fits(model, path, run)
+        try:
+            model.load_weights(path)
+        except (ValueError, KeyError, OSError) as error:
+            raise ValueError(
+                f"{path} does not fit the model of {run}, or is damaged."
+            ) from error
     load_average(model, paths)
     Translator(model, tokenizers, config.decoding).save(output)
     with replacing(output / "config.json") as temporary:
         temporary.write_text(config.to_json(), encoding="utf-8")
     return paths
-
-
-def _check_fits(model, path, run):
-    try:
-        model.load_weights(path)
-    except (ValueError, KeyError, OSError) as error:
-        raise ValueError(f"{_misfit(path, run)}.") from error
-
-
-def _misfit(path, run):
-    return f"{path} does not fit the model of {run}, or is damaged"
 
 
 def _chosen(run, last, checkpoints):

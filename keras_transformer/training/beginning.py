@@ -12,8 +12,8 @@ from rich.console import Console
 from keras_transformer.config import (
     DecodingConfig,
     RunConfig,
-    Seq2SeqConfig,
     TokenizerConfig,
+    TransformerConfig,
 )
 from keras_transformer.kernels.keras_private import layers_within
 from keras_transformer.models.loading import read_config
@@ -33,7 +33,7 @@ _MAY_DIFFER = {"dropout_rate", "attention_dropout_rate", "activation_dropout_rat
 class Base(NamedTuple):
     """Options that a run has unless others are given; named like those of a run."""
 
-    model: Seq2SeqConfig
+    model: TransformerConfig
     tokenizer: TokenizerConfig
     decoding: DecodingConfig
 

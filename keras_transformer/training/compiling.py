@@ -8,14 +8,13 @@ from typing import Any
 import keras
 
 from keras_transformer.config import RunConfig, TrainingConfig
-from keras_transformer.exact_training.row_parts import (
+from keras_transformer.exact_training.cores import (
     available_cores,
     split_batches_over_cores,
 )
 from keras_transformer.kernels.execution import has_gpu
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, Perplexity
-from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.optimizers import Adam
 from keras_transformer.schedules import TransformerSchedule, WarmupSchedule
@@ -35,7 +34,7 @@ def compiled_model(
     config: RunConfig,
     optimizer: keras.optimizers.Optimizer | None = None,
     loss: Any = None,
-) -> Seq2Seq:
+) -> Transformer:
     """Returns a new model, compiled with the run's optimizer, loss and metrics.
 
     Args:

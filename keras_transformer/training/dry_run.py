@@ -146,9 +146,6 @@ def _report_memory(console, model, shapes, replicas):
         )
         for rows, length in shapes
     }
-    if None in estimates.values():
-        say(console, f"memory: not estimated for a {type(model).__name__}")
-        return
     (rows, length), memory = max(estimates.items(), key=lambda pair: pair[1].total)
     parts = ", ".join(
         f"{name} {size / _MIB:,.0f}" for name, size in memory._asdict().items()

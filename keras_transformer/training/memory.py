@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from keras_transformer.config import TransformerConfig
 from keras_transformer.kernels.crossentropy import chunk_tokens
 from keras_transformer.layers.linear_attention import PerformerAttention
 from keras_transformer.layers.local_attention import SMALLEST_BLOCK
@@ -47,19 +46,14 @@ class TrainingMemory(NamedTuple):
         return sum(self)
 
 
-def training_memory(model: Seq2Seq, rows: int, length: int) -> TrainingMemory | None:
+def training_memory(model: Seq2Seq, rows: int, length: int) -> TrainingMemory:
     """Estimates the memory of a training step as XLA compiles it.
 
     Args:
         model: The model, compiled, with the optimizer's variables built.
         rows: Sentences of a batch, B.
         length: Tokens of its sources and of its targets.
-
-    Returns:
-        The estimate, or `None` for a model other than a Transformer.
     """
-    if not isinstance(model.config, TransformerConfig):
-        return None
     trainable = _bytes(model.trainable_variables)
     return TrainingMemory(
         weights=_bytes(model.variables),

@@ -8,7 +8,7 @@ import keras
 from rich.console import Console
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.exact_training.row_parts import available_cores
+from keras_transformer.exact_training.cores import available_cores
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.terminal import say
 from keras_transformer.text import Corpus, MixedPairs
@@ -89,9 +89,7 @@ def describe_model(model: Seq2Seq) -> str:
         model: The model.
     """
     config = model.config
-    sizes = [
-        f"{name} {getattr(config, name)}" for name in _SIZES if hasattr(config, name)
-    ]
+    sizes = [f"{name} {getattr(config, name)}" for name in _SIZES]
     vocabularies = {config.source_vocabulary_size, config.target_vocabulary_size}
     pieces = " and ".join(f"{size:,}" for size in sorted(vocabularies))
     return f"{type(model).__name__}: {', '.join(sizes)}; {pieces} pieces"

@@ -407,7 +407,7 @@ SECTIONS = {field.name: type(field.default) for field in dataclasses.fields(RunC
         (section, field.name)
         for section, config in SECTIONS.items()
         for field in dataclasses.fields(config)
-        if field.name not in LEARNED | {"family"}  # It has one value in each class.
+        if field.name not in LEARNED
     ],
 )
 def test_every_option_has_a_flag(files, asked, section, name):
@@ -468,11 +468,6 @@ def test_other_words_are_no_kind_of_half_precision(files, asked, capsys):
                 files, f"--{flag}mixed-precision", "int8" if not flag else "float16"
             )
         assert message in capsys.readouterr().err
-
-
-def test_a_flags_earlier_name_still_serves(files, asked):
-    assert train_with(files, "--nonfinite-batches", "skip") == 0
-    assert asked[0][2].training.nonfinite == "skip"
 
 
 def _kinds(field):

@@ -63,7 +63,7 @@ def test_ten_options_of_train_come_first_and_the_general_ones_last(capsys):
     assert (
         groups[titles[0]]
         == (
-            "--train --valid --run --preset --dropout-rate --norm-first "
+            "--train --valid --run --preset --norm-first --dropout-rate "
             "--vocabulary-size --batch-tokens --epochs --warmup-steps"
         ).split()
     )

@@ -11,26 +11,22 @@ from keras import ops
 from keras_transformer import (
     CausalLayer,
     DecoderLayer,
+    Encoder,
     EncoderConfig,
     EncoderLayer,
-    ImageClassifier,
     LanguageModelConfig,
-    NodeClassifier,
     RotaryPositions,
-    SSRUDecoderLayer,
-    TextEncoder,
     TransformerConfig,
 )
-from keras_transformer.attention_kinds import ATTENTION_KINDS, AttentionName
+from keras_transformer.config.layers import ATTENTION_KINDS
 from keras_transformer.layers import (
     LinearAttention,
     LocalAttention,
-    LSHAttention,
     MultiHeadAdditiveAttention,
     PerformerAttention,
     ReluAttention,
 )
-from keras_transformer.layers.transformer_layer import _MAKERS
+from keras_transformer.layers.transformer_layer import _KINDS, LayerArguments
 
 CONFIGS = (TransformerConfig, EncoderConfig, LanguageModelConfig)
 LINEAR = {"attention": "linear", "attention_dropout_rate": 0.0}
@@ -55,14 +51,6 @@ REFUSED = {
     "`attention_dropout_rate` must be 0 with attention='performer'": {
         "attention": "performer"
     },
-    "`positions` must be .*input of lsh attention: no": {
-        "attention": "lsh",
-        "positions": "alibi",
-    },
-    "`num_key_value_heads` must be None with attention='lsh'": {
-        "attention": "lsh",
-        "num_key_value_heads": 4,
-    },
     "`num_key_value_heads` must be None with attention='linear'": LINEAR
     | {"num_key_value_heads": 4},
     "`num_heads` must be a multiple of `num_key_value_heads`": {
@@ -72,8 +60,9 @@ REFUSED = {
 
 
 def test_one_table_serves_configurations_and_layers():
-    assert set(_MAKERS) == set(ATTENTION_KINDS)
-    assert typing.get_args(AttentionName) == tuple(ATTENTION_KINDS)
+    assert set(_KINDS) == set(ATTENTION_KINDS)
+    names = LayerArguments.__annotations__["attention"].__forward_arg__
+    assert typing.get_args(eval(names, vars(typing))) == tuple(ATTENTION_KINDS)
 
 
 @pytest.mark.parametrize("message", REFUSED)
@@ -100,29 +89,7 @@ def test_an_ssru_has_no_attention_to_change():
     ):  # fmt: skip
         with pytest.raises(ValueError, match="`decoder_self_attention` must be 'att"):
             TransformerConfig(decoder_self_attention="ssru", **options)
-        layer = SSRUDecoderLayer(num_heads=2, d_ff=5, **options)
-        with pytest.raises(ValueError, match="`attention` and `positions` must be le"):
-            layer.build((None, None, 8), (None, None, 8))
     TransformerConfig(decoder_self_attention="ssru", num_key_value_heads=2)
-
-
-def test_graphs_and_images_have_no_order_and_a_graph_has_many_masks():
-    sizes = {"num_layers": 1, "d_model": 8, "d_ff": 5, "num_heads": 2}
-    for options in (
-        {"positions": "rotary"}, {"attention": "local", "attention_window": 2},
-    ):  # fmt: skip
-        config = EncoderConfig(**sizes, **options)
-        with pytest.raises(ValueError, match="nodes of a graph have no order"):
-            NodeClassifier(config, 3, 2)
-        with pytest.raises(ValueError, match="patches of an image have no order"):
-            ImageClassifier(config, (4, 4, 1), 2, 2)
-    config = EncoderConfig(**sizes, **LINEAR)
-    able = "'dot-product', 'relu', 'additive' for a graph"
-    with pytest.raises(ValueError, match=able):
-        NodeClassifier(config, 3, 2)
-    assert ImageClassifier(config, (4, 4, 1), 2, 2)(np.zeros((1, 4, 4, 1))).shape == (
-        1, 2,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -133,7 +100,6 @@ def test_graphs_and_images_have_no_order_and_a_graph_has_many_masks():
         (LINEAR, LinearAttention),
         ({"attention": "additive"}, MultiHeadAdditiveAttention),
         (PERFORMER, PerformerAttention),
-        ({"attention": "lsh"}, LSHAttention),
     ],
 )
 def test_layers_look_back_or_around(options, layer_class):
@@ -145,8 +111,8 @@ def test_layers_look_back_or_around(options, layer_class):
         shapes = [(None, None, 8)] * (2 if outer is DecoderLayer else 1)
         layer.build(*shapes)
         assert type(layer.self_attention) is layer_class
-        assert getattr(layer.self_attention, "causal", is_causal) is is_causal
-        assert not layer.self_attention.get_weights()[0].any()
+        assert layer.causal is is_causal
+        assert not np.any(layer.self_attention.query_dense.kernel)
         if outer is DecoderLayer:
             assert type(layer.cross_attention).__name__ == "MultiHeadAttention"
 
@@ -163,10 +129,9 @@ def test_an_object_of_positions_reaches_the_self_attention_and_its_file():
 def test_positions_of_attention_replace_the_vectors_of_an_encoder(positions):
     sizes = {"num_layers": 1, "d_model": 8, "d_ff": 5, "num_heads": 2}
     config = EncoderConfig(**sizes, positions=positions)
-    assert TextEncoder(EncoderConfig(**sizes), 9).embedding.positions == "sinusoidal"
-    encoder = TextEncoder(config, 9)
+    assert Encoder(EncoderConfig(**sizes), 9).embedding.positions == "sinusoidal"
+    encoder = Encoder(config, 9)
     assert encoder.embedding.positions == "none"
-    assert TextEncoder(config, 9, positions="learned", max_length=7).embedding.positions
     there, back = (
         ops.convert_to_numpy(encoder(np.array(ids)))
         for ids in ([[3, 4, 5]], [[5, 4, 3]])

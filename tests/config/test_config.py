@@ -12,7 +12,6 @@ import pytest
 from keras_transformer import (
     DataConfig,
     DecodingConfig,
-    RecurrentConfig,
     RunConfig,
     TokenizerConfig,
     TrainingConfig,
@@ -21,7 +20,6 @@ from keras_transformer import (
 
 CONFIGS = (
     TransformerConfig,
-    RecurrentConfig,
     TokenizerConfig,
     DataConfig,
     TrainingConfig,
@@ -93,7 +91,7 @@ def test_json_that_python_cannot_read_names_the_file(tmp_path, content):
 
 def test_a_file_gives_what_it_names_and_no_defaults(tmp_path):
     path = tmp_path / "config.json"
-    values = {"training": {"epochs": 3}, "model": {"family": "recurrent"}}
+    values = {"training": {"epochs": 3}, "model": {"d_ff": 7}}
     path.write_text(json.dumps(values), encoding="utf-8")
     assert RunConfig.given_in(path) == values
     path.write_text('{"training": {"epochs": 0}}', encoding="utf-8")
@@ -125,17 +123,6 @@ def test_unknown_keys_are_refused_with_the_known_ones(config_class):
     with pytest.raises(ValueError) as caught:
         config_class.from_dict({"widht": 3, "x": 4})
     assert str(caught.value) == message
-
-
-def test_an_old_files_name_for_an_option_is_read_and_no_longer_written():
-    old = {"training": {"nonfinite_batches": "skip", "epochs": 3}}
-    config = RunConfig.from_dict(old)
-    assert config.training == TrainingConfig(nonfinite="skip", epochs=3)
-    assert "nonfinite_batches" in old["training"]
-    assert "nonfinite_batches" not in config.to_json()
-    # A flag was given over the file's.
-    both = {"nonfinite": "stop", "nonfinite_batches": "skip"}
-    assert TrainingConfig.from_dict(both).nonfinite == "stop"
 
 
 def test_unknown_keys_are_refused_in_a_part_a_preset_and_a_replacement():

@@ -15,6 +15,18 @@ HASHES = 97
 
 numpy = ops.convert_to_numpy
 
+# Options of `Constraints` and of `obeys`; a prefix is the same for every sentence.
+CONSTRAINTS = {
+    "none": {},
+    "shortest": {"min_length": 3},
+    "no token twice": {"no_repeat_ngram_size": 1},
+    "no pair twice": {"no_repeat_ngram_size": 2},
+    "prefix": {"prefix": (4, 3)},
+    "prefix that ends": {"prefix": (4, END)},
+    "prefix as long as the output": {"prefix": (3, 3, 4, 4, 3)},
+    "all": {"min_length": 4, "no_repeat_ngram_size": 2, "prefix": (4, 4, 4)},
+}
+
 
 def random_logits(seed, sentences, vocabulary, scale=2.0):
     """Logits of the next token for each sentence and each hash of a history."""

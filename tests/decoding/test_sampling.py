@@ -10,6 +10,7 @@ from keras import ops
 from keras_transformer.decoding import Constraints, greedy_search, sample
 from keras_transformer.decoding.sampling import _draw
 from tests.decoding.table_steps import (
+    CONSTRAINTS,
     END,
     IDS,
     PAD,
@@ -254,16 +255,6 @@ def test_a_row_alone_gets_what_it_gets_in_a_batch(filters):
         # A compiler may sum a row of a batch in another order than a row alone.
         for ours, theirs in zip(batch, alone, strict=True):
             np.testing.assert_allclose(ours[i], theirs[0], rtol=1e-6)
-
-
-CONSTRAINTS = {
-    "none": {},
-    "shortest": {"min_length": 3},
-    "no token twice": {"no_repeat_ngram_size": 1},
-    "no pair twice": {"no_repeat_ngram_size": 2},
-    "prefix": {"prefix": (4, 3)},
-    "all": {"min_length": 4, "no_repeat_ngram_size": 2, "prefix": (4, 4, 4)},
-}
 
 
 @pytest.mark.parametrize("options", CONSTRAINTS.values(), ids=CONSTRAINTS)

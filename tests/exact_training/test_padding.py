@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keras
 import numpy as np
 import pytest
 
@@ -13,8 +12,6 @@ from keras_transformer import (
     MaskedAccuracy,
     MaskedCrossentropy,
     Perplexity,
-    RecurrentConfig,
-    RecurrentSeq2Seq,
     Tagger,
     TextEncoder,
     Transformer,
@@ -33,10 +30,6 @@ LAYERS = {"d_ff": 8, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layer
 
 def transformer(kind=Transformer):
     return kind(TransformerConfig(**SIZES, **LAYERS))
-
-
-def recurrent():
-    return RecurrentSeq2Seq(RecurrentConfig(**SIZES, units=5, attention_units=4))
 
 
 def language_model():
@@ -67,7 +60,7 @@ def test_another_id_for_padding_is_refused(options):
     assert str(error.value).endswith("pad_id=1 of Transformer")
 
 
-@pytest.mark.parametrize("make", [transformer, recurrent, language_model])
+@pytest.mark.parametrize("make", [transformer, language_model])
 def test_every_model_that_knows_the_padding_of_its_targets_says_so(make):
     model = make()
     metrics = [MaskedAccuracy(1), Perplexity(1), "accuracy"]
@@ -96,22 +89,3 @@ def test_padding_is_left_out_of_the_figures():
     more = np.pad(target, ((0, 0), (0, 6)), constant_values=1)
     after = model.evaluate((source, more), more, verbose=0)
     np.testing.assert_allclose(after, before, rtol=1e-5)
-
-
-@keras.saving.register_keras_serializable(package="tests")
-class Unchecked(Transformer):
-    """As `Transformer` was before its `compile` compared ids."""
-
-    target_pad_id = None
-
-
-def test_a_file_that_was_compiled_with_another_id_still_loads(tmp_path, monkeypatch):
-    model = transformer(Unchecked)
-    model.compile("sgd", MaskedCrossentropy())
-    model.save(tmp_path / "old.keras")
-    monkeypatch.setattr(Unchecked, "target_pad_id", 1)
-    with pytest.warns(UserWarning, match="must have the `pad_id` of the model"):
-        loaded = keras.saving.load_model(tmp_path / "old.keras")
-    assert loaded.compiled and loaded.optimizer.built
-    for ours, theirs in zip(loaded.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)

@@ -10,7 +10,7 @@ from keras import ops
 from keras_transformer import MaskedAccuracy, MaskedCrossentropy, Perplexity
 from keras_transformer.kernels import crossentropy
 from keras_transformer.kernels.crossentropy import fused_crossentropy
-from tests.kernels.gradients import with_gradients
+from tests.kernels.ways import with_gradients
 
 ROWS, LENGTH, WIDTH, SIZE = 3, 11, 7, 29
 

@@ -12,12 +12,11 @@ from keras import ops
 from keras_transformer.kernels import fused_attention as module
 from keras_transformer.kernels.fused_attention import fused_attention, obstacle
 from keras_transformer.layers.attention import dot_product_attention
-from tests.kernels.gradients import with_gradients
+from tests.kernels.ways import with_gradients
 
 BACKEND = keras.backend.backend()
 B, H, T, S, K = 2, 6, 5, 7, 8
 ON_JAX = pytest.mark.skipif(BACKEND != "jax", reason="cuDNN's kernel is JAX's")
-ON_TORCH = pytest.mark.skipif(BACKEND != "torch", reason="of PyTorch's kernels")
 
 
 def heads(rng, groups=H, value_dim=K, dtype="float32"):
@@ -128,80 +127,56 @@ def shaped(dtype="bfloat16", lengths=(6, 8), widths=(8, 8)):
 MASK = np.ones((B, 1, 1, 8), bool)
 
 
-@pytest.mark.skipif(BACKEND == "tensorflow", reason="it has no kernel")
-def test_a_gpu_uses_its_kernel(on_gpu):
-    assert obstacle(*shaped()) is None
-    assert obstacle(*shaped("float16"), MASK) is None
+LONG, JUST, MIXED = (512, 600), (128, 128), (128, 127)
+GPU_LESS = "JAX has none without a GPU"
+# Backend, whether it has a GPU, what is asked for, and words of the obstacle, if any.
+OBSTACLES = (
+    ("tensorflow", False, {}, "the backend tensorflow has none"),
+    ("tensorflow", True, {"must": True}, "the backend tensorflow has none"),
+    ("jax", False, {}, GPU_LESS),
+    ("jax", False, {"must": True}, GPU_LESS),
+    ("jax", True, {}, None),
+    ("jax", True, {"dtype": "float16", "mask": MASK}, None),
+    ("jax", True, {"rank": 5}, "it takes queries of rank 4, not 5"),
+    ("jax", True, {"lengths": (5, 7)}, None),
+    ("jax", True, {"lengths": (5, 8), "mask": MASK}, "even lengths only, not (5, 8)"),
+    ("jax", True, {"lengths": (6, 7), "mask": MASK}, "even lengths only, not (6, 7)"),
+    ("jax", True, {"dtype": "float32"}, "float16 and bfloat16, not float32"),
+    ("jax", True, {"widths": (8, 16)}, "of one width"),
+    ("jax", True, {"widths": (12, 12)}, "a multiple of 8"),
+    ("jax", True, {"widths": (136, 136)}, "up to 128"),
+    ("torch", False, {"dtype": "float32", "lengths": JUST}, None),
+    ("torch", False, {"dtype": "bfloat16", "lengths": LONG}, None),
+    ("torch", False, {"dtype": "float32", "lengths": MIXED},
+     "from 128 positions on in float32, not (128, 127)"),
+    ("torch", False, {"dtype": "bfloat16", "lengths": (128, 512)},
+     "from 512 positions on in bfloat16"),
+    ("torch", False, {"dtype": "float64", "lengths": LONG},
+     "not been measured on a processor in float64"),
+    ("torch", False, {"dtype": "float32", "lengths": MIXED, "must": True}, None),
+    ("torch", False, {"dtype": "float64", "must": True}, None),
+    ("torch", True, {}, None),
+    ("torch", True, {"dtype": "float16", "mask": MASK}, None),
+    ("torch", True, {"rank": 5}, "it takes queries of rank 4, not 5"),
+    ("torch", True, {"dtype": "float32", "widths": (4, 12)}, None),
+    ("torch", True, {"dtype": "bfloat16", "widths": (16, 8)}, None),
+    ("torch", True, {"dtype": "float64"}, "not for float64"),
+    ("torch", True, {"dtype": "float32", "widths": (6, 6)}, "multiples of 4 wide"),
+    ("torch", True, {"dtype": "bfloat16", "widths": (8, 12)}, "multiples of 8 wide"),
+)  # fmt: skip
 
 
-@pytest.mark.skipif(BACKEND == "tensorflow", reason="it has no kernel")
-def test_blocks_of_heads_are_for_the_general_line(on_gpu):
-    blocks = [ops.expand_dims(x, 2) for x in shaped()]
-    assert obstacle(*blocks) == "it takes queries of rank 4, not 5"
-
-
-@pytest.mark.skipif(BACKEND == "torch", reason="PyTorch has one on a processor")
-@pytest.mark.parametrize("must", (False, True))
-def test_jax_on_a_processor_and_tensorflow_have_none(monkeypatch, must):
-    monkeypatch.setattr(module, "has_gpu", lambda: False)
-    expected = "JAX has none without a GPU"
-    if BACKEND == "tensorflow":
-        expected = "the backend tensorflow has none"
-    assert obstacle(*shaped(), must=must) == expected
-
-
-@ON_TORCH
 @pytest.mark.parametrize(
-    ("dtype", "lengths", "expected"),
-    (
-        ("float32", (128, 128), None),
-        ("bfloat16", (512, 600), None),
-        ("float32", (128, 127), "from 128 positions on in float32, not (128, 127)"),
-        ("bfloat16", (128, 512), "from 512 positions on in bfloat16"),
-        ("float64", (512, 512), "not been measured on a processor in float64"),
-    ),
+    ("gpu", "asked", "words"), [row[1:] for row in OBSTACLES if row[0] == BACKEND]
 )
-def test_pytorch_on_a_processor_gains_from_some_length_on(
-    monkeypatch, dtype, lengths, expected
-):
-    monkeypatch.setattr(module, "has_gpu", lambda: False)
-    found = obstacle(*shaped(dtype, lengths))
-    assert found is None if expected is None else expected in found
-    assert obstacle(*shaped(dtype, lengths), must=True) is None
-
-
-@ON_TORCH
-@pytest.mark.parametrize(
-    ("dtype", "widths", "expected"),
-    (
-        ("float32", (4, 12), None),
-        ("bfloat16", (16, 8), None),
-        ("float64", (8, 8), "not for float64"),
-        ("float32", (6, 6), "multiples of 4 wide"),
-        ("bfloat16", (8, 12), "multiples of 8 wide"),
-    ),
-)
-def test_what_pytorch_takes(on_gpu, dtype, widths, expected):
-    found = obstacle(*shaped(dtype, widths=widths))
-    assert found is None if expected is None else expected in found
-
-
-@ON_JAX
-@pytest.mark.parametrize(
-    ("options", "mask", "expected"),
-    (
-        ({"lengths": (5, 7)}, None, None),
-        ({"lengths": (5, 8)}, MASK, "of even lengths only, not (5, 8)"),
-        ({"lengths": (6, 7)}, MASK, "of even lengths only, not (6, 7)"),
-        ({"dtype": "float32"}, None, "float16 and bfloat16, not float32"),
-        ({"widths": (8, 16)}, None, "of one width"),
-        ({"widths": (12, 12)}, None, "a multiple of 8"),
-        ({"widths": (136, 136)}, None, "up to 128"),
-    ),
-)
-def test_what_cudnn_takes(on_gpu, options, mask, expected):
-    found = obstacle(*shaped(**options), mask)
-    assert found is None if expected is None else expected in found
+def test_obstacles(on_gpu, monkeypatch, gpu, asked, words):
+    monkeypatch.setattr(module, "has_gpu", lambda: gpu)
+    asked = dict(asked)
+    given = {name: asked.pop(name) for name in ("mask", "must") if name in asked}
+    blocks = asked.pop("rank", 4) == 5
+    tensors = [ops.expand_dims(x, 2) if blocks else x for x in shaped(**asked)]
+    found = obstacle(*tensors, **given)
+    assert found is None if words is None else words in found
 
 
 @ON_JAX

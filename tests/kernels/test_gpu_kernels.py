@@ -23,8 +23,6 @@ from keras_transformer import (
     MaskedAccuracy,
     MaskedCrossentropy,
     Perplexity,
-    RecurrentConfig,
-    RecurrentSeq2Seq,
     Transformer,
     TransformerConfig,
 )
@@ -97,9 +95,7 @@ def make(kind, dtype):
     sizes = {"source_vocabulary_size": 4001, "target_vocabulary_size": 4001}
     keras.config.set_dtype_policy(dtype)
     try:
-        if kind == "recurrent":
-            model = RecurrentSeq2Seq(RecurrentConfig(**sizes, d_model=16))
-        elif kind == "language model":
+        if kind == "language model":
             config = LanguageModelConfig(
                 vocabulary_size=4001, num_layers=1, d_model=16, d_ff=32, num_heads=2
             )
@@ -130,7 +126,7 @@ def compiled(kind, dtype, **options):
     return model, data
 
 
-KINDS = ["transformer", "recurrent", "language model"]
+KINDS = ["transformer", "language model"]
 DTYPES = ["float32", "mixed_bfloat16"]
 
 
@@ -170,9 +166,8 @@ def test_the_number_of_a_replica_in_a_mask():
 @pytest.mark.one_case
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("beam", [1, 4])
-@pytest.mark.parametrize("kind", KINDS[:2])
-def test_decoding(kind, beam, dtype):
-    generator = Generator(make(kind, dtype), DecodingConfig(beam_size=beam))
+def test_decoding(beam, dtype):
+    generator = Generator(make("transformer", dtype), DecodingConfig(beam_size=beam))
     search = graph_of(lambda *ids: generator.search(*ids).ids, IDS, LENGTHS)
     assert without_kernel(search) == set()
     assert without_kernel(graph_of(generator.score, IDS, IDS)) == set()

@@ -18,7 +18,7 @@ PRIVATE = re.compile(
     r"keras\.src|tensorflow\.python|\._(loss_tracker|compile_loss|compile_metrics|"
     r"user_\w+|flat_losses|jax_state\w*|layout|get_variable_index|momentums|"
     r"velocities|clip_gradients|model_variables_moving_average|trainable_variables|"
-    r"maybe_symbolic_build|keras_mask|tracker|untrack_variable|flatten_layers)\b"
+    r"maybe_symbolic_build|keras_mask|flatten_layers)\b"
 )
 
 
@@ -107,14 +107,14 @@ def test_a_call_for_shapes_alone_is_known():
 @pytest.mark.parametrize(
     "layer",
     (
-        keras.layers.MultiHeadAttention(3, 4, value_dim=5, use_gate=True),
-        keras.layers.GroupQueryAttention(4, 3, 3, use_gate=True),
+        keras.layers.MultiHeadAttention(3, 4, value_dim=5),
+        keras.layers.GroupQueryAttention(4, 3, 3),
     ),
 )
 def test_projections_of_attention_are_where_they_were(layer):
     layer.build((None, None, 7), (None, None, 7))
     found = keras_private.attention_projections(layer)
-    assert list(found) == ["query", "key", "value", "gate", "output"]
+    assert list(found) == ["query", "key", "value", "output"]
     assert found["query"].kernel.shape == (7, 3, 4), moved("attention_projections")
     assert found["output"].kernel.shape[-1] == 7, moved("attention_projections")
     assert not keras_private.has_own_attention(layer)

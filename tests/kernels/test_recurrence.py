@@ -8,8 +8,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.kernels.recurrence import _by_doubling, linear_recurrence
-from tests.kernels.gradients import with_gradients
-from tests.kernels.ways import called, every_way
+from tests.kernels.ways import called, every_way, with_gradients
 
 LENGTHS = (1, 2, 7)
 

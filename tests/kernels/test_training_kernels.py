@@ -140,7 +140,7 @@ def test_attention_and_its_weights(policy, masked, use_bias):
     layer = MultiHeadAttention(2, 4, use_bias=use_bias, dtype=policy)
     randomised(layer, (None, None, 8))
     mask = ops.convert_to_tensor(MASK) if masked else None
-    options = {"mask": mask, "return_attention_weights": True}
+    options = {"mask": mask, "return_attention_scores": True}
     assert_graph_gives_the_same(layer, [INPUTS, KEYS], **options)
 
 
@@ -150,7 +150,7 @@ def test_self_attention_with_dropout_drops_the_same(policy):
 
     found = []
     for run in (lambda f: f, tf.function, lambda f: tf.function(f, jit_compile=True)):
-        layer = MultiHeadAttention(2, 4, dropout_rate=0.4, use_bias=False, dtype=policy)
+        layer = MultiHeadAttention(2, 4, dropout=0.4, use_bias=False, dtype=policy)
         randomised(layer, (None, None, 8))
         state = layer.attention_dropout.seed_generator.state
         state.assign(np.array([5, 1]))

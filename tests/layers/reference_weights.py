@@ -23,7 +23,7 @@ NAMES = {
         "random_features",
         "hash_vectors",
     ),
-    "ssru": ("kernel", "forget_kernel", "forget_bias"),
+    "ssru": ("input_kernel", "forget_kernel", "forget_bias"),
     "feed_forward": ("hidden_kernel", "hidden_bias", "output_kernel", "output_bias"),
     "norm": ("gamma", "beta"),
 }
@@ -55,11 +55,14 @@ def randomise(layer, rng):
 
 def weights_of(layer, kind):
     """Float64 weights of one attention, feed-forward network or norm."""
-    return {
-        name: ops.convert_to_numpy(getattr(layer, name)).astype(np.float64)
-        for name in NAMES[kind]
-        if getattr(layer, name, None) is not None
-    }
+    weights = {}
+    for name in NAMES[kind]:
+        dense, _, part = name.rpartition("_")
+        of_dense = getattr(getattr(layer, f"{dense}_dense", None), part, None)
+        value = getattr(layer, name, of_dense)
+        if value is not None:
+            weights[name] = ops.convert_to_numpy(value).astype(np.float64)
+    return weights
 
 
 def layer_weights_of(layer, epsilon=reference.EPSILON):
@@ -68,7 +71,7 @@ def layer_weights_of(layer, epsilon=reference.EPSILON):
     for part, kind in PARTS.items():
         sublayer = getattr(layer, part, None)
         if sublayer is not None:
-            kind = "ssru" if hasattr(sublayer, "forget_bias") else kind
+            kind = "ssru" if hasattr(sublayer, "forget_dense") else kind
             weights[part] = weights_of(sublayer, kind)
         if kind == "norm" and sublayer is not None:
             weights[part]["epsilon"] = epsilon

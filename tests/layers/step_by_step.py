@@ -23,7 +23,7 @@ def decode_steps(layer, inputs, hypotheses=1, room=2, mode="eager"):
     def decode(inputs):
         batch, length, _ = inputs.shape
         cache = layer.initial_cache(batch, hypotheses, length + room)
-        weights = layer.decoding_weights("query", "key", "value")
+        weights = layer.step_weights()
         outputs = []
         for index in range(length):
             one = ops.repeat(inputs[:, index : index + 1], hypotheses, axis=1)
@@ -62,7 +62,7 @@ def check_state_follows_the_hypotheses(layer, rng, mode="eager"):
 
     def decode(inputs, parents):
         cache = layer.initial_cache(batch, hypotheses, length)
-        weights = layer.decoding_weights("query", "key", "value")
+        weights = layer.step_weights()
         for index in range(length):
             place = cache_place(cache[0], hypotheses, index, parents[index])
             output, cache = layer.step(inputs[index], cache, place, None, weights)

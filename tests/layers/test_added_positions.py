@@ -100,6 +100,13 @@ def test_input_longer_than_the_learned_positions_is_refused():
         layer(np.ones((1, 3, 3), "float32"), start=2)
 
 
+@pytest.mark.parametrize("shape", [(5, 7), (1, 2, 5, 7)])
+@pytest.mark.parametrize("name", LAYERS)
+def test_inputs_of_another_rank_are_refused(name, shape):
+    with pytest.raises(ValueError, match="expected ndim=3"):
+        LAYERS[name]()(np.ones(shape, "float32"))
+
+
 def test_sinusoids_behind_the_training_length_keep_their_likeness():
     """What two positions have in common depends on their distance alone."""
     layer = SinusoidalPositionalEncoding()

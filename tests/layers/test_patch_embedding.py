@@ -55,7 +55,6 @@ def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="'learned' with a `dropout_rate`"):
         PatchEmbedding(SHAPE, 2, 8, dropout_rate=0.1)
     layer = PatchEmbedding(SHAPE, 2, 8)
-    with pytest.raises(ValueError, match=r"`images` must have the shape \(B, height"):
-        layer(IMAGES[0])
-    with pytest.raises(ValueError, match=r"\(4, 6, 3\) each. Received: shape \(5, 4,"):
-        layer(IMAGES[:, :, :4])
+    for images in (IMAGES[0], IMAGES[:, :, :4]):
+        with pytest.raises(ValueError, match="is incompatible with the layer"):
+            layer(images)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -28,6 +29,10 @@ class TestBattery(LayerBattery):
         "max_length": 11,
         "pad_id": 3,
         **TABLE_OPTIONS,
+        # As a configuration has it.
+        "embeddings_initializer": keras.initializers.serialize(
+            keras.initializers.HeNormal()
+        ),
     }
     exact_options = {"dropout_rate": 0.0}
     input_shapes = ((2, 5),)
@@ -167,6 +172,38 @@ def test_sinusoid_is_no_weight():
     layer = PositionalEmbedding(VOCABULARY_SIZE, D_MODEL)
     layer.build((None, None))
     assert [weight.name for weight in layer.weights] == ["embeddings"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_token_embedding_is_that_of_keras_and_makes_tied_logits(rng, dtype):
+    layer = PositionalEmbedding(VOCABULARY_SIZE, D_MODEL, pad_id=0, dtype=dtype)
+    states = layer(ids(rng))
+    assert type(layer.token_embedding) is keras.layers.ReversibleEmbedding
+    logits = layer.token_embedding(states, reverse=True)
+    assert keras.backend.standardize_dtype(logits.dtype) == layer.compute_dtype
+    table = ops.convert_to_numpy(layer.embeddings)
+    expected = ops.convert_to_numpy(ops.cast(states, "float32")) @ table.T
+    tolerance = 1e-5 if dtype == "float32" else 0.1
+    assert_close(ops.cast(logits, "float32"), expected, tolerance=tolerance)
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+@pytest.mark.parametrize("layer_class", [PositionalEmbedding, FeatureEmbedding])
+def test_integers_of_keras_stay_close_and_are_saved(rng, tmp_path, layer_class):
+    width = 3 if layer_class is FeatureEmbedding else None
+    tokens = rng.integers(VOCABULARY_SIZE, size=(2, LENGTH, width)[: 2 + bool(width)])
+    layer = layer_class(VOCABULARY_SIZE, 16, positions="learned", max_length=7)
+    inputs = keras.Input(tokens.shape[1:], dtype="int32")
+    model = keras.Model(inputs, layer(inputs))
+    exact = ops.convert_to_numpy(model(tokens))
+    model.quantize("int8")
+    assert layer.token_embedding.quantization_mode == "int8"
+    rounded = ops.convert_to_numpy(model(tokens))
+    assert 0 < np.abs(rounded - exact).max() < 0.05
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert {weight.dtype for weight in loaded.weights} == {"float32", "int8"}
+    np.testing.assert_array_equal(ops.convert_to_numpy(loaded(tokens)), rounded)
 
 
 def test_output_starts_with_variance_one_plus_positions():

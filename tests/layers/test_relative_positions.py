@@ -90,7 +90,7 @@ def test_agrees_with_the_reference(rng, kind, num_key_value_heads):
     inputs = random_inputs(rng)
     mask = rng.random((2, LENGTH, LENGTH)) < 0.7
     mask[1, 3] = False
-    output, attention_weights = layer(inputs, mask=mask, return_attention_weights=True)
+    output, attention_weights = layer(inputs, mask=mask, return_attention_scores=True)
     expected = reference.self_attention(
         inputs, weights_of(layer, "attention"), NUM_HEADS, num_key_value_heads, mask,
         **KINDS[kind],
@@ -188,7 +188,7 @@ def test_other_positions_can_be_written(rng):
             return ops.where(same, 0.0, -1e9)[None]
 
     layer = random_layer(rng, positions=Nearest())
-    _, attention_weights = layer(random_inputs(rng), return_attention_weights=True)
+    _, attention_weights = layer(random_inputs(rng), return_attention_scores=True)
     expected = np.broadcast_to(np.eye(LENGTH), attention_weights.shape)
     assert_close(attention_weights, expected)
 

@@ -9,14 +9,10 @@ from keras import ops
 
 from keras_transformer.kernels.decoding import Place
 from keras_transformer.kernels.few_passes import prepare_mask
-from keras_transformer.layers import SSRU, CausalLayer, DecoderLayer, SSRUDecoderLayer
+from keras_transformer.layers import SSRU, CausalLayer, DecoderLayer
+from keras_transformer.layers.adaptation import enable_lora
 from keras_transformer.masks import causal_mask
-from tests.layers.layer_battery import (
-    EXACT_RESIDUAL_LAYER,
-    RESIDUAL_LAYER_OPTIONS,
-    WEIGHT_OPTIONS,
-    LayerBattery,
-)
+from tests.layers.layer_battery import LayerBattery
 from tests.layers.reference_weights import (
     assert_close,
     layer_weights_of,
@@ -36,8 +32,6 @@ SHAPE = (2, LENGTH, WIDTH)
 
 class TestBattery(LayerBattery):
     layer_class = SSRU
-    options = WEIGHT_OPTIONS
-    exact_options = {"bias_regularizer": None}
     input_shapes = (SHAPE,)
     output_shape = SHAPE
 
@@ -48,21 +42,6 @@ class TestBattery(LayerBattery):
         layer, inputs = self.layer(), self.inputs(rng)
         silent, training = layer(*inputs), layer(*inputs, training=True)
         assert_close(training, ops.convert_to_numpy(silent))
-
-
-# What the SSRU takes the place of.
-OF_ATTENTION = ("attention", "attention_window", "positions")
-
-
-class TestBatteryOfTheDecoderLayer(LayerBattery):
-    layer_class = SSRUDecoderLayer
-    aliases = OF_ATTENTION
-    options = {k: v for k, v in RESIDUAL_LAYER_OPTIONS.items() if k not in OF_ATTENTION}
-    exact_options = EXACT_RESIDUAL_LAYER
-    input_shapes = ((2, 5, 13), (2, 7, 17))
-    output_shape = (2, 5, 13)
-    # A key's bias adds one number to all scores of a query: softmax removes it.
-    weights_without_gradient = ("key_bias",)
 
 
 def random_layer(rng):
@@ -80,9 +59,13 @@ def test_outputs_agree_with_the_reference(rng):
     expected = reference.ssru(inputs, weights_of(layer, "ssru"))
     assert 0.2 < (expected > 0).mean() < 0.8
     assert_close(layer(inputs), expected)
-    names = {weight.name: tuple(weight.shape) for weight in layer.weights}
+    paths = {
+        weight.path.partition("/")[2]: tuple(weight.shape) for weight in layer.weights
+    }
     square = (WIDTH, WIDTH)
-    assert names == {"kernel": square, "forget_kernel": square, "forget_bias": (WIDTH,)}
+    assert paths == {
+        "input/kernel": square, "forget/kernel": square, "forget/bias": (WIDTH,)
+    }  # fmt: skip
 
 
 def test_a_masked_position_leaves_the_state_as_it_is(rng):
@@ -135,9 +118,9 @@ def test_half_precision_adds_up_in_float32():
     """With almost nothing forgotten, bfloat16 would soon add nothing more."""
     layer = SSRU(dtype="bfloat16")
     layer.build((1, None, 2))
-    layer.kernel.assign(np.eye(2))
-    layer.forget_kernel.assign(np.zeros((2, 2)))
-    layer.forget_bias.assign([6.0, 6.0])  # sigmoid(6) = 0.9975
+    layer.input_dense.kernel.assign(np.eye(2))
+    layer.forget_dense.kernel.assign(np.zeros((2, 2)))
+    layer.forget_dense.bias.assign([6.0, 6.0])  # sigmoid(6) = 0.9975
     outputs = layer(np.ones((1, 800, 2), "float32"))
     last = ops.convert_to_numpy(ops.cast(outputs, "float32"))[0, -1]
     kept = 1 / (1 + np.exp(-6.0))
@@ -150,7 +133,9 @@ def test_mask_of_queries_is_refused(rng):
 
 
 def random_decoder_layer(rng, norm_first):
-    layer = SSRUDecoderLayer(NUM_HEADS, d_ff=8, key_dim=5, norm_first=norm_first)
+    layer = DecoderLayer(
+        NUM_HEADS, d_ff=8, key_dim=5, norm_first=norm_first, attention="ssru"
+    )
     layer.build(SHAPE, (2, 5, 13))
     return randomise(layer, rng)
 
@@ -164,8 +149,8 @@ def test_decoder_layer_agrees_with_the_reference_and_its_steps(rng, norm_first):
     )
     assert_close(layer(inputs, source), expected)
     cache = layer.initial_cache(2, 1, LENGTH)
-    projected = layer.project_encoder_output(ops.convert_to_tensor(source))
-    weights = layer.decoding_weights()
+    projected = layer.keys_and_values(ops.convert_to_tensor(source))
+    weights = layer.step_weights()
     everything = prepare_mask(ops.ones((1, 1, 1, 1), "bool"), "float32")
     for index in range(LENGTH):
         output, cache, _ = layer.step(
@@ -175,10 +160,19 @@ def test_decoder_layer_agrees_with_the_reference_and_its_steps(rng, norm_first):
         assert_close(output[:, 0], expected[:, index])
 
 
-def test_other_options_are_those_of_the_decoder_layer():
-    layer = SSRUDecoderLayer(NUM_HEADS, d_ff=8)
-    assert isinstance(layer, DecoderLayer)
-    assert layer.get_config().keys() == DecoderLayer(NUM_HEADS, 8).get_config().keys()
+def test_looking_ahead_is_refused(rng):
+    with pytest.raises(ValueError, match="`use_causal_mask` must be True"):
+        random_layer(rng)(random_inputs(rng), use_causal_mask=False)
+
+
+def test_options_of_the_weights_reach_them():
+    layer = SSRU(kernel_initializer="he_normal", bias_initializer="ones")
+    layer = SSRU.from_config(layer.get_config())
+    layer.build(SHAPE)
+    assert (ops.convert_to_numpy(layer.forget_dense.bias) == 1).all()
+    kernels = [layer.input_dense.kernel, layer.forget_dense.kernel]
+    first, second = map(ops.convert_to_numpy, kernels)
+    assert np.abs(first - second).max() > 0.1
 
 
 def test_a_language_model_may_look_back_with_it(rng):
@@ -193,17 +187,18 @@ def test_a_language_model_may_look_back_with_it(rng):
 def test_adapters_and_integers_stay_close(rng):
     layer, inputs = random_layer(rng), random_inputs(rng)
     exact = ops.convert_to_numpy(layer(inputs))
-    layer.enable_lora(2)
+    enable_lora(layer, 2)
     assert_close(layer(inputs), exact)  # B is zero at first.
-    layer.lora_kernel_b.assign(rng.standard_normal((2, WIDTH)))
-    layer.lora_forget_kernel_b.assign(rng.standard_normal((2, WIDTH)))
+    for dense in (layer.input_dense, layer.forget_dense):
+        dense.lora_kernel_b.assign(rng.standard_normal((2, WIDTH)))
     adapted = ops.convert_to_numpy(layer(inputs))
     assert np.abs(adapted - exact).max() > 0.1
     (found,) = decode_steps(layer, inputs)
     assert_close(found, adapted)
     integers = random_layer(np.random.default_rng(5))
     expected = ops.convert_to_numpy(integers(inputs))
-    integers.quantize("int8")
+    for dense in (integers.input_dense, integers.forget_dense):
+        dense.quantize("int8")
     quantized = ops.convert_to_numpy(integers(inputs))
     assert 0 < np.abs(quantized - expected).max() < 0.1
     (found,) = decode_steps(integers, inputs)

@@ -117,7 +117,7 @@ def test_they_reach_the_table_of_tokens_alone(layer_class):
     )  # fmt: skip
     layer.build((None, None, 3) if layer_class is FeatureEmbedding else (None, None))
     assert (ops.convert_to_numpy(layer.embeddings) == 0.25).all()
-    assert layer.embeddings.constraint is layer.embeddings_constraint
+    assert layer.embeddings.constraint is layer.token_embedding.embeddings_constraint
     assert layer.position_embeddings.constraint is None
     assert [float(loss) for loss in layer.losses] == pytest.approx([0.5 * 0.0625 * 66])
     again = layer_class.from_config(layer.get_config())

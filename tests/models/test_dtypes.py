@@ -15,13 +15,10 @@ from keras_transformer import (
     Transformer,
     TransformerConfig,
 )
-from keras_transformer.config import RecurrentConfig
 from keras_transformer.generation.generator import Generator
-from keras_transformer.models.recurrent_seq2seq import RecurrentSeq2Seq
 from keras_transformer.models.tagger import Tagger
 from tests.layers.reference_weights import model_weights_of, randomise
 from tests.models.encoder_cases import IDS, text_encoder
-from tests.models.recurrent_cases import SIZES as RECURRENT_SIZES
 from tests.models.test_language_model import IDS_IN, IDS_OUT
 from tests.models.test_language_model import SIZES as LANGUAGE_SIZES
 from tests.models.transformer_cases import SIZES, SOURCE, TARGET_IN, TARGET_OUT
@@ -43,18 +40,11 @@ MODELS = {
         ),
         (IDS_IN, IDS_OUT),
     ),
-    "recurrent": (
-        lambda **o: RecurrentSeq2Seq(
-            RecurrentConfig(**RECURRENT_SIZES, **NO_DROPOUT), **o
-        ),
-        ((SOURCE, TARGET_IN), TARGET_OUT),
-    ),
     "tagger": (
         lambda **o: Tagger(text_encoder(**o), 11, **o),
         (IDS, np.where(IDS > 0, IDS % 10 + 1, 0)),
     ),
 }
-# XLA of TensorFlow cannot take the gradient of the recurrent model's loop.
 GRAPHS = [(name, False) for name in MODELS]
 if keras.backend.backend() == "tensorflow":
     GRAPHS += [("transformer", True), ("language model", True)]
@@ -63,7 +53,7 @@ if keras.backend.backend() == "tensorflow":
 QUICK = {
     ("transformer", True, "float16"), ("transformer", False, "bfloat16"),
     ("transformer", False, "float64"), ("language model", True, "bfloat16"),
-    ("recurrent", False, "float64"), ("tagger", False, "float16"),
+    ("tagger", False, "float16"),
 }  # fmt: skip
 CASES = [
     pytest.param(
@@ -113,10 +103,9 @@ def test_logits_in_float64_are_the_references(rng):
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("name", ("transformer", "recurrent"))
-def test_a_search_finds_what_its_scores_say(rng, name, dtype):
+def test_a_search_finds_what_its_scores_say(rng, dtype):
     """The cached steps of a search against the uncached model."""
-    model = randomise(MODELS[name][0](dtype=dtype), rng)
+    model = randomise(MODELS["transformer"][0](dtype=dtype), rng)
     config = DecodingConfig(beam_size=3, max_output_length=7, length_penalty=0.0)
     generator = Generator(model, config)
     lengths = (SOURCE != 0).sum(axis=1).astype("int32")

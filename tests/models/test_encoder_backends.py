@@ -11,14 +11,9 @@ import pytest
 from keras import ops
 
 from tests.models import (
-    test_graph_classifier,
-    test_image_captioner,
-    test_image_classifier,
     test_masked_language_model,
-    test_node_classifier,
     test_tagger,
     test_text_classifier,
-    test_vector_encoder,
 )
 from tests.models.test_backends import BACKENDS, run_python
 
@@ -27,14 +22,7 @@ BATTERIES = {
     "tagger_of_features": test_tagger.TestBatteryOfFeatures,
     "classifier_by_mean": test_text_classifier.TestBatteryOfTheMean,
     "classifier_by_token": test_text_classifier.TestBatteryOfTheClassToken,
-    "tagger_of_vectors": test_vector_encoder.TestBatteryOfTheTagger,
-    "classifier_of_vectors": test_vector_encoder.TestBatteryOfTheClassifier,
     "masked_language_model": test_masked_language_model.TestBattery,
-    "image_captioner": test_image_captioner.TestBattery,
-    "image_classifier": test_image_classifier.TestBatteryOfTheClassToken,
-    "graph_classifier": test_graph_classifier.TestBatteryOfTheMean,
-    "graph_classifier_by_token": test_graph_classifier.TestBatteryOfTheClassToken,
-    "node_classifier": test_node_classifier.TestBattery,
 }
 # TensorFlow's import is blocked for the others: the package must do without it.
 RUN = """

@@ -17,16 +17,12 @@ from keras import ops
 from keras_transformer import (
     DecodingConfig,
     Ensemble,
-    RecurrentConfig,
-    RecurrentSeq2Seq,
     Transformer,
     TransformerConfig,
 )
 from keras_transformer.generation.generator import Generator
 from tests.decoding.table_steps import all_outputs, obeys
 from tests.layers.reference_weights import model_weights_of, randomise
-from tests.models.recurrent_cases import weights_of
-from tests.reference import numpy_recurrent
 from tests.reference import numpy_transformer as reference
 
 ROOT = Path(__file__).parents[2]
@@ -43,16 +39,16 @@ numpy = ops.convert_to_numpy
 
 @functools.cache
 def members():
-    """A small and a large Transformer and a recurrent model, with random weights."""
+    """Three Transformers of different sizes, with random weights."""
     sizes = (
         dict(d_model=12, d_ff=17, num_heads=2, num_encoder_layers=1,
              num_decoder_layers=2, tied_embeddings="none"),
         dict(d_model=20, d_ff=11, num_heads=4, num_encoder_layers=2,
              num_decoder_layers=1, norm_first=True),
+        dict(d_model=6, d_ff=13, num_heads=3, num_encoder_layers=1,
+             num_decoder_layers=1, tied_embeddings="two-way"),
     )  # fmt: skip
     models = [Transformer(TransformerConfig(**VOCABULARY, **size)) for size in sizes]
-    recurrent = RecurrentConfig(**VOCABULARY, d_model=11, units=13, attention_units=5)
-    models.append(RecurrentSeq2Seq(recurrent))
     return [randomise(m, np.random.default_rng(i)) for i, m in enumerate(models)]
 
 
@@ -63,16 +59,13 @@ def ensemble():
 
 def probabilities(source, target_in):
     """The mean (B, T, V) of the members' probabilities, in float64 from formulas."""
-    small, large, recurrent = members()
     logits = [
         reference.transformer(
             source, target_in, model_weights_of(model), model.config.num_heads,
             model.config.norm_first,
         )
-        for model in (small, large)
+        for model in members()
     ]  # fmt: skip
-    recurrent = numpy_recurrent.recurrent(source, target_in, weights_of(recurrent))
-    logits.append(recurrent[0])
     return np.mean([np.exp(reference.log_softmax(one)) for one in logits], axis=0)
 
 

@@ -11,8 +11,6 @@ from keras_transformer import (
     LanguageModel,
     LanguageModelConfig,
     MaskedCrossentropy,
-    RecurrentConfig,
-    RecurrentSeq2Seq,
     TextClassifier,
     Transformer,
     TransformerConfig,
@@ -56,11 +54,6 @@ MODELS = {
     "untied": lambda: random_model(
         np.random.default_rng(1), **VARIANTS["biases, learned positions, untied"]
     ),
-    "recurrent": lambda: RecurrentSeq2Seq(
-        RecurrentConfig.preset(
-            "tiny", source_vocabulary_size=29, target_vocabulary_size=29
-        )
-    ),
     "language model": language_model,
 }
 
@@ -86,11 +79,10 @@ def test_training_changes_only_adapters(model):
     adapted = [
         w for w in weights if w.name.endswith("kernel") or "embeddings" == w.name
     ]
-    if not isinstance(model, RecurrentSeq2Seq):  # Keras' GRU has none.
-        assert len(trained) == 2 * len(adapted)
-        assert sum(np.prod(w.shape) for w in trained) == sum(
-            RANK * sum(w.shape) for w in adapted
-        )
+    assert len(trained) == 2 * len(adapted)
+    assert sum(np.prod(w.shape) for w in trained) == sum(
+        RANK * sum(w.shape) for w in adapted
+    )
     before = [numbers(weight).copy() for weight in weights]
     # Tracing a graph would take longer than these steps.
     model.compile(keras.optimizers.Adam(0.01), MaskedCrossentropy(), run_eagerly=True)
@@ -120,7 +112,6 @@ def test_steps_equal_a_call(model, rng):
         logits, state = model.decode_step(
             ops.convert_to_tensor(TARGET_IN[:, index]), parents, state, weights
         )
-        # A recurrent model's padding changes nothing that counts.
         real = TARGET_IN[:, index] != 0
         np.testing.assert_allclose(
             numbers(logits)[real], expected[real, index], rtol=1e-4, atol=1e-4

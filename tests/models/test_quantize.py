@@ -33,13 +33,10 @@ def test_every_matrix_is_rounded_and_logits_stay_near(model):
         for weight in model.weights
         if weight.name.endswith(names) and "position" not in weight.name
     ]
-    # Keras' GRU is not quantised.
-    matrices = [weight for weight in matrices if "layer_0/gru" not in weight.path]
     expected = sum(int(np.prod(weight.shape)) for weight in matrices)
     assert parameters(model, "int8") == 0
     model.quantize("int8")
-    if "recurrent" not in model.name:
-        assert parameters(model, "int8") == expected
+    assert parameters(model, "int8") == expected
     assert parameters(model, "int8") > parameters(model, "float32") / 3
     logits = numbers(model(inputs_of(model)))
     assert 0 < np.abs(logits - before).max() < 0.1 * np.abs(before).max()

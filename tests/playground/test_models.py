@@ -187,21 +187,6 @@ def test_a_saved_model_answers_as_its_run(run, tmp_path):
     np.testing.assert_allclose(of_run[1], of_export[1], atol=1e-3)
 
 
-@pytest.mark.slow
-def test_a_recurrent_run_has_one_layer_and_one_head(tmp_path):
-    from tests.test_recurrent_translator import translator
-
-    translator().save(tmp_path)
-    (recurrent,) = load_models([tmp_path])
-    assert (recurrent.offer.layers, recurrent.offer.heads) == (1, 0)
-    best = asked(recurrent)["translations"][0]
-    aligned = translator().align([TEXT])[0]
-    assert best["text"] == aligned.translation
-    np.testing.assert_allclose(
-        attended(recurrent, best)[1], aligned.attention, atol=1e-4
-    )
-
-
 class Shout(tf.Module):
     """Signatures like those of an export: capitals, each of which looks at itself."""
 

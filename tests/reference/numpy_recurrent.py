@@ -1,7 +1,7 @@
 """The recurrent translator in float64 NumPy, for the tests.
 
 Written from appendix A of Bahdanau et al., 2015, https://arxiv.org/abs/1409.0473, and
-the differences that `RecurrentSeq2Seq` names, in the plainest way: one sentence at a
+the differences that `AttentiveDecoder` names, in the plainest way: one sentence at a
 time, cut to its tokens, one step after the other. It imports neither Keras nor the
 package.
 

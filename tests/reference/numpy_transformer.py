@@ -12,8 +12,8 @@ Weights are plain nested dicts of arrays:
   are fewer heads of them; a self-attention of another kind than section 3.2.2's has
   its `function`, with the arguments of `multi_head_attention`
 - feed-forward: `hidden_kernel`, `hidden_bias`, `output_kernel`, `output_bias`
-- SSRU, in place of a decoder layer's self-attention: `kernel`, `forget_kernel` [D, D],
-  `forget_bias` [D]
+- SSRU, in place of a decoder layer's self-attention: `input_kernel` and
+  `forget_kernel` [D, D], `forget_bias` [D]
 - layer normalisation: `gamma`, `beta` and, unless it is the usual one, `epsilon`
 - encoder layer: `self_attention`, `self_attention_norm`, `feed_forward`,
   `feed_forward_norm`; a decoder layer has `cross_attention`, `cross_attention_norm` too
@@ -267,7 +267,7 @@ def ssru(inputs, weights):
         for t, x in enumerate(sentence):
             gate = x @ weights["forget_kernel"] + weights["forget_bias"]
             forget = 1 / (1 + np.exp(-gate))
-            state = forget * state + (1 - forget) * (x @ weights["kernel"])
+            state = forget * state + (1 - forget) * (x @ weights["input_kernel"])
             outputs[b, t] = relu(state)
     return outputs
 

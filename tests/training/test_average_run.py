@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 
 import keras
@@ -109,20 +108,6 @@ def test_a_checkpoint_that_cannot_be_read_is_one_line(run, tmp_path, capsys, bad
     assert f"{path} does not fit the model of {run}, or is damaged" in error
     assert error.count("\n") == 1
     assert not output.exists()
-
-
-def test_sizes_that_are_in_no_checkpoint_build_nothing(run, tmp_path, monkeypatch):
-    lying = tmp_path / "run"
-    shutil.copytree(run, lying)
-    config = RunConfig.load(run / "config.json")
-    config = config.replace(model=config.model.replace(d_ff=10**6))
-    (lying / "config.json").write_text(config.to_json(), encoding="utf-8")
-    module = importlib.import_module("keras_transformer.training.average_run")
-    monkeypatch.setattr(module, "make_model", pytest.fail)
-    message = "h5 does not fit .*/run, or is damaged: the sizes .* d_ff=1000000, "
-    with pytest.raises(ValueError, match=message):
-        average_run(lying, tmp_path / "mean")
-    assert not (tmp_path / "mean").exists()
 
 
 def test_what_cannot_be_averaged_is_an_error(run, tmp_path):

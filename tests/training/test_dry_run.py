@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from keras_transformer import RecurrentConfig, train
+from keras_transformer import train
 from keras_transformer.training import dry_run
 from tests.text import foreign_tokenizers as foreign
 from tests.tiny_run import CONFIG, TRAIN, VALID
@@ -57,12 +57,6 @@ def test_without_validation_and_with_one_shape(tmp_path):
     )
     lines = said(tmp_path, config, validation=None)
     assert "XLA compiles the training step once" in lines
-
-
-def test_a_family_without_an_estimate_says_so(tmp_path):
-    model = RecurrentConfig(d_model=8, units=8)
-    lines = said(tmp_path, CONFIG.replace(model=model))
-    assert "memory: not estimated for a RecurrentSeq2Seq" in lines
 
 
 def test_bad_data_is_an_error_here_too(tmp_path):

@@ -12,7 +12,6 @@ import pytest
 from rich.console import Console
 
 from keras_transformer import (
-    RecurrentConfig,
     RunConfig,
     TokenizerConfig,
     TokenizerPair,
@@ -118,7 +117,6 @@ MISMATCHES = {
     "`num_heads` is 4 and there 2": {
         "model": tiny_run.CONFIG.model.replace(num_heads=4)
     },
-    "`family` is 'recurrent' and there 'transformer'": {"model": RecurrentConfig()},
     "`vocabulary_size` is 400 and there 300": {"tokenizer": TokenizerConfig(400)},
     "`algorithm` is 'unigram' and there 'bpe'": {
         "tokenizer": tiny_run.CONFIG.tokenizer.replace(algorithm="unigram")
@@ -278,7 +276,6 @@ def test_the_command_takes_the_sizes_from_the_run(trained, tmp_path, capsys):
 BAD_WORDS = {
     "`d_model` is 128 and there 16": ["--preset", "tiny"],
     "`num_heads` is 4 and there 2": ["--num-heads", "4"],
-    "`family` is 'recurrent' and there": ["--family", "recurrent"],
     "`vocabulary_size` is 400 and there 300": ["--vocabulary-size", "400"],
 }
 

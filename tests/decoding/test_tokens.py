@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.decoding.sampling import sample
-from keras_transformer.decoding.scoring import (
-    score_in_parts,
-    token_log_probabilities,
-)
+from keras_transformer.decoding import sample
+from keras_transformer.decoding.tokens import score_in_parts, token_log_probabilities
 from tests.decoding.table_steps import (
     IDS,
     history_state,

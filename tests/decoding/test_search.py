@@ -2,60 +2,46 @@
 
 from __future__ import annotations
 
-import importlib.util
+import doctest
+import inspect
 import itertools
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
+from keras_transformer import decoding
 from keras_transformer.decoding import (
     Constraints,
     DecodingResult,
     SpecialIds,
     beam_search,
+    coverage_penalty,
     greedy_search,
     length_penalty,
     reordering,
 )
-from tests.decoding.table_steps import HASHES, IDS, numpy, random_logits
+from tests.decoding.table_steps import (
+    CONSTRAINTS,
+    END,
+    HASHES,
+    IDS,
+    PAD,
+    START,
+    all_outputs,
+    history_state,
+    history_step,
+    log_probability,
+    next_logits,
+    numpy,
+    obeys,
+    random_logits,
+)
+from tests.models.test_backends import run_python
+from tests.reference.numpy_transformer import log_softmax
 
-PAD, START, END = IDS
-
-
-def history_step(table):
-    """A step whose logits depend on every token so far, through the state."""
-    _, hashes, vocabulary = table.shape
-    rows = ops.reshape(ops.convert_to_tensor(table), (-1, vocabulary))
-
-    def step(ids, state):
-        history = (state["history"] * 31 + ids + state["position"]) % HASHES
-        logits = ops.take(rows, state["sentence"] * hashes + history, axis=0)
-        position = state["position"] + 1
-        return logits, dict(state, history=history, position=position)
-
-    sentences = np.arange(len(table), dtype="int32")
-    state = {
-        "history": ops.zeros_like(sentences),
-        "sentence": ops.convert_to_tensor(sentences),
-        "position": ops.zeros((), "int32"),
-    }
-    return step, state
-
-
-def log_softmax(table, prefix):
-    """The same logits recomputed from the tokens alone, normalised in float64."""
-    history = 0
-    for position, token in enumerate((START, *prefix)):
-        history = (history * 31 + token + position) % HASHES
-    logits = table[history].astype("float64")
-    return logits - np.log(np.sum(np.exp(logits)))
+EXAMPLES = [n for n in decoding.__all__ if inspect.isfunction(getattr(decoding, n))]
 
 
 def score(log_probability, length, alpha, form="gnmt"):
@@ -69,19 +55,13 @@ def ranked(hypotheses, *penalty):
     return sorted(hypotheses, key=key)
 
 
-def all_outputs(table, max_length):
-    """Every output: those that end, and those cut at the longest length."""
-    tokens = [i for i in range(table.shape[1]) if i not in (PAD, START, END)]
-    outputs = []
-    for length in range(max_length):
-        for prefix in itertools.product(tokens, repeat=length):
-            outputs.append((*prefix, END))
-    outputs += itertools.product(tokens, repeat=max_length)
-    return [(ids, log_probability(table, ids)) for ids in outputs]
-
-
-def log_probability(table, ids):
-    return sum(log_softmax(table, ids[:i])[token] for i, token in enumerate(ids))
+def every_output(table, max_length, **constraints):
+    """Every output that obeys, and its log-probability."""
+    return [
+        (ids, log_probability(table, ids))
+        for ids in all_outputs(table.shape[1], max_length)
+        if obeys(ids, max_length, **constraints)
+    ]
 
 
 def reference_beam(
@@ -92,7 +72,7 @@ def reference_beam(
     for length in range(1, max_length + 1):
         candidates = []
         for ids, total in alive:
-            added = log_softmax(table, ids)
+            added = log_softmax(next_logits(table, ids))
             for token in range(table.shape[1]):
                 if token not in (PAD, START, *never):
                     candidates.append(((*ids, token), total + added[token]))
@@ -105,14 +85,14 @@ def reference_beam(
     return finished
 
 
-def search(table, max_lengths, limit=None, **options):
+def search(table, max_lengths, limit=None, beam_size=4, **options):
     """Runs `beam_search` on a table and returns the result as NumPy arrays."""
-    step, state = history_step(table)
-    limit = limit or max(max_lengths)
-    max_lengths = np.array(max_lengths, "int32")
-    options = dict(max_lengths=max_lengths, limit=limit, special_ids=IDS) | options
-    step, state = reordering(step, state, options.get("beam_size", 4))
-    return [numpy(x) for x in beam_search(step, state, **options)]
+    result = beam_search(
+        history_step(table), history_state(range(len(table)), beam_size),
+        max_lengths=np.array(max_lengths, "int32"), limit=limit or max(max_lengths),
+        special_ids=IDS, beam_size=beam_size, **options,
+    )  # fmt: skip
+    return [numpy(x) for x in result]
 
 
 def assert_hypotheses(result, sentence, expected, *penalty):
@@ -169,14 +149,14 @@ def test_each_sentence_is_cut_at_its_own_longest_length(beam_size):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_beam_of_one_is_greedy(seed):
     table = random_logits(seed, sentences=3, vocabulary=7)
-    step, state = history_step(table)
     lengths = np.array([5, 7, 11])
     options = dict(max_lengths=lengths, limit=11, special_ids=IDS)
-    result = [numpy(x) for x in greedy_search(*reordering(step, state, 1), **options)]
+    result = greedy_search(history_step(table), history_state(range(3)), **options)
+    result = [numpy(x) for x in result]
     for sentence, max_length in enumerate(lengths):
         output, total = [], 0.0
         while len(output) < max_length and output[-1:] != [END]:
-            added = log_softmax(table[sentence], output)
+            added = log_softmax(next_logits(table[sentence], output))
             output.append(END + int(np.argmax(added[END:])))
             total += added[output[-1]]
         assert_hypotheses(result, sentence, [(output, total)], 0.6)
@@ -190,7 +170,7 @@ def test_a_beam_wide_enough_is_exhaustive_search(seed, alpha):
     table = random_logits(seed, sentences=2, vocabulary=5)
     result = search(table, [4, 3], beam_size=24, n_best=7, alpha=alpha)
     for sentence, max_length in enumerate([4, 3]):
-        expected = ranked(all_outputs(table[sentence], max_length), alpha)[:7]
+        expected = ranked(every_output(table[sentence], max_length), alpha)[:7]
         assert_hypotheses(result, sentence, expected, alpha)
 
 
@@ -207,7 +187,7 @@ def test_the_length_penalty_may_be_a_power(beam_size, alpha):
     )  # fmt: skip
     for sentence, length in enumerate(lengths):
         if beam_size == 24:
-            expected = ranked(all_outputs(table[sentence], length), *penalty)[:n_best]
+            expected = ranked(every_output(table[sentence], length), *penalty)[:n_best]
         else:
             options = beam_size, n_best, *penalty
             expected = reference_beam(table[sentence], length, *options)
@@ -254,6 +234,129 @@ def test_an_id_that_never_comes_keeps_its_probability(beam_size):
         expected = reference_beam(table, 6, *options.values(), never=(5,))
         assert_hypotheses(result, sentence, expected, 0.6)
         assert 5 not in result[0][sentence]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("options", CONSTRAINTS.values(), ids=CONSTRAINTS)
+def test_a_wide_beam_finds_the_best_outputs_that_obey(options, alpha):
+    table = random_logits(31, sentences=3, vocabulary=5)
+    given = dict(options)
+    if "prefix" in options:
+        given["prefix"] = np.tile([*options["prefix"], PAD], (3, 1))
+    lengths = [5, 3, 4]
+    result = search(
+        table, lengths, beam_size=40, n_best=7, alpha=alpha,
+        constraints=Constraints(**given),
+    )  # fmt: skip
+    for sentence, length in enumerate(lengths):
+        expected = every_output(table[sentence], length, **options)
+        expected = ranked(expected, alpha)[:7]
+        assert_hypotheses(result, sentence, expected, alpha)
+        assert np.all(result[2][sentence, len(expected) :] == -np.inf)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_each_sentence_has_its_own_prefix(beam_size):
+    table = random_logits(33, sentences=3, vocabulary=7)
+    prefix = np.array([[6, 5, 6], [4, PAD, PAD], [PAD, PAD, PAD]])
+    lengths = [7, 7, 7]
+    result = search(
+        table, lengths, beam_size=beam_size, constraints=Constraints(prefix=prefix)
+    )
+    free = search(table, lengths, beam_size=beam_size)
+    assert result[0][0, 0, :3].tolist() == [6, 5, 6]
+    assert result[0][1, 0, 0] == 4
+    for ours, theirs in zip(result, free, strict=True):
+        np.testing.assert_array_equal(ours[2], theirs[2])
+    for sentence in range(3):
+        ids = result[0][sentence, 0, : result[1][sentence, 0]]
+        total = log_probability(table[sentence], ids)
+        np.testing.assert_allclose(result[3][sentence, 0], total, rtol=1e-5)
+
+
+def test_a_narrow_beam_never_breaks_a_constraint():
+    table = random_logits(35, sentences=7, vocabulary=7, scale=1.0)
+    result = search(
+        table, [11] * 7, beam_size=3, n_best=3, constraints=Constraints(5, 2)
+    )
+    for ids, length in zip(
+        result[0].reshape(-1, 11), result[1].reshape(-1), strict=True
+    ):
+        assert obeys(tuple(ids[:length]), 11, 5, 2)
+
+
+def attention_rows(seed, source_length):
+    """An attention distribution (S,) for each hash of a history."""
+    rows = np.random.default_rng(seed).random((HASHES, source_length)) ** 6
+    return (rows / rows.sum(axis=-1, keepdims=True)).astype("float32")
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3, 5.0])
+def test_the_coverage_penalty_ranks_whole_outputs(beta):
+    table = random_logits(37, sentences=2, vocabulary=5)
+    attention = attention_rows(37, source_length=4)
+    mask = np.array([[True] * 4, [True, True, False, False]])
+    plain, beam_size = history_step(table), 24
+
+    def step(ids, parents, state):
+        logits, inner = plain(ids, parents, state["inner"])
+        order = parents + ops.arange(2, dtype="int32")[:, None] * beam_size
+        coverage = ops.take(state["coverage"], ops.reshape(order, (-1,)), axis=0)
+        coverage = coverage + ops.take(attention, inner["history"], axis=0)
+        return logits, {"inner": inner, "coverage": coverage}
+
+    def penalty(state):
+        of_rows = ops.convert_to_tensor(np.repeat(mask, beam_size, axis=0))
+        return coverage_penalty(state["coverage"], of_rows, beta)
+
+    state = {
+        "inner": history_state([0, 1], beam_size),
+        "coverage": ops.zeros((2 * beam_size, 4)),
+    }
+    result = beam_search(
+        step, state, max_lengths=np.array([4, 3]), limit=4, special_ids=IDS,
+        beam_size=beam_size, n_best=5, penalty=penalty,
+    )  # fmt: skip
+    result = [numpy(x) for x in result]
+
+    def expected_penalty(ids, counted):
+        history, coverage = 0, np.zeros(4)
+        for position, token in enumerate((START, *ids[:-1])):
+            history = (history * 31 + token + position) % HASHES
+            coverage += attention[history]
+        return beta * np.log(np.minimum(coverage, 1))[counted].sum()
+
+    for sentence, length in enumerate([4, 3]):
+        expected = sorted(
+            (score(total, len(ids), 0.6) + expected_penalty(ids, mask[sentence]), ids)
+            for ids, total in every_output(table[sentence], length)
+        )
+        for n, (value, ids) in enumerate(expected[:-6:-1]):
+            assert result[0][sentence, n].tolist() == [*ids] + [PAD] * (4 - len(ids))
+            assert result[1][sentence, n] == len(ids)
+            np.testing.assert_allclose(result[2][sentence, n], value, rtol=1e-5)
+            total = log_probability(table[sentence], ids)
+            np.testing.assert_allclose(result[3][sentence, n], total, rtol=1e-5)
+
+
+def plain_step(table):
+    """`history_step` as one who knows of no hypotheses would write it."""
+    step = history_step(table)
+    return lambda ids, state: step(ids, ops.zeros_like(ids)[:, None], state)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_reordering_moves_the_state_of_a_plain_step(beam_size):
+    table = random_logits(17, sentences=5, vocabulary=7, scale=1.0)
+    lengths = [3, 5, 7, 11, 13]
+    step, state = reordering(plain_step(table), history_state(range(5)), beam_size)
+    result = beam_search(
+        step, state, max_lengths=lengths, limit=13, special_ids=IDS,
+        beam_size=beam_size,
+    )  # fmt: skip
+    expected = search(table, lengths, beam_size=beam_size)
+    for ours, theirs in zip(result, expected, strict=True):
+        np.testing.assert_array_equal(numpy(ours), theirs)
 
 
 def test_a_sentence_alone_gets_what_it_gets_in_a_batch():
@@ -316,12 +419,15 @@ def test_the_search_stops_when_nothing_better_can_come(beam_size):
     assert len(calls) == 3
 
 
+@pytest.mark.parametrize("prefix", [None, [[6, 5, 6], [4, 4, 4]]], ids=str)
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_nan_logits_leave_an_empty_hypothesis_and_spare_other_sentences(beam_size):
+def test_nan_logits_leave_an_empty_hypothesis_and_spare_others(beam_size, prefix):
     table = random_logits(7, sentences=2, vocabulary=7)
-    expected = search(table, [5, 5], beam_size=beam_size)
+    prefix = None if prefix is None else np.array(prefix)
+    options = dict(beam_size=beam_size, constraints=Constraints(prefix=prefix))
+    expected = search(table, [5, 5], **options)
     table[0, :, 3] = np.nan
-    result = search(table, [5, 5], beam_size=beam_size)
+    result = search(table, [5, 5], **options)
     assert result[0][0].tolist() == [[PAD] * 5]
     assert result[1][0] == 0
     assert result[2][0] == result[3][0] == -np.inf
@@ -332,7 +438,7 @@ def test_nan_logits_leave_an_empty_hypothesis_and_spare_other_sentences(beam_siz
 def test_a_vocabulary_smaller_than_the_beam_leaves_places_empty():
     table = random_logits(9, sentences=1, vocabulary=4)
     result = search(table, [2], beam_size=7, n_best=5)
-    expected = ranked(all_outputs(table[0], 2), 0.6)
+    expected = ranked(every_output(table[0], 2), 0.6)
     assert len(expected) == 3
     assert_hypotheses(result, 0, expected, 0.6)
     assert np.all(result[0][0, 3:] == PAD)
@@ -421,7 +527,7 @@ def test_a_saved_model_with_dynamic_shapes_equals_eager(beam_size, tmp_path):
     import tensorflow as tf
 
     table = random_logits(11, sentences=5, vocabulary=7)
-    step, state = history_step(table)
+    state = history_state(range(5))
     lengths = [3, 13, 7, 11, 5]
     options = dict(beam_size=beam_size, n_best=beam_size)
 
@@ -431,7 +537,7 @@ def test_a_saved_model_with_dynamic_shapes_equals_eager(beam_size, tmp_path):
     def serve(sentences, max_lengths, limit):
         started = dict(state, sentence=sentences, history=tf.zeros_like(sentences))
         rules = dict(max_lengths=max_lengths, limit=limit, special_ids=IDS)
-        fitted = reordering(step, started, beam_size)
+        fitted = reordering(plain_step(table), started, beam_size)
         return beam_search(*fitted, **rules, **options)._asdict()
 
     module = tf.Module()
@@ -450,38 +556,45 @@ def test_a_saved_model_with_dynamic_shapes_equals_eager(beam_size, tmp_path):
 
 
 BACKEND_SCRIPT = """
-import json, sys
-from tests.decoding.test_beam_search import (
-    IDS, beam_search, history_step, np, random_logits, reordering, search,
+import sys
+import numpy as np
+from tests.decoding.test_search import (
+    IDS, beam_search, history_state, history_step, random_logits, search,
 )
 table, lengths = random_logits(13, sentences=3, vocabulary=7), [3, 5, 7]
 result = search(table, lengths, beam_size=3, n_best=2)
 if sys.argv[1] == "jax":
     import jax
-    step, state = history_step(table)
     rules = dict(limit=7, special_ids=IDS, beam_size=3, n_best=2)
-    step, state = reordering(step, state, 3)
-    run = jax.jit(lambda state, n: beam_search(step, state, max_lengths=n, **rules))
-    for ours, theirs in zip(run(state, np.array(lengths)), result, strict=True):
+    run = jax.jit(
+        lambda state, n: beam_search(history_step(table), state, max_lengths=n, **rules)
+    )
+    compiled = run(history_state(range(3), 3), np.array(lengths))
+    for ours, theirs in zip(compiled, result, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-print(json.dumps([x.tolist() for x in result]))
+np.savez(sys.argv[2], *result)
 """
 
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_other_backends_agree_with_the_reference(backend):
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
-    environment = dict(os.environ, KERAS_BACKEND=backend, TF_CPP_MIN_LOG_LEVEL="3")
-    command = [sys.executable, "-c", BACKEND_SCRIPT, backend]
-    root = Path(__file__).parents[2]
-    run = subprocess.run(
-        command, env=environment, cwd=root, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
-    result = [np.array(x) for x in json.loads(run.stdout.splitlines()[-1])]
+def test_other_backends_agree_with_the_reference(backend, tmp_path):
+    path = tmp_path / "result.npz"
+    run_python(backend, "-c", BACKEND_SCRIPT, backend, path)
+    with np.load(path) as saved:
+        result = list(saved.values())
     table = random_logits(13, sentences=3, vocabulary=7)
     for sentence, length in enumerate([3, 5, 7]):
         expected = reference_beam(table[sentence], length, 3, 2, 0.6)
         assert_hypotheses(result, sentence, expected, 0.6)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_of_a_function_is_true(name):
+    names = {"np": np, "ops": ops} | vars(decoding)
+    function = getattr(decoding, name)
+    (example,) = doctest.DocTestFinder(recurse=False).find(function, name, globs=names)
+    assert any(part.want for part in example.examples)
+    printed = []
+    failed, _ = doctest.DocTestRunner().run(example, out=printed.append)
+    assert not failed, "".join(printed)

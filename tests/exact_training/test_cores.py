@@ -16,7 +16,7 @@ from keras_transformer import (
     TrainingConfig,
     split_batches_over_cores,
 )
-from keras_transformer.exact_training import row_parts
+from keras_transformer.exact_training import cores
 from tests.exact_training.test_exact_training import (
     assert_same,
     change_of,
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def parts(monkeypatch):
     """Sets their number; threads are set once a process, before all else."""
-    return lambda number: monkeypatch.setattr(row_parts, "_num_parts", number)
+    return lambda number: monkeypatch.setattr(cores, "_num_parts", number)
 
 
 @pytest.mark.one_case
@@ -153,13 +153,13 @@ def test_it_sets_the_threads_and_must_come_first():
     first = run_python(
         "import tensorflow as tf\n"
         "from keras_transformer import split_batches_over_cores\n"
-        "from keras_transformer.exact_training import row_parts\n"
-        "assert split_batches_over_cores(1) == 1 == row_parts.num_parts()\n"
+        "from keras_transformer.exact_training import cores\n"
+        "assert split_batches_over_cores(1) == 1 == cores.num_parts()\n"
         "assert tf.config.threading.get_intra_op_parallelism_threads() == 0\n"
-        "print(split_batches_over_cores(3), row_parts.num_parts())\n"
+        "print(split_batches_over_cores(3), cores.num_parts())\n"
         "print(tf.config.threading.get_intra_op_parallelism_threads())\n"
         "print(tf.config.threading.get_inter_op_parallelism_threads())\n"
-        "print(split_batches_over_cores(1), row_parts.num_parts())\n"
+        "print(split_batches_over_cores(1), cores.num_parts())\n"
     )
     assert first.stdout.split() == "3 3 1 3 1 1".split(), first.stderr
     late = run_python(

@@ -1,0 +1,203 @@
+"""Sizes of the models: `TransformerConfig` and `LanguageModelConfig`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, Self
+
+from keras_transformer.config.layers import RELATIVE_POSITIONS, LayerConfig
+from keras_transformer.config.options import (
+    MOST_LAYERS,
+    MOST_ROWS,
+    documented,
+    option,
+    reject_unknown,
+)
+
+
+@documented
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig(LayerConfig):
+    """Sizes of a `Transformer`; the defaults are the paper's base model (Table 3)."""
+
+    source_vocabulary_size: int = option(
+        37000, "source pieces, V", minimum=1, maximum=MOST_ROWS
+    )
+    target_vocabulary_size: int = option(
+        37000, "target pieces, V", minimum=1, maximum=MOST_ROWS
+    )
+    num_encoder_layers: int = option(
+        6, "encoder layers", minimum=1, maximum=MOST_LAYERS
+    )
+    num_decoder_layers: int = option(
+        6, "decoder layers", minimum=1, maximum=MOST_LAYERS
+    )
+    tied_embeddings: str = option(
+        "three-way",
+        "one matrix for source, target and output (three-way), for target and "
+        "output (two-way), or none",
+        choices=("three-way", "two-way", "none"),
+    )
+    positions: str = option(
+        "sinusoidal",
+        "kind of position vector; those of Hugging Face's Marian are "
+        "sinusoidal-halves; rotary and alibi enter self-attention itself",
+        choices=(
+            "sinusoidal", "sinusoidal-halves", "sinusoidal-marian", "learned",
+            *RELATIVE_POSITIONS,
+        ),
+    )  # fmt: skip
+    max_positions: int = option(
+        512,
+        "most positions of learned position vectors (tokens)",
+        minimum=1,
+        maximum=MOST_ROWS,
+    )
+    source_end: bool = option(
+        True,
+        "attend to the end token of the source, which some systems train without",
+    )
+    normalize_embeddings: bool = option(
+        False, "normalise the sum of embedding and position, before its dropout"
+    )
+    decoder_self_attention: str = option(
+        "attention",
+        "what a decoder layer looks back with: attention, or an SSRU, whose state does "
+        "not grow with the length",
+        choices=("attention", "ssru"),
+    )
+    output_bias: bool = option(False, "add a bias to the logits")
+    pad_id: int = option(0, "id of padding", minimum=0)
+    start_id: int = option(1, "id that starts a sentence", minimum=0)
+    end_id: int = option(2, "id that ends a sentence", minimum=0)
+    unknown_id: int = option(3, "id of an unknown piece", minimum=0)
+
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        # The Multi30k setting of Wu et al., 2021, https://arxiv.org/abs/2105.14462.
+        "tiny": dict(
+            num_encoder_layers=4, num_decoder_layers=4, d_model=128, d_ff=256,
+            num_heads=4,
+        ),
+        "small": dict(
+            num_encoder_layers=3, num_decoder_layers=3, d_model=256, d_ff=1024,
+            num_heads=4,
+        ),
+        # Table 3 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762.
+        "base": dict(),
+        "big": dict(d_model=1024, d_ff=4096, num_heads=16, dropout_rate=0.3),
+    }  # fmt: skip
+
+    def __post_init__(self):
+        super().__post_init__()
+        sizes = self.source_vocabulary_size, self.target_vocabulary_size
+        self.check_tied_embeddings(
+            sizes[0] == sizes[1],
+            "source_vocabulary_size={}, target_vocabulary_size={}".format(*sizes),
+        )
+        ids = (self.pad_id, self.start_id, self.end_id, self.unknown_id)
+        if len(set(ids)) < 4 or max(ids) >= min(sizes):
+            raise ValueError(
+                "`pad_id`, `start_id`, `end_id` and `unknown_id` must be four "
+                f"different ids below the vocabulary size. Received: {ids}, "
+                f"vocabulary size {min(sizes)}"
+            )
+        is_ssru = self.decoder_self_attention == "ssru"
+        if is_ssru and (self.attention != "dot-product" or self.relative_positions):
+            raise ValueError(
+                "`decoder_self_attention` must be 'attention' with another `attention` "
+                "or with rotary or alibi `positions`, which an SSRU has not. Received: "
+                f"decoder_self_attention='ssru', attention={self.attention!r}, "
+                f"positions={self.positions!r}"
+            )
+        has_halves = self.positions in ("sinusoidal-halves", "sinusoidal-marian")
+        if has_halves and self.d_model % 2:
+            raise ValueError(
+                "`d_model` must be even for position vectors of two halves. "
+                f"Received: d_model={self.d_model}, positions={self.positions!r}"
+            )
+
+    def check_tied_embeddings(self, is_joint: bool, received: str):
+        """Raises `ValueError` if matrices are shared by two vocabularies.
+
+        Args:
+            is_joint: Whether source and target have one vocabulary.
+            received: The values that say so, for the message.
+        """
+        if self.tied_embeddings == "three-way" and not is_joint:
+            raise ValueError(
+                "Three-way `tied_embeddings` needs one joint vocabulary; use 'two-way' "
+                "or 'none' for separate ones. Received: "
+                f"tied_embeddings='three-way', {received}"
+            )
+
+    def check_positions(self, longest: int, what: str):
+        """Raises `ValueError` if learned positions are fewer than needed.
+
+        Args:
+            longest: Positions needed (tokens).
+            what: What needs them, for the message.
+        """
+        if self.positions == "learned" and longest > self.max_positions:
+            raise ValueError(
+                f"Learned positions must cover {what}. Received: {longest} tokens, "
+                f"max_positions={self.max_positions}"
+            )
+
+    @classmethod
+    def preset(cls, name: str, **overrides: Any) -> Self:
+        """Returns the sizes called `name`, such as "tiny".
+
+        Args:
+            name: A key of `PRESETS`.
+            **overrides: Options that replace the preset's.
+
+        Returns:
+            The options, of this class.
+
+        Raises:
+            ValueError: If no preset has that name.
+
+        Example:
+            >>> TransformerConfig.preset("tiny").d_model
+            128
+        """
+        if name not in cls.PRESETS:
+            raise ValueError(
+                f"`preset` must be one of {', '.join(cls.PRESETS)}. Received: {name!r}"
+            )
+        reject_unknown(cls, overrides)
+        return cls(**cls.PRESETS[name] | overrides)
+
+
+@documented
+@dataclasses.dataclass(frozen=True)
+class LanguageModelConfig(LayerConfig):
+    """Sizes of a `LanguageModel`: those of its layers, its vocabulary and positions."""
+
+    num_layers: int = option(6, "layers", minimum=1, maximum=MOST_LAYERS)
+    vocabulary_size: int = option(37000, "tokens, V", minimum=1, maximum=MOST_ROWS)
+    positions: str = option(
+        "sinusoidal",
+        "kind of position vector; rotary and alibi enter self-attention itself",
+        choices=("sinusoidal", "learned", *RELATIVE_POSITIONS),
+    )
+    max_positions: int = option(
+        512,
+        "most positions of learned position vectors (tokens)",
+        minimum=1,
+        maximum=MOST_ROWS,
+    )
+    tied_embeddings: bool = option(True, "one matrix for input and output")
+    pad_id: int = option(0, "id of padding", minimum=0)
+    start_id: int = option(1, "id before the first token of a text", minimum=0)
+    end_id: int = option(2, "id that ends a text", minimum=0)
+
+    def __post_init__(self):
+        super().__post_init__()
+        ids = (self.pad_id, self.start_id, self.end_id)
+        if len(set(ids)) < 3 or max(ids) >= self.vocabulary_size:
+            raise ValueError(
+                "`pad_id`, `start_id` and `end_id` must be three different ids below "
+                f"`vocabulary_size`. Received: {ids}, "
+                f"vocabulary_size={self.vocabulary_size}"
+            )

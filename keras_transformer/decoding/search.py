@@ -1,0 +1,435 @@
+"""Greedy and beam search over a step function; no model is known here.
+
+A search asks one thing of its user, a function
+`step(ids, parents, state) -> (logits, state)`:
+
+- `ids` (R,) int32: the last token of each row, `start_id` at first.
+- `parents` (B, N) int32: the hypothesis of the same sentence, 0 to N - 1, that each row
+  continues. Row `sentence * N + hypothesis` of the R = B * N rows belongs to that
+  hypothesis; greedy search has N = 1 and `parents` of 0.
+- `state`: any nested structure of tensors. The search carries it and moves nothing in
+  it: the step function knows best how to follow `parents`. It returns the structure,
+  shapes and dtypes that it was given. `reordering` fits a plain step function to this.
+- `logits` (R, V), any float type: unnormalised scores of the next token.
+
+Letters: B sentences, N beam size, R rows, L longest output, V vocabulary, C candidates
+of a sentence or a row, P longest prefix.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.decoding.constraints import (
+    Constraints,
+    allowed_tokens,
+    banned_tokens,
+    check_constraints,
+    force,
+    forced_tokens,
+)
+from keras_transformer.decoding.result import (
+    IMPOSSIBLE,
+    DecodingResult,
+    LengthPenaltyForm,
+    SpecialIds,
+    check_lengths,
+    length_penalty,
+)
+from keras_transformer.decoding.tokens import (
+    best_tokens,
+    flat_places,
+    pick,
+    select,
+    write,
+)
+from keras_transformer.types import Nest, TensorLike
+
+# Room for this many tokens suits most sentences of most searches (tokens).
+FIRST_ROOM = 16
+
+
+def greedy_search(
+    step: Callable[..., Any], state: Nest, **options: Any
+) -> DecodingResult:
+    """Takes the most probable token at every step: `beam_search` with a beam of 1.
+
+    Args:
+        step: As in `beam_search`, with one row a sentence.
+        state: As in `beam_search`.
+        **options: As in `beam_search`, without `beam_size` and `n_best`.
+
+    Returns:
+        A `DecodingResult` with one hypothesis a sentence.
+
+    Raises:
+        ValueError: If an argument or the shape of the logits is out of range.
+
+    Example:
+        >>> def step(ids, parents, state):
+        ...     return ops.one_hot(ids + 1, 7) * 9.0, state
+        >>> ids = SpecialIds(pad_id=0, start_id=1, end_id=5)
+        >>> result = greedy_search(step, (), max_lengths=[6], limit=6, special_ids=ids)
+        >>> ops.convert_to_numpy(result.ids).tolist()
+        [[[2, 3, 4, 5, 0, 0]]]
+    """
+    return beam_search(step, state, beam_size=1, **options)
+
+
+def beam_search(
+    step: Callable[..., Any],
+    state: Nest,
+    *,
+    max_lengths: TensorLike | Sequence[int],
+    limit: int,
+    special_ids: SpecialIds,
+    beam_size: int = 4,
+    n_best: int = 1,
+    alpha: float = 0.6,
+    length_penalty_form: LengthPenaltyForm = "gnmt",
+    constraints: Constraints = Constraints(),  # noqa: B008, it is a tuple
+    penalty: Callable[..., Any] | None = None,
+    resize: Callable[..., Any] | None = None,
+    ends_within_beam: bool = False,
+) -> DecodingResult:
+    """Searches for the outputs with the highest scores.
+
+    A score is the log-probability divided by `length_penalty`. At each step the search
+    looks at the 2N most probable one-token continuations of a sentence's N unfinished
+    hypotheses. Those that end compete by score for the sentence's `n_best` finished
+    places; the best N of the others live on (at most N of the 2N can end). A beam of 1
+    looks at the best continuation alone, which is greedy search: with two, an end that
+    was only second best would count. At the sentence's longest output every
+    continuation is cut, and competes as it is.
+
+    A sentence is done when no unfinished hypothesis can enter its finished places.
+    Log-probabilities only fall and, for alpha >= 0, the penalty only grows, so the
+    best unfinished log-probability over the penalty of the longest output bounds all
+    that can come: stopping there changes no result. The unfinished hypotheses of a
+    sentence that is done are dropped, so a longer search for others in the batch does
+    not change it.
+
+    Probabilities are a float32 softmax over the whole vocabulary; `pad_id` and
+    `start_id` are passed over after it and keep their share. Exact ties go to the
+    better hypothesis, then to the lower id; PyTorch leaves their order open.
+
+    Args:
+        step: The step function (see the module), R = B * N rows.
+        state: Its state before the first token.
+        max_lengths: (B,) int32, longest output of each sentence (tokens, end token
+            counted), at least 1. The paper's is source length + 50 (section 6.1).
+        limit: The largest of `max_lengths` or more (tokens), an integer or a scalar
+            tensor: the width L of the result. JAX needs an integer under `jit`.
+        special_ids: Ids of padding, start and end.
+        beam_size: Unfinished hypotheses kept a sentence, N.
+        n_best: Hypotheses returned a sentence, at most `beam_size`.
+        alpha: Exponent of `length_penalty`, at least 0.
+        length_penalty_form: Form of `length_penalty`, "gnmt" or "power".
+        constraints: What every output must obey.
+        penalty: Function from the state to (R,), never above 0, which is added to the
+            scores, such as `coverage_penalty`; or `None`.
+        resize: Function `resize(state, sentences, length)` that returns the state of
+            the sentences at the positions (B',) alone, with room for `length` tokens
+            or more; or `None`. With it, sentences that are done cost nothing, and
+            `state` needs room for `FIRST_ROOM` tokens only: the search asks for a state
+            of a new size when a quarter of the sentences is done, and when the room is
+            used up, which then doubles. It changes no result. In a TensorFlow graph the
+            number of sentences must be unknown when it is traced; the loops of JAX keep
+            their shapes and cannot have it.
+        ends_within_beam: Whether only the best N of the 2N continuations may end, as
+            Hugging Face, CTranslate2 and fairseq have it, so that an end further down
+            is given up.
+
+    Returns:
+        A `DecodingResult`, best hypothesis first.
+
+    Raises:
+        ValueError: If an argument or the shape of the logits is out of range.
+
+    Example:
+        >>> chances = [  # of the next token: one row a last token, V = 5
+        ...     [0.20, 0.20, 0.20, 0.20, 0.20],  # 0 is padding
+        ...     [0.01, 0.01, 0.01, 0.57, 0.40],  # 1 starts
+        ...     [0.20, 0.20, 0.20, 0.20, 0.20],  # 2 ends
+        ...     [0.01, 0.01, 0.40, 0.29, 0.29],
+        ...     [0.01, 0.01, 0.90, 0.04, 0.04],
+        ... ]
+        >>> table = ops.convert_to_tensor(np.log(chances), "float32")
+        >>> def step(ids, parents, state):
+        ...     return ops.take(table, ids, axis=0), state
+        >>> result = beam_search(
+        ...     step, (), max_lengths=[6], limit=6, special_ids=SpecialIds(), n_best=2
+        ... )
+        >>> ops.convert_to_numpy(result.ids).tolist()
+        [[[4, 2, 0, 0, 0, 0], [3, 2, 0, 0, 0, 0]]]
+        >>> ops.convert_to_numpy(ops.exp(result.log_probabilities)).round(2)
+        array([[0.36, 0.23]], dtype=float32)
+    """
+    check_lengths(max_lengths, limit, alpha, length_penalty_form)
+    if beam_size < 1:
+        raise ValueError(
+            f"`beam_size` must be at least 1. Received: beam_size={beam_size}"
+        )
+    if not 1 <= n_best <= beam_size:
+        raise ValueError(
+            "`n_best` must be from 1 to `beam_size`. "
+            f"Received: n_best={n_best}, beam_size={beam_size}"
+        )
+    check_constraints(constraints)
+    max_lengths = ops.minimum(ops.cast(max_lengths, "int32"), ops.cast(limit, "int32"))
+    divisor = functools.partial(length_penalty, alpha=alpha, form=length_penalty_form)
+    rules = _Rules(
+        step, limit, special_ids, divisor, constraints, penalty, ends_within_beam
+    )
+    batch, (pad_id, start_id, _) = ops.shape(max_lengths)[0], special_ids
+    # One hypothesis at first: N equal ones would stay equal.
+    first = ops.where(ops.arange(beam_size) == 0, 0.0, IMPOSSIBLE)
+    prefix = constraints.prefix
+    sentences = _Sentences(
+        max_lengths=max_lengths,
+        prefix=() if prefix is None else ops.cast(prefix, "int32"),
+        last_ids=ops.full((batch, beam_size), start_id, "int32"),
+        parents=ops.zeros((batch, beam_size), "int32"),
+        ids=ops.full((batch, beam_size, limit), pad_id, "int32"),
+        log_probabilities=ops.zeros((batch, beam_size)) + ops.cast(first, "float32"),
+        finished=DecodingResult(
+            ops.full((batch, n_best, limit), pad_id, "int32"),
+            ops.zeros((batch, n_best), "int32"),
+            *[ops.full((batch, n_best), IMPOSSIBLE, "float32")] * 2,
+        ),
+    )
+    beam = (ops.zeros((), "int32"), sentences, state)
+    if resize is None:
+        finished = _search(beam, rules, limit)[1].finished
+    else:
+        finished = _search_resized(beam, rules, resize)
+    # Where the order of ties is open, an impossible hypothesis can sit in a free place.
+    found = ops.expand_dims(finished.log_probabilities > IMPOSSIBLE, -1)
+    return finished._replace(ids=ops.where(found, finished.ids, pad_id))
+
+
+class _Rules(NamedTuple):
+    """What stays the same during a search."""
+
+    step: Callable
+    limit: Any  # L, an integer or a scalar tensor
+    special_ids: SpecialIds
+    divisor: Callable  # the length penalty of outputs of a length
+    constraints: Constraints
+    penalty: Callable | None
+    ends_within_beam: bool
+
+
+class _Sentences(NamedTuple):
+    """What a search carries from step to step, one row a sentence."""
+
+    max_lengths: Any  # (B,) int32
+    prefix: Any  # (B, P) int32, or () without one
+    last_ids: Any  # (B, N) int32, of the unfinished hypotheses, the best first
+    parents: Any  # (B, N) int32, their places one token ago
+    ids: Any  # (B, N, L) int32
+    log_probabilities: Any  # (B, N) float32
+    finished: DecodingResult  # (B, n_best), the best first
+
+
+class _Candidates(NamedTuple):
+    """Best one-token continuations of each sentence's hypotheses, the best first."""
+
+    parents: Any  # (B, C) int32, the hypothesis continued
+    ids: Any  # (B, C) int32, the token added
+    log_probabilities: Any  # (B, C) float32, of the whole continuation
+    ends: Any  # (B, C) bool, whether nothing may follow
+    penalties: Any  # (B, C) float32, or `None`
+
+
+def _search(beam, rules, room, enough=0.0):
+    """Adds tokens while there is room and more than a share `enough` is unfinished."""
+
+    def unfinished(position, sentences, state):
+        share = ops.mean(ops.cast(_is_alive(sentences), "float32"))
+        return ops.logical_and(position < room, share > enough)
+
+    def advance(position, sentences, state):
+        ids = ops.reshape(sentences.last_ids, (-1,))
+        logits, state = rules.step(ids, sentences.parents, state)
+        penalties = None if rules.penalty is None else rules.penalty(state)
+        candidates = _best_candidates(position, sentences, logits, penalties, rules)
+        return position + 1, _add_token(position, sentences, candidates, rules), state
+
+    return ops.while_loop(unfinished, advance, beam)
+
+
+def _search_resized(beam, rules, resize):
+    """As `_search`; now and then drops sentences that are done and makes more room."""
+    _, sentences, _ = beam
+    first = ops.minimum(FIRST_ROOM, ops.cast(rules.limit, "int32"))
+
+    def unfinished(room, places, finished, beam):
+        return ops.shape(places)[0] > 0
+
+    def advance(room, places, finished, beam):
+        position, sentences, state = _search(beam, rules, room, enough=0.75)
+        at = ops.expand_dims(places, 1)
+        finished = keras.tree.map_structure(
+            lambda all, some: ops.scatter_update(all, at, some),
+            finished,
+            sentences.finished,
+        )
+        alive = ops.logical_and(_is_alive(sentences), position < rules.limit)
+        # As `ops.nonzero(alive)[0]`, whose operations LiteRT lacks.
+        rows = ops.arange(ops.shape(alive)[0], dtype="int32")
+        rows = ops.sort(ops.where(alive, rows, np.iinfo("int32").max))
+        kept = rows[: ops.sum(ops.cast(alive, "int32"))]
+        sentences = keras.tree.map_structure(
+            lambda leaf: ops.take(leaf, kept, axis=0), sentences
+        )
+        room = ops.where(position < room, room, ops.minimum(2 * room, rules.limit))
+        state = resize(state, kept, room)
+        return room, ops.take(places, kept), finished, (position, sentences, state)
+
+    places = ops.arange(ops.shape(sentences.max_lengths)[0], dtype="int32")
+    loop = (first, places, sentences.finished, beam)
+    return ops.while_loop(unfinished, advance, loop)[2]
+
+
+def _is_alive(sentences):
+    """Returns (B,), whether a sentence has an unfinished hypothesis."""
+    return sentences.log_probabilities[:, 0] > IMPOSSIBLE
+
+
+def _best_candidates(position, sentences, logits, penalties, rules):
+    """Returns the best 2N continuations of a sentence, the best one if N is 1."""
+    beam_size = sentences.last_ids.shape[1]
+    constraints, special_ids = rules.constraints, rules.special_ids
+    count = 1 if beam_size == 1 else 2 * beam_size
+    # The best of a sentence are among the best of each of its hypotheses. Padding,
+    # start, an early end and what never comes take a place each at most.
+    more = 3 if constraints.never is None else 4
+    size = constraints.no_repeat_ngram_size
+    banned = banned_tokens(sentences.ids, position, size)
+    ids, added, normaliser = best_tokens(logits, count + more, banned)  # (R, C)
+    allowed = allowed_tokens(ids, position, special_ids, constraints)
+    added = ops.where(allowed, added, IMPOSSIBLE)
+    if constraints.prefix is not None:
+        pad_id, prefix = special_ids.pad_id, sentences.prefix
+        forced = forced_tokens(prefix, position, pad_id, beam_size)
+        ids, added = force(ids, added, logits, normaliser, forced)
+    width = ids.shape[1]
+    flat = (-1, beam_size * width)
+    added = ops.reshape(added, (-1, beam_size, width))
+    totals = ops.expand_dims(sentences.log_probabilities, -1) + added
+    best, order = ops.top_k(ops.reshape(totals, flat), min(count, flat[1]))
+    order = ops.cast(order, "int32")
+    ids = pick(ops.reshape(ids, flat), order)
+    parents = sentences.parents if beam_size == 1 else order // width
+    cut = ops.expand_dims(position + 1 >= sentences.max_lengths, 1)  # (B, 1)
+    ends = ops.logical_or(ids == special_ids.end_id, cut)
+    if penalties is not None:
+        penalties = pick(ops.reshape(penalties, (-1, beam_size)), parents)
+    return _Candidates(parents, ids, best, ends, penalties)
+
+
+def _add_token(position, sentences, candidates, rules):
+    """Returns the sentences after one more token."""
+    beam_size = sentences.last_ids.shape[1]
+    finished = _finish(position, sentences, candidates, rules)
+    last_ids, parents, ids = candidates.ids, candidates.parents, sentences.ids
+    totals = ops.where(candidates.ends, IMPOSSIBLE, candidates.log_probabilities)
+    if beam_size > 1:
+        # The best N of those that do not end live on.
+        totals, order = ops.top_k(totals, beam_size)
+        order = ops.cast(order, "int32")
+        last_ids, parents = pick(last_ids, order), pick(parents, order)
+        ids = select(ids, parents)
+    # No unfinished hypothesis is left in a sentence that is done.
+    longest = ops.expand_dims(sentences.max_lengths, 1)
+    bound = totals[:, :1] / rules.divisor(longest)
+    totals = ops.where(bound > finished.scores[:, -1:], totals, IMPOSSIBLE)
+    return sentences._replace(
+        last_ids=last_ids,
+        parents=parents,
+        ids=write(ids, last_ids, position),
+        log_probabilities=totals,
+        finished=finished,
+    )
+
+
+def _finish(position, sentences, candidates, rules):
+    """Returns the best of the hypotheses finished before and of those that end now."""
+    finished, length = sentences.finished, position + 1
+    beam_size, ends = sentences.last_ids.shape[1], candidates.ends
+    if rules.ends_within_beam:
+        ends = ops.logical_and(ends, ops.arange(ends.shape[1]) < beam_size)
+    ending = ops.where(ends, candidates.log_probabilities, IMPOSSIBLE)
+    scores = ending / rules.divisor(length)  # (B, C)
+    if candidates.penalties is not None:
+        scores = scores + candidates.penalties
+    # The whole outputs, written where they grew from.
+    ids = sentences.ids if beam_size == 1 else select(sentences.ids, candidates.parents)
+    ids = write(ids, candidates.ids, position)
+    now = ending > IMPOSSIBLE
+    ended = DecodingResult(ids, ops.where(now, length, 0), scores, ending)
+    if beam_size == 1:
+        # A sentence ends once, and there is no choice.
+        is_now = (ops.expand_dims(now, -1), now, now, now)
+        return DecodingResult(*map(ops.where, is_now, ended, finished))
+    pairs = zip(finished, ended, strict=True)
+    ids, lengths, scores, totals = (ops.concatenate(pair, axis=1) for pair in pairs)
+    # Of equal scores the older stays: top_k prefers the lower place.
+    scores, order = ops.top_k(scores, finished.scores.shape[1])
+    order = ops.cast(order, "int32")
+    lengths, totals = pick(lengths, order), pick(totals, order)
+    return DecodingResult(select(ids, order), lengths, scores, totals)
+
+
+def reordering(
+    step: Callable[..., Any], state: Nest, beam_size: int
+) -> tuple[Callable[..., Any], Nest]:
+    """Makes a plain step function and its state fit a search.
+
+    A plain step function knows nothing of hypotheses: `step(ids, state) -> (logits,
+    state)`, where the first axis of each tensor of the state is the row. Its rows are
+    repeated before the first step and reordered at each one, which copies the whole
+    state; a step that keeps a large cache had better follow `parents` itself.
+
+    Args:
+        step: The plain step function.
+        state: Its state before the first token, one row a sentence. A tensor of rank 0,
+            such as a position counter, has no rows and is left alone.
+        beam_size: Hypotheses of a sentence, N.
+
+    Returns:
+        The step function and the state for `beam_search`, with R = B * N rows.
+
+    Example:
+        >>> table = np.random.default_rng(1).normal(size=(7, 7, 7))
+        >>> def step(ids, before):  # the two last tokens choose the logits
+        ...     return ops.take(table.reshape(49, 7), 7 * before + ids, axis=0), ids
+        >>> step, state = reordering(step, np.zeros(3, "int32"), beam_size=4)
+        >>> result = beam_search(
+        ...     step, state, max_lengths=[9] * 3, limit=9, special_ids=SpecialIds()
+        ... )
+        >>> tuple(result.ids.shape)
+        (3, 1, 9)
+    """
+
+    def repeat(leaf):
+        leaf = ops.convert_to_tensor(leaf)
+        return ops.repeat(leaf, beam_size, axis=0) if len(leaf.shape) else leaf
+
+    def reordered(ids, parents, state):
+        if beam_size > 1:
+            order = flat_places(parents, beam_size)
+            state = keras.tree.map_structure(
+                lambda leaf: ops.take(leaf, order, axis=0) if len(leaf.shape) else leaf,
+                state,
+            )
+        return step(ids, state)
+
+    return reordered, keras.tree.map_structure(repeat, state)

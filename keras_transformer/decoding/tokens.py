@@ -1,0 +1,137 @@
+"""Tokens in rows: moving them, banning them, the most probable of them, their scores.
+
+Letters: B sentences, R rows, L longest output, V vocabulary, C tokens of a row.
+"""
+
+from __future__ import annotations
+
+from keras import ops
+
+from keras_transformer.decoding.result import IMPOSSIBLE
+
+
+def write(ids, last_ids, position):
+    """Returns `ids` (..., L) with `last_ids` (...) in column `position`."""
+    columns = ops.arange(ops.shape(ids)[-1], dtype="int32")
+    return ops.where(columns == position, ops.expand_dims(last_ids, -1), ids)
+
+
+def pick(x, indices):
+    """Returns the entries of `x` (B, X) at `indices` (B, Y), as (B, Y)."""
+    places = flat_places(indices, x.shape[1])
+    return ops.reshape(ops.take(ops.reshape(x, (-1,)), places), (-1, indices.shape[1]))
+
+
+def select(x, indices):
+    """Returns the entries of `x` (B, X, L) at `indices` (B, Y), as (B, Y, L)."""
+    batch, width, length = ops.shape(x)
+    places = flat_places(indices, width)
+    selected = ops.take(ops.reshape(x, (batch * width, length)), places, axis=0)
+    return ops.reshape(selected, (batch, indices.shape[1], length))
+
+
+def flat_places(indices, width):
+    """Returns where `indices` (B, Y) into rows of `width` lie in them all, (B * Y,)."""
+    starts = ops.arange(ops.shape(indices)[0], dtype="int32") * width
+    return ops.reshape(ops.expand_dims(starts, 1) + indices, (-1,))
+
+
+def ban(logits, tokens, banned):
+    """Makes `tokens` (R, C) of the logits (R, V) impossible where `banned` (R, C)."""
+    tokens = ops.cast(tokens, "int32")
+    rows = ops.expand_dims(ops.arange(ops.shape(tokens)[0], dtype="int32"), 1)
+    places = ops.stack([ops.zeros_like(tokens) + rows, tokens], axis=-1)  # (R, C, 2)
+    # Adding needs no order among repetitions, as replacing would.
+    added = ops.cast(ops.where(banned, IMPOSSIBLE, 0.0), logits.dtype)
+    return ops.scatter_update(
+        logits, ops.reshape(places, (-1, 2)), ops.reshape(added, (-1,)), "add"
+    )
+
+
+def check_logits(logits):
+    """Raises `ValueError` unless a step's logits are (R, V) with V known."""
+    if len(logits.shape) != 2 or logits.shape[-1] is None:
+        raise ValueError(
+            "`step` must return logits of shape (rows, vocabulary), the vocabulary "
+            f"known. Received: shape {tuple(logits.shape)}"
+        )
+
+
+def best_tokens(logits, count, banned=None):
+    """Returns the `count` best tokens of each row of logits (R, V), or all V of them.
+
+    Of equally probable ones the lower id comes first (PyTorch leaves that open).
+    """
+    check_logits(logits)
+    logits, size = ops.cast(logits, "float32"), logits.shape[1]
+    allowed = logits if banned is None else ban(logits, *banned)
+    best, ids = best_logits(allowed, min(count, size))
+    # The softmax of the vocabulary is never made: one log-sum-exp is enough. Banned
+    # tokens keep their share of it.
+    highest = best[:, :1]
+    if banned is not None:
+        highest = ops.max(logits, axis=-1, keepdims=True)
+    exponentials = ops.exp(logits - highest)
+    # With a NaN, or without a possible token, the sum is NaN.
+    normaliser = highest + ops.log(ops.sum(exponentials, axis=-1, keepdims=True))
+    added = ops.where(ops.isfinite(normaliser), best - normaliser, IMPOSSIBLE)
+    return ids, added, normaliser  # (R, C), (R, C) log-probabilities, (R, 1)
+
+
+def best_logits(logits, count):
+    """Returns the best logits of each row (R, V) and their ids, as `ops.top_k` does."""
+    size = logits.shape[1]
+    widths = [width for width in range(32, 513) if size % width == 0]
+    width = min(widths, key=lambda width: abs(width - 128), default=size)
+    # Of a small vocabulary, one search over all is faster than one over blocks.
+    if size < 2048 or size // width < max(count, 2):
+        best, ids = ops.top_k(logits, count)
+        return best, ops.cast(ids, "int32")
+    # The C best tokens lie in the C blocks with the highest maxima; a search there
+    # costs a tenth of one over the vocabulary.
+    blocks = ops.reshape(logits, (-1, size // width, width))
+    chosen = ops.top_k(ops.max(blocks, axis=-1), count)[1]
+    # In the order of the ids, so that of equal tokens the lower id stays first.
+    chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
+    nearby = ops.reshape(select(blocks, chosen), (-1, count * width))
+    best, places = ops.top_k(nearby, count)
+    places = ops.cast(places, "int32")
+    return best, pick(chosen, places // width) * width + places % width
+
+
+def token_log_probabilities(logits, target_out, pad_id=0):
+    """Returns the log-probability (..., T) of each token of given outputs (..., T).
+
+    Summed over an output, it is the `log_probabilities` that a search returns for it.
+    """
+    logits = ops.cast(logits, "float32")  # (..., T, V)
+    target_out = ops.cast(target_out, "int32")
+    of_target = ops.take_along_axis(logits, target_out[..., None], axis=-1)[..., 0]
+    log_probabilities = of_target - ops.logsumexp(logits, axis=-1)
+    # Not a product: padding may have no probability at all.
+    return ops.where(target_out == pad_id, 0.0, log_probabilities)
+
+
+def score_in_parts(project, states, target_out, pad_id=0, positions=8):
+    """As `token_log_probabilities(project(states), ...)`, a few positions at a time.
+
+    All logits of 32 outputs of 100 tokens and a vocabulary of 32,000 are 400 MB.
+    """
+    batch, length, width = ops.shape(states)
+    count = (length + positions - 1) // positions
+    spare = (0, count * positions - length)
+    parts = (batch, count, positions)
+    states = ops.reshape(ops.pad(states, ((0, 0), spare, (0, 0))), (*parts, width))
+    target_out = ops.cast(target_out, "int32")
+    targets = ops.pad(target_out, ((0, 0), spare), constant_values=pad_id)
+    targets = ops.reshape(targets, parts)
+    numbers = ops.reshape(ops.arange(count, dtype="int32"), (1, -1, 1))
+
+    def score(i, scores):
+        logits = project(ops.take(states, i, axis=1))
+        part = token_log_probabilities(logits, ops.take(targets, i, axis=1), pad_id)
+        return i + 1, ops.where(numbers == i, ops.expand_dims(part, 1), scores)
+
+    start = (ops.zeros((), "int32"), ops.zeros(parts, "float32"))
+    _, scores = ops.while_loop(lambda i, _: i < count, score, start)
+    return ops.reshape(scores, (batch, count * positions))[:, :length]

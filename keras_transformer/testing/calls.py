@@ -1,0 +1,100 @@
+"""Calls of what is checked: inputs given or drawn, and outputs compared."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+from keras import ops
+
+
+def as_array(tensor):
+    """Returns a tensor of any backend and float type as a NumPy array."""
+    if isinstance(tensor, np.ndarray):
+        return tensor
+    tensor = ops.convert_to_tensor(tensor)
+    if "float" in str(tensor.dtype):
+        tensor = ops.cast(tensor, "float32")
+    return ops.convert_to_numpy(tensor)
+
+
+def input_arrays(inputs, shape, ids_below, pad_id, rng):
+    """Returns the arrays of a call, one an argument: those given, or drawn ones."""
+    if inputs is not None and shape is not None:
+        raise ValueError(
+            f"Give `inputs` or `shape`, not both. Received: shape={shape} and inputs"
+        )
+    if inputs is not None:
+        given = inputs if isinstance(inputs, tuple) else (inputs,)
+        arrays = [as_array(x) for x in given]
+    else:
+        shape = shape or ((2, 7, 8) if ids_below is None else (2, 7))
+        shapes = [shape] if isinstance(shape[0], int) else shape
+        arrays = [drawn(one, ids_below, pad_id, rng) for one in shapes]
+    for array in arrays:
+        if array.ndim < 2 or not array.size:
+            raise ValueError(
+                "Every input must have rows and positions, (B, T) or (B, T, ...). "
+                f"Received: shape {array.shape}"
+            )
+    return arrays
+
+
+def drawn(shape, ids_below, pad_id, rng):
+    """Returns random ids other than `pad_id`, or normal floats if they have no end."""
+    if ids_below is None:
+        return rng.standard_normal(shape).astype("float32")
+    ids = rng.integers(max(ids_below - 1, 1), size=shape)
+    return (ids + (ids >= pad_id)).astype("int32")
+
+
+def is_ids(array):
+    """Whether an input is of integers."""
+    return array.dtype.kind in "iu"
+
+
+def name_of(layer):
+    """Returns what a message calls a layer or a function."""
+    return getattr(layer, "__name__", type(layer).__name__)
+
+
+def output_of(layer, inputs, options):
+    """Calls a layer, model or function, and returns its first output, an array."""
+    tensors = [ops.convert_to_tensor(x) for x in inputs]
+    if isinstance(layer, keras.Model) and len(tensors) > 1:
+        tensors = [tuple(tensors)]
+    return as_array(keras.tree.flatten(layer(*tensors, **options))[0])
+
+
+def check_close(
+    actual, expected, tolerance, claim, real=None, first=(0, 0), has_positions=True
+):
+    """Raises an `AssertionError` with the `claim` and the place if outputs differ.
+
+    `real` (B, T) says where they are compared; `first` is their first row and position.
+    """
+    if actual.shape != expected.shape:
+        shapes = f"the shapes are {actual.shape} and {expected.shape}"
+        raise AssertionError(f"{claim}: {shapes}")
+    if real is not None:
+        wide = real.reshape(real.shape + (1,) * (actual.ndim - 2))
+        actual, expected = (np.where(wide, x, 0) for x in (actual, expected))
+    actual, expected = (np.asarray(x, "float64") for x in (actual, expected))
+    with np.errstate(invalid="ignore"):
+        differences = np.where(actual == expected, 0.0, np.abs(actual - expected))
+    differences = np.where(np.isnan(differences), np.inf, differences)
+    # The tolerance is a share of the largest value that is expected.
+    finite = np.abs(expected[np.isfinite(expected)])
+    allowed = tolerance * finite.max(initial=0.0)
+    if differences.size and differences.max() > allowed:
+        place = np.unravel_index(differences.argmax(), differences.shape)
+        where = f"row {place[0] + first[0]}"
+        if has_positions and len(place) > 1:
+            where += f", position {place[1] + first[1]}"
+        if len(place) > 1 + has_positions:
+            units = [int(i) for i in place[1 + has_positions :]]
+            where += f", unit {units[0] if len(units) == 1 else units}"
+        raise AssertionError(
+            f"{claim}. The largest difference, {differences.max():.3g}, is at {where}: "
+            f"{actual[place]:.6g} in place of {expected[place]:.6g}. Allowed: "
+            f"{allowed:.3g}"
+        )

@@ -1,0 +1,120 @@
+"""How large the package is, and how far a reader has to walk to follow a job.
+
+Ceilings only ever fall. `python -m tests.test_house fit` lists what a job runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "keras_transformer"
+
+# Files and lines, docstrings and blank lines counted; "." is the top level.
+FOLDERS = {
+    ".": (13, 1846), "bulk": (4, 966), "cli": (15, 1971), "config": (6, 1000),
+    "decoding": (10, 1485), "exact_training": (12, 1448), "export": (18, 3166),
+    "generation": (6, 838), "importers": (15, 2327), "kernels": (9, 1750),
+    "layers": (16, 3536), "lite": (2, 518), "models": (11, 1837),
+    "playground": (11, 990), "plots": (7, 927), "quickstart": (17, 2949),
+    "serving": (14, 1846), "testing": (7, 746), "text": (20, 3242),
+    "training": (31, 4606), "tests": (280, 48195),
+}  # fmt: skip
+# Functions of the package that run, and the files that they stand in.
+JOBS = {
+    "encoder_layer": (66, 16), "fit": (210, 33), "translate": (203, 37),
+    "export": (324, 54), "train_verb": (713, 104),
+}  # fmt: skip
+IN_PACKAGE = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("name", [".", "tests", *IN_PACKAGE])
+def test_folder_is_no_larger(name):
+    folder = ROOT / "tests" if name == "tests" else PACKAGE / name
+    paths = list(folder.glob("*.py") if name == "." else folder.rglob("*.py"))
+    lines = sum(len(path.read_text("utf-8").splitlines()) for path in paths)
+    most = FOLDERS[name]
+    assert len(paths) <= most[0] and lines <= most[1], f"{len(paths)} files, {lines}"
+
+
+@pytest.fixture(scope="module")
+def walked():
+    """What each job ran. The verb sets TensorFlow's threads: a process of its own."""
+    environment = os.environ | {"KERAS_BACKEND": "tensorflow"}
+    details = dict(env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "tests.test_house"]
+    jobs = [name for name in JOBS if name != "train_verb"], ["train_verb"]
+    running = [subprocess.Popen([*command, *names], **details) for names in jobs]
+    rows = [process.communicate()[0].splitlines()[-1] for process in running]
+    return {name: seen for row in rows for name, seen in json.loads(row).items()}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_job_runs_through_no_more(walked, name):
+    functions, files = len(walked[name]), len({file for file, _ in walked[name]})
+    most = JOBS[name]
+    assert functions <= most[0] and files <= most[1], f"{functions} in {files} files"
+
+
+def functions_of(job):
+    """Sorted pairs of file and qualified name of the functions that `job()` ran."""
+    seen, home = set(), str(PACKAGE) + os.sep
+
+    def watch(frame, event, _):
+        file, name = frame.f_code.co_filename, frame.f_code.co_qualname
+        is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED  # No class body.
+        if event == "call" and is_function and file.startswith(home):
+            seen.add((file.removeprefix(home), name))
+
+    sys.setprofile(watch)
+    try:
+        job()
+    finally:
+        sys.setprofile(None)
+    return sorted(pair for pair in seen if not pair[1].endswith("<lambda>"))
+
+
+def walk(is_verb, folder):
+    """Runs the verb `train`, or the other jobs; returns the functions of each."""
+    import keras_transformer as kt
+    from keras_transformer.cli import main
+    from keras_transformer.training import train  # noqa: F401 - not counted: importing
+
+    texts = [[f"{a}{i} of {b} {i % 7}" for i in range(300)] for a, b in ("xy", "zw")]
+    if is_verb:
+        pairs = folder / "pairs.tsv"
+        pairs.write_text("".join(f"{a}\t{b}\n" for a, b in zip(*texts, strict=True)))
+        verb = f"--traceback train --train {pairs} --run {folder}/run --preset tiny"
+        words = [*verb.split(), "--vocabulary-size=300", "--epochs=1"]
+        return {"train_verb": functions_of(lambda: main(words))}
+    layer, inputs = kt.EncoderLayer(num_heads=2, d_ff=8), np.ones((2, 5, 6), "float32")
+    layer(inputs)
+    vocabularies = dict(source_vocabulary_size=300, target_vocabulary_size=300)
+    model = kt.Transformer(kt.TransformerConfig.preset("tiny", **vocabularies))
+    loss, adam = kt.MaskedCrossentropy(), kt.Adam(kt.TransformerSchedule(128))
+    model.compile(adam, loss, metrics=[kt.MaskedAccuracy()])
+    ids = np.arange(4, 32, dtype="int32").reshape(4, 7)
+    sizes = kt.TokenizerConfig(vocabulary_size=300)
+    translator = kt.Translator(model, kt.TokenizerPair.learn(*texts, sizes))
+    jobs = {
+        "encoder_layer": lambda: layer(inputs),
+        "fit": lambda: model.fit((ids, ids), ids, batch_size=4, verbose=0),
+        "translate": lambda: translator(["word1 of 1"]),
+        "export": lambda: translator.export(folder / "model" / "1"),
+    }
+    return {name: functions_of(job) for name, job in jobs.items()}
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        found = walk("train_verb" in sys.argv, Path(temporary))
+    print(json.dumps({name: found[name] for name in sys.argv[1:]}))
