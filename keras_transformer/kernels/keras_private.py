@@ -6,6 +6,9 @@ names it; nothing else in the package uses such a name.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import keras
 
 
