@@ -6,6 +6,9 @@ names it; nothing else in the package uses such a name.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import keras
 
 
@@ -47,6 +50,29 @@ def is_in_xla_graph() -> bool:
 
     graph = tf.compat.v1.get_default_graph()
     return control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
+@contextlib.contextmanager
+def integer_products_in_floats() -> Iterator[None]:
+    """In the block Keras multiplies 8-bit integers as floats, which LiteRT needs.
+
+    Sums of up to 1,040 products are below 2^24, where float32 is exact.
+    """
+    from keras.src.backend.tensorflow import numpy as backend
+
+    multiply = backend.matmul
+
+    def matmul(x1, x2):
+        types = [keras.backend.standardize_dtype(x.dtype) for x in (x1, x2)]
+        if types == ["int8", "int8"]:
+            x1, x2 = (keras.ops.cast(x, "float32") for x in (x1, x2))
+        return multiply(x1, x2)
+
+    backend.matmul = matmul
+    try:
+        yield
+    finally:
+        backend.matmul = multiply
 
 
 def converter_error() -> type[Exception]:
