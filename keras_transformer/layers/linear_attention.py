@@ -179,6 +179,9 @@ class LinearAttention(MultiHeadAttention):
         outputs = linear_attention(queries, keys, values, causal)
         return ops.cast(outputs, self.compute_dtype), None
 
+    def attend_step(self, queries, keys, values, mask, by_row=False, bias=None):
+        return self.attend(queries, keys, values, mask.mask)
+
     def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
         """Returns the sums so far, (B, N, H * F * (Kv + 1)); `length` is ignored."""
         number, width = self.heads["value"]

@@ -210,10 +210,13 @@ class AdditiveAttention(ComposedLayer):
     ) -> None:
         self.query_dense.build(query_shape)
         self.key_dense.build(value_shape if key_shape is None else key_shape)
+        options = self.weight_options()
         self.score_kernel = self.add_weight(
             (self.units,),
             name="score_kernel",
-            initializer=self.weight_options()["kernel_initializer"],
+            initializer=options["kernel_initializer"],
+            regularizer=options["kernel_regularizer"],
+            constraint=options["kernel_constraint"],
         )
         self.built = True
 
