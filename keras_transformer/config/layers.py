@@ -74,7 +74,8 @@ class SublayerConfig(Config):
         "dot-product",
         "self-attention of encoder and decoder: the paper's, that to a window around "
         "each position, with ReLU in place of softmax, with additive scores, linear in "
-        "the length, by random features of the softmax, or an SSRU in a decoder",
+        "the length, by random features of the softmax, or an SSRU where no position "
+        "sees a later one",
         choices=tuple(ATTENTION_KINDS),
     )
     attention_window: int | None = option(
@@ -127,6 +128,18 @@ class SublayerConfig(Config):
                 f"`attention_dropout_rate` must be 0 with {attention}, which has no "
                 "weights to drop. "
                 f"{received}, attention_dropout_rate={self.attention_dropout_rate}"
+            )
+
+    def check_both_sides_seen(self, remedy: str = "") -> None:
+        """Raises `ValueError` if the kind of attention sees only the past.
+
+        Args:
+            remedy: What to do instead, for the message.
+        """
+        if self.attention == "ssru":
+            raise ValueError(
+                "`attention` must not be 'ssru', which sees only the past, in a layer "
+                f"that sees all positions{remedy}. Received: attention='ssru'"
             )
 
     def check_positions_in_attention(self, positions: Any) -> None:
@@ -199,3 +212,7 @@ class EncoderConfig(LayerConfig):
         "added before",
         choices=RELATIVE_POSITIONS,
     )
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.check_both_sides_seen()

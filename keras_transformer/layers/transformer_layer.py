@@ -105,11 +105,8 @@ class TransformerLayer(ComposedLayer):
         super().__init__(**options)
         checked = SublayerConfig(num_heads=num_heads, d_ff=d_ff, **given)
         checked.check_positions_in_attention(positions)
-        if checked.attention == "ssru" and not self.causal:
-            raise ValueError(
-                "`attention` must not be 'ssru', which sees only the past, in a layer "
-                "that sees all positions. Received: attention='ssru'"
-            )
+        if not self.causal:
+            checked.check_both_sides_seen()
         for name in _OPTIONS:
             setattr(self, name, getattr(checked, name))
         self.activation = keras.activations.get(activation)
