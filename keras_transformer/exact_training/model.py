@@ -160,7 +160,8 @@ class ExactTraining(BuildsFromSpec):
         """
         losses = [part for part in keras.tree.flatten(self.loss) if part is not None]
         targets = keras.tree.flatten(y)[0]
-        if len(losses) == 1 and hasattr(losses[0], "count"):
+        is_alone = len(losses) == 1 and isinstance(losses[0], keras.losses.Loss)
+        if is_alone and hasattr(losses[0], "count"):
             return losses[0].count(targets)
         if self.gradient_accumulation_steps > 1 or num_replicas() > 1:
             raise ValueError(
@@ -199,7 +200,8 @@ class ExactTraining(BuildsFromSpec):
 
     def train_on_batch(self, *args, **kwargs):
         """As `keras.Model.train_on_batch`; a bad batch does not hold the next."""
-        self._update.held.assign(0)
+        if self._update:
+            self._update.held.assign(0)
         return super().train_on_batch(*args, **kwargs)
 
     def make_train_function(self, force=False):

@@ -107,14 +107,6 @@ def loss_tracker(model):
     return model._loss_tracker
 
 
-def compiled_losses(model) -> list | None:
-    """Returns the losses of a compiled model that has met data; `None` before."""
-    compiled = model._compile_loss
-    if compiled is None or not compiled.built:
-        return None
-    return [part.loss for part in compiled._flat_losses]
-
-
 def loss_weights(model) -> list | None:
     """Returns the `loss_weights` given to `compile`, flat; `None` without a loss."""
     compiled = model._compile_loss
@@ -128,17 +120,6 @@ def compiled_metrics(model) -> list:
         return []
     given = (compiled._user_metrics, compiled._user_weighted_metrics)
     return [metric for metric in keras.tree.flatten(given) if metric is not None]
-
-
-def jax_state(model, kind) -> list | None:
-    """Returns the newest values of variables within `fit` on JAX, by Keras' name.
-
-    Such as "metrics_variables"; `None` where the variables themselves are up to date.
-    """
-    state = getattr(model, "_jax_state", None)
-    if state is None or model._jax_state_synced:
-        return None
-    return state.get(kind) or None
 
 
 def layout_of(variable):
