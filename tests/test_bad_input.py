@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import re
 
-import numpy as np
 import pytest
 
 import keras_transformer as kt
