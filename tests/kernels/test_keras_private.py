@@ -84,8 +84,8 @@ def test_private_names_of_an_optimizer_are_where_they_were(model):
 def test_masks_are_read_where_keras_leaves_them():
     inputs = keras.Input((3,), dtype="int32")
     masked = keras.layers.Embedding(5, 2, mask_zero=True)(inputs)
-    assert keras_private.keras_mask(masked).shape == (None, 3), moved("keras_mask")
-    assert keras_private.keras_mask(inputs) is None
+    assert keras_private.carried_mask(masked).shape == (None, 3), moved("carried_mask")
+    assert keras_private.carried_mask(inputs) is None
 
 
 def test_a_call_for_shapes_alone_is_known():
