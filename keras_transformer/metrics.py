@@ -65,6 +65,7 @@ class MaskedAccuracy(TokenMean):
     default_name = "accuracy"
 
     def values(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+        """Returns whether each token scored highest, a boolean tensor (B, T)."""
         if isinstance(y_pred, TokenScores):
             return y_pred.correct
         predicted = first_largest(ops.convert_to_tensor(y_pred))
@@ -92,6 +93,7 @@ class Perplexity(TokenMean):
     default_name = "perplexity"
 
     def values(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+        """Returns the cross-entropy of each token, (B, T), in nats."""
         if isinstance(y_pred, TokenScores):
             return y_pred.crossentropy
         return smoothed_crossentropy(y_true, y_pred)

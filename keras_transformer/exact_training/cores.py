@@ -44,7 +44,7 @@ def split_batches_over_cores(num_cores: int | None = None) -> int:
     check_size("num_cores", num_cores)
     backend = keras.config.backend()
     if backend != "tensorflow":
-        raise ValueError(f"`num_cores` needs TensorFlow. Received: {backend=}")
+        raise ValueError(f"Parts need the backend TensorFlow. Received: {backend=}")
     import tensorflow as tf
 
     if tf.config.list_physical_devices("GPU"):

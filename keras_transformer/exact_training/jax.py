@@ -35,7 +35,7 @@ def train_step(model, state, data):
         share = targets / optimizer.scale_loss(1.0)
         for total, gradient in zip(update.sums, gradients, strict=False):
             more = total + ops.cast(gradient, "float32") * share
-            total.assign(ops.where(verdict.applies, more, total))
+            total.assign(ops.where(verdict.applies, more, total.value))
 
         def apply():
             means = mean_gradient(model, gradients, norm, verdict.targets)
@@ -48,7 +48,7 @@ def train_step(model, state, data):
             # XLA fuses the choice with the update, so that it costs nothing.
             new = _choose(verdict.updates, apply(), old)
         for total in update.sums:
-            total.assign(ops.where(verdict.updates, 0.0, total))
+            total.assign(ops.where(verdict.updates, 0.0, total.value))
         for variable, value in zip(optimizer.variables, new[1], strict=True):
             variable.assign(value)
         update.note(verdict)

@@ -116,11 +116,13 @@ class ExactTraining(BuildsFromSpec):
         self._update = UpdateState(self.optimizer, self.trainable_weights, options)
 
     def get_compile_config(self):
+        """As `keras.Model.get_compile_config`, with the options of exact training."""
         names = "gradient_accumulation_steps", "global_clipnorm", "nonfinite"
         config = super().get_compile_config()
         return config and config | {name: getattr(self, name) for name in names}
 
     def compile_from_config(self, config):
+        """As `keras.Model.compile_from_config`."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
@@ -160,7 +162,8 @@ class ExactTraining(BuildsFromSpec):
         """
         losses = [part for part in keras.tree.flatten(self.loss) if part is not None]
         targets = keras.tree.flatten(y)[0]
-        if len(losses) == 1 and hasattr(losses[0], "count"):
+        is_alone = len(losses) == 1 and isinstance(losses[0], keras.losses.Loss)
+        if is_alone and hasattr(losses[0], "count"):
             return losses[0].count(targets)
         if self.gradient_accumulation_steps > 1 or num_replicas() > 1:
             raise ValueError(
@@ -199,10 +202,12 @@ class ExactTraining(BuildsFromSpec):
 
     def train_on_batch(self, *args, **kwargs):
         """As `keras.Model.train_on_batch`; a bad batch does not hold the next."""
-        self._update.held.assign(0)
+        if self._update:
+            self._update.held.assign(0)
         return super().train_on_batch(*args, **kwargs)
 
     def make_train_function(self, force=False):
+        """As `keras.Model.make_train_function`."""
         # TensorFlow traces a step twice if it builds the optimizer. Under a strategy or
         # a distribution Keras has built it already.
         if self.built and self.optimizer and not self.optimizer.built:

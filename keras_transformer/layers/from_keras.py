@@ -25,6 +25,11 @@ _NAMES = {"head_dim": "key_dim", "num_query_heads": "num_heads"}
 
 def attention_from_keras(cls, layer):
     """Makes a `MultiHeadAttention` of a class with what one of Keras' holds."""
+    if not cls.equals_keras:
+        raise TypeError(
+            f"Keras has no attention that computes what {cls.__name__} does: use "
+            f"`MultiHeadAttention.from_keras`. Received: {type(layer).__name__}"
+        )
     kinds = keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention
     if not isinstance(layer, kinds):
         raise TypeError(

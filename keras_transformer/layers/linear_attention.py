@@ -112,6 +112,8 @@ class LinearAttention(MultiHeadAttention):
         >>> attention(np.ones((1, 500, 6), "float32")).shape  # (1, 500, 6)
     """
 
+    equals_keras = False
+
     def __init__(
         self, num_heads: int, key_dim: int, value_dim: int | None = None, **options: Any
     ) -> None:

@@ -120,7 +120,7 @@ def test_a_loss_of_keras_is_computed_whole(parts):
 def test_parts_draw_dropout_of_their_own(parts):
     import tensorflow as tf
 
-    from keras_transformer.exact_training import tensorflow as tensorflow_steps
+    from keras_transformer.exact_training.loss import loss_and_scores
     from keras_transformer.models.transformer import Transformer
     from tests.exact_training.test_exact_training import CONFIG
 
@@ -134,9 +134,9 @@ def test_parts_draw_dropout_of_their_own(parts):
 
     @tf.function
     def crossentropies():
-        step = tensorflow_steps._loss_and_scores
         inputs = tf.constant(source), tf.constant(target_in)
-        return step(model, inputs, tf.constant(target), None, True)[1].crossentropy
+        data = inputs, tf.constant(target), None
+        return loss_and_scores(model, *data, training=True)[1].crossentropy
 
     first, second = crossentropies().numpy()
     assert not np.allclose(first, second)
