@@ -73,8 +73,8 @@ class LayerOptions(BasicOptions, total=False):
     activity_regularizer: Regularizer | None
 
 
-class WeightOptions(LayerOptions, total=False):
-    """What layers that are made of `Dense` layers take of their weights, by name."""
+class ProjectionOptions(BasicOptions, total=False):
+    """What `MultiHeadAttention` takes of its weights, by name."""
 
     kernel_initializer: Initializer
     bias_initializer: Initializer
@@ -82,3 +82,9 @@ class WeightOptions(LayerOptions, total=False):
     bias_regularizer: Regularizer | None
     kernel_constraint: Constraint | None
     bias_constraint: Constraint | None
+
+
+class WeightOptions(ProjectionOptions, total=False):
+    """What other layers that are made of `Dense` layers take of their weights."""
+
+    activity_regularizer: Regularizer | None

@@ -34,11 +34,11 @@ from keras_transformer.layers.relative_positions import (
 from keras_transformer.masks import combined_mask, with_causal
 from keras_transformer.types import (
     Nest,
+    ProjectionOptions,
     Regularizer,
     Shape,
     Tensor,
     TensorLike,
-    WeightOptions,
 )
 
 
@@ -128,7 +128,7 @@ class MultiHeadAttention(ComposedLayer):
         activity_regularizer: Regularizer | None = None, seed: int | None = None,
         num_key_value_heads: int | None = None,
         positions: Literal["rotary", "alibi"] | RelativePositions | None = None,
-        **options: Unpack[WeightOptions],
+        **options: Unpack[ProjectionOptions],
     ) -> None:  # fmt: skip
         super().__init__(**options)
         check_size("num_heads", num_heads)
