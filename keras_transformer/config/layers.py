@@ -24,26 +24,23 @@ class AttentionKind(NamedTuple):
     Attributes:
         needs_window: Whether it needs an `attention_window`; others take none.
         positions: Those of `RELATIVE_POSITIONS` that can enter it.
-        has_weights: Whether it has attention weights, of heads that may share keys: to
-            drop in training, and to mask differently for each query.
-        takes_any_mask: Whether its mask may differ between queries.
+        has_weights: Whether it has attention weights, of heads that may share keys.
     """
 
     needs_window: bool = False
     positions: tuple[str, ...] = RELATIVE_POSITIONS
     has_weights: bool = True
-    takes_any_mask: bool = True
 
 
 # A new kind is an entry here and one in `layers.transformer_layer`, which makes it.
 ATTENTION_KINDS: dict[str, AttentionKind] = {
     "dot-product": AttentionKind(),
-    "local": AttentionKind(needs_window=True, takes_any_mask=False),
+    "local": AttentionKind(needs_window=True),
     "relu": AttentionKind(),
     "additive": AttentionKind(positions=("alibi",)),
-    "linear": AttentionKind(positions=(), has_weights=False, takes_any_mask=False),
-    "performer": AttentionKind(positions=(), has_weights=False, takes_any_mask=False),
-    "ssru": AttentionKind(positions=(), takes_any_mask=False),
+    "linear": AttentionKind(positions=(), has_weights=False),
+    "performer": AttentionKind(positions=(), has_weights=False),
+    "ssru": AttentionKind(positions=()),
 }
 
 

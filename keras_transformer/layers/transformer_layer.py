@@ -90,6 +90,10 @@ class TransformerLayer(ComposedLayer):
     `norm_first` x + Dropout(Sublayer(LayerNorm(x))): sections 3.1 and 5.4 of Vaswani et
     al., 2017, https://arxiv.org/abs/1706.03762. They are attributes; their norms and
     dropouts are in `norms` and `dropouts`, by their names.
+
+    Raises:
+        TypeError: If an option has the wrong type.
+        ValueError: If an option is out of its range.
     """
 
     sublayers: tuple[str, ...] = ("self_attention", "feed_forward")
