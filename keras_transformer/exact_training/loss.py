@@ -78,6 +78,8 @@ def _needs_logits(model):
     """Whether the model, its compiled loss or a metric needs the logits."""
     if not model.trains_without_logits or type(model.loss) is not MaskedCrossentropy:
         return True
+    if model.output_rows() is None:  # They are quantised.
+        return True
     # Keras raises the error for any other number of weights.
     if len(loss_weights(model)) != 1:
         return True
