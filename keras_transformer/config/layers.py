@@ -131,11 +131,7 @@ class SublayerConfig(Config):
             )
 
     def check_both_sides_seen(self, remedy: str = "") -> None:
-        """Raises `ValueError` if the kind of attention sees only the past.
-
-        Args:
-            remedy: What to do instead, for the message.
-        """
+        """Raises `ValueError`, with a remedy, if attention sees only the past."""
         if self.attention == "ssru":
             raise ValueError(
                 "`attention` must not be 'ssru', which sees only the past, in a layer "

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import keras
@@ -106,11 +107,12 @@ def quantised_policies(layer: keras.layers.Layer) -> dict[str, Any]:
     parts = [part for part in layers_within(layer) if part.quantization_mode]
     if not parts:
         return {}
+    above = layer.path.removesuffix(layer.name)
     policies = keras.dtype_policies.DTypePolicyMap(
         default_policy=policy_of(layer).name,
-        # The path below the layer, wherever the layer itself will be.
+        # The path from the layer on, wherever the layer itself will be.
         policy_map={
-            f"(.*/)?{part.path.removeprefix(f'{layer.path}/')}": policy_of(part)
+            f"(.*/)?{re.escape(part.path.removeprefix(above))}": policy_of(part)
             for part in parts
         },
     )

@@ -92,6 +92,16 @@ def test_an_ssru_has_no_attention_to_change():
     TransformerConfig(decoder_self_attention="ssru", num_key_value_heads=2)
 
 
+def test_an_ssru_stands_only_where_no_position_sees_a_later_one():
+    message = "`attention` must not be 'ssru', which sees only the past"
+    for make in (EncoderConfig, lambda **o: EncoderLayer(8, 5, **o)):
+        with pytest.raises(ValueError, match=f"{message}.*sees all positions. Rec"):
+            make(attention="ssru")
+    with pytest.raises(ValueError, match=f"{message}.*decoder_self_attention='ssru'"):
+        TransformerConfig(attention="ssru")
+    assert LanguageModelConfig(attention="ssru").attention == "ssru"
+
+
 @pytest.mark.parametrize(
     "options, layer_class",
     [

@@ -1,4 +1,4 @@
-"""One weights file, three backends: the same logits; layers that hold everywhere."""
+"""A file of each model, three backends, one output; layers that hold everywhere."""
 
 from __future__ import annotations
 
@@ -13,15 +13,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.layers.reference_weights import model_weights_of
-from tests.models.transformer_cases import (
-    SIZES,
-    SOURCE,
-    TARGET_IN,
-    VARIANTS,
-    random_model,
-)
-from tests.reference import numpy_transformer as reference
+from tests.layers.reference_weights import randomise
+from tests.models.model_cases import CASES
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = ("tensorflow", "jax", "torch")
@@ -42,14 +35,13 @@ def run_python(backend, *arguments):
 
 @pytest.fixture(scope="module", params=range(6), ids="sixth {}".format)
 def saved(request, tmp_path_factory):
-    """A folder with files of a sixth of the variants and the inputs; the models."""
+    """A folder with files of a sixth of the models and of their inputs; the models."""
     folder = tmp_path_factory.mktemp("backends")
-    np.savez(folder / "inputs.npz", source=SOURCE, target_in=TARGET_IN)
     models = {}
-    for number, options in list(enumerate(VARIANTS.values()))[request.param :: 6]:
-        name = f"model_{number}"
-        models[name] = random_model(np.random.default_rng(number), **options)
-        models[name].save(folder / f"{name}.keras")
+    for number, (name, case) in list(enumerate(CASES.items()))[request.param :: 6]:
+        models[name] = randomise(case.make(), np.random.default_rng(number))
+        models[name].save(folder / f"{number}.keras")
+        np.savez(folder / f"{number}.npz", *keras.tree.flatten(case.inputs))
     return folder, models
 
 
@@ -58,18 +50,18 @@ def saved(request, tmp_path_factory):
 def test_one_file_gives_the_same_logits_on_every_backend(saved, backend):
     folder, models = saved
     run_python(backend, "-m", "tests.models.run_saved_model", folder)
-    for name, model in models.items():
-        with np.load(folder / f"{name}.{backend}.npz") as outputs:
-            logits, steps = outputs["logits"], outputs["steps"]
-        here = ops.convert_to_numpy(model((SOURCE, TARGET_IN)))
-        np.testing.assert_allclose(logits, here, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(steps, here, rtol=1e-5, atol=1e-5)
-        expected = reference.transformer(
-            SOURCE, TARGET_IN, model_weights_of(model), SIZES["num_heads"],
-            model.config.norm_first,
-        )  # fmt: skip
-        real = TARGET_IN != 0
-        np.testing.assert_allclose(logits[real], expected[real], rtol=1e-5, atol=1e-5)
+    for number, (name, case) in enumerate(CASES.items()):
+        if name not in models:
+            continue
+        with np.load(folder / f"{number}.{backend}.npz") as outputs:
+            found = dict(outputs)
+        here = ops.convert_to_numpy(models[name](case.inputs))
+        expected = case.expected(models[name], case.inputs)
+        for output in found.values():
+            np.testing.assert_allclose(output, here, rtol=1e-5, atol=1e-5)
+        logits = found["logits"][case.real], expected[case.real]
+        np.testing.assert_allclose(*logits, rtol=1e-5, atol=1e-5, err_msg=name)
+        assert ("steps" in found) == ("decodes" in case.properties)
 
 
 WITHOUT_TENSORFLOW = """
@@ -97,8 +89,8 @@ def test_package_imports_without_tensorflow(backend):
 
 @pytest.mark.one_case
 def test_importing_the_package_is_enough_to_load_its_files(saved):
-    folder, models = saved
-    file = folder / f"{next(iter(models))}.keras"
+    folder, _ = saved
+    file = next(folder.glob("*.keras"))
     run_python(keras.backend.backend(), "-c", FILE_OF_A_STRANGER, file)
 
 
@@ -124,6 +116,6 @@ def test_a_project_for_keras_gives_its_numbers_on_every_backend(backend):
 def test_tests_of_layers_and_model_pass_on_every_backend(backend):
     run_python(
         backend, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_masks.py",
-        "tests/layers", "tests/models/test_transformer.py",
-        "tests/models/test_transformer_laws.py",
+        "tests/layers", "tests/models/test_every_model.py",
+        "tests/models/test_transformer.py",
     )  # fmt: skip

@@ -6,23 +6,28 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from keras_transformer.models.tagger import Tagger
 
 from keras_transformer import (
     DecodingConfig,
+    Generator,
     LanguageModel,
     LanguageModelConfig,
     MaskedCrossentropy,
     Transformer,
     TransformerConfig,
 )
-from keras_transformer.generation.generator import Generator
-from tests.layers.reference_weights import model_weights_of, randomise
-from tests.models.encoder_cases import IDS, text_encoder
-from tests.models.test_language_model import IDS_IN, IDS_OUT
-from tests.models.test_language_model import SIZES as LANGUAGE_SIZES
-from tests.models.transformer_cases import SIZES, SOURCE, TARGET_IN, TARGET_OUT
-from tests.reference import numpy_transformer as reference
+from tests.layers.reference_weights import randomise
+from tests.models.encoder_cases import IDS, tagger
+from tests.models.transformer_cases import (
+    IDS_IN,
+    IDS_OUT,
+    LANGUAGE_SIZES,
+    SIZES,
+    SOURCE,
+    TARGET_IN,
+    TARGET_OUT,
+    logits_expected,
+)
 
 # Relative, of losses after updates: of 8, 11 and 53 bits, the loss itself in float32.
 TOLERANCES = {"bfloat16": 5e-2, "float16": 1.5e-2, "float64": 1e-5}
@@ -41,7 +46,7 @@ MODELS = {
         (IDS_IN, IDS_OUT),
     ),
     "tagger": (
-        lambda **o: Tagger(text_encoder(**o), 11, **o),
+        tagger,
         (IDS, np.where(IDS > 0, IDS % 10 + 1, 0)),
     ),
 }
@@ -94,8 +99,7 @@ def test_training_follows_that_in_float32(rng, name, jit_compile, dtype):
 def test_logits_in_float64_are_the_references(rng):
     options = SIZES | LEARNED
     model = randomise(Transformer(TransformerConfig(**options), dtype="float64"), rng)
-    weights = model_weights_of(model)
-    expected = reference.transformer(SOURCE, TARGET_IN, weights, SIZES["num_heads"])
+    expected = logits_expected(model, (SOURCE, TARGET_IN))
     found = ops.convert_to_numpy(model((SOURCE, TARGET_IN)))
     real = TARGET_IN != 0
     np.testing.assert_allclose(found[real], expected[real], rtol=1e-12, atol=1e-12)

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -17,15 +12,16 @@ from keras import ops
 from keras_transformer import (
     DecodingConfig,
     Ensemble,
+    Generator,
     Transformer,
     TransformerConfig,
 )
-from keras_transformer.generation.generator import Generator
 from tests.decoding.table_steps import all_outputs, obeys
-from tests.layers.reference_weights import model_weights_of, randomise
+from tests.layers.reference_weights import randomise
+from tests.models.test_backends import OTHERS, run_python
+from tests.models.transformer_cases import logits_expected
 from tests.reference import numpy_transformer as reference
 
-ROOT = Path(__file__).parents[2]
 VOCABULARY = dict(source_vocabulary_size=7, target_vocabulary_size=7)
 SOURCE = np.array([[4, 5, 3, 6, 2], [6, 3, 2, 0, 0], [5, 5, 4, 2, 0]], "int32")
 TARGET_IN = np.array([[1, 4, 6], [1, 3, 3], [1, 5, 0]], "int32")
@@ -59,13 +55,7 @@ def ensemble():
 
 def probabilities(source, target_in):
     """The mean (B, T, V) of the members' probabilities, in float64 from formulas."""
-    logits = [
-        reference.transformer(
-            source, target_in, model_weights_of(model), model.config.num_heads,
-            model.config.norm_first,
-        )
-        for model in members()
-    ]  # fmt: skip
+    logits = [logits_expected(model, (source, target_in)) for model in members()]
     return np.mean([np.exp(reference.log_softmax(one)) for one in logits], axis=0)
 
 
@@ -212,15 +202,8 @@ def test_what_is_no_ensemble_is_told():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ("jax", "torch"))
+@pytest.mark.parametrize("backend", OTHERS)
 def test_it_holds_on_every_backend(backend):
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
-    environment = os.environ | {"KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": ""}
     # The exhaustive search of JAX compiles every length anew.
     names = "log_of_the_mean or steps or given_targets or members or sampling"
-    command = [sys.executable, "-m", "pytest", "-q", __file__, "-k", names]
-    finished = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900
-    )
-    assert finished.returncode == 0, finished.stdout[-4000:]
+    run_python(backend, "-m", "pytest", "-q", __file__, "-k", names)

@@ -8,19 +8,17 @@ import pytest
 from keras import ops
 
 from keras_transformer import (
+    CausalLayer,
+    DecoderLayer,
     DecodingConfig,
+    Generator,
     LanguageModel,
     LanguageModelConfig,
     LanguageSampler,
-    Transformer,
-    TransformerConfig,
-)
-from keras_transformer.generation.generator import Generator
-from keras_transformer.layers import (
-    CausalLayer,
-    DecoderLayer,
     LinearAttention,
     MultiHeadAttention,
+    Transformer,
+    TransformerConfig,
 )
 from tests.layers.reference_weights import randomise
 from tests.reference import numpy_transformer as reference
@@ -33,7 +31,7 @@ numpy = ops.convert_to_numpy
 
 def attention(kind, dtype, name):
     if kind == "linear":
-        return LinearAttention(2, 5, causal=True, dtype=dtype, name=name)
+        return LinearAttention(2, 5, dtype=dtype, name=name)
     options = {
         "full": {},
         "one key": {"num_key_value_heads": 1},
