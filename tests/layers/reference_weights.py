@@ -21,7 +21,6 @@ NAMES = {
         "output_bias",
         "score_kernel",
         "random_features",
-        "hash_vectors",
     ),
     "ssru": ("input_kernel", "forget_kernel", "forget_bias"),
     "feed_forward": ("hidden_kernel", "hidden_bias", "output_kernel", "output_bias"),
