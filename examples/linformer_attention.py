@@ -39,7 +39,7 @@ class LinformerAttention(kt.MultiHeadAttention):
     def __init__(self, num_heads, key_dim, max_length, projected_length, **options):
         super().__init__(num_heads, key_dim, **options)
         if self.positions is not None:
-            raise ValueError("`positions` must be left out: a mixture has no place")
+            raise ValueError("`positions` must be None: a mixture has no place")
         self.max_length, self.projected_length = max_length, projected_length
 
     def build(self, query_shape, value_shape=None, key_shape=None):
@@ -55,9 +55,12 @@ class LinformerAttention(kt.MultiHeadAttention):
     ):  # fmt: skip
         length = shape_of(keys)[2]
         if causal or (mask is not None and mask.shape[2] != 1):
-            raise ValueError("The mask must be the same for all queries, so not causal")
+            raise ValueError("`mask` must be the same for all queries, so not causal")
         if keys.shape[2] is not None and length > self.max_length:
-            raise ValueError(f"{length} positions are not at most `max_length`")
+            raise ValueError(
+                "The keys and values must have at most `max_length` positions. "
+                f"Received: {length} positions, max_length={self.max_length}"
+            )
 
         def mixed(inputs, mixture):  # (B, H, S, K) --> (B, H, k, K)
             if mask is not None:
@@ -70,10 +73,10 @@ class LinformerAttention(kt.MultiHeadAttention):
         return outputs, None
 
     def get_config(self):
-        sizes = {"max_length": self.max_length}
-        return (
-            super().get_config() | sizes | {"projected_length": self.projected_length}
-        )
+        return super().get_config() | {
+            "max_length": self.max_length,
+            "projected_length": self.projected_length,
+        }
 
 
 @keras.saving.register_keras_serializable(package="examples")
@@ -88,13 +91,15 @@ class LinformerLayer(kt.EncoderLayer):
 def make_data(rows, seed):
     """Returns tokens of two ids (N, S, 2), a key's and a value's, and answers.
 
-    A row gives each key one value. Its first token asks for the value of its key.
+    A row gives each key one value. Its first token asks for the value of a key, which
+    stands in the second half of the row alone.
     """
     rng = np.random.default_rng(seed)
-    keys = np.arange(rows * LENGTH).reshape(rows, LENGTH) % KEYS
-    keys = rng.permuted(keys, axis=1)
-    values = rng.integers(VALUES, size=(rows, KEYS))
-    values = np.take_along_axis(values, keys, axis=1)
+    keys = rng.permuted(np.tile(np.arange(LENGTH) % KEYS, (rows, 1)), axis=1)
+    near, asked = keys[:, 1 : LENGTH // 2], keys[:, :1]
+    near[near == asked] += 1 + rng.integers(KEYS - 1, size=(near == asked).sum())
+    keys %= KEYS
+    values = np.take_along_axis(rng.integers(VALUES, size=(rows, KEYS)), keys, axis=1)
     answers = values[:, 0].copy()
     values[:, 0] = VALUES  # the question
     return np.stack([1 + keys, 1 + KEYS + values], axis=-1), answers
@@ -103,7 +108,7 @@ def make_data(rows, seed):
 def train(layer_class, arguments=None):
     """Trains an encoder of two such layers; returns the share of right answers."""
     parser = argparse.ArgumentParser(description=layer_class.__doc__)
-    parser.add_argument("--rows", type=int, default=4800)
+    parser.add_argument("--rows", type=int, default=6400)
     options = parser.parse_args(arguments)
     keras.utils.set_random_seed(1)
     ids = keras.Input((LENGTH, 2), dtype="int32")

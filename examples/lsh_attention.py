@@ -59,8 +59,8 @@ class LSHAttention(kt.MultiHeadAttention):
             )
         if self.positions is not None or self.heads["key"][0] != num_heads:
             raise ValueError(
-                "`positions` and `num_key_value_heads` must be left out: queries are "
-                f"keys. Received: positions={self.positions}, "
+                "`positions` and `num_key_value_heads` must be None: the queries are "
+                f"the keys. Received: positions={self.positions}, "
                 f"num_key_value_heads={self.num_key_value_heads}"
             )
         self.num_buckets, self.chunk_size = num_buckets, chunk_size
@@ -97,7 +97,7 @@ class LSHAttention(kt.MultiHeadAttention):
         with_weights=False,
     ):  # fmt: skip
         if causal or (mask is not None and mask.shape[2] != 1):
-            raise ValueError("The mask must be the same for all queries, so not causal")
+            raise ValueError("`mask` must be the same for all queries, so not causal")
         buckets = hash_buckets(queries, self.hash_vectors)
         if mask is not None:
             # What is masked stands last in the order, so that it moves no chunk.
@@ -186,7 +186,7 @@ def lsh_attention(queries, values, buckets, num_buckets, chunk_size, dropout=Non
     if rounds > 1:
         # The same pair counts once: in how many rounds can it be seen?
         marks = ops.concatenate([buckets, places // chunk_size], axis=1)
-        (*alike,) = pairs(chunks(ops.swapaxes(marks, 1, 2)))
+        alike = pairs(chunks(ops.swapaxes(marks, 1, 2)))
         number = 0.0
         for (bucket, other_bucket), (chunk, other_chunk) in zip(
             alike[:rounds], alike[rounds:], strict=True

@@ -138,11 +138,11 @@ def test_its_laws(name, rng):
 def test_what_it_cannot_do_is_refused(name, rng):
     layer, (inputs,) = make(name), random_inputs(rng, SHAPE)
     for options in ({"mask": causal_mask(LENGTH)}, {"use_causal_mask": True}):
-        with pytest.raises(ValueError, match="mask must be the same for all queries"):
+        with pytest.raises(ValueError, match="`mask` must be the same for all"):
             layer(inputs, **options)
     with pytest.raises(ValueError, match="has no attention weights"):
         layer(inputs, return_attention_scores=True)
-    with pytest.raises(ValueError, match="`positions`.* must be left out"):
+    with pytest.raises(ValueError, match="`positions`.* must be None"):
         make(name, positions="alibi")
 
 

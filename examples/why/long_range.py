@@ -67,12 +67,8 @@ def classifier(task, kind, length):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     # XLA would compile for long; JAX has nothing else.
     is_jax = keras.backend.backend() == "jax"
-    model.compile(
-        kt.Adam(kt.WarmupSchedule(2e-3, 20)),
-        loss,
-        metrics=["accuracy"],
-        jit_compile=is_jax,
-    )
+    optimizer = kt.Adam(kt.WarmupSchedule(2e-3, 20))
+    model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=is_jax)
     return model
 
 
