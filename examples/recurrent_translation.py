@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 import keras_transformer.quiet
 
+import keras
 import recurrent_translator as recurrent
 
 import keras_transformer as kt
@@ -40,6 +41,7 @@ def sampled(path, count, folder):
 
 def train_recurrent(text, valid, config, size, folder):
     sizes = {"width": WIDTHS[size], "units": WIDTHS[size], "rate": 0.3}
+    keras.utils.set_random_seed(config.training.seed)
     return recurrent.train(text, valid, config, sizes)
 
 

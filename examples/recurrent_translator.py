@@ -239,8 +239,8 @@ def train(text, valid, config, sizes):
     updates = options.epochs * corpus.num_batches
     warmup = options.warmup_steps, options.learning_rate_scale
     rate = kt.TransformerSchedule(sizes["width"], *warmup)
-    # The mean of the weights of about the last tenth of the updates.
-    mean = {"use_ema": True, "ema_momentum": 1 - 10 / (10 + updates)}
+    # The mean of the weights of the last updates, a 25th of all.
+    mean = {"use_ema": True, "ema_momentum": 1 - 25 / (25 + updates)}
     optimizer = kt.Adam(rate, beta_2=0.98, epsilon=1e-9, **mean)
     loss = kt.MaskedCrossentropy(options.label_smoothing)
     model.compile(optimizer, loss, jit_compile=False)

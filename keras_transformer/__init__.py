@@ -97,7 +97,10 @@ _DISTRIBUTION = "keras-transformer-seq2seq"
 
 
 # Keras loads a file of ours only after these have registered their classes.
-_REGISTERING = ("layers", "losses", "metrics", "models", "optimizers", "schedules")
+_REGISTERING = (
+    "exact_training", "layers", "losses", "metrics", "models", "optimizers",
+    "schedules",
+)  # fmt: skip
 
 
 def __getattr__(name):

@@ -22,6 +22,7 @@ from keras_transformer.evaluation import (
     ngram_bleu,
 )
 from keras_transformer.exact_training import (
+    ExactModel,
     split_batches_over_cores,
 )
 from keras_transformer.export import (
@@ -43,6 +44,7 @@ from keras_transformer.layers import (
     AdditiveAttention,
     AlibiPositions,
     CausalLayer,
+    ClassToken,
     DecoderLayer,
     EncoderLayer,
     FeatureEmbedding,
@@ -122,14 +124,17 @@ __all__ = [
     "AdditiveAttention",
     "AlibiPositions",
     "CausalLayer",
+    "ClassToken",
     "Corpus",
     "DataConfig",
     "DecoderLayer",
     "DecodingConfig",
+    "Encoder",
     "EncoderConfig",
     "EncoderLayer",
     "EncoderStack",
     "Ensemble",
+    "ExactModel",
     "ExportedTranslator",
     "FeatureEmbedding",
     "FeedForward",
@@ -160,7 +165,6 @@ __all__ = [
     "SpecialIds",
     "Tagger",
     "TextClassifier",
-    "Encoder",
     "Tokenizer",
     "TokenizerConfig",
     "TokenizerPair",

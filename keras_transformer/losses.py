@@ -47,16 +47,18 @@ class MaskedCrossentropy(keras.losses.Loss):
         name: str = "masked_crossentropy",
     ) -> None:  # fmt: skip
         super().__init__(name=name, reduction="sum_over_batch_size", dtype="float32")
-        if (
-            not isinstance(label_smoothing, (int, float))
-            or not 0 <= label_smoothing < 1
-        ):
+        if not 0 <= label_smoothing < 1:
             raise ValueError(
-                "`label_smoothing` must be in [0, 1). Received: "
-                f"label_smoothing={label_smoothing!r}"
+                f"`label_smoothing` must be in [0, 1). Received: {label_smoothing=}"
             )
-        self.label_smoothing = label_smoothing
-        self.pad_id = pad_id
+        self.label_smoothing, self.pad_id = label_smoothing, pad_id
+
+    def count(self, y_true: TensorLike) -> Tensor:
+        """Returns the number of targets that count, a float32 scalar."""
+        return ops.sum(token_weights(y_true, self.pad_id))
+
+    def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+        return smoothed_crossentropy(y_true, y_pred, self.label_smoothing)
 
     def __call__(
         self, y_true: TensorLike, y_pred: TensorLike,
@@ -64,22 +66,11 @@ class MaskedCrossentropy(keras.losses.Loss):
     ) -> Tensor:  # fmt: skip
         # Keras would count all tokens, or those that a mask of `y_pred` keeps.
         losses = self.call(y_true, y_pred)
-        weights, divisor = self._weights(y_true, sample_weight)
+        weights = token_weights(y_true, self.pad_id, sample_weight)
         # A masked token's loss may be infinite; infinity times zero is not a number.
         total = ops.sum(ops.where(ops.equal(weights, 0.0), 0.0, losses * weights))
         # Like every Keras loss, it returns this replica's share of the mean.
-        return total / (divisor * num_replicas())
-
-    def _weights(self, y_true, sample_weight):
-        """The factor on each token's loss, (B, T), and the divisor of their sum."""
-        counted = ops.cast(ops.not_equal(y_true, self.pad_id), "float32")
-        weights = counted
-        if sample_weight is not None:
-            sample_weight = ops.cast(sample_weight, "float32")
-            if len(sample_weight.shape) == 1:
-                sample_weight = sample_weight[:, None]
-            weights = weights * sample_weight
-        return weights, ops.maximum(ops.sum(counted), 1.0)
+        return total / (ops.maximum(self.count(y_true), 1.0) * num_replicas())
 
     def from_states(
         self, y_true: TensorLike, states: TensorLike, matrix: TensorLike,
@@ -88,45 +79,39 @@ class MaskedCrossentropy(keras.losses.Loss):
     ) -> tuple[Tensor, TokenScores]:  # fmt: skip
         """As `__call__` on the logits states @ matrix.T + bias, never all at a time.
 
-        In a replica it is the mean over the replica's tokens, not its share.
-
-        Args:
-            y_true: Integer tensor (B, T).
-            states: Float tensor (B, T, D).
-            matrix: Float tensor (V, D).
-            sample_weight: As for `__call__`.
-            training: Whether the gradient will be needed.
-            bias: Float tensor (V,), or `None` to add nothing.
-
-        Returns:
-            The loss, a float32 scalar, and `TokenScores` for the metrics.
+        Takes states (B, T, D), a matrix (V, D) and a bias (V,). Returns the mean loss
+        of this replica's tokens, not its share, and `TokenScores` for the metrics.
+        `training` says whether the gradient will be needed.
         """
-        weights, divisor = self._weights(y_true, sample_weight)
-        states = ops.reshape(states, (-1, states.shape[-1]))
-        flat = [ops.reshape(tensor, (-1,)) for tensor in (y_true, weights / divisor)]
-        rows = self._rows(flat[0])
-        if rows is not None:
-            states, *flat = (ops.take(t, rows, axis=0) for t in (states, *flat))
+        weights = token_weights(y_true, self.pad_id, sample_weight)
+        weights = weights / ops.maximum(self.count(y_true), 1.0)
+        states = ops.reshape(states, (-1, states.shape[-1]))  # (B T, D)
+        targets, weights = (ops.reshape(t, (-1,)) for t in (y_true, weights))
+        counted = None
+        if in_tensorflow_graph():  # Elsewhere shapes are fixed.
+            counted = ops.nonzero(ops.not_equal(targets, self.pad_id))[0]
+            states, targets, weights = (
+                ops.take(t, counted, axis=0) for t in (states, targets, weights)
+            )
         loss, *scores = fused_crossentropy(
-            states, matrix, *flat, self.label_smoothing, gradient=training, bias=bias
+            states, matrix, targets, weights, self.label_smoothing, training, bias
         )
-        if rows is not None:
+        if counted is not None:
             size = (ops.size(y_true),)
-            scores = [ops.scatter(rows[:, None], score, size) for score in scores]
+            scores = [ops.scatter(counted[:, None], s, size) for s in scores]
         return loss, TokenScores(*(ops.reshape(s, ops.shape(y_true)) for s in scores))
 
-    def _rows(self, targets):
-        """The indices of the targets that count, or `None` where shapes are fixed."""
-        if not in_tensorflow_graph():
-            return None
-        return ops.nonzero(ops.not_equal(targets, self.pad_id))[0]
-
-    def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-        return smoothed_crossentropy(y_true, y_pred, self.label_smoothing)
-
     def get_config(self) -> dict[str, Any]:
-        return {
-            "label_smoothing": self.label_smoothing,
-            "pad_id": self.pad_id,
-            "name": self.name,
-        }
+        names = "label_smoothing", "pad_id", "name"
+        return {name: getattr(self, name) for name in names}
+
+
+def token_weights(y_true, pad_id, sample_weight=None, dtype="float32"):
+    """The weight of each target (B, T): 0 for padding, else its sample weight."""
+    weights = ops.cast(ops.not_equal(y_true, pad_id), dtype)
+    if sample_weight is None:
+        return weights
+    sample_weight = ops.cast(sample_weight, dtype)
+    if len(sample_weight.shape) == 1:
+        sample_weight = sample_weight[:, None]
+    return weights * sample_weight

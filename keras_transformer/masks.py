@@ -170,7 +170,11 @@ def attention_mask(mask: TensorLike | None) -> Tensor | None:
 
 
 def mask_of_keys(mask):
-    """Returns a mask (B, 1, S), the same for all queries, as (B, S)."""
+    """Returns a mask (B, 1, S), the same for all queries, as (B, S).
+
+    Raises:
+        ValueError: If it differs between queries, (B, T, S).
+    """
     if mask.shape[1] != 1:
         raise ValueError(
             "`mask` must be the same for all queries, (B, S) or (B, 1, S); what is "
@@ -186,6 +190,10 @@ def combined_mask(
     """Combines the masks of a call of attention to one that broadcasts to (B, H, T, S).
 
     `mask` wins over those of value and key, and these over what their tensors carry.
+
+    Raises:
+        TypeError: If a mask is neither boolean nor of integers.
+        ValueError: If a mask does not fit the inputs.
     """
     parts = {}
     if mask is not None:  # (B, S), (B, 1, S) or (B, T, S)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import keras
 from keras import ops
@@ -12,77 +12,38 @@ from keras_transformer.kernels.crossentropy import (
     first_largest,
     smoothed_crossentropy,
 )
+from keras_transformer.losses import token_weights
 from keras_transformer.types import DType, Tensor, TensorLike
 
 
-class MetricOptions(TypedDict, total=False):
-    """What every metric of Keras takes by name, besides `name`."""
-
-    dtype: DType | None
-
-
-class TokenMean(keras.metrics.Metric):
+class TokenMean(keras.metrics.Mean):
     """Mean over all tokens that are not padding, of all batches since the last reset.
 
-    Args:
-        pad_id: Target id that does not count.
-        name: Name of the metric.
-
-    Attributes:
-        takes_scores: Whether `y_pred` may be `TokenScores`, which a model that trains
-            without computing logits gives instead of them. Not inherited: a subclass
-            gets logits unless it sets this itself.
+    A subclass defines `values(y_true, y_pred)`, the value of each token (B, T).
     """
 
-    takes_scores = False
+    default_name: str | None = None
 
     def __init__(
-        self, pad_id: int = 0, name: str | None = None, **kwargs: Unpack[MetricOptions]
+        self, pad_id: int = 0, name: str | None = None, dtype: DType | None = None
     ) -> None:
-        super().__init__(name=name, **kwargs)
+        super().__init__(name or self.default_name, dtype)
         self.pad_id = pad_id
-        self.total = self.add_variable(shape=(), initializer="zeros", name="total")
-        self.count = self.add_variable(shape=(), initializer="zeros", name="count")
-
-    def values(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-        """Returns the value of each token, (B, T); to be overridden."""
-        raise NotImplementedError(f"{type(self).__name__} must define `values`.")
 
     def update_state(
         self, y_true: TensorLike, y_pred: TensorLike,
         sample_weight: TensorLike | None = None,
     ) -> None:  # fmt: skip
-        """Adds a batch.
-
-        Args:
-            y_true: Integer tensor (B, T).
-            y_pred: Logits, a float tensor (B, T, V), or `TokenScores`.
-            sample_weight: Factor on each token, (B, T), or on each row, (B,).
-        """
+        """Adds a batch: targets (B, T), and logits (B, T, V) or `TokenScores`."""
         y_true = ops.convert_to_tensor(y_true)
-        weights = ops.cast(ops.not_equal(y_true, self.pad_id), self.dtype)
-        if sample_weight is not None:
-            sample_weight = ops.cast(sample_weight, self.dtype)
-            if len(sample_weight.shape) == 1:
-                sample_weight = sample_weight[:, None]
-            weights = weights * sample_weight
+        weights = token_weights(y_true, self.pad_id, sample_weight, self.dtype)
         values = ops.cast(self.values(y_true, y_pred), self.dtype)
         values = ops.where(ops.equal(weights, 0), 0.0, values * weights)
         self.total.assign_add(ops.sum(values))
         self.count.assign_add(ops.sum(weights))
 
-    def result(self) -> Tensor:
-        """Returns the mean, 0 before the first token."""
-        return ops.divide_no_nan(self.total, self.count)
-
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"pad_id": self.pad_id}
-
-
-def takes_scores(metric, pad_id):
-    """Whether a metric can be updated from `TokenScores` made with this `pad_id`."""
-    takes = vars(type(metric)).get("takes_scores", False)
-    return isinstance(metric, TokenMean) and takes and metric.pad_id == pad_id
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -92,6 +53,7 @@ class MaskedAccuracy(TokenMean):
     Args:
         pad_id: Target id that does not count.
         name: Name of the metric.
+        dtype: Float type of the sums.
 
     Example:
         >>> metric = MaskedAccuracy()
@@ -100,15 +62,10 @@ class MaskedAccuracy(TokenMean):
         >>> metric.result()  # 1.0
     """
 
-    takes_scores = True
-
-    def __init__(
-        self, pad_id: int = 0, name: str | None = "accuracy",
-        **kwargs: Unpack[MetricOptions],
-    ) -> None:  # fmt: skip
-        super().__init__(pad_id=pad_id, name=name, **kwargs)
+    default_name = "accuracy"
 
     def values(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+        """Returns whether each token scored highest, a boolean tensor (B, T)."""
         if isinstance(y_pred, TokenScores):
             return y_pred.correct
         predicted = first_largest(ops.convert_to_tensor(y_pred))
@@ -120,11 +77,12 @@ class Perplexity(TokenMean):
     """Exponential of the mean cross-entropy of a token, without label smoothing.
 
     exp(sum of -log p(token) / number of tokens), padding left out: the perplexity per
-    sub-word piece of section 6.2 of Vaswani et al., 2017.
+    sub-word piece of section 6.2 of Vaswani et al., 2017; 1 before the first token.
 
     Args:
         pad_id: Target id that does not count.
         name: Name of the metric.
+        dtype: Float type of the sums.
 
     Example:
         >>> metric = Perplexity()
@@ -132,19 +90,19 @@ class Perplexity(TokenMean):
         >>> metric.result()  # 4.0
     """
 
-    takes_scores = True
-
-    def __init__(
-        self, pad_id: int = 0, name: str | None = "perplexity",
-        **kwargs: Unpack[MetricOptions],
-    ) -> None:  # fmt: skip
-        super().__init__(pad_id=pad_id, name=name, **kwargs)
+    default_name = "perplexity"
 
     def values(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+        """Returns the cross-entropy of each token, (B, T), in nats."""
         if isinstance(y_pred, TokenScores):
             return y_pred.crossentropy
         return smoothed_crossentropy(y_true, y_pred)
 
     def result(self) -> Tensor:
-        """Returns the perplexity, 1 before the first token."""
         return ops.exp(super().result())
+
+
+def takes_scores(metric, pad_id):
+    """Whether a metric can be updated from `TokenScores` made with this `pad_id`."""
+    # A subclass may compute other values.
+    return type(metric) in (MaskedAccuracy, Perplexity) and metric.pad_id == pad_id

@@ -29,25 +29,16 @@ class Adam(keras.optimizers.Adam):
     if TYPE_CHECKING:
         # Keras' own: it has no types, so a checker would let any argument pass.
         def __init__(
-            self,
-            learning_rate: float
-            | keras.optimizers.schedules.LearningRateSchedule
-            | Callable[[], Any] = 0.001,
-            beta_1: float = 0.9,
-            beta_2: float = 0.999,
-            epsilon: float = 1e-7,
-            amsgrad: bool = False,
-            weight_decay: float | None = None,
-            clipnorm: float | None = None,
-            clipvalue: float | None = None,
-            global_clipnorm: float | None = None,
-            use_ema: bool = False,
-            ema_momentum: float = 0.99,
+            self, learning_rate: float | keras.optimizers.schedules.LearningRateSchedule
+            | Callable[[], Any] = 0.001, beta_1: float = 0.9, beta_2: float = 0.999,
+            epsilon: float = 1e-7, amsgrad: bool = False,
+            weight_decay: float | None = None, clipnorm: float | None = None,
+            clipvalue: float | None = None, global_clipnorm: float | None = None,
+            use_ema: bool = False, ema_momentum: float = 0.99,
             ema_overwrite_frequency: int | None = None,
             loss_scale_factor: float | None = None,
-            gradient_accumulation_steps: int | None = None,
-            name: str | None = None,
-        ) -> None: ...
+            gradient_accumulation_steps: int | None = None, name: str | None = None,
+        ) -> None: ...  # fmt: skip
 
     def update_step(
         self, gradient: TensorLike, variable: keras.Variable,
@@ -62,22 +53,17 @@ class Adam(keras.optimizers.Adam):
         gradient = tf.convert_to_tensor(gradient)
         dtype = variable.dtype
         # The operation has no AMSGrad, and rounds its factors to the weight's type.
-        general = self.amsgrad or dtype.size < 4
-        if general or not in_tensorflow_graph():
+        if self.amsgrad or dtype.size < 4 or not in_tensorflow_graph():
             super().update_step(gradient, variable, learning_rate)
             return
         step = tf.cast(keras.ops.convert_to_tensor(self.iterations) + 1, dtype)
         first, second = adam_moments(self, variable)
         # The same formula as Keras', with its epsilon: that of section 2 of the paper.
         tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle,
-            m=first.value.handle,
-            v=second.value.handle,
+            var=variable.handle, m=first.value.handle, v=second.value.handle,
             beta1_power=tf.pow(tf.cast(self.beta_1, dtype), step),
             beta2_power=tf.pow(tf.cast(self.beta_2, dtype), step),
-            lr=tf.cast(learning_rate, dtype),
-            beta1=tf.constant(self.beta_1, dtype),
+            lr=tf.cast(learning_rate, dtype), beta1=tf.constant(self.beta_1, dtype),
             beta2=tf.constant(self.beta_2, dtype),
-            epsilon=tf.constant(self.epsilon, dtype),
-            grad=tf.cast(gradient, dtype),
-        )
+            epsilon=tf.constant(self.epsilon, dtype), grad=tf.cast(gradient, dtype),
+        )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import ops
@@ -19,9 +19,6 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
     Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, with a factor. The first
     update is step 1 (Keras counts it 0), so no update has a rate of zero. Its peak is
     scale * (d_model * warmup_steps)^-0.5, at step `warmup_steps`.
-
-    A Keras optimizer with `gradient_accumulation_steps` counts every batch as a step,
-    which makes the warm-up shorter by that factor.
 
     Args:
         d_model: Width of the model.
@@ -43,23 +40,17 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
     ) -> None:
         super().__init__()
         _check_positive(d_model=d_model, warmup_steps=warmup_steps, scale=scale)
-        self.d_model = d_model
-        self.warmup_steps = warmup_steps
-        self.scale = scale
+        self.d_model, self.warmup_steps, self.scale = d_model, warmup_steps, scale
 
     def __call__(self, step: float | TensorLike) -> Tensor:
         step = ops.cast(step, "float32") + 1.0
         factor = self.scale * self.d_model**-0.5
-        return factor * ops.minimum(
-            ops.power(step, -0.5), step * self.warmup_steps**-1.5
-        )
+        rising = step * self.warmup_steps**-1.5
+        return factor * ops.minimum(ops.power(step, -0.5), rising)
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            "d_model": self.d_model,
-            "warmup_steps": self.warmup_steps,
-            "scale": self.scale,
-        }
+        names = "d_model", "warmup_steps", "scale"
+        return {name: getattr(self, name) for name in names}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -67,8 +58,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """A linear warm-up before any Keras schedule, or before a constant rate.
 
     The rate of update t, counted from 1, is learning_rate * t / warmup_steps up to
-    `warmup_steps`. After it `schedule` begins, or the rate stays. No update of the
-    warm-up has a rate of zero.
+    `warmup_steps`. After it `schedule` begins, or the rate stays.
 
     Args:
         learning_rate: Peak of the warm-up.
@@ -93,32 +83,24 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     ) -> None:  # fmt: skip
         super().__init__()
         _check_positive(learning_rate=learning_rate, warmup_steps=warmup_steps)
-        self.learning_rate = learning_rate
-        self.warmup_steps = warmup_steps
+        self.learning_rate, self.warmup_steps = learning_rate, warmup_steps
+        if isinstance(schedule, dict):  # Of `get_config`.
+            schedule = keras.saving.deserialize_keras_object(schedule)
         self.schedule = schedule
 
     def __call__(self, step: float | TensorLike) -> Tensor:
-        step = ops.cast(step, "float32")
+        step, later = ops.cast(step, "float32"), self.learning_rate
         rising = self.learning_rate * (step + 1.0) / self.warmup_steps
-        later = self.learning_rate
         if self.schedule is not None:
             later = self.schedule(ops.maximum(step - self.warmup_steps, 0.0))
         return ops.where(step < self.warmup_steps, rising, ops.cast(later, "float32"))
 
     def get_config(self) -> dict[str, Any]:
         schedule = self.schedule
-        return {
-            "learning_rate": self.learning_rate,
-            "warmup_steps": self.warmup_steps,
-            "schedule": schedule and keras.saving.serialize_keras_object(schedule),
+        names = "learning_rate", "warmup_steps"
+        return {name: getattr(self, name) for name in names} | {
+            "schedule": schedule and keras.saving.serialize_keras_object(schedule)
         }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        """Builds the schedule from `get_config`'s result."""
-        schedule = config["schedule"]
-        schedule = schedule and keras.saving.deserialize_keras_object(schedule)
-        return cls(**(config | {"schedule": schedule}))
 
 
 def _check_positive(**values):

@@ -79,7 +79,7 @@ MAY_IMPORT_TENSORFLOW = {
 # paths beside the general ones, for what is no operation of Keras, such as a write to a
 # tensor in place, and the training step, of which each backend has its own.
 HAVE_TENSORFLOW_PATHS = {
-    "keras_transformer.exact_training.row_parts",
+    "keras_transformer.exact_training.cores",
     "keras_transformer.exact_training.tensorflow",
     "keras_transformer.generation.generator",
     "keras_transformer.kernels.decoding",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import re
 
-import numpy as np
 import pytest
 
 import keras_transformer as kt
@@ -172,35 +171,7 @@ def test_command_ends_with_one_clear_line_and_leaves_nothing(
     assert sorted(folder.rglob("*")) == before
 
 
-X = np.ones((2, 3, 4), "float32")
 CALLS = {
-    # Layers.
-    "no heads": (lambda: kt.MultiHeadAttention(0, 4), "`num_heads` must be a positive"),
-    "heads as text": (lambda: kt.MultiHeadAttention("2", 4), "`num_heads` must be a"),
-    "dropout of one": (lambda: kt.FeedForward(8, dropout_rate=1.0), "in [0, 1)"),
-    "float mask": (
-        lambda: kt.MultiHeadAttention(2, 2)(X, mask=np.ones((2, 3), "float32")),
-        "`mask` must be boolean",
-    ),
-    "mask of rank 4": (
-        lambda: kt.MultiHeadAttention(2, 2)(X, mask=np.ones((2, 2, 3, 3), bool)),
-        "`mask` must have the shape (B, S) or (B, T, S)",
-    ),
-    "unknown positions": (
-        lambda: kt.PositionalEmbedding(9, 4, positions="polar"),
-        "`positions` must be one of 'sinusoidal', 'sinusoidal-halves', "
-        "'sinusoidal-marian', 'learned'",
-    ),
-    "learned positions without a length": (
-        lambda: kt.PositionalEmbedding(9, 4, positions="learned"),
-        "`max_length` must be a positive integer",
-    ),
-    "learned positions too short": (
-        lambda: kt.PositionalEmbedding(9, 4, positions="learned", max_length=2)(
-            np.ones((1, 3), "int32")
-        ),
-        "longer than the learned positions",
-    ),
     "schedule without warm-up": (
         lambda: TransformerSchedule(16, 0), "`warmup_steps`"
     ),

@@ -12,6 +12,7 @@ from keras_transformer import (
     Adam,
     Corpus,
     DecoderLayer,
+    Encoder,
     EncoderConfig,
     EncoderLayer,
     ExportedTranslator,
@@ -21,7 +22,6 @@ from keras_transformer import (
     MultiHeadAttention,
     RunConfig,
     TextClassifier,
-    TextEncoder,
     Transformer,
     TransformerConfig,
     TransformerSchedule,
@@ -43,12 +43,14 @@ DecoderLayer(2, d_ff="wide")  # error: Argument "d_ff" to "DecoderLayer"
 attention = MultiHeadAttention(2, 16, positions="rotary", activity_regularizer="l2")
 reveal_type(attention)  # is: MultiHeadAttention
 MultiHeadAttention(2, 16, positions="rotray")  # error: Argument "positions" to
-LocalAttention(2, 16, window=4, use_gate=True, dtype="float32")
-LocalAttention(2, 16, window=4, use_gates=True)  # error: Unexpected keyword
+MultiHeadAttention(2, 16, use_gate=True)  # error: Unexpected keyword argument
+LocalAttention(2, 16, window=4, use_bias=False, dtype="float32")
+LocalAttention(2, 16)  # error: Missing positional argument "window"
+EncoderLayer(2, 8, attention="lokal")  # error: Argument "attention" to
 mask = causal_mask(5)
 reveal_type(mask)  # is: Tensor
 reveal_type(mask[None] + 1)  # is: Tensor
-states = layer.call(mask, mask=mask, return_attention_scores=True)
+states = layer.call(mask, mask=mask, training=True)
 layer.call(mask, maks=mask)  # error: Unexpected keyword argument "maks"
 inputs = keras.Input((None, 32))
 outputs = layer(inputs, training=False)
@@ -63,7 +65,7 @@ model = Transformer(config, name="translation")
 reveal_type(model)  # is: Transformer
 reveal_type(model.config)  # is: TransformerConfig
 Transformer(3)  # error: Argument 1 to "Transformer"
-encoder = TextEncoder(EncoderConfig(num_layers=2), vocabulary_size=99)
+encoder = Encoder(EncoderConfig(num_layers=2), 99)
 TextClassifier(encoder, num_classes=2, pooling="class_token")
 TextClassifier(encoder, num_classes=2, pooling="max")  # error: Argument "pooling" to
 rate = TransformerSchedule(d_model=32, warmup_steps=100)

@@ -24,26 +24,23 @@ class AttentionKind(NamedTuple):
     Attributes:
         needs_window: Whether it needs an `attention_window`; others take none.
         positions: Those of `RELATIVE_POSITIONS` that can enter it.
-        has_weights: Whether it has attention weights, of heads that may share keys: to
-            drop in training, and to mask differently for each query.
-        takes_any_mask: Whether its mask may differ between queries.
+        has_weights: Whether it has attention weights, of heads that may share keys.
     """
 
     needs_window: bool = False
     positions: tuple[str, ...] = RELATIVE_POSITIONS
     has_weights: bool = True
-    takes_any_mask: bool = True
 
 
 # A new kind is an entry here and one in `layers.transformer_layer`, which makes it.
 ATTENTION_KINDS: dict[str, AttentionKind] = {
     "dot-product": AttentionKind(),
-    "local": AttentionKind(needs_window=True, takes_any_mask=False),
+    "local": AttentionKind(needs_window=True),
     "relu": AttentionKind(),
     "additive": AttentionKind(positions=("alibi",)),
-    "linear": AttentionKind(positions=(), has_weights=False, takes_any_mask=False),
-    "performer": AttentionKind(positions=(), has_weights=False, takes_any_mask=False),
-    "ssru": AttentionKind(positions=(), takes_any_mask=False),
+    "linear": AttentionKind(positions=(), has_weights=False),
+    "performer": AttentionKind(positions=(), has_weights=False),
+    "ssru": AttentionKind(positions=()),
 }
 
 
@@ -77,7 +74,8 @@ class SublayerConfig(Config):
         "dot-product",
         "self-attention of encoder and decoder: the paper's, that to a window around "
         "each position, with ReLU in place of softmax, with additive scores, linear in "
-        "the length, by random features of the softmax, or an SSRU in a decoder",
+        "the length, by random features of the softmax, or an SSRU where no position "
+        "sees a later one",
         choices=tuple(ATTENTION_KINDS),
     )
     attention_window: int | None = option(
@@ -130,6 +128,18 @@ class SublayerConfig(Config):
                 f"`attention_dropout_rate` must be 0 with {attention}, which has no "
                 "weights to drop. "
                 f"{received}, attention_dropout_rate={self.attention_dropout_rate}"
+            )
+
+    def check_both_sides_seen(self, remedy: str = "") -> None:
+        """Raises `ValueError` if the kind of attention sees only the past.
+
+        Args:
+            remedy: What to do instead, for the message.
+        """
+        if self.attention == "ssru":
+            raise ValueError(
+                "`attention` must not be 'ssru', which sees only the past, in a layer "
+                f"that sees all positions{remedy}. Received: attention='ssru'"
             )
 
     def check_positions_in_attention(self, positions: Any) -> None:
@@ -202,3 +212,7 @@ class EncoderConfig(LayerConfig):
         "added before",
         choices=RELATIVE_POSITIONS,
     )
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.check_both_sides_seen()

@@ -89,6 +89,10 @@ class TransformerConfig(LayerConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        self.check_both_sides_seen(
+            ", such as the encoder's: for the decoder alone give "
+            "decoder_self_attention='ssru'"
+        )
         sizes = self.source_vocabulary_size, self.target_vocabulary_size
         self.check_tied_embeddings(
             sizes[0] == sizes[1],

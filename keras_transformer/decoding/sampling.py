@@ -91,7 +91,7 @@ def sample(
 
     Example:
         >>> def step(ids, parents, state):  # token n is followed by n + 1, or n + 2
-        ...     return 9.0 * (ops.one_hot(ids + 1, 9) + ops.one_hot(ids + 2, 9)), state
+        ...     return 9 * ops.one_hot(ids + 1, 9) + 8 * ops.one_hot(ids + 2, 9), state
         >>> result = sample(
         ...     step, (), uniforms=[[0.1, 0.9, 0.1, 0.9], [0.7] * 4],
         ...     temperature=[1.0, 0.0], max_lengths=[4, 4], limit=4,

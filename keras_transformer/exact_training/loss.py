@@ -1,66 +1,85 @@
-"""The loss of a batch, without the logits where no metric needs them."""
+"""The loss of a batch, without the logits where nothing needs them."""
 
 from __future__ import annotations
+
+import itertools
 
 import keras
 from keras import ops
 
-from keras_transformer.exact_training.counted_targets import check_targets
+from keras_transformer.exact_training.cores import num_parts
+from keras_transformer.kernels.crossentropy import TokenScores
 from keras_transformer.kernels.execution import num_replicas
-from keras_transformer.kernels.keras_private import compiled_metrics, loss_weights
+from keras_transformer.kernels.keras_private import (
+    compiled_metrics,
+    loss_tracker,
+    loss_weights,
+)
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import takes_scores
 
 
-def loss_and_scores(model, x, y, sample_weight, training):
-    """Computes the loss of a batch and what the metrics are computed from.
+def evaluate(model, data, training):
+    """Returns the mean loss of this replica's targets, and their number.
 
-    Args:
-        model: An `ExactTraining` model, compiled.
-        x: Inputs of the batch.
-        y: Targets of the batch.
-        sample_weight: As for the loss, or `None`.
-        training: Whether dropout is applied and the gradient will be needed.
-
-    Returns:
-        The mean loss of this replica's targets, a float32 scalar, nats per token; and
-        the metrics' `y_pred`: the model's output or, where it suffices, `TokenScores`.
+    And a function that updates the metrics by them and returns the logs.
     """
-    rows = model.output_rows() if scores_suffice(model) else None
-    if rows is None:
+    x, y, sample_weight = data = keras.utils.unpack_x_y_sample_weight(data)
+    loss, y_pred = loss_and_scores(model, *data, training)
+    targets = model.loss_divisor(y)
+
+    def update_metrics():
+        loss_tracker(model).update_state(loss, sample_weight=targets)
+        return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+
+    return loss, targets, update_metrics
+
+
+def loss_and_scores(model, x, y, sample_weight, training):
+    """Returns the mean loss of this replica's targets, and what the metrics take.
+
+    That is the model's output or, where it trains without logits, `TokenScores`.
+    """
+    if _needs_logits(model):
         y_pred = model(x, training=training)
         loss = model.compute_loss(x, y, y_pred, sample_weight, training=training)
-        # Keras divides every loss by the number of replicas, because it adds up their
-        # gradients, and multiplies back for its logs. Here each replica is weighted by
-        # its number of targets instead.
-        loss = loss * num_replicas()
-        if training:
-            check_targets(model, y, y_pred)
-    else:
-        states = model(x, training=training, return_states=True)
-        bias = model.output_bias
-        bias = bias if bias is None else ops.convert_to_tensor(bias)
-        loss, y_pred = model.loss.from_states(
-            y, states, rows, sample_weight, training, bias
+        # Keras divides by the number of replicas, to add up their gradients. Here each
+        # replica is weighted by its number of targets instead.
+        return loss * num_replicas(), y_pred
+    data, parts = (x, y, sample_weight), num_parts()
+    if parts == 1 or model.jit_compile or num_replicas() > 1:
+        return _without_logits(model, *data, training)
+    cuts = [ops.shape(y)[0] * part // parts for part in range(parts + 1)]
+    total, count, scores = 0.0, 0.0, []
+    for rows in itertools.starmap(slice, itertools.pairwise(cuts)):
+        part = keras.tree.map_structure(
+            lambda t, r=rows: None if t is None else t[r], data
         )
-        (weight,) = loss_weights(model)
-        if weight is not None:
-            loss = loss * weight
-        loss = sum(model.losses, loss)
-    return loss, y_pred
+        loss, found = _without_logits(model, *part, training)
+        targets = model.loss_divisor(part[1])
+        total, count = total + loss * targets, count + targets
+        scores.append((found.crossentropy, found.correct))
+    scores = map(ops.concatenate, zip(*scores, strict=True))
+    return total / ops.maximum(count, 1.0), TokenScores(*scores)
 
 
-def scores_suffice(model):
-    """Whether the compiled loss and metrics can do without the logits."""
-    # A subclass that overrides these may need them.
-    own = ("compute_loss", "compute_metrics")
-    if any(getattr(type(model), n) is not getattr(keras.Model, n) for n in own):
-        return False
-    if type(model.loss) is not MaskedCrossentropy:
-        return False
+def _without_logits(model, x, y, sample_weight, training):
+    states = model(x, training=training, return_states=True)
+    rows, bias = model.output_rows(), model.output_bias
+    bias = None if bias is None else ops.convert_to_tensor(bias)
+    loss, scores = model.loss.from_states(
+        y, states, rows, sample_weight, training, bias
+    )
+    (weight,) = loss_weights(model)
+    return sum(model.losses, loss if weight is None else loss * weight), scores
+
+
+def _needs_logits(model):
+    """Whether the model, its compiled loss or a metric needs the logits."""
+    if not model.trains_without_logits or type(model.loss) is not MaskedCrossentropy:
+        return True
     # Keras raises the error for any other number of weights.
-    weights = loss_weights(model)
-    if weights is None or len(weights) != 1:
-        return False
-    metrics = compiled_metrics(model)
-    return all(takes_scores(metric, model.loss.pad_id) for metric in metrics)
+    if len(loss_weights(model)) != 1:
+        return True
+    pad_id = model.loss.pad_id
+    return not all(takes_scores(metric, pad_id) for metric in compiled_metrics(model))

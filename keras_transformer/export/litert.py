@@ -26,6 +26,7 @@ from keras_transformer.generation.generator import Generator
 from keras_transformer.kernels.execution import tracing_for_litert
 from keras_transformer.kernels.keras_private import (
     converter_error,
+    integer_products_in_floats,
     without_large_constants,
 )
 from keras_transformer.lite import translator as lite
@@ -240,7 +241,8 @@ def convert(model, signatures: dict, quantize: str = "none") -> bytes:
     # A weight that the module does not hold would be left out without a word.
     module.weights = [weight.value for weight in model.variables]
     with tracing_for_litert(), tempfile.TemporaryDirectory() as folder:
-        tf.saved_model.save(module, folder, signatures=signatures)
+        with integer_products_in_floats():
+            tf.saved_model.save(module, folder, signatures=signatures)
         converter = tf.lite.TFLiteConverter.from_saved_model(
             folder, signature_keys=list(signatures)
         )

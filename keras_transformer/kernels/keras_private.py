@@ -6,6 +6,9 @@ names it; nothing else in the package uses such a name.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import keras
 
 
@@ -49,6 +52,29 @@ def is_in_xla_graph() -> bool:
     return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
+@contextlib.contextmanager
+def integer_products_in_floats() -> Iterator[None]:
+    """In the block Keras multiplies 8-bit integers as floats, which LiteRT needs.
+
+    Sums of up to 1,040 products are below 2^24, where float32 is exact.
+    """
+    from keras.src.backend.tensorflow import numpy as backend
+
+    multiply = backend.matmul
+
+    def matmul(x1, x2):
+        types = [keras.backend.standardize_dtype(x.dtype) for x in (x1, x2)]
+        if types == ["int8", "int8"]:
+            x1, x2 = (keras.ops.cast(x, "float32") for x in (x1, x2))
+        return multiply(x1, x2)
+
+    backend.matmul = matmul
+    try:
+        yield
+    finally:
+        backend.matmul = multiply
+
+
 def converter_error() -> type[Exception]:
     """Returns the class of the error of a conversion to LiteRT that fails."""
     from tensorflow.lite.python.convert_phase import ConverterError
@@ -81,14 +107,6 @@ def loss_tracker(model):
     return model._loss_tracker
 
 
-def compiled_losses(model) -> list | None:
-    """Returns the losses of a compiled model that has met data; `None` before."""
-    compiled = model._compile_loss
-    if compiled is None or not compiled.built:
-        return None
-    return [part.loss for part in compiled._flat_losses]
-
-
 def loss_weights(model) -> list | None:
     """Returns the `loss_weights` given to `compile`, flat; `None` without a loss."""
     compiled = model._compile_loss
@@ -102,17 +120,6 @@ def compiled_metrics(model) -> list:
         return []
     given = (compiled._user_metrics, compiled._user_weighted_metrics)
     return [metric for metric in keras.tree.flatten(given) if metric is not None]
-
-
-def jax_state(model, kind) -> list | None:
-    """Returns the newest values of variables within `fit` on JAX, by Keras' name.
-
-    Such as "metrics_variables"; `None` where the variables themselves are up to date.
-    """
-    state = getattr(model, "_jax_state", None)
-    if state is None or model._jax_state_synced:
-        return None
-    return state.get(kind) or None
 
 
 def layout_of(variable):

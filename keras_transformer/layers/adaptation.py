@@ -63,28 +63,38 @@ def enable_lora(
             if is_met:
                 raise ValueError(
                     "`enable_lora` needs layers that are built, without adapters and "
-                    f"without constraints. Received: {layer.path!r}, which {problem}"
+                    f"without constraints. Received: {layer.path or layer.name!r}, "
+                    f"which {problem}"
                 )
     for variable in model.trainable_variables:
         variable.trainable = False
     for layer in layers:
         layer.enable_lora(rank, lora_alpha, a_initializer, b_initializer)
-        _begin_anew_when_loaded(layer)
+        _keep_out_of_files(layer)
     if isinstance(model, keras.Model):
         # They hold the variables that were trained before.
         model.train_function = model.test_function = model.predict_function = None
 
 
-def _begin_anew_when_loaded(layer):
-    """Keeps A when the layer is loaded: Keras makes both zero, and zero stays zero."""
-    load = layer.load_own_variables
+def _keep_out_of_files(layer):
+    """Makes what is loaded trainable: Keras' own is left with two zero factors.
+
+    A configuration has no adapters, and a layer that is loaded into keeps its A.
+    """
+    load, config = layer.load_own_variables, layer.get_config
 
     def load_own_variables(store):
         a = keras.ops.copy(layer.lora_kernel_a)
         load(store)
         layer.lora_kernel_a.assign(a)
 
-    layer.load_own_variables = load_own_variables
+    def get_config():
+        of_keras = config()
+        return {
+            n: of_keras[n] for n in of_keras if n not in ("lora_rank", "lora_alpha")
+        }
+
+    layer.load_own_variables, layer.get_config = load_own_variables, get_config
 
 
 def quantised_policies(layer: keras.layers.Layer) -> dict[str, Any]:

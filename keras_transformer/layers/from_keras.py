@@ -13,13 +13,23 @@ from keras_transformer.kernels.keras_private import (
     keras_hub_parts,
 )
 
-# What a layer of Keras may have and ours has not; how ours call what both have.
-_NOT_OURS = ("attention_axes", "use_gate", "sliding_window")
+# What ours have not, and with what values theirs do without it; how ours call what both
+# have. Of inputs (B, T, D), axis 1 is what is attended over anyway.
+_NOT_OURS = {
+    "attention_axes": (None, 1, (1,), [1]),
+    "use_gate": (None, False),
+    "sliding_window": (None,),
+}
 _NAMES = {"head_dim": "key_dim", "num_query_heads": "num_heads"}
 
 
 def attention_from_keras(cls, layer):
     """Makes a `MultiHeadAttention` of a class with what one of Keras' holds."""
+    if not cls.equals_keras:
+        raise TypeError(
+            f"Keras has no attention that computes what {cls.__name__} does: use "
+            f"`MultiHeadAttention.from_keras`. Received: {type(layer).__name__}"
+        )
     kinds = keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention
     if not isinstance(layer, kinds):
         raise TypeError(
@@ -35,12 +45,12 @@ def attention_from_keras(cls, layer):
             f"{type(layer).__name__}, which overrides it"
         )
     options = layer.get_config()
-    for name in _NOT_OURS:
-        # Of inputs (B, T, D), axis 1 is what is attended over anyway.
-        if options.pop(name, None) not in (None, False, 1, (1,), [1]):
+    for name, without in _NOT_OURS.items():
+        value = options.pop(name, None)
+        if value not in without:
             raise ValueError(
                 f"`layer` must have no `{name}`, which this layer has not. Received: "
-                f"{layer.name!r}, {name}={getattr(layer, f'_{name}', None)}"
+                f"{layer.name!r}, {name}={value}"
             )
     if isinstance(options.get("output_shape"), (tuple, list)):
         (options["output_shape"],) = options["output_shape"]

@@ -112,6 +112,8 @@ class LinearAttention(MultiHeadAttention):
         >>> attention(np.ones((1, 500, 6), "float32")).shape  # (1, 500, 6)
     """
 
+    equals_keras = False
+
     def __init__(
         self, num_heads: int, key_dim: int, value_dim: int | None = None, **options: Any
     ) -> None:
@@ -176,6 +178,9 @@ class LinearAttention(MultiHeadAttention):
             keys = ops.where(ops.swapaxes(mask, -1, -2), keys, 0.0)
         outputs = linear_attention(queries, keys, values, causal)
         return ops.cast(outputs, self.compute_dtype), None
+
+    def attend_step(self, queries, keys, values, mask, by_row=False, bias=None):
+        return self.attend(queries, keys, values, mask.mask)
 
     def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
         """Returns the sums so far, (B, N, H * F * (Kv + 1)); `length` is ignored."""

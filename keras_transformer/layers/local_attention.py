@@ -46,6 +46,8 @@ class LocalAttention(MultiHeadAttention):
         >>> attention(np.ones((1, 500, 6), "float32")).shape  # (1, 500, 6)
     """
 
+    equals_keras = False
+
     def __init__(
         self, num_heads: int, key_dim: int, window: int, **options: Any
     ) -> None:

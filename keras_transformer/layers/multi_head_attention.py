@@ -118,6 +118,8 @@ class MultiHeadAttention(ComposedLayer):
     # Function of scores (B, H, T, S) and a boolean mask that broadcasts to them, or
     # `None`, that gives the attention weights (B, H, T, S).
     weigh = staticmethod(masked_softmax)
+    # Whether `from_keras` can take over a layer that computes the same.
+    equals_keras = True
 
     def __init__(
         self, num_heads: int, key_dim: int, value_dim: int | None = None,
@@ -145,9 +147,7 @@ class MultiHeadAttention(ComposedLayer):
             refuse_fused("it drops no attention weights")
         self.num_heads = num_heads
         self.key_dim = key_dim
-        self.query_scale = (
-            key_dim**-0.5
-        )  # 1 / sqrt(d_k), what queries are multiplied by
+        self.query_scale = key_dim**-0.5  # 1 / sqrt(d_k): queries are multiplied by it
         self.value_dim = value_dim
         self.dropout = dropout
         self.use_bias = use_bias
@@ -165,18 +165,16 @@ class MultiHeadAttention(ComposedLayer):
             "key": (groups, key_dim),
             "value": (groups, value_dim or key_dim),
         }
-        self.query_dense, self.key_dense, self.value_dense = (
-            self._projection(name, number * width)
-            for name, (number, width) in self.heads.items()
-        )
+        self.query_dense = self._projection("query", num_heads * key_dim)
+        self.key_dense = self._projection("key", groups * key_dim)
+        self.value_dense = self._projection("value", groups * (value_dim or key_dim))
         self.attention_dropout = Dropout(
             dropout, seed=seed, dtype=self.dtype_policy, name="attention_dropout"
         )
 
     def _projection(self, name, units):
-        regularizer = keras.regularizers.serialize(self.outputs_regularizer)
-        options = {"activity_regularizer": regularizer} if regularizer else {}
-        return self.dense(name, units, self.use_bias, **options)
+        regularizer = self.outputs_regularizer
+        return self.dense(name, units, self.use_bias, activity_regularizer=regularizer)
 
     @classmethod
     def from_keras(cls, layer: keras.layers.Layer) -> Self:
@@ -197,14 +195,6 @@ class MultiHeadAttention(ComposedLayer):
             >>> keras_layer.build((None, None, 6), (None, None, 6))
             >>> attention = MultiHeadAttention.from_keras(keras_layer)
         """
-        if (
-            cls.attend is not MultiHeadAttention.attend
-            or cls.weigh is not masked_softmax
-        ):
-            raise TypeError(
-                f"Keras has no attention that computes what {cls.__name__} does: use "
-                f"`MultiHeadAttention.from_keras`. Received: {type(layer).__name__}"
-            )
         return attention_from_keras(cls, layer)
 
     def build(
@@ -213,21 +203,17 @@ class MultiHeadAttention(ComposedLayer):
     ) -> None:  # fmt: skip
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
-        for name, shape in (
-            ("query", query_shape), ("value", value_shape), ("key", key_shape)
-        ):  # fmt: skip
-            if len(shape) != 3:
-                raise ValueError(
-                    f"`{name}` must have the shape (B, T, D). Received: shape {shape}"
-                )
-        number, width = self.heads["query"][0], self.heads["value"][1]
-        self.output_dense = self._projection(
-            "output", self.output_dim or query_shape[-1]
-        )
+        if not len(query_shape) == len(value_shape) == len(key_shape) == 3:
+            raise ValueError(
+                "`query`, `value` and `key` must have the shapes (B, T, D) and "
+                f"(B, S, D). Received: {query_shape}, {value_shape}, {key_shape}"
+            )
+        output_dim = self.output_dim or query_shape[-1]
+        self.output_dense = self._projection("output", output_dim)
         self.query_dense.build(query_shape)
         self.key_dense.build(key_shape)
         self.value_dense.build(value_shape)
-        self.output_dense.build((*query_shape[:-1], number * width))
+        self.output_dense.build((None, None, self.num_heads * self.heads["value"][1]))
         self.built = True
 
     def call(

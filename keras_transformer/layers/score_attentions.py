@@ -49,7 +49,14 @@ class ReluAttention(MultiHeadAttention):
     """Multi-head attention whose weights are `masked_relu` of the scores.
 
     The weights of a query do not compete: many may be zero, and they need not sum to 1.
-    Arguments, call and methods are those of `MultiHeadAttention`.
+
+    Args:
+        *args: As of `MultiHeadAttention`, like all options.
+        **options: As of `MultiHeadAttention`.
+    Call arguments:
+        query: As of `MultiHeadAttention`, like all arguments.
+    Returns:
+        As `MultiHeadAttention`.
 
     Example:
         >>> attention = ReluAttention(num_heads=2, key_dim=3)
@@ -57,6 +64,7 @@ class ReluAttention(MultiHeadAttention):
     """
 
     weigh = staticmethod(masked_relu)
+    equals_keras = False
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -66,11 +74,20 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
     score_h(q, k) = w_h . tanh(q + k) with the head's projected query and key, in place
     of their product: the alignment model of Bahdanau et al., 2015,
     https://arxiv.org/abs/1409.0473 (appendix A.1.2), in each head. The scores are not
-    divided by sqrt(key_dim). Arguments, call and methods are those of
-    `MultiHeadAttention`; `kernel_initializer` and the like are w's too.
+    divided by sqrt(key_dim).
 
     Takes memory for T * S vectors of width `key_dim` in each head.
 
+    Args:
+        num_heads: Heads, H.
+        key_dim: Width of each head's queries and keys, and so of its network.
+        *args: As of `MultiHeadAttention`.
+        **options: As of `MultiHeadAttention`; `kernel_initializer` and the like are w's
+            too.
+    Call arguments:
+        query: As of `MultiHeadAttention`, like all arguments.
+    Returns:
+        As `MultiHeadAttention`.
     Raises:
         ValueError: As `MultiHeadAttention`, and for `flash_attention=True` and rotary
             positions.
@@ -79,6 +96,8 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
         >>> attention = MultiHeadAdditiveAttention(num_heads=2, key_dim=3)
         >>> attention(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
     """
+
+    equals_keras = False
 
     def __init__(
         self, num_heads: int, key_dim: int, *args: Any, **options: Any
@@ -207,10 +226,13 @@ class AdditiveAttention(ComposedLayer):
     ) -> None:
         self.query_dense.build(query_shape)
         self.key_dense.build(value_shape if key_shape is None else key_shape)
+        options = self.weight_options()
         self.score_kernel = self.add_weight(
             (self.units,),
             name="score_kernel",
-            initializer=self.weight_options()["kernel_initializer"],
+            initializer=options["kernel_initializer"],
+            regularizer=options["kernel_regularizer"],
+            constraint=options["kernel_constraint"],
         )
         self.built = True
 

@@ -90,6 +90,10 @@ class TransformerLayer(ComposedLayer):
     `norm_first` x + Dropout(Sublayer(LayerNorm(x))): sections 3.1 and 5.4 of Vaswani et
     al., 2017, https://arxiv.org/abs/1706.03762. They are attributes; their norms and
     dropouts are in `norms` and `dropouts`, by their names.
+
+    Raises:
+        TypeError: If an option has the wrong type.
+        ValueError: If an option is out of its range.
     """
 
     sublayers: tuple[str, ...] = ("self_attention", "feed_forward")
@@ -105,11 +109,8 @@ class TransformerLayer(ComposedLayer):
         super().__init__(**options)
         checked = SublayerConfig(num_heads=num_heads, d_ff=d_ff, **given)
         checked.check_positions_in_attention(positions)
-        if checked.attention == "ssru" and not self.causal:
-            raise ValueError(
-                "`attention` must not be 'ssru', which sees only the past, in a layer "
-                "that sees all positions. Received: attention='ssru'"
-            )
+        if not self.causal:
+            checked.check_both_sides_seen()
         for name in _OPTIONS:
             setattr(self, name, getattr(checked, name))
         self.activation = keras.activations.get(activation)

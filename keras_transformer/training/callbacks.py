@@ -18,10 +18,6 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from keras_transformer.exact_training.nonfinite import (
-    StopOnNonfinite,
-    nonfinite_error,
-)
 from keras_transformer.files import replacing
 from keras_transformer.terminal import say
 from keras_transformer.training.distribution import Distribution
@@ -182,7 +178,7 @@ class StopAtLimit(RunCallback):
         self._seconds = state["seconds"]
 
 
-class NonfiniteBatches(RunCallback, StopOnNonfinite):
+class NonfiniteBatches(RunCallback):
     """Reports batches whose loss or gradient is not finite, and ends the run if asked.
 
     Such a batch is never applied: see `ExactTraining`. If the model's policy is "stop",
@@ -221,28 +217,29 @@ class NonfiniteBatches(RunCallback, StopOnNonfinite):
         self._epoch, self._seen = epoch, self.first_batch
         self._count_before = self.model.nonfinite_batches
 
-    def on_train_batch_begin(self, batch, logs=None):
-        """It looks when the run waits for the device in any case."""
-
     def on_train_batch_end(self, batch, logs=None):
         # The last call of the training step may find fewer batches than it runs.
         self._seen = min(self.batches_done(batch), self.corpus.num_batches)
-        if logs is not None:
+        if logs is not None:  # The run waits for the device in any case.
             self.look()
 
-    def stop(self, held):
-        """Writes the bad batch and raises."""
+    def look(self):
+        """Writes the bad batch and raises, if there was one."""
+        held = self.model.held_batches
+        if not held:
+            return
         number = self._seen - held
         path = self._write(number) if self.writes else self.directory
-        raise nonfinite_error(
-            self.model.updates,
+        raise FloatingPointError(
+            "The loss or the gradient of a batch is not finite after "
+            f"{self.model.updates} updates; the weights are those before it. "
             f"The batch is in {path}. Lower `learning_rate_scale`, lengthen "
             "`warmup_steps`, set `global_clipnorm`, or skip such batches with "
             "`nonfinite` 'skip'.",
         )
 
     def on_epoch_end(self, epoch, logs=None):
-        super().on_epoch_end(epoch, logs)
+        self.look()
         skipped = self.model.nonfinite_batches - self._count_before
         if skipped:
             say(

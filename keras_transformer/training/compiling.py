@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from keras_transformer.config import RunConfig, TrainingConfig
-from keras_transformer.exact_training.row_parts import (
+from keras_transformer.exact_training.cores import (
     available_cores,
     split_batches_over_cores,
 )

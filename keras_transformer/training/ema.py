@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import keras
 from keras import ops
 
-from keras_transformer.exact_training.loss_scale import inner_optimizer
+from keras_transformer.exact_training.update import inner_optimizer
 from keras_transformer.kernels.keras_private import averages_of
 
 

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 from rich.console import Console
 
-from keras_transformer.exact_training.row_parts import available_cores, num_parts
+from keras_transformer.exact_training.cores import available_cores, num_parts
 from keras_transformer.kernels.execution import has_gpu
 from keras_transformer.training.distribution import Distribution
 

@@ -8,7 +8,7 @@ import keras
 from rich.console import Console
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.exact_training.row_parts import available_cores
+from keras_transformer.exact_training.cores import available_cores
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.terminal import say
 from keras_transformer.text import Corpus, MixedPairs

@@ -10,8 +10,8 @@ import keras
 from rich.console import Console
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.exact_training.nonfinite import StopOnNonfinite
 from keras_transformer.terminal import say
+from keras_transformer.training.callbacks import NonfiniteBatches
 from keras_transformer.training.distribution import Distribution
 from keras_transformer.training.machine import machine
 from keras_transformer.training.run_callback import RunCallback
@@ -104,7 +104,7 @@ class SaveState(RunCallback):
 
     def _capture(self, epoch, batch):
         for callback in self.callbacks:
-            if isinstance(callback, StopOnNonfinite):
+            if isinstance(callback, NonfiniteBatches):
                 callback.look()  # A bad batch, held back until now, must come again.
         return capture(self.model, epoch, batch, self.callbacks, self._machine)
 

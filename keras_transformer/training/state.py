@@ -21,7 +21,7 @@ import numpy as np
 from keras import ops
 from rich.console import Console
 
-from keras_transformer.exact_training.exact_training import ExactTraining
+from keras_transformer.exact_training import ExactTraining
 from keras_transformer.files import replacing, sync_directory
 from keras_transformer.terminal import say
 from keras_transformer.training.run_callback import RunCallback
@@ -158,13 +158,9 @@ def build_training_variables(model: keras.Model):
 
 
 def training_variables(model: keras.Model) -> list[keras.Variable]:
-    """Returns all variables of a training, each once, the metrics' last.
-
-    Those that mean nothing after a `fit` are left out.
-    """
+    """Returns all variables of a training, each once, the metrics' last."""
     metrics = model.metrics_variables
-    left_out = getattr(model, "passing_variables", [])
-    seen = {id(variable) for variable in [*metrics, *left_out]}
+    seen = {id(variable) for variable in metrics}
     variables = []
     for variable in [*model.variables, *model.optimizer.variables]:
         if id(variable) not in seen:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import keras
 import numpy as np
 import pytest
@@ -17,8 +15,8 @@ from keras_transformer import (
     TransformerConfig,
     TransformerSchedule,
 )
-from keras_transformer.exact_training import ExactTraining, nonfinite
-from keras_transformer.exact_training.nonfinite import StopOnNonfinite
+from keras_transformer.exact_training import ExactModel, ExactTraining
+from keras_transformer.exact_training import model as exact
 
 SIZE = 41
 CONFIG = TransformerConfig(
@@ -155,96 +153,40 @@ def test_a_gradient_shorter_than_the_limit_is_not_clipped():
     assert_same(change_of(make_model(global_clipnorm=100.0), batches), expected)
 
 
-def test_a_mean_loss_of_keras_accumulates_by_its_own_number_of_targets():
+@keras.saving.register_keras_serializable(package="tests")
+class CountedLoss(keras.losses.SparseCategoricalCrossentropy):
+    """A mean of Keras over all targets, which says how many they are."""
+
+    def count(self, y):
+        return ops.cast(ops.size(y), "float32")
+
+
+@pytest.mark.parametrize("wrap", (lambda loss: loss, lambda loss: [loss]))
+def test_a_loss_that_counts_its_targets_accumulates(wrap):
     rng = np.random.default_rng(5)
     batches = [make_batch(rng, rows, 4, 7, [7] * rows) for rows in (1, 5)]
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    loss = wrap(CountedLoss(from_logits=True))
     expected = change_of(make_model(loss=loss), [joined(batches)])
     small = make_model(loss=loss, gradient_accumulation_steps=2)
     assert_same(change_of(small, batches), expected)
 
 
-def loss_without_padding(**options):
-    loss = keras.losses.SparseCategoricalCrossentropy
-    return loss(from_logits=True, ignore_class=0, **options)
-
-
-def crossentropy(**options):
-    return functools.partial(
-        keras.losses.sparse_categorical_crossentropy, from_logits=True, **options
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "weighted", (True, pytest.param(False, marks=pytest.mark.slow))
-)
-@pytest.mark.parametrize(
-    "loss",
-    (
-        loss_without_padding(),
-        [loss_without_padding()],
-        crossentropy(ignore_class=0),
-        [MaskedCrossentropy()],
-    ),
-    ids=("a Keras loss", "in a list", "a function", "ours in a list"),
-)
-def test_a_loss_that_leaves_a_class_out_counts_by_the_others(loss, weighted):
-    batches, weights = make_batches(), []
-    for place, (inputs, targets, of_rows) in enumerate(batches):
-        # Keras takes one weight a target.
-        of_targets = np.repeat(of_rows[:, None], targets.shape[1], axis=1)
-        batches[place] = inputs, targets, of_targets
-        weights.append(np.pad(of_targets, ((0, 0), (0, WIDTHS[1] - targets.shape[1]))))
-    large = (*joined(make_batches())[:2], np.concatenate(weights))
-    expected_loss = fit(make_model(keras.optimizers.SGD(0.0), loss), [large], weighted)
-    expected = change_of(make_model(loss=loss), [large], weighted)
-    small = make_model(loss=loss, gradient_accumulation_steps=3)
-    history = fit(make_model(keras.optimizers.SGD(0.0), loss), batches, weighted)
-    np.testing.assert_allclose(history["loss"], expected_loss["loss"], rtol=1e-5)
-    assert_same(change_of(small, batches, weighted), expected)
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize(
-    "loss, message",
-    (
-        (loss_without_padding(reduction="sum"), "`reduction`.*reduction='sum'"),
-        (
-            loss_without_padding(reduction="mean_with_sample_weight"),
-            "`reduction`.*reduction='mean_with_sample_weight'",
-        ),
-        (
-            lambda targets, logits: crossentropy(ignore_class=0)(targets, logits),
-            "no Keras mask may leave targets out",
-        ),
-    ),
-)
-def test_a_loss_that_cannot_be_weighed_does_not_accumulate(loss, message):
-    fit(make_model(loss=loss), make_batches()[:1])
-    with pytest.raises(ValueError, match=message):
-        fit(make_model(loss=loss, gradient_accumulation_steps=2), make_batches()[:1])
+def test_a_loss_that_does_not_say_how_many_targets_it_counts():
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    batches = make_batches()
+    history = fit(make_model(keras.optimizers.SGD(0.0), loss), batches)
+    sizes = [targets.size for _, targets, _ in batches]
+    means = [make_model(loss=loss).evaluate(*b[:2], verbose=0)[0] for b in batches]
+    expected = np.average(means, weights=sizes)
+    np.testing.assert_allclose(history["loss"], expected, rtol=1e-5)
+    with pytest.raises(ValueError, match="how many targets it counts.*`loss_divisor`"):
+        fit(make_model(loss=loss, gradient_accumulation_steps=2), batches[:1])
 
     class Own(Transformer):
         def loss_divisor(self, y):
             return ops.convert_to_tensor(1.0)
 
-    options = {"kind": Own, "gradient_accumulation_steps": 2}
-    fit(make_model(loss=loss, **options), make_batches()[:1])
-
-
-def test_a_mask_of_the_output_is_refused_where_batches_accumulate():
-    class Masked(Transformer):
-        def call(self, inputs, training=None, return_states=False):
-            logits = super().call(inputs, training)
-            return keras.layers.Masking()(logits)
-
-    batches = make_batches()[:1]
-    options = {"kind": Masked, "gradient_accumulation_steps": 2}
-    # Our loss has no use for it.
-    fit(make_model(**options), batches)
-    with pytest.raises(ValueError, match="no Keras mask may leave targets out"):
-        fit(make_model(loss=loss_without_padding(), **options), batches)
+    fit(make_model(loss=loss, kind=Own, gradient_accumulation_steps=2), batches[:1])
 
 
 @pytest.mark.one_case
@@ -373,7 +315,7 @@ def test_a_gradient_that_is_not_finite_is_never_applied():
 @pytest.mark.parametrize("steps", (1, 2))
 @pytest.mark.parametrize("bad", (0, 3, 4))
 def test_training_stops_after_a_batch_that_is_not_finite(monkeypatch, steps, bad):
-    monkeypatch.setattr(nonfinite, "_LOOK_EVERY", 3)
+    monkeypatch.setattr(exact, "_LOOK_EVERY", 3)
     seen = []
     record = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: seen.append(batch)
@@ -402,15 +344,7 @@ def test_training_stops_after_a_batch_that_is_not_finite(monkeypatch, steps, bad
     assert model.updates == updates + (steps == 1 or bad % 2 == 0)
 
 
-def test_one_callback_asks_for_batches_that_are_not_finite(monkeypatch):
-    class Record(StopOnNonfinite):
-        """Notes the batches in place of ending the training."""
-
-        stopped = ()
-
-        def stop(self, held):
-            self.stopped += (held,)
-
+def test_fit_asks_every_sixteen_batches(monkeypatch):
     asked = []
     counter = ExactTraining.held_batches
     monkeypatch.setattr(
@@ -418,15 +352,9 @@ def test_one_callback_asks_for_batches_that_are_not_finite(monkeypatch):
         "held_batches",
         property(lambda model: asked.append(1) or counter.fget(model)),
     )
-    first, second, third = make_batches()
-    model, record = make_model(), Record()
-    batches = [first, poisoned(second), third]
-    fit(model, batches, weighted=True, callbacks=[record])
-    assert record.stopped == (2,)
-    assert len(asked) == 1
-    asked.clear()
     fit(make_model(keras.optimizers.SGD(0.01)), make_batches() * 6)
-    assert len(asked) == 18 // 16 + 1
+    # And when the epoch and the training end.
+    assert len(asked) == 18 // 16 + 2
 
 
 @pytest.mark.slow
@@ -473,7 +401,7 @@ def test_files_keep_the_options_and_no_training_state(tmp_path):
     options = {"gradient_accumulation_steps": 2, "global_clipnorm": 0.5}
     model = make_model(keras.optimizers.Adam(0.01), nonfinite="skip", **options)
     weights = len(model.weights)
-    assert len(model.variables) - weights >= 3 + weights
+    assert len(model.variables) - weights >= 4 + weights
     fit(model, make_batches())
     model.save(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
@@ -494,16 +422,15 @@ def test_compiling_again_drops_the_accumulators():
     model = make_model(gradient_accumulation_steps=2)
     many = len(model.variables)
     model.compile(keras.optimizers.SGD(1.0), MaskedCrossentropy())
-    assert len(model.variables) == many - 2 - len(model.weights)
+    assert len(model.variables) == many - len(model.weights)
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"gradient_accumulation_steps": 0}, "must be an integer of at least 1"),
-        ({"gradient_accumulation_steps": 1.5}, "must be an integer of at least 1"),
+        ({"gradient_accumulation_steps": 0}, "`gradient_.*` must be at least 1"),
         ({"global_clipnorm": 0.0}, "`global_clipnorm` must be above 0"),
-        ({"nonfinite": "ignore"}, "`nonfinite` must be 'stop' or 'skip'"),
+        ({"nonfinite": "ignore"}, "`nonfinite` must be one of 'stop', 'skip'"),
         (
             {"optimizer": keras.optimizers.Adam(global_clipnorm=1.0)},
             "Give `global_clipnorm` to `compile`",
@@ -517,3 +444,37 @@ def test_compiling_again_drops_the_accumulators():
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         make_model(**options)
+
+
+def functional():
+    """A model of layers, with a weight that the loss does not depend on."""
+    keras.utils.set_random_seed(3)
+    ids = keras.Input((None,), dtype="int32")
+    unused = keras.layers.Embedding(SIZE, 5)(ids)
+    states = keras.layers.Embedding(SIZE, 5)(ids) + 0.0 * ops.stop_gradient(unused)
+    return ExactModel(ids, keras.layers.Dense(SIZE)(states))
+
+
+def test_a_functional_model_trains_exactly_and_is_saved(tmp_path):
+    batches = [(target, target, w) for _, target, w in make_batches()]
+    large = joined(make_batches())[1]
+    changes = []
+    for data, steps in (([(large, large)], 1), (batches, 3)):
+        model = functional()
+        model.compile(
+            keras.optimizers.SGD(RATE), MaskedCrossentropy(0.1),
+            gradient_accumulation_steps=steps,
+        )  # fmt: skip
+        changes.append(change_of(model, data))
+    assert_same(*changes)
+    assert not np.any(changes[0][0])
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded) is ExactModel and loaded.gradient_accumulation_steps == 3
+    results = [ops.convert_to_numpy(one(large)) for one in (loaded, model)]
+    np.testing.assert_array_equal(*results)
+
+
+def test_an_option_of_the_wrong_type_is_refused():
+    with pytest.raises(TypeError, match="`gradient_accumulation_steps` must be int"):
+        make_model(gradient_accumulation_steps=1.5)

@@ -100,28 +100,16 @@ def test_a_token_among_thousands_keeps_its_gradient():
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("steps", (1, 3))
-def test_a_gradient_scaled_too_much_is_dropped_and_the_scale_halved(steps):
+def test_an_update_scaled_too_much_is_dropped_and_the_scale_halved(steps):
     batches = make_batches()
     model = half(scaled(keras.optimizers.Adam(0.01), initial_scale=2.0**60), steps)
     before = model.get_weights()
     history = fit(model, batches)
     assert np.isfinite(history["loss"]).all()
-    assert scale_of(model) == 2.0**57
+    assert scale_of(model) == 2.0 ** (57 if steps == 1 else 59)
     assert (model.updates, model.nonfinite_batches) == (0, 0)
     for value, expected in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(value, expected)
-
-
-@pytest.mark.slow
-def test_the_other_batches_of_an_update_are_kept():
-    first, second, third = make_batches()
-    model = half(steps=3, nonfinite="stop")
-    changes = change_of(model, [first, heavy(second), third], weighted=True)
-    assert (model.updates, model.nonfinite_batches) == (1, 0)
-    assert scale_of(model) == 2.0**14
-    nothing = second[0], np.zeros_like(second[1]), second[2]
-    expected = change_of(half(steps=3), [first, nothing, third], weighted=True)
-    assert_close(changes, expected, 5e-3)
 
 
 def test_the_scale_is_doubled_after_some_updates_and_saved(tmp_path):
@@ -169,13 +157,13 @@ def test_a_state_goes_on_to_the_bit():
         return made
 
     whole, resumed = model(), model()
-    fit(whole, [first, heavy(second), third], weighted=True)
+    fit(whole, [heavy(first), second, third], weighted=True)
     state = capture(whole, epoch=0, batch=3)
     fit(whole, [first, second, third], weighted=True)
     restore(resumed, state)
-    assert (resumed.updates, scale_of(resumed)) == (1, 2.0**14)
+    assert (resumed.updates, scale_of(resumed)) == (0, 2.0**14)
     fit(resumed, [first, second, third], weighted=True)
-    assert resumed.updates == 3
+    assert resumed.updates == 2
     for value, expected in zip(state_of(resumed), state_of(whole), strict=True):
         np.testing.assert_array_equal(value, expected)
 

@@ -22,6 +22,8 @@ from tests.exact_training.test_exact_training import (
 class WithLogits(PlainTransformer):
     """Makes its logits in a method of its own."""
 
+    trains_without_logits = False
+
     def logits(self, states):
         return super().logits(states)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keras
 import numpy as np
 import pytest
 
@@ -90,22 +89,3 @@ def test_padding_is_left_out_of_the_figures():
     more = np.pad(target, ((0, 0), (0, 6)), constant_values=1)
     after = model.evaluate((source, more), more, verbose=0)
     np.testing.assert_allclose(after, before, rtol=1e-5)
-
-
-@keras.saving.register_keras_serializable(package="tests")
-class Unchecked(Transformer):
-    """As `Transformer` was before its `compile` compared ids."""
-
-    target_pad_id = None
-
-
-def test_a_file_that_was_compiled_with_another_id_still_loads(tmp_path, monkeypatch):
-    model = transformer(Unchecked)
-    model.compile("sgd", MaskedCrossentropy())
-    model.save(tmp_path / "old.keras")
-    monkeypatch.setattr(Unchecked, "target_pad_id", 1)
-    with pytest.warns(UserWarning, match="must have the `pad_id` of the model"):
-        loaded = keras.saving.load_model(tmp_path / "old.keras")
-    assert loaded.compiled and loaded.optimizer.built
-    for ours, theirs in zip(loaded.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)

@@ -78,8 +78,8 @@ def random_inputs(model, batch, length, rng):
         vectors = rng.normal(size=(batch, length, 5)).astype("float32")
         allowed = rng.random((batch, length, length)) < 0.4
         return {"vectors": vectors, "allowed": allowed}
-    shape = model.input_signature()[0].shape[2:]
-    ids = rng.integers(3, VOCABULARY_SIZE, (batch, length, *shape)).astype("int32")
+    features = (3,) * (len(model.input_signature()[0].shape) - 2)
+    ids = rng.integers(3, VOCABULARY_SIZE, (batch, length, *features)).astype("int32")
     ids[-1, length // 2 + 1 :] = 0
     return {"ids": ids}
 

@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from keras_transformer import LanguageModel, LanguageSampler
-from tests.models.test_language_model import SIZES, random_model
+from tests.models.transformer_cases import LANGUAGE_SIZES, random_language_model
 from tests.reference import numpy_transformer as reference
 
 PROMPTS = np.array([[9, 4, 17], [8, 0, 0]], "int32")
@@ -16,7 +16,7 @@ PROMPTS = np.array([[9, 4, 17], [8, 0, 0]], "int32")
 
 @pytest.fixture(scope="module")
 def model():
-    return random_model(np.random.default_rng(3), norm_first=True, pad_id=0)
+    return random_language_model(np.random.default_rng(3), norm_first=True, pad_id=0)
 
 
 def drawn(sampler, prompts, length, **options):
@@ -151,13 +151,13 @@ def test_wrong_options_are_refused_before_anything_is_drawn(model, options, mess
 
 
 def test_learned_positions_bound_the_length():
-    model = random_model(np.random.default_rng(4), positions="learned")
+    model = random_language_model(np.random.default_rng(4), positions="learned")
     with pytest.raises(ValueError, match="max_positions=19"):
-        LanguageSampler(model)(PROMPTS, SIZES["max_positions"] + 1)
+        LanguageSampler(model)(PROMPTS, LANGUAGE_SIZES["max_positions"] + 1)
 
 
 def test_half_precision_draws_tokens():
-    config = random_model(np.random.default_rng(4)).config
+    config = random_language_model(np.random.default_rng(4)).config
     model = LanguageModel(config, dtype=keras.DTypePolicy("mixed_bfloat16"))
     ids, _ = drawn(LanguageSampler(model, top_k=5), PROMPTS, 6)
     np.testing.assert_array_equal(ids[0, :3], PROMPTS[0])

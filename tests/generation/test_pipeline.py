@@ -58,7 +58,7 @@ def test_scores_are_those_of_the_reference():
 
 
 def test_what_a_search_finds_has_the_score_it_was_found_with():
-    plain = translator(length_penalty=0.0, beam_size=8)
+    plain = translator(2, length_penalty=0.0, beam_size=8)
     tokenizer = plain.tokenizers.target
     sources, targets, found = [], [], []
     for text in [text for text in TEXTS if text]:

@@ -48,19 +48,15 @@ def moved(name):
 def test_private_names_of_a_model_are_where_they_were(model):
     found = {
         "loss_tracker": keras_private.loss_tracker(model).name,
-        "compiled_losses": [f.name for f in keras_private.compiled_losses(model)],
         "loss_weights": keras_private.loss_weights(model),
         "compiled_metrics": keras_private.compiled_metrics(model),
-        "jax_state": keras_private.jax_state(model, "optimizer_variables"),
         "layout_of": keras_private.layout_of(model.weights[0]),
         "has_maybe_symbolic_build": hasattr(keras.Model, "_maybe_symbolic_build"),
     }
     expected = {
         "loss_tracker": "loss",
-        "compiled_losses": ["mse"],
         "loss_weights": [2.0],
         "compiled_metrics": ["mae", "mape"],
-        "jax_state": None,
         "layout_of": None,
         "has_maybe_symbolic_build": True,
     }
@@ -88,8 +84,8 @@ def test_private_names_of_an_optimizer_are_where_they_were(model):
 def test_masks_are_read_where_keras_leaves_them():
     inputs = keras.Input((3,), dtype="int32")
     masked = keras.layers.Embedding(5, 2, mask_zero=True)(inputs)
-    assert keras_private.keras_mask(masked).shape == (None, 3), moved("keras_mask")
-    assert keras_private.keras_mask(inputs) is None
+    assert keras_private.carried_mask(masked).shape == (None, 3), moved("carried_mask")
+    assert keras_private.carried_mask(inputs) is None
 
 
 def test_a_call_for_shapes_alone_is_known():

@@ -22,7 +22,7 @@ def main(path):
     from keras_transformer.layers import Dropout, MultiHeadAttention
 
     def attended():
-        attention = MultiHeadAttention(1, 4, dropout_rate=0.5)
+        attention = MultiHeadAttention(1, 4, dropout=0.5)
         attention.attention_dropout = Dropout(0.5, seed=7)
         # Each position attends to itself alone, so what is dropped shows as a zero.
         inputs = tf.ones((*SHAPE, 1, 4))

@@ -28,17 +28,26 @@ NAMES = {
 }
 PARTS = {
     "self_attention": "attention",
-    "self_attention_norm": "norm",
     "cross_attention": "attention",
-    "cross_attention_norm": "norm",
     "feed_forward": "feed_forward",
-    "feed_forward_norm": "norm",
 }
 
 
+def variable_of(layer, name):
+    """The weight of a layer that the reference calls `query_kernel`, or `None`."""
+    dense, _, part = name.rpartition("_")
+    dense = getattr(layer, f"{dense}_dense", None)
+    return getattr(layer, name, None) if dense is None else getattr(dense, part)
+
+
 def randomise(layer, rng):
-    """Gives every weight, biases and norms too, a random value of order 1."""
+    """Gives every weight, biases and norms too, a random value of order 1.
+
+    Random features stay as they were drawn.
+    """
     for weight in layer.weights:
+        if weight.name == "random_features":
+            continue
         values = rng.standard_normal(weight.shape)
         if weight.name == "gamma":
             values = 1 + 0.3 * values
@@ -54,26 +63,23 @@ def randomise(layer, rng):
 
 def weights_of(layer, kind):
     """Float64 weights of one attention, feed-forward network or norm."""
-    weights = {}
-    for name in NAMES[kind]:
-        dense, _, part = name.rpartition("_")
-        of_dense = getattr(getattr(layer, f"{dense}_dense", None), part, None)
-        value = getattr(layer, name, of_dense)
-        if value is not None:
-            weights[name] = ops.convert_to_numpy(value).astype(np.float64)
-    return weights
+    found = {name: variable_of(layer, name) for name in NAMES[kind]}
+    return {
+        name: ops.convert_to_numpy(variable).astype(np.float64)
+        for name, variable in found.items()
+        if variable is not None
+    }
 
 
 def layer_weights_of(layer, epsilon=reference.EPSILON):
     """Float64 weights of an `EncoderLayer` or `DecoderLayer`, as nested dicts."""
     weights = {}
-    for part, kind in PARTS.items():
-        sublayer = getattr(layer, part, None)
-        if sublayer is not None:
-            kind = "ssru" if hasattr(sublayer, "forget_dense") else kind
-            weights[part] = weights_of(sublayer, kind)
-        if kind == "norm" and sublayer is not None:
-            weights[part]["epsilon"] = epsilon
+    for name in layer.sublayers:
+        sublayer, kind = getattr(layer, name), PARTS[name]
+        kind = "ssru" if hasattr(sublayer, "forget_dense") else kind
+        weights[name] = weights_of(sublayer, kind)
+        norm = weights_of(layer.norms[name], "norm")
+        weights[f"{name}_norm"] = norm | {"epsilon": epsilon}
     return weights
 
 
@@ -94,9 +100,8 @@ def model_weights_of(model, sides=("source", "target")):
     def array(variable):
         return ops.convert_to_numpy(variable).astype(np.float64)
 
-    def norm(name):
-        weights = weights_of(getattr(model, name), "norm")
-        return weights | {"epsilon": config.layer_norm_epsilon}
+    def norm(layer):
+        return weights_of(layer, "norm") | {"epsilon": config.layer_norm_epsilon}
 
     def layers(part):
         stack = getattr(model, f"{part}_layers")
@@ -119,25 +124,30 @@ def model_weights_of(model, sides=("source", "target")):
             positions = reference.halved_positions(99, config.d_model, is_marian)
             weights[f"{side}_positions"] = positions
         if config.normalize_embeddings:
-            weights[f"{side}_embedding_norm"] = norm(f"{side}_embedding_norm")
+            weights[f"{side}_embedding_norm"] = norm(model.embedding_norms[side])
     if config.tied_embeddings == "none":
-        weights["output_embeddings"] = array(model.output_kernel).T
+        weights["output_embeddings"] = array(model.output_dense.kernel).T
     else:
         weights["output_embeddings"] = weights["target_embeddings"]
     if config.output_bias:
         weights["output_bias"] = array(model.output_bias)
     if config.norm_first:
-        weights |= {name: norm(name) for name in ("encoder_norm", "decoder_norm")}
+        weights |= {
+            "encoder_norm": norm(model.encoder_norm),
+            "decoder_norm": norm(model.decoder_norm),
+        }
     return weights
 
 
 def set_weights(layer, values):
     """Assigns nested dicts of arrays to a built layer's weights."""
     for name, value in values.items():
-        if isinstance(value, dict):
-            set_weights(getattr(layer, name), value)
+        if not isinstance(value, dict):
+            variable_of(layer, name).assign(value.astype("float32"))
+        elif name.endswith("_norm"):
+            set_weights(layer.norms[name.removesuffix("_norm")], value)
         else:
-            getattr(layer, name).assign(value.astype("float32"))
+            set_weights(getattr(layer, name), value)
 
 
 def assert_close(actual, expected, tolerance=1e-5):

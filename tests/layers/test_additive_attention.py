@@ -7,23 +7,14 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers.additive_attention import AdditiveAttention
+from keras_transformer.layers import AdditiveAttention
 from keras_transformer.masks import valid_length_mask
-from tests.layers.layer_battery import LayerBattery
-from tests.layers.reference_weights import assert_close, randomise
+from tests.layers.reference_weights import assert_close, randomise, weights_of
 from tests.reference import numpy_attention as reference
 
 BATCH, TARGET_LENGTH, SOURCE_LENGTH, UNITS = 2, 3, 5, 7
 # Of the query, the value and the key.
 SHAPES = ((2, 3, 11), (2, 5, 17), (2, 5, 13))
-
-
-class TestBattery(LayerBattery):
-    layer_class = AdditiveAttention
-    options = {"units": UNITS, "dropout_rate": 0.5, "use_bias": True}
-    exact_options = {"dropout_rate": 0.0}
-    input_shapes = SHAPES
-    output_shape = (2, 3, 17)
 
 
 def random_layer(rng, shapes=SHAPES, **options):
@@ -34,13 +25,6 @@ def random_layer(rng, shapes=SHAPES, **options):
 
 def random_inputs(rng):
     return [rng.standard_normal(shape).astype("float32") for shape in SHAPES]
-
-
-def weights_of(layer):
-    return {
-        weight.name: ops.convert_to_numpy(weight).astype(np.float64)
-        for weight in layer.weights
-    }
 
 
 MASKS = {
@@ -55,10 +39,12 @@ MASKS = {
 def test_agrees_with_the_reference(rng, mask, use_bias):
     layer, inputs = random_layer(rng, use_bias=use_bias), random_inputs(rng)
     mask = MASKS[mask]
-    output, attention_weights = layer(*inputs, mask=mask, return_attention_weights=True)
+    output, attention_weights = layer(*inputs, mask=mask, return_attention_scores=True)
     array = None if mask is None else ops.convert_to_numpy(mask)
     query, value, key = inputs
-    expected = reference.additive_attention(query, key, value, weights_of(layer), array)
+    expected = reference.additive_attention(
+        query, key, value, weights_of(layer, "attention"), array
+    )
     assert_close(output, expected[0])
     assert_close(attention_weights, expected[1])
     assert_close(layer(*inputs, mask=mask), expected[0])
@@ -95,8 +81,8 @@ def test_padding_changes_nothing(rng):
 def test_keys_projected_once_serve_every_query(rng):
     layer, (query, value, key) = random_layer(rng), random_inputs(rng)
     mask = MASKS["of rows"]
-    expected = layer(query, value, key, mask=mask, return_attention_weights=True)
-    projected = layer.project_key(key)
+    expected = layer(query, value, key, mask=mask, return_attention_scores=True)
+    projected = layer.key_dense(key)
     for t in range(TARGET_LENGTH):
         found = layer.attend(query[:, t : t + 1], projected, value, mask=mask)
         for one, whole in zip(found, expected, strict=True):
@@ -116,7 +102,7 @@ def test_key_defaults_to_value_and_the_mask_to_that_of_the_key(rng):
 def test_symbolic_attention_weights_have_their_shape():
     layer = AdditiveAttention(UNITS)
     output, attention_weights = layer(
-        keras.Input((None, 11)), keras.Input((7, 13)), return_attention_weights=True
+        keras.Input((None, 11)), keras.Input((7, 13)), return_attention_scores=True
     )
     assert output.shape == (None, None, 13)
     assert attention_weights.shape == (None, None, 7)

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-import pytest
+from keras import ops
 
 from keras_transformer.layers import FeedForward
-from tests.layers.layer_battery import WEIGHT_OPTIONS, LayerBattery
 from tests.layers.reference_weights import assert_close, randomise, weights_of
 from tests.reference import numpy_transformer as reference
-
-
-class TestBattery(LayerBattery):
-    layer_class = FeedForward
-    options = {
-        "d_ff": 7, "activation": "gelu", "dropout_rate": 0.5, **WEIGHT_OPTIONS,
-    }  # fmt: skip
-    exact_options = {"dropout_rate": 0.0}
-    input_shapes = ((2, 3, 5),)
-    output_shape = (2, 3, 5)
 
 
 def test_agrees_with_the_reference(rng):
@@ -35,10 +24,10 @@ def test_worked_example():
     """Two hidden units, one of them stopped by ReLU: (2 - 1) * 3 + 0.5 = 3.5."""
     layer = FeedForward(d_ff=2)
     layer.build((None, None, 1))
-    layer.hidden_kernel.assign([[1.0, -1.0]])
-    layer.hidden_bias.assign([-1.0, 1.0])
-    layer.output_kernel.assign([[3.0], [5.0]])
-    layer.output_bias.assign([0.5])
+    layer.hidden_dense.kernel.assign([[1.0, -1.0]])
+    layer.hidden_dense.bias.assign([-1.0, 1.0])
+    layer.output_dense.kernel.assign([[3.0], [5.0]])
+    layer.output_dense.bias.assign([0.5])
     assert_close(layer(np.array([[[2.0]]], "float32")), [[[3.5]]])
 
 
@@ -59,6 +48,9 @@ def test_activation_is_a_name_or_a_function(rng):
     assert_close(by_function(inputs), expected)
 
 
-def test_unknown_activation_is_refused():
-    with pytest.raises(ValueError, match="nonsense"):
-        FeedForward(d_ff=7, activation="nonsense")
+def test_any_number_of_positions_is_taken(rng):
+    layer, inputs = FeedForward(d_ff=7), rng.standard_normal((2, 6)).astype("float32")
+    outputs = ops.convert_to_numpy(layer(inputs))
+    for shape in ((1, 2, 6), (2, 1, 1, 6)):
+        found = ops.reshape(layer(inputs.reshape(shape)), (2, 6))
+        assert_close(found, outputs)

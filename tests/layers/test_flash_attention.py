@@ -15,7 +15,14 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.attention import recorded_attention
 from tests.layers.reference_weights import assert_close, randomise
-from tests.layers.test_keras_calls import ARGUMENTS, CALLS, CROSS, QUERY, mask
+from tests.layers.test_multi_head_attention import (
+    ARGUMENTS,
+    CALLS,
+    CROSS,
+    QUERY,
+    mask,
+    shapes_of,
+)
 
 PACKAGE = "keras_transformer.layers"
 KERNEL = "keras_transformer.kernels.fused_attention"
@@ -34,21 +41,22 @@ def kernel(monkeypatch):
     """Lets the backend use its kernel here too; whether each call says it must."""
     calls = []
 
-    def counted(*tensors, must):
+    def counted(*tensors_and_must):
+        *tensors, must = tensors_and_must
         calls.append(must)
         return fused_attention(*tensors)
 
-    monkeypatch.setattr(f"{PACKAGE}.flash_attention.obstacle", lambda *_, must: None)
+    monkeypatch.setattr(f"{PACKAGE}.attention.obstacle", lambda *_: None)
     monkeypatch.setattr(f"{PACKAGE}.attention.fused_attention", counted)
     return calls
 
 
-def two_layers(rng, *inputs, **options):
+def two_layers(rng, *shapes, **options):
     """A layer that chooses by itself, and one that never does, of equal weights."""
     options = ARGUMENTS | options
     layers = [MultiHeadAttention(**options, flash_attention=f) for f in (None, False)]
     for layer in layers:
-        layer.build(*(x.shape for x in inputs))
+        layer.build(*shapes)
     randomise(layers[0], rng)
     layers[1].set_weights(layers[0].get_weights())
     return layers
@@ -58,10 +66,7 @@ def two_layers(rng, *inputs, **options):
 @pytest.mark.parametrize("name", FUSED)
 def test_every_call_gives_the_same_by_a_kernel(rng, kernel, name):
     options, inputs, arguments = CALLS[name]
-    shapes = inputs if len(inputs) > 1 else (*inputs, arguments["value"])
-    if "key" in arguments:
-        shapes = (*inputs, arguments["key"])
-    fused, general = two_layers(rng, *shapes, **options)
+    fused, general = two_layers(rng, *shapes_of(inputs, arguments), **options)
     expected = ops.convert_to_numpy(general(*inputs, **arguments))
     assert not kernel
     assert_close(fused(*inputs, **arguments), expected)
@@ -72,7 +77,7 @@ def test_every_call_gives_the_same_by_a_kernel(rng, kernel, name):
 @pytest.mark.parametrize("heads", (4, 2, 1))
 def test_positions_and_shared_heads(rng, kernel, positions, heads):
     options = {"num_heads": 4, "positions": positions, "num_key_value_heads": heads}
-    fused, general = two_layers(rng, QUERY, **options)
+    fused, general = two_layers(rng, QUERY.shape, **options)
     allowed = mask(2, 5)
     arguments = {"mask": allowed, "use_causal_mask": True}
     expected = ops.convert_to_numpy(general(QUERY, **arguments))
@@ -81,7 +86,7 @@ def test_positions_and_shared_heads(rng, kernel, positions, heads):
 
 
 def test_a_query_with_nothing_to_attend_to_gets_zeros(rng, kernel):
-    fused, _ = two_layers(rng, *CROSS, use_bias=False)
+    fused, _ = two_layers(rng, *shapes_of(CROSS, {}), use_bias=False)
     allowed = mask(2, 5, 7)
     allowed[1, 3] = False
     output = ops.convert_to_numpy(fused(*CROSS, attention_mask=allowed))
@@ -91,7 +96,7 @@ def test_a_query_with_nothing_to_attend_to_gets_zeros(rng, kernel):
 
 
 def test_training_takes_the_same_steps(rng, kernel):
-    layers = two_layers(rng, QUERY)
+    layers = two_layers(rng, QUERY.shape)
     target = rng.standard_normal(QUERY.shape).astype("float32")
     losses = []
     for layer in layers:
@@ -108,7 +113,7 @@ def test_training_takes_the_same_steps(rng, kernel):
 
 def test_weights_are_never_a_kernels(rng, kernel):
     """They are asked for, recorded or dropped; a step of training without is fused."""
-    layer, _ = two_layers(rng, *CROSS, dropout=0.5)
+    layer, _ = two_layers(rng, *shapes_of(CROSS, {}), dropout=0.5)
     _, weights = layer(*CROSS, return_attention_scores=True)
     assert_close(np.sum(ops.convert_to_numpy(weights), axis=-1), np.ones((2, 3, 5)))
     with recorded_attention() as record:
@@ -117,7 +122,7 @@ def test_weights_are_never_a_kernels(rng, kernel):
     layer(*CROSS, training=True)
     assert not kernel
     layer(*CROSS, training=False)
-    layer, _ = two_layers(rng, *CROSS)
+    layer, _ = two_layers(rng, *shapes_of(CROSS, {}))
     layer(*CROSS, training=True)
     assert len(kernel) == 2
 
@@ -146,6 +151,7 @@ REFUSED = "`flash_attention` must be None or False"
 def test_true_is_refused_where_there_is_no_kernel(monkeypatch):
     monkeypatch.setattr(f"{KERNEL}.has_gpu", lambda: False)
     layer = MultiHeadAttention(**ARGUMENTS, flash_attention=True)
+    assert MultiHeadAttention.from_config(layer.get_config()).flash_attention is True
     with pytest.raises(ValueError, match=f"{REFUSED} .*(has none|without a GPU)"):
         layer(QUERY)
 
@@ -162,7 +168,7 @@ def test_pytorch_uses_its_kernel_on_a_processor(
     monkeypatch.setattr(f"{KERNEL}.has_gpu", lambda: False)
     monkeypatch.setattr(
         f"{PACKAGE}.attention.fused_attention",
-        lambda *tensors, must: calls.append(must) or fused_attention(*tensors),
+        lambda *tensors: calls.append(tensors[-1]) or fused_attention(*tensors[:-1]),
     )
     layer = MultiHeadAttention(**ARGUMENTS, flash_attention=flash_attention)
     layer(rng.standard_normal((1, length, 6)).astype("float32"))
@@ -176,23 +182,3 @@ def test_true_is_refused_where_weights_are_wanted(kernel):
         layer(QUERY, return_attention_scores=True)
     with recorded_attention(), pytest.raises(ValueError, match=message):
         layer(QUERY)
-
-
-@pytest.mark.parametrize(
-    ("layer", "options", "message"),
-    (
-        (ReluAttention, {}, "`weigh` is another function"),
-        (LocalAttention, {"window": 2}, "no fused kernel attends in blocks"),
-    ),
-)
-def test_layers_without_a_kernel_refuse_true(layer, options, message):
-    with pytest.raises(ValueError, match=f"{REFUSED}.*{message}"):
-        layer(**ARGUMENTS, **options, flash_attention=True)
-
-
-def test_a_saved_layer_keeps_the_option():
-    layer = MultiHeadAttention(**ARGUMENTS, flash_attention=True)
-    assert MultiHeadAttention.from_config(layer.get_config()).flash_attention is True
-    # Configs of earlier versions have none.
-    config = {k: v for k, v in layer.get_config().items() if k != "flash_attention"}
-    assert MultiHeadAttention.from_config(config).flash_attention is None

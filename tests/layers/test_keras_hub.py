@@ -1,4 +1,4 @@
-"""Encoder and decoder layers beside those of KerasHub: calls, weights, errors."""
+"""Encoder and decoder layers with the weights of KerasHub's give their numbers."""
 
 from __future__ import annotations
 
@@ -17,52 +17,79 @@ OPTIONS = (
     {"normalize_first": True, "activation": "gelu", "layer_norm_epsilon": 1e-3},
     {"num_heads": 3},  # It does not divide the width.
 )
+# Ours, KerasHub's, and what they call masks of (B, T), (B, T, T), (B, S), (B, T, S).
+KINDS = {
+    EncoderLayer: (
+        keras_hub.layers.TransformerEncoder, ("padding_mask", "attention_mask"),
+    ),
+    CausalLayer: (
+        keras_hub.layers.TransformerDecoder,
+        ("decoder_padding_mask", "decoder_attention_mask"),
+    ),
+    DecoderLayer: (
+        keras_hub.layers.TransformerDecoder,
+        ("decoder_padding_mask", "decoder_attention_mask",
+         "encoder_padding_mask", "encoder_attention_mask"),
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture
-def target(rng):
-    return rng.standard_normal((BATCH, TARGET, WIDTH)).astype("float32")
+def inputs(rng):
+    shapes = (BATCH, TARGET, WIDTH), (BATCH, SOURCE, SOURCE_WIDTH)
+    return [rng.standard_normal(shape).astype("float32") for shape in shapes]
 
 
-@pytest.fixture
-def source(rng):
-    return rng.standard_normal((BATCH, SOURCE, SOURCE_WIDTH)).astype("float32")
+def theirs_of(layer_class, rng, inputs, **options):
+    options = {"intermediate_dim": 13, "num_heads": 2, "dropout": 0.3} | options
+    theirs = KINDS[layer_class][0](**options)
+    theirs(*inputs)
+    return randomise(theirs, rng)
 
 
-@pytest.fixture(params=OPTIONS)
-def encoders(request, rng, target):
-    """KerasHub's layer and ours with its weights."""
-    options = {"intermediate_dim": 13, "num_heads": 2, "dropout": 0.3} | request.param
-    theirs = keras_hub.layers.TransformerEncoder(**options)
-    theirs(target)
-    randomise(theirs, rng)
-    return theirs, EncoderLayer.from_keras(theirs)
+def drawn(rng, *shape):
+    mask = rng.random(shape) < 0.6
+    mask[..., 0] = True
+    return mask
 
 
-@pytest.fixture(params=OPTIONS)
-def decoders(request, rng, target, source):
-    options = {"intermediate_dim": 13, "num_heads": 2, "dropout": 0.3} | request.param
-    theirs = keras_hub.layers.TransformerDecoder(**options)
-    theirs(target, source)
-    randomise(theirs, rng)
-    return theirs, DecoderLayer.from_keras(theirs)
+@pytest.mark.one_case
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("layer_class", KINDS)
+def test_the_same_masks_give_the_same_numbers(rng, inputs, layer_class, options):
+    names = KINDS[layer_class][1]
+    inputs = inputs if len(names) == 4 else inputs[:1]
+    theirs = theirs_of(layer_class, rng, inputs, **options)
+    ours = layer_class.from_keras(theirs)
+    rows, pairs = drawn(rng, BATCH, TARGET), drawn(rng, BATCH, TARGET, TARGET)
+    of_source = drawn(rng, BATCH, SOURCE), drawn(rng, BATCH, TARGET, SOURCE)
+    given = dict(zip(names, (rows, pairs, *of_source), strict=False))
+    # Ours is one mask of each attention.
+    calls = [({}, {})]
+    calls += [({names[0]: rows}, {"mask": rows}), ({names[1]: pairs}, {"mask": pairs})]
+    all_of_ours = {"mask": rows[:, None] & pairs}
+    if len(names) == 4:
+        masks = (
+            {"encoder_output_mask": of_source[0]},
+            {"encoder_output_mask": of_source[1]},
+        )
+        calls += [({names[2 + i]: of_source[i]}, masks[i]) for i in range(2)]
+        all_of_ours["encoder_output_mask"] = of_source[0][:, None] & of_source[1]
+    for call, of_ours in [*calls, (given, all_of_ours)]:
+        expected = ops.convert_to_numpy(theirs(*inputs, **call))
+        assert_close(ours(*inputs, **of_ours), expected)
+    assert ours.d_ff == 13 and ours.num_heads == theirs.num_heads
+    assert ours.layer_norm_epsilon == theirs.layer_norm_epsilon
+    assert (ours.dropout_rate, ours.activation_dropout_rate) == (0.3, 0.0)
+    assert ours.count_params() == theirs.count_params()
+    assert ours.name == theirs.name
 
 
-@pytest.fixture(params=OPTIONS)
-def causal_layers(request, rng, target):
-    """KerasHub's decoder layer without a source, and ours."""
-    options = {"intermediate_dim": 13, "num_heads": 2, "dropout": 0.3} | request.param
-    theirs = keras_hub.layers.TransformerDecoder(**options)
-    theirs(target)
-    randomise(theirs, rng)
-    return theirs, CausalLayer.from_keras(theirs)
-
-
-def test_training_the_layer_leaves_the_one_of_keras_hub_as_it_was(rng, target):
+def test_training_the_layer_leaves_the_one_of_keras_hub_as_it_was(rng, inputs):
     """On JAX they must share no array."""
-    theirs = keras_hub.layers.TransformerEncoder(intermediate_dim=13, num_heads=2)
-    theirs(target)
-    ours = EncoderLayer.from_keras(randomise(theirs, rng))
+    target = inputs[0]
+    theirs = theirs_of(EncoderLayer, rng, [target])
+    ours = EncoderLayer.from_keras(theirs)
     before = ops.convert_to_numpy(theirs(target)).copy()
     model = keras.Sequential([keras.Input(target.shape[1:]), ours])
     model.compile(keras.optimizers.SGD(0.1), "mse")
@@ -71,161 +98,28 @@ def test_training_the_layer_leaves_the_one_of_keras_hub_as_it_was(rng, target):
     assert np.abs(ops.convert_to_numpy(ours(target)) - before).max() > 1e-3
 
 
-def padding(rng, length):
-    mask = rng.random((BATCH, length)) < 0.6
-    mask[:, 0] = True
-    return mask
-
-
-def pairs(rng, queries, keys):
-    mask = rng.random((BATCH, queries, keys)) < 0.6
-    mask[:, :, 0] = True
-    return mask
-
-
-@pytest.mark.parametrize("dtype", ("bool", "int32"))
-def test_encoder_gives_the_same_numbers_for_the_same_call(encoders, rng, target, dtype):
-    theirs, ours = encoders
-    masks = {
-        "padding_mask": padding(rng, TARGET).astype(dtype),
-        "attention_mask": pairs(rng, TARGET, TARGET).astype(dtype),
-    }
-    for names in ((), ("padding_mask",), ("attention_mask",), tuple(masks)):
-        call = {name: masks[name] for name in names}
-        assert_close(ours(target, **call), ops.convert_to_numpy(theirs(target, **call)))
-    output, scores = ours(target, return_attention_scores=True, **masks)
-    expected = theirs(target, return_attention_scores=True, **masks)
-    assert_close(output, ops.convert_to_numpy(expected[0]))
-    assert_close(scores, ops.convert_to_numpy(expected[1]))
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize("dtype", ("bool", "int32"))
-def test_decoder_gives_the_same_numbers_for_the_same_call(
-    decoders, rng, target, source, dtype
-):
-    theirs, ours = decoders
-    masks = {
-        "decoder_padding_mask": padding(rng, TARGET).astype(dtype),
-        "decoder_attention_mask": pairs(rng, TARGET, TARGET).astype(dtype),
-        "encoder_padding_mask": padding(rng, SOURCE).astype(dtype),
-        "encoder_attention_mask": pairs(rng, TARGET, SOURCE).astype(dtype),
-    }
-    calls = [{}, *({name: mask} for name, mask in masks.items()), masks]
-    for call in (*calls, {"use_causal_mask": False}):
-        expected = ops.convert_to_numpy(theirs(target, source, **call))
-        assert_close(ours(target, source, **call), expected)
-
-
-@pytest.mark.parametrize("dtype", ("bool", "int32"))
-def test_causal_layer_gives_the_same_numbers_for_the_same_call(
-    causal_layers, rng, target, dtype
-):
-    theirs, ours = causal_layers
-    masks = padding(rng, TARGET).astype(dtype), pairs(rng, TARGET, TARGET).astype(dtype)
-    names = ("padding_mask", "attention_mask")
-    for used in ((), (0,), (1,), (0, 1)):
-        expected = theirs(target, **{f"decoder_{names[i]}": masks[i] for i in used})
-        found = ours(target, **{names[i]: masks[i] for i in used})
-        assert_close(found, ops.convert_to_numpy(expected))
-    assert ours.count_params() == theirs.count_params()
-
-
-@pytest.mark.one_case
-def test_options_are_taken_over(encoders, decoders):
-    for theirs, ours in (encoders, decoders):
-        assert ours.d_ff == 13 and ours.num_heads == theirs.num_heads
-        assert ours.layer_norm_epsilon == theirs.layer_norm_epsilon
-        assert (ours.dropout_rate, ours.activation_dropout_rate) == (0.3, 0.0)
-        assert ours.count_params() == theirs.count_params()
-        assert ours.name == theirs.name
-
-
-def test_masks_of_both_kinds_must_allow(rng, target):
-    layer = EncoderLayer(2, 13)
-    one, other = padding(rng, TARGET), padding(rng, TARGET)
-    both = ops.convert_to_numpy(layer(target, mask=one, padding_mask=other))
-    assert_close(layer(target, mask=one & other), both)
-    every = pairs(rng, TARGET, TARGET)
-    found = layer(target, mask=one, attention_mask=every)
-    assert_close(layer(target, mask=one[:, None] & every), ops.convert_to_numpy(found))
-
-
-def test_a_causal_layer_takes_the_masks_too(rng, target):
-    layer, mask = CausalLayer(2, 13), padding(rng, TARGET)
-    expected = ops.convert_to_numpy(layer(target, mask=mask))
-    assert_close(layer(target, padding_mask=mask.astype("int32")), expected)
-
-
-def test_scores_of_a_functional_model(target):
-    inputs = keras.Input((None, WIDTH))
-    outputs = EncoderLayer(2, 13)(inputs, return_attention_scores=True)
-    states, scores = keras.Model(inputs, outputs)(target)
-    assert tuple(states.shape) == (BATCH, TARGET, WIDTH)
-    np.testing.assert_allclose(
-        ops.convert_to_numpy(ops.sum(scores, -1)), np.ones((BATCH, 2, TARGET)), 1e-5
-    )
-
-
-@pytest.mark.parametrize(
-    "name",
-    (
-        "self_attention_cache", "self_attention_cache_update_index",
-        "cross_attention_cache", "cross_attention_cache_update_index",
-    ),
-)  # fmt: skip
-def test_a_cache_is_refused_by_its_name(name, target, source):
-    with pytest.raises(ValueError, match=f"`{name}` is KerasHub's; .* `step`"):
-        DecoderLayer(2, 13)(target, source, **{name: np.zeros(1)})
-
-
-def test_a_decoder_without_a_source_is_another_layer(target):
-    with pytest.raises(ValueError, match="`CausalLayer` is the layer"):
-        DecoderLayer(2, 13)(target)
-    theirs = keras_hub.layers.TransformerDecoder(13, 2)
-    theirs(target)
-    with pytest.raises(ValueError, match="built without `encoder_sequence`"):
-        DecoderLayer.from_keras(theirs)
-
-
-def test_masks_of_other_shapes_are_refused(rng, target):
-    layer = EncoderLayer(2, 13)
-    with pytest.raises(
-        ValueError, match=r"`padding_mask` must have the shape \(B, S\)"
-    ):
-        layer(target, padding_mask=pairs(rng, TARGET, TARGET))
-    with pytest.raises(ValueError, match=r"`attention_mask` must .* \(B, T, S\)"):
-        layer(target, attention_mask=padding(rng, TARGET))
-
-
-def test_other_layers_are_refused(target):
+def test_other_layers_are_refused(rng, inputs):
     encoder = keras_hub.layers.TransformerEncoder(13, 2)
-    for ours, layer in (
-        (EncoderLayer, keras.layers.Dense(3)),
-        (EncoderLayer, keras_hub.layers.TransformerDecoder(13, 2)),
-        (DecoderLayer, encoder),
-        (CausalLayer, encoder),
-    ):
+    decoder = keras_hub.layers.TransformerDecoder(13, 2)
+    pairs = (EncoderLayer, decoder), (DecoderLayer, encoder), (CausalLayer, encoder)
+    for ours, layer in pairs:
         with pytest.raises(TypeError, match="`layer` must be a `keras_hub.layers"):
             ours.from_keras(layer)
     with pytest.raises(ValueError, match="call it or its model once"):
         EncoderLayer.from_keras(encoder)
-
-
-def test_a_decoder_with_a_source_is_no_causal_layer(target, source):
-    theirs = keras_hub.layers.TransformerDecoder(13, 2)
-    theirs(target, source)
-    with pytest.raises(ValueError, match="must attend to no source: `DecoderLayer`"):
-        CausalLayer.from_keras(theirs)
+    for ours, other, given, words in (
+        (DecoderLayer, CausalLayer, inputs[:1], "built without it"),
+        (CausalLayer, DecoderLayer, inputs, "built with it"),
+    ):
+        with pytest.raises(ValueError, match=f"`encoder_sequence` for a.*{words}"):
+            ours.from_keras(theirs_of(other, rng, given))
 
 
 @pytest.mark.parametrize(
-    "part",
-    ("self_attention.query", "cross_attention.output", "feedforward_output"),
+    "part", ("self_attention.query", "cross_attention.output", "feedforward_output")
 )
-def test_integers_are_not_taken_for_weights(part, target, source):
-    theirs = keras_hub.layers.TransformerDecoder(13, 2)
-    theirs(target, source)
+def test_integers_are_not_taken_for_weights(rng, part, inputs):
+    theirs = theirs_of(DecoderLayer, rng, inputs)
     attention, _, name = part.partition(".")
     dense = getattr(theirs, f"_{attention}_dense", None)
     if name:

@@ -98,26 +98,6 @@ def test_explicit_mask_wins_over_the_carried_one(embedding):
     assert_close(layer(inputs, mask=everything), expected)
 
 
-def test_a_padding_mask_wins_over_the_carried_one(embedding):
-    """KerasHub's names too; all other masks of a call must allow a position."""
-    inputs, encoder_output = embedding(TARGET), embedding(SOURCE)
-    shorter, longer = (np.arange(7)[None] < n for n in ([[3], [2]], [[7], [6]]))
-    for mask in (shorter, longer):
-        layer, part = EncoderLayer(3, 11), encoder_output
-        expected = ops.convert_to_numpy(layer(bare(part), mask=mask))
-        assert_close(layer(part, padding_mask=mask), expected)
-        layer, plain = DecoderLayer(3, 11), (bare(inputs), bare(encoder_output))
-        expected = layer(*plain, mask=mask[:, :5], encoder_output_mask=mask)
-        expected = ops.convert_to_numpy(expected)
-        masks = {"decoder_padding_mask": mask[:, :5], "encoder_padding_mask": mask}
-        assert_close(layer(inputs, encoder_output, **masks), expected)
-        ids = [keras.Input((None,), dtype="int32") for _ in range(2)]
-        given = [keras.Input((None,), dtype="bool") for _ in range(2)]
-        masks = dict(zip(masks, given, strict=True))
-        model = keras.Model([*ids, *given], layer(*map(embedding, ids), **masks))
-        assert_close(model([TARGET, SOURCE, mask[:, :5], mask]), expected)
-
-
 def test_mask_survives_a_cast_to_half_precision(embedding):
     layer = EncoderLayer(3, 11, dtype="mixed_bfloat16")
     inputs = embedding(SOURCE)

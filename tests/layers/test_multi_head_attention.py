@@ -1,418 +1,347 @@
-"""Multi-head attention against NumPy, PyTorch's recorded numbers and Keras."""
+"""`keras.layers.MultiHeadAttention` and ours give the same for the same call."""
 
 from __future__ import annotations
+
+import inspect
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels.decoding import cache_place
-from keras_transformer.kernels.few_passes import prepare_mask
 from keras_transformer.layers import MultiHeadAttention
-from keras_transformer.masks import (
-    attention_mask,
-    causal_mask,
-    graph_mask,
-    valid_length_mask,
-)
-from tests.layers.layer_battery import ATTENTION_OPTIONS, AttentionBattery
+from keras_transformer.masks import carried_mask, graph_mask
 from tests.layers.reference_weights import (
     assert_close,
-    past_mask,
     randomise,
     set_weights,
     weights_of,
 )
-from tests.layers.step_by_step import MODES, decode_steps
-from tests.reference import numpy_attention, torch_witness
-from tests.reference import numpy_transformer as reference
+from tests.reference import numpy_transformer, torch_witness
 
-BATCH, TARGET_LENGTH, SOURCE_LENGTH = 2, 5, 7
-NUM_HEADS, KEY_DIM, VALUE_DIM, OUTPUT_DIM = 3, 5, 7, 23
-WIDTHS = {"query": 11, "value": 17, "key": 13}
+RNG = np.random.default_rng(20240)
 
 
-class TestBattery(AttentionBattery):
-    layer_class = MultiHeadAttention
-    options = ATTENTION_OPTIONS | {"positions": None}
-    input_shapes = ((2, 5, 11), (2, 7, 17), (2, 7, 13))
-    output_shape = (2, 5, OUTPUT_DIM)
-    # It adds the same number to all scores of a query, which the softmax removes.
-    weights_without_gradient = ("key_bias",)
-
-    def test_battery_sets_every_argument_to_something_else_than_its_default(self):
-        """`positions` need `query` alone: the battery below sets them."""
+def floats(*shape):
+    return RNG.standard_normal(shape).astype("float32")
 
 
-def random_inputs(rng, lengths=(TARGET_LENGTH, SOURCE_LENGTH, SOURCE_LENGTH)):
-    return [
-        rng.standard_normal((BATCH, length, width)).astype("float32")
-        for length, width in zip(lengths, WIDTHS.values(), strict=True)
-    ]
+def mask(*shape, dtype=bool):
+    """A random mask that leaves every query the first key."""
+    drawn = RNG.random(shape) < 0.6
+    drawn.reshape(-1, shape[-1])[:, 0] = True
+    return drawn.astype(dtype)
 
 
-def random_layer(rng, shapes, **options):
-    options = {"use_bias": False} | options
-    layer = MultiHeadAttention(NUM_HEADS, KEY_DIM, **options)
-    layer.build(*shapes)
-    return randomise(layer, rng)
+QUERY, VALUE, KEY = floats(2, 5, 11), floats(2, 7, 17), floats(2, 7, 13)
+X8 = floats(2, 5, 8)
+SELF, CROSS, ALL_THREE = (QUERY, QUERY), (QUERY, VALUE), (QUERY, VALUE, KEY)
+ARGUMENTS = {"num_heads": 3, "key_dim": 4}
+SCORES, CAUSAL = {"return_attention_scores": True}, {"use_causal_mask": True}
+# Arguments of the constructor, inputs by position, arguments of the call.
+CALLS = {
+    "self-attention": ({}, SELF, {}),
+    "cross-attention": ({}, CROSS, {}),
+    "value by name": ({}, (QUERY,), {"value": VALUE}),
+    "key by position": ({}, ALL_THREE, {}),
+    "key by name": ({}, CROSS, {"key": KEY}),
+    "query and value alike": ({}, (QUERY, QUERY, floats(2, 5, 13)), {}),
+    # On JAX Keras has other widths of values only where it returns the scores.
+    "value_dim": ({"value_dim": 6}, ALL_THREE, SCORES),
+    "no bias": ({"use_bias": False}, ALL_THREE, {}),
+    "output_shape": ({"output_shape": 19}, CROSS, {}),
+    "dropout is for training": ({"dropout": 0.5}, CROSS, {"training": False}),
+    "causal": ({}, SELF, CAUSAL),
+    "causal, more keys": ({}, CROSS, CAUSAL),
+    "mask (B, T, S)": ({}, CROSS, {"attention_mask": mask(2, 5, 7)}),
+    "mask (T, S)": ({}, CROSS, {"attention_mask": mask(5, 7)}),
+    "mask (B, 1, S)": ({}, CROSS, {"attention_mask": mask(2, 1, 7)}),
+    "mask (1, T, S)": ({}, CROSS, {"attention_mask": mask(1, 5, 7)}),
+    "mask (B, H, T, S)": ({}, CROSS, {"attention_mask": mask(2, 3, 5, 7)}),
+    "mask of int32": ({}, CROSS, {"attention_mask": mask(2, 5, 7, dtype="int32")}),
+    "mask of uint8": ({}, CROSS, {"attention_mask": mask(5, 7, dtype="uint8")}),
+    "value_mask": ({}, CROSS, {"value_mask": mask(2, 7)}),
+    "value_mask of int32": ({}, CROSS, {"value_mask": mask(2, 7, dtype="int32")}),
+    "key_mask": ({}, ALL_THREE, {"key_mask": mask(2, 7)}),
+    "every mask at once": (
+        {}, ALL_THREE,
+        {"attention_mask": mask(2, 5, 7), "value_mask": mask(2, 7),
+         "key_mask": mask(2, 7), **CAUSAL},
+    ),
+    "causal and a mask": ({}, SELF, {"attention_mask": mask(5, 5), **CAUSAL}),
+    "scores": ({}, CROSS, SCORES),
+    "scores under a mask": ({}, CROSS, {**SCORES, "attention_mask": mask(5, 7)}),
+    "causal scores": ({}, SELF, {**SCORES, **CAUSAL}),
+}  # fmt: skip
+GROUPED = {
+    "masked": (ALL_THREE, {"attention_mask": mask(2, 5, 7)}),
+    "scores": (CROSS, SCORES),
+    "causal": (SELF, CAUSAL),
+}
 
 
-def random_mask(rng):
-    """A boolean (B, T, S) mask; one query of the last row may attend to nothing."""
-    mask = rng.random((BATCH, TARGET_LENGTH, SOURCE_LENGTH)) < 0.6
-    mask[1, 3] = False
-    return mask
+def shapes_of(inputs, arguments):
+    more = [arguments[name] for name in ("value", "key") if name in arguments]
+    return [x.shape for x in (*inputs, *more)]
 
 
-@pytest.mark.parametrize("use_bias", [False, True])
-@pytest.mark.parametrize("masked", [False, True])
-def test_agrees_with_the_reference(rng, use_bias, masked):
-    inputs = random_inputs(rng)
-    layer = random_layer(
-        rng, [x.shape for x in inputs], value_dim=VALUE_DIM, output_dim=OUTPUT_DIM,
-        use_bias=use_bias,
-    )  # fmt: skip
-    mask = random_mask(rng) if masked else None
-    output, attention_weights = layer(*inputs, mask=mask, return_attention_weights=True)
-    weights = weights_of(layer, "attention")
-    assert ("query_bias" in weights) == use_bias
-    query, value, key = inputs
-    expected = reference.multi_head_attention(
-        query, key, value, weights, NUM_HEADS, mask
-    )
-    assert_close(output, expected[0])
-    assert_close(attention_weights, expected[1])
-    assert_close(layer(*inputs, mask=mask), expected[0])
+def pair(options, inputs, rng, arguments=None):
+    """A layer of Keras with random weights, and ours with the same."""
+    peer = keras.layers.MultiHeadAttention(**(ARGUMENTS | options))
+    peer.build(*shapes_of(inputs, arguments or {}))
+    randomise(peer, rng)
+    return peer, MultiHeadAttention.from_keras(peer)
 
 
-def test_value_defaults_to_query_and_key_to_value(rng):
-    query, value, _ = random_inputs(rng)
-    own = random_layer(rng, [query.shape])
-    weights = weights_of(own, "attention")
-    expected, _ = reference.multi_head_attention(
-        query, query, query, weights, NUM_HEADS
-    )
-    assert_close(own(query), expected)
-    cross = random_layer(rng, [query.shape, value.shape])
-    weights = weights_of(cross, "attention")
-    expected, _ = reference.multi_head_attention(
-        query, value, value, weights, NUM_HEADS
-    )
-    assert_close(cross(query, value), expected)
-    assert_close(cross(query=query, value=value), expected)
-    with pytest.raises(ValueError, match="`key` needs a `value` beside it"):
-        cross(query, key=value)
+def assert_same(found, expected):
+    found, expected = map(keras.tree.flatten, (found, expected))
+    for one, other in zip(found, expected, strict=True):
+        assert_close(one, ops.convert_to_numpy(other))
 
 
-def test_one_tensor_as_query_and_value_with_another_key(rng):
-    query, _, key = random_inputs(rng, lengths=(7, 7, 7))
-    layer = random_layer(rng, [query.shape, query.shape, key.shape], use_bias=True)
-    weights = weights_of(layer, "attention")
-    expected, _ = reference.multi_head_attention(query, key, query, weights, NUM_HEADS)
-    query, key = map(ops.convert_to_tensor, (query, key))
-    assert_close(layer(query, query, key), expected)
+@pytest.mark.parametrize("name", CALLS)
+def test_the_same_call_gives_the_same(rng, name):
+    options, inputs, arguments = CALLS[name]
+    peer, ours = pair(options, inputs, rng, arguments)
+    found = ours(*inputs, **arguments)
+    assert_same(found, peer(*inputs, **arguments))
+    given = {
+        key: keras.Input(x.shape[1:]) if key in ("value", "key") else x
+        for key, x in arguments.items()
+        if not key.endswith("_mask") or key == "use_causal_mask"
+    }
+    symbolic = ours(*(keras.Input(x.shape[1:]) for x in inputs), **given)
+    for one, other in zip(*map(keras.tree.flatten, (symbolic, found)), strict=True):
+        assert one.shape == (None, *other.shape[1:])
 
 
-def test_row_with_nothing_to_attend_to_gives_zeros(rng):
-    inputs = random_inputs(rng)
-    layer = random_layer(rng, [x.shape for x in inputs])
-    output, attention_weights = layer(
-        *inputs, mask=valid_length_mask([3, 0], SOURCE_LENGTH),
-        return_attention_weights=True,
-    )  # fmt: skip
-    assert not ops.convert_to_numpy(output)[1].any()
-    assert not ops.convert_to_numpy(attention_weights)[1].any()
-    assert ops.convert_to_numpy(output)[0].all()
+@pytest.mark.parametrize("name", GROUPED)
+def test_grouped_attention_of_keras_is_taken_over(rng, name):
+    inputs, arguments = GROUPED[name]
+    peer = keras.layers.GroupQueryAttention(5, 6, 2)
+    peer.build(*(x.shape for x in inputs))
+    randomise(peer, rng)
+    ours = MultiHeadAttention.from_keras(peer)
+    assert (ours.num_heads, ours.num_key_value_heads, ours.key_dim) == (6, 2, 5)
+    assert_same(ours(*inputs, **arguments), peer(*inputs, **arguments))
+
+
+def test_query_with_nothing_to_attend_to_gets_zeros_where_keras_takes_the_mean(rng):
+    """All other rows agree; a mask of queries changes nothing in either."""
+    peer, ours = pair({"use_bias": False}, CROSS, rng)
+    allowed = mask(2, 5, 7)
+    allowed[1, 3] = False
+    expected = ops.convert_to_numpy(peer(*CROSS, attention_mask=allowed))
+    found = ops.convert_to_numpy(ours(*CROSS, attention_mask=allowed))
+    lonely = ~allowed.any(axis=-1)
+    assert_close(found[~lonely], expected[~lonely])
+    assert not found[lonely].any()
+    assert np.abs(expected[lonely]).max() > 0.01
+    query_mask = np.array([[True] * 5, [True] * 3 + [False] * 2])
+    assert_same(ours(*CROSS, query_mask=query_mask), ours(*CROSS))
+
+
+def test_nodes_without_edges_get_zeros(rng):
+    """Attention along the edges of a graph: node 2 has none."""
+    inputs = rng.standard_normal((2, 4, 11)).astype("float32")
+    layer = MultiHeadAttention(**ARGUMENTS, use_bias=False)
+    adjacency = np.array([[1, 1, 0, 0], [1, 0, 0, 1], [0, 0, 0, 0], [0, 0, 1, 0]])
+    output, weights = layer(inputs, mask=graph_mask(adjacency), **SCORES)
+    output, weights = map(ops.convert_to_numpy, (output, weights))
+    assert not output[:, 2].any() and output[:, [0, 1, 3]].all()
+    np.testing.assert_array_equal(weights[0, 0] > 0, adjacency > 0)
+    np.testing.assert_allclose(weights[:, :, 3, 2], 1, atol=1e-6)
 
 
 def test_masks_of_every_accepted_shape_agree(rng):
-    inputs = random_inputs(rng)
-    layer = random_layer(rng, [x.shape for x in inputs])
-    full = np.zeros((BATCH, TARGET_LENGTH, SOURCE_LENGTH), bool)
+    _, ours = pair({}, ALL_THREE, rng)
+    full = np.zeros((2, 5, 7), bool)
     full[0, :, :6], full[1, :, :2] = True, True
-    expected = ops.convert_to_numpy(layer(*inputs, mask=full))
-    assert_close(layer(*inputs, mask=full[:, :1]), expected)
-    assert_close(layer(*inputs, mask=full[:, 0]), expected)
+    expected = ops.convert_to_numpy(ours(*ALL_THREE, mask=full))
+    assert_close(ours(*ALL_THREE, mask=full[:, :1]), expected)
+    assert_close(ours(*ALL_THREE, mask=full[:, 0]), expected)
+    assert_close(ours(*ALL_THREE, value_mask=full[:, 0]), expected)
+    assert_close(ours(*ALL_THREE, attention_mask=full), expected)
+
+
+@pytest.mark.parametrize("arguments", ({}, CAUSAL))
+@pytest.mark.parametrize("own", (True, False))
+def test_masks_that_the_inputs_carry(rng, own, arguments):
+    source = np.array([[5, 3, 4, 2, 6, 7, 1], [4, 6, 2, 0, 0, 0, 0]])
+    target = np.array([[3, 7, 5, 2, 8], [9, 2, 4, 0, 0]])
+    embedding = keras.layers.Embedding(11, 11, mask_zero=True)
+    embedding.build(None)
+    randomise(embedding, rng)
+    results = []
+    for layer in pair({}, SELF, rng):
+        # Keras takes the masks away from the tensors that it is given.
+        states = embedding(target)
+        memory = states if own else embedding(source)
+        output = layer(states, memory, **arguments)
+        pooled = keras.layers.GlobalAveragePooling1D()(output)  # Heeds the mask.
+        # A residual sum keeps its mask after ours alone.
+        total = keras.layers.Add()([states, output])
+        keeps = type(layer) is MultiHeadAttention
+        assert (carried_mask(total) is not None) == keeps
+        results.append([ops.convert_to_numpy(x) for x in (output, pooled)])
+    (expected, expected_mean), (found, found_mean) = results
+    assert_close(found[target != 0], expected[target != 0])
+    assert_close(found_mean, expected_mean)
 
 
 def test_agrees_with_torch():
     case = torch_witness.load("multi_head_attention")
     num_heads = case["attention_weights"].shape[1]
-    layer = MultiHeadAttention(
-        num_heads, case["query"].shape[-1] // num_heads, use_bias=True
-    )
+    layer = MultiHeadAttention(num_heads, case["query"].shape[-1] // num_heads)
     inputs = [case[name].astype("float32") for name in ("query", "value", "key")]
     layer.build(*(x.shape for x in inputs))
     set_weights(layer, {name: case[name] for name in weights_of(layer, "attention")})
-    output, attention_weights = layer(
-        *inputs, mask=case["mask"], return_attention_weights=True
-    )
+    output, weights = layer(*inputs, mask=case["mask"], **SCORES)
     assert_close(output, case["outputs"])
-    assert_close(attention_weights, case["attention_weights"])
-
-
-def test_reference_agrees_with_torch():
-    case = torch_witness.load("multi_head_attention")
-    output, attention_weights = reference.multi_head_attention(
-        case["query"], case["key"], case["value"], case,
-        case["attention_weights"].shape[1], case["mask"][:, None],
+    assert_close(weights, case["attention_weights"])
+    output, weights = numpy_transformer.multi_head_attention(
+        case["query"], case["key"], case["value"], case, num_heads,
+        case["mask"][:, None],
     )  # fmt: skip
     np.testing.assert_allclose(output, case["outputs"], atol=1e-12)
-    np.testing.assert_allclose(attention_weights, case["attention_weights"], atol=1e-12)
+    np.testing.assert_allclose(weights, case["attention_weights"], atol=1e-12)
 
 
-@pytest.mark.parametrize("use_bias", [False, True])
-def test_agrees_with_keras(rng, use_bias):
-    query, value, key = random_inputs(rng)
-    layer = random_layer(
-        rng, [query.shape, value.shape, key.shape], value_dim=VALUE_DIM,
-        output_dim=OUTPUT_DIM, use_bias=use_bias,
-    )  # fmt: skip
-    peer = keras.layers.MultiHeadAttention(
-        NUM_HEADS, KEY_DIM, value_dim=VALUE_DIM, output_shape=OUTPUT_DIM,
-        use_bias=use_bias,
-    )  # fmt: skip
-    peer.build(query.shape, value.shape, key.shape)
-    ours = weights_of(layer, "attention")
-    names = [
-        (f"{name}_kernel", f"{name}_bias") if use_bias else (f"{name}_kernel",)
-        for name in ("query", "key", "value", "output")
-    ]
-    # Keras keeps the same numbers with the heads on an axis of their own.
-    peer.set_weights(
-        [
-            ours[name].reshape(weight.shape)
-            for name, weight in zip(sum(names, ()), peer.weights, strict=True)
-        ]
-    )
-    mask = random_mask(rng)
-    mask[1, 3] = [True] + [False] * (SOURCE_LENGTH - 1)
-    expected, expected_weights = peer(
-        query, value, key, attention_mask=mask, return_attention_scores=True
-    )
-    output, attention_weights = layer(
-        query, value, key, mask=mask, return_attention_weights=True
-    )
-    assert_close(output, ops.convert_to_numpy(expected))
-    assert_close(attention_weights, ops.convert_to_numpy(expected_weights))
+OF_WEIGHTS = {
+    "kernel_initializer": keras.initializers.RandomNormal(stddev=0.3, seed=3),
+    "bias_initializer": keras.initializers.RandomUniform(seed=4),
+    "kernel_regularizer": keras.regularizers.L2(0.1),
+    "bias_regularizer": keras.regularizers.L1(0.2),
+    "activity_regularizer": keras.regularizers.L2(0.3),
+    "kernel_constraint": keras.constraints.NonNeg(),
+    "bias_constraint": keras.constraints.NonNeg(),
+}
 
 
-@pytest.mark.parametrize("return_attention_weights", [False, True])
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("dropout_rate", [0.0, 0.5])
-def test_causal_mask_holds_on_every_path(
-    rng, dropout_rate, training, return_attention_weights
-):
-    """No key behind the mask changes an output, whatever else is asked for."""
-    inputs = rng.standard_normal((BATCH, TARGET_LENGTH, 11)).astype("float32")
-    changed = inputs.copy()
-    changed[:, 3:] += 5.0
-
-    def first_outputs(inputs):
-        keras.utils.set_random_seed(7)  # The same weights and the same dropout.
-        layer = MultiHeadAttention(NUM_HEADS, KEY_DIM, dropout_rate=dropout_rate)
-        result = layer(
-            inputs, mask=causal_mask(TARGET_LENGTH), training=training,
-            return_attention_weights=return_attention_weights,
-        )  # fmt: skip
-        if not return_attention_weights:
-            return ops.convert_to_numpy(result)[:, :3], None
-        return [ops.convert_to_numpy(x) for x in result]
-
-    before, attention_weights = first_outputs(inputs)
-    after, _ = first_outputs(changed)
-    np.testing.assert_array_equal(before[:, :3], after[:, :3])
-    if return_attention_weights:
-        assert not np.triu(attention_weights, k=1).any()
-        assert np.diagonal(attention_weights, axis1=2, axis2=3).all()
+@pytest.mark.parametrize("kind", [k for k in OF_WEIGHTS if k.endswith("regularizer")])
+def test_regularizers_add_the_same_loss(rng, kind):
+    losses = []
+    for layer in pair({kind: OF_WEIGHTS[kind]}, CROSS, rng):
+        layer(*CROSS)
+        losses.append(float(sum(map(ops.convert_to_numpy, layer.losses))))
+    assert losses[0] > 0.1
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
-def test_dropout_drops_attention_weights_and_returns_them_whole(rng):
-    """The output is a mean of dropped weights; the returned weights sum to one."""
-    inputs = rng.standard_normal((BATCH, TARGET_LENGTH, 11)).astype("float32")
-    layer = MultiHeadAttention(NUM_HEADS, KEY_DIM, dropout_rate=0.5)
-    output, attention_weights = layer(
-        inputs, training=True, return_attention_weights=True
-    )
-    totals = ops.convert_to_numpy(attention_weights).sum(axis=-1)
-    np.testing.assert_allclose(totals, 1, atol=1e-6)
-    assert np.abs(ops.convert_to_numpy(output - layer(inputs))).max() > 1e-2
+@pytest.mark.one_case
+@pytest.mark.parametrize("options", ({}, OF_WEIGHTS), ids=("plain", "all"))
+def test_training_takes_the_same_steps(rng, options):
+    target, results = rng.standard_normal((2, 5, 11)).astype("float32"), []
+    for layer in pair(options, ALL_THREE, rng):
+        symbolic = [keras.Input(x.shape[1:]) for x in ALL_THREE]
+        model = keras.Model(symbolic, layer(*symbolic))
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+        losses = [model.train_on_batch(list(ALL_THREE), target) for _ in range(3)]
+        results.append((np.array(losses), model(list(ALL_THREE))))
+    expected, found = results
+    assert expected[0][0] > expected[0][2]
+    assert_same(found, expected)
 
 
-def test_dropout_keeps_the_mean_of_the_output(rng):
-    """With equal values each head's output is its value times the kept share."""
-    layer = MultiHeadAttention(1, 4, dropout_rate=0.5, use_bias=False)
-    inputs = np.ones((1, 4000, 4), "float32")
-    layer.build(inputs.shape)
-    for weight in layer.weights:
-        weight.assign(np.eye(4))
-    output = layer(inputs[:, :50], inputs, training=True)
-    assert_close(ops.mean(output), 1.0, tolerance=0.02)
-
-
-def test_step_equals_call_under_the_causal_mask(rng):
-    inputs = rng.standard_normal((BATCH, TARGET_LENGTH, 11)).astype("float32")
-    layer = random_layer(rng, [inputs.shape], value_dim=VALUE_DIM, use_bias=True)
-    expected = ops.convert_to_numpy(layer(inputs, mask=causal_mask(TARGET_LENGTH)))
-    cache = layer.initial_cache(BATCH, 1, TARGET_LENGTH + 2)
-    weights = layer.decoding_weights("query", "key", "value")
-    for index in range(TARGET_LENGTH):
-        output, cache = layer.step(
-            inputs[:, index : index + 1],
-            cache,
-            cache_place(cache[0], 1, ops.convert_to_tensor(index)),
-            past_mask(index, TARGET_LENGTH + 2),
-            weights,
-        )
-        assert_close(output[:, 0], expected[:, index])
-
-
-def test_step_across_projected_keys_equals_call(rng):
-    query, value, key = random_inputs(rng)
-    layer = random_layer(rng, [query.shape, value.shape, key.shape], use_bias=True)
-    mask = random_mask(rng)
-    mask[..., 0] = True  # A step needs something to attend to.
-    expected = ops.convert_to_numpy(layer(query, value, key, mask=mask))
-    projected = layer.project_key_value(key, value)
-    prepared = prepare_mask(attention_mask(mask)[:, None], "float32")
-    output, _ = layer.step_across(
-        query, *projected, prepared, layer.decoding_weights("query")
-    )
-    assert_close(output, expected)
-
-
-def test_symbolic_attention_weights_have_their_shape():
-    layer = MultiHeadAttention(NUM_HEADS, KEY_DIM)
-    query, key = keras.Input((None, 11)), keras.Input((7, 13))
-    output, attention_weights = layer(query, key, return_attention_weights=True)
-    assert output.shape == (None, None, 11)
-    assert attention_weights.shape == (None, NUM_HEADS, None, 7)
-
-
-class TestBatteryOfSelfAttention(AttentionBattery):
-    layer_class = MultiHeadAttention
-    input_shapes = ((2, 5, 11),)
-    output_shape = (2, 5, OUTPUT_DIM)
-
-
-@pytest.mark.parametrize("num_key_value_heads", [1, 2, 3, 6])
-def test_grouped_heads_agree_with_the_reference(rng, num_key_value_heads):
-    inputs = rng.standard_normal((BATCH, TARGET_LENGTH, 11)).astype("float32")
-    layer = MultiHeadAttention(
-        6, KEY_DIM, value_dim=VALUE_DIM, num_key_value_heads=num_key_value_heads
-    )
-    layer.build(inputs.shape)
-    randomise(layer, rng)
-    mask = rng.random((BATCH, TARGET_LENGTH, TARGET_LENGTH)) < 0.6
-    output, attention_weights = layer(inputs, mask=mask, return_attention_weights=True)
-    expected = numpy_attention.self_attention(
-        inputs, weights_of(layer, "attention"), 6, num_key_value_heads, mask
-    )
-    assert_close(output, expected[0])
-    assert_close(attention_weights, expected[1])
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("hypotheses", [1, 3])
-def test_grouped_steps_equal_call_under_the_causal_mask(rng, hypotheses, mode):
-    inputs = rng.standard_normal((BATCH, TARGET_LENGTH, 11)).astype("float32")
-    layer = MultiHeadAttention(
-        6, KEY_DIM, value_dim=VALUE_DIM, num_key_value_heads=2, use_bias=True
-    )
-    layer.build(inputs.shape)
-    randomise(layer, rng)
-    expected = ops.convert_to_numpy(layer(inputs, mask=causal_mask(TARGET_LENGTH)))
-    for found in decode_steps(layer, inputs, hypotheses, mode=mode):
-        assert_close(found, expected)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("hypotheses", [1, 3])
 @pytest.mark.parametrize(
-    "options", [{"use_gate": True, "value_dim": 7}, {"sliding_window": 2}]
+    "options",
+    ({"kernel_initializer": keras.initializers.GlorotUniform(seed=5)}, OF_WEIGHTS),
 )
-def test_steps_with_a_gate_or_a_window_equal_call(rng, options, hypotheses, mode):
-    inputs = rng.standard_normal((BATCH, TARGET_LENGTH, 11)).astype("float32")
-    layer = random_layer(rng, [inputs.shape], use_bias=True, **options)
-    expected = ops.convert_to_numpy(layer(inputs, use_causal_mask=True))
-    for found in decode_steps(layer, inputs, hypotheses, mode=mode):
-        assert_close(found, expected)
+def test_seeded_initializers_draw_the_same_weights(options):
+    layers = keras.layers.MultiHeadAttention, MultiHeadAttention
+    peer, ours = (layer(**ARGUMENTS, **options) for layer in layers)
+    assert_same(ours(*ALL_THREE), peer(*ALL_THREE))
 
 
-def test_step_across_with_a_gate_equals_call(rng):
-    query, value, _ = random_inputs(rng)
-    layer = random_layer(rng, [query.shape, value.shape], use_gate=True)
-    mask = np.ones((1, 1, 1, SOURCE_LENGTH), bool)
-    weights = layer.decoding_weights("query")
-    output, _ = layer.step_across(
-        query, *layer.project_key_value(value), prepare_mask(mask, "float32"), weights
-    )
-    assert_close(output, ops.convert_to_numpy(layer(query, value)))
+def test_seed_makes_dropout_repeatable():
+    def dropped(seed):
+        layer = MultiHeadAttention(
+            2, 4, dropout=0.5, seed=seed, kernel_initializer="ones"
+        )
+        return ops.convert_to_numpy(layer(QUERY, training=True))
+
+    np.testing.assert_array_equal(dropped(3), dropped(3))
+    assert np.abs(dropped(3) - dropped(4)).max() > 0.01
 
 
-def test_options_without_an_order_of_positions_have_no_steps():
-    layer = MultiHeadAttention(NUM_HEADS, KEY_DIM, attention_axes=2)
-    with pytest.raises(ValueError, match="leave `attention_axes` out"):
-        layer.decoding_weights("query", "key", "value")
-    layer = MultiHeadAttention(NUM_HEADS, KEY_DIM, sliding_window=2)
-    with pytest.raises(ValueError, match="no `sliding_window` over a source"):
-        layer.decoding_weights("query")
+@pytest.mark.parametrize("policy", ("mixed_bfloat16", "mixed_float16", "float64"))
+def test_precision(rng, policy):
+    if policy == "float64" and keras.backend.backend() == "jax":
+        pytest.skip("JAX has no float64 unless it is told to")
+    peer, ours = pair({"dtype": policy}, CROSS, rng)
+    found, expected = ours(*CROSS), peer(*CROSS)
+    assert found.dtype == expected.dtype
+    assert {w.dtype for w in ours.weights} == {w.dtype for w in peer.weights}
+    if policy == "float64":
+        # On PyTorch products are of float32: github.com/keras-team/keras/issues/23704.
+        tolerance = 1e-12 if keras.backend.backend() == "tensorflow" else 1e-5
+        assert_close(found, ops.convert_to_numpy(expected), tolerance)
+        return
+    tolerance = {"mixed_bfloat16": 0.05, "mixed_float16": 5e-3}[policy]
+    expected = ops.convert_to_numpy(ops.cast(expected, "float32"))
+    assert_close(ops.cast(found, "float32"), expected, tolerance)
 
 
-def test_positions_need_one_axis(rng):
-    cells = rng.standard_normal((2, 3, 4, 8)).astype("float32")
-    layer = MultiHeadAttention(2, 4, positions="rotary")
-    with pytest.raises(ValueError, match="`positions` need an order"):
-        layer(cells)
-    rows = MultiHeadAttention(2, 4, positions="rotary", attention_axes=2)
-    rows.build((None, None, None, 8))
-    plain = MultiHeadAttention(2, 4, positions="rotary")
-    plain.build((None, None, 8))
-    plain.set_weights(rows.get_weights())
-    expected = ops.convert_to_numpy(plain(cells.reshape(6, 4, 8)))
-    assert_close(rows(cells), expected.reshape(2, 3, 4, 8))
+def parameters(cls, method):
+    found = dict(inspect.signature(getattr(cls, method)).parameters)
+    return {name: p for name, p in found.items() if p.kind is not p.VAR_KEYWORD}
 
 
-def test_grouped_step_across_equals_call(rng):
-    query, value, key = random_inputs(rng)
-    layer = MultiHeadAttention(6, KEY_DIM, num_key_value_heads=2)
-    layer.build(query.shape, value.shape, key.shape)
-    randomise(layer, rng)
-    mask = random_mask(rng)
-    mask[..., 0] = True  # A step needs something to attend to.
-    expected = ops.convert_to_numpy(layer(query, value, key, mask=mask))
-    prepared = prepare_mask(attention_mask(mask)[:, None], "float32")
-    weights = layer.decoding_weights("query")
-    projected = layer.project_key_value(key, value)
-    assert_close(layer.step_across(query, *projected, prepared, weights)[0], expected)
+# Keras has them by name too; ours are those of every layer made of `Dense`.
+BY_NAME = {"attention_axes", "use_gate", "sliding_window", "seed", *OF_WEIGHTS}
 
 
-def test_cache_holds_the_heads_of_keys_and_values_alone(rng):
-    layer = MultiHeadAttention(6, KEY_DIM, value_dim=VALUE_DIM, num_key_value_heads=2)
-    layer.build((BATCH, TARGET_LENGTH, 11))
-    keys, values = layer.initial_cache(BATCH, 3, 7)
-    assert keys.shape == (BATCH, 2, 21, KEY_DIM)
-    assert values.shape == (BATCH, 2, 21, VALUE_DIM)
-    assert layer.key_kernel.shape == (11, 2 * KEY_DIM)
+def test_arguments_have_the_order_and_the_defaults_of_keras():
+    for method in ("__init__", "call", "build"):
+        theirs = parameters(keras.layers.MultiHeadAttention, method)
+        ours = parameters(MultiHeadAttention, method)
+        common = [n for n in theirs if n not in BY_NAME and n != "flash_attention"]
+        assert list(ours)[: len(common)] == common, method
+        for name in set(theirs) & set(ours):
+            if theirs[name].default is not inspect.Parameter.empty:
+                assert ours[name].default == theirs[name].default, name
 
 
-def test_heads_that_do_not_divide_into_groups_are_refused():
-    with pytest.raises(ValueError, match="`num_heads` must be a multiple.*=6, .*=4"):
-        MultiHeadAttention(6, KEY_DIM, num_key_value_heads=4)
+@pytest.mark.parametrize(
+    "name, value",
+    (("attention_axes", 2), ("use_gate", True), ("sliding_window", 3),
+     ("sliding_window", 1)),
+)  # fmt: skip
+def test_what_ours_has_not_is_refused_by_its_name(name, value):
+    peer = keras.layers.MultiHeadAttention(**ARGUMENTS, **{name: value})
+    shape = (None, 3, 5, 8) if name == "attention_axes" else (None, 5, 8)
+    peer.build(shape, shape)
+    with pytest.raises(ValueError, match=f"must have no `{name}`.*{name}=.?{value}"):
+        MultiHeadAttention.from_keras(peer)
+    with pytest.raises(ValueError, match=name):
+        MultiHeadAttention(**ARGUMENTS, **{name: value})
+    peer = keras.layers.MultiHeadAttention(**ARGUMENTS, attention_axes=1)
+    peer.build((None, 5, 8), (None, 5, 8))
+    assert_same(MultiHeadAttention.from_keras(peer)(X8), peer(X8, X8))
 
 
-def test_nodes_without_edges_get_zeros(rng):
-    """Attention along the edges of a graph: node 2 has none."""
-    inputs = rng.standard_normal((BATCH, 4, 11)).astype("float32")
-    layer = random_layer(rng, [inputs.shape])
-    adjacency = np.array([[1, 1, 0, 0], [1, 0, 0, 1], [0, 0, 0, 0], [0, 0, 1, 0]])
-    output, attention_weights = layer(
-        inputs, mask=graph_mask(adjacency), return_attention_weights=True
-    )
-    assert not ops.convert_to_numpy(output)[:, 2].any()
-    assert ops.convert_to_numpy(output)[:, [0, 1, 3]].all()
-    weights = ops.convert_to_numpy(attention_weights)
-    np.testing.assert_array_equal(weights[0, 0] > 0, adjacency > 0)
-    np.testing.assert_allclose(weights[:, :, 3, 2], 1, atol=1e-6)
+def test_a_config_of_keras_is_taken_over(rng):
+    options = OF_WEIGHTS | {"dropout": 0.25, "seed": 3}
+    peer, ours = pair(options, CROSS, rng)
+    theirs, config = peer.get_config(), ours.get_config()
+    for name in set(theirs) & set(config):
+        assert config[name] == theirs[name], name
+    assert MultiHeadAttention.from_config(config).get_config() == config
+
+
+def test_adapters_of_keras_are_merged(rng):
+    peer, _ = pair({}, CROSS, rng)
+    peer.query_dense.enable_lora(2)
+    randomise(peer, rng)
+    assert_same(MultiHeadAttention.from_keras(peer)(*CROSS), peer(*CROSS))
+
+
+def test_taken_weights_are_copies(rng):
+    """On JAX an array of two layers would be gone once one is trained."""
+    peer, ours = pair({}, SELF, rng)
+    before = ops.convert_to_numpy(peer(*SELF)).copy()
+    model = keras.Sequential([keras.Input(QUERY.shape[1:]), ours])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.train_on_batch(QUERY, QUERY)
+    assert_close(peer(*SELF), before)
+    assert np.abs(ops.convert_to_numpy(ours(QUERY)) - before).max() > 1e-3

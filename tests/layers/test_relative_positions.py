@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import math
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.layers.relative_positions import (
-    AlibiPositions,
     RelativePositions,
-    RotaryPositions,
     alibi_slopes,
     rotate,
 )
-from keras_transformer.masks import causal_mask
-from tests.layers.reference_weights import assert_close, randomise, weights_of
-from tests.layers.step_by_step import MODES, decode_steps
+from tests.layers.reference_weights import assert_close, randomise
 from tests.reference import numpy_attention as reference
 
 NUM_HEADS, KEY_DIM, LENGTH = 6, 4, 7
@@ -81,56 +76,6 @@ def test_slopes_of_alibi_are_those_of_the_paper(num_heads, expected):
     assert alibi_slopes(num_heads) == expected
 
 
-@pytest.mark.parametrize("num_key_value_heads", [None, 2])
-@pytest.mark.parametrize("kind", KINDS)
-def test_agrees_with_the_reference(rng, kind, num_key_value_heads):
-    layer = random_layer(
-        rng, positions=kind, num_key_value_heads=num_key_value_heads, value_dim=5
-    )
-    inputs = random_inputs(rng)
-    mask = rng.random((2, LENGTH, LENGTH)) < 0.7
-    mask[1, 3] = False
-    output, attention_weights = layer(inputs, mask=mask, return_attention_scores=True)
-    expected = reference.self_attention(
-        inputs, weights_of(layer, "attention"), NUM_HEADS, num_key_value_heads, mask,
-        **KINDS[kind],
-    )  # fmt: skip
-    assert_close(output, expected[0])
-    assert_close(attention_weights, expected[1])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_training_pass_agrees_with_the_reference(rng, kind):
-    """In a TensorFlow graph training has a way of its own."""
-    layer = random_layer(rng, positions=kind, num_key_value_heads=3)
-    inputs = random_inputs(rng)
-    model = keras.Sequential([keras.Input(SHAPE[1:]), layer])
-    weights = weights_of(layer, "attention")
-    expected, _ = reference.self_attention(
-        inputs, weights, NUM_HEADS, num_key_value_heads=3, **KINDS[kind]
-    )
-    model.compile(optimizer=keras.optimizers.SGD(0.0), loss="mse")
-    loss = model.train_on_batch(inputs, np.zeros(expected.shape))
-    assert loss == pytest.approx((expected**2).mean(), rel=1e-5)
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("num_key_value_heads", [None, 2])
-@pytest.mark.parametrize("hypotheses", [1, 3])
-@pytest.mark.parametrize("kind", KINDS)
-def test_steps_equal_call_under_the_causal_mask(
-    rng, kind, hypotheses, num_key_value_heads, mode
-):
-    layer = random_layer(
-        rng, positions=kind, num_key_value_heads=num_key_value_heads, use_bias=True
-    )
-    inputs = random_inputs(rng)
-    expected = ops.convert_to_numpy(layer(inputs, mask=causal_mask(LENGTH)))
-    for found in decode_steps(layer, inputs, hypotheses, mode=mode):
-        assert_close(found, expected)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_order_of_the_inputs_matters(rng, kind):
     """Without positions attention to reversed inputs is reversed attention."""
@@ -157,28 +102,6 @@ def test_rotary_attention_is_the_same_at_any_distance_from_the_start(rng):
     assert_close(found[:, 5:], ops.convert_to_numpy(layer(inputs)))
 
 
-@pytest.mark.parametrize("positions", [RotaryPositions(base=500.0), AlibiPositions()])
-def test_object_is_saved_with_the_layer(rng, tmp_path, positions):
-    layer = random_layer(rng, positions=positions)
-    model = keras.Sequential([keras.Input(SHAPE[1:]), layer])
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    inputs = random_inputs(rng)
-    assert_close(loaded(inputs), ops.convert_to_numpy(model(inputs)))
-    kept = loaded.layers[0].positions
-    assert type(kept) is type(positions)
-    assert kept.get_config() == positions.get_config()
-
-
-def test_base_reaches_the_rotation(rng):
-    layer = random_layer(rng, positions=RotaryPositions(base=50.0))
-    inputs = random_inputs(rng)
-    expected, _ = reference.self_attention(
-        inputs, weights_of(layer, "attention"), NUM_HEADS, rotary_base=50.0
-    )
-    assert_close(layer(inputs), expected)
-
-
 def test_other_positions_can_be_written(rng):
     class Nearest(RelativePositions):
         """Lets each position see itself alone, by a low bias."""
@@ -191,27 +114,3 @@ def test_other_positions_can_be_written(rng):
     _, attention_weights = layer(random_inputs(rng), return_attention_scores=True)
     expected = np.broadcast_to(np.eye(LENGTH), attention_weights.shape)
     assert_close(attention_weights, expected)
-
-
-def test_key_with_positions_is_refused(rng):
-    layer = random_layer(rng, positions="alibi")
-    inputs = random_inputs(rng)
-    with pytest.raises(ValueError, match="`positions` are for self-attention"):
-        layer(inputs, inputs)
-
-
-def test_odd_width_of_rotary_heads_is_refused():
-    with pytest.raises(ValueError, match="`key_dim` must be even.*key_dim=5"):
-        MultiHeadAttention(2, 5, positions="rotary")
-
-
-@pytest.mark.parametrize("base", [1, 0.5, -3])
-def test_base_that_turns_nothing_is_refused(base):
-    with pytest.raises(ValueError, match="`base` must be above 1"):
-        RotaryPositions(base=base)
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", 3])
-def test_unknown_positions_are_refused(positions):
-    with pytest.raises(ValueError, match="`positions` must be 'rotary', 'alibi'"):
-        MultiHeadAttention(2, 4, positions=positions)

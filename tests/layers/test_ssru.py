@@ -7,41 +7,21 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels.decoding import Place
-from keras_transformer.kernels.few_passes import prepare_mask
 from keras_transformer.layers import SSRU, CausalLayer, DecoderLayer
 from keras_transformer.layers.adaptation import enable_lora
-from keras_transformer.masks import causal_mask
-from tests.layers.layer_battery import LayerBattery
-from tests.layers.reference_weights import (
-    assert_close,
-    layer_weights_of,
-    randomise,
-    weights_of,
-)
+from tests.layers.reference_weights import assert_close, randomise, weights_of
 from tests.layers.step_by_step import (
     MODES,
     check_state_follows_the_hypotheses,
     decode_steps,
 )
+from tests.layers.test_transformer_layers import expected_of, steps_of
+from tests.layers.test_transformer_layers import random_inputs as decoder_inputs
+from tests.layers.test_transformer_layers import random_layer as random_decoder_layer
 from tests.reference import numpy_transformer as reference
 
-WIDTH, LENGTH, NUM_HEADS = 11, 7, 3
+WIDTH, LENGTH = 11, 7
 SHAPE = (2, LENGTH, WIDTH)
-
-
-class TestBattery(LayerBattery):
-    layer_class = SSRU
-    input_shapes = (SHAPE,)
-    output_shape = SHAPE
-
-    def test_rates_must_lie_below_one(self):
-        assert "dropout_rate" not in self.layer().get_config()
-
-    def test_dropout_acts_in_training_only(self, rng):
-        layer, inputs = self.layer(), self.inputs(rng)
-        silent, training = layer(*inputs), layer(*inputs, training=True)
-        assert_close(training, ops.convert_to_numpy(silent))
 
 
 def random_layer(rng):
@@ -127,52 +107,14 @@ def test_half_precision_adds_up_in_float32():
     np.testing.assert_allclose(last, 1 - kept**800, rtol=0.02)
 
 
-def test_mask_of_queries_is_refused(rng):
-    with pytest.raises(ValueError, match="`mask` must be the same for all queries"):
-        random_layer(rng)(random_inputs(rng), mask=causal_mask(LENGTH))
-
-
-def random_decoder_layer(rng, norm_first):
-    layer = DecoderLayer(
-        NUM_HEADS, d_ff=8, key_dim=5, norm_first=norm_first, attention="ssru"
-    )
-    layer.build(SHAPE, (2, 5, 13))
-    return randomise(layer, rng)
-
-
-@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("norm_first", (False, True))
 def test_decoder_layer_agrees_with_the_reference_and_its_steps(rng, norm_first):
-    layer, inputs = random_decoder_layer(rng, norm_first), random_inputs(rng)
-    source = rng.standard_normal((2, 5, 13)).astype("float32")
-    expected = reference.decoder_layer(
-        inputs, source, layer_weights_of(layer), NUM_HEADS, norm_first=norm_first
-    )
-    assert_close(layer(inputs, source), expected)
-    cache = layer.initial_cache(2, 1, LENGTH)
-    projected = layer.keys_and_values(ops.convert_to_tensor(source))
-    weights = layer.step_weights()
-    everything = prepare_mask(ops.ones((1, 1, 1, 1), "bool"), "float32")
-    for index in range(LENGTH):
-        output, cache, _ = layer.step(
-            ops.convert_to_tensor(inputs[:, index : index + 1]), cache, projected,
-            Place(index, None), (None, everything), weights,
-        )  # fmt: skip
-        assert_close(output[:, 0], expected[:, index])
-
-
-def test_looking_ahead_is_refused(rng):
-    with pytest.raises(ValueError, match="`use_causal_mask` must be True"):
-        random_layer(rng)(random_inputs(rng), use_causal_mask=False)
-
-
-def test_options_of_the_weights_reach_them():
-    layer = SSRU(kernel_initializer="he_normal", bias_initializer="ones")
-    layer = SSRU.from_config(layer.get_config())
-    layer.build(SHAPE)
-    assert (ops.convert_to_numpy(layer.forget_dense.bias) == 1).all()
-    kernels = [layer.input_dense.kernel, layer.forget_dense.kernel]
-    first, second = map(ops.convert_to_numpy, kernels)
-    assert np.abs(first - second).max() > 0.1
+    options = {"norm_first": norm_first, "attention": "ssru"}
+    layer = random_decoder_layer(rng, DecoderLayer, **options)
+    inputs = decoder_inputs(rng, DecoderLayer)
+    expected = expected_of(layer, inputs)
+    assert_close(layer(*inputs), expected)
+    assert_close(steps_of(layer, *inputs)[0], expected)
 
 
 def test_a_language_model_may_look_back_with_it(rng):

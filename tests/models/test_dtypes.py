@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from keras_transformer.models.tagger import Tagger
 
 from keras_transformer import (
     DecodingConfig,
@@ -16,7 +17,6 @@ from keras_transformer import (
     TransformerConfig,
 )
 from keras_transformer.generation.generator import Generator
-from keras_transformer.models.tagger import Tagger
 from tests.layers.reference_weights import model_weights_of, randomise
 from tests.models.encoder_cases import IDS, text_encoder
 from tests.models.test_language_model import IDS_IN, IDS_OUT

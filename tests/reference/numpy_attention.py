@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.reference.numpy_transformer import project, softmax
+from tests.reference.numpy_transformer import project, softmax, ssru
 
 
 def additive_attention(query, key, value, weights, mask=None):
@@ -311,12 +311,15 @@ def kind_of_self_attention(attention, window=None, positions=None):
     """The `function` of a layer's self-attention; see `numpy_transformer`.
 
     Args:
-        attention: "dot-product", "local", "relu", "additive", "linear" or "performer".
+        attention: "dot-product", "local", "relu", "additive", "linear", "performer" or
+            "ssru".
         window: Of "local": the positions to each side that one sees.
         positions: "rotary", "alibi" or anything else for vectors added before.
     """
 
     def attend(query, key, value, weights, num_heads, mask=None):
+        if attention == "ssru":  # It looks back alone, and padding ends a row.
+            return ssru(query, weights), None
         if attention == "linear":
             return linear_attention(query, key, value, weights, num_heads, mask), None
         if attention == "performer":

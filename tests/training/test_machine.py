@@ -7,7 +7,7 @@ import json
 import keras
 import pytest
 
-from keras_transformer.exact_training import row_parts as cores
+from keras_transformer.exact_training import cores as cores
 from keras_transformer.training import machine as machine_module
 from keras_transformer.training.distribution import Distribution
 from keras_transformer.training.machine import differences, machine

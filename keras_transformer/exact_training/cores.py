@@ -6,6 +6,8 @@ import os
 
 import keras
 
+from keras_transformer.layers.arguments import check_size
+
 _num_parts = 1
 
 
@@ -14,14 +16,13 @@ def split_batches_over_cores(num_cores: int | None = None) -> int:
 
     TensorFlow otherwise spreads each operation over the cores and runs one after the
     other: the many small operations of a Transformer then wait for each other longer
-    than they compute. After this call `fit` and `evaluate` cut a batch into as many
-    parts as there are cores. The parts run side by side, each operation on one core.
-    The gradient is that of the whole batch up to rounding; dropout drops other units.
+    than they compute. After this call `fit` and `evaluate` cut a batch into parts that
+    run side by side, each operation on one core. The gradient is that of the whole
+    batch up to rounding; dropout drops other units.
 
-    Call it before TensorFlow computes anything. Use it on a few cores, for models with
-    `MaskedCrossentropy` and metrics that need no logits. Anything else, such as XLA and
-    `tf.distribute`, computes whole batches as before, but each operation uses only one
-    core. On a machine with a GPU the call changes nothing.
+    Call it before TensorFlow computes anything, on a few cores, for models that train
+    without logits. Others, XLA and `tf.distribute` compute whole batches as before,
+    each operation on one core only. With a GPU the call changes nothing.
 
     Args:
         num_cores: Parts of a batch; by default the cores that the process may use.
@@ -39,26 +40,19 @@ def split_batches_over_cores(num_cores: int | None = None) -> int:
         2
     """
     global _num_parts
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "`split_batches_over_cores` needs the TensorFlow backend. Received: "
-            f"KERAS_BACKEND={keras.backend.backend()}"
-        )
+    num_cores = available_cores() if num_cores is None else num_cores
+    check_size("num_cores", num_cores)
+    backend = keras.config.backend()
+    if backend != "tensorflow":
+        raise ValueError(f"Parts need the backend TensorFlow. Received: {backend=}")
     import tensorflow as tf
 
-    num_cores = available_cores() if num_cores is None else num_cores
-    if not isinstance(num_cores, int) or num_cores < 1:
-        raise ValueError(
-            "`num_cores` must be an integer of at least 1. Received: "
-            f"num_cores={num_cores!r}"
-        )
     if tf.config.list_physical_devices("GPU"):
         return _num_parts
-    threading = tf.config.threading
     try:
         if num_cores > 1:
-            threading.set_intra_op_parallelism_threads(1)
-            threading.set_inter_op_parallelism_threads(num_cores)
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+            tf.config.threading.set_inter_op_parallelism_threads(num_cores)
     except RuntimeError as error:
         raise RuntimeError(
             "`split_batches_over_cores` sets the number of TensorFlow's threads: call "

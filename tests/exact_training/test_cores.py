@@ -16,7 +16,7 @@ from keras_transformer import (
     TrainingConfig,
     split_batches_over_cores,
 )
-from keras_transformer.exact_training import row_parts
+from keras_transformer.exact_training import cores
 from tests.exact_training.test_exact_training import (
     assert_same,
     change_of,
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def parts(monkeypatch):
     """Sets their number; threads are set once a process, before all else."""
-    return lambda number: monkeypatch.setattr(row_parts, "_num_parts", number)
+    return lambda number: monkeypatch.setattr(cores, "_num_parts", number)
 
 
 @pytest.mark.one_case
@@ -120,7 +120,7 @@ def test_a_loss_of_keras_is_computed_whole(parts):
 def test_parts_draw_dropout_of_their_own(parts):
     import tensorflow as tf
 
-    from keras_transformer.exact_training import tensorflow as tensorflow_steps
+    from keras_transformer.exact_training.loss import loss_and_scores
     from keras_transformer.models.transformer import Transformer
     from tests.exact_training.test_exact_training import CONFIG
 
@@ -134,9 +134,9 @@ def test_parts_draw_dropout_of_their_own(parts):
 
     @tf.function
     def crossentropies():
-        step = tensorflow_steps._loss_and_scores
         inputs = tf.constant(source), tf.constant(target_in)
-        return step(model, inputs, tf.constant(target), None, True)[1].crossentropy
+        data = inputs, tf.constant(target), None
+        return loss_and_scores(model, *data, training=True)[1].crossentropy
 
     first, second = crossentropies().numpy()
     assert not np.allclose(first, second)
@@ -153,13 +153,13 @@ def test_it_sets_the_threads_and_must_come_first():
     first = run_python(
         "import tensorflow as tf\n"
         "from keras_transformer import split_batches_over_cores\n"
-        "from keras_transformer.exact_training import row_parts\n"
-        "assert split_batches_over_cores(1) == 1 == row_parts.num_parts()\n"
+        "from keras_transformer.exact_training import cores\n"
+        "assert split_batches_over_cores(1) == 1 == cores.num_parts()\n"
         "assert tf.config.threading.get_intra_op_parallelism_threads() == 0\n"
-        "print(split_batches_over_cores(3), row_parts.num_parts())\n"
+        "print(split_batches_over_cores(3), cores.num_parts())\n"
         "print(tf.config.threading.get_intra_op_parallelism_threads())\n"
         "print(tf.config.threading.get_inter_op_parallelism_threads())\n"
-        "print(split_batches_over_cores(1), row_parts.num_parts())\n"
+        "print(split_batches_over_cores(1), cores.num_parts())\n"
     )
     assert first.stdout.split() == "3 3 1 3 1 1".split(), first.stderr
     late = run_python(

@@ -1,0 +1,246 @@
+"""`compile` and `fit` whose gradient is that of one large batch, token by token."""
+
+from __future__ import annotations
+
+import inspect
+
+import keras
+from keras import ops
+
+from keras_transformer.config import TrainingConfig
+from keras_transformer.exact_training import jax, tensorflow, torch
+from keras_transformer.exact_training.update import UpdateState, inner_optimizer
+from keras_transformer.kernels.execution import num_replicas
+from keras_transformer.kernels.keras_private import BuildsFromSpec, compiled_metrics
+
+_BACKENDS = {"tensorflow": tensorflow, "jax": jax, "torch": torch}
+_STEPS = _BACKENDS[keras.config.backend()]
+# `fit` does not wait for the device after each batch to see whether it was bad.
+_LOOK_EVERY = 16
+
+
+def _counter(name, meaning):
+    """A property that reads a number from the device, which first finishes its work."""
+
+    def read(model):
+        model.sync_variables()
+        return int(ops.convert_to_numpy(getattr(model._update, name, 0)))
+
+    return property(read, doc=meaning)
+
+
+class ExactTraining(BuildsFromSpec):
+    """Mixin, before `keras.Model`, for exact accumulation, replicas and clipping.
+
+    One weight update follows the gradient of
+
+        sum of the losses of all target tokens / number of target tokens
+
+    over all replicas of the model and all accumulated batches, as if they were one
+    batch. `optimizer.iterations`, and so the learning-rate schedule, counts these
+    updates. The `loss` in the logs is the mean over all tokens of the epoch.
+
+    A batch whose loss or gradient is not finite, or that has no target, changes neither
+    the weights nor the optimizer's moments. In float16 Keras wraps the optimizer in a
+    `LossScaleOptimizer`: a gradient that is not finite because the loss was scaled too
+    much halves the scale, and does not count.
+
+    Attributes:
+        target_pad_id: Id that pads the targets, or `None`: `compile` refuses losses and
+            metrics with another `pad_id`.
+        trains_without_logits: Whether the logits are `model(x, return_states=True)`
+            times the transpose of `model.output_rows()` (V, D), plus `output_bias` (V,)
+            unless that is `None`. The step then never holds them all, if the loss is
+            `MaskedCrossentropy` and every metric `MaskedAccuracy` or `Perplexity`. A
+            subclass that computes logits, loss or metrics in another way sets `False`.
+    """
+
+    target_pad_id = output_bias = global_clipnorm = _update = None
+    trains_without_logits = False
+    gradient_accumulation_steps, nonfinite = 1, "stop"
+    train_step, test_step = _STEPS.train_step, _STEPS.test_step
+
+    def compile(
+        self, *args, gradient_accumulation_steps=1, global_clipnorm=None,
+        nonfinite="stop", **kwargs,
+    ):  # fmt: skip
+        """As `keras.Model.compile`, with the options of exact training.
+
+        Args:
+            *args: As for `keras.Model.compile`. The optimizer itself must not
+                accumulate or clip all weights together; for the loss see
+                `loss_divisor`.
+            gradient_accumulation_steps: Batches whose gradients make one update. If
+                some are left at the end of an epoch, the next one completes the update.
+            global_clipnorm: Largest norm of the gradient of all weights, or `None`.
+            nonfinite: What to do if a loss or gradient is not finite: "stop" ends
+                `fit` with an error, "skip" only counts it. `fit` looks every 16
+                batches; until then, those after the bad one are not applied either.
+            **kwargs: As for `keras.Model.compile`.
+
+        Raises:
+            TypeError: If an option has the wrong type.
+            ValueError: If an option is out of range or the optimizer has it too; if
+                batches accumulate and the model has no weights yet; if a loss or metric
+                takes another id for padding than the model.
+        """
+        options = {
+            "gradient_accumulation_steps": gradient_accumulation_steps,
+            "global_clipnorm": global_clipnorm, "nonfinite": nonfinite,
+        }  # fmt: skip
+        TrainingConfig(**options)  # It checks them.
+        if gradient_accumulation_steps > 1 and not self.built:
+            raise ValueError(
+                "With `gradient_accumulation_steps` a model must have weights: call "
+                f"`build` first. Received: {gradient_accumulation_steps=}"
+            )
+        super().compile(*args, **kwargs)
+        for option in ("gradient_accumulation_steps", "global_clipnorm"):
+            if given := getattr(inner_optimizer(self.optimizer), option, None):
+                raise ValueError(
+                    f"Give `{option}` to `compile`, not to the optimizer, which would "
+                    f"apply it batch by batch. Received: {option}={given!r}"
+                )
+        for part in [*keras.tree.flatten(self.loss), *compiled_metrics(self)]:
+            ours, theirs = self.target_pad_id, getattr(part, "pad_id", None)
+            # With another one padding would count, and the tokens of that id would not.
+            if None not in (ours, theirs) and ours != theirs:
+                kind = type(part).__name__
+                raise ValueError(
+                    "Losses and metrics must have the `pad_id` of the model: give "
+                    f"{kind}(pad_id={ours}) to `compile`. Received: pad_id={theirs} of "
+                    f"{kind}, pad_id={ours} of {type(self).__name__}"
+                )
+        for name, value in options.items():
+            setattr(self, name, value)
+        self._update = UpdateState(self.optimizer, self.trainable_weights, options)
+
+    def get_compile_config(self):
+        """As `keras.Model.get_compile_config`, with the options of exact training."""
+        names = "gradient_accumulation_steps", "global_clipnorm", "nonfinite"
+        config = super().get_compile_config()
+        return config and config | {name: getattr(self, name) for name in names}
+
+    def compile_from_config(self, config):
+        """As `keras.Model.compile_from_config`."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    @property
+    def variables(self):
+        """All variables. Those of training are neither in `weights` nor in files."""
+        return super().variables + getattr(self._update, "variables", [])
+
+    nonfinite_batches = _counter("nonfinite_batches", "Bad batches since `compile`.")
+    held_batches = _counter("held", "Batches since the bad one that ends this `fit`.")
+    accumulated_batches = _counter("batches", "Batches since the last update.")
+
+    @property
+    def updates(self):
+        """Number of weight updates that the optimizer has made."""
+        self.sync_variables()
+        return int(ops.convert_to_numpy(self.optimizer.iterations))
+
+    def sync_variables(self):
+        """Brings all variables up to date; needed within `fit` on JAX only."""
+        if keras.config.backend() == "jax":
+            self.jax_state_sync()
+
+    def loss_divisor(self, y):
+        """Returns the divisor of the loss of a batch; override it for other losses.
+
+        It is what the loss's method `count` returns for the targets. A loss without one
+        is taken for a mean over all targets. With accumulation and on several replicas
+        it is refused, because each batch is weighted by its number of targets.
+
+        Args:
+            y: Targets of the batch.
+
+        Returns:
+            Float32 scalar.
+        """
+        losses = [part for part in keras.tree.flatten(self.loss) if part is not None]
+        targets = keras.tree.flatten(y)[0]
+        is_alone = len(losses) == 1 and isinstance(losses[0], keras.losses.Loss)
+        if is_alone and hasattr(losses[0], "count"):
+            return losses[0].count(targets)
+        if self.gradient_accumulation_steps > 1 or num_replicas() > 1:
+            raise ValueError(
+                "With accumulation or several replicas a loss must say how many targets"
+                " it counts, by a method `count(y)`, as `MaskedCrossentropy` does; or "
+                f"override `loss_divisor`. Received: loss={self.loss!r}"
+            )
+        return ops.cast(ops.size(targets), "float32")
+
+    def fit(self, *args, **kwargs):
+        """As `keras.Model.fit`. A `CallbackList` is left as it is.
+
+        Raises:
+            FloatingPointError: At the end, if `nonfinite` is "stop" and a loss or
+                gradient was not finite.
+        """
+        if self.nonfinite == "skip" or self._update is None:
+            return super().fit(*args, **kwargs)
+        options = inspect.signature(super().fit).bind(*args, **kwargs).arguments
+        given = options.get("callbacks") or []
+        if not isinstance(given, keras.callbacks.CallbackList):
+            options["callbacks"] = [StopOnNonfinite(), *keras.tree.flatten(given)]
+        self._update.held.assign(0)
+        try:
+            history, held = super().fit(**options), self.held_batches
+        finally:
+            self._update.held.assign(0)
+        if held:
+            raise FloatingPointError(
+                f"The loss or gradient of a batch is not finite after {self.updates} "
+                "updates; the weights are those before it. Lower the learning rate, "
+                "lengthen its warm-up, clip the gradient with `global_clipnorm`, or "
+                "skip such batches with `nonfinite`='skip'."
+            )
+        return history
+
+    def train_on_batch(self, *args, **kwargs):
+        """As `keras.Model.train_on_batch`; a bad batch does not hold the next."""
+        if self._update:
+            self._update.held.assign(0)
+        return super().train_on_batch(*args, **kwargs)
+
+    def make_train_function(self, force=False):
+        """As `keras.Model.make_train_function`."""
+        # TensorFlow traces a step twice if it builds the optimizer. Under a strategy or
+        # a distribution Keras has built it already.
+        if self.built and self.optimizer and not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+        return super().make_train_function(force)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class ExactModel(ExactTraining, keras.Model):
+    """A functional model with exact training; see `ExactTraining`.
+
+    A model with a `call` of its own derives from `ExactTraining` and `keras.Model`.
+
+    Args:
+        inputs: `keras.Input`, or a structure of some.
+        outputs: What was computed from them.
+        name: Name of the model.
+
+    Example:
+        >>> ids = keras.Input((None,), dtype="int32")
+        >>> model = ExactModel(ids, keras.layers.Embedding(11, 11)(ids))
+        >>> model.compile("adam", MaskedCrossentropy(), gradient_accumulation_steps=2)
+    """
+
+
+class StopOnNonfinite(keras.callbacks.Callback):
+    """Ends `fit` some batches after a bad one; those in between change nothing."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        # Before `on_train_batch_end` Keras would read the logs each time.
+        if batch and batch % _LOOK_EVERY < self.model.steps_per_execution:
+            self.on_epoch_end(batch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.model.held_batches:
+            self.model.stop_training = True

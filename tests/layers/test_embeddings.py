@@ -1,0 +1,220 @@
+"""Embeddings and added positions against NumPy and closed forms."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.layers import (
+    FeatureEmbedding,
+    LearnedPositionalEmbedding,
+    PatchEmbedding,
+    PositionalEmbedding,
+    SinusoidalPositionalEncoding,
+    sinusoidal_encoding,
+)
+from tests.layers.reference_weights import assert_close, randomise
+from tests.reference import numpy_encoders
+from tests.reference import numpy_transformer as reference
+
+VOCABULARY, WIDTH, LENGTH = 23, 6, 5
+IDS = np.random.default_rng(3).integers(VOCABULARY, size=(2, LENGTH))
+# Two rows of five tokens of three features; the last token of the second is padding.
+FEATURES = np.array(
+    [
+        [[5, 9, 2], [6, 0, 0], [22, 22, 1], [3, 0, 4], [8, 7, 6]],
+        [[1, 2, 3], [0, 0, 9], [4, 4, 4], [17, 19, 0], [0, 0, 0]],
+    ],
+    "int32",
+)
+LEARNED = {"positions": "learned", "max_length": 11}
+# The layer, and what it is called with.
+LAYERS = {
+    "sinusoidal": (lambda: PositionalEmbedding(VOCABULARY, WIDTH), IDS),
+    "learned": (lambda: PositionalEmbedding(VOCABULARY, WIDTH, **LEARNED), IDS),
+    "features": (lambda: FeatureEmbedding(VOCABULARY, WIDTH), FEATURES),
+    "added sinusoids": (SinusoidalPositionalEncoding, None),
+    "added learned": (lambda: LearnedPositionalEmbedding(11), None),
+}
+
+
+def random_layer(rng, make):
+    layer = make()
+    layer.build((None, None, 3) if isinstance(layer, FeatureEmbedding) else (2, 5, 7))
+    return randomise(layer, rng)
+
+
+def array(tensor):
+    return ops.convert_to_numpy(tensor)
+
+
+@pytest.mark.parametrize(
+    "options", ({}, {"d_model": 7}, LEARNED, {"positions": "sinusoidal-halves"},
+                {"positions": "sinusoidal-marian"}, {"positions": "none"})
+)  # fmt: skip
+def test_tokens_agree_with_the_reference(rng, options):
+    width, kind = options.get("d_model", WIDTH), options.get("positions", "sinusoidal")
+    layer = random_layer(
+        rng, lambda: PositionalEmbedding(VOCABULARY, **{"d_model": WIDTH, **options})
+    )
+    positions = {
+        "sinusoidal": lambda: reference.sinusoidal_positions(LENGTH, width),
+        "learned": lambda: array(layer.position_embeddings),
+        "none": lambda: np.zeros((LENGTH, width)),
+    }.get(
+        kind, lambda: reference.halved_positions(LENGTH, width, kind.endswith("marian"))
+    )
+    expected = reference.positional_embedding(IDS, array(layer.embeddings), positions())
+    assert_close(layer(IDS), expected)
+    tables = ["embeddings", "position_embeddings"][: 1 + (kind == "learned")]
+    assert sorted(weight.name for weight in layer.weights) == tables
+
+
+def test_features_agree_with_the_reference_and_one_is_a_token(rng):
+    layer = random_layer(rng, LAYERS["features"][0])
+    table = array(layer.embeddings).astype(np.float64)
+    expected = numpy_encoders.feature_embedding(FEATURES, table)
+    assert_close(layer(FEATURES), expected)
+    assert_close(layer(FEATURES[..., ::-1]), expected)
+    assert_close(layer(np.pad(FEATURES, ((0, 0), (0, 0), (0, 2)))), expected)
+    tokens = random_layer(rng, LAYERS["sinusoidal"][0])
+    tokens.set_weights(layer.get_weights())
+    ids = np.where(FEATURES[..., :1] == 0, 1, FEATURES[..., :1])
+    assert_close(layer(ids, start=4), array(tokens(ids[..., 0], start=4)))
+    mask = layer.compute_mask(FEATURES, None)
+    np.testing.assert_array_equal(array(mask), (FEATURES != 0).any(axis=-1))
+
+
+def test_vectors_are_added(rng):
+    inputs = rng.standard_normal((2, 5, 7)).astype("float32")
+    layer = random_layer(rng, LAYERS["added learned"][0])
+    assert_close(layer(inputs), inputs + array(layer.position_embeddings)[:5])
+    expected = inputs + reference.sinusoidal_positions(5, 7)
+    assert_close(SinusoidalPositionalEncoding()(inputs), expected)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_start_moves_the_positions(rng, name):
+    make, inputs = LAYERS[name]
+    inputs = rng.standard_normal((2, 5, 7)).astype("f") if inputs is None else inputs
+    layer = random_layer(rng, make)
+    whole, rest = array(layer(inputs)), inputs[:, 2:]
+    for start in (2, ops.convert_to_tensor(2)):
+        assert_close(layer(rest, start=start), whole[:, 2:])
+    assert np.abs(whole[:, 2:] - array(layer(rest))).max() > 0.01
+
+
+@pytest.mark.parametrize("name", ("added sinusoids", "added learned"))
+def test_output_carries_the_mask_of_the_inputs(rng, name):
+    layer = random_layer(rng, LAYERS[name][0])
+    vectors = keras.layers.Embedding(11, 7, mask_zero=True)(np.array([[3, 4, 0, 0, 0]]))
+    outputs = layer(vectors)
+    found = keras.layers.GlobalAveragePooling1D()(outputs)
+    assert_close(found, array(outputs)[:, :2].mean(axis=1))
+
+
+def test_sinusoids_closed_form():
+    """Width 4: angles p and p / 100; worked at positions 0, 1 and 100."""
+    expected = [
+        [0, 1, 0, 1],
+        [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)],
+        [math.sin(100), math.cos(100), math.sin(1), math.cos(1)],
+    ]
+    assert_close(sinusoidal_encoding(np.array([0, 1, 100]), 4), expected)
+    expected = reference.sinusoidal_positions(100, 32)
+    assert_close(sinusoidal_encoding(np.arange(100), 32), expected)
+
+
+def test_halves_closed_form():
+    """Width 4 at position 100: the second frequency is 1 / 100, or with Marian's form
+    1 / 10000."""
+    halves, marian = (
+        array(sinusoidal_encoding(np.array([0, 100]), 4, kind))
+        for kind in ("sinusoidal-halves", "sinusoidal-marian")
+    )
+    np.testing.assert_allclose(halves[0], [0, 0, 1, 1])
+    np.testing.assert_allclose(marian[0], [0, 0, 1, 1])
+    sine, cosine = math.sin(100), math.cos(100)
+    assert_close(halves[1], [sine, math.sin(1), cosine, math.cos(1)])
+    assert_close(marian[1], [sine, math.sin(0.01), cosine, math.cos(0.01)])
+    assert_close(
+        sinusoidal_encoding(np.array([100]), 2, "sinusoidal-marian"), [[sine, cosine]]
+    )
+    for kind in ("sinusoidal-halves", "sinusoidal-marian"):
+        expected = reference.halved_positions(50, 32, kind == "sinusoidal-marian")
+        assert_close(sinusoidal_encoding(np.arange(50), 32, kind), expected)
+
+
+def test_sinusoids_work_at_any_length(rng):
+    """Float32 angles keep 1e-3 at position 5000; likeness hangs on the distance."""
+    layer = random_layer(rng, LAYERS["sinusoidal"][0])
+    tokens = rng.integers(VOCABULARY, size=(1, 5003))
+    expected = reference.positional_embedding(tokens, array(layer.embeddings))
+    assert_close(layer(tokens), expected, tolerance=1e-3)
+    layer = SinusoidalPositionalEncoding()
+    vectors = array(layer(np.zeros((1, 2003, 16), "float32")))[0]
+    likeness = (vectors[:-3] * vectors[3:]).sum(axis=-1)
+    np.testing.assert_allclose(likeness, likeness[0], atol=1e-3)
+    longer = array(layer(np.zeros((1, 4001, 16), "float32")))[0]
+    np.testing.assert_array_equal(longer[:2003], vectors)
+
+
+@pytest.mark.parametrize("offset", (1, 7, 30))
+def test_sinusoid_of_a_shifted_position_is_a_rotation(offset):
+    """Each (sin, cos) pair turns by a fixed angle, wherever it starts (section 3.5)."""
+    here = array(sinusoidal_encoding(np.arange(20), 8))
+    there = array(sinusoidal_encoding(np.arange(20) + offset, 8))
+    for i in range(4):
+        angle = offset / 10000 ** (2 * i / 8)
+        turn = np.array(
+            [[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]
+        )
+        pair = slice(2 * i, 2 * i + 2)
+        np.testing.assert_allclose(here[:, pair] @ turn.T, there[:, pair], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ("float32", "mixed_bfloat16"))
+def test_token_embedding_is_that_of_keras_and_makes_tied_logits(dtype):
+    layer = PositionalEmbedding(VOCABULARY, WIDTH, pad_id=0, dtype=dtype)
+    states = layer(IDS)
+    assert type(layer.token_embedding) is keras.layers.ReversibleEmbedding
+    logits = layer.token_embedding(states, reverse=True)
+    assert keras.backend.standardize_dtype(logits.dtype) == layer.compute_dtype
+    expected = array(ops.cast(states, "float32")) @ array(layer.embeddings).T
+    tolerance = 1e-5 if dtype == "float32" else 0.1
+    assert_close(ops.cast(logits, "float32"), expected, tolerance=tolerance)
+
+
+def test_output_starts_with_variance_one_plus_positions():
+    """N(0, 1 / D) times sqrt(D) has variance 1, comparable with the sinusoids."""
+    layer = PositionalEmbedding(500, 64)
+    layer.build((None, None))
+    assert abs((array(layer.embeddings) * 8).std() - 1) < 0.02
+
+
+def test_dropout_acts_on_the_sum():
+    """Where a unit is dropped the position vanishes with the token."""
+    layer = PositionalEmbedding(VOCABULARY, WIDTH, dropout_rate=0.5)
+    exact, noisy = array(layer(IDS)), array(layer(IDS, training=True))
+    kept = noisy != 0
+    assert 0.2 < kept.mean() < 0.8
+    np.testing.assert_allclose(noisy[kept], 2 * exact[kept], rtol=1e-5)
+
+
+@pytest.mark.parametrize("positions", (None, "learned"))
+def test_patches_agree_with_the_reference(rng, positions):
+    images = rng.standard_normal((5, 4, 6, 3)).astype("float32")
+    layer = PatchEmbedding((4, 6, 3), 2, 11, positions=positions)
+    layer.build()
+    randomise(layer, rng)
+    patches = numpy_encoders.image_patches(images, 2)
+    kernel, bias = (array(w).astype("float64") for w in layer.patch_map.weights)
+    weights = {"kernel": kernel.reshape(-1, kernel.shape[-1]), "bias": bias}
+    expected = numpy_encoders.linear(patches, weights)
+    if positions is not None:
+        expected = expected + array(layer.position_layer.position_embeddings)
+    assert_close(layer(images), expected)

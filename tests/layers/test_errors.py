@@ -1,0 +1,364 @@
+"""One table of what layers refuse: the call, the exception and its words."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer import layers
+
+X, OTHER = np.ones((2, 5, 6), "float32"), np.ones((2, 7, 6), "float32")
+IDS = np.array([[3, 4, 5, 0, 0], [6, 7, 8, 9, 10]])
+IMAGES = np.ones((2, 4, 6, 3), "float32")
+PATCHES = {"image_shape": (4, 6, 3), "patch_size": 2, "d_model": 8}
+FLASH = {"flash_attention": True}
+NO_KERNEL = "`flash_attention` must be None or False.*"
+
+
+def attend(*inputs, **arguments):
+    return lambda: kt.MultiHeadAttention(2, 3)(*inputs, **arguments)
+
+
+def full(*shape, dtype=bool):
+    return np.ones(shape, dtype)
+
+
+def built(layer, *shapes):
+    layer.build(*shapes)
+    return layer
+
+
+ERRORS = {
+    # Shapes.
+    "query of rank 2": (attend(X[0]), r"`query` must have the shape \(B, T, D\).*5, 6"),
+    "query of rank 4": (attend(X[:, None]), r"`query` must have the shape \(B, T, D\)"),
+    "value of rank 2": (attend(X, OTHER[0]), r"`value` must have the shape \(B, T, D"),
+    "key of rank 2": (attend(X, OTHER, OTHER[0]), "`key` must have the shape"),
+    "inputs of rank 2": (lambda: kt.EncoderLayer(2, 8)(X[0]), r"`inputs`.*\(B, T, D\)"),
+    "inputs of rank 4": (lambda: kt.CausalLayer(2, 8)(X[None]), r"`inputs`.*\(B, T, D"),
+    "source of rank 2": (lambda: kt.DecoderLayer(2, 8)(X, OTHER[0]), "`value` must"),
+    "local, rank 4": (lambda: kt.LocalAttention(2, 4, 3)(X[None]), "`query` must"),
+    "feed-forward of rank 1": (lambda: kt.FeedForward(8)(X[0, 0]), "(min_)?ndim"),
+    "no source": (lambda: kt.DecoderLayer(2, 8)(X), TypeError, "encoder_output"),
+    "vectors for positions": (
+        lambda: kt.SinusoidalPositionalEncoding()(X[0]), "expected ndim=3",
+    ),
+    "batches of vectors": (
+        lambda: kt.LearnedPositionalEmbedding(9)(X[None]), "expected ndim=3",
+    ),
+    # Masks.
+    "mask of floats": (
+        attend(X, attention_mask=full(5, 5, dtype="float32")), TypeError,
+        "`attention_mask` must be boolean or of integers.*Received: dtype float32",
+    ),
+    "value_mask of floats": (
+        attend(X, value_mask=full(2, 5, dtype="float32")), TypeError,
+        "`value_mask` must be boolean or of integers",
+    ),
+    "mask of integers": (
+        attend(X, mask=full(2, 5, dtype=int)), TypeError, "`mask` must be boolean, Tr",
+    ),
+    "mask of another length": (
+        attend(X, mask=full(2, 4)),
+        r"`mask` must fit the inputs, \(B, H, T, S\) = \(2, None, 5, 5\).*\(2, 1, 1, 4",
+    ),
+    "mask of other rows": (attend(X, mask=full(3, 5)), r"`mask` must fit.*\(3, 1, "),
+    "mask of other queries": (attend(X, mask=full(2, 4, 5)), "`mask` must fit the inp"),
+    "mask of rank 4": (attend(X, mask=full(2, 2, 5, 5)), r"`mask`.*\(B, S\) or \(B, T"),
+    "attention_mask of keys": (
+        attend(X, attention_mask=full(2, 5)), r"`attention_mask` must fit.*1, 2, 5",
+    ),
+    "attention_mask of rank 1": (
+        attend(X, attention_mask=full(5)), "`attention_mask` must fit the inputs",
+    ),
+    "key_mask of another length": (
+        attend(X, OTHER, OTHER, key_mask=full(2, 5)), "`key_mask` must fit the inputs",
+    ),
+    "mask of an encoder layer": (
+        lambda: kt.EncoderLayer(2, 8)(X, mask=full(2, 4)), "`mask` must fit the inputs",
+    ),
+    "mask of a source": (
+        lambda: kt.DecoderLayer(2, 8)(X, OTHER, encoder_output_mask=full(2, 5)),
+        r"`mask` must fit the inputs, .* = \(2, None, 5, 7\)",
+    ),
+    "additive, mask": (
+        lambda: kt.AdditiveAttention(4)(X, OTHER, mask=full(2, 5, dtype=int)),
+        TypeError, "`mask` must be boolean",
+    ),
+    "local, mask of queries": (
+        lambda: kt.LocalAttention(2, 4, 3)(X, mask=full(1, 5, 5)),
+        "`mask` must be the same for all queries",
+    ),
+    "linear, mask of queries": (
+        lambda: kt.LinearAttention(2, 4)(X, mask=full(1, 5, 5)),
+        "`mask` must be the same for all queries",
+    ),
+    "SSRU, mask of queries": (
+        lambda: kt.SSRU()(X, mask=full(1, 5, 5)), "`mask` must be the same for all",
+    ),
+    # Options of attention.
+    "groups": (
+        lambda: kt.MultiHeadAttention(6, 3, num_key_value_heads=4),
+        "`num_heads` must be a multiple.*=6, .*=4",
+    ),
+    "odd rotary": (
+        lambda: kt.MultiHeadAttention(2, 5, positions="rotary"),
+        "`key_dim` must be even.*key_dim=5",
+    ),
+    "unknown positions": (
+        lambda: kt.MultiHeadAttention(2, 4, positions="sinusoidal"),
+        "`positions` must be 'rotary', 'alibi'",
+    ),
+    "positions as a number": (
+        lambda: kt.MultiHeadAttention(2, 4, positions=3), "`positions` must be 'rotary",
+    ),
+    "positions of two sequences": (
+        lambda: kt.MultiHeadAttention(2, 4, positions="alibi")(X, OTHER),
+        "`positions` are for self-attention",
+    ),
+    "rotary base": (lambda: kt.RotaryPositions(base=1), "`base` must be above 1"),
+    "alibi after": (lambda: kt.AlibiPositions(after=0), "`after` must be positive"),
+    "window of nothing": (lambda: kt.LocalAttention(2, 4, 0), "`window` must be a pos"),
+    "linear, dropout": (
+        lambda: kt.LinearAttention(2, 4, dropout=0.1), "`dropout` must be left out: L",
+    ),
+    "linear, groups": (
+        lambda: kt.LinearAttention(2, 4, num_key_value_heads=1),
+        "`num_key_value_heads` must be left out",
+    ),
+    "performer, positions": (
+        lambda: kt.PerformerAttention(2, 4, positions="alibi"),
+        "`positions` must be left out: Performer",
+    ),
+    "linear, weights": (
+        lambda: kt.LinearAttention(2, 4)(X, return_attention_scores=True),
+        "`return_attention_scores` must be False: LinearAttention has no",
+    ),
+    "linear, causal to another": (
+        lambda: kt.LinearAttention(2, 4)(X, OTHER, use_causal_mask=True),
+        "`use_causal_mask` needs as many queries as keys.*5 and 7",
+    ),
+    "additive, rotary": (
+        lambda: kt.MultiHeadAdditiveAttention(2, 4, positions="rotary"),
+        "`positions` must add to the scores",
+    ),
+    "additive, flash": (
+        lambda: kt.MultiHeadAdditiveAttention(2, 4, **FLASH), f"{NO_KERNEL}additive",
+    ),
+    "local, flash": (lambda: kt.LocalAttention(2, 4, 3, **FLASH), f"{NO_KERNEL}blocks"),
+    "linear, flash": (lambda: kt.LinearAttention(2, 4, **FLASH), f"{NO_KERNEL}softmax"),
+    "relu, flash": (
+        lambda: kt.ReluAttention(2, 4, **FLASH)(X),
+        f"{NO_KERNEL}`weigh` is another function",
+    ),
+    "flash and dropout": (
+        lambda: kt.MultiHeadAttention(2, 4, dropout=0.1, **FLASH),
+        f"{NO_KERNEL}no attention weights",
+    ),
+    "SSRU ahead": (
+        lambda: kt.SSRU()(X, use_causal_mask=False), "`use_causal_mask` must be True",
+    ),
+    # Options of layers, which come from one table.
+    "width of heads": (
+        lambda: kt.EncoderLayer(2, 11)(np.ones((1, 3, 15))),
+        "multiple of `num_heads`.*width=15",
+    ),
+    "text for a width": (
+        lambda: kt.EncoderLayer(2, d_ff="wide"), TypeError, "`d_ff` must be int. Rec",
+    ),
+    "unknown option": (lambda: kt.EncoderLayer(2, 8, d_f=3), "Unrecognized.*d_f"),
+    "SSRU in an encoder": (
+        lambda: kt.EncoderLayer(2, 8, attention="ssru"), "`attention` must not be 'ssr",
+    ),
+    "unknown kind": (
+        lambda: kt.CausalLayer(2, 8, attention="lsh"), "`attention` must be one of",
+    ),
+    "window left out": (
+        lambda: kt.EncoderLayer(2, 8, attention="local"), "`attention_window`, the pos",
+    ),
+    "window too much": (
+        lambda: kt.EncoderLayer(2, 8, attention_window=3), "`attention_window`, the po",
+    ),
+    "dropout of linear attention": (
+        lambda: kt.EncoderLayer(2, 8, attention="linear"),
+        "`attention_dropout_rate` must be 0 with attention='linear'",
+    ),
+    "rotary and additive": (
+        lambda: kt.DecoderLayer(2, 8, attention="additive", positions="rotary"),
+        "`positions` must be added as vectors.*or 'alibi'",
+    ),
+    "activation": (lambda: kt.FeedForward(7, activation="nonsense"), "nonsense"),
+    # Embeddings.
+    "one sentence of ids": (
+        lambda: kt.PositionalEmbedding(11, 6)(IDS[0]),
+        r"`ids` must have the shape \(B, T\). Received: shape \(5,\)",
+    ),
+    "ids of rank 3": (
+        lambda: kt.PositionalEmbedding(11, 6)(IDS[..., None]), r"shape \(2, 5, 1\)",
+    ),
+    "features without an axis": (
+        lambda: kt.FeatureEmbedding(11, 6)(IDS), r"`ids`.*\(B, T, F\).*\(2, 5\)",
+    ),
+    "ids as booleans": (
+        lambda: kt.PositionalEmbedding(11, 6)(IDS > 3), TypeError,
+        "`ids` must be integers.*Received: dtype bool",
+    ),
+    "ids in half precision": (
+        lambda: kt.PositionalEmbedding(11, 6, dtype="mixed_bfloat16")(
+            IDS.astype("float32")
+        ), TypeError, "`ids` must be integers; a model of Keras gives them.*bfloat16",
+    ),
+    "too long": (
+        lambda: kt.PositionalEmbedding(11, 6, positions="learned", max_length=4)(IDS),
+        "longer than the learned.*max_length=4",
+    ),
+    "too late": (
+        lambda: kt.FeatureEmbedding(11, 6, positions="learned", max_length=7)(
+            IDS[..., None], start=3
+        ), "5 positions, start=3, max_length=7",
+    ),
+    "vectors too long": (
+        lambda: kt.LearnedPositionalEmbedding(4)(X), "longer than the learned.*h=4",
+    ),
+    "no number of positions": (
+        lambda: kt.PositionalEmbedding(11, 6, positions="learned"),
+        "`max_length` must be a positive integer",
+    ),
+    "unknown kind of positions": (
+        lambda: kt.PositionalEmbedding(11, 6, positions="rotary", max_length=3),
+        "`positions` must be one of 'sinusoidal', ",
+    ),
+    "halves of an odd width": (
+        lambda: kt.PositionalEmbedding(11, 7, positions="sinusoidal-halves"),
+        "`d_model` must be even.*d_model=7",
+    ),
+    "odd width in a config": (
+        lambda: kt.TransformerConfig(
+            d_model=7, num_heads=1, positions="sinusoidal-marian"
+        ), "`d_model` must be even.*d_model=7",
+    ),
+    "unknown sinusoids": (
+        lambda: kt.sinusoidal_encoding(np.arange(3), 8, "learned"),
+        "`kind` must be one of 'sinusoidal', 'sinus",
+    ),
+    "patches that do not tile": (
+        lambda: kt.PatchEmbedding((4, 6, 1), 4, 8), "`patch_size` must divide the hei",
+    ),
+    "image of two axes": (
+        lambda: kt.PatchEmbedding((4, 6), 2, 8), r"`image_shape` must be \(height, wid",
+    ),
+    "positions of patches": (
+        lambda: kt.PatchEmbedding(**PATCHES, positions="sinusoidal"),
+        "`positions` must be 'learned' or None",
+    ),
+    "dropout without positions": (
+        lambda: kt.PatchEmbedding(**PATCHES, dropout_rate=0.1), "'learned' with a `dro",
+    ),
+    "one image": (lambda: kt.PatchEmbedding(**PATCHES)(IMAGES[0]), "is incompatible w"),
+    "another image": (
+        lambda: kt.PatchEmbedding(**PATCHES)(IMAGES[:, :, :4]), "is incompatible with",
+    ),
+    # Layers of others.
+    "Dense is no attention": (
+        lambda: kt.MultiHeadAttention.from_keras(keras.layers.Dense(2)), TypeError,
+        "Received: Dense",
+    ),
+    "Dense is no layer": (
+        lambda: kt.EncoderLayer.from_keras(keras.layers.Dense(2)), TypeError,
+        "`layer` must be a `keras_hub.layers.TransformerEncoder`",
+    ),
+    "not built": (
+        lambda: kt.MultiHeadAttention.from_keras(keras.layers.MultiHeadAttention(2, 3)),
+        "`layer` must be built",
+    ),
+    # Adapters.
+    "rank of adapters": (
+        lambda: kt.enable_lora(built(kt.FeedForward(8), (None, 5, 6)), 0),
+        "`rank` must be a positive integer",
+    ),
+    "adapters of nothing": (
+        lambda: kt.enable_lora(built(kt.PositionalEmbedding(9, 4), (None, 5)), 2),
+        "`model` must have layers of the class `keras.layers.Dense`",
+    ),
+    "adapters before weights": (
+        lambda: kt.enable_lora(kt.FeedForward(8), 2), "'hidden', which is not built",
+    ),
+    "adapters and a constraint": (
+        lambda: kt.enable_lora(
+            built(kt.FeedForward(8, kernel_constraint="non_neg"), (None, 5, 6)), 2
+        ), "which has a constraint",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_what_cannot_be_meant_is_refused(name):
+    call, *error, words = ERRORS[name]
+    with pytest.raises(error[0] if error else ValueError, match=words):
+        call()
+
+
+@pytest.mark.parametrize(
+    "layer_class",
+    (
+        kt.ReluAttention, kt.LocalAttention, kt.LinearAttention, kt.PerformerAttention,
+        kt.MultiHeadAdditiveAttention,
+    ),
+)  # fmt: skip
+def test_a_kind_that_keras_has_not_takes_over_nothing(layer_class):
+    theirs = built(keras.layers.MultiHeadAttention(2, 4), (None, 5, 6), (None, 5, 6))
+    with pytest.raises(TypeError, match=f"what {layer_class.__name__} does"):
+        layer_class.from_keras(theirs)
+
+
+class OtherAttention(keras.layers.MultiHeadAttention):
+    def _compute_attention(self, *args, **kwargs):
+        return super()._compute_attention(*args, **kwargs)
+
+
+def test_what_a_layer_of_keras_holds_must_be_what_ours_computes():
+    own = built(OtherAttention(2, 3), (None, None, 4), (None, None, 4))
+    with pytest.raises(ValueError, match="OtherAttention, which overrides it"):
+        kt.MultiHeadAttention.from_keras(own)
+    rounded = keras.layers.MultiHeadAttention(2, 3)
+    built(rounded, (None, None, 4), (None, None, 4)).query_dense.quantize("int8")
+    with pytest.raises(ValueError, match="take its weights over, then quantize"):
+        kt.MultiHeadAttention.from_keras(rounded)
+
+
+def test_adapters_are_added_once_and_to_nothing_before_all_can_have_them():
+    layer = built(kt.EncoderLayer(2, 11), (None, 4, 6))
+    layers.enable_lora(layer.feed_forward, 2)
+    before = [w.path for w in layer.weights]
+    with pytest.raises(ValueError, match="which has adapters already"):
+        layers.enable_lora(layer, 2)
+    assert [w.path for w in layer.weights] == before
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="TensorFlow's ragged tensors"
+)
+def test_ragged_ids_are_refused():
+    import tensorflow as tf
+
+    ids = tf.ragged.constant([[3, 4, 5], [6, 7]])
+    with pytest.raises(TypeError, match="`ids` must be a dense tensor, padded"):
+        kt.PositionalEmbedding(11, 6)(ids)
+
+
+@pytest.mark.parametrize("layer", (kt.PositionalEmbedding, kt.FeatureEmbedding))
+def test_a_sequential_without_an_input_gives_the_ids_as_floats(layer):
+    ids = IDS if layer is kt.PositionalEmbedding else IDS[..., None] % 11
+    embedding = layer(11, 6)
+    model = keras.Sequential([embedding, kt.EncoderLayer(2, 8, dropout_rate=0.0)])
+    outputs = keras.ops.convert_to_numpy(model(ids))
+    expected = keras.ops.convert_to_numpy(model.layers[1](embedding(ids)))
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
+    # Under mixed precision bfloat16 would have 256 and 258, and no 257.
+    exact = kt.PositionalEmbedding(1000, 6, dtype="mixed_bfloat16")
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), exact])
+    ids = np.array([[257, 999]])
+    both = [keras.ops.cast(f(ids), "float32") for f in (model, exact)]
+    np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, both))

@@ -1,0 +1,314 @@
+"""Encoder, causal and decoder layers: NumPy, PyTorch, causality, steps, own parts."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.config.layers import ATTENTION_KINDS
+from keras_transformer.kernels.decoding import cache_place
+from keras_transformer.kernels.few_passes import prepare_mask
+from keras_transformer.layers import (
+    CausalLayer,
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    MultiHeadAdditiveAttention,
+    recorded_attention,
+)
+from keras_transformer.masks import attention_mask
+from tests.layers.reference_weights import (
+    assert_close,
+    layer_weights_of,
+    past_mask,
+    randomise,
+    set_weights,
+)
+from tests.reference import numpy_transformer as reference
+from tests.reference import torch_witness
+from tests.reference.numpy_attention import kind_of_self_attention
+
+HEADS, WIDTH, SOURCE_WIDTH, TARGET, SOURCE = 3, 15, 19, 5, 7
+SIZES = {"num_heads": HEADS, "d_ff": 11}
+SHAPES = {
+    EncoderLayer: ((None, None, WIDTH),),
+    CausalLayer: ((None, None, WIDTH),),
+    DecoderLayer: ((None, None, WIDTH), (None, None, SOURCE_WIDTH)),
+}
+classes = pytest.mark.parametrize("layer_class", SHAPES)
+orders = pytest.mark.parametrize("norm_first", (False, True))
+
+
+def random_layer(rng, layer_class, **options):
+    layer = layer_class(**(SIZES | options))
+    base = next(base for base in layer_class.mro() if base in SHAPES)
+    layer.build(*SHAPES[base])
+    return randomise(layer, rng)
+
+
+def random_inputs(rng, layer_class):
+    shapes = (2, TARGET, WIDTH), (2, SOURCE, SOURCE_WIDTH)
+    shapes = shapes[: len(SHAPES[layer_class])]
+    return [rng.standard_normal(shape).astype("float32") for shape in shapes]
+
+
+def masks(layer_class, lengths=((TARGET, 3), (SOURCE, 4))):
+    """Boolean (B, T) and (B, S); the second row is padded."""
+    names = {"mask": TARGET, "encoder_output_mask": SOURCE}
+    return {
+        name: np.arange(length) < np.array(valid)[:, None]
+        for (name, length), valid, _ in zip(
+            names.items(), lengths, SHAPES[layer_class], strict=False
+        )
+    }
+
+
+def expected_of(layer, inputs, given=(), function=None, epsilon=reference.EPSILON):
+    """The reference's output of a layer, with masks as of the call."""
+    weights = layer_weights_of(layer, epsilon)
+    if function is not None:
+        weights["self_attention"] |= {"function": function}
+    given = {name: mask[:, None] for name, mask in dict(given).items()}
+    if isinstance(layer, DecoderLayer):
+        return reference.decoder_layer(
+            *inputs, weights, HEADS, norm_first=layer.norm_first, **given
+        )
+    mask = given.get("mask", np.ones((1, 1, inputs[0].shape[1]), bool))
+    if layer.causal:
+        mask = mask & reference.causal_mask(inputs[0].shape[1])
+    return reference.encoder_layer(inputs[0], weights, HEADS, mask, layer.norm_first)
+
+
+def array(tensor):
+    return ops.convert_to_numpy(tensor)
+
+
+@classes
+@orders
+@pytest.mark.parametrize(
+    "options", ({}, {"key_dim": 7, "value_dim": 13, "use_bias": True})
+)
+def test_agrees_with_the_reference(rng, layer_class, norm_first, options):
+    layer = random_layer(rng, layer_class, norm_first=norm_first, **options)
+    inputs = random_inputs(rng, layer_class)
+    for given in (
+        {},
+        masks(layer_class),
+        masks(layer_class, ((TARGET, 0), (SOURCE, 0))),
+    ):
+        expected = expected_of(layer, inputs, given)
+        assert np.isfinite(expected).all()
+        assert_close(layer(*inputs, **given), expected)
+
+
+def options_of_kind(kind):
+    """The options that an attention asks for, and all positions that it takes."""
+    options = {"attention": kind, "use_bias": True}
+    if ATTENTION_KINDS[kind].needs_window:
+        options["attention_window"] = 2
+    if not ATTENTION_KINDS[kind].has_weights:
+        options["attention_dropout_rate"] = 0.0
+    return options
+
+
+KINDS = [
+    (kind, positions)
+    for kind in ATTENTION_KINDS
+    for positions in (None, *ATTENTION_KINDS[kind].positions)
+    if kind != "ssru"  # `test_ssru` has it.
+]
+
+
+@pytest.mark.parametrize("layer_class", (EncoderLayer, DecoderLayer))
+@pytest.mark.parametrize("kind, positions", KINDS)
+def test_every_kind_of_self_attention_agrees_with_the_reference(
+    rng, layer_class, kind, positions
+):
+    options = options_of_kind(kind) | {"positions": positions, "key_dim": 6}
+    layer = random_layer(rng, layer_class, **options)
+    inputs, given = random_inputs(rng, layer_class), masks(layer_class)
+    function = kind_of_self_attention(kind, 2, positions)
+    expected = expected_of(layer, inputs, given, function)
+    assert_close(layer(*inputs, **given), expected)
+    if layer_class is DecoderLayer:
+        without = array(layer(*inputs))
+        assert_close(steps_of(layer, *inputs)[0], without)
+
+
+def steps_of(layer, target, source=None, hypotheses=1, mask=None):
+    """Outputs (B * N, T, D) of `step` and the attention weights to a source."""
+    mask = np.ones((2, SOURCE), bool) if mask is None else mask
+    projected, source_mask = None, None
+    if source is not None:
+        projected = layer.keys_and_values(ops.convert_to_tensor(source))
+        source_mask = prepare_mask(attention_mask(mask)[:, None], "float32")
+    cache = layer.initial_cache(2, hypotheses, TARGET + 2)
+    weights, outputs, found = layer.step_weights(), [], []
+    target = ops.convert_to_tensor(target)
+    for index in range(TARGET):
+        both = past_mask(index, TARGET + 2, hypotheses), source_mask
+        place = cache_place(cache[0], hypotheses, ops.convert_to_tensor(index))
+        inputs = ops.reshape(target[:, index], (2, hypotheses, WIDTH))
+        output, cache, scores = layer.step(
+            inputs, cache, place, both, weights, projected
+        )
+        outputs.append(ops.reshape(output, (2 * hypotheses, WIDTH)))
+        found.append(scores)
+    return np.stack([array(x) for x in outputs], axis=1), found
+
+
+@orders
+@pytest.mark.parametrize("hypotheses", (1, 3))
+@pytest.mark.parametrize("layer_class", (CausalLayer, DecoderLayer))
+def test_step_equals_call(rng, layer_class, norm_first, hypotheses):
+    """The hypotheses of a sentence share its projected keys and values."""
+    options = {"norm_first": norm_first, "value_dim": 7, "use_bias": True}
+    layer, rows = random_layer(rng, layer_class, **options), 2 * hypotheses
+    source = random_inputs(rng, layer_class)[1:]
+    target = rng.standard_normal((rows, TARGET, WIDTH)).astype("float32")
+    arguments, mask = {}, None
+    if source:
+        mask = masks(layer_class)["encoder_output_mask"]
+        arguments = {"encoder_output_mask": np.repeat(mask, hypotheses, axis=0)}
+    with recorded_attention() as record:
+        expected = layer(
+            target, *(np.repeat(x, hypotheses, axis=0) for x in source), **arguments
+        )
+    source = source[0] if source else None
+    outputs, scores = steps_of(layer, target, source, hypotheses, mask)
+    assert_close(outputs, array(expected))
+    if mask is not None:
+        (weights,) = record[layer.cross_attention]
+        by_row = [ops.transpose(x, (0, 2, 1, 3)) for x in scores]
+        for index, found in enumerate(by_row):
+            found = ops.reshape(found, (rows, HEADS, SOURCE))
+            assert_close(found, array(weights)[:, :, index])
+
+
+@pytest.mark.parametrize("layer_class", (EncoderLayer, DecoderLayer))
+@orders
+def test_agrees_with_torch(layer_class, norm_first):
+    name = "encoder_layer" if layer_class is EncoderLayer else "decoder_layer"
+    case = torch_witness.load(f"{name}_{'pre' if norm_first else 'post'}_norm")
+    names = ("inputs", "encoder_output")[: len(SHAPES[layer_class])]
+    layer = layer_class(**SIZES, norm_first=norm_first, use_bias=True)
+    layer.build(*(case[n].shape for n in names))
+    set_weights(layer, {n: case[n] for n in layer_weights_of(layer)})
+    given = {n: case[n] for n in ("mask", "encoder_output_mask") if n in case}
+    output = layer(*(case[n].astype("float32") for n in names), **given)
+    assert_close(output, case["outputs"])
+    function = reference.encoder_layer if len(names) == 1 else reference.decoder_layer
+    by_names = {n: mask[:, None] for n, mask in given.items()}
+    expected = function(
+        *(case[n] for n in names), case, HEADS, norm_first=norm_first, **by_names
+    )
+    np.testing.assert_allclose(expected, case["outputs"], atol=1e-12)
+
+
+@pytest.mark.parametrize("training", (False, True))
+@pytest.mark.parametrize("masked", (False, True))
+@pytest.mark.parametrize("layer_class", (CausalLayer, DecoderLayer))
+def test_a_later_position_cannot_change_an_earlier_one(
+    rng, layer_class, training, masked
+):
+    """With dropout configured too: it must not cost the causal mask (same seed)."""
+    target, *source = random_inputs(rng, layer_class)
+    changed = target.copy()
+    changed[:, 2:] += 5.0
+
+    def outputs(target):
+        keras.utils.set_random_seed(7)  # The same weights and the same dropout.
+        layer = layer_class(**SIZES)
+        assert layer.attention_dropout_rate > 0
+        options = masks(layer_class) if masked else {}
+        return array(layer(target, *source, training=training, **options))
+
+    before, after = outputs(target), outputs(changed)
+    np.testing.assert_array_equal(before[:, :2], after[:, :2])
+    assert np.abs(before[0, 2:] - after[0, 2:]).min(axis=-1).all()
+
+
+@classes
+def test_padding_and_other_rows_do_not_change_a_row(rng, layer_class):
+    layer, inputs = random_layer(rng, layer_class), random_inputs(rng, layer_class)
+    given = masks(layer_class)
+    whole = array(layer(*inputs, **given))
+    alone = {name: mask[1:] for name, mask in given.items()}
+    assert_close(layer(*(x[1:] for x in inputs), **alone), whole[1:])
+    lengths = [mask[1].sum() for mask in given.values()]
+    changed = [x.copy() for x in inputs]
+    for x, length in zip(changed, lengths, strict=True):
+        x[1, length:] += 100.0
+    again = array(layer(*changed, **given))
+    np.testing.assert_array_equal(again[1, : lengths[0]], whole[1, : lengths[0]])
+    shorter = layer(*(x[1:, :n] for x, n in zip(inputs, lengths, strict=True)))
+    assert_close(shorter, whole[1:, : lengths[0]])
+
+
+@orders
+@pytest.mark.parametrize("rate", ("dropout", "attention_dropout", "activation_dropout"))
+def test_each_dropout_rate_acts_alone(rng, rate, norm_first):
+    rates = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
+    rates |= {"activation_dropout_rate": 0.0, f"{rate}_rate": 0.5}
+    layer = random_layer(rng, EncoderLayer, norm_first=norm_first, **rates)
+    (inputs,) = random_inputs(rng, EncoderLayer)
+    difference = array(layer(inputs, training=True) - layer(inputs))
+    assert np.abs(difference).max() > 1e-3
+
+
+# Other parts.
+
+
+class MeanAttention(keras.layers.Layer):
+    """Each position receives the mean of all: the simplest other attention."""
+
+    def build(self, input_shape):
+        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+
+    def call(self, inputs, mask=None, training=None):
+        return ops.mean(inputs, axis=1, keepdims=True) * self.scale
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class MeanEncoderLayer(EncoderLayer):
+    def make_attention(self, name, d_model):
+        return MeanAttention(name=name)
+
+    def make_feed_forward(self, name):
+        return FeedForward(d_ff=2 * self.d_ff, activation="tanh", name=name)
+
+
+def test_a_subclass_swaps_the_attention_and_the_feed_forward(rng, tmp_path):
+    layer = random_layer(rng, MeanEncoderLayer)
+    assert tuple(layer.feed_forward.hidden_dense.kernel.shape) == (WIDTH, 22)
+    (inputs,) = random_inputs(rng, EncoderLayer)
+    scale, weights = array(layer.self_attention.scale), layer_weights_of(layer)
+    hidden = reference.residual(
+        inputs.astype("float64"), lambda x: x.mean(axis=1, keepdims=True) * scale,
+        weights["self_attention_norm"], norm_first=False,
+    )  # fmt: skip
+    expected = reference.residual(
+        hidden, lambda x: reference.feed_forward(x, weights["feed_forward"], np.tanh),
+        weights["feed_forward_norm"], norm_first=False,
+    )  # fmt: skip
+    assert_close(layer(inputs), expected)
+    symbolic = keras.Input((None, WIDTH))
+    keras.Model(symbolic, layer(symbolic)).save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert isinstance(loaded.layers[-1], MeanEncoderLayer)
+    assert_close(loaded(inputs), expected)
+
+
+class AdditiveDecoderLayer(DecoderLayer):
+    def make_attention(self, name, d_model):
+        return MultiHeadAdditiveAttention(HEADS, 5, use_bias=False, name=name)
+
+
+def test_a_subclass_swaps_both_attentions_of_a_decoder(rng):
+    """The attention to the source too, one position at a time."""
+    layer = random_layer(rng, AdditiveDecoderLayer)
+    inputs = random_inputs(rng, DecoderLayer)
+    outputs, _ = steps_of(layer, *inputs)
+    assert_close(outputs, array(layer(*inputs)))

@@ -1,0 +1,377 @@
+"""The encoder, its stack, and the models that read its states."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import (
+    ClassToken,
+    Encoder,
+    EncoderConfig,
+    EncoderLayer,
+    EncoderStack,
+    FeatureEmbedding,
+    MaskedAccuracy,
+    MaskedCrossentropy,
+    MaskedLanguageModel,
+    MaskedTokens,
+    PositionalEmbedding,
+    Tagger,
+    TextClassifier,
+)
+from keras_transformer.models.masked_tokens import mask_tokens
+from tests.layers.reference_weights import assert_close, layer_weights_of, randomise
+from tests.models.encoder_cases import (
+    CONFIG,
+    FEATURES,
+    HIDDEN,
+    IDS,
+    KINDS,
+    NUM_CLASSES,
+    VOCABULARY_SIZE,
+    classifier,
+    config_of,
+    embedding_output,
+    encoded,
+    encoder,
+    masked_language_model,
+    sentence_expected,
+    stack_output,
+    tagger,
+)
+from tests.reference import numpy_transformer as reference
+
+PRE_NORM = CONFIG.replace(norm_first=True)
+BOTH_NORMS = pytest.mark.parametrize(
+    "config", [CONFIG, PRE_NORM], ids=["post-norm", "pre-norm"]
+)
+MASK = IDS != 0
+FIRST_ID = 5
+MASKING = {"mask_id": 4, "first_id": FIRST_ID, "vocabulary_size": VOCABULARY_SIZE}
+numpy = ops.convert_to_numpy
+
+
+def random_stack(rng, config=CONFIG, stack_class=EncoderStack):
+    stack = stack_class(config)
+    stack.build((None, None, config.d_model))
+    return randomise(stack, rng)
+
+
+def random_states(rng):
+    return rng.standard_normal((2, 7, 13)).astype("float32")
+
+
+@BOTH_NORMS
+def test_stack_agrees_with_the_reference(rng, config):
+    stack, states = random_stack(rng, config), random_states(rng)
+    assert_close(stack(states), stack_output(stack, states))
+    expected = stack_output(stack, states, MASK[:, None])
+    assert_close(stack(states, mask=MASK), expected)
+    of_each_query = MASK[:, None] & reference.causal_mask(7)
+    expected = stack_output(stack, states, of_each_query)
+    assert_close(stack(states, mask=of_each_query), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stack_of_another_attention_agrees_with_the_reference(rng, kind):
+    stack, states = random_stack(rng, config_of(kind)), random_states(rng)
+    assert_close(stack(states), stack_output(stack, states))
+
+
+@BOTH_NORMS
+def test_attention_of_a_layer_agrees_with_the_reference(rng, config):
+    model = randomise(tagger(config), rng)
+    first, last = map(layer_weights_of, model.encoder.stack.encoder_layers)
+    mask = MASK[:, None]
+    states = embedding_output(model.encoder, IDS)
+    for layer, weights in ((0, first), (1, last), (-1, last)):
+        if layer == 1:
+            states = reference.encoder_layer(
+                states, first, 3, mask, norm_first=config.norm_first
+            )
+        query = states
+        if config.norm_first:
+            query = reference.layer_norm(states, weights["self_attention_norm"])
+        expected = reference.multi_head_attention(
+            query, query, query, weights["self_attention"], 3, mask
+        )[1]
+        assert_close(model.attention(IDS, layer), expected)
+
+
+def test_every_option_reaches_the_layers():
+    options = {
+        "d_ff": 19, "num_heads": 2, "key_dim": 3, "value_dim": 11, "activation": "gelu",
+        "norm_first": True, "use_bias": True, "dropout_rate": 0.2,
+        "attention_dropout_rate": 0.3, "activation_dropout_rate": 0.4,
+    }  # fmt: skip
+    stack = EncoderStack(EncoderConfig(num_layers=3, d_model=13, **options))
+    assert len(stack.encoder_layers) == 3
+    for layer in stack.encoder_layers:
+        config = layer.get_config()
+        assert {name: config[name] for name in options} == options
+
+
+def test_layers_are_replaced_by_overriding_one_method(rng):
+    class Blind(EncoderLayer):
+        def call(self, inputs, mask=None, training=None):
+            return inputs
+
+    class BlindStack(EncoderStack):
+        def make_encoder_layer(self, name):
+            return Blind(num_heads=1, d_ff=2, name=name)
+
+    states = random_states(rng)
+    assert_close(random_stack(rng, stack_class=BlindStack)(states), states)
+
+
+class MaskOf(keras.layers.Layer):
+    """Gives the mask that it gets."""
+
+    supports_masking = True
+
+    def call(self, inputs, mask=None):
+        return ops.cast(mask, "int32")
+
+
+def test_class_token_stands_before_every_row_and_is_never_masked(rng):
+    layer, states = ClassToken(), random_states(rng)
+    found = numpy(layer(states))
+    assert found.shape == layer.compute_output_shape((2, 7, 13)) == (2, 8, 13)
+    np.testing.assert_array_equal(found[:, 1:], states)
+    np.testing.assert_array_equal(found[:, 0], [numpy(layer.token)] * 2)
+    ids = keras.Input((None,), dtype="int32")
+    embedded = PositionalEmbedding(VOCABULARY_SIZE, 13, pad_id=0)(ids)
+    model = keras.Model(ids, MaskOf()(ClassToken()(embedded)))
+    expected = np.pad(MASK, ((0, 0), (1, 0)), constant_values=True)
+    np.testing.assert_array_equal(numpy(model(IDS)), expected)
+
+
+@pytest.mark.parametrize("ids", [IDS, FEATURES], ids=["tokens", "features"])
+@BOTH_NORMS
+def test_encoder_agrees_with_the_reference(rng, config, ids):
+    layer = encoder(config, features=ids.ndim == 3)
+    layer.build(ids.shape)
+    found = numpy(randomise(layer, rng)(ids))
+    assert found.shape == layer.compute_output_shape(ids.shape)
+    assert_close(found, encoded(layer, ids))
+    mask = MASK & (np.arange(7) != 1)
+    expected = stack_output(layer.stack, embedding_output(layer, ids), mask[:, None])
+    assert_close(layer(ids, mask=mask), expected)
+
+
+def test_embedding_may_be_any_layer_that_makes_states(rng):
+    """Vectors with a mask that the layer carries on; and tokens padded with 3."""
+    vectors = rng.standard_normal((2, 7, 4)).astype("float32")
+    dense = keras.layers.Dense(13)
+    model = Tagger(Encoder(CONFIG, dense), 11)
+    model(vectors)
+    randomise(model, rng)
+    expected = stack_output(model.encoder.stack, numpy(dense(vectors)))
+    assert_close(model.encoder(vectors), expected)
+    with pytest.raises(ValueError, match="`input_signature` must be given .* a Dense"):
+        model.input_signature()
+    embedding = PositionalEmbedding(VOCABULARY_SIZE, 13, pad_id=3)
+    other, ids = Encoder(CONFIG, embedding), np.where(IDS == 0, 3, IDS)
+    other.build(ids.shape)
+    randomise(other, rng)
+    states = embedding_output(other, ids)
+    expected = stack_output(other.stack, states, (ids != 3)[:, None])
+    assert_close(other(ids), expected)
+
+
+def test_encoder_comes_back_from_its_config():
+    embedding = FeatureEmbedding(31, 13, positions="learned", max_length=11, pad_id=2)
+    layer = Encoder(CONFIG, embedding)
+    again = Encoder.from_config(layer.get_config())
+    assert again.get_config() == layer.get_config()
+    assert again.config == CONFIG
+    assert again.embedding.get_config() == embedding.get_config()
+
+
+@pytest.mark.parametrize("positions", ["rotary", "alibi"])
+def test_positions_of_attention_replace_the_vectors(positions):
+    assert encoder().embedding.positions == "sinusoidal"
+    layer = encoder(CONFIG.replace(positions=positions, key_dim=6))
+    assert layer.embedding.positions == "none"
+    there, back = (numpy(layer(np.array(ids))) for ids in ([[3, 4, 5]], [[5, 4, 3]]))
+    assert np.abs(there - back[:, ::-1]).max() > 1e-3
+
+
+def test_sentence_state_agrees_with_the_reference(rng):
+    for pooling in ("mean", "class_token"):
+        model = randomise(classifier(pooling), rng)
+        assert_close(model.sentence_state(IDS), sentence_expected(model, IDS))
+        padding = numpy(model.sentence_state(np.zeros((2, 3), "int32")))
+        assert np.isfinite(padding).all()
+        if pooling == "mean":
+            np.testing.assert_array_equal(padding, np.zeros((2, 13)))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "class_token"])
+def test_tokens_of_a_classifier_may_have_features(rng, pooling):
+    model = TextClassifier(encoder(features=True), NUM_CLASSES, pooling)
+    model(FEATURES)
+    randomise(model, rng)
+    assert_close(model(FEATURES)[1:], numpy(model(FEATURES[1:, :4])))
+
+
+def test_models_of_one_encoder_share_its_weights(rng):
+    hidden = randomise(masked_language_model(), rng)
+    shared = {id(weight) for weight in hidden.encoder.weights}
+    assert shared and shared == {id(weight) for weight in hidden.weights}
+    model = Tagger(hidden.encoder, 3)
+    assert shared == {id(weight) for weight in model.weights} & shared
+    assert_close(model.encoder(IDS), encoded(hidden.encoder, IDS))
+    assert_close(hidden(IDS, return_states=True), encoded(hidden.encoder, IDS))
+
+
+def test_loss_of_hidden_tokens_needs_no_logits_of_others(rng):
+    model = randomise(masked_language_model(), rng)
+    logits = numpy(model(IDS))
+    expected = reference.label_smoothed_cross_entropy(logits, HIDDEN, 0.0)
+    for metrics in ([], [MaskedAccuracy()]):
+        model.compile("sgd", MaskedCrossentropy(), metrics=metrics)
+        found = model.evaluate(IDS, HIDDEN, verbose=0, return_dict=True)
+        np.testing.assert_allclose(found["loss"], expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        found["accuracy"], reference.masked_accuracy(logits, HIDDEN), rtol=1e-6
+    )
+
+
+def test_a_subclass_with_its_own_logits_trains_on_them(rng):
+    class Tempered(MaskedLanguageModel):
+        trains_without_logits = False
+
+        def logits(self, states):
+            return 0.3 * super().logits(states)
+
+    model = randomise(masked_language_model(), rng)
+    tempered = Tempered(model.encoder)
+    logits = numpy(tempered(IDS))
+    assert_close(logits, 0.3 * numpy(model(IDS)))
+    expected = reference.label_smoothed_cross_entropy(logits, HIDDEN, 0.0)
+    tempered.compile("sgd", MaskedCrossentropy())
+    loss = tempered.evaluate(IDS, HIDDEN, verbose=0)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+def test_what_is_hidden_and_how():
+    """15 %, of which 80 % are masks, 10 % random and 10 % as they were."""
+    ids = np.random.default_rng(1).integers(0, VOCABULARY_SIZE, (500, 401), "int32")
+    shown, targets = mask_tokens(ids, np.random.default_rng(2), **MASKING)
+    assert shown.dtype == targets.dtype == ids.dtype
+    ordinary, chosen = ids >= FIRST_ID, targets != 0
+    assert not chosen[~ordinary].any()
+    np.testing.assert_array_equal(targets[chosen], ids[chosen])
+    np.testing.assert_array_equal(shown[~chosen], ids[~chosen])
+    assert chosen[ordinary].mean() == pytest.approx(0.15, abs=0.004)
+    of_chosen, before = shown[chosen], ids[chosen]
+    is_masked = of_chosen == MASKING["mask_id"]
+    assert is_masked.mean() == pytest.approx(0.8, abs=0.01)
+    assert set(of_chosen[~is_masked]) == set(range(FIRST_ID, VOCABULARY_SIZE))
+    # One random token in 24 is the one that was there.
+    same = (of_chosen == before).mean()
+    assert same == pytest.approx(0.1 + 0.1 / 24, abs=0.01)
+    changed = of_chosen[~is_masked & (of_chosen != before)]
+    counts = np.bincount(changed)[FIRST_ID:]
+    assert counts.max() < 2 * counts.min()
+    for rate in (0.3, 1.0):
+        _, targets = mask_tokens(ids, np.random.default_rng(1), **MASKING, rate=rate)
+        assert (targets != 0)[ordinary].mean() == pytest.approx(rate, abs=0.02)
+
+
+def test_an_epoch_has_every_row_once_in_a_new_order():
+    ids = np.arange(FIRST_ID, FIRST_ID + 21).reshape(7, 3)
+    batches = MaskedTokens(ids, 3, **MASKING, rate=1.0)
+    assert [len(batches[i][0]) for i in range(len(batches))] == [3, 3, 1]
+    epochs = []
+    for _ in range(2):
+        epochs.append(np.concatenate([batches[i][1] for i in range(3)]).tolist())
+        batches.on_epoch_end()
+    assert sorted(epochs[0]) == sorted(epochs[1]) == ids.tolist()
+    assert epochs[0] != epochs[1]
+
+
+def test_masks_are_new_every_epoch_and_the_same_with_the_same_seed():
+    ids = np.tile(np.arange(FIRST_ID, 29), (5, 1))
+
+    def two_epochs(seed):
+        batches = MaskedTokens(ids, 5, **MASKING, seed=seed)
+        first = batches[0]
+        np.testing.assert_array_equal(batches[0], first)
+        batches.on_epoch_end()
+        return np.stack([first, batches[0]])
+
+    once = two_epochs(seed=1)
+    np.testing.assert_array_equal(two_epochs(seed=1), once)
+    assert (once[0, 1] != once[1, 1]).any()
+    assert (two_epochs(seed=2) != once).any()
+
+
+@pytest.mark.slow
+def test_pre_training_learns_what_stands_beside_what():
+    """Every other token is the one before it, so a hidden one can be told."""
+    rng = np.random.default_rng(1)
+    ids = np.repeat(rng.integers(FIRST_ID, 13, (96, 4)), 2, axis=1)
+    batches = MaskedTokens(ids, 32, 4, FIRST_ID, 13)
+    model = masked_language_model()
+    model.compile(keras.optimizers.Adam(0.01), MaskedCrossentropy())
+    losses = model.fit(batches, epochs=25, verbose=0).history["loss"]
+    assert losses[-1] < 0.6 * losses[0]
+
+
+ERRORS = [
+    (
+        lambda: EncoderStack({"num_layers": 2}),
+        TypeError,
+        "of the class `EncoderConfig`",
+    ),
+    (lambda: Encoder({"num_layers": 2}, 9), TypeError, "of the class `EncoderConfig`"),
+    (lambda: Encoder(CONFIG, 0), ValueError, "`vocabulary_size` must be a positive"),
+    (lambda: Tagger(keras.layers.Dense(3), 3), TypeError, "must be an `Encoder`"),
+    (lambda: Tagger(encoder(), 0), ValueError, "`num_tags` must be a positive integer"),
+    (lambda: TextClassifier(None, 3), TypeError, "`encoder` must be an `Encoder`"),
+    (lambda: TextClassifier(encoder(), 0), ValueError, "`num_classes` must be a posit"),
+    (
+        lambda: classifier("max"),
+        ValueError,
+        "`pooling` must be 'mean' or 'class_token'",
+    ),
+    (
+        lambda: MaskedLanguageModel(encoder(features=True)),
+        ValueError,
+        "must have a `PositionalEmbedding` of one id .* a FeatureEmbedding",
+    ),
+    (lambda: tagger().attention(IDS, layer=9), IndexError, "index out of range"),
+    (
+        lambda: tagger(config_of("linear")).attention(IDS),
+        ValueError,
+        "no weights to show: it is a LinearAttention",
+    ),
+    (lambda: MaskedTokens(IDS, 0, **MASKING), ValueError, "`batch_size` must be a pos"),
+    *(
+        (
+            lambda r=rate: MaskedTokens(IDS, 2, **MASKING, rate=r),
+            ValueError,
+            r"\(0, 1\]",
+        )
+        for rate in (0, 1.1)
+    ),
+    *(
+        (
+            lambda w=wrong: mask_tokens(IDS, np.random.default_rng(1), **(MASKING | w)),
+            ValueError,
+            "The ids must be 0 < `mask_id` <",
+        )
+        for wrong in ({"mask_id": 0}, {"first_id": 4}, {"vocabulary_size": 5})
+    ),
+]
+
+
+@pytest.mark.parametrize("call, exception, words", ERRORS)
+def test_wrong_arguments_are_refused(call, exception, words):
+    with pytest.raises(exception, match=words):
+        call()

@@ -1,0 +1,262 @@
+"""The battery: every kind of model against the reference, and what all must do."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import (
+    LanguageModel,
+    MaskedAccuracy,
+    MaskedCrossentropy,
+    Perplexity,
+    Transformer,
+)
+from keras_transformer.config.layers import ATTENTION_KINDS
+from keras_transformer.testing import (
+    assert_cached_equals_uncached,
+    assert_causal,
+    assert_padding_invariant,
+    assert_serializable,
+)
+from tests.layers.reference_weights import assert_close, randomise
+from tests.models.encoder_cases import KINDS
+from tests.models.model_cases import A_ROW_A_CLASS, ALL, CASES, FIRST, with_property
+from tests.models.transformer_cases import LANGUAGE_VARIANTS, VARIANTS
+from tests.reference import numpy_transformer as reference
+
+numpy = ops.convert_to_numpy
+
+
+def random_model(name, rng, **options):
+    return randomise(CASES[name].make(**options), rng)
+
+
+def output(model, case, **options):
+    return numpy(model(case.inputs, **options))
+
+
+def of_ids(model, case):
+    """The model as a function of the ids that the output has the positions of."""
+    if case.model_class is not Transformer:
+        return model, case.inputs
+    return lambda target_in, source: model((source, target_in)), case.inputs[::-1]
+
+
+def test_every_kind_of_attention_is_tested_in_every_model():
+    kinds = set(ATTENTION_KINDS)
+    assert set(KINDS) == kinds - {"ssru"}
+    for variants in (VARIANTS, LANGUAGE_VARIANTS):
+        tested = [list(options.values()) for options in variants.values()]
+        assert kinds - {"dot-product"} <= {
+            str(value) for row in tested for value in row
+        }
+
+
+@ALL
+def test_logits_agree_with_the_reference(name, rng):
+    case, model = CASES[name], random_model(name, rng)
+    found, expected = output(model, case), case.expected(model, case.inputs)
+    assert found.shape == expected.shape
+    assert found.dtype == np.float32
+    assert_close(found[case.real], expected[case.real])
+
+
+@ALL
+@pytest.mark.one_case
+def test_loss_and_metrics_agree_with_the_reference(name, rng):
+    case, model = CASES[name], random_model(name, rng)
+    logits, targets = case.expected(model, case.inputs), case.targets
+    smoothing = getattr(case.loss, "label_smoothing", 0.0)
+    expected = {
+        "loss": reference.label_smoothed_cross_entropy(logits, targets, smoothing)
+    }
+    metrics = []
+    if targets.ndim == 2:
+        metrics = [MaskedAccuracy(), Perplexity()]
+        expected["accuracy"] = reference.masked_accuracy(logits, targets)
+        expected["perplexity"] = reference.perplexity(logits, targets)
+    model.compile("sgd", case.loss, metrics=metrics)
+    found = model.evaluate(case.inputs, targets, verbose=0, return_dict=True)
+    for key, value in expected.items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-5, err_msg=key)
+
+
+@with_property("decodes")
+@pytest.mark.one_case
+def test_later_token_cannot_change_an_earlier_logit(name, rng):
+    layer, inputs = of_ids(random_model(name, rng), CASES[name])
+    assert_causal(layer, inputs, ids_below=29, tolerance=0)
+
+
+@with_property("decodes")
+@pytest.mark.one_case
+def test_later_token_cannot_change_an_earlier_logit_in_training(name):
+    """Dropout of attention weights must not cost the causal mask (same seed)."""
+    case = CASES[name]
+    config = case.make().config
+    assert (config.attention_dropout_rate > 0) != ("no weights" in case.properties)
+
+    def logits(value):
+        keras.utils.set_random_seed(7)  # The same weights and the same dropout.
+        ids = case.ids.copy()
+        ids[:, 2:] = value
+        inputs = keras.tree.map_structure(
+            lambda x: ids if x is case.ids else x, case.inputs
+        )
+        return numpy(case.make()(inputs, training=True))
+
+    before, after = logits(17), logits(13)
+    np.testing.assert_array_equal(before[:, :2], after[:, :2])
+    assert (before[:, 2] != after[:, 2]).any()
+
+
+@with_property("decodes")
+@pytest.mark.one_case
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_cached_decoding_equals_uncached(name, beam_size, rng):
+    """Each hypothesis of a sentence goes its own way, in a state that is resized."""
+    model = random_model(name, rng)
+    source = CASES[name].inputs[0] if CASES[name].model_class is Transformer else None
+    assert_cached_equals_uncached(model, source, beam_size=beam_size)
+
+
+@with_property("looks around")
+def test_every_token_bears_on_every_output(name, rng):
+    case, model = CASES[name], random_model(name, rng)
+    before = output(model, case)
+    for position in (0, 3, 6):
+        changed = case.inputs.copy()
+        changed[0, position] = 13
+        after = numpy(model(changed))
+        assert (np.abs(after - before)[0].max(axis=-1) > 1e-4).all()
+        assert_close(after[1], before[1])
+
+
+@ALL
+@pytest.mark.one_case
+def test_padding_and_other_rows_change_nothing(name, rng):
+    case, model = CASES[name], random_model(name, rng)
+    assert_padding_invariant(*of_ids(model, case))
+    swapped = keras.tree.map_structure(lambda x: x[::-1].copy(), case.inputs)
+    assert_close(numpy(model(swapped))[::-1], output(model, case))
+
+
+@pytest.mark.parametrize("model_class", FIRST)
+def test_registered_under_the_package_name(model_class):
+    name = f"keras_transformer>{model_class.__name__}"
+    assert keras.saving.get_registered_name(model_class) == name
+
+
+@A_ROW_A_CLASS
+def test_weights_exist_from_the_start_and_the_shape_is_known(name):
+    case = CASES[name]
+    model = case.make()
+    count = len(model.weights)
+    shapes = keras.tree.map_structure(lambda x: tuple(x.shape), case.inputs)
+    assert model.compute_output_shape(shapes) == output(model, case).shape
+    assert len(model.weights) == count > 0
+
+
+@ALL
+@pytest.mark.one_case
+def test_config_and_file_give_the_same_model(name, rng):
+    inputs = tuple(keras.tree.flatten(CASES[name].inputs))
+    assert_serializable(random_model(name, rng), inputs)
+
+
+@A_ROW_A_CLASS
+def test_config_keeps_name_and_type(name):
+    model = CASES[name].make(name="named", dtype="mixed_bfloat16")
+    again = type(model).from_config(model.get_config())
+    assert again.get_config() == model.get_config()
+    assert again.name == "named"
+    assert again.dtype_policy.name == "mixed_bfloat16"
+
+
+@A_ROW_A_CLASS
+def test_compiled_model_comes_back_from_its_file(name, rng, tmp_path):
+    case, model = CASES[name], random_model(name, rng)
+    model.compile("adam", case.loss)
+    model.train_on_batch(case.inputs, case.targets)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded.loss) is type(case.loss)
+    np.testing.assert_array_equal(output(loaded, case), output(model, case))
+    steps = loaded.optimizer.iterations
+    assert numpy(steps) == 1
+
+
+@ALL
+@pytest.mark.one_case
+def test_dropout_acts_in_training_only(name, rng):
+    case, model = CASES[name], random_model(name, rng)
+    silent = output(model, case, training=False)
+    np.testing.assert_array_equal(output(model, case), silent)
+    assert_close(model.predict(case.inputs, verbose=0), silent)
+    assert np.abs(output(model, case, training=True) - silent).max() > 1e-3
+
+
+@A_ROW_A_CLASS
+def test_mixed_precision_stays_close_and_keeps_float32_weights(name, rng):
+    case, exact = CASES[name], random_model(name, rng)
+    mixed = case.make(dtype="mixed_bfloat16")
+    mixed.set_weights(exact.get_weights())
+    assert {weight.dtype for weight in mixed.weights} == {"float32"}
+    found = mixed(case.inputs)
+    assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
+    tolerance = 0.2 if case.model_class is Transformer else 0.3
+    assert_close(ops.cast(found, "float32"), output(exact, case), tolerance)
+
+
+@A_ROW_A_CLASS
+def test_gradient_reaches_every_weight(name, rng):
+    case, model = CASES[name], random_model(name, rng)
+    before = [numpy(weight).copy() for weight in model.trainable_weights]
+    model.compile(keras.optimizers.SGD(1.0), case.loss)
+    model.train_on_batch(case.inputs, case.targets)
+    for weight, old in zip(model.trainable_weights, before, strict=True):
+        # A key's bias adds one number to all scores of a query: softmax removes it.
+        if not weight.path.endswith("key/bias"):
+            assert np.abs(numpy(weight) - old).max() > 1e-7, weight.path
+
+
+@A_ROW_A_CLASS
+def test_fit_learns_the_batch_by_heart(name, rng):
+    case, model = CASES[name], CASES[name].make()
+    # The loss of smoothed targets cannot come near zero.
+    loss = MaskedCrossentropy() if case.targets.ndim == 2 else case.loss
+    model.compile(keras.optimizers.Adam(0.01), loss, jit_compile=False)
+    batch = case.inputs, case.targets
+
+    def fit(data):
+        history = model.fit(*data, len(case.targets), verbose=0, shuffle=False).history
+        return history["loss"][0]
+
+    first = fit(batch)
+    fit(keras.tree.map_structure(lambda x: np.concatenate([x] * 60), batch))
+    assert fit(batch) < 0.5 * first
+
+
+@A_ROW_A_CLASS
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="a SavedModel of TensorFlow"
+)
+def test_exported_model_equals_the_live_one_on_any_batch(name, rng, tmp_path):
+    import tensorflow as tf
+
+    case, model = CASES[name], random_model(name, rng)
+    model.export(tmp_path / "1", verbose=False)
+    exported = tf.saved_model.load(tmp_path / "1")
+    for rows in (slice(0, 1), slice(None)):
+        inputs = keras.tree.map_structure(lambda x, r=rows: x[r], case.inputs)
+        assert_close(exported.serve(inputs), numpy(model(inputs)))
+
+
+@pytest.mark.parametrize("model_class", [Transformer, LanguageModel])
+def test_config_of_another_type_is_refused(model_class):
+    message = f"`config` must be of the class `{model_class.__name__}Config`"
+    with pytest.raises(TypeError, match=message):
+        model_class({"d_model": 16})
