@@ -34,7 +34,7 @@ class Mean(keras.layers.Layer):
         self.supports_masking = True
 
     def call(self, query, mask, training=None):
-        shares = ops.cast(mask, query.dtype)  # (B, 1, S)
+        shares = ops.cast(mask, query.dtype)[:, None]  # (B, 1, S)
         shares /= ops.sum(shares, axis=-1, keepdims=True)
         return ops.zeros_like(query) + ops.matmul(shares, query)
 
