@@ -40,11 +40,11 @@ def attention_net(words, tags, is_relu):
     """A tagger of two layers of self-attention, weighed by softmax or by ReLU."""
     sizes = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
     config = kt.EncoderConfig(**sizes, norm_first=True)
-    encoder = kt.TextEncoder(config, words)
+    encoder = kt.Encoder(config, words)
     kind = kt.ReluAttention if is_relu else kt.MultiHeadAttention
     for layer in encoder.stack.encoder_layers:
         # Rotary positions find the word before sooner than sinusoids do.
         layer.make_attention = lambda name, width: kind(
-            4, width // 4, dropout_rate=0.1, use_bias=False, positions="rotary"
+            4, width // 4, dropout=0.1, use_bias=False, positions="rotary"
         )
     return kt.Tagger(encoder, tags)
