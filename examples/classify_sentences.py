@@ -76,12 +76,11 @@ def main(arguments=None):
 
     sizes = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
     config = kt.EncoderConfig(**sizes, dropout_rate=0.4)
-    embedding = vocabulary = FIRST + len(features)
-    if ids.ndim == 3:
-        embedding = kt.FeatureEmbedding(vocabulary, config.d_model, config.dropout_rate)
-    encoder = kt.Encoder(config, embedding)
+    size = FIRST + len(features)
+    embedding = kt.FeatureEmbedding(size, config.d_model, config.dropout_rate)
+    encoder = kt.Encoder(config, size if options.pretrain else embedding)
     if options.pretrain:
-        hidden = kt.MaskedTokens(ids, 64, MASK, FIRST, vocabulary)
+        hidden = kt.MaskedTokens(ids, 64, MASK, FIRST, size)
         pretraining = kt.MaskedLanguageModel(encoder)
         pretraining.compile("adam", kt.MaskedCrossentropy(), jit_compile=False)
         pretraining.fit(hidden, epochs=options.pretrain, verbose=2)

@@ -154,7 +154,7 @@ def test_unscaled_scores_are_the_scaled_ones_times_the_root_of_d_k(load, rng):
     logs = []
     for model in models:
         attention = model.decoder_layers[0].self_attention
-        _, weights = attention(states, return_attention_weights=True)
+        _, weights = attention(states, return_attention_scores=True)
         weights = np.log(keras.ops.convert_to_numpy(weights))
         logs.append(weights - weights[..., :1])
     np.testing.assert_allclose(logs[0], 3 * logs[1], atol=1e-4)

@@ -56,7 +56,8 @@ def of_strength(length, taps, strength):
     ends = ((0, 0), (taps // 2, taps // 2), (0, 0))
     theirs = convolution(np.pad(ops.convert_to_numpy(inputs), ends, mode="edge"))
     heads = heads_like(convolution, taps, positions=Distance(strength))
-    heads.query_kernel.assign(ops.zeros_like(heads.query_kernel))
+    kernel = heads.query_dense.kernel
+    kernel.assign(ops.zeros_like(kernel))
     return difference(heads(inputs), theirs)
 
 

@@ -31,9 +31,9 @@ def heads_like(convolution, size, **options):
     kernel, bias = map(ops.convert_to_numpy, convolution.weights)
     attention = kt.MultiHeadAttention(size, WIDTH, output_shape=FILTERS, **options)
     attention.build((None, None, WIDTH))
-    attention.value_kernel.assign(np.tile(np.eye(WIDTH), size))
-    attention.output_kernel.assign(kernel.reshape(size * WIDTH, FILTERS))
-    attention.output_bias.assign(bias)
+    attention.value_dense.kernel.assign(np.tile(np.eye(WIDTH), size))
+    attention.output_dense.kernel.assign(kernel.reshape(size * WIDTH, FILTERS))
+    attention.output_dense.bias.assign(bias)
     return attention
 
 

@@ -18,7 +18,9 @@ import keras_transformer as kt
 class UnscaledAttention(kt.MultiHeadAttention):
     """Attention that does not divide its scores by sqrt(d_k)."""
 
-    score_scale = 1.0
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.query_scale = 1.0
 
 
 KINDS = {
