@@ -76,9 +76,11 @@ def main(arguments=None):
 
     sizes = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
     config = kt.EncoderConfig(**sizes, dropout_rate=0.4)
-    encoder = kt.TextEncoder(config, FIRST + len(features), *ids.shape[2:])
+    size = FIRST + len(features)
+    embedding = kt.FeatureEmbedding(size, config.d_model, config.dropout_rate)
+    encoder = kt.Encoder(config, size if options.pretrain else embedding)
     if options.pretrain:
-        hidden = kt.MaskedTokens(ids, 64, MASK, FIRST, FIRST + len(features))
+        hidden = kt.MaskedTokens(ids, 64, MASK, FIRST, size)
         pretraining = kt.MaskedLanguageModel(encoder)
         pretraining.compile("adam", kt.MaskedCrossentropy(), jit_compile=False)
         pretraining.fit(hidden, epochs=options.pretrain, verbose=2)

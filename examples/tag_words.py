@@ -81,8 +81,8 @@ def main(arguments=None):
     tags = sorted({tag for s in train + valid for _, tag in s})
     sizes = {"num_layers": 2, "d_model": 128, "d_ff": 256, "num_heads": 4}
     config = kt.EncoderConfig(**sizes, dropout_rate=0.3)
-    encoder = kt.TextEncoder(config, 2 + len(features), num_features=10)
-    model = kt.Tagger(encoder, num_tags=1 + len(tags))
+    embedding = kt.FeatureEmbedding(2 + len(features), 128, config.dropout_rate)
+    model = kt.Tagger(kt.Encoder(config, embedding), num_tags=1 + len(tags))
     loss, metrics = kt.MaskedCrossentropy(0.1), [kt.MaskedAccuracy()]
     model.compile("adam", loss, metrics=metrics, jit_compile=False)
     data, scored = (batches(part, features, tags) for part in (train, valid))

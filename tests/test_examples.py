@@ -43,6 +43,8 @@ TINY = {
     "classify_nodes": ("--epochs 2 --picture {picture}", lambda x: 0 <= min(x)),
     "conformer": ("--recordings 8 --epochs 1", lambda x: len(x) == 2),
     "fit_arrays": ("--epochs 1 --rows 128", lambda x: 0 <= x <= 1),
+    "linformer_attention": ("--rows 32", lambda x: 0 <= x <= 1),
+    "lsh_attention": ("--rows 32", lambda x: 0 <= x <= 1),
     "recurrent_sentences": (
         "--count 40 --epochs 1 --cell lstm --plot {picture}", lambda x: len(x) == 4
     ),
@@ -57,6 +59,9 @@ LEARNED = {
         "--picture {picture}", lambda x: x[0] > 0.9 and 0.3 < x[1] < 0.7
     ),
     "fit_arrays": ("", lambda x: x > 0.9),
+    # By chance it is 0.125.
+    "linformer_attention": ("", lambda x: x > 0.5),
+    "lsh_attention": ("", lambda x: x > 0.9),
     # Fewer than six in ten frames are silence.
     "speech": ("--recordings 64 --epochs 15", lambda x: x[0] > 0.7),
     # Six seeds read 0.959 to 0.978 after 8 epochs, and 0.900 to 0.967 after 6.
@@ -95,8 +100,9 @@ def test_every_example_is_short_and_has_a_test():
     others |= {"train_multi30k", "recurrent_translation", "recurrent_translator"}
     assert names == {*TINY, *LEARNED} | clients | others
     # What holds a model of its own may be longer.
-    longer = {"recurrent_translator": 250, "caption_images": 160}
+    longer = {"recurrent_translator": 250, "lsh_attention": 250, "caption_images": 160}
     longer |= dict.fromkeys(("classify_graphs", "classify_images"), 140)
+    longer |= {"linformer_attention": 140, "classify_sentences": 110}
     longer |= dict.fromkeys(("classify_nodes", "speech", "recurrent_translation"), 120)
     for name in names:
         lines = (EXAMPLES / f"{name}.py").read_text("utf-8").splitlines()

@@ -6,6 +6,8 @@ The tasks are generated, see long_range_tasks.py; every row is seen once. The en
 has two layers, and the answer is read from the first position.
 """
 
+import sys
+from pathlib import Path
 import keras_transformer.quiet
 
 import keras
@@ -14,6 +16,10 @@ from keras import ops
 from long_range_tasks import TASKS, rows_of
 
 import keras_transformer as kt
+
+sys.path.append(str(Path(__file__).parents[1]))
+from linformer_attention import LinformerAttention  # noqa: E402
+from lsh_attention import LSHAttention  # noqa: E402
 
 WIDTH, HEADS = 64, 4
 # Every row is new.
@@ -28,7 +34,7 @@ class Mean(keras.layers.Layer):
         self.supports_masking = True
 
     def call(self, query, mask, training=None):
-        shares = ops.cast(mask, query.dtype)  # (B, 1, S)
+        shares = ops.cast(mask, query.dtype)[:, None]  # (B, 1, S)
         shares /= ops.sum(shares, axis=-1, keepdims=True)
         return ops.zeros_like(query) + ops.matmul(shares, query)
 
@@ -43,8 +49,8 @@ def attentions(length):
         "local": lambda: kt.LocalAttention(*sizes, window=few),
         "linear": lambda: kt.LinearAttention(*sizes),
         "performer": lambda: kt.PerformerAttention(*sizes, seed=1),
-        "linformer": lambda: kt.LinformerAttention(*sizes, length, few),
-        "lsh": lambda: kt.LSHAttention(*sizes, buckets, few, seed=1),
+        "linformer": lambda: LinformerAttention(*sizes, length, few),
+        "lsh": lambda: LSHAttention(*sizes, buckets, few, seed=1),
     }
 
 
@@ -53,7 +59,7 @@ def classifier(task, kind, length):
     _, symbols, features, classes = TASKS[task]
     sizes = dict(num_layers=2, d_model=WIDTH, d_ff=2 * WIDTH, num_heads=HEADS)
     config = kt.EncoderConfig(**sizes, norm_first=True, **NO_DROPOUT)
-    encoder = kt.TextEncoder(config, symbols, num_features=features)
+    encoder = kt.Encoder(config, kt.FeatureEmbedding(symbols, WIDTH))
     for layer in encoder.stack.encoder_layers:
         layer.make_attention = lambda name, d_model: attentions(length)[kind]()
     ids = keras.Input((length, features), dtype="int32")
@@ -61,12 +67,8 @@ def classifier(task, kind, length):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     # XLA would compile for long; JAX has nothing else.
     is_jax = keras.backend.backend() == "jax"
-    model.compile(
-        kt.Adam(kt.WarmupSchedule(2e-3, 20)),
-        loss,
-        metrics=["accuracy"],
-        jit_compile=is_jax,
-    )
+    optimizer = kt.Adam(kt.WarmupSchedule(2e-3, 20))
+    model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=is_jax)
     return model
 
 

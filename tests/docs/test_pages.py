@@ -33,6 +33,7 @@ PAGES = {
 HEAVY = {"start", "your_data", "serving"}
 
 
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=[pytest.mark.slow] * (page in HEAVY)) for page in PAGES],

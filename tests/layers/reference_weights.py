@@ -37,7 +37,7 @@ def variable_of(layer, name):
     """The weight of a layer that the reference calls `query_kernel`, or `None`."""
     dense, _, part = name.rpartition("_")
     dense = getattr(layer, f"{dense}_dense", None)
-    return getattr(layer, name, None) if dense is None else getattr(dense, part)
+    return getattr(layer, name, None) if dense is None else getattr(dense, part, None)
 
 
 def randomise(layer, rng):

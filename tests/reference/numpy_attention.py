@@ -266,7 +266,7 @@ def shared_key_attention(inputs, weights, num_heads, mask):
     return project(np.concatenate(heads, axis=-1), weights, "output")
 
 
-def lsh_attention(inputs, weights, num_heads, chunk_size, causal, mask=None):
+def lsh_attention(inputs, weights, num_heads, chunk_size, mask=None):
     """Kitaev et al., 2020, section 2: what each position sees, then one softmax.
 
     Args:
@@ -274,7 +274,6 @@ def lsh_attention(inputs, weights, num_heads, chunk_size, causal, mask=None):
         weights: As of `shared_key_attention`, and `hash_vectors` [R, K, N / 2].
         num_heads: H.
         chunk_size: C.
-        causal: Whether a position sees the C before it in its bucket, and no others.
         mask: Boolean [B, T], or `None`.
 
     Returns:
@@ -291,10 +290,7 @@ def lsh_attention(inputs, weights, num_heads, chunk_size, causal, mask=None):
             bucket = np.concatenate([turned, -turned], axis=-1).argmax(axis=-1)
             order = sorted(kept, key=lambda t: (bucket[t], t))
             for i, j in np.ndindex(len(order), len(order)):
-                if causal:
-                    is_near = 0 <= i - j <= chunk_size
-                else:
-                    is_near = 0 <= i // chunk_size - j // chunk_size <= 1
+                is_near = 0 <= i // chunk_size - j // chunk_size <= 1
                 t, s = order[i], order[j]
                 seen[b, head, t, s] |= bucket[t] == bucket[s] and is_near
     return shared_key_attention(inputs, weights, num_heads, seen), seen
@@ -316,7 +312,7 @@ def kind_of_self_attention(attention, window=None, positions=None):
 
     Args:
         attention: "dot-product", "local", "relu", "additive", "linear", "performer" or
-            "lsh" (of chunks that hold all positions); or "ssru".
+            "ssru".
         window: Of "local": the positions to each side that one sees.
         positions: "rotary", "alibi" or anything else for vectors added before.
     """
@@ -332,11 +328,6 @@ def kind_of_self_attention(attention, window=None, positions=None):
                 query, key, value, weights, num_heads, vectors, mask
             ), None
         length = query.shape[1]
-        if attention == "lsh":
-            is_causal = mask is not None and mask.shape[1] > 1
-            rows = np.ones((1, length), bool) if mask is None else mask[:, -1]
-            rows = np.broadcast_to(rows, (len(query), length))
-            return lsh_attention(query, weights, num_heads, length, is_causal, rows)
         mask = np.ones((1, 1, length), bool) if mask is None else mask
         if attention == "local":
             near = [
