@@ -81,8 +81,8 @@ def fused_crossentropy(
     Returns the sum (nats), the cross-entropy (R,) of each token without smoothing, and
     (R,), 1 where its first largest logit is the target's.
     """
-    # States (R, D), matrix (V, D), targets and float32 weights (R,), bias (V,). Products
-    # are in the type of the states, all else in float32.
+    # States (R, D), matrix (V, D), targets and float32 weights (R,), bias (V,).
+    # Products are in the type of the states, all else in float32.
     learned = (states, matrix) if bias is None else (states, matrix, bias)
     targets, weights = ops.cast(targets, "int32"), ops.cast(weights, "float32")
     # In float16 a slope times a weight of one token in thousands would be zero.
