@@ -20,8 +20,9 @@ from keras_transformer.types import Tensor, TensorLike
 class MaskedCrossentropy(keras.losses.Loss):
     """Label-smoothed cross-entropy, averaged over the tokens that are not padding.
 
-    The sum over the tokens of `smoothed_crossentropy`, divided by the number of tokens
-    that are not `pad_id`; zero when there is none. A Keras mask of `y_pred` is ignored.
+    The true class has the probability 1 - e + e / V and every other class e / V, with e
+    the `label_smoothing` (section 5.4 of Vaswani et al., 2017). Zero if all tokens are
+    `pad_id`. A Keras mask of `y_pred` is ignored.
 
     Args:
         label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
@@ -84,22 +85,22 @@ class MaskedCrossentropy(keras.losses.Loss):
         `training` says whether the gradient will be needed.
         """
         weights = token_weights(y_true, self.pad_id, sample_weight)
-        weights = weights / ops.maximum(self.count(y_true), 1.0)
+        weights = ops.reshape(weights / ops.maximum(self.count(y_true), 1.0), (-1,))
         states = ops.reshape(states, (-1, states.shape[-1]))  # (B T, D)
-        targets, weights = (ops.reshape(t, (-1,)) for t in (y_true, weights))
-        counted = None
+        targets, counted = ops.reshape(y_true, (-1,)), None
         if in_tensorflow_graph():  # Elsewhere shapes are fixed.
             counted = ops.nonzero(ops.not_equal(targets, self.pad_id))[0]
-            states, targets, weights = (
-                ops.take(t, counted, axis=0) for t in (states, targets, weights)
-            )
+            states = ops.take(states, counted, axis=0)
+            targets = ops.take(targets, counted, axis=0)
+            weights = ops.take(weights, counted, axis=0)
         loss, *scores = fused_crossentropy(
             states, matrix, targets, weights, self.label_smoothing, training, bias
         )
-        if counted is not None:
-            size = (ops.size(y_true),)
-            scores = [ops.scatter(counted[:, None], s, size) for s in scores]
-        return loss, TokenScores(*(ops.reshape(s, ops.shape(y_true)) for s in scores))
+        for i, score in enumerate(scores):
+            if counted is not None:
+                score = ops.scatter(counted[:, None], score, (ops.size(y_true),))
+            scores[i] = ops.reshape(score, ops.shape(y_true))
+        return loss, TokenScores(*scores)
 
     def get_config(self) -> dict[str, Any]:
         names = "label_smoothing", "pad_id", "name"

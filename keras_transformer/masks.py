@@ -103,7 +103,7 @@ def local_window_mask(
 
 
 def within_window(queries, keys, window, causal=False):
-    """Tells which positions of keys lie in the windows of which queries, broadcast.
+    """Tells which of the keys' positions lie in the windows of the queries', broadcast.
 
     A window reaches `window` positions to each side, or if causal back only.
     """
@@ -189,7 +189,8 @@ def combined_mask(
 ):
     """Combines the masks of a call of attention to one that broadcasts to (B, H, T, S).
 
-    `mask` wins over those of value and key, and these over what their tensors carry.
+    `mask` takes the place of those of value and key. Where these are not given, the
+    masks that Keras attached to the tensors count.
 
     Raises:
         TypeError: If a mask is neither boolean nor of integers.
@@ -200,6 +201,7 @@ def combined_mask(
         parts["mask"] = ops.expand_dims(attention_mask(mask), axis=1)
     else:
         given = {"value_mask": (value, value_mask)}
+        # Of one tensor for both, the mask counts once.
         if key is not value or key_mask is not None:
             given["key_mask"] = (key, key_mask)
         for name, (tensor, one) in given.items():
@@ -211,6 +213,7 @@ def combined_mask(
         one = _boolean("attention_mask", scores_mask, or_integers=True)
         missing = {2: (0, 1), 3: (1,)}.get(len(one.shape))  # The batch or the heads.
         parts["attention_mask"] = ops.expand_dims(one, missing) if missing else one
+    # A size that is `None` is not known yet; that of the heads is not known here.
     sizes = query.shape[0], None, query.shape[1], value.shape[1]
     combined = None
     for name, one in parts.items():
@@ -228,11 +231,13 @@ def combined_mask(
 
 
 def _boolean(name, mask, or_integers=False):
+    """Returns a mask as a boolean tensor; an error for another type than allowed."""
     if not hasattr(mask, "shape"):
         mask = ops.convert_to_tensor(mask)
     dtype = keras.backend.standardize_dtype(mask.dtype)
     if dtype == "bool":
         return mask
+    # While Keras only learns the shapes of a model, all tensors are floats.
     if learns_shapes() or (or_integers and "int" in dtype):
         return ops.cast(mask, "bool")
     allowed = "boolean or of integers" if or_integers else "boolean"
@@ -243,7 +248,7 @@ def _boolean(name, mask, or_integers=False):
 
 
 def with_causal(mask, num_queries, num_keys):
-    """Lets query t attend to keys 0 to t alone, of those that a mask allows."""
+    """Lets query t attend to keys 0 to t alone, of those that a (B, H, T, S) allows."""
     queries = ops.arange(num_queries, dtype="int32")[:, None]
     causal = queries >= ops.arange(num_keys, dtype="int32")  # (T, S)
     return causal[None, None] if mask is None else ops.logical_and(mask, causal)

@@ -100,9 +100,3 @@ class Perplexity(TokenMean):
 
     def result(self) -> Tensor:
         return ops.exp(super().result())
-
-
-def takes_scores(metric, pad_id):
-    """Whether a metric can be updated from `TokenScores` made with this `pad_id`."""
-    # A subclass may compute other values.
-    return type(metric) in (MaskedAccuracy, Perplexity) and metric.pad_id == pad_id

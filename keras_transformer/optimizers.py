@@ -17,10 +17,10 @@ class Adam(keras.optimizers.Adam):
     """Adam (Kingma and Ba, 2015, https://arxiv.org/abs/1412.6980).
 
     It has the arguments and variables of `keras.optimizers.Adam`. In a TensorFlow graph
-    without XLA it updates a weight with one operation instead of about twenty. In a
-    sparse gradient, such as that of a lookup, rows that occur twice are added up before
-    either moment is updated. Weights in half precision follow Keras' formula unchanged:
-    in bfloat16 a `beta_2` of 0.9981 or more is rounded to 1, and no weight moves.
+    without XLA it updates a weight with one operation instead of about twenty. Rows of
+    a sparse gradient that occur twice are added up first. Weights in half precision
+    follow Keras' formula: in bfloat16 a `beta_2` of 0.9981 or more is rounded to 1, and
+    no weight moves.
 
     Example:
         >>> model.compile(optimizer=Adam(1e-3, beta_2=0.98, epsilon=1e-9))

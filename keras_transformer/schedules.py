@@ -17,7 +17,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5): equation 3 of
     Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, with a factor. The first
-    update is step 1 (Keras counts it 0), so no update has a rate of zero. Its peak is
+    update is step 1 (Keras counts it 0). The peak is
     scale * (d_model * warmup_steps)^-0.5, at step `warmup_steps`.
 
     Args:
@@ -49,8 +49,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return factor * ops.minimum(ops.power(step, -0.5), rising)
 
     def get_config(self) -> dict[str, Any]:
-        names = "d_model", "warmup_steps", "scale"
-        return {name: getattr(self, name) for name in names}
+        return {n: getattr(self, n) for n in ("d_model", "warmup_steps", "scale")}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -97,10 +96,9 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self) -> dict[str, Any]:
         schedule = self.schedule
-        names = "learning_rate", "warmup_steps"
-        return {name: getattr(self, name) for name in names} | {
-            "schedule": schedule and keras.saving.serialize_keras_object(schedule)
-        }
+        schedule = schedule and keras.saving.serialize_keras_object(schedule)
+        rates = {n: getattr(self, n) for n in ("learning_rate", "warmup_steps")}
+        return rates | {"schedule": schedule}
 
 
 def _check_positive(**values):

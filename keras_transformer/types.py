@@ -18,11 +18,11 @@ class TensorLike(Protocol):
 
     @property
     def shape(self) -> Any:
-        """Sizes of the axes, in the class that its library has for them."""
+        """Sizes of the axes, in the class of its library."""
 
     @property
     def dtype(self) -> Any:
-        """Type of the elements, in the class that its library has for them."""
+        """Type of the elements, in the class of its library."""
 
 
 class Tensor(TensorLike, Protocol):

@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
 from keras_transformer.config.options import (
-    MOST_LAYERS,
-    MOST_ROWS,
-    MOST_UNITS,
+    LAYERS,
+    ROWS,
+    UNITS,
     Config,
     documented,
     option,
@@ -49,20 +49,13 @@ ATTENTION_KINDS: dict[str, AttentionKind] = {
 class SublayerConfig(Config):
     """Options of one encoder or decoder layer; the defaults are the paper's."""
 
-    num_heads: int = option(
-        8, "attention heads, h in the paper", minimum=1, maximum=MOST_UNITS
-    )
-    d_ff: int = option(
-        2048, "width of the feed-forward layer", minimum=1, maximum=MOST_UNITS
-    )
+    num_heads: int = option(8, "attention heads, h in the paper", **UNITS)
+    d_ff: int = option(2048, "width of the feed-forward layer", **UNITS)
     key_dim: int | None = option(
-        None,
-        "width of a head's query and key; default d_model / num_heads",
-        minimum=1,
-        maximum=MOST_UNITS,
+        None, "width of a head's query and key; default d_model / num_heads", **UNITS
     )
     value_dim: int | None = option(
-        None, "width of a head's value; default key_dim", minimum=1, maximum=MOST_UNITS
+        None, "width of a head's value; default key_dim", **UNITS
     )
     activation: str = option("relu", "feed-forward activation, a Keras name")
     norm_first: bool = option(False, "normalise before each sub-layer (pre-norm)")
@@ -79,16 +72,12 @@ class SublayerConfig(Config):
         choices=tuple(ATTENTION_KINDS),
     )
     attention_window: int | None = option(
-        None,
-        "positions to each side that local attention sees",
-        minimum=1,
-        maximum=MOST_ROWS,
+        None, "positions to each side that local attention sees", **ROWS
     )
     num_key_value_heads: int | None = option(
         None,
         "heads of keys and values, a divisor of num_heads; default num_heads",
-        minimum=1,
-        maximum=MOST_UNITS,
+        **UNITS,
     )
     dropout_rate: float = option(
         0.1, "dropout of sub-layer outputs and embeddings", minimum=0.0, below=1.0
@@ -161,7 +150,7 @@ class SublayerConfig(Config):
 class LayerConfig(SublayerConfig):
     """Sizes of a layer of attention and feed-forward; the defaults are the paper's."""
 
-    d_model: int = option(512, "width of the model", minimum=1, maximum=MOST_UNITS)
+    d_model: int = option(512, "width of the model", **UNITS)
 
     # An option of those that have any.
     positions: ClassVar[str | None] = None
@@ -201,7 +190,7 @@ class LayerConfig(SublayerConfig):
 class EncoderConfig(LayerConfig):
     """Sizes of a stack of encoder layers; the defaults are the paper's base model."""
 
-    num_layers: int = option(6, "encoder layers", minimum=1, maximum=MOST_LAYERS)
+    num_layers: int = option(6, "encoder layers", **LAYERS)
     positions: str | None = option(
         None,
         "positions that enter self-attention itself; default none, as vectors may be "

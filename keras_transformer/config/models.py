@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Self
 
 from keras_transformer.config.layers import RELATIVE_POSITIONS, LayerConfig
 from keras_transformer.config.options import (
-    MOST_LAYERS,
-    MOST_ROWS,
+    LAYERS,
+    ROWS,
     documented,
     option,
     reject_unknown,
@@ -20,18 +20,10 @@ from keras_transformer.config.options import (
 class TransformerConfig(LayerConfig):
     """Sizes of a `Transformer`; the defaults are the paper's base model (Table 3)."""
 
-    source_vocabulary_size: int = option(
-        37000, "source pieces, V", minimum=1, maximum=MOST_ROWS
-    )
-    target_vocabulary_size: int = option(
-        37000, "target pieces, V", minimum=1, maximum=MOST_ROWS
-    )
-    num_encoder_layers: int = option(
-        6, "encoder layers", minimum=1, maximum=MOST_LAYERS
-    )
-    num_decoder_layers: int = option(
-        6, "decoder layers", minimum=1, maximum=MOST_LAYERS
-    )
+    source_vocabulary_size: int = option(37000, "source pieces, V", **ROWS)
+    target_vocabulary_size: int = option(37000, "target pieces, V", **ROWS)
+    num_encoder_layers: int = option(6, "encoder layers", **LAYERS)
+    num_decoder_layers: int = option(6, "decoder layers", **LAYERS)
     tied_embeddings: str = option(
         "three-way",
         "one matrix for source, target and output (three-way), for target and "
@@ -48,10 +40,7 @@ class TransformerConfig(LayerConfig):
         ),
     )  # fmt: skip
     max_positions: int = option(
-        512,
-        "most positions of learned position vectors (tokens)",
-        minimum=1,
-        maximum=MOST_ROWS,
+        512, "most positions of learned position vectors (tokens)", **ROWS
     )
     source_end: bool = option(
         True,
@@ -178,18 +167,15 @@ class TransformerConfig(LayerConfig):
 class LanguageModelConfig(LayerConfig):
     """Sizes of a `LanguageModel`: those of its layers, its vocabulary and positions."""
 
-    num_layers: int = option(6, "layers", minimum=1, maximum=MOST_LAYERS)
-    vocabulary_size: int = option(37000, "tokens, V", minimum=1, maximum=MOST_ROWS)
+    num_layers: int = option(6, "layers", **LAYERS)
+    vocabulary_size: int = option(37000, "tokens, V", **ROWS)
     positions: str = option(
         "sinusoidal",
         "kind of position vector; rotary and alibi enter self-attention itself",
         choices=("sinusoidal", "learned", *RELATIVE_POSITIONS),
     )
     max_positions: int = option(
-        512,
-        "most positions of learned position vectors (tokens)",
-        minimum=1,
-        maximum=MOST_ROWS,
+        512, "most positions of learned position vectors (tokens)", **ROWS
     )
     tied_embeddings: bool = option(True, "one matrix for input and output")
     pad_id: int = option(0, "id of padding", minimum=0)

@@ -18,9 +18,9 @@ _T = TypeVar("_T")
 
 # What options may ask for at most, far beyond what anybody uses: a file that claims
 # more, damaged or made to harm, would be followed until memory ends.
-MOST_UNITS = 2**20
-MOST_LAYERS = 1000
-MOST_ROWS = 10**8  # of a table of vectors, such as a vocabulary's
+UNITS = {"minimum": 1, "maximum": 2**20}
+LAYERS = {"minimum": 1, "maximum": 1000}
+ROWS = {"minimum": 1, "maximum": 10**8}  # of a table of vectors, as of a vocabulary
 MOST_TOKENS = 10**6
 MOST_HYPOTHESES = 1000
 

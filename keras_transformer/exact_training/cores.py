@@ -14,11 +14,11 @@ _num_parts = 1
 def split_batches_over_cores(num_cores: int | None = None) -> int:
     """Lets every core compute the loss and gradient of some rows of each batch.
 
-    TensorFlow otherwise spreads each operation over the cores and runs one after the
-    other: the many small operations of a Transformer then wait for each other longer
-    than they compute. After this call `fit` and `evaluate` cut a batch into parts that
-    run side by side, each operation on one core. The gradient is that of the whole
-    batch up to rounding; dropout drops other units.
+    TensorFlow otherwise spreads each operation over the cores, and the many small ones
+    of a Transformer wait for each other longer than they compute. After this call `fit`
+    and `evaluate` cut a batch into parts that run side by side, each operation on one
+    core. The gradient is that of the whole batch up to rounding; dropout drops other
+    units.
 
     Call it before TensorFlow computes anything, on a few cores, for models that train
     without logits. Others, XLA and `tf.distribute` compute whole batches as before,
@@ -47,18 +47,17 @@ def split_batches_over_cores(num_cores: int | None = None) -> int:
         raise ValueError(f"Parts need the backend TensorFlow. Received: {backend=}")
     import tensorflow as tf
 
-    if tf.config.list_physical_devices("GPU"):
-        return _num_parts
-    try:
-        if num_cores > 1:
-            tf.config.threading.set_intra_op_parallelism_threads(1)
-            tf.config.threading.set_inter_op_parallelism_threads(num_cores)
-    except RuntimeError as error:
-        raise RuntimeError(
-            "`split_batches_over_cores` sets the number of TensorFlow's threads: call "
-            "it before anything is computed, models and data sets included."
-        ) from error
-    _num_parts = num_cores
+    if not tf.config.list_physical_devices("GPU"):
+        try:
+            if num_cores > 1:
+                tf.config.threading.set_intra_op_parallelism_threads(1)
+                tf.config.threading.set_inter_op_parallelism_threads(num_cores)
+        except RuntimeError as error:
+            raise RuntimeError(
+                "`split_batches_over_cores` sets the number of TensorFlow's threads: "
+                "call it before anything is computed, models and data sets included."
+            ) from error
+        _num_parts = num_cores
     return _num_parts
 
 

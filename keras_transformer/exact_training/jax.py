@@ -12,12 +12,10 @@ from keras_transformer.exact_training.update import global_norm, mean_gradient
 
 
 def train_step(model, state, data):
-    """Trains on a batch; returns the logs and the new values of all variables.
-
-    `state` is those of the trainable, other, optimizer's and metrics' variables.
-    """
+    """Trains on a batch; returns the logs and the new values of all variables."""
     import jax
 
+    # Of the trainable, the other, the optimizer's and the metrics' variables.
     weights, others, moments, metrics = state
     update, optimizer = model._update, model.optimizer
 

@@ -16,13 +16,13 @@ from keras_transformer.kernels.keras_private import (
     loss_weights,
 )
 from keras_transformer.losses import MaskedCrossentropy
-from keras_transformer.metrics import takes_scores
+from keras_transformer.metrics import MaskedAccuracy, Perplexity
 
 
 def evaluate(model, data, training):
-    """Returns the mean loss of this replica's targets, and their number.
+    """Returns the mean loss of this replica's targets, their number, and a function.
 
-    And a function that updates the metrics by them and returns the logs.
+    That one updates the metrics by them and returns the logs.
     """
     x, y, sample_weight = data = keras.utils.unpack_x_y_sample_weight(data)
     loss, y_pred = loss_and_scores(model, *data, training)
@@ -67,21 +67,21 @@ def _without_logits(model, x, y, sample_weight, training):
     states = model(x, training=training, return_states=True)
     rows, bias = model.output_rows(), model.output_bias
     bias = None if bias is None else ops.convert_to_tensor(bias)
-    loss, scores = model.loss.from_states(
-        y, states, rows, sample_weight, training, bias
-    )
+    options = sample_weight, training, bias
+    loss, scores = model.loss.from_states(y, states, rows, *options)
     (weight,) = loss_weights(model)
     return sum(model.losses, loss if weight is None else loss * weight), scores
 
 
 def _needs_logits(model):
-    """Whether the model, its compiled loss or a metric needs the logits."""
-    if not model.trains_without_logits or type(model.loss) is not MaskedCrossentropy:
+    """Whether the model, its loss or a metric needs the logits; a subclass may."""
+    loss, takes_scores = model.loss, (MaskedAccuracy, Perplexity)
+    if not model.trains_without_logits or type(loss) is not MaskedCrossentropy:
         return True
     if model.output_rows() is None:  # The output matrix is quantised.
         return True
+    for metric in compiled_metrics(model):
+        if type(metric) not in takes_scores or metric.pad_id != loss.pad_id:
+            return True
     # Keras raises the error for any other number of weights.
-    if len(loss_weights(model)) != 1:
-        return True
-    pad_id = model.loss.pad_id
-    return not all(takes_scores(metric, pad_id) for metric in compiled_metrics(model))
+    return len(loss_weights(model)) != 1

@@ -36,9 +36,9 @@ class ExactTraining(BuildsFromSpec):
 
         sum of the losses of all target tokens / number of target tokens
 
-    over all replicas of the model and all accumulated batches, as if they were one
-    batch. `optimizer.iterations`, and so the learning-rate schedule, counts these
-    updates. The `loss` in the logs is the mean over all tokens of the epoch.
+    over all replicas of the model and all accumulated batches. `optimizer.iterations`,
+    and so the learning-rate schedule, counts these updates. The `loss` in the logs is
+    the mean over all tokens of the epoch.
 
     A batch whose loss or gradient is not finite, or that has no target, changes neither
     the weights nor the optimizer's moments. In float16 Keras wraps the optimizer in a
@@ -68,8 +68,7 @@ class ExactTraining(BuildsFromSpec):
 
         Args:
             *args: As for `keras.Model.compile`. The optimizer itself must not
-                accumulate or clip all weights together; for the loss see
-                `loss_divisor`.
+                accumulate or clip all weights together.
             gradient_accumulation_steps: Batches whose gradients make one update. If
                 some are left at the end of an epoch, the next one completes the update.
             global_clipnorm: Largest norm of the gradient of all weights, or `None`.
@@ -116,13 +115,11 @@ class ExactTraining(BuildsFromSpec):
         self._update = UpdateState(self.optimizer, self.trainable_weights, options)
 
     def get_compile_config(self):
-        """As `keras.Model.get_compile_config`, with the options of exact training."""
         names = "gradient_accumulation_steps", "global_clipnorm", "nonfinite"
         config = super().get_compile_config()
         return config and config | {name: getattr(self, name) for name in names}
 
     def compile_from_config(self, config):
-        """As `keras.Model.compile_from_config`."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
@@ -148,17 +145,10 @@ class ExactTraining(BuildsFromSpec):
             self.jax_state_sync()
 
     def loss_divisor(self, y):
-        """Returns the divisor of the loss of a batch; override it for other losses.
+        """Returns how many of the targets `y` count, a float32 scalar; override it.
 
-        It is what the loss's method `count` returns for the targets. A loss without one
-        is taken for a mean over all targets. With accumulation and on several replicas
-        it is refused, because each batch is weighted by its number of targets.
-
-        Args:
-            y: Targets of the batch.
-
-        Returns:
-            Float32 scalar.
+        The loss's method `count` says so. Without one all count, and accumulation and
+        several replicas, which weight batches by their targets, are refused.
         """
         losses = [part for part in keras.tree.flatten(self.loss) if part is not None]
         targets = keras.tree.flatten(y)[0]
@@ -174,11 +164,9 @@ class ExactTraining(BuildsFromSpec):
         return ops.cast(ops.size(targets), "float32")
 
     def fit(self, *args, **kwargs):
-        """As `keras.Model.fit`. A `CallbackList` is left as it is.
+        """As `keras.Model.fit`; at the end `FloatingPointError` for a bad batch.
 
-        Raises:
-            FloatingPointError: At the end, if `nonfinite` is "stop" and a loss or
-                gradient was not finite.
+        That is, if `nonfinite` is "stop". A `CallbackList` is left as it is.
         """
         if self.nonfinite == "skip" or self._update is None:
             return super().fit(*args, **kwargs)
@@ -201,13 +189,11 @@ class ExactTraining(BuildsFromSpec):
         return history
 
     def train_on_batch(self, *args, **kwargs):
-        """As `keras.Model.train_on_batch`; a bad batch does not hold the next."""
         if self._update:
-            self._update.held.assign(0)
+            self._update.held.assign(0)  # A bad batch does not hold the next.
         return super().train_on_batch(*args, **kwargs)
 
     def make_train_function(self, force=False):
-        """As `keras.Model.make_train_function`."""
         # TensorFlow traces a step twice if it builds the optimizer. Under a strategy or
         # a distribution Keras has built it already.
         if self.built and self.optimizer and not self.optimizer.built:

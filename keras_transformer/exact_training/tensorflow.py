@@ -52,21 +52,19 @@ def test_step(model, data):
 
 
 def _update(strategy, model, verdict, gradients, targets, norm):
-    """Accumulates and applies the gradients, once for all replicas.
+    """Accumulates and applies the gradients, outside the replicas for all of them.
 
-    It runs outside the replicas, because a branch inside one cannot update the others.
+    A branch inside one cannot update the others.
     """
     import tensorflow as tf
 
-    first = (strategy.experimental_local_results(value)[0] for value in verdict)
-    verdict, in_replicas = Verdict(*first), strategy.extended.call_for_each_replica
-
-    def when(condition, *call):
-        tf.cond(condition, lambda: in_replicas(*call), lambda: None)
-
+    verdict = Verdict(*(strategy.experimental_local_results(v)[0] for v in verdict))
+    run = strategy.extended.call_for_each_replica
     if model._update.sums:
-        when(verdict.applies, _accumulate, (model, gradients, targets))
-    when(verdict.updates, _apply, (model, gradients, norm, verdict.targets))
+        own = model, gradients, targets
+        tf.cond(verdict.applies, lambda: run(_accumulate, own), lambda: None)
+    means = model, gradients, norm, verdict.targets
+    tf.cond(verdict.updates, lambda: run(_apply, means), lambda: None)
     model._update.note(verdict)
 
 

@@ -13,12 +13,12 @@ from keras_transformer.kernels.keras_private import layout_of
 class Verdict(NamedTuple):
     """What becomes of a batch: boolean scalars, but for the last two."""
 
-    applies: Any  # Its gradient is part of an update.
-    updates: Any  # The weights change after it.
-    counts: Any  # Its loss and metrics are part of the logs.
-    is_bad: Any  # Its loss or gradient is not finite.
-    batches: Any  # Batches since the last update,
-    targets: Any  # and their targets, float32.
+    applies: Any  # its gradient is part of an update
+    updates: Any  # the weights change after it
+    counts: Any  # its loss and metrics are part of the logs
+    is_bad: Any  # its loss or gradient is not finite
+    batches: Any  # since the last update, an integer
+    targets: Any  # of these batches, float32
 
 
 class UpdateState:
@@ -93,8 +93,9 @@ def global_norm(gradients):
 def mean_gradient(model, gradients, norm, targets, sum_over_replicas=None):
     """Returns the clipped mean gradient, in the scale of the optimizer.
 
-    That of all batches of the update, with so many `targets`; `norm` is one batch's.
+    It is that of all batches of an update with so many `targets`.
     """
+    # Gradients and norm are the last batch's; the sums are those of all batches.
     sums, scale = model._update.sums, model.optimizer.scale_loss(1.0)
     divisor, longest = 1.0, model.global_clipnorm
     if sums:

@@ -1,11 +1,10 @@
 """The cross-entropy over a vocabulary.
 
 `smoothed_crossentropy` takes logits. `fused_crossentropy` takes the states before them
-and never holds the logits of all tokens: those of 4000 tokens over 32000 classes take
-0.5 GB, and an ordinary step of training holds them several times over. As in Liger
-Kernel (Hsu et al., 2024, section 3.2, https://arxiv.org/abs/2410.10989), each chunk of
-tokens gives its losses and its part of the gradient before the next one's logits are
-made.
+and never holds all logits: those of 4000 tokens over 32000 classes take 0.5 GB, and an
+ordinary step of training holds them several times over. As in section 3.2 of Hsu et
+al., 2024, https://arxiv.org/abs/2410.10989, each chunk of tokens gives its losses and
+its part of the gradient before the next one's logits are made.
 
 Letters: R tokens, C of them in a chunk, D width of a state, V classes.
 """
@@ -35,11 +34,8 @@ def smoothed_crossentropy(targets, logits, label_smoothing=0.0):
     5.4 of Vaswani et al., 2017). Of logits z (..., V), without a one-hot tensor:
     logsumexp(z) - (1 - e) z_y - e mean(z).
 
-    fairseq and OpenNMT-tf spread e over the other V - 1 classes only: their
-    e equals our e' = e V / (V - 1). The Annotated Transformer and JoeyNMT leave out the
-    padding class too: their e over V - 2 classes has no equal here, the nearest is
-    e' = e V / (V - 1).
     """
+    # fairseq and OpenNMT-tf spread e over the other V - 1 classes: e V / (V - 1) here.
     targets, logits = ops.cast(targets, "int32"), ops.cast(logits, "float32")
     log_sum = ops.logsumexp(logits, axis=-1)
     true_logit = ops.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
@@ -82,12 +78,11 @@ def fused_crossentropy(
 ):
     """Computes the sum of weights * smoothed_crossentropy of states @ matrix.T + bias.
 
-    States are (R, D), the matrix (V, D), targets and float32 weights (R,), a bias (V,).
-    Where a weight is 0, even an infinite loss adds 0. States, matrix and bias get a
-    gradient unless `gradient` is False. Products are in the type of the states, all
-    else in float32. Returns the sum (nats); the cross-entropy (R,) of each token
-    without smoothing; and (R,), 1 where its first largest logit is the target's.
+    Returns the sum (nats), the cross-entropy (R,) of each token without smoothing, and
+    (R,), 1 where its first largest logit is the target's.
     """
+    # States (R, D), matrix (V, D), targets and float32 weights (R,), bias (V,).
+    # Products are in the type of the states, all else in float32.
     learned = (states, matrix) if bias is None else (states, matrix, bias)
     targets, weights = ops.cast(targets, "int32"), ops.cast(weights, "float32")
     # In float16 a slope times a weight of one token in thousands would be zero.

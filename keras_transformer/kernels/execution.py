@@ -1,8 +1,8 @@
 """Tells how and on how many replicas an operation is about to run.
 
-The cheapest way depends on what runs it: XLA fuses element-wise operations into one
-loop, and a TensorFlow graph without XLA makes a pass over memory for each. LiteRT lacks
-the operations that are made for TensorFlow's graphs.
+The cheapest way depends on it: XLA fuses element-wise operations into one loop, a
+TensorFlow graph without XLA makes a pass over memory for each, and LiteRT lacks the
+operations that are made for such graphs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def for_litert() -> bool:
 
 def in_tensorflow_graph() -> bool:
     """Whether a TensorFlow graph is being traced that TensorFlow itself will run."""
-    return _is_in_graph() and not (is_in_xla_graph() or for_litert())
+    return _is_in_graph() and not (is_in_xla_graph() or _FOR_LITERT.get())
 
 
 def _is_in_graph():
@@ -64,9 +64,9 @@ def has_gpu() -> bool:
 
 
 def shape_of(tensor) -> tuple:
-    """As `ops.shape`, which adds four operations a size to a TensorFlow graph.
+    """As `ops.shape`: known sizes are integers, the others scalar tensors.
 
-    Known sizes are integers, the others scalar tensors.
+    `ops.shape` adds four operations a size to a TensorFlow graph.
     """
     if None not in tensor.shape or not _is_in_graph():
         return ops.shape(tensor)

@@ -1,15 +1,16 @@
 """Products with a bias, normalisation, attention's softmax, and dropout.
 
 A TensorFlow graph that XLA does not compile makes a pass over memory for each
-operation, and a training step spends more time on those than on products. There each
-function takes another line with a gradient of its own. The general line stands beside
-it and serves everything else.
+operation, and a training step spends more time on those than on products. So each
+function here has two lines: the general one, and for such a graph one with fewer passes
+and a gradient of its own, in a function named `_..._in_graph`. Both give one result.
 
-Letters: R rows, B sentences, H heads, T queries, S keys.
+Letters: R rows, D and E widths, B sentences, H heads, T queries, S keys.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -89,24 +90,20 @@ def normalise(inputs, gamma, beta, epsilon, training=False):
 def _normalise_in_graph(inputs, gamma, beta, epsilon):
     """As `normalise`, in at least float32."""
     dtype = wide_dtype(inputs.dtype, gamma.dtype)
-
-    def rows_of(tensor):  # (..., D) --> (R, D)
-        return ops.reshape(ops.cast(tensor, dtype), (-1, tensor.shape[-1]))
-
-    def mean(rows):
-        return ops.mean(rows, axis=-1, keepdims=True)
+    mean = functools.partial(ops.mean, axis=-1, keepdims=True)
 
     @ops.custom_gradient
     def normalised(inputs, gamma, beta):
-        rows, shape = rows_of(inputs), shape_of(inputs)
-        scale, shift = (ops.cast(x, dtype) for x in (gamma, beta))
+        width, shape = inputs.shape[-1], shape_of(inputs)
+        rows = ops.reshape(ops.cast(inputs, dtype), (-1, width))  # (R, D)
+        scale, shift = ops.cast(gamma, dtype), ops.cast(beta, dtype)
         centred = rows - mean(rows)
         inverse = ops.rsqrt(mean(centred * centred) + epsilon)
         unit = centred * inverse
 
         def gradient(upstream):
-            # (u - mean(u) - h mean(u h)) / deviation, with h the row, u its slopes.
-            upstream = rows_of(upstream)
+            # (u - mean(u) - h mean(u h)) / deviation, with h the unit row, u its slopes
+            upstream = ops.reshape(ops.cast(upstream, dtype), (-1, width))
             slopes = upstream * scale
             changes = slopes - mean(slopes) - unit * mean(slopes * unit)
             return (
@@ -143,12 +140,11 @@ def masked_softmax(scores: TensorLike, mask: TensorLike | None = None) -> Tensor
         >>> ops.convert_to_numpy(masked_softmax(np.zeros((2, 3)), mask)).tolist()
         [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
     """
-    dtype = keras.backend.standardize_dtype(scores.dtype)
-    scores = ops.cast(scores, wide_dtype(dtype))
+    dtype, wide = scores.dtype, wide_dtype(scores.dtype)
+    scores = ops.cast(scores, wide)
     if mask is None:
         return ops.cast(_softmax(scores), dtype)
-    lowest = np.finfo(wide_dtype(dtype)).min
-    weights = _softmax(ops.where(mask, scores, lowest))
+    weights = _softmax(ops.where(mask, scores, np.finfo(wide).min))
     # Where nothing is allowed the softmax is uniform over masked positions: zero it.
     return ops.cast(ops.where(mask, weights, 0.0), dtype)
 
@@ -163,7 +159,7 @@ def _softmax(scores):
 def dropped_weights(scores, mask=None, weigh=masked_softmax, dropout=None):
     """Returns the attention weights of scores (B, H, T, S), dropped and before that.
 
-    `weigh` makes them of scores and mask; `dropout` is a layer in training, or `None`.
+    `weigh` makes them of scores and mask; `dropout` is a `layers.Dropout`, or `None`.
     """
     weights = weigh(scores, mask)
     if dropout is None:
@@ -177,6 +173,7 @@ def dropped_weights(scores, mask=None, weigh=masked_softmax, dropout=None):
 def _dropped_softmax_in_graph(scores, mask, dropout):
     """The weights after dropout alone."""
     dtype, wide = scores.dtype, wide_dtype(scores.dtype)
+    # True where a weight is kept, and the factor on it; `None` and 1 if all are.
     keep, factors = dropout.next_mask(shape_of(scores))
     if mask is not None:
         # A row without anything to attend to has weights of zero.
@@ -194,7 +191,7 @@ def _dropped_softmax_in_graph(scores, mask, dropout):
         dropped = ops.cast(weights, dtype) * factors
 
         def gradient(upstream):
-            # The dropped weights are zero where one is dropped or masked.
+            # The softmax's, w (u - sum(w u)): products are w u, with dropped weights w.
             products = ops.cast(dropped, wide) * ops.cast(upstream, wide)
             total = ops.sum(products, axis=-1, keepdims=True)
             return ops.cast(products - weights * total, dtype)
@@ -233,21 +230,16 @@ def prepare_mask(mask, dtype):
     return PreparedMask(mask, attention_bias(mask, dtype))
 
 
-# Dropout whose mask is a hash of the seed, the call's number and the position.
-
-# Decisions are made of 16 bits.
+# Dropout whose mask is a hash of the seed, the call's number and the position: each
+# element gets 16 bits, and is dropped if they are below `rate` times 2^16.
 STEPS = 2**16
 # A seed generator counts its draws in the second number of its state; the bits above
 # these hold the number of the replica, so that each drops other units.
 COUNTER_BITS = 22
 # Odd constants of MurmurHash3 and xxHash and the golden ratio, all times 2^32.
-GOLDEN, MIX_1, MIX_2, MIX_3 = 0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35, 0x7FEB352D
-SEED_FACTOR, CALL_FACTOR = 0x27D4EB2F, 0x165667B1
-
-
-def threshold_of(rate):
-    """Returns the share to drop in units of 1 / 65536."""
-    return round(rate * STEPS)
+GOLDEN, MIX_1 = np.uint32(0x9E3779B9), np.uint32(0x85EBCA6B)
+MIX_2, MIX_3 = np.uint32(0xC2B2AE35), np.uint32(0x7FEB352D)
+SEED_FACTOR, CALL_FACTOR = np.uint32(0x27D4EB2F), np.uint32(0x165667B1)
 
 
 def hashed_dropout(inputs, rate, state):
@@ -275,7 +267,7 @@ def _drop_in_graph(inputs, keep, scale):
 
 def keep_and_scale(shape, rate, state):
     """Returns a mask of that shape, True where an element is kept, and their factor."""
-    threshold = threshold_of(rate)
+    threshold = round(rate * STEPS)
     mask = _packed_keep_mask if in_tensorflow_graph() else keep_mask
     return mask(shape, threshold, state), STEPS / (STEPS - threshold)
 
@@ -289,8 +281,8 @@ def keep_mask(shape, threshold, state):
     column_keys = _keys(num_rows + columns // 2, state)
     shifts = ops.cast(columns % 2 * 16, "uint32")
     words = ops.right_shift(_words(row_keys, column_keys), shifts)
-    bits = ops.bitwise_and(words, _uint32(STEPS - 1))
-    return ops.reshape(ops.greater_equal(bits, _uint32(threshold)), shape)
+    bits = ops.bitwise_and(words, np.uint32(STEPS - 1))
+    return ops.reshape(ops.greater_equal(bits, np.uint32(threshold)), shape)
 
 
 def _packed_keep_mask(shape, threshold, state):
@@ -320,25 +312,20 @@ def _keys(places, state):
     """Hashes places (N,) with the seed and the call's number to uint32 (N,)."""
     state = ops.cast(state, "uint32")
     seed, call = state[0], state[1]
-    keys = ops.cast(places, "uint32") * _uint32(GOLDEN) + seed
-    keys = _fold(keys, 16) * _uint32(MIX_1)
+    keys = _fold(ops.cast(places, "uint32") * GOLDEN + seed, 16) * MIX_1
     # The seed enters twice: one of another layer can be reached by going some rows on.
-    keys = keys + (seed * _uint32(SEED_FACTOR) + call * _uint32(CALL_FACTOR))
-    return _fold(_fold(keys, 13) * _uint32(MIX_2), 16)
+    keys = keys + (seed * SEED_FACTOR + call * CALL_FACTOR)
+    return _fold(_fold(keys, 13) * MIX_2, 16)
 
 
 def _words(row_keys, column_keys):
     """Hashes row keys (R,) and column keys (C,) to words (R, C)."""
     rows, columns = ops.expand_dims(row_keys, 1), ops.expand_dims(column_keys, 0)
-    return _fold(ops.bitwise_xor(rows, columns) * _uint32(MIX_3), 16)
+    return _fold(ops.bitwise_xor(rows, columns) * MIX_3, 16)
 
 
 def _fold(words, bits):
-    return ops.bitwise_xor(words, ops.right_shift(words, _uint32(bits)))
-
-
-def _uint32(number):
-    return ops.convert_to_tensor(np.uint32(number))
+    return ops.bitwise_xor(words, ops.right_shift(words, np.uint32(bits)))
 
 
 def of_this_replica(state):

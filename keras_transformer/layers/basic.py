@@ -14,7 +14,6 @@ from keras_transformer.kernels.few_passes import (
     keep_and_scale,
     normalise,
     of_this_replica,
-    threshold_of,
 )
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.projections import ComposedLayer, project
@@ -65,7 +64,7 @@ class Dropout(keras.layers.Dropout):
     def is_hashed(self):
         """Whether the mask is a hash and not Keras' own."""
         by_us = self.noise_shape is None and keras.backend.backend() != "torch"
-        return by_us and 0 < threshold_of(self.rate) < STEPS
+        return by_us and 0 < round(self.rate * STEPS) < STEPS
 
     def next_mask(self, shape):
         """Returns the next mask, for a kernel that drops by itself.

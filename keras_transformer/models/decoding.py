@@ -29,16 +29,9 @@ def new_state(layers, sentences, hypotheses, length):
 
 
 def resized_state(state, sentences, length):
-    """Returns the state of some sentences, with room for more positions.
+    """Returns the state of the sentences (B',) alone, with room for more positions.
 
-    Args:
-        state: As `new_state` made it or a step returned it; its other entries are
-            tensors of B sentences.
-        sentences: Integer tensor (B',), places of the sentences to keep.
-        length: Positions, an integer or a scalar tensor, at least as many as now.
-
-    Returns:
-        The state of B' sentences.
+    All other entries of a state are nested tensors (B, ...).
     """
     kept = keras.tree.map_structure(
         lambda leaf: ops.take(leaf, sentences, axis=0),
@@ -57,28 +50,20 @@ def resized_state(state, sentences, length):
     return kept | {"index": state["index"], "caches": caches}
 
 
-def step_through(layers, x, parents, state, weights):
-    """Takes one position through layers with `step`.
+def step_through(layers, norm, x, parents, state, weights):
+    """Takes one position (R, 1, D) through the layers, and a norm if there is one.
 
-    Args:
-        layers: The layers.
-        x: Float tensor (B, N, D), the position's input for each hypothesis.
-        parents: Integer tensor (B, N), the hypothesis of the step before that each
-            one continues.
-        state: The state before this position; "sources" and "source_mask" (B, 1, 1, S)
-            are there for layers that attend to a source.
-        weights: `step_weights()` of each layer.
-
-    Returns:
-        The output (B, N, D), the new entries of the state, and the last layer's
-        attention weights to the source (B, H, N, S), or `None`.
+    Returns rows (R, D), the new state, and the last layer's attention to the source.
     """
-    index, dtype = state["index"], layers[0].compute_dtype
+    # parents (B, N): the hypothesis of the step before that each one continues.
+    hypotheses, width, index = parents.shape[1], x.shape[-1], state["index"]
+    x = ops.reshape(x, (-1, hypotheses, width))  # (B, N, D)
     ancestors, mask = _past(state, parents)
+    # "sources", each layer's, and "source_mask" (B, 1, 1, S) are a `Transformer`'s.
     sources, source_mask = state.get("sources", (None,) * len(layers)), None
     if "source_mask" in state:
-        source_mask = prepare_mask(state["source_mask"], dtype)
-    masks = prepare_mask(mask, dtype), source_mask
+        source_mask = prepare_mask(state["source_mask"], layers[0].compute_dtype)
+    masks = prepare_mask(mask, layers[0].compute_dtype), source_mask
     caches, places, attention_weights = [], {}, None
     for layer, cache, source, layer_weights in zip(
         layers, state["caches"], sources, weights, strict=True
@@ -86,14 +71,15 @@ def step_through(layers, x, parents, state, weights):
         # Worked out once for all caches of a size, which may differ.
         size = (len(cache[0].shape), *cache[0].shape[1:3])
         if size not in places:
-            who = None if parents.shape[1] == 1 else parents
-            places[size] = cache_place(cache[0], parents.shape[1], index, who)
+            who = None if hypotheses == 1 else parents
+            places[size] = cache_place(cache[0], hypotheses, index, who)
         x, cache, attention_weights = layer.step(
             x, cache, places[size], masks, layer_weights, source
         )
         caches.append(cache)
+    x = x if norm is None else norm(x)
     new = {"index": index + 1, "ancestors": ancestors, "caches": tuple(caches)}
-    return x, new, attention_weights
+    return ops.reshape(x, (-1, width)), state | new, attention_weights
 
 
 def _past(state, parents):

@@ -7,7 +7,6 @@ from typing import Any, Self, Unpack
 import keras
 
 from keras_transformer.config import EncoderConfig
-from keras_transformer.layers.basic import LayerNormalization
 from keras_transformer.layers.embedding import PositionalEmbedding
 from keras_transformer.layers.transformer_layer import EncoderLayer
 from keras_transformer.masks import carried_mask
@@ -19,9 +18,8 @@ from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
 class EncoderStack(Configured, keras.layers.Layer):
     """Encoder layers one after the other, with a final norm if they normalise first.
 
-    The left side of figure 1 of Vaswani et al., 2017,
-    https://arxiv.org/abs/1706.03762, without the embedding. To use other layers,
-    override `make_encoder_layer`.
+    The left side of figure 1 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762,
+    without the embedding. To use other layers, override `make_encoder_layer`.
 
     Args:
         config: An `EncoderConfig`.
@@ -50,11 +48,7 @@ class EncoderStack(Configured, keras.layers.Layer):
             for i in range(config.num_layers)
         ]
         # Pre-norm leaves the last layer's sum without a norm; post-norm does not.
-        self.norm = None
-        if config.norm_first:
-            self.norm = LayerNormalization(
-                epsilon=config.layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
-            )
+        self.norm = self._make_norm("norm") if config.norm_first else None
         self.supports_masking = True
 
     def make_encoder_layer(self, name: str) -> keras.layers.Layer:
@@ -91,23 +85,20 @@ class EncoderStack(Configured, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Encoder(Configured, keras.layers.Layer):
-    """An embedding with positions, then a stack of encoder layers.
+    """An embedding with positions, then an `EncoderStack`.
 
-    The encoder of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, for `Tagger`,
-    `TextClassifier` and `MaskedLanguageModel`. Give the encoder of one to another, and
-    they share its weights: that is how a pre-trained one is used.
+    `Tagger`, `TextClassifier` and `MaskedLanguageModel` take one. Give the encoder of
+    one to another, and they share its weights: that is how a pre-trained one is used.
 
     Args:
         config: An `EncoderConfig`.
-        embedding: Number of tokens, V, for a `PositionalEmbedding` of ids, of which 0
-            is padding; or any layer that makes states (B, S, D) of the inputs, such as
-            a `FeatureEmbedding`, or `keras.layers.Dense` and positions for vectors.
+        embedding: Number of tokens, V, for a `PositionalEmbedding` of ids, 0 being
+            padding; or any layer that makes states (B, S, D) of the inputs.
     Call arguments:
         inputs: Integer tensor (B, S); or what `embedding` takes.
         training: Whether dropout is applied.
         mask: Boolean tensor (B, S), True where a position may be attended to; default
-            the Keras mask that the embedding's output carries, for ids where they are
-            not padding.
+            the Keras mask of the embedding's output: of ids, where none is padding.
     Returns:
         Float tensor (B, S, D).
     Raises:
@@ -129,14 +120,10 @@ class Encoder(Configured, keras.layers.Layer):
         super().__init__(config, **kwargs)
         if not isinstance(embedding, keras.layers.Layer):
             embedding = PositionalEmbedding(
-                embedding,
-                config.d_model,
-                dropout_rate=config.dropout_rate,
-                positions="none" if config.positions else "sinusoidal",
-                pad_id=0,
-                dtype=self.dtype_policy,
-                name="embedding",
-            )
+                embedding, config.d_model, config.dropout_rate,
+                positions="none" if config.positions else "sinusoidal", pad_id=0,
+                dtype=self.dtype_policy, name="embedding",
+            )  # fmt: skip
         self.embedding = embedding
         self.stack = EncoderStack(config, dtype=self.dtype_policy, name="stack")
         self.supports_masking = True

@@ -13,17 +13,13 @@ from keras_transformer.models.model import ExportableModel
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.types import Nest, Shape, Tensor, TensorLike
 
-_SAME = (
-    "source_vocabulary_size", "target_vocabulary_size", "pad_id", "start_id", "end_id",
-    "unknown_id",
-)  # fmt: skip
-
 
 class EnsembleSizes:
     """What a search asks of the `config` of a model, for several models."""
 
     def __init__(self, configs: Sequence[Any]):
-        for name in _SAME:
+        sizes = "source_vocabulary_size", "target_vocabulary_size"
+        for name in (*sizes, "pad_id", "start_id", "end_id", "unknown_id"):
             values = [getattr(config, name) for config in configs]
             if len(set(values)) > 1:
                 raise ValueError(
@@ -32,7 +28,7 @@ class EnsembleSizes:
                 )
             setattr(self, name, values[0])
         self.num_decoder_layers = min(c.num_decoder_layers for c in configs)
-        self._configs = list(configs)
+        self._configs = configs
 
     def check_positions(self, longest: int, what: str):
         """As `TransformerConfig.check_positions`, for each member."""
@@ -47,16 +43,14 @@ class Ensemble(ExportableModel):
 
         log p(y_t) = log (1 / M sum_m p_m(y_t | y_1 ... y_(t-1), x)),
 
-    in float32 (Sutskever et al., 2014, section 3.6,
-    https://arxiv.org/abs/1409.3215, decode with such an ensemble). The members may
-    differ in size and float type. `Generator`, `Translator` and exports take an
-    ensemble as a model; it is not trained and not saved as one. Its methods are those
-    of a `Transformer`; encoder outputs, states and weights are a tuple with each
+    in float32 (section 3.6 of Sutskever et al., 2014, https://arxiv.org/abs/1409.3215).
+    The members may differ in size and float type. `Generator`, `Translator` and exports
+    take an ensemble as a model; it is neither trained nor saved as one. Its methods are
+    those of a `Transformer`; encoder outputs, states and weights are a tuple with each
     member's.
 
     Args:
-        members: At least two models of one vocabulary, each a `Transformer` or another
-            `Seq2Seq`.
+        members: Two or more models of one vocabulary, `Transformer` or `Seq2Seq`.
     Call arguments:
         inputs: A pair of integer tensors: source (B, S) and target_in (B, T).
         training: Whether dropout is applied.
@@ -98,19 +92,19 @@ class Ensemble(ExportableModel):
     ) -> tuple[tuple[Tensor, ...], Tensor]:
         """Returns each member's encoder output (B, S, D), and the mask (B, 1, S)."""
         encoded = [member.encode(source, training=training) for member in self.members]
-        outputs, masks = zip(*encoded, strict=True)
-        return outputs, masks[0]
+        outputs, (mask, *_) = zip(*encoded, strict=True)
+        return outputs, mask
 
     def decode_states(
         self, target_in: TensorLike, encoder_output: Sequence[TensorLike],
         source_mask: TensorLike, training: bool | None = None,
     ) -> Tensor:  # fmt: skip
         """Returns the members' states side by side (B, T, sum of D), for `logits`."""
+        parts = zip(self.members, encoder_output, strict=True)
         states = [
-            ops.cast(m.decode_states(target_in, x, source_mask, training), "float32")
-            for m, x in zip(self.members, encoder_output, strict=True)
+            m.decode_states(target_in, x, source_mask, training) for m, x in parts
         ]
-        return ops.concatenate(states, axis=-1)
+        return ops.concatenate([ops.cast(x, "float32") for x in states], axis=-1)
 
     def logits(self, states: TensorLike) -> Tensor:
         """Returns the log of the mean of the probabilities (B, T, V)."""
@@ -123,10 +117,7 @@ class Ensemble(ExportableModel):
         self, target_in: TensorLike, encoder_output: Sequence[TensorLike],
         source_mask: TensorLike, layer: int = -1,
     ) -> Tensor:  # fmt: skip
-        """Returns a decoder layer's attention to the source (B, M, T, S).
-
-        In place of heads it has members: for each the mean of its heads.
-        """
+        """Returns the attention to the source (B, M, T, S), a mean over heads each."""
         parts = zip(self.members, encoder_output, strict=True)
         weights = [m.attention(target_in, x, source_mask, layer) for m, x in parts]
         means = [ops.mean(ops.cast(x, "float32"), axis=1) for x in weights]
@@ -173,7 +164,7 @@ class Ensemble(ExportableModel):
         return Ensemble([member.with_dtype(dtype) for member in self.members])
 
     def input_signature(self) -> list[Any]:
-        """Any batch of ids, source (B, S) and target_in (B, T)."""
+        """As `Seq2Seq.input_signature`."""
         return self.members[0].input_signature()
 
     def compute_output_shape(self, input_shape: tuple[Shape, Shape]) -> Shape:

@@ -23,11 +23,7 @@ from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
 
 
 class EncoderHead(ExportableModel):
-    """Base of the models that read the states of an `Encoder`.
-
-    Raises:
-        TypeError: If `encoder` is not an `Encoder`.
-    """
+    """Base of the models that read the states of an `Encoder`."""
 
     def __init__(self, encoder: Encoder, **kwargs: Unpack[BasicOptions]) -> None:
         super().__init__(**kwargs)
@@ -35,8 +31,7 @@ class EncoderHead(ExportableModel):
             raise TypeError(
                 f"`encoder` must be an `Encoder`. Received: {type(encoder).__name__}"
             )
-        self.encoder = encoder
-        self.supports_masking = True
+        self.encoder, self.supports_masking = encoder, True
         # Of ids every size is known, so the weights exist from the start.
         if isinstance(encoder.embedding, PositionalEmbedding) and not encoder.built:
             encoder.build(self.input_signature()[0].shape)
@@ -49,8 +44,7 @@ class EncoderHead(ExportableModel):
             layer: Encoder layer, counted from 0, or from -1 backwards.
 
         Returns:
-            Attention weights (B, H, S, S): row t is the attention of position t. A
-            class token is position 0.
+            Attention weights (B, H, S, S); a class token is position 0.
 
         Raises:
             IndexError: If there is no such layer.
@@ -65,6 +59,13 @@ class EncoderHead(ExportableModel):
                 f"{type(attention).__name__}."
             )
         return record[attention][0]
+
+    def _make_output_map(self, units):
+        """Makes the linear map from states (..., D), the last of the weights."""
+        options = {"dtype": self.dtype_policy, "name": "output_map"}
+        self.output_map = keras.layers.Dense(units, **options)
+        self.output_map.build((None, self.encoder.config.d_model))
+        self.built = self.encoder.built
 
     def input_signature(self) -> list[keras.InputSpec]:
         """Any batch of ids, (B, S), or (B, S, F) of a `FeatureEmbedding`."""
@@ -93,10 +94,9 @@ class EncoderHead(ExportableModel):
 class Tagger(ExactTraining, EncoderHead):
     """An encoder with a linear map from each state to the scores of the tags.
 
-    Sequence labelling such as part-of-speech tagging, as section 5.3 of Devlin et al.,
-    2019, https://arxiv.org/abs/1810.04805. It trains with `model.fit(ids, tags)` and
-    `MaskedCrossentropy`, for which tag 0 means no tag: padding, and tokens that are
-    not to be learned from, such as all but a word's first piece.
+    As in section 5.3 of Devlin et al., 2019, https://arxiv.org/abs/1810.04805. It
+    trains with `model.fit(ids, tags)` and `MaskedCrossentropy`. There tag 0 means no
+    tag: padding, and tokens not to learn from, such as all but a word's first piece.
 
     Args:
         encoder: An `Encoder`.
@@ -123,11 +123,7 @@ class Tagger(ExactTraining, EncoderHead):
         super().__init__(encoder, **kwargs)
         check_size("num_tags", num_tags)
         self.num_tags = num_tags
-        self.output_map = keras.layers.Dense(
-            num_tags, dtype=self.dtype_policy, name="output_map"
-        )
-        self.output_map.build((None, None, encoder.config.d_model))
-        self.built = encoder.built
+        self._make_output_map(num_tags)
 
     def call(
         self, inputs: TensorLike, training: bool | None = None,
@@ -146,10 +142,9 @@ class Tagger(ExactTraining, EncoderHead):
 class TextClassifier(EncoderHead):
     """An encoder, one state for the whole sequence, and a linear map to the classes.
 
-    The state is the mean of the tokens' last states, padding left out, or the last
-    state of a learned class token before the first one, which attends and is attended
-    to like the others: section 4.1 of Devlin et al., 2019,
-    https://arxiv.org/abs/1810.04805.
+    The state is the mean of the tokens' last states, padding left out, or that of a
+    learned class token put before them (section 4.1 of Devlin et al., 2019,
+    https://arxiv.org/abs/1810.04805).
 
     Args:
         encoder: An `Encoder`.
@@ -180,24 +175,16 @@ class TextClassifier(EncoderHead):
         check_size("num_classes", num_classes)
         if pooling not in ("mean", "class_token"):
             raise ValueError(
-                "`pooling` must be 'mean' or 'class_token'. Received: "
-                f"pooling={pooling!r}"
+                f"`pooling` must be 'mean' or 'class_token'. Received: {pooling=}"
             )
-        self.num_classes = num_classes
-        self.pooling = pooling
-        d_model = encoder.config.d_model
-        self.class_token = None
+        self.num_classes, self.pooling = num_classes, pooling
+        config, self.class_token = encoder.config, None
         if pooling == "class_token":
             self.class_token = ClassToken(dtype=self.dtype_policy, name="class_token")
-            self.class_token.build((None, None, d_model))
-        self.dropout = Dropout(
-            encoder.config.dropout_rate, dtype=self.dtype_policy, name="dropout"
-        )
-        self.output_map = keras.layers.Dense(
-            num_classes, dtype=self.dtype_policy, name="output_map"
-        )
-        self.output_map.build((None, d_model))
-        self.built = encoder.built
+            self.class_token.build((None, None, config.d_model))
+        options = {"dtype": self.dtype_policy, "name": "dropout"}
+        self.dropout = Dropout(config.dropout_rate, **options)
+        self._make_output_map(num_classes)
 
     def call(
         self, inputs: TensorLike, training: bool | None = None,
@@ -210,15 +197,9 @@ class TextClassifier(EncoderHead):
         self, inputs: TensorLike, training: bool | None = None,
         mask: TensorLike | None = None,
     ) -> Tensor:  # fmt: skip
-        """Returns one vector a sentence.
+        """Returns one vector a sentence (B, D), from the arguments of a call.
 
-        Args:
-            inputs: As for a call.
-            training: Whether dropout is applied.
-            mask: As for a call.
-
-        Returns:
-            Float tensor (B, D); a mean is zeros for a sentence of padding alone.
+        The mean of a sentence of padding alone is zeros.
         """
         states = self.encoder.embedding(inputs, training=training)
         mask = carried_mask(states) if mask is None else mask
@@ -230,9 +211,9 @@ class TextClassifier(EncoderHead):
             return states[:, 0]
         if mask is None:
             return ops.mean(states, axis=1)
-        factors = ops.expand_dims(ops.cast(mask, states.dtype), -1)
-        number = ops.maximum(ops.sum(factors, axis=1), 1)
-        return ops.sum(states * factors, axis=1) / number
+        is_real = ops.expand_dims(ops.cast(mask, states.dtype), -1)  # (B, S, 1)
+        number = ops.maximum(ops.sum(is_real, axis=1), 1)
+        return ops.sum(states * is_real, axis=1) / number
 
     def compute_mask(
         self, inputs: TensorLike, previous_mask: TensorLike | None
@@ -243,10 +224,8 @@ class TextClassifier(EncoderHead):
         return (input_shape[0], self.num_classes)
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            "num_classes": self.num_classes,
-            "pooling": self.pooling,
-        }
+        options = {"num_classes": self.num_classes, "pooling": self.pooling}
+        return super().get_config() | options
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -254,9 +233,8 @@ class MaskedLanguageModel(ExactTraining, EncoderHead):
     """An encoder that scores what each token is, from the tokens on both sides.
 
     Task 1 of section 3.1 of Devlin et al., 2019, https://arxiv.org/abs/1810.04805. The
-    output matrix is the embedding's, so only the encoder has weights. It trains
-    with `model.fit(MaskedTokens(...))` and `MaskedCrossentropy`; then the encoder goes
-    to a `Tagger` or a `TextClassifier`.
+    output matrix is the embedding's. It trains with `model.fit(MaskedTokens(...))` and
+    `MaskedCrossentropy`; then the encoder goes to a `Tagger` or a `TextClassifier`.
 
     Args:
         encoder: An `Encoder` of ids.
@@ -299,15 +277,14 @@ class MaskedLanguageModel(ExactTraining, EncoderHead):
         return states if return_states else self.logits(states)
 
     def logits(self, states: TensorLike) -> Tensor:
-        """Multiplies states (B, S, D) by the embedding's matrix, transposed (D, V)."""
+        """Multiplies states (B, S, D) by the embedding's matrix (V, D), transposed."""
         return self.encoder.embedding.token_embedding(states, reverse=True)
 
     def output_rows(self) -> Tensor | None:
         """Returns the embedding's matrix (V, D); `None` if it is quantised."""
         table = self.encoder.embedding.token_embedding
-        if table.quantization_mode:
-            return None
-        return ops.convert_to_tensor(table.embeddings)
+        is_whole = table.quantization_mode is None
+        return ops.convert_to_tensor(table.embeddings) if is_whole else None
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape, self.encoder.embedding.vocabulary_size)

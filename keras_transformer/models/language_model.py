@@ -5,19 +5,11 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 import keras
-from keras import ops
 
 from keras_transformer.config import LanguageModelConfig
 from keras_transformer.layers.arguments import integer_ids
-from keras_transformer.layers.basic import LayerNormalization
-from keras_transformer.layers.embedding import PositionalEmbedding
 from keras_transformer.layers.transformer_layer import CausalLayer
-from keras_transformer.models.decoding import (
-    check_length,
-    new_state,
-    resized_state,
-    step_through,
-)
+from keras_transformer.models.decoding import check_length, new_state, step_through
 from keras_transformer.models.model import TokenModel
 from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLike
 
@@ -28,8 +20,7 @@ class LanguageModel(TokenModel):
 
     The decoder of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, without a
     source: Liu et al., 2018, section 4.2.3, https://arxiv.org/abs/1801.10198. With
-    `norm_first` and learned positions it has the shape of GPT-2 (Radford et al., 2019,
-    "Language Models are Unsupervised Multitask Learners").
+    `norm_first` and learned positions it has the shape of GPT-2 (Radford et al., 2019).
 
     It trains with `model.compile` and `model.fit` on `(ids_in, ids_out)`, where
     `ids_in` is `ids_out` shifted right by the start id. Padding (`config.pad_id`)
@@ -67,11 +58,7 @@ class LanguageModel(TokenModel):
             self.make_layer(f"layer_{i}") for i in range(config.num_layers)
         ]
         # Pre-norm leaves the last layer's sum without a norm; post-norm does not.
-        self.norm = None
-        if config.norm_first:
-            self.norm = LayerNormalization(
-                epsilon=config.layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
-            )
+        self.norm = self._make_norm("norm") if config.norm_first else None
         # Every size is known, so the weights exist from the start.
         self.build()
 
@@ -84,24 +71,14 @@ class LanguageModel(TokenModel):
     def make_embedding(self, name: str) -> keras.layers.Layer:
         """Returns the embedding called `name`; override to use another one."""
         config = self.config
-        return PositionalEmbedding(
-            vocabulary_size=config.vocabulary_size,
-            d_model=config.d_model,
-            dropout_rate=config.dropout_rate,
-            positions="none" if config.relative_positions else config.positions,
-            max_length=config.max_positions if config.positions == "learned" else None,
-            dtype=self.dtype_policy,
-            name=name,
-        )
+        return self._make_embedding(name, config.vocabulary_size, config.dropout_rate)
 
     def build(self, input_shape: Shape | None = None) -> None:
         config = self.config
-        states_shape = (None, None, config.d_model)
         self.embedding.build((None, None))
-        for layer in self.decoder_layers:
-            layer.build(states_shape)
-        if self.norm is not None:
-            self.norm.build(states_shape)
+        norms = () if self.norm is None else (self.norm,)
+        for part in (*self.decoder_layers, *norms):
+            part.build((None, None, config.d_model))
         tied = self.embedding if config.tied_embeddings else None
         self.make_output(tied, config.vocabulary_size, use_bias=False)
         self.built = True
@@ -118,19 +95,11 @@ class LanguageModel(TokenModel):
             states = self.norm(states, training=training)
         return states if return_states else self.logits(states)
 
-    def decoding_weights(self) -> Nest:
-        """As `Transformer.decoding_weights`."""
-        return {
-            "output": self.output_weights(),
-            "layers": tuple(layer.step_weights() for layer in self.decoder_layers),
-        }
-
     def start_decoding(self, texts: int, length: int, beam_size: int = 1) -> Nest:
         """Makes the state of `decode_step`, before the start token.
 
         Args:
-            texts: Texts that are decoded side by side, B; an integer or a scalar
-                tensor.
+            texts: Texts decoded side by side, B; an integer or a scalar tensor.
             length: Most positions that will be decoded, L (tokens).
             beam_size: Hypotheses of a text, N.
 
@@ -143,39 +112,17 @@ class LanguageModel(TokenModel):
         check_length(self.config, length)
         return new_state(self.decoder_layers, texts, beam_size, length)
 
-    def resize_decoding(
-        self, state: Nest, texts: TensorLike, length: int | TensorLike
-    ) -> Nest:
-        """As `Transformer.resize_decoding`."""
-        return resized_state(state, texts, length)
-
     def decode_step(
         self, ids: TensorLike, parents: TensorLike | None, state: Nest,
         weights: Nest = None,
     ) -> tuple[Tensor, Nest]:  # fmt: skip
-        """Scores the next token of each hypothesis; equals a call at that position.
-
-        Args:
-            ids: Integer tensor (R,), the last token of each of the R = B * N rows.
-            parents: Integer tensor (B, N), the hypothesis of the step before that each
-                row continues.
-            state: As `start_decoding` or the step before returned it; not to be used
-                again.
-            weights: `decoding_weights()`, computed here if not given.
-
-        Returns:
-            Logits (R, V) and the new state.
-        """
+        """As `Transformer.decode_step`: ids (R,) --> logits (R, V), and the state."""
         weights = self.decoding_weights() if weights is None else weights
-        d_model = self.config.d_model
         x = self.embedding(ids[:, None], start=state["index"], training=False)
-        x = ops.reshape(x, (-1, parents.shape[1], d_model))
-        x, new, _ = step_through(
-            self.decoder_layers, x, parents, state, weights["layers"]
+        x, state, _ = step_through(
+            self.decoder_layers, self.norm, x, parents, state, weights["layers"]
         )
-        if self.norm is not None:
-            x = self.norm(x)
-        return self.step_logits(ops.reshape(x, (-1, d_model)), weights["output"]), new
+        return self.step_logits(x, weights["output"]), state
 
     def input_signature(self) -> list[Any]:
         """Any batch of ids, (B, T)."""

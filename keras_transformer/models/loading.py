@@ -13,10 +13,9 @@ from keras_transformer.config import TransformerConfig
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.models.transformer import Transformer
 
-# A member of the archive this small (bytes) does no harm, however well it compresses.
-_SMALL = 2**20
-# Keras does not compress, and trained weights hardly shrink; the zeros of a bomb do.
-_CLOSEST_PACKING = 20
+# A member of the archive this small (bytes) does no harm. Of others, weights hardly
+# shrink when they are packed; the zeros of a bomb do.
+_SMALL, _CLOSEST_PACKING = 2**20, 20
 
 
 def load_seq2seq(path: str | Path) -> Seq2Seq:
@@ -79,8 +78,8 @@ def _reading(path, read):
     # Damage shows in many ways, depending on where the file was hit.
     except Exception as error:
         # HDF5's errors have no number; in a truncated archive Python seeks before 0.
-        numbers = (None, errno.EINVAL)
-        is_numbered = isinstance(error, OSError) and error.errno not in numbers
+        of_damage = None, errno.EINVAL
+        is_numbered = isinstance(error, OSError) and error.errno not in of_damage
         if is_numbered or isinstance(error, MemoryError):
             raise  # It is the machine's: the file may be whole.
         reason = " ".join(str(error).split()) or type(error).__name__

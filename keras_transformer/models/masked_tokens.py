@@ -18,30 +18,9 @@ def mask_tokens(
     ids: np.ndarray, generator: np.random.Generator, mask_id: int, first_id: int,
     vocabulary_size: int, rate: float = 0.15,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Hides some tokens, for a model to fill in.
+    """Returns ids (B, S) to show, some of them hidden, and the ids (B, S) to predict.
 
-    Each token is chosen with probability `rate`. Of the chosen ones 80 % are shown as
-    the mask, 10 % as a random token and 10 % as they are: section 3.1 and appendix A.1
-    of Devlin et al., 2019, https://arxiv.org/abs/1810.04805.
-
-    Args:
-        ids: Integer array (B, S), 0 for padding.
-        generator: `numpy.random.Generator`.
-        mask_id: Id of the mask.
-        first_id: Ids below it are special: they are neither chosen nor drawn.
-        vocabulary_size: Random tokens are below it.
-        rate: Share of the tokens to be predicted, in (0, 1].
-
-    Returns:
-        The ids to show and the ids to predict, arrays (B, S); the second has 0, which
-        does not count in the loss, where a token was not chosen.
-
-    Raises:
-        ValueError: If `rate` is outside (0, 1], the special ids do not cover 0 and
-            `mask_id`, or no other id is left.
-
-    Example:
-        >>> shown, targets = mask_tokens(ids, np.random.default_rng(1), 4, 5, 11)
+    The second are 0, which does not count in the loss, where a token was not chosen.
     """
     _check_masking(mask_id, first_id, vocabulary_size, rate)
     ids = np.asarray(ids)
@@ -63,7 +42,12 @@ class DatasetOptions(TypedDict, total=False):
 
 
 class MaskedTokens(keras.utils.PyDataset):
-    """Batches of `mask_tokens`, in a new order and with new masks every epoch.
+    """Batches with hidden tokens, in a new order and with new masks every epoch.
+
+    Each token is chosen with probability `rate`. Of the chosen ones 80 % are shown as
+    the mask, 10 % as a random token and 10 % as they are: section 3.1 and appendix A.1
+    of Devlin et al., 2019, https://arxiv.org/abs/1810.04805. The targets are the chosen
+    tokens, and 0, which does not count in the loss, in place of the others.
 
     Args:
         ids: Integer array (texts, S), 0 for padding.
@@ -75,7 +59,8 @@ class MaskedTokens(keras.utils.PyDataset):
         seed: Seed of the order and the masks: the same one gives the same epochs.
         **kwargs: As `keras.utils.PyDataset`.
     Raises:
-        ValueError: As `mask_tokens`, or if `batch_size` is not positive.
+        ValueError: If `rate` is outside (0, 1], the special ids do not cover 0 and
+            `mask_id`, no other id is left, or `batch_size` is not positive.
 
     Example:
         >>> batches = MaskedTokens(ids, 32, mask_id=4, first_id=5, vocabulary_size=99)

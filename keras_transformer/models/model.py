@@ -1,4 +1,4 @@
-"""What the models share: one object of options, and the product that scores tokens."""
+"""What the models share: options, the scores of tokens, and one step of decoding."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from keras_transformer.exact_training import ExactTraining
 from keras_transformer.kernels.few_passes import affine, prepared
 from keras_transformer.kernels.keras_private import layers_within
 from keras_transformer.layers.adaptation import policy_of, quantised_policies
+from keras_transformer.layers.basic import LayerNormalization
+from keras_transformer.layers.embedding import PositionalEmbedding
 from keras_transformer.layers.projections import joined, project
+from keras_transformer.models.decoding import resized_state
 from keras_transformer.types import Nest, Tensor, TensorLike
 
 
 class Configured:
-    """Mixin before a Keras layer or model whose argument `config` is a `config_class`.
-
-    It keeps the options as `config`, and its own configuration holds them.
+    """Mixin before a Keras layer or model whose options are one `config_class`.
 
     Raises:
         TypeError: If `config` is not a `config_class`.
@@ -35,8 +36,14 @@ class Configured:
             )
         self.config = config
 
+    def _make_norm(self, name):
+        return LayerNormalization(
+            epsilon=self.config.layer_norm_epsilon, dtype=self.dtype_policy, name=name
+        )
+
     def get_config(self) -> dict[str, Any]:
         config = {"config": self.config.to_dict()}
+        # With the types of the parts that are quantised, if there are any.
         return super().get_config() | config | quantised_policies(self)
 
     @classmethod
@@ -57,15 +64,7 @@ class ExportableModel(keras.Model):
     def export(
         self, filepath: str, *args: Any, input_signature: Any = None, **kwargs: Any
     ) -> None:
-        """As `keras.Model.export`; by default the signature takes any batch.
-
-        Args:
-            filepath: Directory of the SavedModel, NAME/VERSION.
-            *args: As `keras.Model.export` takes after the path.
-            input_signature: Shapes and types of the inputs; default
-                `self.input_signature()`.
-            **kwargs: As `keras.Model.export`.
-        """
+        """As `keras.Model.export`; by default with `self.input_signature()`."""
         signature = input_signature or self.input_signature()
         super().export(filepath, *args, input_signature=signature, **kwargs)
 
@@ -73,8 +72,8 @@ class ExportableModel(keras.Model):
 class TokenModel(Configured, ExactTraining, ExportableModel):
     """Base of the models that score the tokens of a vocabulary of V.
 
-    The output matrix is that of an embedding, or the `Dense` layer `output_dense`. A
-    subclass calls `make_output` in its constructor.
+    A subclass calls `make_output` when it makes its weights, and keeps the layers that
+    decode step by step in `decoder_layers`.
     """
 
     # A subclass that computes `logits` in another way sets it to False.
@@ -85,17 +84,23 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         """Id that pads the targets: `config.pad_id`."""
         return self.config.pad_id
 
+    def _make_embedding(self, name, vocabulary_size, dropout_rate):
+        config = self.config
+        return PositionalEmbedding(
+            vocabulary_size=vocabulary_size,
+            d_model=config.d_model,
+            dropout_rate=dropout_rate,
+            # Relative positions enter the attention and not the embedding.
+            positions="none" if config.relative_positions else config.positions,
+            max_length=config.max_positions if config.positions == "learned" else None,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
     def make_output(
         self, embedding: keras.layers.Layer | None, vocabulary_size: int, use_bias: bool
     ) -> None:
-        """Makes what `logits` multiplies by.
-
-        Args:
-            embedding: The `PositionalEmbedding` to share a matrix with, or `None` for
-                one of its own.
-            vocabulary_size: V.
-            use_bias: Whether to add a bias to the logits.
-        """
+        """Makes what `logits` needs; it shares the matrix of an embedding, if given."""
         self.tied_embedding, self.output_dense = embedding, None
         if embedding is None:
             self.output_dense = keras.layers.Dense(
@@ -109,10 +114,7 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
             )
 
     def logits(self, states: TensorLike) -> Tensor:
-        """Multiplies states (B, T, D) by the output matrix (D, V), tied or not.
-
-        With an `output_bias` (V,) it adds that.
-        """
+        """Multiplies states (B, T, D) by the output matrix, and adds the bias (V,)."""
         if self.tied_embedding is None:
             (logits,) = project([self.output_dense], states)
         else:
@@ -127,17 +129,15 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
             dense = self.output_dense
             return None if dense.quantization_mode else ops.transpose(dense.kernel)
         table = self.tied_embedding.token_embedding
-        if table.quantization_mode:
-            return None
-        return ops.convert_to_tensor(table.embeddings)
+        is_whole = table.quantization_mode is None
+        return ops.convert_to_tensor(table.embeddings) if is_whole else None
 
     def output_weights(self) -> Nest:
-        """Prepares what `step_logits` multiplies by; `()` if it is quantised."""
+        """Returns the matrix and bias of `step_logits`; `()` if it is quantised."""
         if self.tied_embedding is None:
             weights = joined([self.output_dense])
         else:
-            rows = self.output_rows()
-            weights = ()
+            rows, weights = self.output_rows(), ()
             if rows is not None:
                 weights = (ops.transpose(ops.cast(rows, self.compute_dtype)),)
         if weights and self.output_bias is not None:
@@ -148,6 +148,33 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         """As `logits`, of rows (R, D) with `output_weights`."""
         return affine(rows, *weights) if weights else self.logits(rows)
 
+    def decoding_weights(self) -> Nest:
+        """Prepares the matrices of `decode_step`, some of which are joined for speed.
+
+        An export keeps them; without them every decoding makes them anew.
+        """
+        return {
+            "output": self.output_weights(),
+            "layers": tuple(layer.step_weights() for layer in self.decoder_layers),
+        }
+
+    def resize_decoding(
+        self, state: Nest, sentences: TensorLike, length: int | TensorLike
+    ) -> Nest:
+        """Returns the state of some sentences, with room for more positions.
+
+        A search drops the sentences that are done, and makes room as outputs grow.
+
+        Args:
+            state: As `start_decoding` or `decode_step` returned it.
+            sentences: Integer tensor (B',), places of the sentences to keep.
+            length: Positions, an integer or a scalar tensor, at least as many as now.
+
+        Returns:
+            The state of B' sentences.
+        """
+        return resized_state(state, sentences, length)
+
     def with_dtype(self, dtype: str) -> Self:
         """Returns this model if it computes and stores in `dtype`, or a copy that does.
 
@@ -155,7 +182,7 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
             dtype: Float type, such as "bfloat16".
 
         Raises:
-            ValueError: If the model is quantised and its type is another.
+            ValueError: If the model is quantised and of another type.
         """
         if {self.compute_dtype, self.variable_dtype} == {dtype}:
             return self
@@ -171,18 +198,12 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         return copy
 
     def take_weights_of(self, other: TokenModel) -> None:
-        """Copies the weights of a model of the same layers, in this model's float type.
-
-        As a file would hold them: adapters merged.
-
-        Args:
-            other: A model of this class and these sizes, not quantised.
-        """
-        dtype = self.variable_dtype
+        """Copies the weights of a model of this class and size, in one's own type."""
         parts = ((model, *layers_within(model)) for model in (self, other))
         for ours, theirs in zip(*parts, strict=True):
             store = {}
-            theirs.save_own_variables(store)
-            # On JAX a step of training takes over the memory of its weights.
-            copied = {i: ops.copy(ops.cast(v, dtype)) for i, v in store.items()}
-            ours.load_own_variables(copied)
+            theirs.save_own_variables(store)  # It adds adapters to their matrices.
+            for key, value in store.items():
+                # On JAX a step of training takes over the memory of its weights.
+                store[key] = ops.copy(ops.cast(value, self.variable_dtype))
+            ours.load_own_variables(store)

@@ -10,37 +10,27 @@ from keras import ops
 from keras_transformer.config import TransformerConfig
 from keras_transformer.kernels.decoding import of_parents
 from keras_transformer.layers.attention import recorded_attention
-from keras_transformer.layers.basic import Dropout, LayerNormalization
-from keras_transformer.layers.embedding import PositionalEmbedding
+from keras_transformer.layers.basic import Dropout
 from keras_transformer.layers.transformer_layer import DecoderLayer, EncoderLayer
 from keras_transformer.masks import padding_mask
-from keras_transformer.models.decoding import (
-    check_length,
-    new_state,
-    resized_state,
-    step_through,
-)
+from keras_transformer.models.decoding import check_length, new_state, step_through
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLike
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Transformer(Seq2Seq):
-    """The encoder-decoder Transformer of Vaswani et al., 2017.
+    """The encoder-decoder Transformer of Vaswani et al., 2017, on token ids.
 
-    Figure 1 of https://arxiv.org/abs/1706.03762, on token ids. It trains with
-    `model.compile` and `model.fit` on `((source, target_in), target_out)`, where
-    `target_in` is `target_out` shifted right by the start id.
-
-    Padding (`config.pad_id`) stands at the end of a row; no query attends to padding of
-    the source, and no target position to a later one.
+    Figure 1 of https://arxiv.org/abs/1706.03762. It trains with `model.compile` and
+    `model.fit` on `((source, target_in), target_out)`, where `target_in` is
+    `target_out` shifted right by the start id. Padding (`config.pad_id`) stands at the
+    end of a row; no query attends to padding of the source, and no target position to a
+    later one.
 
     To use other layers, override `make_encoder_layer`, `make_decoder_layer` or
-    `make_embedding`.
-
-    Targets are decoded step by step with `start_decoding`, which makes a state,
-    `decode_step`, which adds one position to it, and `resize_decoding`, which changes
-    its size.
+    `make_embedding`. To decode step by step, make a state with `start_decoding` and add
+    a position to it with each `decode_step`.
 
     Args:
         config: A `TransformerConfig`.
@@ -115,20 +105,8 @@ class Transformer(Seq2Seq):
         With `config.normalize_embeddings` the norm and the dropout are not its own.
         """
         config = self.config
-        return PositionalEmbedding(
-            vocabulary_size=vocabulary_size,
-            d_model=config.d_model,
-            dropout_rate=0.0 if config.normalize_embeddings else config.dropout_rate,
-            positions="none" if config.relative_positions else config.positions,
-            max_length=config.max_positions if config.positions == "learned" else None,
-            dtype=self.dtype_policy,
-            name=name,
-        )
-
-    def _make_norm(self, name):
-        return LayerNormalization(
-            epsilon=self.config.layer_norm_epsilon, dtype=self.dtype_policy, name=name
-        )
+        rate = 0.0 if config.normalize_embeddings else config.dropout_rate
+        return self._make_embedding(name, vocabulary_size, rate)
 
     def build(self, input_shape: tuple[Shape, Shape] | None = None) -> None:
         config = self.config
@@ -136,14 +114,12 @@ class Transformer(Seq2Seq):
         self.target_embedding.build((None, None))
         if self.source_embedding is not self.target_embedding:
             self.source_embedding.build((None, None))
-        for layer in self.encoder_layers:
-            layer.build(states)
         for layer in self.decoder_layers:
             layer.build(states, states)
         norms = self.encoder_norm, self.decoder_norm, *self.embedding_norms.values()
-        for norm in norms:
-            if norm is not None:
-                norm.build(states)
+        for part in (*self.encoder_layers, *norms):
+            if part is not None:
+                part.build(states)
         tied = None if config.tied_embeddings == "none" else self.target_embedding
         self.make_output(tied, config.target_vocabulary_size, config.output_bias)
         self.built = True
@@ -157,7 +133,7 @@ class Transformer(Seq2Seq):
         return [*layers] if norm is None else [*layers, norm]
 
     def _embed(self, side, ids, training, **start):
-        """Embeds ids (B, T) of the "source" or the "target", with positions."""
+        """Embeds ids (B, T) of the "source" or "target"; `start`: the first's place."""
         is_source = side == "source"
         embedding = self.source_embedding if is_source else self.target_embedding
         states = embedding(ids, training=training, **start)
@@ -206,11 +182,9 @@ class Transformer(Seq2Seq):
         states = self._embed("target", target_in, training)
         for layer in self.decoder_layers:
             states = layer(
-                states,
-                encoder_output,
-                encoder_output_mask=source_mask,
+                states, encoder_output, encoder_output_mask=source_mask,
                 training=training,
-            )
+            )  # fmt: skip
         if self.decoder_norm is not None:
             states = self.decoder_norm(states, training=training)
         return states
@@ -231,7 +205,7 @@ class Transformer(Seq2Seq):
             Attention weights (B, H, T, S): row t is the attention with which the token
             after target_in[t] is chosen.
         """
-        with recorded_attention() as record:
+        with recorded_attention() as record:  # {attention layer: [weights of a call]}
             self.decode_states(target_in, encoder_output, source_mask, training=False)
         return record[self.decoder_layers[layer].cross_attention][0]
 
@@ -262,7 +236,8 @@ class Transformer(Seq2Seq):
         sources = []
         for layer in self.decoder_layers:
             keys, values = layer.keys_and_values(encoder_output)
-            # A source without any token then gives zeros, as in the attention layer.
+            # A step adds its mask to the scores, so that a source without any token
+            # gets the mean of its values: zeros, as in a call.
             sources.append((keys, ops.where(is_token, values, 0.0)))
         batch, _, source_length = ops.shape(source_mask)
         state = new_state(self.decoder_layers, batch, beam_size, length) | {
@@ -272,32 +247,6 @@ class Transformer(Seq2Seq):
         if coverage:
             state["coverage"] = ops.zeros((batch, beam_size, source_length))
         return state
-
-    def decoding_weights(self) -> Nest:
-        """Prepares the matrices of `decode_step`, some of which are joined for speed.
-
-        An export keeps them, laid out for decoding; without them every decoding makes
-        them anew.
-        """
-        return {
-            "output": self.output_weights(),
-            "layers": tuple(layer.step_weights() for layer in self.decoder_layers),
-        }
-
-    def resize_decoding(
-        self, state: Nest, sentences: TensorLike, length: int | TensorLike
-    ) -> Nest:
-        """Returns the state of some sentences, with room for more positions.
-
-        Args:
-            state: As `start_decoding` or `decode_step` returned it.
-            sentences: Integer tensor (B',), places of the sentences to keep.
-            length: Positions, an integer or a scalar tensor, at least as many as now.
-
-        Returns:
-            The state of B' sentences.
-        """
-        return resized_state(state, sentences, length)
 
     def decode_step(
         self, ids: TensorLike, parents: TensorLike | None, state: Nest,
@@ -317,20 +266,15 @@ class Transformer(Seq2Seq):
             Logits (R, V) and the new state.
         """
         weights = self.decoding_weights() if weights is None else weights
-        d_model = self.config.d_model
         x = self._embed("target", ids[:, None], training=False, start=state["index"])
-        x = ops.reshape(x, (-1, parents.shape[1], d_model))
-        x, new, attention_weights = step_through(
-            self.decoder_layers, x, parents, state, weights["layers"]
+        x, state, attention_weights = step_through(
+            self.decoder_layers, self.decoder_norm, x, parents, state, weights["layers"]
         )
-        if self.decoder_norm is not None:
-            x = self.decoder_norm(x)
-        logits = self.step_logits(ops.reshape(x, (-1, d_model)), weights["output"])
         if "coverage" in state:
-            attention_weights = ops.cast(attention_weights, "float32")
+            attention_weights = ops.cast(attention_weights, "float32")  # (B, H, N, S)
             before = of_parents(state["coverage"], parents)
-            new["coverage"] = before + ops.mean(attention_weights, axis=1)
-        return logits, state | new
+            state["coverage"] = before + ops.mean(attention_weights, axis=1)
+        return self.step_logits(x, weights["output"]), state
 
     def coverage(self, state: Nest) -> tuple[Tensor, Tensor]:
         """Returns a state's attention summed up (B, N, S) and its mask (B, 1, S)."""
