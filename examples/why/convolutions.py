@@ -30,7 +30,7 @@ def as_convolutions(network, width):
 
 def difference(width, d_ff, length=50, rows=4):
     """Returns the largest difference of the outputs, as a share of the largest one."""
-    keras.utils.set_random_seed(2)
+    keras.utils.set_random_seed(4)
     network = kt.FeedForward(d_ff, bias_initializer="random_normal")
     inputs = np.random.default_rng(1).standard_normal((rows, length, width), "float32")
     outputs = keras.ops.convert_to_numpy(network(inputs))

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from keras_transformer import (
+    Encoder,
     EncoderConfig,
     LanguageModel,
     LanguageModelConfig,
     MaskedAccuracy,
     MaskedCrossentropy,
     Perplexity,
+    PositionalEmbedding,
     Tagger,
-    TextEncoder,
     Transformer,
     TransformerConfig,
 )
@@ -76,7 +77,8 @@ def test_losses_that_leave_out_no_padding_are_the_users_choice():
 
 def test_labels_that_are_no_ids_have_padding_of_their_own():
     config = EncoderConfig(num_layers=1, d_model=6, d_ff=8, num_heads=2)
-    tagger = Tagger(TextEncoder(config, vocabulary_size=11, pad_id=1), num_tags=5)
+    embedding = PositionalEmbedding(11, config.d_model, pad_id=1)
+    tagger = Tagger(Encoder(config, embedding), num_tags=5)
     tagger.compile("sgd", MaskedCrossentropy(), metrics=[MaskedAccuracy()])
 
 
