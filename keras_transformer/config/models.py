@@ -109,7 +109,7 @@ class TransformerConfig(LayerConfig):
                 f"Received: d_model={self.d_model}, positions={self.positions!r}"
             )
 
-    def check_tied_embeddings(self, is_joint: bool, received: str):
+    def check_tied_embeddings(self, is_joint: bool, received: str) -> None:
         """Raises `ValueError` if matrices are shared by two vocabularies.
 
         Args:
@@ -123,7 +123,7 @@ class TransformerConfig(LayerConfig):
                 f"tied_embeddings='three-way', {received}"
             )
 
-    def check_positions(self, longest: int, what: str):
+    def check_positions(self, longest: int, what: str) -> None:
         """Raises `ValueError` if learned positions are fewer than needed.
 
         Args:

@@ -150,7 +150,7 @@ class LinearAttention(MultiHeadAttention):
         """
         return ops.elu(inputs) + 1.0
 
-    def features(self, queries, keys):
+    def features(self, queries: TensorLike, keys: TensorLike) -> tuple[Tensor, Tensor]:
         """Returns the features that the sums are made of, of float32 inputs."""
         return self.feature_map(queries), self.feature_map(keys)
 
@@ -179,7 +179,10 @@ class LinearAttention(MultiHeadAttention):
         outputs = linear_attention(queries, keys, values, causal)
         return ops.cast(outputs, self.compute_dtype), None
 
-    def attend_step(self, queries, keys, values, mask, by_row=False, bias=None):
+    def attend_step(
+        self, queries: TensorLike, keys: TensorLike, values: TensorLike, mask: Nest,
+        by_row: bool = False, bias: TensorLike | None = None,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         return self.attend(queries, keys, values, mask.mask)
 
     def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
@@ -304,7 +307,7 @@ class PerformerAttention(LinearAttention):
         squares = ops.sum(ops.square(inputs), axis=-1, keepdims=True)
         return ops.matmul(inputs, ops.transpose(vectors)) - squares / 2
 
-    def features(self, queries, keys):
+    def features(self, queries: TensorLike, keys: TensorLike) -> tuple[Tensor, Tensor]:
         queries, keys = self._exponents(queries), self._exponents(keys)
         # A factor of a query's features cancels, and so does one of all keys'. That of
         # the keys must not depend on them: a later one would change it. They reach

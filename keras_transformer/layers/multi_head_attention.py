@@ -291,14 +291,19 @@ class MultiHeadAttention(ComposedLayer):
             queries, keys, values, mask, bias, self.weigh, dropout, fused
         )
 
-    def placed(self, queries, keys):
+    def placed(
+        self, queries: TensorLike, keys: TensorLike
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Puts positions into queries and keys; returns what they add to the scores."""
         places = ops.arange(shape_of(queries)[2], dtype="int32")
         bias = self.positions.bias(self.num_heads, places, places)
         queries, keys = (self.positions.place(x, places) for x in (queries, keys))
         return queries, keys, bias
 
-    def project_to_heads(self, query, value, key, training=False):
+    def project_to_heads(
+        self, query: TensorLike, value: TensorLike, key: TensorLike,
+        training: bool | None = False,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """Projects to heads; inputs that are the same tensor share one product.
 
         Returns queries (B, H, T, K) times `query_scale`, keys (B, G, S, K) and values
@@ -324,7 +329,7 @@ class MultiHeadAttention(ComposedLayer):
         projected = ops.reshape(projected, (batch, length, *heads))
         return ops.transpose(projected, (0, 2, 1, 3))
 
-    def merge(self, outputs, training=False):
+    def merge(self, outputs: TensorLike, training: bool | None = False) -> Tensor:
         """Projects the heads' outputs (B, H, T, Kv) to (B, T, D)."""
         batch, heads, length, width = shape_of(outputs)
         rows = ops.reshape(
@@ -424,7 +429,10 @@ class MultiHeadAttention(ComposedLayer):
         )
         return self._merge_step(outputs, weights[1]), attention_weights
 
-    def attend_step(self, queries, keys, values, mask, by_row=False, bias=None):
+    def attend_step(
+        self, queries: TensorLike, keys: TensorLike, values: TensorLike, mask: Nest,
+        by_row: bool = False, bias: TensorLike | None = None,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """As `attend`, for one position of N hypotheses, (B, H, N, K), and a cache."""
         if self.weigh is not masked_softmax:
             return dot_product_attention(

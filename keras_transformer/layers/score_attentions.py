@@ -16,7 +16,7 @@ from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.projections import ComposedLayer, project
 from keras_transformer.layers.relative_positions import RotaryPositions
 from keras_transformer.masks import attention_mask, carried_mask, with_causal
-from keras_transformer.types import Shape, Tensor, TensorLike, WeightOptions
+from keras_transformer.types import Nest, Shape, Tensor, TensorLike, WeightOptions
 
 
 def masked_relu(scores: TensorLike, mask: TensorLike | None = None) -> Tensor:
@@ -142,7 +142,10 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
         scores = self._scores(queries, keys)
         return attention_by_scores(scores, values, mask, bias, self.weigh, dropout)
 
-    def attend_step(self, queries, keys, values, mask, by_row=False, bias=None):
+    def attend_step(
+        self, queries: TensorLike, keys: TensorLike, values: TensorLike, mask: Nest,
+        by_row: bool = False, bias: TensorLike | None = None,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         scores = self._scores(queries, keys)
         return attention_by_scores(scores, values, mask.mask, bias, self.weigh)
 
