@@ -71,6 +71,7 @@ def test_its_programs_run_and_give_what_they_say():
     assert names["model"].config.num_key_value_heads == 1
     assert names["language_model"].config.positions == "alibi"
     assert [x.shape for x in names["states"].values()] == [(1, 6, 64)] * 3
+    assert names["outputs"].shape == (1, 40, 64)
     said = re.findall(r"^# (\[\[\[.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
     for name, values in zip(("weights", "of_nodes"), said, strict=True):
         found = ops.convert_to_numpy(names[name])
