@@ -42,9 +42,9 @@ class ExactTraining(BuildsFromSpec):
     the mean over all tokens of the epoch.
 
     A batch whose loss or gradient is not finite, or that has no target, changes neither
-    the weights nor the optimizer's moments. In float16 Keras wraps the optimizer in a
-    `LossScaleOptimizer`: a gradient that is not finite because the loss was scaled too
-    much halves the scale, and does not count.
+    the weights nor the optimizer's moments. In float16 a gradient that is not finite
+    because `LossScaleOptimizer` scaled the loss too much halves the scale, and does not
+    count.
 
     Attributes:
         target_pad_id: Id that pads the targets, or `None`: `compile` refuses losses and
