@@ -14,11 +14,10 @@ _num_parts = 1
 def split_batches_over_cores(num_cores: int | None = None) -> int:
     """Lets every core compute the loss and gradient of some rows of each batch.
 
-    TensorFlow otherwise spreads each operation over the cores, and the many small ones
-    of a Transformer wait for each other longer than they compute. After this call `fit`
-    and `evaluate` cut a batch into parts that run side by side, each operation on one
-    core. The gradient is that of the whole batch up to rounding; dropout drops other
-    units.
+    The many small operations of a Transformer, each spread over the cores, wait longer
+    for each other than they compute. After this call `fit` and `evaluate` cut a batch
+    into parts that run side by side, each operation on one core. The gradient is that
+    of the whole batch up to rounding; dropout drops other units.
 
     Call it before TensorFlow computes anything, on a few cores, for models that train
     without logits. Others, XLA and `tf.distribute` compute whole batches as before,

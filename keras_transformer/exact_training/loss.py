@@ -51,9 +51,9 @@ def loss_and_scores(model, x, y, sample_weight, training):
         return _without_logits(model, *data, training)
     cuts = [ops.shape(y)[0] * part // parts for part in range(parts + 1)]
     total, count, scores = 0.0, 0.0, []
-    for rows in itertools.starmap(slice, itertools.pairwise(cuts)):
+    for first, end in itertools.pairwise(cuts):
         part = keras.tree.map_structure(
-            lambda t, r=rows: None if t is None else t[r], data
+            lambda t, i=first, j=end: None if t is None else t[i:j], data
         )
         loss, found = _without_logits(model, *part, training)
         targets = model.loss_divisor(part[1])

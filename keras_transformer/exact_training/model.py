@@ -15,6 +15,7 @@ from keras_transformer.kernels.keras_private import BuildsFromSpec, compiled_met
 
 _BACKENDS = {"tensorflow": tensorflow, "jax": jax, "torch": torch}
 _STEPS = _BACKENDS[keras.config.backend()]
+_OPTIONS = "gradient_accumulation_steps", "global_clipnorm", "nonfinite"
 # `fit` does not wait for the device after each batch to see whether it was bad.
 _LOOK_EVERY = 16
 
@@ -41,9 +42,9 @@ class ExactTraining(BuildsFromSpec):
     the mean over all tokens of the epoch.
 
     A batch whose loss or gradient is not finite, or that has no target, changes neither
-    the weights nor the optimizer's moments. In float16 Keras wraps the optimizer in a
-    `LossScaleOptimizer`: a gradient that is not finite because the loss was scaled too
-    much halves the scale, and does not count.
+    the weights nor the optimizer's moments. In float16 a gradient that is not finite
+    because `LossScaleOptimizer` scaled the loss too much halves the scale, and does not
+    count.
 
     Attributes:
         target_pad_id: Id that pads the targets, or `None`: `compile` refuses losses and
@@ -83,10 +84,8 @@ class ExactTraining(BuildsFromSpec):
                 batches accumulate and the model has no weights yet; if a loss or metric
                 takes another id for padding than the model.
         """
-        options = {
-            "gradient_accumulation_steps": gradient_accumulation_steps,
-            "global_clipnorm": global_clipnorm, "nonfinite": nonfinite,
-        }  # fmt: skip
+        values = gradient_accumulation_steps, global_clipnorm, nonfinite
+        options = dict(zip(_OPTIONS, values, strict=True))
         TrainingConfig(**options)  # It checks them.
         if gradient_accumulation_steps > 1 and not self.built:
             raise ValueError(
@@ -102,7 +101,6 @@ class ExactTraining(BuildsFromSpec):
                 )
         for part in [*keras.tree.flatten(self.loss), *compiled_metrics(self)]:
             ours, theirs = self.target_pad_id, getattr(part, "pad_id", None)
-            # With another one padding would count, and the tokens of that id would not.
             if None not in (ours, theirs) and ours != theirs:
                 kind = type(part).__name__
                 raise ValueError(
@@ -115,9 +113,8 @@ class ExactTraining(BuildsFromSpec):
         self._update = UpdateState(self.optimizer, self.trainable_weights, options)
 
     def get_compile_config(self):
-        names = "gradient_accumulation_steps", "global_clipnorm", "nonfinite"
         config = super().get_compile_config()
-        return config and config | {name: getattr(self, name) for name in names}
+        return config and config | {name: getattr(self, name) for name in _OPTIONS}
 
     def compile_from_config(self, config):
         self.compile(**keras.saving.deserialize_keras_object(config))
@@ -145,12 +142,12 @@ class ExactTraining(BuildsFromSpec):
             self.jax_state_sync()
 
     def loss_divisor(self, y):
-        """Returns how many of the targets `y` count, a float32 scalar; override it.
+        """Returns how many of the targets `y` count, a float32 scalar.
 
         The loss's method `count` says so. Without one all count, and accumulation and
         several replicas, which weight batches by their targets, are refused.
         """
-        losses = [part for part in keras.tree.flatten(self.loss) if part is not None]
+        losses = list(filter(None, keras.tree.flatten(self.loss)))
         targets = keras.tree.flatten(y)[0]
         is_alone = len(losses) == 1 and isinstance(losses[0], keras.losses.Loss)
         if is_alone and hasattr(losses[0], "count"):

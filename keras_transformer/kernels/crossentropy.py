@@ -60,17 +60,11 @@ def first_largest(logits):
 
 @dataclasses.dataclass(frozen=True)
 class TokenScores:
-    """What metrics need to know of the logits; they take it in place of `y_pred`.
+    """What metrics need to know of the logits; they take it in place of `y_pred`."""
 
-    Attributes:
-        crossentropy: Float32 tensor (B, T): -log p(target), without label smoothing,
-            nats; any number at padding.
-        correct: Float32 tensor (B, T): 1 where the largest logit, the first of equal
-            ones, is the target's, else 0; any number at padding.
-    """
-
-    crossentropy: Any
-    correct: Any
+    # Float32 tensors (B, T), with any number at padding.
+    crossentropy: Any  # -log p(target) in nats, without label smoothing
+    correct: Any  # 1 where the first largest logit is the target's, else 0
 
 
 def fused_crossentropy(
@@ -92,7 +86,7 @@ def fused_crossentropy(
         tuple(map(ops.stop_gradient, learned)), targets,
         weights / unit if is_narrow else weights, label_smoothing, gradient,
     )  # fmt: skip
-    losses, crossentropies, correct = (scores[:, i] for i in range(3))
+    losses, crossentropies, correct = ops.unstack(scores, 3, axis=1)
     # A loss without weight may be infinite; infinity times zero is not a number.
     total = ops.sum(ops.where(ops.equal(weights, 0.0), 0.0, losses * weights))
 

@@ -128,11 +128,10 @@ def transpose(x, axes):
 def attend(queries, keys, values, bias, by_row=False):
     """Attends from queries (B, H, N, K), scaled by 1 / sqrt(K), to S keys and values.
 
-    The mask is an `attention_bias` made once for many layers, which leaves every query
-    something to attend to. Returns the output (B, H, N, Kv) and the attention weights
-    (B, H, N, S). `by_row` multiplies the N rows one by one, which pays where S is the
-    length of a sentence and not N times that.
+    Returns the output (B, H, N, Kv) and the attention weights (B, H, N, S).
     """
+    # The bias, of `attention_bias`, leaves every query something to attend to. `by_row`
+    # multiplies the N rows one by one, which pays where S is the length of a sentence.
     if (by_row or queries.shape[2] == 1) and in_tensorflow_graph():
         return _attend_by_row(queries, keys, values, bias)
     scores = ops.add(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), bias)

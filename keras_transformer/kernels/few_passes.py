@@ -191,7 +191,7 @@ def _dropped_softmax_in_graph(scores, mask, dropout):
         dropped = ops.cast(weights, dtype) * factors
 
         def gradient(upstream):
-            # The softmax's, w (u - sum(w u)): products are w u, with dropped weights w.
+            # w (u - sum(w u)), with u = factors * upstream; w u are the products.
             products = ops.cast(dropped, wide) * ops.cast(upstream, wide)
             total = ops.sum(products, axis=-1, keepdims=True)
             return ops.cast(products - weights * total, dtype)
@@ -202,12 +202,10 @@ def _dropped_softmax_in_graph(scores, mask, dropout):
 
 
 def attention_bias(mask, dtype):
-    """Returns what, added to scores, has the effect of a mask: 0 or a very low number.
-
-    The mask is True where a query may attend to a key; `dtype` is that of the scores.
-    """
+    """Returns what, added to scores of a type, masks them: 0 or a very low number."""
     dtype = keras.backend.standardize_dtype(dtype)
-    # Half of the lowest value: a score added to the lowest could overflow.
+    # Half of the lowest value, because a score added to the lowest could overflow.
+    # bfloat16 has the range of float32.
     lowest = float(np.finfo("float16" if dtype == "float16" else "float32").min) / 2
     return ops.cast(ops.where(mask, 0.0, lowest), dtype)
 
@@ -219,10 +217,8 @@ class PreparedMask(NamedTuple):
     bias: Any  # `attention_bias` of it
 
     def __and__(self, mask):
-        bias = attention_bias(mask, self.bias.dtype)
-        return PreparedMask(
-            ops.logical_and(self.mask, mask), ops.minimum(self.bias, bias)
-        )
+        bias = ops.minimum(self.bias, attention_bias(mask, self.bias.dtype))
+        return PreparedMask(ops.logical_and(self.mask, mask), bias)
 
 
 def prepare_mask(mask, dtype):
@@ -243,10 +239,8 @@ SEED_FACTOR, CALL_FACTOR = np.uint32(0x27D4EB2F), np.uint32(0x165667B1)
 
 
 def hashed_dropout(inputs, rate, state):
-    """Sets a random share of the inputs, `rate`, to 0 and scales up the others.
-
-    `state`, integers (2,), is the seed and the number of the call.
-    """
+    """Sets a random share of the inputs, `rate`, to 0 and scales up the others."""
+    # state: integers (2,), the seed and the number of the call
     keep, scale = keep_and_scale(shape_of(inputs), rate, state)
     if in_tensorflow_graph():
         return _drop_in_graph(inputs, keep, scale)
@@ -291,8 +285,8 @@ def _packed_keep_mask(shape, threshold, state):
 
     num_rows, num_columns = _as_matrix(shape)
     num_words = (num_columns + 1) // 2
-    # TensorFlow computes ranges of int64, not those of int32, on a GPU, and slices of
-    # uint32, but does not split them there.
+    # The keys of the rows, then those of pairs of columns. On a GPU TensorFlow computes
+    # ranges of int64 and slices of uint32, but no ranges of int32 and no splits.
     keys = _keys(tf.range(tf.cast(num_rows + num_words, tf.int64)), state)
     words = _words(keys[:num_rows], keys[num_rows:])
     keep = tf.bitcast(words, tf.uint16) >= tf.constant(threshold, tf.uint16)

@@ -1,9 +1,9 @@
 """Attention by a kernel that never holds the scores: cuDNN's on JAX, PyTorch's own.
 
-`keras.ops.dot_product_attention` calls them. The general line is
-`layers.attention.dot_product_attention`, which also gives the attention weights, drops
-some of them and takes another function than softmax; these kernels do none of that.
-Flash attention: Dao et al., 2022, https://arxiv.org/abs/2205.14135.
+`keras.ops.dot_product_attention` calls them. `layers.attention.dot_product_attention`
+also gives the attention weights, drops some and takes another function than softmax;
+these kernels do none of that. Flash attention: Dao et al., 2022,
+https://arxiv.org/abs/2205.14135.
 
 Letters: B sentences, H heads, G heads of keys and values, T queries, S keys, K width of
 a head.
@@ -67,7 +67,7 @@ def _obstacle_of_cudnn(dtype, widths, lengths, is_plain):
             f"not {widths}"
         )
     if not is_plain and any(length % 2 for length in lengths):
-        # Its backward pass, not its forward pass, refuses them.
+        # Its backward pass refuses them, not its forward pass.
         return f"cuDNN's takes a mask of even lengths only, not {lengths}"
     if keras.distribution.distribution() is not None:
         return "cuDNN's has not been tried on several devices"
@@ -80,13 +80,12 @@ def _obstacle_of_cudnn(dtype, widths, lengths, is_plain):
 
 
 def fused_attention(queries, keys, values, mask=None, bias=None, must=False):
-    """Attends to values by the dot product of queries and keys, not scaled.
+    """As `layers.attention.dot_product_attention`, with a bias in the queries' type.
 
-    Queries are (B, H, T, K), keys (B, G, S, K), values (B, G, S, Kv); mask and bias
-    broadcast to (B, H, T, S), and a query with nothing to attend to gets zeros. With
-    `must`, JAX raises an error without cuDNN, else it computes the same without. As
-    `layers.attention.dot_product_attention`, with a bias in the queries' type.
+    With `must`, JAX raises an error without cuDNN; else it computes the same without.
     """
+    # Queries (B, H, T, K), keys (B, G, S, K) and values (B, G, S, Kv); mask and bias
+    # broadcast to (B, H, T, S).
     alive = None
     if mask is not None:
         # A query that may attend to nothing attends to everything, so that no kernel

@@ -119,7 +119,7 @@ def compiled_metrics(model) -> list:
     if compiled is None:
         return []
     given = (compiled._user_metrics, compiled._user_weighted_metrics)
-    return [metric for metric in keras.tree.flatten(given) if metric is not None]
+    return list(filter(None, keras.tree.flatten(given)))
 
 
 def layout_of(variable):

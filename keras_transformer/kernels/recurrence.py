@@ -11,11 +11,9 @@ from keras_transformer.kernels.execution import for_litert, shape_of
 def scan(step, carry, parts, like, reverse=False):
     """As `ops.scan`, in every TensorFlow graph, of outputs of any shape and length.
 
-    `step` takes the carry and a list of elements, one of each tensor of `parts`, and
-    returns the new carry and a tuple of outputs. `like` is the type and the shape of
-    each output, with `None` for a size that is not known. Returns the last carry and
-    the outputs, each in the place of its elements, also where the last come first.
+    `step(carry, [an element of each part])` returns the carry and a tuple of outputs.
     """
+    # `like` is the type and the shape of each output; `None` is a size not known.
     if keras.backend.backend() != "tensorflow":
         return ops.scan(step, carry, parts, reverse=reverse)
     import tensorflow as tf
@@ -31,22 +29,17 @@ def scan(step, carry, parts, like, reverse=False):
         pairs = zip(outputs, values, strict=True)
         return i + 1, carry, [output.write(place, value) for output, value in pairs]
 
+    # Two at a time would hold twice the memory.
     _, carry, outputs = tf.while_loop(
-        lambda i, *_: i < count,
-        body,
-        (0, carry, outputs),
-        # Two at a time would hold twice the memory.
-        parallel_iterations=1,
+        lambda i, *_: i < count, body, (0, carry, outputs), parallel_iterations=1
     )
     return carry, [output.stack() for output in outputs]
 
 
 def linear_recurrence(decays, inputs):
-    """Computes c_t = decay_t c_(t-1) + input_t for every t from zeros; all (T, ...).
-
-    With the upstream gradient g, that of the inputs is the same recurrence backwards,
-    s_t = g_t + decay_(t+1) s_(t+1), and that of the decays is s_t c_(t-1).
-    """
+    """Computes c_t = decay_t c_(t-1) + input_t for every t from zeros; all (T, ...)."""
+    # With the upstream gradient g, that of the inputs is the same recurrence backwards,
+    # s_t = g_t + decay_(t+1) s_(t+1), and that of the decays is s_t c_(t-1).
 
     def forwards(state, values):
         decay, new = values

@@ -76,7 +76,7 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
     decode step by step in `decoder_layers`.
     """
 
-    # A subclass that computes `logits` in another way sets it to False.
+    # For `ExactTraining`; a subclass with another `logits` sets it to False.
     trains_without_logits = True
 
     @property
@@ -109,15 +109,14 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
             self.output_dense.build((None, None, self.config.d_model))
         self.output_bias = None
         if use_bias:
-            self.output_bias = self.add_weight(
-                (vocabulary_size,), initializer="zeros", name="output_bias"
-            )
+            options = {"initializer": "zeros", "name": "output_bias"}
+            self.output_bias = self.add_weight((vocabulary_size,), **options)
 
     def logits(self, states: TensorLike) -> Tensor:
         """Multiplies states (B, T, D) by the output matrix, and adds the bias (V,)."""
         if self.tied_embedding is None:
             (logits,) = project([self.output_dense], states)
-        else:
+        else:  # a `keras.layers.ReversibleEmbedding`
             logits = self.tied_embedding.token_embedding(states, reverse=True)
         if self.output_bias is None:
             return logits
@@ -151,7 +150,7 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
     def decoding_weights(self) -> Nest:
         """Prepares the matrices of `decode_step`, some of which are joined for speed.
 
-        An export keeps them; without them every decoding makes them anew.
+        A search makes them once, before its loop; an export keeps them.
         """
         return {
             "output": self.output_weights(),

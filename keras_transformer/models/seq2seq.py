@@ -15,10 +15,8 @@ from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
 class Seq2Seq(TokenModel):
     """Base of the models from a source sequence to a target sequence of ids.
 
-    It trains with `model.compile` and `model.fit` on `((source, target_in),
-    target_out)`, where `target_in` is `target_out` shifted right by the start id.
-    `Generator`, `Translator` and exports take any such model. A subclass has a
-    `config_class` and the methods
+    It is called and trained as `Transformer` describes. `Generator`, `Translator` and
+    exports take any such model. A subclass has a `config_class` and the methods
 
     - `make_embedding(name, vocabulary_size)`: a `PositionalEmbedding` or a layer like
       it, whose matrix the output may share.
@@ -28,20 +26,12 @@ class Seq2Seq(TokenModel):
       (B, T, D) that `logits` multiplies by the output matrix.
     - `attention(target_in, encoder_output, source_mask, layer)`: how a decoder layer
       attends to the source, (B, H, T, S).
-    - `start_decoding`, `decode_step`, `resize_decoding`, `decoding_weights` and
-      `coverage`: decoding step by step, as `Transformer` describes them.
+    - `start_decoding`, `decode_step` and `coverage`: decoding step by step, as
+      `Transformer` describes it; and `resize_decoding` and `decoding_weights`, unless
+      it goes through the layers in `decoder_layers`.
     - `layers_of(part)`: the layers of the "encoder" or the "decoder", to freeze them,
       without the embeddings.
 
-    Args:
-        config: The sizes, a `config_class`.
-    Call arguments:
-        inputs: A pair of integer tensors: source (B, S) and target_in (B, T).
-        training: Whether dropout is applied.
-        return_states: Whether to return the last states instead of the logits.
-    Returns:
-        Logits, a float tensor (B, T, V): row t scores the token after target_in[t]; or
-        the decoder's last states, (B, T, D).
     Raises:
         TypeError: If `config` is not a `config_class`.
     """
@@ -77,6 +67,7 @@ class Seq2Seq(TokenModel):
             )
         encoder_output, source_mask = self.encode(source, training=training)
         states = self.decode_states(target_in, encoder_output, source_mask, training)
+        # Exact training takes the states and never holds all logits.
         return states if return_states else self.logits(states)
 
     def input_signature(self) -> list[Any]:
