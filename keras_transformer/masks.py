@@ -1,6 +1,7 @@
 """Boolean attention masks; True means that a position may be attended to.
 
-Every mask broadcasts to (B, T, S): B batch, T queries, S keys. Combine masks with `&`.
+Public functions make masks that broadcast to (B, T, S): B batch, T queries, S keys.
+Combine them with `&`. Keras' own masks are (B, S).
 """
 
 from __future__ import annotations
@@ -62,13 +63,13 @@ def valid_length_mask(valid_lengths: TensorLike, length: int | TensorLike) -> Te
         >>> valid_length_mask(np.array([1, 2]), 2)  # [[[True, False]], [[True, True]]]
     """
     valid_lengths = ops.convert_to_tensor(valid_lengths, dtype="int32")
-    if len(valid_lengths.shape) not in (1, 2):
+    rank = len(valid_lengths.shape)
+    if rank not in (1, 2):
         raise ValueError(
             "`valid_lengths` must have the shape (B,) or (B, T). Received: "
             f"shape {tuple(valid_lengths.shape)}"
         )
-    if len(valid_lengths.shape) == 1:
-        valid_lengths = valid_lengths[:, None]
+    valid_lengths = valid_lengths[:, None] if rank == 1 else valid_lengths
     return ops.arange(length, dtype="int32") < valid_lengths[:, :, None]
 
 
@@ -77,8 +78,7 @@ def local_window_mask(
 ) -> Tensor:
     """Lets a query attend to the keys that are at most `window` positions away.
 
-    For layers whose memory grows with the square of the length; `LocalAttention`
-    attends to the same keys without such a mask.
+    `LocalAttention` attends to the same keys without a mask of T times T.
 
     Args:
         length: Number of positions, T; an integer or a scalar tensor.
@@ -96,18 +96,13 @@ def local_window_mask(
     """
     if window < 0:
         raise ValueError(f"`window` must be at least 0. Received: window={window}")
-    positions = ops.arange(length, dtype="int32")
-    return ops.expand_dims(
-        within_window(positions[:, None], positions[None, :], window, causal), axis=0
-    )
+    places = ops.arange(length, dtype="int32")
+    return within_window(places[:, None], places[None, :], window, causal)[None]
 
 
 def within_window(queries, keys, window, causal=False):
-    """Tells which positions of keys lie in the windows of which queries, broadcast.
-
-    A window reaches `window` positions to each side, or if causal back only.
-    """
-    ahead = 0 if causal else window
+    """Tells which keys lie in the windows of which queries, given their positions."""
+    ahead = 0 if causal else window  # If causal, a window reaches back only.
     return (keys >= queries - window) & (keys <= queries + ahead)
 
 
@@ -145,14 +140,7 @@ def graph_mask(adjacency: TensorLike, self_loops: bool = False) -> Tensor:
 
 
 def attention_mask(mask: TensorLike | None) -> Tensor | None:
-    """Reshapes a mask that layers accept, so that it broadcasts to (B, T, S).
-
-    Args:
-        mask: Boolean tensor (B, S), as Keras masks are, or (B, 1, S) or (B, T, S), or
-            `None`.
-
-    Returns:
-        Boolean tensor (B, 1, S) or (B, T, S), or `None`.
+    """Brings a mask (B, S), (B, 1, S) or (B, T, S) to (B, 1, S) or (B, T, S).
 
     Raises:
         TypeError: If `mask` is not boolean.
@@ -161,12 +149,13 @@ def attention_mask(mask: TensorLike | None) -> Tensor | None:
     if mask is None:
         return None
     mask = _boolean("mask", mask)
-    if len(mask.shape) not in (2, 3):
+    rank = len(mask.shape)
+    if rank not in (2, 3):
         raise ValueError(
             "`mask` must have the shape (B, S) or (B, T, S). Received: shape "
             f"{tuple(mask.shape)}"
         )
-    return ops.expand_dims(mask, axis=1) if len(mask.shape) == 2 else mask
+    return ops.expand_dims(mask, axis=1) if rank == 2 else mask
 
 
 def mask_of_keys(mask):
@@ -178,8 +167,7 @@ def mask_of_keys(mask):
     if mask.shape[1] != 1:
         raise ValueError(
             "`mask` must be the same for all queries, (B, S) or (B, 1, S); what is "
-            "causal is so by itself. Received: shape "
-            f"{tuple(mask.shape)}"
+            f"causal is so by itself. Received: shape {tuple(mask.shape)}"
         )
     return mask[:, 0]
 
@@ -207,7 +195,7 @@ def combined_mask(
             if one is not None:  # (B, S)
                 one = _boolean(name, one, or_integers=True)
                 parts[name] = ops.expand_dims(one, axis=(1, 2))
-    if scores_mask is not None:  # Keras' `attention_mask`: (T, S), (B, T, S) or whole
+    if scores_mask is not None:  # `attention_mask`, (T, S), (B, T, S) or (B, H, T, S)
         one = _boolean("attention_mask", scores_mask, or_integers=True)
         missing = {2: (0, 1), 3: (1,)}.get(len(one.shape))  # The batch or the heads.
         parts["attention_mask"] = ops.expand_dims(one, missing) if missing else one
@@ -215,10 +203,10 @@ def combined_mask(
     combined = None
     for name, one in parts.items():
         shape = tuple(one.shape)
-        if len(shape) != 4 or any(
-            None not in (own, size) and own not in (1, size)
-            for own, size in zip(shape, sizes, strict=True)
-        ):
+        fits = len(shape) == 4
+        for own, size in zip(shape, sizes, strict=False):
+            fits = fits and (None in (own, size) or own in (1, size))
+        if not fits:
             raise ValueError(
                 f"`{name}` must fit the inputs, (B, H, T, S) = {sizes}. Received: "
                 f"a mask that broadcasts as {shape}"
@@ -228,11 +216,11 @@ def combined_mask(
 
 
 def _boolean(name, mask, or_integers=False):
-    if not hasattr(mask, "shape"):
-        mask = ops.convert_to_tensor(mask)
+    mask = mask if hasattr(mask, "shape") else ops.convert_to_tensor(mask)
     dtype = keras.backend.standardize_dtype(mask.dtype)
     if dtype == "bool":
         return mask
+    # While Keras learns shapes, it gives floats in place of every input.
     if learns_shapes() or (or_integers and "int" in dtype):
         return ops.cast(mask, "bool")
     allowed = "boolean or of integers" if or_integers else "boolean"

@@ -52,20 +52,18 @@ def enable_lora(
             "`model` must have layers of the class `keras.layers.Dense`. Received: "
             f"{model.name!r}, which has none"
         )
-    # Before one of them is changed.
-    for layer in layers:
-        problems = {
-            "is not built": not layer.built,
-            "has adapters already": layer.lora_enabled,
-            "has a constraint on its matrix": layer.kernel_constraint is not None,
-        }
-        for problem, is_met in problems.items():
-            if is_met:
-                raise ValueError(
-                    "`enable_lora` needs layers that are built, without adapters and "
-                    f"without constraints. Received: {layer.path or layer.name!r}, "
-                    f"which {problem}"
-                )
+    for layer in layers:  # All are checked before one is changed.
+        problem = (
+            "is not built" if not layer.built
+            else "has adapters already" if layer.lora_enabled
+            else "has a constraint on its matrix" if layer.kernel_constraint else None
+        )  # fmt: skip
+        if problem is not None:
+            raise ValueError(
+                "`enable_lora` needs layers that are built, without adapters and "
+                f"without constraints. Received: {layer.path or layer.name!r}, "
+                f"which {problem}"
+            )
     for variable in model.trainable_variables:
         variable.trainable = False
     for layer in layers:
@@ -77,11 +75,11 @@ def enable_lora(
 
 
 def _keep_out_of_files(layer):
-    """Makes what is loaded trainable: Keras' own is left with two zero factors.
+    """Makes adapters begin anew, A as it was and B zero, when a file is loaded.
 
-    A configuration has no adapters, and a layer that is loaded into keeps its A.
+    Keras' own `load_own_variables` leaves both zero, which no gradient can change.
     """
-    load, config = layer.load_own_variables, layer.get_config
+    load, configuration = layer.load_own_variables, layer.get_config
 
     def load_own_variables(store):
         a = keras.ops.copy(layer.lora_kernel_a)
@@ -89,10 +87,8 @@ def _keep_out_of_files(layer):
         layer.lora_kernel_a.assign(a)
 
     def get_config():
-        of_keras = config()
-        return {
-            n: of_keras[n] for n in of_keras if n not in ("lora_rank", "lora_alpha")
-        }
+        kept = configuration()
+        return {n: kept[n] for n in kept if n not in ("lora_rank", "lora_alpha")}
 
     layer.load_own_variables, layer.get_config = load_own_variables, get_config
 
@@ -100,20 +96,15 @@ def _keep_out_of_files(layer):
 def quantised_policies(layer: keras.layers.Layer) -> dict[str, Any]:
     """Returns the entry of a layer's configuration that says what of it is quantised.
 
-    A map of dtype policies by the paths of its parts, as KerasHub's models keep it;
-    nothing if no part is quantised.
+    It maps paths of parts to dtype policies, as KerasHub's models do; {} if none is.
     """
     parts = [part for part in layers_within(layer) if part.quantization_mode]
     if not parts:
         return {}
-    policies = keras.dtype_policies.DTypePolicyMap(
-        default_policy=policy_of(layer).name,
-        # The path below the layer, wherever the layer itself will be.
-        policy_map={
-            f"(.*/)?{part.path.removeprefix(f'{layer.path}/')}": policy_of(part)
-            for part in parts
-        },
-    )
+    start = f"{layer.path}/"  # What is kept must not depend on where the layer will be.
+    kept = {f"(.*/)?{p.path.removeprefix(start)}": policy_of(p) for p in parts}
+    default = policy_of(layer).name
+    policies = keras.dtype_policies.DTypePolicyMap(default, policy_map=kept)
     return {"dtype": keras.saving.serialize_keras_object(policies)}
 
 

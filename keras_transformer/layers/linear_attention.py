@@ -18,10 +18,8 @@ from keras_transformer.layers.local_attention import join_blocks, split_blocks
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.types import Nest, Shape, Tensor, TensorLike
 
-# Positions that causal attention takes at once.
-BLOCK = 64
-# A sum of weights below this one is no number to divide by.
-SMALLEST_TOTAL = 1e-30
+BLOCK = 64  # positions that causal attention takes at once
+SMALLEST_TOTAL = 1e-30  # A sum of weights below it is no number to divide by.
 # Largest exponent of a key's feature: float32 holds up to exp(88), and sums are made.
 LARGEST_EXPONENT = 64.0
 
@@ -29,11 +27,11 @@ LARGEST_EXPONENT = 64.0
 def linear_attention(
     queries: TensorLike, keys: TensorLike, values: TensorLike, causal: bool = False
 ) -> Tensor:
-    """Attends by the product of features, whose sums need no matrix of T times S.
+    """Attends by the product of features, without a matrix of T times S.
 
     phi(Q) (phi(K)^T V) / phi(Q) sum(phi(K)): equations 4 to 9 of Katharopoulos et al.,
-    2020, https://arxiv.org/abs/2006.16236. The causal form works in blocks:
-    sums over the blocks before, and a small product within the block.
+    2020, https://arxiv.org/abs/2006.16236. The causal form works in blocks: a sum over
+    the blocks before, and a small product within the block.
 
     Args:
         queries: Features of the queries, float tensor (B, H, T, K), not negative.
@@ -95,10 +93,10 @@ class LinearAttention(MultiHeadAttention):
 
     Call and methods are those of `MultiHeadAttention`. There is no matrix of weights to
     return or to drop from, and a mask must be the same for all queries. `step` keeps a
-    state whose size does not depend on the length; it follows the hypotheses of a beam.
+    state whose size does not depend on the length.
 
     Args:
-        num_heads: Heads, H.
+        num_heads: As of `MultiHeadAttention`, like `key_dim` and `value_dim`.
         key_dim: Width of each head's queries and keys, K.
         value_dim: Width of each head's values, Kv; default `key_dim`.
         **options: As of `MultiHeadAttention`, without `dropout`, `flash_attention`,
@@ -121,12 +119,9 @@ class LinearAttention(MultiHeadAttention):
         self.query_scale = 1.0
         if self.flash_attention:
             refuse_fused("it computes a softmax")
-        lacking = {
-            "dropout": self.dropout or None,
-            "positions": self.positions,
-        }
-        if self.heads["key"][0] != self.num_heads:
-            lacking["num_key_value_heads"] = self.num_key_value_heads
+        groups = self.num_key_value_heads
+        lacking = {"dropout": self.dropout or None, "positions": self.positions}
+        lacking["num_key_value_heads"] = None if groups == num_heads else groups
         for name, given in lacking.items():
             if given is not None:
                 raise ValueError(
@@ -140,10 +135,7 @@ class LinearAttention(MultiHeadAttention):
         return self.key_dim
 
     def feature_map(self, inputs: TensorLike) -> Tensor:
-        """Turns queries or keys into features; override for others.
-
-        Args:
-            inputs: Float tensor (B, H, T, K).
+        """Turns queries or keys (B, H, T, K) into features; override for others.
 
         Returns:
             Float tensor (B, H, T, F), positive, with F = `feature_dim`.
@@ -170,9 +162,8 @@ class LinearAttention(MultiHeadAttention):
                 f"{queries.shape[2]} and {keys.shape[2]}"
             )
         # Half precision is too coarse for sums over a whole sequence.
-        queries, keys, values = (
-            ops.cast(x, "float32") for x in (queries, keys, values)
-        )
+        wide = (ops.cast(x, "float32") for x in (queries, keys, values))
+        queries, keys, values = wide
         queries, keys = self.features(queries, keys)
         if mask is not None:
             keys = ops.where(ops.swapaxes(mask, -1, -2), keys, 0.0)
@@ -221,14 +212,10 @@ class PerformerAttention(LinearAttention):
 
     The vectors are the weight `random_features` (F, K), which all heads share. They are
     drawn once, saved and not trained; `redraw` draws new ones, which the paper does in
-    training from time to time:
-
-        redraw = keras.callbacks.LambdaCallback(
-            on_epoch_begin=lambda epoch, logs: attention.redraw(seed=epoch)
-        )
+    training from time to time, for example in a callback's `on_epoch_begin`.
 
     Args:
-        num_heads: Heads, H.
+        num_heads: As of `LinearAttention`, like `key_dim` and `value_dim`.
         key_dim: Width of each head's queries and keys, K.
         value_dim: Width of each head's values, Kv; default `key_dim`.
         num_features: Random features of each head, F; default K ln K, rounded up, and
@@ -272,29 +259,15 @@ class PerformerAttention(LinearAttention):
     def _draw(self, seed):
         """Draws the vectors (F, K)."""
         seed = random.randrange(2**31) if seed is None else seed
-        return orthogonal_gaussians(
-            self.feature_dim, self.key_dim, np.random.default_rng(seed)
-        ).astype("float32")
+        sizes, generator = (self.feature_dim, self.key_dim), np.random.default_rng(seed)
+        return orthogonal_gaussians(*sizes, generator).astype("float32")
 
     def redraw(self, seed: int | None = None) -> None:
-        """Draws new random features; the layer must be built.
-
-        Args:
-            seed: Integer seed; default drawn from Python's generator.
-        """
+        """Draws new random features, by an integer seed if one is given."""
         self.random_features.assign(self._draw(seed))
 
     def feature_map(self, inputs: TensorLike) -> Tensor:
-        """Returns the features phi of queries or keys.
-
-        `call` computes with the same, up to factors that cancel.
-
-        Args:
-            inputs: Float tensor (B, H, T, K).
-
-        Returns:
-            Float tensor (B, H, T, F), positive.
-        """
+        """Returns the features phi; `call` uses them up to factors that cancel."""
         return ops.exp(self._exponents(inputs)) * self.feature_dim**-0.5
 
     def _exponents(self, inputs):
@@ -306,13 +279,12 @@ class PerformerAttention(LinearAttention):
 
     def features(self, queries, keys):
         queries, keys = self._exponents(queries), self._exponents(keys)
-        # A factor of a query's features cancels, and so does one of all keys'. That of
-        # the keys must not depend on them: a later one would change it. They reach
-        # |w|^2 / 2.
+        # A factor of a query's features cancels, and so does one of all keys' features.
         queries -= ops.stop_gradient(ops.max(queries, axis=-1, keepdims=True))
-        squares = ops.sum(
-            ops.square(ops.cast(self.random_features, "float32")), axis=-1
-        )
+        # The latter must not depend on keys, because a later one would change it. The
+        # exponents w . k - |k|^2 / 2 are |w|^2 / 2 at most.
+        vectors = ops.cast(self.random_features, "float32")
+        squares = ops.sum(ops.square(vectors), axis=-1)
         excess = ops.relu(ops.max(squares) / 2 - LARGEST_EXPONENT)
         return ops.exp(queries), ops.exp(keys - excess)
 
@@ -321,29 +293,15 @@ class PerformerAttention(LinearAttention):
 
 
 def orthogonal_gaussians(number, width, generator):
-    """Draws vectors of which each is Gaussian, orthogonal in blocks.
+    """Draws vectors (F, K) of which each is Gaussian, orthogonal in blocks of K.
 
-    The directions of a block are the rows of a random orthogonal matrix and the lengths
-    are those of independent Gaussian vectors: section 2.4 of Choromanski et al., 2021,
-    https://arxiv.org/abs/2009.14794.
-
-    Args:
-        number: Vectors, F.
-        width: Their width, K.
-        generator: A `numpy.random.Generator`.
-
-    Returns:
-        Array (F, K).
-
-    Example:
-        >>> vectors = orthogonal_gaussians(2, 2, np.random.default_rng(1))
-        >>> bool(abs(vectors[0] @ vectors[1]) < 1e-9)
-        True
+    Section 2.4 of Choromanski et al., 2021, https://arxiv.org/abs/2009.14794.
     """
     blocks = []
     for _ in range(-(-number // width)):
         matrix, upper = np.linalg.qr(generator.standard_normal((width, width)))
         # Without the signs the matrices would not be uniform.
         blocks.append((matrix * np.sign(np.diag(upper))).T)
+    # The lengths of independent Gaussian vectors.
     lengths = np.linalg.norm(generator.standard_normal((number, width)), axis=1)
     return np.concatenate(blocks)[:number] * lengths[:, None]

@@ -14,9 +14,9 @@ from keras_transformer.types import Tensor, TensorLike
 def rotate(inputs: TensorLike, positions: TensorLike, base: float = 10000.0) -> Tensor:
     """Turns each pair of units by an angle that grows with the position.
 
-    Units 2i and 2i + 1 at position p turn by p / base^(2i / K), so that the product of
-    a query and a key depends on their distance alone: section 3.2 of Su et al., 2021,
-    https://arxiv.org/abs/2104.09864.
+    Units 2i and 2i + 1 at position p turn by p / base^(2i / K) radians, so that the
+    product of a query and a key depends on their distance alone: section 3.2 of Su et
+    al., 2021, https://arxiv.org/abs/2104.09864.
 
     Args:
         inputs: Float tensor (..., T, K), K even.
@@ -38,9 +38,8 @@ def rotate(inputs: TensorLike, positions: TensorLike, base: float = 10000.0) -> 
     cosines, sines = ops.cos(angles), ops.sin(angles)
     wide = ops.cast(inputs, "float32")
     even, odd = wide[..., ::2], wide[..., 1::2]
-    turned = ops.stack(
-        [even * cosines - odd * sines, even * sines + odd * cosines], axis=-1
-    )
+    turned = [even * cosines - odd * sines, even * sines + odd * cosines]
+    turned = ops.stack(turned, axis=-1)  # (..., T, K / 2, 2)
     return ops.cast(ops.reshape(turned, ops.shape(inputs)), inputs.dtype)
 
 
@@ -68,39 +67,33 @@ def alibi_slopes(num_heads: int) -> list[float]:
 
 
 class RelativePositions:
-    """Base of what `MultiHeadAttention` takes as `positions`; adds nothing itself.
+    """Base of what `MultiHeadAttention` takes as `positions`; changes nothing itself.
 
-    To add positions in another way, override one of the methods and register the
-    class with `keras.saving.register_keras_serializable`.
+    To add positions in another way, override `place` or `bias`, and register the class
+    with `keras.saving.register_keras_serializable`.
     """
 
     def check_key_dim(self, key_dim: int) -> None:
         """Raises `ValueError` if it cannot take heads of this width."""
 
     def place(self, inputs: TensorLike, positions: TensorLike) -> Tensor:
-        """Puts positions into the projected queries or keys.
+        """Returns projected queries or keys (B, H, T, K) with positions put into them.
 
         Args:
             inputs: Float tensor (B, H, T, K).
             positions: Integer tensor (T,), or (1,) if all have one position.
-
-        Returns:
-            Float tensor (B, H, T, K).
         """
         return inputs
 
     def bias(
         self, num_heads: int, query_positions: TensorLike, key_positions: TensorLike
     ) -> Tensor | None:
-        """Returns what is added to the scores.
+        """Returns what is added to the scores, a float tensor (H, T, S) or `None`.
 
         Args:
             num_heads: Heads, H.
             query_positions: Integer tensor (T,).
             key_positions: Integer tensor (S,).
-
-        Returns:
-            Float tensor (H, T, S), or `None` for nothing.
         """
         return None
 
@@ -119,8 +112,8 @@ class RotaryPositions(RelativePositions):
     """Turns queries and keys by their positions; see `rotate`.
 
     Args:
-        base: The slowest pair turns by about one radian in `base` positions; the
-            paper's is 10000, and more is usual for longer sequences.
+        base: As of `rotate`; the paper's is 10000, and more is usual for longer
+            sequences.
     Raises:
         ValueError: If `base` is not above 1.
 
@@ -184,7 +177,7 @@ class AlibiPositions(RelativePositions):
 
 
 def relative_positions(positions):
-    """Returns the object that a layer's argument means, or `None`."""
+    """Returns the object that a layer's argument `positions` means, or `None`."""
     if isinstance(positions, dict):
         positions = keras.saving.deserialize_keras_object(positions)
     if positions is None or isinstance(positions, RelativePositions):
@@ -198,13 +191,6 @@ def relative_positions(positions):
     )
 
 
-def kept_positions(positions):
-    """Returns what a layer keeps of its argument: a name, an object or `None`."""
-    made = relative_positions(positions)
-    return positions if isinstance(positions, str) else made
-
-
 def serialised_positions(positions):
-    """Returns what `kept_positions` returned as a layer's configuration has it."""
-    is_plain = positions is None or isinstance(positions, str)
-    return positions if is_plain else keras.saving.serialize_keras_object(positions)
+    """Returns what `relative_positions` returned as a layer's configuration has it."""
+    return positions and keras.saving.serialize_keras_object(positions)

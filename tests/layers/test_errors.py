@@ -43,10 +43,10 @@ ERRORS = {
     "feed-forward of rank 1": (lambda: kt.FeedForward(8)(X[0, 0]), "(min_)?ndim"),
     "no source": (lambda: kt.DecoderLayer(2, 8)(X), TypeError, "encoder_output"),
     "vectors for positions": (
-        lambda: kt.SinusoidalPositionalEncoding()(X[0]), "expected ndim=3",
+        lambda: kt.PositionalEncoding()(X[0]), "expected ndim=3",
     ),
     "batches of vectors": (
-        lambda: kt.LearnedPositionalEmbedding(9)(X[None]), "expected ndim=3",
+        lambda: kt.PositionalEncoding("learned", 9)(X[None]), "expected ndim=3",
     ),
     # Masks.
     "mask of floats": (
@@ -220,7 +220,7 @@ ERRORS = {
         ), "5 positions, start=3, max_length=7",
     ),
     "vectors too long": (
-        lambda: kt.LearnedPositionalEmbedding(4)(X), "longer than the learned.*h=4",
+        lambda: kt.PositionalEncoding("learned", 4)(X), "longer than the learned.*h=4",
     ),
     "no number of positions": (
         lambda: kt.PositionalEmbedding(11, 6, positions="learned"),
