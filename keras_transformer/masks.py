@@ -42,15 +42,14 @@ def causal_mask(length: int | TensorLike) -> Tensor:
         >>> causal_mask(2)  # [[[True, False], [True, True]]]
     """
     positions = ops.arange(length)
-    return ops.expand_dims(positions[:, None] >= positions[None, :], axis=0)
+    return (positions[:, None] >= positions)[None]
 
 
 def valid_length_mask(valid_lengths: TensorLike, length: int | TensorLike) -> Tensor:
     """Lets queries attend to the first `valid_lengths` keys.
 
     Args:
-        valid_lengths: Integer tensor (B,), one for all queries of a row, or (B, T), one
-            for each query.
+        valid_lengths: Integer tensor (B,) or, for each query of its own, (B, T).
         length: Number of keys, S; an integer or a scalar tensor.
 
     Returns:
@@ -65,10 +64,8 @@ def valid_length_mask(valid_lengths: TensorLike, length: int | TensorLike) -> Te
     valid_lengths = ops.convert_to_tensor(valid_lengths, dtype="int32")
     rank = len(valid_lengths.shape)
     if rank not in (1, 2):
-        raise ValueError(
-            "`valid_lengths` must have the shape (B,) or (B, T). Received: "
-            f"shape {tuple(valid_lengths.shape)}"
-        )
+        expected = "`valid_lengths` must have the shape (B,) or (B, T)"
+        raise ValueError(f"{expected}. Received: shape {tuple(valid_lengths.shape)}")
     valid_lengths = valid_lengths[:, None] if rank == 1 else valid_lengths
     return ops.arange(length, dtype="int32") < valid_lengths[:, :, None]
 
@@ -97,7 +94,7 @@ def local_window_mask(
     if window < 0:
         raise ValueError(f"`window` must be at least 0. Received: window={window}")
     places = ops.arange(length, dtype="int32")
-    return within_window(places[:, None], places[None, :], window, causal)[None]
+    return within_window(places[:, None], places, window, causal)[None]
 
 
 def within_window(queries, keys, window, causal=False):
@@ -107,9 +104,7 @@ def within_window(queries, keys, window, causal=False):
 
 
 def graph_mask(adjacency: TensorLike, self_loops: bool = False) -> Tensor:
-    """Lets a node attend to the nodes that its edges lead to.
-
-    A node without an edge attends to nothing, and attention gives it zeros.
+    """Lets a node attend to the nodes that its edges lead to; without one, to nothing.
 
     Args:
         adjacency: Tensor (S, S) or (B, S, S), boolean or numbers; entry [t, s] is not
@@ -128,10 +123,8 @@ def graph_mask(adjacency: TensorLike, self_loops: bool = False) -> Tensor:
     adjacency = ops.convert_to_tensor(adjacency)
     shape = tuple(adjacency.shape)
     if len(shape) not in (2, 3) or shape[-1] != shape[-2]:
-        raise ValueError(
-            "`adjacency` must have the shape (S, S) or (B, S, S). Received: shape "
-            f"{shape}"
-        )
+        expected = "`adjacency` must have the shape (S, S) or (B, S, S)"
+        raise ValueError(f"{expected}. Received: shape {shape}")
     mask = ops.cast(adjacency, "bool")
     if self_loops:
         nodes = ops.arange(ops.shape(mask)[-1])
@@ -149,12 +142,10 @@ def attention_mask(mask: TensorLike | None) -> Tensor | None:
     if mask is None:
         return None
     mask = _boolean("mask", mask)
-    rank = len(mask.shape)
+    rank, shape = len(mask.shape), tuple(mask.shape)
     if rank not in (2, 3):
-        raise ValueError(
-            "`mask` must have the shape (B, S) or (B, T, S). Received: shape "
-            f"{tuple(mask.shape)}"
-        )
+        expected = "the shape (B, S) or (B, T, S)"
+        raise ValueError(f"`mask` must have {expected}. Received: shape {shape}")
     return ops.expand_dims(mask, axis=1) if rank == 2 else mask
 
 
@@ -223,9 +214,9 @@ def _boolean(name, mask, or_integers=False):
     # While Keras learns shapes, it gives floats in place of every input.
     if learns_shapes() or (or_integers and "int" in dtype):
         return ops.cast(mask, "bool")
-    allowed = "boolean or of integers" if or_integers else "boolean"
+    kind = "boolean or of integers" if or_integers else "boolean"
     raise TypeError(
-        f"`{name}` must be {allowed}, True where a position may be attended to. "
+        f"`{name}` must be {kind}, True where a position may be attended to. "
         f"Received: dtype {dtype}"
     )
 

@@ -94,9 +94,9 @@ def _keep_out_of_files(layer):
 
 
 def quantised_policies(layer: keras.layers.Layer) -> dict[str, Any]:
-    """Returns the entry of a layer's configuration that says what of it is quantised.
+    """Returns dtype policies by paths, as an entry of a layer's configuration.
 
-    It maps paths of parts to dtype policies, as KerasHub's models do; {} if none is.
+    So KerasHub's models keep what of them is quantised; nothing if no part is.
     """
     parts = [part for part in layers_within(layer) if part.quantization_mode]
     if not parts:

@@ -37,8 +37,7 @@ def check_pair(name, value, *parts):
 def integer_ids(name, ids, *axes):
     """Returns ids as integers, a tensor of these axes, such as "B" and "T".
 
-    A `keras.Sequential` without an `Input` gives float32 in their place, which holds
-    all ids up to 2^24; those are cast, as Keras' own `Embedding` does.
+    A `keras.Sequential` without an `Input` gives float32, exact up to 2^24: it is cast.
     """
     if type(ids).__name__ == "RaggedTensor":
         raise TypeError(

@@ -32,8 +32,7 @@ def sinusoidal_encoding(
 ) -> Tensor:
     """Computes position vectors of sines and cosines.
 
-    Number i of the d_model / 2 pairs of a sine and a cosine turns by an angle that is
-    the position times a frequency:
+    Pair number i of a sine and a cosine has an angle, the position times a frequency:
 
     | kind                | frequency                      | sines and cosines |
     |---------------------|--------------------------------|-------------------|
@@ -41,7 +40,7 @@ def sinusoidal_encoding(
     | "sinusoidal-halves" | 10000^(-2i / d_model)          | in two halves     |
     | "sinusoidal-marian" | 10000^(-i / (d_model / 2 - 1)) | in two halves     |
 
-    The first is the paper's: section 3.5 of Vaswani et al., 2017,
+    The first is that of section 3.5 of Vaswani et al., 2017,
     https://arxiv.org/abs/1706.03762; an odd `d_model` ends with a sine. The second is
     that of Hugging Face's `MarianMTModel`, the third that of Marian and Tensor2Tensor.
 
@@ -54,18 +53,13 @@ def sinusoidal_encoding(
         Float32 tensor (..., d_model).
 
     Raises:
-        ValueError: If there is no such kind, or `d_model` is odd where there are two
-            halves.
+        ValueError: If there is no such kind, or `d_model` is odd with two halves.
 
     Example:
         >>> ops.convert_to_numpy(sinusoidal_encoding(np.arange(3), 4))[0].tolist()
         [0.0, 1.0, 0.0, 1.0]
     """
-    if kind not in SINUSOIDS:
-        raise ValueError(
-            f"`kind` must be one of {', '.join(map(repr, SINUSOIDS))}. Received: "
-            f"kind={kind!r}"
-        )
+    _check_kind("kind", kind, SINUSOIDS)
     _check_halves(kind, d_model)
     count = (d_model + 1) // 2
     # Marian's single pair at a width of 2 has the frequency 1, not 0 / 0.
@@ -79,6 +73,12 @@ def sinusoidal_encoding(
     interleaved = ops.stack([sines, cosines], axis=-1)  # (..., count, 2)
     shape = (*ops.shape(angles)[:-1], 2 * count)
     return ops.reshape(interleaved, shape)[..., :d_model]
+
+
+def _check_kind(name, kind, kinds):
+    if kind not in kinds:
+        expected = f"`{name}` must be one of {', '.join(map(repr, kinds))}"
+        raise ValueError(f"{expected}. Received: {name}={kind!r}")
 
 
 def _check_halves(kind, d_model):
@@ -111,8 +111,7 @@ class PositionalEncoding(keras.layers.Layer):
     Returns:
         Float tensor (B, T, D).
     Raises:
-        ValueError: If an argument is out of its range, or learned positions are too few
-            for the inputs.
+        ValueError: If an argument is out of its range, or the learned table too short.
 
     Example:
         >>> layer = PositionalEncoding()
@@ -124,11 +123,7 @@ class PositionalEncoding(keras.layers.Layer):
         dropout_rate: float = 0.0, **kwargs: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
         super().__init__(**kwargs)
-        if positions not in POSITIONS:
-            raise ValueError(
-                f"`positions` must be one of {', '.join(map(repr, POSITIONS))}. "
-                f"Received: positions={positions!r}"
-            )
+        _check_kind("positions", positions, POSITIONS)
         check_rate("dropout_rate", dropout_rate)
         check_size("max_length", max_length, optional=positions != "learned")
         self.positions = positions
@@ -141,10 +136,9 @@ class PositionalEncoding(keras.layers.Layer):
     def build(self, input_shape: Shape) -> None:
         if self.positions == "learned":
             self.position_embeddings = self.add_weight(
-                shape=(self.max_length, input_shape[-1]),
+                (self.max_length, input_shape[-1]), name="position_embeddings",
                 initializer=keras.initializers.RandomNormal(stddev=0.02),
-                name="position_embeddings",
-            )
+            )  # fmt: skip
         self.built = True
 
     def call(
@@ -191,15 +185,16 @@ class PositionalEmbedding(PositionalEncoding):
     """Token embedding times sqrt(d_model), plus position vectors, then dropout.
 
     Sections 3.4, 3.5 and 5.4 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762.
-    The table of tokens belongs to `token_embedding`, a
+    The table of tokens is that of `token_embedding`, a
     `keras.layers.ReversibleEmbedding`, which does not scale:
-    `token_embedding(states, reverse=True)` are the logits of a tied output. Position
-    vectors are those of `PositionalEncoding`.
+    `token_embedding(states, reverse=True)` are the logits of a tied output.
 
     Args:
         vocabulary_size: Number of tokens, V.
         d_model: Width of the vectors, D.
-        dropout_rate: As of `PositionalEncoding`, like `positions` and `max_length`.
+        dropout_rate: As of `PositionalEncoding`.
+        positions: As of `PositionalEncoding`.
+        max_length: As of `PositionalEncoding`.
         pad_id: Id whose positions the output's Keras mask excludes; `None` for no mask.
         embeddings_initializer: Initializer of the table of tokens; default normal, of a
             standard deviation of 1 after the product with sqrt(d_model).
@@ -212,8 +207,7 @@ class PositionalEmbedding(PositionalEncoding):
         Float tensor (B, T, d_model).
     Raises:
         TypeError: If `ids` are no integers.
-        ValueError: If an argument is out of its range, `ids` have other axes, or
-            learned positions are too few for them.
+        ValueError: As `PositionalEncoding`, or if `ids` have other axes.
 
     Example:
         >>> PositionalEmbedding(11, 6)(np.array([[3, 4, 5]])).shape  # (1, 3, 6)
@@ -291,17 +285,18 @@ class PositionalEmbedding(PositionalEncoding):
 class FeatureEmbedding(PositionalEmbedding):
     """The embedding of a token is the sum of those of its features.
 
-    As `PositionalEmbedding`, for tokens of several ids each: a word and its prefixes
-    and suffixes, for example, so that an unknown word still has a vector of its own
-    (equation 3 of Bojanowski et al., 2017, https://arxiv.org/abs/1607.04606, sums a
-    word's character n-grams). The sum is divided by the square root of the number of
-    features, which keeps its size. The id of padding adds nothing, and a token without
-    any other id is padding.
+    As `PositionalEmbedding`, for tokens of several ids each, such as a word and its
+    prefixes, so that an unknown word still has a vector of its own: equation 3 of
+    Bojanowski et al., 2017, https://arxiv.org/abs/1607.04606, of character n-grams. The
+    sum is divided by the square root of the number of features, which keeps its size.
+    The id of padding adds nothing; a token without any other id is padding.
 
     Args:
         vocabulary_size: Number of different features, V.
         d_model: Width of the vectors, D.
-        dropout_rate: As of `PositionalEmbedding`, like `positions` and `max_length`.
+        dropout_rate: As of `PositionalEncoding`.
+        positions: As of `PositionalEncoding`.
+        max_length: As of `PositionalEncoding`.
         pad_id: Id of padding.
         **kwargs: The other arguments of `PositionalEmbedding`.
     Call arguments:
@@ -357,11 +352,8 @@ class ClassToken(keras.layers.Layer):
     """
 
     def build(self, states_shape: Shape) -> None:
-        self.token = self.add_weight(
-            shape=(states_shape[-1],),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-            name="token",
-        )
+        normal = keras.initializers.RandomNormal(stddev=0.02)
+        self.token = self.add_weight(states_shape[-1:], normal, name="token")
         self.input_spec = keras.InputSpec(ndim=3)
         self.built = True
 

@@ -44,7 +44,7 @@ def attention_from_keras(cls, layer):
             "`layer` must compute attention as Keras does. Received: "
             f"{type(layer).__name__}, which overrides it"
         )
-    options = layer.get_config()
+    options = layer.get_config() | {"dtype": layer.dtype_policy}
     for name, without in _NOT_OURS.items():
         value = options.pop(name, None)
         if value not in without:
@@ -54,7 +54,6 @@ def attention_from_keras(cls, layer):
             )
     if isinstance(options.get("output_shape"), (tuple, list)):
         (options["output_shape"],) = options["output_shape"]
-    options["dtype"] = layer.dtype_policy
     taken = cls(**{_NAMES.get(name, name): value for name, value in options.items()})
     widths = (projections[name].kernel.shape[0] for name in ("query", "value", "key"))
     taken.build(*((None, None, width) for width in widths))
@@ -92,8 +91,8 @@ def layer_from_keras_hub(cls, layer):
         )
     attentions = [name for name in cls.sublayers if name != "feed_forward"]
     projections = {name: attention_projections(parts[name]) for name in attentions}
-    dense_layers = [dense for one in projections.values() for dense in one.values()]
-    _check_floats(layer, [*dense_layers, parts["hidden"], parts["output"]])
+    for one in projections.values():
+        _check_floats(layer, [*one.values(), parts["hidden"], parts["output"]])
     rate = float(layer.dropout)
     taken = cls(
         layer.num_heads, layer.intermediate_dim, activation=layer.activation,

@@ -34,9 +34,8 @@ def linear_attention(
     the blocks before, and a small product within the block.
 
     Args:
-        queries: Features of the queries, float tensor (B, H, T, K), not negative.
-        keys: Features of the keys, float tensor (B, H, S, K); 0 where a position may
-            not be attended to.
+        queries: Features of the queries, float tensor (B, H, T, F), not negative.
+        keys: Those of the keys, (B, H, S, F); 0 where a position is masked.
         values: Float tensor (B, H, S, Kv).
         causal: Whether query t attends to keys 0 to t alone; needs S = T.
 
@@ -64,7 +63,7 @@ def linear_attention(
 
 
 def _with_ones(values):
-    """Adds a unit of 1, whose weighted sum is the sum of the weights."""
+    """Adds a unit of 1: its weighted sum is the sum of the weights."""
     return ops.pad(values, ((0, 0), (0, 0), (0, 0), (0, 1)), constant_values=1)
 
 
@@ -96,7 +95,7 @@ class LinearAttention(MultiHeadAttention):
     state whose size does not depend on the length.
 
     Args:
-        num_heads: As of `MultiHeadAttention`, like `key_dim` and `value_dim`.
+        num_heads: Heads, H.
         key_dim: Width of each head's queries and keys, K.
         value_dim: Width of each head's values, Kv; default `key_dim`.
         **options: As of `MultiHeadAttention`, without `dropout`, `flash_attention`,
@@ -215,7 +214,7 @@ class PerformerAttention(LinearAttention):
     training from time to time, for example in a callback's `on_epoch_begin`.
 
     Args:
-        num_heads: As of `LinearAttention`, like `key_dim` and `value_dim`.
+        num_heads: Heads, H.
         key_dim: Width of each head's queries and keys, K.
         value_dim: Width of each head's values, Kv; default `key_dim`.
         num_features: Random features of each head, F; default K ln K, rounded up, and

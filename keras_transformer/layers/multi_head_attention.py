@@ -43,8 +43,8 @@ class MultiHeadAttention(ComposedLayer):
     Concat(head_1, ..., head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V):
     section 3.2.2 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762. The
     projections are `keras.layers.Dense` layers: `query_dense`, `key_dense`,
-    `value_dense` and `output_dense`. The heads' matrices stand side by side: columns
-    i * key_dim to (i + 1) * key_dim of `query_dense.kernel` are W_i^Q.
+    `value_dense` and `output_dense`. Columns i * key_dim to (i + 1) * key_dim of
+    `query_dense.kernel` are W_i^Q.
 
     It takes the place of `keras.layers.MultiHeadAttention` for inputs (B, T, D), with
     Keras' arguments; `from_keras` takes over the weights of one. Two things differ. A
@@ -166,13 +166,10 @@ class MultiHeadAttention(ComposedLayer):
 
     @classmethod
     def from_keras(cls, layer: keras.layers.Layer) -> Self:
-        """Makes a layer with the weights and the options of one of Keras' own.
+        """Makes a layer that gives the same outputs as one of Keras' own.
 
         Args:
             layer: `keras.layers.MultiHeadAttention` or `GroupQueryAttention`, built.
-
-        Returns:
-            A built layer that gives the same outputs.
 
         Raises:
             TypeError: If it is no such layer, or this class attends in another way.
@@ -305,7 +302,7 @@ class MultiHeadAttention(ComposedLayer):
         rows = ops.reshape(outputs, (batch, length, heads * width))
         return project([self.output_dense], rows, training=training)[0]
 
-    # Decoding one position at a time.
+    # Decoding one position at a time: B sentences of N hypotheses, L positions.
 
     def step_weights(self, across: bool = False) -> Nest:
         """Returns what `step` multiplies by, or if `across` `look_up`, made once."""
@@ -318,12 +315,8 @@ class MultiHeadAttention(ComposedLayer):
     def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
         """Returns an empty cache: keys (B, G, L * N, K) and values (B, G, L * N, Kv).
 
-        Entry l * N + n belongs to position l of hypothesis n.
-
-        Args:
-            sentences: Number of sentences, B.
-            hypotheses: Hypotheses of each that are decoded side by side, N.
-            length: Most positions that one can have, L.
+        Of B `sentences` with N `hypotheses` each, decoded side by side, and at most L
+        positions, `length`. Entry l * N + n is position l of hypothesis n.
         """
         entries, dtype = length * hypotheses, self.compute_dtype
         heads = self.heads["key"], self.heads["value"]
@@ -371,7 +364,7 @@ class MultiHeadAttention(ComposedLayer):
     def look_up(
         self, inputs: TensorLike, source: Nest, mask: Nest, weights: Nest
     ) -> tuple[Tensor, Tensor]:
-        """Attends from one new position to a source, as `step` does to the past.
+        """Attends from one new position (B, N, D) to a source, as `step` to the past.
 
         Args:
             inputs: Float tensor (B, N, D).

@@ -17,13 +17,11 @@ from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
 class PatchEmbedding(keras.layers.Layer):
     """Cuts images into square patches and makes a vector of each, by one linear map.
 
-    Section 3.1 of Dosovitskiy et al., 2021, https://arxiv.org/abs/2010.11929. The
-    vectors are to an image what embeddings are to a text.
+    Section 3.1 of Dosovitskiy et al., 2021, https://arxiv.org/abs/2010.11929.
 
     Args:
         image_shape: Height and width (pixels) and channels of an image.
-        patch_size: Height and width of a patch (pixels), P; it must divide both of the
-            image's.
+        patch_size: Height and width of a patch (pixels), P, a divisor of the image's.
         d_model: Width of the vectors, D.
         positions: "learned" adds a learned vector to each patch, then drops out.
         dropout_rate: Share of that sum's units dropped in training, in [0, 1).
@@ -33,9 +31,8 @@ class PatchEmbedding(keras.layers.Layer):
     Returns:
         Float tensor (B, S, D), the S patches row by row.
     Raises:
-        ValueError: If a size is not positive, the patches do not tile the image, the
-            rate is outside [0, 1) or not 0 without positions, or images have another
-            shape than `image_shape`.
+        ValueError: If an argument is out of its range, a rate is given without
+            positions, or images have another shape than `image_shape`.
 
     Example:
         >>> layer = PatchEmbedding((8, 8, 1), patch_size=4, d_model=6)
@@ -52,10 +49,8 @@ class PatchEmbedding(keras.layers.Layer):
         check_size("d_model", d_model)
         check_rate("dropout_rate", dropout_rate)
         if len(image_shape) != 3:
-            raise ValueError(
-                "`image_shape` must be (height, width, channels). Received: "
-                f"image_shape={image_shape!r}"
-            )
+            expected = "`image_shape` must be (height, width, channels)"
+            raise ValueError(f"{expected}. Received: image_shape={image_shape!r}")
         for size in image_shape:
             check_size("image_shape", size)
         height, width, _ = self.image_shape = tuple(image_shape)

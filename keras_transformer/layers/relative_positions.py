@@ -44,17 +44,11 @@ def rotate(inputs: TensorLike, positions: TensorLike, base: float = 10000.0) -> 
 
 
 def alibi_slopes(num_heads: int) -> list[float]:
-    """Returns how steeply each head's bias falls with the distance.
+    """Returns how steeply the biases of H heads fall, in units of score per position.
 
     For a power of two the geometric sequence from 2^(-8 / H) to 2^-8; else that of the
     next lower power, then every other one of twice that power: section 3 of Press et
     al., 2022, https://arxiv.org/abs/2108.12409, and the authors' code.
-
-    Args:
-        num_heads: Heads, H.
-
-    Returns:
-        List of H floats, units of score per position.
 
     Example:
         >>> alibi_slopes(2)
@@ -69,7 +63,7 @@ def alibi_slopes(num_heads: int) -> list[float]:
 class RelativePositions:
     """Base of what `MultiHeadAttention` takes as `positions`; changes nothing itself.
 
-    To add positions in another way, override `place` or `bias`, and register the class
+    Override `place` or `bias` to add positions in another way, and register the class
     with `keras.saving.register_keras_serializable`.
     """
 
@@ -79,9 +73,7 @@ class RelativePositions:
     def place(self, inputs: TensorLike, positions: TensorLike) -> Tensor:
         """Returns projected queries or keys (B, H, T, K) with positions put into them.
 
-        Args:
-            inputs: Float tensor (B, H, T, K).
-            positions: Integer tensor (T,), or (1,) if all have one position.
+        `positions` are integers (T,), or (1,) if all have one position.
         """
         return inputs
 
@@ -90,10 +82,7 @@ class RelativePositions:
     ) -> Tensor | None:
         """Returns what is added to the scores, a float tensor (H, T, S) or `None`.
 
-        Args:
-            num_heads: Heads, H.
-            query_positions: Integer tensor (T,).
-            key_positions: Integer tensor (S,).
+        The positions are integer tensors, (T,) of queries and (S,) of keys.
         """
         return None
 
@@ -112,8 +101,7 @@ class RotaryPositions(RelativePositions):
     """Turns queries and keys by their positions; see `rotate`.
 
     Args:
-        base: As of `rotate`; the paper's is 10000, and more is usual for longer
-            sequences.
+        base: As of `rotate`; more than the paper's 10000 is usual for long sequences.
     Raises:
         ValueError: If `base` is not above 1.
 
@@ -128,10 +116,8 @@ class RotaryPositions(RelativePositions):
 
     def check_key_dim(self, key_dim: int) -> None:
         if key_dim % 2:
-            raise ValueError(
-                "`key_dim` must be even for rotary positions. Received: "
-                f"key_dim={key_dim}"
-            )
+            message = "`key_dim` must be even for rotary positions. Received: "
+            raise ValueError(f"{message}key_dim={key_dim}")
 
     def place(self, inputs: TensorLike, positions: TensorLike) -> Tensor:
         return rotate(inputs, positions, self.base)
@@ -144,9 +130,9 @@ class RotaryPositions(RelativePositions):
 class AlibiPositions(RelativePositions):
     """Lowers each score by a slope times the distance; see `alibi_slopes`.
 
-    The paper's attention is causal. Without a causal mask a bias that falls as steeply
-    to both sides cannot tell a sequence from the same one read backwards, so an
-    `EncoderLayer` with positions="alibi" has `after` 2, a choice of this package.
+    The paper's attention is causal. Without a causal mask, equal slopes to both sides
+    cannot tell a sequence from the same one read backwards, so an `EncoderLayer` with
+    positions="alibi" has `after` 2, a choice of this package.
 
     Args:
         after: What the slope is multiplied by for keys after the query.

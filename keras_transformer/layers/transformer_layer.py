@@ -78,10 +78,8 @@ class LayerArguments(WeightOptions, total=False):
 def _documented(cls: _T) -> _T:
     """Puts the table's options in place of the line `{options}` of a docstring."""
     if cls.__doc__:
-        _, options = SublayerConfig.__doc__.split("Args:\n")
-        cls.__doc__ = cls.__doc__.replace(
-            "        {options}\n", textwrap.indent(options, "    ")
-        )
+        options = textwrap.indent(SublayerConfig.__doc__.split("Args:\n")[1], "    ")
+        cls.__doc__ = cls.__doc__.replace("        {options}\n", options)
     return cls
 
 
@@ -127,11 +125,10 @@ class TransformerLayer(ComposedLayer):
         }
 
     def make_attention(self, name: str, d_model: int) -> keras.layers.Layer:
-        """Returns the attention sub-layer called `name` for inputs of width `d_model`.
+        """Returns the attention called `name` for inputs (B, T, d_model); override it.
 
-        Override it to use another attention. For decoding step by step it needs
-        `step_weights`, `initial_cache` and `step` of `MultiHeadAttention`, or as
-        "cross_attention" `step_weights`, `keys_and_values` and `look_up`.
+        For decoding step by step "self_attention" needs `step_weights`, `initial_cache`
+        and `step`, "cross_attention" `step_weights`, `keys_and_values` and `look_up`.
         """
         if self.key_dim is None and d_model % self.num_heads:
             raise ValueError(
@@ -163,9 +160,8 @@ class TransformerLayer(ComposedLayer):
 
     def make_norm(self, name: str) -> keras.layers.Layer:
         """Returns the normalisation called `name`; override to replace it."""
-        return LayerNormalization(
-            epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name=name
-        )
+        epsilon = self.layer_norm_epsilon
+        return LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
 
     def build(self, inputs_shape: Shape) -> None:
         if len(inputs_shape) != 3:
@@ -189,22 +185,18 @@ class TransformerLayer(ComposedLayer):
         return x if self.norm_first else norm(x, training=training)
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            **{name: getattr(self, name) for name in _OPTIONS},
-            "activation": keras.activations.serialize(self.activation),
-            "positions": serialised_positions(self.positions),
-        }
+        own = {name: getattr(self, name) for name in _OPTIONS}
+        own["activation"] = keras.activations.serialize(self.activation)
+        own["positions"] = serialised_positions(self.positions)
+        return super().get_config() | own
 
     @classmethod
     def from_keras(cls, layer: keras.layers.Layer) -> Self:
-        """Makes a layer with the weights and options of KerasHub's.
+        """Makes a layer that gives the same outputs as one of KerasHub's.
 
         Args:
             layer: `keras_hub.layers.TransformerEncoder` for an `EncoderLayer`, else
                 `TransformerDecoder`; built, for a `DecoderLayer` with a source.
-
-        Returns:
-            A built layer that gives the same outputs.
 
         Raises:
             TypeError: If it is no such layer.
@@ -223,9 +215,8 @@ class TransformerLayer(ComposedLayer):
 class EncoderLayer(TransformerLayer):
     """One encoder layer: self-attention, then a feed-forward network.
 
-    Section 3.1 and figure 1 (left) of Vaswani et al., 2017,
-    https://arxiv.org/abs/1706.03762. To use another sub-layer, override
-    `make_attention`, `make_feed_forward` or `make_norm`.
+    Section 3.1 and figure 1 (left) of Vaswani et al., 2017. To use another sub-layer,
+    override `make_attention`, `make_feed_forward` or `make_norm`.
 
     Args:
         {options}
@@ -269,10 +260,8 @@ class CausalLayer(TransformerLayer):
     """An encoder layer in which no position attends to a later one.
 
     The layer of the decoder-only Transformer: Liu et al., 2018, section 4.2.3,
-    https://arxiv.org/abs/1801.10198. Sub-layers are replaced as in an `EncoderLayer`.
-
-    For decoding step by step, `step` computes one position, with what `step_weights`
-    and `initial_cache` return.
+    https://arxiv.org/abs/1801.10198. For decoding step by step, `step` computes one
+    position, with what `step_weights` and `initial_cache` return.
 
     Args:
         {options}
@@ -285,8 +274,6 @@ class CausalLayer(TransformerLayer):
         training: Whether dropout is applied.
     Returns:
         Float tensor (B, T, D).
-    Raises:
-        TypeError, ValueError: As `EncoderLayer`.
 
     Example:
         >>> layer = CausalLayer(num_heads=2, d_ff=8)
@@ -323,11 +310,8 @@ class CausalLayer(TransformerLayer):
 
         Args:
             inputs: Float tensor (B, N, D).
-            cache: What `initial_cache` or the step before returned; it must not be used
-                again.
-            place: `kernels.decoding.cache_place` of the position.
-            masks: `prepare_mask` of the mask of the past, as `MultiHeadAttention.step`
-                explains, and of the source's.
+            cache: As of `MultiHeadAttention.step`, like `place`.
+            masks: `prepare_mask` of the past's mask and of the source's.
             weights: `step_weights()`.
             source: `keys_and_values` of the source, for a layer that attends to one.
 
@@ -362,11 +346,9 @@ class CausalLayer(TransformerLayer):
 class DecoderLayer(CausalLayer):
     """One decoder layer: causal self-attention, cross-attention, feed-forward network.
 
-    Section 3.1 and figure 1 (right) of Vaswani et al., 2017,
-    https://arxiv.org/abs/1706.03762. Sub-layers are replaced as in an `EncoderLayer`.
-
-    For decoding step by step, `step` computes one position, with what `step_weights`,
-    `initial_cache` and `keys_and_values` return.
+    Section 3.1 and figure 1 (right) of Vaswani et al., 2017. For decoding step by step,
+    `step` computes one position, with what `step_weights`, `initial_cache` and
+    `keys_and_values` return.
 
     Args:
         {options}
@@ -381,8 +363,6 @@ class DecoderLayer(CausalLayer):
         training: Whether dropout is applied.
     Returns:
         Float tensor (B, T, D).
-    Raises:
-        TypeError, ValueError: As `EncoderLayer`.
 
     Example:
         >>> layer = DecoderLayer(num_heads=2, d_ff=8)
@@ -419,9 +399,5 @@ class DecoderLayer(CausalLayer):
         return super().step_weights() | {"source": source}
 
     def keys_and_values(self, encoder_output: TensorLike) -> Nest:
-        """Projects the encoder's output (B, S, D) once, for all steps.
-
-        Returns:
-            Keys (B, H, S, K) and values (B, H, S, Kv) of the cross-attention.
-        """
+        """Projects the encoder's output (B, S, D) once, for all steps."""
         return self.cross_attention.keys_and_values(encoder_output)
