@@ -80,7 +80,7 @@ def local_window_mask(
     Args:
         length: Number of positions, T; an integer or a scalar tensor.
         window: Positions to each side that a query sees.
-        causal: Whether a query sees no position after its own.
+        causal: Whether it sees no position after its own.
 
     Returns:
         Boolean tensor (1, T, T).
@@ -136,8 +136,7 @@ def attention_mask(mask: TensorLike | None) -> Tensor | None:
     """Brings a mask (B, S), (B, 1, S) or (B, T, S) to (B, 1, S) or (B, T, S).
 
     Raises:
-        TypeError: If `mask` is not boolean.
-        ValueError: If `mask` has another rank.
+        TypeError, ValueError: If it is not boolean or has another rank.
     """
     if mask is None:
         return None
@@ -150,17 +149,15 @@ def attention_mask(mask: TensorLike | None) -> Tensor | None:
 
 
 def mask_of_keys(mask):
-    """Returns a mask (B, 1, S), the same for all queries, as (B, S).
+    """Returns a mask (..., 1, S), the same for all queries, as (..., S).
 
     Raises:
-        ValueError: If it differs between queries, (B, T, S).
+        ValueError: If it differs between queries.
     """
-    if mask.shape[1] != 1:
-        raise ValueError(
-            "`mask` must be the same for all queries, (B, S) or (B, 1, S); what is "
-            f"causal is so by itself. Received: shape {tuple(mask.shape)}"
-        )
-    return mask[:, 0]
+    if mask.shape[-2] != 1:
+        expected = "`mask` must be the same for all queries, (B, S) or (B, 1, S)"
+        raise ValueError(f"{expected}. Received: shape {tuple(mask.shape)}")
+    return ops.squeeze(mask, axis=-2)
 
 
 def combined_mask(
@@ -171,8 +168,7 @@ def combined_mask(
     `mask` wins over those of value and key, and these over what their tensors carry.
 
     Raises:
-        TypeError: If a mask is neither boolean nor of integers.
-        ValueError: If a mask does not fit the inputs.
+        TypeError, ValueError: If a mask is not boolean or does not fit the inputs.
     """
     parts = {}
     if mask is not None:  # (B, S), (B, 1, S) or (B, T, S)
@@ -198,10 +194,8 @@ def combined_mask(
         for own, size in zip(shape, sizes, strict=False):
             fits = fits and (None in (own, size) or own in (1, size))
         if not fits:
-            raise ValueError(
-                f"`{name}` must fit the inputs, (B, H, T, S) = {sizes}. Received: "
-                f"a mask that broadcasts as {shape}"
-            )
+            expected = f"`{name}` must fit the inputs, (B, H, T, S) = {sizes}"
+            raise ValueError(f"{expected}. Received: a mask that broadcasts as {shape}")
         combined = one if combined is None else ops.logical_and(combined, one)
     return combined
 
@@ -215,10 +209,8 @@ def _boolean(name, mask, or_integers=False):
     if learns_shapes() or (or_integers and "int" in dtype):
         return ops.cast(mask, "bool")
     kind = "boolean or of integers" if or_integers else "boolean"
-    raise TypeError(
-        f"`{name}` must be {kind}, True where a position may be attended to. "
-        f"Received: dtype {dtype}"
-    )
+    expected = f"`{name}` must be {kind}, True where a position may be attended to"
+    raise TypeError(f"{expected}. Received: dtype {dtype}")
 
 
 def with_causal(mask, num_queries, num_keys):

@@ -22,8 +22,7 @@ def enable_lora(
 
     W becomes W + lora_alpha / rank A B, and A (D, rank) and B (rank, E) are trained in
     place of W (D, E): Hu et al., 2021, https://arxiv.org/abs/2106.09685. Every
-    `keras.layers.Dense` and `EinsumDense` within gets them; to adapt only some layers,
-    set `trainable = False` and call their own `enable_lora`. Saved files hold the sums,
+    `keras.layers.Dense` and `EinsumDense` within gets them. Saved files hold the sums,
     and an adapter that a file is loaded into begins anew. Compile the model afterwards.
 
     Args:
@@ -34,8 +33,8 @@ def enable_lora(
         b_initializer: Initializer of B.
 
     Raises:
-        ValueError: If there is nothing to adapt, a layer is not built, has adapters
-            already or has a constraint on its matrix, or `rank` is not positive.
+        ValueError: If there is nothing to adapt, a layer is not built, has adapters or
+            a constraint, or `rank` is not positive.
 
     Example:
         >>> layer = FeedForward(d_ff=8)
@@ -59,11 +58,9 @@ def enable_lora(
             else "has a constraint on its matrix" if layer.kernel_constraint else None
         )  # fmt: skip
         if problem is not None:
-            raise ValueError(
-                "`enable_lora` needs layers that are built, without adapters and "
-                f"without constraints. Received: {layer.path or layer.name!r}, "
-                f"which {problem}"
-            )
+            needed = "layers that are built, without adapters and without constraints"
+            which = f"{layer.path or layer.name!r}, which {problem}"
+            raise ValueError(f"`enable_lora` needs {needed}. Received: {which}")
     for variable in model.trainable_variables:
         variable.trainable = False
     for layer in layers:

@@ -7,15 +7,8 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
+from keras_transformer.kernels import few_passes
 from keras_transformer.kernels.execution import in_replica
-from keras_transformer.kernels.few_passes import (
-    STEPS,
-    hashed_dropout,
-    keep_and_scale,
-    normalise,
-    of_this_replica,
-    threshold_of,
-)
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.projections import ComposedLayer, project
 from keras_transformer.types import Activation, Shape, Tensor, TensorLike, WeightOptions
@@ -50,13 +43,13 @@ class Dropout(keras.layers.Dropout):
     def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
         if not training or not self.is_hashed:
             return super().call(inputs, training=training)
-        return hashed_dropout(inputs, self.rate, self._next_state())
+        return few_passes.hashed_dropout(inputs, self.rate, self._next_state())
 
     @property
     def is_hashed(self):
         """Whether the mask is a hash and not Keras' own."""
         by_us = self.noise_shape is None and keras.backend.backend() != "torch"
-        return by_us and 0 < threshold_of(self.rate) < STEPS
+        return by_us and 0 < few_passes.threshold_of(self.rate) < few_passes.STEPS
 
     def next_mask(self, shape):
         """Returns a mask of a shape, True where an element is kept, and their factor.
@@ -65,12 +58,12 @@ class Dropout(keras.layers.Dropout):
         """
         if not self.is_hashed:
             return None, 1.0
-        return keep_and_scale(shape, self.rate, self._next_state())
+        return few_passes.keep_and_scale(shape, self.rate, self._next_state())
 
     def _next_state(self):
         """The seed and the number of the call, a different one in each replica."""
         state = self.seed_generator.next()
-        return of_this_replica(state) if in_replica() else state
+        return few_passes.of_this_replica(state) if in_replica() else state
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -95,7 +88,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
         is_last = self.axis in ([-1], [len(inputs.shape) - 1])
         if not is_last or not self.scale or not self.center or self.rms_scaling:
             return super().call(inputs)  # `normalise` does not serve these.
-        outputs = normalise(inputs, self.gamma, self.beta, self.epsilon, training)
+        weights = self.gamma, self.beta, self.epsilon
+        outputs = few_passes.normalise(inputs, *weights, training)
         return ops.cast(outputs, self.compute_dtype)
 
 
@@ -111,10 +105,8 @@ class FeedForward(ComposedLayer):
         d_ff: Width of the hidden layer, d_ff in the paper.
         activation: Keras activation, name or callable; the paper's is "relu".
         dropout_rate: Share of hidden units dropped in training, in [0, 1).
-        **options: `kernel_initializer`, `kernel_regularizer`, `kernel_constraint`,
-            `bias_initializer`, `bias_regularizer` and `bias_constraint` of both maps,
-            as of `keras.layers.Dense`; `name`, `dtype` and the rest of
-            `keras.layers.Layer`.
+        **options: `kernel_initializer`, `bias_initializer` and so on, as of
+            `keras.layers.Dense`; `name`, `dtype` and the rest of `keras.layers.Layer`.
     Call arguments:
         inputs: Float tensor (B, ..., D).
         training: Whether dropout is applied.

@@ -198,8 +198,8 @@ class PositionalEmbedding(PositionalEncoding):
         pad_id: Id whose positions the output's Keras mask excludes; `None` for no mask.
         embeddings_initializer: Initializer of the table of tokens; default normal, of a
             standard deviation of 1 after the product with sqrt(d_model).
-        embeddings_regularizer: Regularizer of that table, or `None`.
-        embeddings_constraint: Constraint on that table, or `None`.
+        embeddings_regularizer: Regularizer of that table.
+        embeddings_constraint: Constraint on that table.
     Call arguments:
         ids: Integer tensor (B, T); float32 is cast.
         start: As of `PositionalEncoding`, like `training`.
@@ -240,8 +240,7 @@ class PositionalEmbedding(PositionalEncoding):
             # Else logits of mixed precision would be computed in float32.
             reverse_dtype=self.compute_dtype,
         )  # fmt: skip
-        # Else Keras warns of states that carry a mask.
-        self.token_embedding.supports_masking = True
+        self.token_embedding.supports_masking = True  # Else Keras warns of masks.
 
     @property
     def embeddings(self) -> TensorLike:
@@ -262,9 +261,7 @@ class PositionalEmbedding(PositionalEncoding):
         ids = integer_ids("ids", ids, "B", "T")
         return self.token_embedding(ids) * math.sqrt(self.d_model)
 
-    def compute_mask(
-        self, inputs: TensorLike, previous_mask: TensorLike | None
-    ) -> Tensor | None:
+    def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
         """The ids' own mask, or True where they are not padding."""
         if self.pad_id is None:
             return previous_mask
@@ -323,15 +320,12 @@ class FeatureEmbedding(PositionalEmbedding):
         """Returns the scaled sums of the vectors of ids (B, T, F)."""
         ids = integer_ids("ids", ids, "B", "T", "F")
         is_feature = ops.cast(ops.not_equal(ids, self.pad_id), self.compute_dtype)
-        # LiteRT lacks `is_feature[..., None]` of a type worked out from the ids.
-        is_feature = ops.expand_dims(is_feature, -1)
+        is_feature = ops.expand_dims(is_feature, -1)  # LiteRT lacks [..., None] here.
         total = ops.sum(self.token_embedding(ids) * is_feature, axis=2)  # (B, T, D)
         number = ops.maximum(ops.sum(is_feature, axis=2), 1.0)
         return total * math.sqrt(self.d_model) * ops.rsqrt(number)
 
-    def compute_mask(
-        self, inputs: TensorLike, previous_mask: TensorLike | None
-    ) -> Tensor | None:
+    def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
         """True where a token has a feature that is not padding."""
         return ops.any(ops.not_equal(inputs, self.pad_id), axis=-1)
 
@@ -362,9 +356,7 @@ class ClassToken(keras.layers.Layer):
         token = ops.cast(ops.convert_to_tensor(self.token), states.dtype)
         return ops.concatenate([ops.broadcast_to(token, shape), states], axis=1)
 
-    def compute_mask(
-        self, inputs: TensorLike, previous_mask: TensorLike | None
-    ) -> Tensor | None:
+    def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
         """The class token may be attended to, and the others as before."""
         if previous_mask is None:
             return None

@@ -48,10 +48,8 @@ def attention_from_keras(cls, layer):
     for name, without in _NOT_OURS.items():
         value = options.pop(name, None)
         if value not in without:
-            raise ValueError(
-                f"`layer` must have no `{name}`, which this layer has not. Received: "
-                f"{layer.name!r}, {name}={value}"
-            )
+            expected = f"`layer` must have no `{name}`, which this layer has not"
+            raise ValueError(f"{expected}. Received: {layer.name!r}, {name}={value}")
     if isinstance(options.get("output_shape"), (tuple, list)):
         (options["output_shape"],) = options["output_shape"]
     taken = cls(**{_NAMES.get(name, name): value for name, value in options.items()})
@@ -76,10 +74,8 @@ def layer_from_keras_hub(cls, layer):
     kind = "TransformerDecoder" if cls.causal else "TransformerEncoder"
     kinds = {base.__name__ for base in type(layer).mro()}
     if kind not in kinds or not hasattr(layer, "normalize_first"):
-        raise TypeError(
-            f"`layer` must be a `keras_hub.layers.{kind}`. Received: "
-            f"{type(layer).__name__}"
-        )
+        expected = f"`layer` must be a `keras_hub.layers.{kind}`"
+        raise TypeError(f"{expected}. Received: {type(layer).__name__}")
     _check_built(layer)
     parts = keras_hub_parts(layer)
     attends = parts["cross_attention"] is not None
@@ -120,18 +116,14 @@ def layer_from_keras_hub(cls, layer):
 
 def _check_built(layer):
     if not layer.built:
-        raise ValueError(
-            "`layer` must be built, to have weights: call it or its model once. "
-            f"Received: {layer.name!r}, not built"
-        )
+        expected = "`layer` must be built, to have weights: call it or its model once"
+        raise ValueError(f"{expected}. Received: {layer.name!r}, not built")
 
 
 def _check_floats(layer, dense_layers):
     if any(dense.quantization_mode for dense in dense_layers):
-        raise ValueError(
-            "`layer` must hold floats: take its weights over, then quantize. "
-            f"Received: {layer.name!r}, quantized"
-        )
+        expected = "`layer` must hold floats: take its weights over, then quantize"
+        raise ValueError(f"{expected}. Received: {layer.name!r}, quantized")
 
 
 def _take(variable, value):

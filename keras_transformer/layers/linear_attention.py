@@ -16,7 +16,8 @@ from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.attention import refuse_fused
 from keras_transformer.layers.local_attention import join_blocks, split_blocks
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.types import Nest, Shape, Tensor, TensorLike
+from keras_transformer.masks import mask_of_keys
+from keras_transformer.types import Nest, Tensor, TensorLike
 
 BLOCK = 64  # positions that causal attention takes at once
 SMALLEST_TOTAL = 1e-30  # A sum of weights below it is no number to divide by.
@@ -134,10 +135,9 @@ class LinearAttention(MultiHeadAttention):
         return self.key_dim
 
     def feature_map(self, inputs: TensorLike) -> Tensor:
-        """Turns queries or keys (B, H, T, K) into features; override for others.
+        """Turns queries or keys (B, H, T, K) into positive features (B, H, T, F).
 
-        Returns:
-            Float tensor (B, H, T, F), positive, with F = `feature_dim`.
+        Override it for other features, with F = `feature_dim`.
         """
         return ops.elu(inputs) + 1.0
 
@@ -150,11 +150,6 @@ class LinearAttention(MultiHeadAttention):
         mask: TensorLike | None = None, causal: bool = False,
         training: bool | None = None, with_weights: bool = False,
     ) -> tuple[Tensor, None]:  # fmt: skip
-        if mask is not None and mask.shape[2] != 1:
-            raise ValueError(
-                "`mask` must be the same for all queries, (B, S) or (B, 1, S). "
-                f"Received: shape {tuple(mask.shape)}"
-            )
         if causal and queries.shape[2] != keys.shape[2]:
             raise ValueError(
                 "`use_causal_mask` needs as many queries as keys. Received: "
@@ -165,7 +160,7 @@ class LinearAttention(MultiHeadAttention):
         queries, keys, values = wide
         queries, keys = self.features(queries, keys)
         if mask is not None:
-            keys = ops.where(ops.swapaxes(mask, -1, -2), keys, 0.0)
+            keys = ops.where(ops.expand_dims(mask_of_keys(mask), -1), keys, 0.0)
         outputs = linear_attention(queries, keys, values, causal)
         return ops.cast(outputs, self.compute_dtype), None
 
@@ -210,8 +205,7 @@ class PerformerAttention(LinearAttention):
     more. The rest is as of `LinearAttention`.
 
     The vectors are the weight `random_features` (F, K), which all heads share. They are
-    drawn once, saved and not trained; `redraw` draws new ones, which the paper does in
-    training from time to time, for example in a callback's `on_epoch_begin`.
+    not trained; `redraw` draws new ones, as the paper does in training at times.
 
     Args:
         num_heads: Heads, H.
@@ -243,11 +237,7 @@ class PerformerAttention(LinearAttention):
         least = math.ceil(self.key_dim * math.log(self.key_dim))
         return self.num_features or max(self.key_dim, least)
 
-    def build(
-        self, query_shape: Shape, value_shape: Shape | None = None,
-        key_shape: Shape | None = None,
-    ) -> None:  # fmt: skip
-        super().build(query_shape, value_shape, key_shape)
+    def add_own_weights(self):
         numbers = self._draw(self.seed)
         self.random_features = self.add_weight(
             numbers.shape, name="random_features", trainable=False, dtype="float32",
@@ -256,10 +246,10 @@ class PerformerAttention(LinearAttention):
         )  # fmt: skip
 
     def _draw(self, seed):
-        """Draws the vectors (F, K)."""
         seed = random.randrange(2**31) if seed is None else seed
-        sizes, generator = (self.feature_dim, self.key_dim), np.random.default_rng(seed)
-        return orthogonal_gaussians(*sizes, generator).astype("float32")
+        generator = np.random.default_rng(seed)
+        vectors = orthogonal_gaussians(self.feature_dim, self.key_dim, generator)
+        return vectors.astype("float32")  # (F, K)
 
     def redraw(self, seed: int | None = None) -> None:
         """Draws new random features, by an integer seed if one is given."""

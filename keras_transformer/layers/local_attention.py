@@ -11,7 +11,7 @@ from keras import ops
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.attention import dot_product_attention, refuse_fused
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.masks import local_window_mask, within_window
+from keras_transformer.masks import local_window_mask, mask_of_keys, within_window
 from keras_transformer.types import Nest, Tensor, TensorLike
 
 # Smaller blocks save arithmetic but lose more to small matrix products.
@@ -61,14 +61,12 @@ class LocalAttention(MultiHeadAttention):
         training: bool | None = None, with_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         length, size = ops.shape(queries)[2], max(self.window, SMALLEST_BLOCK)
-        if mask is not None and mask.shape[2] != 1:
-            raise ValueError(
-                "`mask` must be the same for all queries, (B, T) or (B, 1, T), because "
-                f"the window is this layer's own. Received: shape {tuple(mask.shape)}"
-            )
+        if mask is None:
+            mask = ops.ones((1, 1, 1, length), dtype="bool")
+        is_key = ops.expand_dims(mask_of_keys(mask), -1)  # (B, 1, T, 1)
         if with_weights or queries.shape[2] == 1:
-            window = local_window_mask(length, self.window, causal)[None]
-            mask = window if mask is None else ops.logical_and(mask, window)
+            window = local_window_mask(length, self.window, causal)
+            mask = ops.logical_and(mask, window)
             return super().attend(
                 queries, keys, values, mask, training=training, with_weights=True
             )
@@ -91,11 +89,9 @@ class LocalAttention(MultiHeadAttention):
             """(B, H, T, K) --> (B, H, M, C', K), what each block of queries may see."""
             return with_neighbours(split_blocks(inputs, size), self.window, after)
 
-        if mask is None:
-            mask = ops.ones((1, 1, 1, length), dtype="bool")
         # Not every backend pads booleans.
-        is_key = ops.cast(ops.swapaxes(mask, -1, -2), "int32")  # (B, 1, T, 1)
-        is_key = ops.swapaxes(surroundings(is_key), -1, -2) > 0
+        is_key = surroundings(ops.cast(is_key, "int32"))  # (B or 1, 1, M, C', 1)
+        is_key = ops.swapaxes(is_key, -1, -2) > 0
         in_window = within_window(own[:, None], near[None], self.window, causal)
         mask = ops.logical_and(is_key, in_window)  # (B or 1, 1, M, C, C')
         outputs, _ = dot_product_attention(

@@ -47,14 +47,14 @@ class MultiHeadAttention(ComposedLayer):
     `query_dense.kernel` are W_i^Q.
 
     It takes the place of `keras.layers.MultiHeadAttention` for inputs (B, T, D), with
-    Keras' arguments; `from_keras` takes over the weights of one. Two things differ. A
-    query that may attend to nothing gets zeros from each head, not the mean of all
-    values. And the inputs keep the masks they carry, which Keras' layer takes away.
+    Keras' arguments; `from_keras` takes over one. Two things differ. A query that may
+    attend to nothing gets zeros from each head, not the mean of all values. And the
+    inputs keep the masks they carry, which Keras' layer takes away.
 
     To attend in another way, override `weigh` (the softmax), `score` (the product of
-    queries and keys), or `attend` for all that happens between the projections. For
-    decoding one position at a time there are `step_weights`, `initial_cache` and `step`
-    to look back, `keys_and_values` and `look_up` to attend to a source.
+    queries and keys), or `attend`, all that happens between the projections. `step`
+    (with `step_weights` and `initial_cache`) decodes one position at a time; `look_up`
+    (with `keys_and_values`) attends from it to a source.
 
     Args:
         num_heads: Heads, h in the paper.
@@ -68,9 +68,9 @@ class MultiHeadAttention(ComposedLayer):
             always, `None` where it gains and no weights are asked for or dropped.
         activity_regularizer: Regularizer of what each projection gives.
         seed: Integer seed of the dropout.
-        num_key_value_heads: Heads of keys and values, a divisor of `num_heads`; default
-            `num_heads`. Fewer make a smaller cache (grouped-query attention: Ainslie et
-            al., 2023, https://arxiv.org/abs/2305.13245); 1 is multi-query attention.
+        num_key_value_heads: Heads of keys and values, G, a divisor of `num_heads`;
+            default `num_heads`. Fewer make a smaller cache: Ainslie et al., 2023,
+            https://arxiv.org/abs/2305.13245.
         positions: "rotary", "alibi" or an object such as `RotaryPositions`: how
             positions enter self-attention itself; `None`: they do not.
         **options: `kernel_initializer`, `bias_initializer` and so on, as of
@@ -94,9 +94,9 @@ class MultiHeadAttention(ComposedLayer):
         Float tensor (B, T, output_shape); with `return_attention_scores` also the
         attention weights (B, H, T, S) before dropout.
     Raises:
-        ValueError: If a size is not positive, a rate is outside [0, 1), `positions` is
-            not known, another `value` is given with `positions`, a mask does not fit
-            the inputs, or `flash_attention` is True and no fused kernel can be used.
+        ValueError: If an argument is out of its range, another `value` is given with
+            `positions`, a mask does not fit the inputs, or no fused kernel can be used
+            with `flash_attention=True`.
         TypeError: If a mask is neither boolean nor of integers.
 
     Example:
@@ -199,7 +199,11 @@ class MultiHeadAttention(ComposedLayer):
         output_dim = self.output_dim or query_shape[-1]
         self.output_dense = self._projection("output", output_dim)
         self.output_dense.build((None, None, self.num_heads * self.heads["value"][1]))
+        self.add_own_weights()
         self.built = True
+
+    def add_own_weights(self) -> None:
+        """Adds the weights that a kind of attention has beside its projections."""
 
     def call(
         self, query: TensorLike, value: TensorLike | None = None,
@@ -327,8 +331,7 @@ class MultiHeadAttention(ComposedLayer):
     def keys_and_values(self, source: TensorLike) -> Nest:
         """Projects a source (B, S, D) to keys (B, G, S, K) and values (B, G, S, Kv)."""
         parts = project([self.key_dense, self.value_dense], source)
-        heads = self.heads["key"], self.heads["value"]
-        return tuple(map(self._split, parts, heads))
+        return tuple(map(self._split, parts, [self.heads["key"], self.heads["value"]]))
 
     def step(
         self, inputs: TensorLike, cache: Nest, place: Nest, mask: Nest, weights: Nest
@@ -351,9 +354,8 @@ class MultiHeadAttention(ComposedLayer):
         bias = None
         if self.positions is not None:
             position = ops.reshape(ops.cast(place.position, "int32"), (1,))
-            queries, new[0] = (
-                self.positions.place(x, position) for x in (queries, new[0])
-            )
+            queries = self.positions.place(queries, position)
+            new[0] = self.positions.place(new[0], position)
             entries = ops.arange(ops.shape(cache[0])[2], dtype="int32")
             past = entries // inputs.shape[1]  # The position l of each entry l * N + n.
             bias = self.positions.bias(self.num_heads, position, past)
@@ -364,7 +366,7 @@ class MultiHeadAttention(ComposedLayer):
     def look_up(
         self, inputs: TensorLike, source: Nest, mask: Nest, weights: Nest
     ) -> tuple[Tensor, Tensor]:
-        """Attends from one new position (B, N, D) to a source, as `step` to the past.
+        """Attends from one new position to a source, as `step` does to the past.
 
         Args:
             inputs: Float tensor (B, N, D).
@@ -423,9 +425,7 @@ class MultiHeadAttention(ComposedLayer):
         kept = "num_heads", "key_dim", "value_dim", "dropout", "use_bias"
         kept = (*kept, "flash_attention", "seed", "num_key_value_heads")
         regularizer = keras.regularizers.serialize(self.outputs_regularizer)
-        return super().get_config() | {
-            **{name: getattr(self, name) for name in kept},
-            "output_shape": self.output_dim,
-            "activity_regularizer": regularizer,
-            "positions": serialised_positions(self.positions),
-        }
+        own = {name: getattr(self, name) for name in kept}
+        own |= {"output_shape": self.output_dim, "activity_regularizer": regularizer}
+        own["positions"] = serialised_positions(self.positions)
+        return super().get_config() | own

@@ -71,9 +71,7 @@ class ComposedLayer(keras.layers.Layer):
         given = {kind: options[f"kernel_{kind}"] for kind in kinds}
         setattr(self, name, self.add_weight(shape, name=name, **given))
 
-    def compute_mask(
-        self, inputs: TensorLike, previous_mask: TensorLike | None
-    ) -> Tensor | None:
+    def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
         """The output is as long as the first input and carries its Keras mask."""
         return carried_mask(inputs)
 

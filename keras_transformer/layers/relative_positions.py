@@ -116,8 +116,8 @@ class RotaryPositions(RelativePositions):
 
     def check_key_dim(self, key_dim: int) -> None:
         if key_dim % 2:
-            message = "`key_dim` must be even for rotary positions. Received: "
-            raise ValueError(f"{message}key_dim={key_dim}")
+            expected = "`key_dim` must be even for rotary positions"
+            raise ValueError(f"{expected}. Received: key_dim={key_dim}")
 
     def place(self, inputs: TensorLike, positions: TensorLike) -> Tensor:
         return rotate(inputs, positions, self.base)

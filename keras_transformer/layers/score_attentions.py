@@ -21,20 +21,7 @@ from keras_transformer.types import Shape, Tensor, TensorLike, WeightOptions
 def masked_relu(scores: TensorLike, mask: TensorLike | None = None) -> Tensor:
     """Positive scores divided by the number of positions that the mask allows.
 
-    Section 3 of Wortsman et al., 2023, https://arxiv.org/abs/2309.08586, with the
-    number of allowed positions as the length, so that padding changes nothing.
-
-    Args:
-        scores: Float tensor (..., S).
-        mask: Boolean tensor that broadcasts to `scores`, True where a position takes
-            part, or `None` for all.
-
-    Returns:
-        Float tensor (..., S), zeros where the mask allows no position. Its sum over the
-        last axis is not 1.
-
-    Example:
-        >>> masked_relu(np.array([[3.0, -1.0, 6.0]]))  # [[1., 0., 2.]]
+    Section 3 of Wortsman et al., 2023, where that number is the length: padding counts.
     """
     positive = ops.relu(scores)
     if mask is None:
@@ -45,9 +32,10 @@ def masked_relu(scores: TensorLike, mask: TensorLike | None = None) -> Tensor:
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class ReluAttention(MultiHeadAttention):
-    """Multi-head attention whose weights are `masked_relu` of the scores.
+    """Multi-head attention whose weights are ReLU of the scores over their number.
 
-    The weights of a query do not compete: many may be zero, and they need not sum to 1.
+    Wortsman et al., 2023, https://arxiv.org/abs/2309.08586. The weights of a query do
+    not compete: many may be zero, and they need not sum to 1.
 
     Arguments, call and methods are those of `MultiHeadAttention`.
 
@@ -103,11 +91,7 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
                 "positions='rotary'"
             )
 
-    def build(
-        self, query_shape: Shape, value_shape: Shape | None = None,
-        key_shape: Shape | None = None,
-    ) -> None:  # fmt: skip
-        super().build(query_shape, value_shape, key_shape)
+    def add_own_weights(self):
         # Each head's w is a column: initializers take the first axis for the inputs.
         self.add_kernel("score_kernel", (self.key_dim, self.num_heads))
 
@@ -137,10 +121,9 @@ class AdditiveAttention(ComposedLayer):
     """Attention by the score that a small network gives each pair of query and key.
 
     score(q, k) = w . tanh(W_q q + W_k k): Bahdanau et al., 2015,
-    https://arxiv.org/abs/1409.0473 (appendix A.1.2, W_a, U_a and v_a there). Queries
-    and keys may have different widths; the output is a weighted mean of the values,
-    which are not projected. Keras' own layer of this name has no projections. W_q and
-    W_k are the attributes `query_dense` and `key_dense`.
+    https://arxiv.org/abs/1409.0473 (appendix A.1.2, W_a, U_a and v_a there), with W_q
+    of `query_dense` and W_k of `key_dense`. The output is a weighted mean of the
+    values, which are not projected. Keras' own layer of this name has no projections.
 
     For decoding step by step `key_dense` projects the keys of a source once, and
     `attend` takes them for each new query.
@@ -156,7 +139,6 @@ class AdditiveAttention(ComposedLayer):
         key: Float tensor (B, S, D_key); default `value`.
         mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S), True where a position may
             be attended to; default the Keras mask that `key` carries.
-            `valid_length_mask` makes one of valid lengths for each row or query.
         training: Whether dropout is applied.
         return_attention_scores: Whether the weights are returned too.
     Returns:
@@ -211,9 +193,7 @@ class AdditiveAttention(ComposedLayer):
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Attends as `call` does, with keys (B, S, U) that `key_dense` has projected.
 
-        Returns:
-            The output (B, T, D_value) and the attention weights (B, T, S) before
-            dropout.
+        Returns the output (B, T, D_value) and the attention weights (B, T, S).
         """
         (queries,) = project([self.query_dense], query, training=training)
         # Outside of `__call__` Keras does not cast inputs and weights.

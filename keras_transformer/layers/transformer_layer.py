@@ -223,9 +223,7 @@ class EncoderLayer(TransformerLayer):
         positions: "rotary", "alibi" or an object such as `RotaryPositions`: how
             positions enter the self-attention; default `None`: they do not. "alibi"
             falls more steeply after a position than before it; see `AlibiPositions`.
-        **options: `kernel_initializer`, `kernel_regularizer`, `kernel_constraint`,
-            `bias_initializer`, `bias_regularizer` and `bias_constraint` of all parts;
-            `name`, `dtype` and the rest of `keras.layers.Layer`.
+        **options: As of `FeedForward`, for all parts.
     Call arguments:
         inputs: Float tensor (B, S, D).
         mask: Boolean tensor (B, S), (B, 1, S) or (B, S, S), True where a position may
