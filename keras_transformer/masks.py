@@ -62,11 +62,11 @@ def valid_length_mask(valid_lengths: TensorLike, length: int | TensorLike) -> Te
         >>> valid_length_mask(np.array([1, 2]), 2)  # [[[True, False]], [[True, True]]]
     """
     valid_lengths = ops.convert_to_tensor(valid_lengths, dtype="int32")
-    rank = len(valid_lengths.shape)
-    if rank not in (1, 2):
+    shape = tuple(valid_lengths.shape)
+    if len(shape) not in (1, 2):
         expected = "`valid_lengths` must have the shape (B,) or (B, T)"
-        raise ValueError(f"{expected}. Received: shape {tuple(valid_lengths.shape)}")
-    valid_lengths = valid_lengths[:, None] if rank == 1 else valid_lengths
+        raise ValueError(f"{expected}. Received: shape {shape}")
+    valid_lengths = valid_lengths[:, None] if len(shape) == 1 else valid_lengths
     return ops.arange(length, dtype="int32") < valid_lengths[:, :, None]
 
 
@@ -104,7 +104,7 @@ def within_window(queries, keys, window, causal=False):
 
 
 def graph_mask(adjacency: TensorLike, self_loops: bool = False) -> Tensor:
-    """Lets a node attend to the nodes that its edges lead to; without one, to nothing.
+    """Lets a node attend to the nodes that its edges lead to, and to no others.
 
     Args:
         adjacency: Tensor (S, S) or (B, S, S), boolean or numbers; entry [t, s] is not
@@ -141,11 +141,11 @@ def attention_mask(mask: TensorLike | None) -> Tensor | None:
     if mask is None:
         return None
     mask = _boolean("mask", mask)
-    rank, shape = len(mask.shape), tuple(mask.shape)
-    if rank not in (2, 3):
-        expected = "the shape (B, S) or (B, T, S)"
-        raise ValueError(f"`mask` must have {expected}. Received: shape {shape}")
-    return ops.expand_dims(mask, axis=1) if rank == 2 else mask
+    shape = tuple(mask.shape)
+    if len(shape) not in (2, 3):
+        expected = "`mask` must have the shape (B, S) or (B, T, S)"
+        raise ValueError(f"{expected}. Received: shape {shape}")
+    return ops.expand_dims(mask, axis=1) if len(shape) == 2 else mask
 
 
 def mask_of_keys(mask):
@@ -168,9 +168,10 @@ def combined_mask(
     `mask` wins over those of value and key, and these over what their tensors carry.
 
     Raises:
-        TypeError, ValueError: If a mask is not boolean or does not fit the inputs.
+        TypeError: If a mask is neither boolean nor of integers.
+        ValueError: If a mask does not fit the inputs.
     """
-    parts = {}
+    parts = {}  # (B, H or 1, T or 1, S)
     if mask is not None:  # (B, S), (B, 1, S) or (B, T, S)
         parts["mask"] = ops.expand_dims(attention_mask(mask), axis=1)
     else:

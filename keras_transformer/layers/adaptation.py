@@ -1,7 +1,4 @@
-"""Adapters (LoRA) for a whole model, and the dtype policies of what is quantised.
-
-`keras.Model.quantize("int8")` rounds the matrices of a model; Keras' layers do both.
-"""
+"""Adapters (LoRA) for a whole model, and what configurations keep of quantised ones."""
 
 from __future__ import annotations
 
@@ -47,10 +44,8 @@ def enable_lora(
     kinds = keras.layers.Dense, keras.layers.EinsumDense
     layers = [layer for layer in layers_within(model) if isinstance(layer, kinds)]
     if not layers:
-        raise ValueError(
-            "`model` must have layers of the class `keras.layers.Dense`. Received: "
-            f"{model.name!r}, which has none"
-        )
+        expected = "`model` must have layers of the class `keras.layers.Dense`"
+        raise ValueError(f"{expected}. Received: {model.name!r}, which has none")
     for layer in layers:  # All are checked before one is changed.
         problem = (
             "is not built" if not layer.built
@@ -66,8 +61,7 @@ def enable_lora(
     for layer in layers:
         layer.enable_lora(rank, lora_alpha, a_initializer, b_initializer)
         _keep_out_of_files(layer)
-    if isinstance(model, keras.Model):
-        # They hold the variables that were trained before.
+    if isinstance(model, keras.Model):  # These hold what was trained before.
         model.train_function = model.test_function = model.predict_function = None
 
 
@@ -100,8 +94,7 @@ def quantised_policies(layer: keras.layers.Layer) -> dict[str, Any]:
         return {}
     start = f"{layer.path}/"  # What is kept must not depend on where the layer will be.
     kept = {f"(.*/)?{p.path.removeprefix(start)}": policy_of(p) for p in parts}
-    default = policy_of(layer).name
-    policies = keras.dtype_policies.DTypePolicyMap(default, policy_map=kept)
+    policies = keras.dtype_policies.DTypePolicyMap(policy_of(layer).name, kept)
     return {"dtype": keras.saving.serialize_keras_object(policies)}
 
 

@@ -59,8 +59,7 @@ def sinusoidal_encoding(
         >>> ops.convert_to_numpy(sinusoidal_encoding(np.arange(3), 4))[0].tolist()
         [0.0, 1.0, 0.0, 1.0]
     """
-    _check_kind("kind", kind, SINUSOIDS)
-    _check_halves(kind, d_model)
+    _check_kind("kind", kind, SINUSOIDS, d_model)
     count = (d_model + 1) // 2
     # Marian's single pair at a width of 2 has the frequency 1, not 0 / 0.
     turns = max(count - 1, 1) if kind == "sinusoidal-marian" else d_model / 2
@@ -75,18 +74,13 @@ def sinusoidal_encoding(
     return ops.reshape(interleaved, shape)[..., :d_model]
 
 
-def _check_kind(name, kind, kinds):
+def _check_kind(name, kind, kinds, d_model=0):
     if kind not in kinds:
         expected = f"`{name}` must be one of {', '.join(map(repr, kinds))}"
         raise ValueError(f"{expected}. Received: {name}={kind!r}")
-
-
-def _check_halves(kind, d_model):
     if kind in SINUSOIDS[1:] and d_model % 2:
-        raise ValueError(
-            "`d_model` must be even for position vectors of two halves. Received: "
-            f"d_model={d_model} for {kind!r} ones"
-        )
+        expected = "`d_model` must be even for position vectors of two halves"
+        raise ValueError(f"{expected}. Received: d_model={d_model} for {kind!r} ones")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -224,7 +218,7 @@ class PositionalEmbedding(PositionalEncoding):
         super().__init__(positions, max_length, dropout_rate, **kwargs)
         check_size("vocabulary_size", vocabulary_size)
         check_size("d_model", d_model)
-        _check_halves(positions, d_model)
+        _check_kind("positions", positions, POSITIONS, d_model)
         self.input_spec = None  # `integer_ids` checks the ids.
         self.vocabulary_size = vocabulary_size
         self.d_model = d_model
@@ -263,9 +257,8 @@ class PositionalEmbedding(PositionalEncoding):
 
     def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
         """The ids' own mask, or True where they are not padding."""
-        if self.pad_id is None:
-            return previous_mask
-        return ops.not_equal(inputs, self.pad_id)
+        is_masked = self.pad_id is not None
+        return ops.not_equal(inputs, self.pad_id) if is_masked else previous_mask
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape[:2], self.d_model)

@@ -40,10 +40,8 @@ def attention_from_keras(cls, layer):
     projections = attention_projections(layer)
     _check_floats(layer, projections.values())
     if has_own_attention(layer):
-        raise ValueError(
-            "`layer` must compute attention as Keras does. Received: "
-            f"{type(layer).__name__}, which overrides it"
-        )
+        expected, kind = "`layer` must attend as Keras does", type(layer).__name__
+        raise ValueError(f"{expected}. Received: {kind}, which overrides it")
     options = layer.get_config() | {"dtype": layer.dtype_policy}
     for name, without in _NOT_OURS.items():
         value = options.pop(name, None)

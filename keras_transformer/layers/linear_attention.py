@@ -21,8 +21,7 @@ from keras_transformer.types import Nest, Tensor, TensorLike
 
 BLOCK = 64  # positions that causal attention takes at once
 SMALLEST_TOTAL = 1e-30  # A sum of weights below it is no number to divide by.
-# Largest exponent of a key's feature: float32 holds up to exp(88), and sums are made.
-LARGEST_EXPONENT = 64.0
+LARGEST_EXPONENT = 64.0  # of a key's feature: float32 holds exp(88), and sums are made
 
 
 def linear_attention(
@@ -151,10 +150,9 @@ class LinearAttention(MultiHeadAttention):
         training: bool | None = None, with_weights: bool = False,
     ) -> tuple[Tensor, None]:  # fmt: skip
         if causal and queries.shape[2] != keys.shape[2]:
-            raise ValueError(
-                "`use_causal_mask` needs as many queries as keys. Received: "
-                f"{queries.shape[2]} and {keys.shape[2]}"
-            )
+            expected = "`use_causal_mask` needs as many queries as keys"
+            received = f"{queries.shape[2]} and {keys.shape[2]}"
+            raise ValueError(f"{expected}. Received: {received}")
         # Half precision is too coarse for sums over a whole sequence.
         wide = (ops.cast(x, "float32") for x in (queries, keys, values))
         queries, keys, values = wide
@@ -201,8 +199,7 @@ class PerformerAttention(LinearAttention):
         phi_i(x) = exp(w_i . x - |x|^2 / 2) / sqrt(F)
 
     is positive, and phi(q) . phi(k) has the mean exp(q . k / sqrt(K)), the softmax's
-    numerator. More features make it exact, and large queries and keys make it need
-    more. The rest is as of `LinearAttention`.
+    numerator. More features make it exact; large queries and keys need more.
 
     The vectors are the weight `random_features` (F, K), which all heads share. They are
     not trained; `redraw` draws new ones, as the paper does in training at times.
@@ -211,8 +208,7 @@ class PerformerAttention(LinearAttention):
         num_heads: Heads, H.
         key_dim: Width of each head's queries and keys, K.
         value_dim: Width of each head's values, Kv; default `key_dim`.
-        num_features: Random features of each head, F; default K ln K, rounded up, and
-            at least K.
+        num_features: Random features of each head, F; default K ln K, at least K.
         seed: Integer seed of the features; default drawn from Python's generator.
         **options: As of `LinearAttention`.
     Raises:
@@ -233,7 +229,6 @@ class PerformerAttention(LinearAttention):
 
     @property
     def feature_dim(self) -> int:
-        """The number of features, F."""
         least = math.ceil(self.key_dim * math.log(self.key_dim))
         return self.num_features or max(self.key_dim, least)
 

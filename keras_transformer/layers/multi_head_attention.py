@@ -108,8 +108,7 @@ class MultiHeadAttention(ComposedLayer):
     weigh = staticmethod(masked_softmax)
     # Makes the scores of queries (B, H, T, K) and keys (B, G, S, K); `None`: products.
     score = None
-    # Whether a layer of Keras computes the same, which `from_keras` can take over.
-    equals_keras = True
+    equals_keras = True  # so `from_keras` can take over a layer of Keras
 
     def __init__(
         self, num_heads: int, key_dim: int, value_dim: int | None = None,
@@ -256,7 +255,7 @@ class MultiHeadAttention(ComposedLayer):
 
         Returns:
             The outputs (B, H, T, Kv) and the attention weights (B, H, T, S) before
-            dropout; `None` in their place where they are not needed or never made.
+            dropout; `None` in their place if they are not made.
         """
         if causal:
             mask = with_causal(mask, shape_of(queries)[2], shape_of(keys)[2])
@@ -323,9 +322,9 @@ class MultiHeadAttention(ComposedLayer):
         positions, `length`. Entry l * N + n is position l of hypothesis n.
         """
         entries, dtype = length * hypotheses, self.compute_dtype
-        heads = self.heads["key"], self.heads["value"]
         return tuple(
-            decoding.new_cache(sentences, g, entries, k, dtype) for g, k in heads
+            decoding.new_cache(sentences, number, entries, width, dtype)
+            for number, width in (self.heads["key"], self.heads["value"])
         )
 
     def keys_and_values(self, source: TensorLike) -> Nest:
@@ -338,6 +337,8 @@ class MultiHeadAttention(ComposedLayer):
     ) -> tuple[Tensor, Nest]:
         """Attends from one new position of N hypotheses to itself and those before it.
 
+        Returns the output (B, N, D) and the cache with the position written.
+
         Args:
             inputs: Float tensor (B, N, D), the position's input for each hypothesis.
             cache: Keys and values of the earlier positions, from `initial_cache` or the
@@ -346,9 +347,6 @@ class MultiHeadAttention(ComposedLayer):
             mask: `kernels.few_passes.prepare_mask` of a mask (B, 1, N, L * N), True for
                 the entries of a hypothesis's past and for the new one itself.
             weights: `step_weights()`.
-
-        Returns:
-            The output (B, N, D) and the cache with the position written.
         """
         queries, *new = self._step_heads(inputs, weights[0], "query", "key", "value")
         bias = None
@@ -368,21 +366,20 @@ class MultiHeadAttention(ComposedLayer):
     ) -> tuple[Tensor, Tensor]:
         """Attends from one new position to a source, as `step` does to the past.
 
+        Returns the output (B, N, D) and the attention weights (B, H, N, S).
+
         Args:
             inputs: Float tensor (B, N, D).
             source: `keys_and_values` of the source.
             mask: `prepare_mask` of a mask that broadcasts to (B, H, N, S).
             weights: `step_weights(across=True)`.
-
-        Returns:
-            The output (B, N, D) and the attention weights (B, H, N, S).
         """
         (queries,) = self._step_heads(inputs, weights[0], "query")
         outputs, shares = self.attend_step(queries, *source, mask, by_row=True)
         return self._merge_step(outputs, weights[1]), shares
 
     def attend_step(self, queries, keys, values, mask, by_row=False, bias=None):
-        """As `attend`, for one position of N hypotheses, (B, H, N, K), and a cache."""
+        """As `attend`, of N hypotheses' queries (B, H, N, K) and a prepared mask."""
         if self.weigh is not masked_softmax or self.score is not None:
             return dot_product_attention(
                 queries, keys, values, mask.mask, bias, self.weigh, score=self.score
@@ -401,6 +398,7 @@ class MultiHeadAttention(ComposedLayer):
             widths = [width for _, width in heads]
             projected = affine(rows, *weights)
             return decoding.split_heads(projected, hypotheses, self.num_heads, widths)
+        # Fewer heads of keys than of queries, or no `weights`: see `joined`.
         denses = [getattr(self, f"{name}_dense") for name in names]
         parts = project(denses, rows, self.query_scale, weights=weights)
         return tuple(

@@ -61,24 +61,22 @@ class PatchEmbedding(keras.layers.Layer):
             )
         if positions not in ("learned", None) or (dropout_rate and not positions):
             raise ValueError(
-                "`positions` must be 'learned' or None, and 'learned' with a "
-                f"`dropout_rate`. Received: positions={positions!r}, "
-                f"dropout_rate={dropout_rate}"
+                "`positions` must be 'learned', or None without a `dropout_rate`. "
+                f"Received: positions={positions!r}, dropout_rate={dropout_rate}"
             )
         self.patch_size = patch_size
         self.d_model = d_model
         self.positions = positions
         self.dropout_rate = dropout_rate
-        self.num_patches = (height // patch_size) * (width // patch_size)  # S
+        self.num_patches = height // patch_size * (width // patch_size)  # S
         # One linear map of each patch: a convolution whose stride is its size.
         self.patch_map = keras.layers.Conv2D(
             d_model, patch_size, strides=patch_size, data_format="channels_last",
             dtype=self.dtype_policy, name="patch_map",
         )  # fmt: skip
-        self.position_layer = PositionalEncoding(
-            positions or "none", self.num_patches, dropout_rate,
-            dtype=self.dtype_policy, name="position_layer",
-        )  # fmt: skip
+        options = {"dtype": self.dtype_policy, "name": "position_layer"}
+        kind = positions or "none", self.num_patches, dropout_rate
+        self.position_layer = PositionalEncoding(*kind, **options)
         self.input_spec = keras.InputSpec(shape=(None, *self.image_shape))
 
     def build(self, images_shape: Shape | None = None) -> None:

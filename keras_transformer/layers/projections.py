@@ -96,7 +96,7 @@ def joined(denses, scale=1.0):
             and dense.activity_regularizer is None
             and dense.quantization_mode is None
         )
-        if not is_plain:
+        if not is_plain:  # Quantised, for example, or a class of the user's.
             return ()
         kernels.append(ops.cast(dense.kernel, dtype))  # with adapters (LoRA) merged in
         has_bias = has_bias or dense.bias is not None

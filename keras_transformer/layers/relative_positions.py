@@ -164,17 +164,15 @@ class AlibiPositions(RelativePositions):
 
 def relative_positions(positions):
     """Returns the object that a layer's argument `positions` means, or `None`."""
-    if isinstance(positions, dict):
+    if isinstance(positions, dict):  # from a configuration
         positions = keras.saving.deserialize_keras_object(positions)
     if positions is None or isinstance(positions, RelativePositions):
         return positions
     named = {"rotary": RotaryPositions, "alibi": AlibiPositions}
     if positions in named:
         return named[positions]()
-    raise ValueError(
-        "`positions` must be 'rotary', 'alibi', an object of `RelativePositions` or "
-        f"None. Received: positions={positions!r}"
-    )
+    expected = "`positions` must be 'rotary', 'alibi', an object of `RelativePositions`"
+    raise ValueError(f"{expected} or None. Received: positions={positions!r}")
 
 
 def serialised_positions(positions):

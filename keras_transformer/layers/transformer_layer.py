@@ -116,7 +116,7 @@ class TransformerLayer(ComposedLayer):
         self.activation = keras.activations.get(activation)
         self.positions = relative_positions(positions)
         if positions == "alibi" and not self.causal:
-            self.positions = AlibiPositions(after=2.0)
+            self.positions = AlibiPositions(after=2.0)  # It says why.
         self.norms = {name: self.make_norm(f"{name}_norm") for name in self.sublayers}
         rate, dtype = self.dropout_rate, self.dtype_policy
         self.dropouts = {
@@ -137,7 +137,7 @@ class TransformerLayer(ComposedLayer):
             )
         kind = MultiHeadAttention
         options = {"name": name, "dtype": self.dtype_policy} | self.weight_options()
-        if name == "self_attention":
+        if name == "self_attention":  # Attention to a source is always the paper's.
             kind = _KINDS[self.attention]
             if kind is SSRU:
                 return SSRU(**options)
@@ -165,10 +165,9 @@ class TransformerLayer(ComposedLayer):
 
     def build(self, inputs_shape: Shape) -> None:
         if len(inputs_shape) != 3:
-            raise ValueError(
-                "`inputs` must have the shape (B, T, D). Received: shape "
-                f"{tuple(inputs_shape)}"
-            )
+            expected = "`inputs` must have the shape (B, T, D)"
+            raise ValueError(f"{expected}. Received: shape {tuple(inputs_shape)}")
+        # Attention is made here and not before: its `key_dim` hangs on the width.
         self.self_attention = self.make_attention("self_attention", inputs_shape[-1])
         self.self_attention.build(inputs_shape)
         self.feed_forward = self.make_feed_forward("feed_forward")
@@ -178,7 +177,7 @@ class TransformerLayer(ComposedLayer):
         self.built = True
 
     def residual(self, name, x, sublayer, training=None):
-        """Adds a sub-layer's output to its input, with the norm before or after."""
+        """Adds a sub-layer's output to its input; the norm comes before or after."""
         norm, dropout = self.norms[name], self.dropouts[name]
         outputs = sublayer(norm(x, training=training) if self.norm_first else x)
         x = x + dropout(outputs, training=training)
@@ -245,6 +244,7 @@ class EncoderLayer(TransformerLayer):
         self, inputs: TensorLike, mask: TensorLike | None = None,
         training: bool | None = None,
     ) -> Tensor:  # fmt: skip
+        # A norm that comes first gives the attention a tensor that may carry no mask.
         mask = carried_mask(inputs) if mask is None else mask
         attend = partial(self.self_attention, mask=mask, training=training)
         transform = partial(self.feed_forward, training=training)
@@ -285,9 +285,8 @@ class CausalLayer(TransformerLayer):
         training: bool | None = None,
     ) -> Tensor:  # fmt: skip
         mask = carried_mask(inputs) if mask is None else mask
-        look_back = partial(
-            self.self_attention, mask=mask, use_causal_mask=True, training=training
-        )
+        causal = {"mask": mask, "use_causal_mask": True, "training": training}
+        look_back = partial(self.self_attention, **causal)
         transform = partial(self.feed_forward, training=training)
         x = self.residual("self_attention", inputs, look_back, training)
         return self.residual("feed_forward", x, transform, training)
@@ -381,9 +380,8 @@ class DecoderLayer(CausalLayer):
         training: bool | None = None,
     ) -> Tensor:  # fmt: skip
         mask = carried_mask(inputs) if mask is None else mask
-        look_back = partial(
-            self.self_attention, mask=mask, use_causal_mask=True, training=training
-        )
+        causal = {"mask": mask, "use_causal_mask": True, "training": training}
+        look_back = partial(self.self_attention, **causal)
         source = {"value": encoder_output, "mask": encoder_output_mask}
         look_across = partial(self.cross_attention, **source, training=training)
         transform = partial(self.feed_forward, training=training)
