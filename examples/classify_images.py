@@ -86,7 +86,7 @@ def make_model(
     count, states = patches.num_patches, patches(images)
     if pooling == "class_token":
         count, states = count + 1, kt.ClassToken(name="class_token")(states)
-    positions = kt.LearnedPositionalEmbedding(count, config.dropout_rate)
+    positions = kt.PositionalEncoding("learned", count, config.dropout_rate)
     states = kt.EncoderStack(config, name="stack")(positions(states))
     is_token = pooling == "class_token"
     state = states[:, 0] if is_token else ops.mean(states, axis=1)

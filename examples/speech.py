@@ -63,7 +63,7 @@ def record(count, voices, speeds, speak, seed):
 
 def make_model(
     config, num_classes, per_frame=True, stack=kt.EncoderStack,
-    positions=kt.SinusoidalPositionalEncoding,
+    positions=kt.PositionalEncoding,
 ):  # fmt: skip
     """Returns a model of frames (B, T, F), of which zeros are padding.
 
@@ -72,7 +72,7 @@ def make_model(
     frames = keras.Input((None, BANDS), name="frames")
     mask = ops.any(ops.not_equal(frames, 0), axis=-1)
     states = keras.layers.Dense(config.d_model)(frames)
-    states = positions(config.dropout_rate)(states)
+    states = positions(dropout_rate=config.dropout_rate)(states)
     states = stack(config, name="stack")(states, mask=mask)
     if not per_frame:
         states = keras.layers.GlobalAveragePooling1D()(states, mask=mask)

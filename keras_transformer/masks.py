@@ -1,6 +1,7 @@
 """Boolean attention masks; True means that a position may be attended to.
 
-Every mask broadcasts to (B, T, S): B batch, T queries, S keys. Combine masks with `&`.
+Public functions make masks that broadcast to (B, T, S): B batch, T queries, S keys.
+Combine them with `&`. Keras' own masks are (B, S).
 """
 
 from __future__ import annotations
@@ -41,15 +42,14 @@ def causal_mask(length: int | TensorLike) -> Tensor:
         >>> causal_mask(2)  # [[[True, False], [True, True]]]
     """
     positions = ops.arange(length)
-    return ops.expand_dims(positions[:, None] >= positions[None, :], axis=0)
+    return (positions[:, None] >= positions)[None]
 
 
 def valid_length_mask(valid_lengths: TensorLike, length: int | TensorLike) -> Tensor:
     """Lets queries attend to the first `valid_lengths` keys.
 
     Args:
-        valid_lengths: Integer tensor (B,), one for all queries of a row, or (B, T), one
-            for each query.
+        valid_lengths: Integer tensor (B,) or, for each query of its own, (B, T).
         length: Number of keys, S; an integer or a scalar tensor.
 
     Returns:
@@ -62,13 +62,11 @@ def valid_length_mask(valid_lengths: TensorLike, length: int | TensorLike) -> Te
         >>> valid_length_mask(np.array([1, 2]), 2)  # [[[True, False]], [[True, True]]]
     """
     valid_lengths = ops.convert_to_tensor(valid_lengths, dtype="int32")
-    if len(valid_lengths.shape) not in (1, 2):
-        raise ValueError(
-            "`valid_lengths` must have the shape (B,) or (B, T). Received: "
-            f"shape {tuple(valid_lengths.shape)}"
-        )
-    if len(valid_lengths.shape) == 1:
-        valid_lengths = valid_lengths[:, None]
+    shape = tuple(valid_lengths.shape)
+    if len(shape) not in (1, 2):
+        expected = "`valid_lengths` must have the shape (B,) or (B, T)"
+        raise ValueError(f"{expected}. Received: shape {shape}")
+    valid_lengths = valid_lengths[:, None] if len(shape) == 1 else valid_lengths
     return ops.arange(length, dtype="int32") < valid_lengths[:, :, None]
 
 
@@ -77,13 +75,12 @@ def local_window_mask(
 ) -> Tensor:
     """Lets a query attend to the keys that are at most `window` positions away.
 
-    For layers whose memory grows with the square of the length; `LocalAttention`
-    attends to the same keys without such a mask.
+    `LocalAttention` attends to the same keys without a mask of T times T.
 
     Args:
         length: Number of positions, T; an integer or a scalar tensor.
         window: Positions to each side that a query sees.
-        causal: Whether a query sees no position after its own.
+        causal: Whether it sees no position after its own.
 
     Returns:
         Boolean tensor (1, T, T).
@@ -96,25 +93,18 @@ def local_window_mask(
     """
     if window < 0:
         raise ValueError(f"`window` must be at least 0. Received: window={window}")
-    positions = ops.arange(length, dtype="int32")
-    return ops.expand_dims(
-        within_window(positions[:, None], positions[None, :], window, causal), axis=0
-    )
+    places = ops.arange(length, dtype="int32")
+    return within_window(places[:, None], places, window, causal)[None]
 
 
 def within_window(queries, keys, window, causal=False):
-    """Tells which of the keys' positions lie in the windows of the queries', broadcast.
-
-    A window reaches `window` positions to each side, or if causal back only.
-    """
-    ahead = 0 if causal else window
+    """Tells which keys lie in the windows of which queries, given their positions."""
+    ahead = 0 if causal else window  # If causal, a window reaches back only.
     return (keys >= queries - window) & (keys <= queries + ahead)
 
 
 def graph_mask(adjacency: TensorLike, self_loops: bool = False) -> Tensor:
-    """Lets a node attend to the nodes that its edges lead to.
-
-    A node without an edge attends to nothing, and attention gives it zeros.
+    """Lets a node attend to the nodes that its edges lead to, and to no others.
 
     Args:
         adjacency: Tensor (S, S) or (B, S, S), boolean or numbers; entry [t, s] is not
@@ -133,10 +123,8 @@ def graph_mask(adjacency: TensorLike, self_loops: bool = False) -> Tensor:
     adjacency = ops.convert_to_tensor(adjacency)
     shape = tuple(adjacency.shape)
     if len(shape) not in (2, 3) or shape[-1] != shape[-2]:
-        raise ValueError(
-            "`adjacency` must have the shape (S, S) or (B, S, S). Received: shape "
-            f"{shape}"
-        )
+        expected = "`adjacency` must have the shape (S, S) or (B, S, S)"
+        raise ValueError(f"{expected}. Received: shape {shape}")
     mask = ops.cast(adjacency, "bool")
     if self_loops:
         nodes = ops.arange(ops.shape(mask)[-1])
@@ -145,43 +133,31 @@ def graph_mask(adjacency: TensorLike, self_loops: bool = False) -> Tensor:
 
 
 def attention_mask(mask: TensorLike | None) -> Tensor | None:
-    """Reshapes a mask that layers accept, so that it broadcasts to (B, T, S).
-
-    Args:
-        mask: Boolean tensor (B, S), as Keras masks are, or (B, 1, S) or (B, T, S), or
-            `None`.
-
-    Returns:
-        Boolean tensor (B, 1, S) or (B, T, S), or `None`.
+    """Brings a mask (B, S), (B, 1, S) or (B, T, S) to (B, 1, S) or (B, T, S).
 
     Raises:
-        TypeError: If `mask` is not boolean.
-        ValueError: If `mask` has another rank.
+        TypeError, ValueError: If it is not boolean or has another rank.
     """
     if mask is None:
         return None
     mask = _boolean("mask", mask)
-    if len(mask.shape) not in (2, 3):
-        raise ValueError(
-            "`mask` must have the shape (B, S) or (B, T, S). Received: shape "
-            f"{tuple(mask.shape)}"
-        )
-    return ops.expand_dims(mask, axis=1) if len(mask.shape) == 2 else mask
+    shape = tuple(mask.shape)
+    if len(shape) not in (2, 3):
+        expected = "`mask` must have the shape (B, S) or (B, T, S)"
+        raise ValueError(f"{expected}. Received: shape {shape}")
+    return ops.expand_dims(mask, axis=1) if len(shape) == 2 else mask
 
 
 def mask_of_keys(mask):
-    """Returns a mask (B, 1, S), the same for all queries, as (B, S).
+    """Returns a mask (..., 1, S), the same for all queries, as (..., S).
 
     Raises:
-        ValueError: If it differs between queries, (B, T, S).
+        ValueError: If it differs between queries.
     """
-    if mask.shape[1] != 1:
-        raise ValueError(
-            "`mask` must be the same for all queries, (B, S) or (B, 1, S); what is "
-            "causal is so by itself. Received: shape "
-            f"{tuple(mask.shape)}"
-        )
-    return mask[:, 0]
+    if mask.shape[-2] != 1:
+        expected = "`mask` must be the same for all queries, (B, S) or (B, 1, S)"
+        raise ValueError(f"{expected}. Received: shape {tuple(mask.shape)}")
+    return ops.squeeze(mask, axis=-2)
 
 
 def combined_mask(
@@ -196,7 +172,7 @@ def combined_mask(
         TypeError: If a mask is neither boolean nor of integers.
         ValueError: If a mask does not fit the inputs.
     """
-    parts = {}
+    parts = {}  # (B, H or 1, T or 1, S)
     if mask is not None:  # (B, S), (B, 1, S) or (B, T, S)
         parts["mask"] = ops.expand_dims(attention_mask(mask), axis=1)
     else:
@@ -209,7 +185,7 @@ def combined_mask(
             if one is not None:  # (B, S)
                 one = _boolean(name, one, or_integers=True)
                 parts[name] = ops.expand_dims(one, axis=(1, 2))
-    if scores_mask is not None:  # Keras' `attention_mask`: (T, S), (B, T, S) or whole
+    if scores_mask is not None:  # `attention_mask`, (T, S), (B, T, S) or (B, H, T, S)
         one = _boolean("attention_mask", scores_mask, or_integers=True)
         missing = {2: (0, 1), 3: (1,)}.get(len(one.shape))  # The batch or the heads.
         parts["attention_mask"] = ops.expand_dims(one, missing) if missing else one
@@ -218,33 +194,27 @@ def combined_mask(
     combined = None
     for name, one in parts.items():
         shape = tuple(one.shape)
-        if len(shape) != 4 or any(
-            None not in (own, size) and own not in (1, size)
-            for own, size in zip(shape, sizes, strict=True)
-        ):
-            raise ValueError(
-                f"`{name}` must fit the inputs, (B, H, T, S) = {sizes}. Received: "
-                f"a mask that broadcasts as {shape}"
-            )
+        fits = len(shape) == 4
+        for own, size in zip(shape, sizes, strict=False):
+            fits = fits and (None in (own, size) or own in (1, size))
+        if not fits:
+            expected = f"`{name}` must fit the inputs, (B, H, T, S) = {sizes}"
+            raise ValueError(f"{expected}. Received: a mask that broadcasts as {shape}")
         combined = one if combined is None else ops.logical_and(combined, one)
     return combined
 
 
 def _boolean(name, mask, or_integers=False):
-    """Returns a mask as a boolean tensor; an error for another type than allowed."""
-    if not hasattr(mask, "shape"):
-        mask = ops.convert_to_tensor(mask)
+    mask = mask if hasattr(mask, "shape") else ops.convert_to_tensor(mask)
     dtype = keras.backend.standardize_dtype(mask.dtype)
     if dtype == "bool":
         return mask
-    # While Keras only learns the shapes of a model, all tensors are floats.
+    # While Keras learns shapes, it gives floats in place of every input.
     if learns_shapes() or (or_integers and "int" in dtype):
         return ops.cast(mask, "bool")
-    allowed = "boolean or of integers" if or_integers else "boolean"
-    raise TypeError(
-        f"`{name}` must be {allowed}, True where a position may be attended to. "
-        f"Received: dtype {dtype}"
-    )
+    kind = "boolean or of integers" if or_integers else "boolean"
+    expected = f"`{name}` must be {kind}, True where a position may be attended to"
+    raise TypeError(f"{expected}. Received: dtype {dtype}")
 
 
 def with_causal(mask, num_queries, num_keys):

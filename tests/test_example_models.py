@@ -68,7 +68,7 @@ def of_images(model, pooling, config):
     if pooling == "class_token":
         token = array(model.get_layer("class_token").token)
         states = numpy_encoders.with_class_token(states, token)
-    positions = first(model, images.kt.LearnedPositionalEmbedding)
+    positions = first(model, images.kt.PositionalEncoding)
     states = states + array(positions.position_embeddings)
     states = stack_output(model.get_layer("stack"), states)
     return mapped(states[:, 0] if pooling == "class_token" else states.mean(1), model)

@@ -49,8 +49,8 @@ class Layer(kt.CausalLayer):
 # What is added to the embeddings, for the most positions, and the attention's own kind.
 KINDS = {
     "none": (lambda most: keras.layers.Identity(), None),
-    "learned": (kt.LearnedPositionalEmbedding, None),
-    "sinusoidal": (lambda most: kt.SinusoidalPositionalEncoding(), None),
+    "learned": (lambda most: kt.PositionalEncoding("learned", most), None),
+    "sinusoidal": (lambda most: kt.PositionalEncoding(), None),
     "recurrent": (lambda most: RecurrentPositions(), None),
     "relative": (lambda most: keras.layers.Identity(), "bias"),
     "rotary": (lambda most: keras.layers.Identity(), "rotary"),

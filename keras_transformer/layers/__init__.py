@@ -11,9 +11,8 @@ from keras_transformer.layers.basic import Dropout, FeedForward, LayerNormalizat
 from keras_transformer.layers.embedding import (
     ClassToken,
     FeatureEmbedding,
-    LearnedPositionalEmbedding,
     PositionalEmbedding,
-    SinusoidalPositionalEncoding,
+    PositionalEncoding,
     sinusoidal_encoding,
 )
 from keras_transformer.layers.linear_attention import (
@@ -56,7 +55,6 @@ __all__ = [
     "FeatureEmbedding",
     "FeedForward",
     "LayerNormalization",
-    "LearnedPositionalEmbedding",
     "LinearAttention",
     "LocalAttention",
     "MultiHeadAdditiveAttention",
@@ -64,11 +62,11 @@ __all__ = [
     "PatchEmbedding",
     "PerformerAttention",
     "PositionalEmbedding",
+    "PositionalEncoding",
     "RelativePositions",
     "ReluAttention",
     "TransformerLayer",
     "RotaryPositions",
-    "SinusoidalPositionalEncoding",
     "alibi_slopes",
     "enable_lora",
     "linear_attention",

@@ -1,7 +1,4 @@
-"""Adapters (LoRA) for a whole model, and the dtype policies of what is quantised.
-
-`keras.Model.quantize("int8")` rounds the matrices of a model; Keras' layers do both.
-"""
+"""Adapters (LoRA) for a whole model, and what configurations keep of quantised ones."""
 
 from __future__ import annotations
 
@@ -23,8 +20,7 @@ def enable_lora(
 
     W becomes W + lora_alpha / rank A B, and A (D, rank) and B (rank, E) are trained in
     place of W (D, E): Hu et al., 2021, https://arxiv.org/abs/2106.09685. Every
-    `keras.layers.Dense` and `EinsumDense` within gets them; to adapt only some layers,
-    set `trainable = False` and call their own `enable_lora`. Saved files hold the sums,
+    `keras.layers.Dense` and `EinsumDense` within gets them. Saved files hold the sums,
     and an adapter that a file is loaded into begins anew. Compile the model afterwards.
 
     Args:
@@ -35,8 +31,8 @@ def enable_lora(
         b_initializer: Initializer of B.
 
     Raises:
-        ValueError: If there is nothing to adapt, a layer is not built, has adapters
-            already or has a constraint on its matrix, or `rank` is not positive.
+        ValueError: If there is nothing to adapt, a layer is not built, has adapters or
+            a constraint, or `rank` is not positive.
 
     Example:
         >>> layer = FeedForward(d_ff=8)
@@ -49,40 +45,33 @@ def enable_lora(
     kinds = keras.layers.Dense, keras.layers.EinsumDense
     layers = [layer for layer in layers_within(model) if isinstance(layer, kinds)]
     if not layers:
-        raise ValueError(
-            "`model` must have layers of the class `keras.layers.Dense`. Received: "
-            f"{model.name!r}, which has none"
-        )
-    # Before one of them is changed.
-    for layer in layers:
-        problems = {
-            "is not built": not layer.built,
-            "has adapters already": layer.lora_enabled,
-            "has a constraint on its matrix": layer.kernel_constraint is not None,
-        }
-        for problem, is_met in problems.items():
-            if is_met:
-                raise ValueError(
-                    "`enable_lora` needs layers that are built, without adapters and "
-                    f"without constraints. Received: {layer.path or layer.name!r}, "
-                    f"which {problem}"
-                )
+        expected = "`model` must have layers of the class `keras.layers.Dense`"
+        raise ValueError(f"{expected}. Received: {model.name!r}, which has none")
+    for layer in layers:  # All are checked before one is changed.
+        problem = (
+            "is not built" if not layer.built
+            else "has adapters already" if layer.lora_enabled
+            else "has a constraint on its matrix" if layer.kernel_constraint else None
+        )  # fmt: skip
+        if problem is not None:
+            needed = "layers that are built, without adapters and without constraints"
+            which = f"{layer.path or layer.name!r}, which {problem}"
+            raise ValueError(f"`enable_lora` needs {needed}. Received: {which}")
     for variable in model.trainable_variables:
         variable.trainable = False
     for layer in layers:
         layer.enable_lora(rank, lora_alpha, a_initializer, b_initializer)
         _keep_out_of_files(layer)
-    if isinstance(model, keras.Model):
-        # They hold the variables that were trained before.
+    if isinstance(model, keras.Model):  # These hold what was trained before.
         model.train_function = model.test_function = model.predict_function = None
 
 
 def _keep_out_of_files(layer):
-    """Makes what is loaded trainable: Keras' own is left with two zero factors.
+    """Makes adapters begin anew, A as it was and B zero, when a file is loaded.
 
-    A configuration has no adapters, and a layer that is loaded into keeps its A.
+    Keras' own `load_own_variables` leaves both zero, which no gradient can change.
     """
-    load, config = layer.load_own_variables, layer.get_config
+    load, configuration = layer.load_own_variables, layer.get_config
 
     def load_own_variables(store):
         a = keras.ops.copy(layer.lora_kernel_a)
@@ -90,32 +79,25 @@ def _keep_out_of_files(layer):
         layer.lora_kernel_a.assign(a)
 
     def get_config():
-        of_keras = config()
-        return {
-            n: of_keras[n] for n in of_keras if n not in ("lora_rank", "lora_alpha")
-        }
+        kept = configuration()
+        return {n: kept[n] for n in kept if n not in ("lora_rank", "lora_alpha")}
 
     layer.load_own_variables, layer.get_config = load_own_variables, get_config
 
 
 def quantised_policies(layer: keras.layers.Layer) -> dict[str, Any]:
-    """Returns the entry of a layer's configuration that says what of it is quantised.
+    """Returns dtype policies by paths, as an entry of a layer's configuration.
 
-    A map of dtype policies by the paths of its parts, as KerasHub's models keep it;
-    nothing if no part is quantised.
+    So KerasHub's models keep what of them is quantised; nothing if no part is.
     """
     parts = [part for part in layers_within(layer) if part.quantization_mode]
     if not parts:
         return {}
     above = layer.path.removesuffix(layer.name)
-    policies = keras.dtype_policies.DTypePolicyMap(
-        default_policy=policy_of(layer).name,
-        # The path from the layer on, wherever the layer itself will be.
-        policy_map={
-            f"(.*/)?{re.escape(part.path.removeprefix(above))}": policy_of(part)
-            for part in parts
-        },
-    )
+    # The path from the layer on, wherever the layer itself will be.
+    paths = {re.escape(part.path.removeprefix(above)): part for part in parts}
+    kept = {f"(.*/)?{path}": policy_of(part) for path, part in paths.items()}
+    policies = keras.dtype_policies.DTypePolicyMap(policy_of(layer).name, kept)
     return {"dtype": keras.saving.serialize_keras_object(policies)}
 
 

@@ -11,34 +11,29 @@ def check_size(name, value, optional=False):
     if optional and value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(
-            f"`{name}` must be a positive integer. Received: {name}={value!r}"
-        )
+        expected = f"`{name}` must be a positive integer"
+        raise ValueError(f"{expected}. Received: {name}={value!r}")
 
 
 def check_rate(name, value):
     """Raises `ValueError` unless `value` is a number in [0, 1)."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not 0 <= value < 1:
-        raise ValueError(
-            f"`{name}` must be a number in [0, 1). Received: {name}={value!r}"
-        )
+        expected = f"`{name}` must be a number in [0, 1)"
+        raise ValueError(f"{expected}. Received: {name}={value!r}")
 
 
 def check_pair(name, value, *parts):
     """Raises `TypeError` unless `value` is a tuple or list of two, called `parts`."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise TypeError(
-            f"`{name}` must be a pair, ({', '.join(parts)}). Received: "
-            f"{_described(value)}"
-        )
+        expected = f"`{name}` must be a pair, ({', '.join(parts)})"
+        raise TypeError(f"{expected}. Received: {_described(value)}")
 
 
 def integer_ids(name, ids, *axes):
     """Returns ids as integers, a tensor of these axes, such as "B" and "T".
 
-    A `keras.Sequential` without an `Input` gives float32 in their place, which holds
-    all ids up to 2^24; those are cast, as Keras' own `Embedding` does.
+    A `keras.Sequential` without an `Input` gives float32, exact up to 2^24: it is cast.
     """
     if type(ids).__name__ == "RaggedTensor":
         raise TypeError(

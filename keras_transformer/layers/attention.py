@@ -52,58 +52,36 @@ def scaled_dot_product_attention(
 
 
 def dot_product_attention(
-    queries, keys, values, mask=None, bias=None, weigh=masked_softmax, dropout=None,
-    fused=False,
+    queries, keys, values,  # (B, H, T, K), (B, G, S, K) and (B, G, S, Kv)
+    mask=None,  # boolean, broadcasts to (B, H, T, S)
+    bias=None,  # float, added to the scores; if it is float32, so are they
+    weigh=masked_softmax,  # makes the attention weights of scores and mask
+    dropout=None,  # a `Dropout` layer in training
+    fused=False,  # use a fused kernel: False never, None where it gains, True always
+    score=None,  # makes the scores of queries and keys, in place of their product
 ):  # fmt: skip
-    """Attends to values by the dot product of queries and keys, not scaled.
+    """Returns the outputs (B, H, T, Kv) and the attention weights (B, H, T, S).
 
-    Args:
-        queries: Float tensor (..., T, K).
-        keys: Float tensor (..., S, K), of as many heads or of fewer.
-        values: Float tensor (..., S, Kv).
-        mask: Boolean tensor that broadcasts to (..., T, S), or `None`.
-        bias: Float tensor that broadcasts to (..., T, S), added to the scores, or
-            `None`. With a float32 bias even half-precision scores are float32.
-        weigh: Function of scores and mask that returns the attention weights.
-        dropout: `Dropout` layer in training, or `None` to drop no weight.
-        fused: Whether to use `fused_attention`, which gives no weights: `False` never,
-            `None` where it can be used and gains, `True` always.
-
-    Returns:
-        The output (..., T, Kv) and the attention weights (..., T, S) before dropout,
-        or `None` in place of the weights after `fused_attention`.
-
-    Raises:
-        ValueError: If `fused` is True and `fused_attention` cannot be used.
+    Queries come scaled. Weights are those before dropout; `None` if a kernel is fused.
     """
     if fused is not False:
         must = bool(fused)
-        if weigh is not masked_softmax:
-            lacking = "it computes a softmax, and `weigh` is another function"
+        if score is not None:
+            reason = "it computes dot products, and `score` is another function"
+        elif weigh is not masked_softmax:
+            reason = "it computes a softmax, and `weigh` is another function"
         elif dropout is not None and dropout.rate > 0:
-            lacking = "it drops no attention weights"
+            reason = "it drops no attention weights"
         else:
-            lacking = obstacle(queries, keys, values, mask, bias, must)
-        if lacking is None:
+            reason = obstacle(queries, keys, values, mask, bias, must)
+        if reason is None:
             return fused_attention(queries, keys, values, mask, bias, must), None
         if must:
-            refuse_fused(lacking)
-    scores = grouped_product(queries, ops.swapaxes(keys, -1, -2))  # (..., T, S)
-    return attention_by_scores(scores, values, mask, bias, weigh, dropout)
-
-
-def refuse_fused(lacking):
-    """Raises the `ValueError` of `flash_attention=True` where it cannot be had."""
-    raise ValueError(
-        "`flash_attention` must be None or False where no fused kernel can be used: "
-        f"{lacking}. Received: flash_attention=True"
-    )
-
-
-def attention_by_scores(
-    scores, values, mask=None, bias=None, weigh=masked_softmax, dropout=None
-):
-    """As `dot_product_attention`, once there is a score of each query and key."""
+            refuse_fused(reason)
+    if score is None:
+        scores = grouped_product(queries, ops.swapaxes(keys, -1, -2))
+    else:
+        scores = score(queries, keys)
     if bias is not None:
         scores = ops.add(scores, bias)
     if dropout is None:
@@ -116,18 +94,25 @@ def attention_by_scores(
     return grouped_product(dropped, values), attention_weights
 
 
+def refuse_fused(reason):
+    """Raises the `ValueError` of `flash_attention=True` where it cannot be had."""
+    raise ValueError(
+        "`flash_attention` must be None or False where no fused kernel can be used: "
+        f"{reason}. Received: flash_attention=True"
+    )
+
+
 def grouped_product(rows, matrices):
     """Multiplies the rows (B, H, T, M) of H heads by matrices (B, G, M, N).
 
-    Each of the G matrices serves H / G consecutive heads, without being copied: section
-    2.2 of Ainslie et al., 2023, https://arxiv.org/abs/2305.13245.
+    Each matrix serves H / G consecutive heads (Ainslie et al., 2023, section 2.2).
     """
     if len(rows.shape) != 4 or rows.shape[1] == matrices.shape[1]:
         return ops.matmul(rows, matrices)
     batch, heads, length, width = ops.shape(rows)
     groups = matrices.shape[1]
     folded = ops.reshape(rows, (batch, groups, heads // groups * length, width))
-    product = ops.matmul(folded, matrices)
+    product = ops.matmul(folded, matrices)  # No matrix is copied.
     return ops.reshape(product, (batch, heads, length, ops.shape(product)[-1]))
 
 
@@ -138,13 +123,12 @@ _RECORD = contextvars.ContextVar("attention_record", default=None)
 def recorded_attention() -> Iterator[dict]:
     """Records the attention weights that layers compute in the `with` block.
 
-    Any model will do, as it is: each `MultiHeadAttention` that is called records its
-    weights. Call the model directly; `fit`, `predict` and functions compiled before
-    record nothing that can be read.
+    Each `MultiHeadAttention` in any model records its weights. Call the model directly:
+    `fit`, `predict` and functions compiled before record nothing that can be read.
 
     Yields:
-        A dictionary from each attention layer to a list of its weights, (B, H, T, S),
-        one tensor a call; in the order of the calls.
+        A dictionary from each attention layer to a list of its weights (B, H, T, S),
+        one tensor a call, in the order of the calls.
 
     Example:
         >>> layer = EncoderLayer(num_heads=2, d_ff=8)
@@ -163,12 +147,7 @@ def recorded_attention() -> Iterator[dict]:
 
 
 def is_recording() -> bool:
-    """Whether attention weights are being recorded.
-
-    Example:
-        >>> is_recording()
-        False
-    """
+    """Whether attention weights are being recorded."""
     return _RECORD.get() is not None
 
 

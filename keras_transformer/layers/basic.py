@@ -7,37 +7,22 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
+from keras_transformer.kernels import few_passes
 from keras_transformer.kernels.execution import in_replica
-from keras_transformer.kernels.few_passes import (
-    STEPS,
-    hashed_dropout,
-    keep_and_scale,
-    normalise,
-    of_this_replica,
-)
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.projections import ComposedLayer, project
-from keras_transformer.types import (
-    Activation,
-    Shape,
-    Tensor,
-    TensorLike,
-    WeightOptions,
-)
+from keras_transformer.types import Activation, Shape, Tensor, TensorLike, WeightOptions
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dropout(keras.layers.Dropout):
     """Sets a random share of the inputs to 0 in training and scales up the others.
 
-    As `keras.layers.Dropout`, whose arguments and seed generator it has, but the mask
-    is a hash of the seed, the call's number and the position: on a CPU that costs a
-    fraction of Keras' random numbers. The same seed gives the same masks in every
-    mode of TensorFlow and on JAX, and the replicas of a TensorFlow strategy drop
-    different units. With PyTorch, or with a `noise_shape`, it is Keras' own dropout.
-
-    The share dropped is `rate` rounded to a multiple of 1 / 65536, and the scale is
-    that of the rounded rate, so that the expected output is the input.
+    As `keras.layers.Dropout`, but the mask is a hash of the seed, the call's number and
+    the position: on a CPU that costs a fraction of Keras' random numbers. The same seed
+    gives the same masks in every mode of TensorFlow and on JAX, and the replicas of a
+    TensorFlow strategy drop different units. `rate` is rounded to a multiple of
+    1 / 65536. With PyTorch, or with a `noise_shape`, it is Keras' own dropout.
 
     Args:
         rate: Share of the units to drop, in [0, 1].
@@ -58,32 +43,28 @@ class Dropout(keras.layers.Dropout):
     def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
         if not training or not self.is_hashed:
             return super().call(inputs, training=training)
-        return hashed_dropout(inputs, self.rate, self._next_state())
+        return few_passes.hashed_dropout(inputs, self.rate, self._next_state())
 
     @property
     def is_hashed(self):
         """Whether the mask is a hash and not Keras' own."""
         by_us = self.noise_shape is None and keras.backend.backend() != "torch"
-        return by_us and 0 < round(self.rate * STEPS) < STEPS
+        steps = few_passes.STEPS
+        return by_us and 0 < round(self.rate * steps) < steps
 
     def next_mask(self, shape):
-        """Returns the next mask, for a kernel that drops by itself.
+        """Returns a mask of a shape, True where an element is kept, and their factor.
 
-        Args:
-            shape: Shape of the tensor, of integers or scalar tensors.
-
-        Returns:
-            Boolean tensor of that shape, True where an element is kept, and the factor
-            on what is kept; `None` and 1 where nothing is dropped.
+        For a kernel that drops by itself; `None` and 1 where nothing is dropped.
         """
         if not self.is_hashed:
             return None, 1.0
-        return keep_and_scale(shape, self.rate, self._next_state())
+        return few_passes.keep_and_scale(shape, self.rate, self._next_state())
 
     def _next_state(self):
         """The seed and the number of the call, a different one in each replica."""
         state = self.seed_generator.next()
-        return of_this_replica(state) if in_replica() else state
+        return few_passes.of_this_replica(state) if in_replica() else state
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -91,8 +72,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """Normalises each vector to mean 0 and variance 1, then scales and shifts it.
 
     As `keras.layers.LayerNormalization` (Ba et al., 2016,
-    https://arxiv.org/abs/1607.06450), whose arguments and weights it has. In training
-    in a TensorFlow graph without XLA it takes half the time.
+    https://arxiv.org/abs/1607.06450), but a training step in a TensorFlow graph without
+    XLA spends half the time on it.
 
     Call arguments:
         inputs: Float tensor (..., D).
@@ -107,8 +88,9 @@ class LayerNormalization(keras.layers.LayerNormalization):
     def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
         is_last = self.axis in ([-1], [len(inputs.shape) - 1])
         if not is_last or not self.scale or not self.center or self.rms_scaling:
-            return super().call(inputs)
-        outputs = normalise(inputs, self.gamma, self.beta, self.epsilon, training)
+            return super().call(inputs)  # `normalise` does not serve these.
+        weights = self.gamma, self.beta, self.epsilon
+        outputs = few_passes.normalise(inputs, *weights, training)
         return ops.cast(outputs, self.compute_dtype)
 
 
@@ -117,17 +99,15 @@ class FeedForward(ComposedLayer):
     """Two linear maps with an activation between, the same at every position.
 
     max(0, x W_1 + b_1) W_2 + b_2: equation 2 of Vaswani et al., 2017,
-    https://arxiv.org/abs/1706.03762. The maps are the attributes `hidden_dense` and
-    `output_dense`.
+    https://arxiv.org/abs/1706.03762, with `hidden_dense` of W_1 and b_1 and
+    `output_dense` of W_2 and b_2.
 
     Args:
         d_ff: Width of the hidden layer, d_ff in the paper.
         activation: Keras activation, name or callable; the paper's is "relu".
         dropout_rate: Share of hidden units dropped in training, in [0, 1).
-        **options: `kernel_initializer`, `kernel_regularizer`, `kernel_constraint`,
-            `bias_initializer`, `bias_regularizer` and `bias_constraint` of both maps,
-            as of `keras.layers.Dense`; `name`, `dtype` and the rest of
-            `keras.layers.Layer`.
+        **options: `kernel_initializer`, `bias_initializer` and so on, as of
+            `keras.layers.Dense`; `name`, `dtype` and the rest of `keras.layers.Layer`.
     Call arguments:
         inputs: Float tensor (B, ..., D).
         training: Whether dropout is applied.
@@ -152,13 +132,12 @@ class FeedForward(ComposedLayer):
         self.activation = keras.activations.get(activation)
         self.dropout_rate = dropout_rate
         self.hidden_dense = self.dense("hidden", d_ff)
-        self.hidden_dropout = Dropout(
-            dropout_rate, dtype=self.dtype_policy, name="hidden_dropout"
-        )
+        dtype = self.dtype_policy
+        self.hidden_dropout = Dropout(dropout_rate, dtype=dtype, name="hidden_dropout")
 
     def build(self, input_shape: Shape) -> None:
-        self.output_dense = self.dense("output", input_shape[-1])
         self.hidden_dense.build(input_shape)
+        self.output_dense = self.dense("output", input_shape[-1])
         self.output_dense.build((*input_shape[:-1], self.d_ff))
         self.input_spec = keras.InputSpec(min_ndim=2, axes={-1: input_shape[-1]})
         self.built = True
@@ -166,14 +145,10 @@ class FeedForward(ComposedLayer):
     def call(self, inputs: TensorLike, training: bool | None = None) -> Tensor:
         (hidden,) = project([self.hidden_dense], inputs, training=training)
         hidden = self.hidden_dropout(self.activation(hidden), training=training)
-        return project([self.output_dense], hidden, training=training)[0]
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return tuple(input_shape)
+        (output,) = project([self.output_dense], hidden, training=training)
+        return output
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            "d_ff": self.d_ff,
-            "activation": keras.activations.serialize(self.activation),
-            "dropout_rate": self.dropout_rate,
-        }
+        activation = keras.activations.serialize(self.activation)
+        own = {"d_ff": self.d_ff, "dropout_rate": self.dropout_rate}
+        return super().get_config() | own | {"activation": activation}

@@ -20,7 +20,7 @@ from keras_transformer.types import (
     Shape,
     Tensor,
     TensorLike,
-)
+)  # fmt: skip
 
 Sinusoids: TypeAlias = Literal["sinusoidal", "sinusoidal-halves", "sinusoidal-marian"]
 Positions: TypeAlias = Literal[Sinusoids, "learned", "none"]
@@ -32,8 +32,7 @@ def sinusoidal_encoding(
 ) -> Tensor:
     """Computes position vectors of sines and cosines.
 
-    Number i of the d_model / 2 pairs of a sine and a cosine turns by an angle that is
-    the position times a frequency:
+    Pair number i of a sine and a cosine has an angle, the position times a frequency:
 
     | kind                | frequency                      | sines and cosines |
     |---------------------|--------------------------------|-------------------|
@@ -41,7 +40,7 @@ def sinusoidal_encoding(
     | "sinusoidal-halves" | 10000^(-2i / d_model)          | in two halves     |
     | "sinusoidal-marian" | 10000^(-i / (d_model / 2 - 1)) | in two halves     |
 
-    The first is the paper's: section 3.5 of Vaswani et al., 2017,
+    The first is that of section 3.5 of Vaswani et al., 2017,
     https://arxiv.org/abs/1706.03762; an odd `d_model` ends with a sine. The second is
     that of Hugging Face's `MarianMTModel`, the third that of Marian and Tensor2Tensor.
 
@@ -54,21 +53,15 @@ def sinusoidal_encoding(
         Float32 tensor (..., d_model).
 
     Raises:
-        ValueError: If there is no such kind, or `d_model` is odd where there are two
-            halves.
+        ValueError: If there is no such kind, or `d_model` is odd with two halves.
 
     Example:
         >>> ops.convert_to_numpy(sinusoidal_encoding(np.arange(3), 4))[0].tolist()
         [0.0, 1.0, 0.0, 1.0]
     """
-    if kind not in SINUSOIDS:
-        raise ValueError(
-            f"`kind` must be one of {', '.join(map(repr, SINUSOIDS))}. Received: "
-            f"kind={kind!r}"
-        )
-    _check_halves(kind, d_model)
+    _check_kind("kind", kind, SINUSOIDS, d_model)
     count = (d_model + 1) // 2
-    # At a width of 2 the only frequency is 1.
+    # Marian's single pair at a width of 2 has the frequency 1, not 0 / 0.
     turns = max(count - 1, 1) if kind == "sinusoidal-marian" else d_model / 2
     pairs = ops.arange(count, dtype="float32")
     frequencies = ops.exp(pairs * (-math.log(10000.0) / turns))
@@ -76,39 +69,70 @@ def sinusoidal_encoding(
     sines, cosines = ops.sin(angles), ops.cos(angles)
     if kind != "sinusoidal":
         return ops.concatenate([sines, cosines], axis=-1)
-    interleaved = ops.stack([sines, cosines], axis=-1)
+    interleaved = ops.stack([sines, cosines], axis=-1)  # (..., count, 2)
     shape = (*ops.shape(angles)[:-1], 2 * count)
     return ops.reshape(interleaved, shape)[..., :d_model]
 
 
-def _check_halves(kind, d_model):
+def _check_kind(name, kind, kinds, d_model=0):
+    if kind not in kinds:
+        expected = f"`{name}` must be one of {', '.join(map(repr, kinds))}"
+        raise ValueError(f"{expected}. Received: {name}={kind!r}")
     if kind in SINUSOIDS[1:] and d_model % 2:
-        raise ValueError(
-            "`d_model` must be even for position vectors of two halves. Received: "
-            f"d_model={d_model} for {kind!r} ones"
-        )
+        expected = "`d_model` must be even for position vectors of two halves"
+        raise ValueError(f"{expected}. Received: d_model={d_model} for {kind!r} ones")
 
 
-class AddedPositions(keras.layers.Layer):
-    """Base of the layers that add a vector to each position, then drop out."""
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class PositionalEncoding(keras.layers.Layer):
+    """Adds to each vector one that tells its position, then drops out.
 
-    def __init__(self, dropout_rate, positions, max_length=None, **kwargs):
+    Section 3.5 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, for inputs
+    that are vectors already; `PositionalEmbedding` embeds tokens too. Sinusoids are
+    computed, so they work at any length; learned vectors (Gehring et al., 2017,
+    https://arxiv.org/abs/1705.03122) are the table `position_embeddings`.
+
+    Args:
+        positions: "learned", or a kind of `sinusoidal_encoding`: "sinusoidal",
+            "sinusoidal-halves" or "sinusoidal-marian"; "none" adds nothing, where
+            positions enter the attention itself.
+        max_length: Rows of the learned table (positions); only for learned ones.
+        dropout_rate: Share of the sum's units dropped in training, in [0, 1).
+    Call arguments:
+        inputs: Float tensor (B, T, D).
+        start: Position of the first vector, an integer or integer scalar tensor.
+        training: Whether dropout is applied.
+    Returns:
+        Float tensor (B, T, D).
+    Raises:
+        ValueError: If an argument is out of its range, or the learned table too short.
+
+    Example:
+        >>> layer = PositionalEncoding()
+        >>> layer(np.zeros((1, 3, 4), "float32"))[0, 0]  # [0., 1., 0., 1.]
+    """
+
+    def __init__(
+        self, positions: Positions = "sinusoidal", max_length: int | None = None,
+        dropout_rate: float = 0.0, **kwargs: Unpack[LayerOptions],
+    ) -> None:  # fmt: skip
         super().__init__(**kwargs)
+        _check_kind("positions", positions, POSITIONS)
         check_rate("dropout_rate", dropout_rate)
         check_size("max_length", max_length, optional=positions != "learned")
-        self.dropout_rate = dropout_rate
         self.positions = positions
         self.max_length = max_length
+        self.dropout_rate = dropout_rate
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
         self.supports_masking = True
+        self.input_spec = keras.InputSpec(ndim=3)
 
     def build(self, input_shape: Shape) -> None:
         if self.positions == "learned":
             self.position_embeddings = self.add_weight(
-                shape=(self.max_length, input_shape[-1]),
+                (self.max_length, input_shape[-1]), name="position_embeddings",
                 initializer=keras.initializers.RandomNormal(stddev=0.02),
-                name="position_embeddings",
-            )
+            )  # fmt: skip
         self.built = True
 
     def call(
@@ -118,15 +142,15 @@ class AddedPositions(keras.layers.Layer):
         if self.positions == "none":
             return self.dropout(inputs, training=training)
         length, width = inputs.shape[1:]
-        places = start + ops.arange(ops.shape(inputs)[1], dtype="int32")
+        places = start + ops.arange(ops.shape(inputs)[1], dtype="int32")  # (T,)
         if self.positions == "learned":
             # A tensor comes from a decoding loop, whose longest output is checked.
             first = start if isinstance(start, int) else 0
             if length is not None and first + length > self.max_length:
                 raise ValueError(
                     "The input is longer than the learned positions; raise "
-                    "`max_length` or use sinusoidal ones. Received: "
-                    f"{length} positions, start={first}, max_length={self.max_length}"
+                    f"`max_length` or use sinusoidal ones. Received: {length} "
+                    f"positions, start={first}, max_length={self.max_length}"
                 )
             vectors = ops.take(self.position_embeddings, places, axis=0)
         else:
@@ -138,7 +162,8 @@ class AddedPositions(keras.layers.Layer):
         return tuple(input_shape)
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"dropout_rate": self.dropout_rate}
+        names = "positions", "max_length", "dropout_rate"
+        return super().get_config() | {name: getattr(self, name) for name in names}
 
 
 class EmbeddingOptions(LayerOptions, total=False):
@@ -150,38 +175,33 @@ class EmbeddingOptions(LayerOptions, total=False):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class PositionalEmbedding(AddedPositions):
+class PositionalEmbedding(PositionalEncoding):
     """Token embedding times sqrt(d_model), plus position vectors, then dropout.
 
     Sections 3.4, 3.5 and 5.4 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762.
-    Sinusoidal positions are computed, so they work at any length; learned ones are a
-    table of `max_length` rows, `position_embeddings`. The table of tokens belongs to
-    `token_embedding`, a `keras.layers.ReversibleEmbedding`, which is not scaled:
+    The table of tokens is that of `token_embedding`, a
+    `keras.layers.ReversibleEmbedding`, which does not scale:
     `token_embedding(states, reverse=True)` are the logits of a tied output.
 
     Args:
         vocabulary_size: Number of tokens, V.
         d_model: Width of the vectors, D.
-        dropout_rate: Share of the sum's units dropped in training, in [0, 1).
-        positions: "learned", or a kind of `sinusoidal_encoding`: "sinusoidal",
-            "sinusoidal-halves" or "sinusoidal-marian"; "none" adds no vectors, where
-            positions enter the attention itself.
-        max_length: Rows of the learned table (tokens); only for learned positions.
+        dropout_rate: As of `PositionalEncoding`.
+        positions: As of `PositionalEncoding`.
+        max_length: As of `PositionalEncoding`.
         pad_id: Id whose positions the output's Keras mask excludes; `None` for no mask.
         embeddings_initializer: Initializer of the table of tokens; default normal, of a
             standard deviation of 1 after the product with sqrt(d_model).
-        embeddings_regularizer: Regularizer of that table, or `None`.
-        embeddings_constraint: Constraint on that table, or `None`.
+        embeddings_regularizer: Regularizer of that table.
+        embeddings_constraint: Constraint on that table.
     Call arguments:
         ids: Integer tensor (B, T); float32 is cast.
-        start: Position of the first token, an integer or integer scalar tensor.
-        training: Whether dropout is applied.
+        start: As of `PositionalEncoding`, like `training`.
     Returns:
         Float tensor (B, T, d_model).
     Raises:
         TypeError: If `ids` are no integers.
-        ValueError: If an argument is out of its range, `ids` have other axes, or
-            learned positions are too few for them.
+        ValueError: As `PositionalEncoding`, or if `ids` have other axes.
 
     Example:
         >>> PositionalEmbedding(11, 6)(np.array([[3, 4, 5]])).shape  # (1, 3, 6)
@@ -189,41 +209,32 @@ class PositionalEmbedding(AddedPositions):
 
     def __init__(
         self, vocabulary_size: int, d_model: int, dropout_rate: float = 0.0,
-        positions: Positions = "sinusoidal",
-        max_length: int | None = None, pad_id: int | None = None, *,
+        positions: Positions = "sinusoidal", max_length: int | None = None,
+        pad_id: int | None = None, *,
         embeddings_initializer: Initializer | None = None,
         embeddings_regularizer: Regularizer | None = None,
         embeddings_constraint: Constraint | None = None, **kwargs: Unpack[LayerOptions],
     ) -> None:  # fmt: skip
-        if positions not in POSITIONS:
-            raise ValueError(
-                f"`positions` must be one of {', '.join(map(repr, POSITIONS))}. "
-                f"Received: positions={positions!r}"
-            )
+        super().__init__(positions, max_length, dropout_rate, **kwargs)
         check_size("vocabulary_size", vocabulary_size)
         check_size("d_model", d_model)
-        _check_halves(positions, d_model)
-        super().__init__(dropout_rate, positions, max_length, **kwargs)
+        _check_kind("positions", positions, POSITIONS, d_model)
+        self.input_spec = None  # `integer_ids` checks the ids.
         self.vocabulary_size = vocabulary_size
         self.d_model = d_model
         self.pad_id = pad_id
-        if embeddings_initializer is None:
-            embeddings_initializer = keras.initializers.RandomNormal(
-                stddev=d_model**-0.5
-            )
+        initializer = embeddings_initializer
+        if initializer is None:
+            initializer = keras.initializers.RandomNormal(stddev=d_model**-0.5)
         self.token_embedding = keras.layers.ReversibleEmbedding(
-            vocabulary_size,
-            d_model,
-            embeddings_initializer=embeddings_initializer,
+            vocabulary_size, d_model, name="token_embedding", dtype=self.dtype_policy,
+            embeddings_initializer=initializer,
             embeddings_regularizer=embeddings_regularizer,
             embeddings_constraint=embeddings_constraint,
             # Else logits of mixed precision would be computed in float32.
             reverse_dtype=self.compute_dtype,
-            dtype=self.dtype_policy,
-            name="token_embedding",
-        )
-        # Else Keras warns of states that carry a mask.
-        self.token_embedding.supports_masking = True
+        )  # fmt: skip
+        self.token_embedding.supports_masking = True  # Else Keras warns of masks.
 
     @property
     def embeddings(self) -> TensorLike:
@@ -232,7 +243,7 @@ class PositionalEmbedding(AddedPositions):
 
     def build(self, input_shape: Shape) -> None:
         self.token_embedding.build(input_shape)
-        super().build((None, None, self.d_model))
+        super().build((None, None, self.d_model))  # (B, T, D)
 
     def call(
         self, ids: TensorLike, start: int | TensorLike = 0, training: bool | None = None
@@ -244,53 +255,43 @@ class PositionalEmbedding(AddedPositions):
         ids = integer_ids("ids", ids, "B", "T")
         return self.token_embedding(ids) * math.sqrt(self.d_model)
 
-    def compute_mask(
-        self, inputs: TensorLike, previous_mask: TensorLike | None
-    ) -> Tensor | None:
+    def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
         """The ids' own mask, or True where they are not padding."""
-        if self.pad_id is None:
-            return previous_mask
-        return ops.not_equal(inputs, self.pad_id)
+        is_masked = self.pad_id is not None
+        return ops.not_equal(inputs, self.pad_id) if is_masked else previous_mask
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape[:2], self.d_model)
 
     def get_config(self) -> dict[str, Any]:
+        names = "vocabulary_size", "d_model", "pad_id"
+        own = {name: getattr(self, name) for name in names}
         table = self.token_embedding.get_config()
-        return super().get_config() | {
-            "vocabulary_size": self.vocabulary_size,
-            "d_model": self.d_model,
-            "positions": self.positions,
-            "max_length": self.max_length,
-            "pad_id": self.pad_id,
-            **{name: table[name] for name in table if name.startswith("embeddings_")},
-            **quantised_policies(self),
-        }
+        own |= {name: table[name] for name in table if name.startswith("embeddings_")}
+        return super().get_config() | own | quantised_policies(self)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class FeatureEmbedding(PositionalEmbedding):
     """The embedding of a token is the sum of those of its features.
 
-    As `PositionalEmbedding`, for tokens that come as several ids each: a word and its
-    prefixes and suffixes, for example, so that an unknown word still has a vector of
-    its own. Bojanowski et al., 2017, equation 3, https://arxiv.org/abs/1607.04606, sum
-    the vectors of a word's character n-grams; here the sum is divided by the square
-    root of their number, which keeps its size. The id of padding adds nothing, and a
-    token without any other id is padding.
+    As `PositionalEmbedding`, for tokens of several ids each, such as a word and its
+    prefixes, so that an unknown word still has a vector of its own: equation 3 of
+    Bojanowski et al., 2017, https://arxiv.org/abs/1607.04606, of character n-grams. The
+    sum is divided by the square root of the number of features, which keeps its size.
+    The id of padding adds nothing; a token without any other id is padding.
 
     Args:
         vocabulary_size: Number of different features, V.
         d_model: Width of the vectors, D.
-        dropout_rate: As of `PositionalEmbedding`, like `positions` and `max_length`.
+        dropout_rate: As of `PositionalEncoding`.
+        positions: As of `PositionalEncoding`.
+        max_length: As of `PositionalEncoding`.
         pad_id: Id of padding.
-        **kwargs: `embeddings_initializer`, `embeddings_regularizer` and
-            `embeddings_constraint`, as of `PositionalEmbedding`; `name`, `dtype` and
-            the rest of `keras.layers.Layer`.
+        **kwargs: The other arguments of `PositionalEmbedding`.
     Call arguments:
         ids: Integer tensor (B, T, F), F features a token; float32 is cast.
-        start: Position of the first token, an integer or integer scalar tensor.
-        training: Whether dropout is applied.
+        start: As of `PositionalEncoding`, like `training`.
     Returns:
         Float tensor (B, T, d_model).
     Raises:
@@ -302,103 +303,31 @@ class FeatureEmbedding(PositionalEmbedding):
 
     def __init__(
         self, vocabulary_size: int, d_model: int, dropout_rate: float = 0.0,
-        positions: Positions = "sinusoidal",
-        max_length: int | None = None, pad_id: int = 0,
-        **kwargs: Unpack[EmbeddingOptions],
+        positions: Positions = "sinusoidal", max_length: int | None = None,
+        pad_id: int = 0, **kwargs: Unpack[EmbeddingOptions],
     ) -> None:  # fmt: skip
-        super().__init__(
-            vocabulary_size, d_model, dropout_rate, positions, max_length, pad_id,
-            **kwargs,
-        )  # fmt: skip
+        first = vocabulary_size, d_model, dropout_rate
+        super().__init__(*first, positions, max_length, pad_id, **kwargs)
 
     def token_vectors(self, ids: TensorLike) -> Tensor:
         """Returns the scaled sums of the vectors of ids (B, T, F)."""
         ids = integer_ids("ids", ids, "B", "T", "F")
         is_feature = ops.cast(ops.not_equal(ids, self.pad_id), self.compute_dtype)
-        # LiteRT lacks `is_feature[..., None]` of a type worked out from the ids.
-        is_feature = ops.expand_dims(is_feature, -1)
+        is_feature = ops.expand_dims(is_feature, -1)  # LiteRT lacks [..., None] here.
         total = ops.sum(self.token_embedding(ids) * is_feature, axis=2)  # (B, T, D)
         number = ops.maximum(ops.sum(is_feature, axis=2), 1.0)
         return total * math.sqrt(self.d_model) * ops.rsqrt(number)
 
-    def compute_mask(
-        self, inputs: TensorLike, previous_mask: TensorLike | None
-    ) -> Tensor | None:
+    def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
         """True where a token has a feature that is not padding."""
         return ops.any(ops.not_equal(inputs, self.pad_id), axis=-1)
-
-
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class SinusoidalPositionalEncoding(AddedPositions):
-    """Adds `sinusoidal_encoding` of its position to each vector, then drops out.
-
-    Section 3.5 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762. For inputs
-    that are vectors already; `PositionalEmbedding` embeds tokens too. The vectors are
-    computed and not stored, so any length works, even one that was never trained on.
-
-    Args:
-        dropout_rate: Share of the sum's units dropped in training, in [0, 1).
-    Call arguments:
-        inputs: Float tensor (B, T, D).
-        start: Position of the first vector, an integer or integer scalar tensor.
-        training: Whether dropout is applied.
-    Returns:
-        Float tensor (B, T, D).
-    Raises:
-        ValueError: If the rate is outside [0, 1).
-
-    Example:
-        >>> layer = SinusoidalPositionalEncoding()
-        >>> layer(np.zeros((1, 3, 4), "float32"))[0, 0]  # [0., 1., 0., 1.]
-    """
-
-    def __init__(
-        self, dropout_rate: float = 0.0, **kwargs: Unpack[LayerOptions]
-    ) -> None:
-        super().__init__(dropout_rate, "sinusoidal", **kwargs)
-        self.input_spec = keras.InputSpec(ndim=3)
-
-
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class LearnedPositionalEmbedding(AddedPositions):
-    """Adds a learned vector to each position, then drops out.
-
-    Section 3.5 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, after
-    Gehring et al., 2017. For inputs that are vectors already, such as the patches of
-    an image; `PositionalEmbedding` embeds tokens too.
-
-    Args:
-        max_length: Positions, the rows of the table.
-        dropout_rate: Share of the sum's units dropped in training, in [0, 1).
-    Call arguments:
-        inputs: As `SinusoidalPositionalEncoding` takes them, like the rest.
-    Returns:
-        Float tensor (B, T, D).
-    Raises:
-        ValueError: If `max_length` is not positive, the rate is outside [0, 1) or the
-            inputs are longer than `max_length`.
-
-    Example:
-        >>> layer = LearnedPositionalEmbedding(max_length=7)
-        >>> layer(np.ones((2, 5, 6), "float32")).shape  # (2, 5, 6)
-    """
-
-    def __init__(
-        self, max_length: int, dropout_rate: float = 0.0, **kwargs: Unpack[LayerOptions]
-    ) -> None:
-        super().__init__(dropout_rate, "learned", max_length, **kwargs)
-        self.input_spec = keras.InputSpec(ndim=3)
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"max_length": self.max_length}
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class ClassToken(keras.layers.Layer):
     """Puts a learned vector before the first position, to stand for the whole row.
 
-    The [CLS] token of Devlin et al., 2019, https://arxiv.org/abs/1810.04805, and
-    x_class of Dosovitskiy et al., 2021, https://arxiv.org/abs/2010.11929.
+    The [CLS] token of Devlin et al., 2019, https://arxiv.org/abs/1810.04805.
 
     Call arguments:
         states: Float tensor (B, S, D).
@@ -410,11 +339,8 @@ class ClassToken(keras.layers.Layer):
     """
 
     def build(self, states_shape: Shape) -> None:
-        self.token = self.add_weight(
-            shape=(states_shape[-1],),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-            name="token",
-        )
+        normal = keras.initializers.RandomNormal(stddev=0.02)
+        self.token = self.add_weight(states_shape[-1:], normal, name="token")
         self.input_spec = keras.InputSpec(ndim=3)
         self.built = True
 
@@ -423,9 +349,7 @@ class ClassToken(keras.layers.Layer):
         token = ops.cast(ops.convert_to_tensor(self.token), states.dtype)
         return ops.concatenate([ops.broadcast_to(token, shape), states], axis=1)
 
-    def compute_mask(
-        self, inputs: TensorLike, previous_mask: TensorLike | None
-    ) -> Tensor | None:
+    def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
         """The class token may be attended to, and the others as before."""
         if previous_mask is None:
             return None

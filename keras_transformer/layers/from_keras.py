@@ -13,8 +13,8 @@ from keras_transformer.kernels.keras_private import (
     keras_hub_parts,
 )
 
-# What ours have not, and with what values theirs do without it; how ours call what both
-# have. Of inputs (B, T, D), axis 1 is what is attended over anyway.
+# What ours lack, with the values at which theirs do without it (axis 1 of (B, T, D) is
+# attended over anyway), and Keras' names of what ours have, with our names.
 _NOT_OURS = {
     "attention_axes": (None, 1, (1,), [1]),
     "use_gate": (None, False),
@@ -40,34 +40,25 @@ def attention_from_keras(cls, layer):
     projections = attention_projections(layer)
     _check_floats(layer, projections.values())
     if has_own_attention(layer):
-        raise ValueError(
-            "`layer` must compute attention as Keras does. Received: "
-            f"{type(layer).__name__}, which overrides it"
-        )
-    options = layer.get_config()
+        expected, kind = "`layer` must attend as Keras does", type(layer).__name__
+        raise ValueError(f"{expected}. Received: {kind}, which overrides it")
+    options = layer.get_config() | {"dtype": layer.dtype_policy}
     for name, without in _NOT_OURS.items():
         value = options.pop(name, None)
         if value not in without:
-            raise ValueError(
-                f"`layer` must have no `{name}`, which this layer has not. Received: "
-                f"{layer.name!r}, {name}={value}"
-            )
+            expected = f"`layer` must have no `{name}`, which this layer has not"
+            raise ValueError(f"{expected}. Received: {layer.name!r}, {name}={value}")
     if isinstance(options.get("output_shape"), (tuple, list)):
         (options["output_shape"],) = options["output_shape"]
-    options["dtype"] = layer.dtype_policy
     taken = cls(**{_NAMES.get(name, name): value for name, value in options.items()})
-    _build_attention(taken, projections)
+    widths = (projections[name].kernel.shape[0] for name in ("query", "value", "key"))
+    taken.build(*((None, None, width) for width in widths))
     _take_attention(taken, projections)
     return taken
 
 
-def _build_attention(attention, projections):
-    widths = (projections[name].kernel.shape[0] for name in ("query", "value", "key"))
-    attention.build(*((None, None, width) for width in widths))
-
-
 def _take_attention(attention, projections):
-    """Keras keeps the heads on an axis of their own; adapters are merged."""
+    """Takes over four projections; Keras' have the heads on an axis of their own."""
     for name, theirs in projections.items():
         ours, inputs = getattr(attention, f"{name}_dense"), 2 if name == "output" else 1
         rows = math.prod(theirs.kernel.shape[:inputs])
@@ -79,12 +70,10 @@ def _take_attention(attention, projections):
 def layer_from_keras_hub(cls, layer):
     """Makes one of our layers with what one of KerasHub's holds."""
     kind = "TransformerDecoder" if cls.causal else "TransformerEncoder"
-    is_one = all(hasattr(layer, n) for n in ("intermediate_dim", "normalize_first"))
-    if not is_one or kind not in {base.__name__ for base in type(layer).mro()}:
-        raise TypeError(
-            f"`layer` must be a `keras_hub.layers.{kind}`. Received: "
-            f"{type(layer).__name__}"
-        )
+    kinds = {base.__name__ for base in type(layer).mro()}
+    if kind not in kinds or not hasattr(layer, "normalize_first"):
+        expected = f"`layer` must be a `keras_hub.layers.{kind}`"
+        raise TypeError(f"{expected}. Received: {type(layer).__name__}")
     _check_built(layer)
     parts = keras_hub_parts(layer)
     attends = parts["cross_attention"] is not None
@@ -96,31 +85,24 @@ def layer_from_keras_hub(cls, layer):
         )
     attentions = [name for name in cls.sublayers if name != "feed_forward"]
     projections = {name: attention_projections(parts[name]) for name in attentions}
-    dense = [d for one in projections.values() for d in one.values()]
-    _check_floats(layer, [*dense, parts["hidden"], parts["output"]])
+    for one in projections.values():
+        _check_floats(layer, [*one.values(), parts["hidden"], parts["output"]])
+    rate = float(layer.dropout)
     taken = cls(
-        num_heads=layer.num_heads,
-        d_ff=layer.intermediate_dim,
-        key_dim=parts["self_attention"].key_dim,
-        dropout_rate=float(layer.dropout),
-        attention_dropout_rate=float(layer.dropout),
-        activation_dropout_rate=0.0,
-        activation=layer.activation,
-        norm_first=layer.normalize_first,
-        use_bias=True,
-        layer_norm_epsilon=layer.layer_norm_epsilon,
+        layer.num_heads, layer.intermediate_dim, activation=layer.activation,
+        key_dim=parts["self_attention"].key_dim, use_bias=True,
+        dropout_rate=rate, attention_dropout_rate=rate, activation_dropout_rate=0.0,
+        norm_first=layer.normalize_first, layer_norm_epsilon=layer.layer_norm_epsilon,
         kernel_initializer=layer.kernel_initializer,
         bias_initializer=layer.bias_initializer,
-        dtype=layer.dtype_policy,
-        name=layer.name,
-    )
+        dtype=layer.dtype_policy, name=layer.name,
+    )  # fmt: skip
     last = projections[attentions[-1]]
     widths = last["query"].kernel.shape[0], last["value"].kernel.shape[0]
     taken.build(*((None, None, width) for width in widths[: len(attentions)]))
-    for name in cls.sublayers:
-        theirs = parts[f"{name}_norm"]
-        _take(taken.norms[name].gamma, theirs.gamma)
-        _take(taken.norms[name].beta, theirs.beta)
+    for name, ours in taken.norms.items():
+        _take(ours.gamma, parts[f"{name}_norm"].gamma)
+        _take(ours.beta, parts[f"{name}_norm"].beta)
     for name in attentions:
         _take_attention(getattr(taken, name), projections[name])
     for name in ("hidden", "output"):
@@ -132,18 +114,14 @@ def layer_from_keras_hub(cls, layer):
 
 def _check_built(layer):
     if not layer.built:
-        raise ValueError(
-            "`layer` must be built, to have weights: call it or its model once. "
-            f"Received: {layer.name!r}, not built"
-        )
+        expected = "`layer` must be built, to have weights: call it or its model once"
+        raise ValueError(f"{expected}. Received: {layer.name!r}, not built")
 
 
 def _check_floats(layer, dense_layers):
     if any(dense.quantization_mode for dense in dense_layers):
-        raise ValueError(
-            "`layer` must hold floats: take its weights over, then quantize. "
-            f"Received: {layer.name!r}, quantized"
-        )
+        expected = "`layer` must hold floats: take its weights over, then quantize"
+        raise ValueError(f"{expected}. Received: {layer.name!r}, quantized")
 
 
 def _take(variable, value):

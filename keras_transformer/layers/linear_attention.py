@@ -16,29 +16,26 @@ from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.attention import refuse_fused
 from keras_transformer.layers.local_attention import join_blocks, split_blocks
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.types import Nest, Shape, Tensor, TensorLike
+from keras_transformer.masks import mask_of_keys
+from keras_transformer.types import Nest, Tensor, TensorLike
 
-# Positions that causal attention takes at once.
-BLOCK = 64
-# A sum of weights below this one is no number to divide by.
-SMALLEST_TOTAL = 1e-30
-# Largest exponent of a key's feature: float32 holds up to exp(88), and sums are made.
-LARGEST_EXPONENT = 64.0
+BLOCK = 64  # positions that causal attention takes at once
+SMALLEST_TOTAL = 1e-30  # A sum of weights below it is no number to divide by.
+LARGEST_EXPONENT = 64.0  # of a key's feature: float32 holds exp(88), and sums are made
 
 
 def linear_attention(
     queries: TensorLike, keys: TensorLike, values: TensorLike, causal: bool = False
 ) -> Tensor:
-    """Attends by the product of features, whose sums need no matrix of T times S.
+    """Attends by the product of features, without a matrix of T times S.
 
     phi(Q) (phi(K)^T V) / phi(Q) sum(phi(K)): equations 4 to 9 of Katharopoulos et al.,
-    2020, https://arxiv.org/abs/2006.16236. The causal form works in blocks:
-    sums over the blocks before, and a small product within the block.
+    2020, https://arxiv.org/abs/2006.16236. The causal form works in blocks: a sum over
+    the blocks before, and a small product within the block.
 
     Args:
-        queries: Features of the queries, float tensor (B, H, T, K), not negative.
-        keys: Features of the keys, float tensor (B, H, S, K); 0 where a position may
-            not be attended to.
+        queries: Features of the queries, float tensor (B, H, T, F), not negative.
+        keys: Those of the keys, (B, H, S, F); 0 where a position is masked.
         values: Float tensor (B, H, S, Kv).
         causal: Whether query t attends to keys 0 to t alone; needs S = T.
 
@@ -66,7 +63,7 @@ def linear_attention(
 
 
 def _with_ones(values):
-    """Adds a unit of 1, whose weighted sum is the sum of the weights."""
+    """Adds a unit of 1: its weighted sum is the sum of the weights."""
     return ops.pad(values, ((0, 0), (0, 0), (0, 0), (0, 1)), constant_values=1)
 
 
@@ -95,7 +92,7 @@ class LinearAttention(MultiHeadAttention):
 
     Call and methods are those of `MultiHeadAttention`. There is no matrix of weights to
     return or to drop from, and a mask must be the same for all queries. `step` keeps a
-    state whose size does not depend on the length; it follows the hypotheses of a beam.
+    state whose size does not depend on the length.
 
     Args:
         num_heads: Heads, H.
@@ -121,12 +118,9 @@ class LinearAttention(MultiHeadAttention):
         self.query_scale = 1.0
         if self.flash_attention:
             refuse_fused("it computes a softmax")
-        lacking = {
-            "dropout": self.dropout or None,
-            "positions": self.positions,
-        }
-        if self.heads["key"][0] != self.num_heads:
-            lacking["num_key_value_heads"] = self.num_key_value_heads
+        groups = self.num_key_value_heads
+        lacking = {"dropout": self.dropout or None, "positions": self.positions}
+        lacking["num_key_value_heads"] = None if groups == num_heads else groups
         for name, given in lacking.items():
             if given is not None:
                 raise ValueError(
@@ -140,13 +134,9 @@ class LinearAttention(MultiHeadAttention):
         return self.key_dim
 
     def feature_map(self, inputs: TensorLike) -> Tensor:
-        """Turns queries or keys into features; override for others.
+        """Turns queries or keys (B, H, T, K) into positive features (B, H, T, F).
 
-        Args:
-            inputs: Float tensor (B, H, T, K).
-
-        Returns:
-            Float tensor (B, H, T, F), positive, with F = `feature_dim`.
+        Override it for other features, with F = `feature_dim`.
         """
         return ops.elu(inputs) + 1.0
 
@@ -159,23 +149,16 @@ class LinearAttention(MultiHeadAttention):
         mask: TensorLike | None = None, causal: bool = False,
         training: bool | None = None, with_weights: bool = False,
     ) -> tuple[Tensor, None]:  # fmt: skip
-        if mask is not None and mask.shape[2] != 1:
-            raise ValueError(
-                "`mask` must be the same for all queries, (B, S) or (B, 1, S). "
-                f"Received: shape {tuple(mask.shape)}"
-            )
         if causal and queries.shape[2] != keys.shape[2]:
-            raise ValueError(
-                "`use_causal_mask` needs as many queries as keys. Received: "
-                f"{queries.shape[2]} and {keys.shape[2]}"
-            )
+            expected = "`use_causal_mask` needs as many queries as keys"
+            received = f"{queries.shape[2]} and {keys.shape[2]}"
+            raise ValueError(f"{expected}. Received: {received}")
         # Half precision is too coarse for sums over a whole sequence.
-        queries, keys, values = (
-            ops.cast(x, "float32") for x in (queries, keys, values)
-        )
+        wide = (ops.cast(x, "float32") for x in (queries, keys, values))
+        queries, keys, values = wide
         queries, keys = self.features(queries, keys)
         if mask is not None:
-            keys = ops.where(ops.swapaxes(mask, -1, -2), keys, 0.0)
+            keys = ops.where(ops.expand_dims(mask_of_keys(mask), -1), keys, 0.0)
         outputs = linear_attention(queries, keys, values, causal)
         return ops.cast(outputs, self.compute_dtype), None
 
@@ -219,23 +202,16 @@ class PerformerAttention(LinearAttention):
         phi_i(x) = exp(w_i . x - |x|^2 / 2) / sqrt(F)
 
     is positive, and phi(q) . phi(k) has the mean exp(q . k / sqrt(K)), the softmax's
-    numerator. More features make it exact, and large queries and keys make it need
-    more. The rest is as of `LinearAttention`.
+    numerator. More features make it exact; large queries and keys need more.
 
     The vectors are the weight `random_features` (F, K), which all heads share. They are
-    drawn once, saved and not trained; `redraw` draws new ones, which the paper does in
-    training from time to time:
-
-        redraw = keras.callbacks.LambdaCallback(
-            on_epoch_begin=lambda epoch, logs: attention.redraw(seed=epoch)
-        )
+    not trained; `redraw` draws new ones, as the paper does in training at times.
 
     Args:
         num_heads: Heads, H.
         key_dim: Width of each head's queries and keys, K.
         value_dim: Width of each head's values, Kv; default `key_dim`.
-        num_features: Random features of each head, F; default K ln K, rounded up, and
-            at least K.
+        num_features: Random features of each head, F; default K ln K, at least K.
         seed: Integer seed of the features; default drawn from Python's generator.
         **options: As of `LinearAttention`.
     Raises:
@@ -256,15 +232,10 @@ class PerformerAttention(LinearAttention):
 
     @property
     def feature_dim(self) -> int:
-        """The number of features, F."""
         least = math.ceil(self.key_dim * math.log(self.key_dim))
         return self.num_features or max(self.key_dim, least)
 
-    def build(
-        self, query_shape: Shape, value_shape: Shape | None = None,
-        key_shape: Shape | None = None,
-    ) -> None:  # fmt: skip
-        super().build(query_shape, value_shape, key_shape)
+    def add_own_weights(self):
         numbers = self._draw(self.seed)
         self.random_features = self.add_weight(
             numbers.shape, name="random_features", trainable=False, dtype="float32",
@@ -273,31 +244,17 @@ class PerformerAttention(LinearAttention):
         )  # fmt: skip
 
     def _draw(self, seed):
-        """Draws the vectors (F, K)."""
         seed = random.randrange(2**31) if seed is None else seed
-        return orthogonal_gaussians(
-            self.feature_dim, self.key_dim, np.random.default_rng(seed)
-        ).astype("float32")
+        generator = np.random.default_rng(seed)
+        vectors = orthogonal_gaussians(self.feature_dim, self.key_dim, generator)
+        return vectors.astype("float32")  # (F, K)
 
     def redraw(self, seed: int | None = None) -> None:
-        """Draws new random features; the layer must be built.
-
-        Args:
-            seed: Integer seed; default drawn from Python's generator.
-        """
+        """Draws new random features, by an integer seed if one is given."""
         self.random_features.assign(self._draw(seed))
 
     def feature_map(self, inputs: TensorLike) -> Tensor:
-        """Returns the features phi of queries or keys.
-
-        `call` computes with the same, up to factors that cancel.
-
-        Args:
-            inputs: Float tensor (B, H, T, K).
-
-        Returns:
-            Float tensor (B, H, T, F), positive.
-        """
+        """Returns the features phi; `call` uses them up to factors that cancel."""
         return ops.exp(self._exponents(inputs)) * self.feature_dim**-0.5
 
     def _exponents(self, inputs):
@@ -309,13 +266,12 @@ class PerformerAttention(LinearAttention):
 
     def features(self, queries: TensorLike, keys: TensorLike) -> tuple[Tensor, Tensor]:
         queries, keys = self._exponents(queries), self._exponents(keys)
-        # A factor of a query's features cancels, and so does one of all keys'. That of
-        # the keys must not depend on them: a later one would change it. They reach
-        # |w|^2 / 2.
+        # A factor of a query's features cancels, and so does one of all keys' features.
         queries -= ops.stop_gradient(ops.max(queries, axis=-1, keepdims=True))
-        squares = ops.sum(
-            ops.square(ops.cast(self.random_features, "float32")), axis=-1
-        )
+        # The latter must not depend on keys, because a later one would change it. The
+        # exponents w . k - |k|^2 / 2 are |w|^2 / 2 at most.
+        vectors = ops.cast(self.random_features, "float32")
+        squares = ops.sum(ops.square(vectors), axis=-1)
         excess = ops.relu(ops.max(squares) / 2 - LARGEST_EXPONENT)
         return ops.exp(queries), ops.exp(keys - excess)
 
@@ -324,29 +280,15 @@ class PerformerAttention(LinearAttention):
 
 
 def orthogonal_gaussians(number, width, generator):
-    """Draws vectors of which each is Gaussian, orthogonal in blocks.
+    """Draws vectors (F, K) of which each is Gaussian, orthogonal in blocks of K.
 
-    The directions of a block are the rows of a random orthogonal matrix and the lengths
-    are those of independent Gaussian vectors: section 2.4 of Choromanski et al., 2021,
-    https://arxiv.org/abs/2009.14794.
-
-    Args:
-        number: Vectors, F.
-        width: Their width, K.
-        generator: A `numpy.random.Generator`.
-
-    Returns:
-        Array (F, K).
-
-    Example:
-        >>> vectors = orthogonal_gaussians(2, 2, np.random.default_rng(1))
-        >>> bool(abs(vectors[0] @ vectors[1]) < 1e-9)
-        True
+    Section 2.4 of Choromanski et al., 2021, https://arxiv.org/abs/2009.14794.
     """
     blocks = []
     for _ in range(-(-number // width)):
         matrix, upper = np.linalg.qr(generator.standard_normal((width, width)))
         # Without the signs the matrices would not be uniform.
         blocks.append((matrix * np.sign(np.diag(upper))).T)
+    # The lengths of independent Gaussian vectors.
     lengths = np.linalg.norm(generator.standard_normal((number, width)), axis=1)
     return np.concatenate(blocks)[:number] * lengths[:, None]

@@ -11,7 +11,7 @@ from keras import ops
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.attention import dot_product_attention, refuse_fused
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.masks import local_window_mask, within_window
+from keras_transformer.masks import local_window_mask, mask_of_keys, within_window
 from keras_transformer.types import Nest, Tensor, TensorLike
 
 # Smaller blocks save arithmetic but lose more to small matrix products.
@@ -22,18 +22,16 @@ SMALLEST_BLOCK = 32
 class LocalAttention(MultiHeadAttention):
     """Self-attention of each position to those at most `window` away.
 
-    Equals `MultiHeadAttention` under `local_window_mask`, but positions are taken in
-    blocks that attend to themselves and to what stands next to them, so that time and
-    memory grow with the length and not with its square (section 3.1 of Beltagy et
-    al., 2020, https://arxiv.org/abs/2004.05150). No matrix of T times T is made, unless
-    the attention weights are asked for. A decoding step attends to the window too; its
-    cache holds all positions.
+    Equals `MultiHeadAttention` under `local_window_mask`, but each block of positions
+    attends to itself and to what stands next to it, so that time and memory grow with
+    the length and not with its square (section 3.1 of Beltagy et al., 2020,
+    https://arxiv.org/abs/2004.05150), unless the attention weights are asked for.
 
     Call and methods are those of `MultiHeadAttention`; a mask must be the same for all
-    queries.
+    queries. The cache of `step` holds all positions.
 
     Args:
-        num_heads: Heads, H.
+        num_heads: As of `MultiHeadAttention`, like `key_dim`.
         key_dim: Width of each head's queries and keys.
         window: Positions to each side that a query sees, at least 1.
         **options: As of `MultiHeadAttention`.
@@ -63,14 +61,12 @@ class LocalAttention(MultiHeadAttention):
         training: bool | None = None, with_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         length, size = ops.shape(queries)[2], max(self.window, SMALLEST_BLOCK)
-        if mask is not None and mask.shape[2] != 1:
-            raise ValueError(
-                "`mask` must be the same for all queries, (B, T) or (B, 1, T), because "
-                f"the window is this layer's own. Received: shape {tuple(mask.shape)}"
-            )
+        if mask is None:
+            mask = ops.ones((1, 1, 1, length), dtype="bool")
+        is_key = ops.expand_dims(mask_of_keys(mask), -1)  # (B, 1, T, 1)
         if with_weights or queries.shape[2] == 1:
-            window = local_window_mask(length, self.window, causal)[None]
-            mask = window if mask is None else ops.logical_and(mask, window)
+            window = local_window_mask(length, self.window, causal)
+            mask = ops.logical_and(mask, window)
             return super().attend(
                 queries, keys, values, mask, training=training, with_weights=True
             )
@@ -82,9 +78,8 @@ class LocalAttention(MultiHeadAttention):
         if self.positions is not None:
             places = ops.arange(length, dtype="int32")
             queries, keys = (self.positions.place(x, places) for x in (queries, keys))
-            bias = self.positions.bias(
-                self.num_heads, ops.convert_to_tensor(own), ops.convert_to_tensor(near)
-            )
+            in_block = map(ops.convert_to_tensor, (own, near))
+            bias = self.positions.bias(self.num_heads, *in_block)
             bias = None if bias is None else ops.expand_dims(bias, 1)  # (H, 1, C, C')
         copies = self.num_heads // keys.shape[1]
         if copies > 1:
@@ -94,21 +89,15 @@ class LocalAttention(MultiHeadAttention):
             """(B, H, T, K) --> (B, H, M, C', K), what each block of queries may see."""
             return with_neighbours(split_blocks(inputs, size), self.window, after)
 
-        if mask is None:
-            mask = ops.ones((1, 1, 1, length), dtype="bool")
         # Not every backend pads booleans.
-        is_key = ops.cast(ops.swapaxes(mask, -1, -2), "int32")  # (B, 1, T, 1)
-        is_key = ops.swapaxes(surroundings(is_key), -1, -2) > 0
+        is_key = surroundings(ops.cast(is_key, "int32"))  # (B or 1, 1, M, C', 1)
+        is_key = ops.swapaxes(is_key, -1, -2) > 0
         in_window = within_window(own[:, None], near[None], self.window, causal)
+        mask = ops.logical_and(is_key, in_window)  # (B or 1, 1, M, C, C')
         outputs, _ = dot_product_attention(
-            split_blocks(queries, size),
-            surroundings(keys),
-            surroundings(values),
-            ops.logical_and(is_key, in_window),  # (B or 1, 1, M, C, C')
-            bias,
-            self.weigh,
-            self.attention_dropout if training else None,
-        )
+            split_blocks(queries, size), surroundings(keys), surroundings(values), mask,
+            bias, self.weigh, dropout=self.attention_dropout if training else None,
+        )  # fmt: skip
         return join_blocks(outputs, length), None
 
     def step(

@@ -7,13 +7,7 @@ from typing import Any, Literal, Self, Unpack
 import keras
 from keras import ops
 
-from keras_transformer.kernels.decoding import (
-    attend,
-    merge_heads,
-    new_cache,
-    split_heads,
-    write_position,
-)
+from keras_transformer.kernels import decoding
 from keras_transformer.kernels.execution import shape_of
 from keras_transformer.kernels.few_passes import affine, masked_softmax, prepared
 from keras_transformer.layers.arguments import check_rate, check_size
@@ -22,7 +16,7 @@ from keras_transformer.layers.attention import (
     is_recording,
     record_attention,
     refuse_fused,
-)
+)  # fmt: skip
 from keras_transformer.layers.basic import Dropout
 from keras_transformer.layers.from_keras import attention_from_keras
 from keras_transformer.layers.projections import ComposedLayer, joined, project
@@ -30,7 +24,7 @@ from keras_transformer.layers.relative_positions import (
     RelativePositions,
     relative_positions,
     serialised_positions,
-)
+)  # fmt: skip
 from keras_transformer.masks import combined_mask, with_causal
 from keras_transformer.types import (
     Nest,
@@ -49,19 +43,18 @@ class MultiHeadAttention(ComposedLayer):
     Concat(head_1, ..., head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V):
     section 3.2.2 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762. The
     projections are `keras.layers.Dense` layers: `query_dense`, `key_dense`,
-    `value_dense` and `output_dense`. The heads' matrices stand side by side: columns
-    i * key_dim to (i + 1) * key_dim of `query_dense.kernel` are W_i^Q.
+    `value_dense` and `output_dense`. Columns i * key_dim to (i + 1) * key_dim of
+    `query_dense.kernel` are W_i^Q.
 
     It takes the place of `keras.layers.MultiHeadAttention` for inputs (B, T, D), with
-    Keras' arguments; `from_keras` takes over the weights of one. Two things differ. A
-    query that may attend to nothing gets zeros from each head, not the mean of all
-    values. And the inputs keep the masks they carry, which Keras' layer takes away.
+    Keras' arguments; `from_keras` takes over one. Two things differ. A query that may
+    attend to nothing gets zeros from each head, not the mean of all values. And the
+    inputs keep the masks they carry, which Keras' layer takes away.
 
-    Queries, keys and values may have different widths. To attend in another way,
-    override `weigh` for a function other than softmax, or `attend` for all that happens
-    between the projections. For decoding one position at a time there are
-    `step_weights`, `initial_cache` and `step` to look back, `keys_and_values` and
-    `look_up` to attend to a source.
+    To attend in another way, override `weigh` (the softmax), `score` (the product of
+    queries and keys), or `attend`, all that happens between the projections. `step`
+    (with `step_weights` and `initial_cache`) decodes one position at a time; `look_up`
+    (with `keys_and_values`) attends from it to a source.
 
     Args:
         num_heads: Heads, h in the paper.
@@ -71,43 +64,39 @@ class MultiHeadAttention(ComposedLayer):
         use_bias: Whether the projections add a bias; the paper's do not.
         output_shape: Width of the output; default the width of `query`.
         flash_attention: Whether whole sequences are attended to by a fused kernel that
-            never holds the scores (of JAX on a GPU, of PyTorch): `None` where it gains
-            and no weights are asked for, recorded or dropped, `False` never, `True`
-            always.
+            never holds the scores (of JAX on a GPU, of PyTorch): `False` never, `True`
+            always, `None` where it gains and no weights are asked for or dropped.
         activity_regularizer: Regularizer of what each projection gives.
         seed: Integer seed of the dropout.
-        num_key_value_heads: Heads of keys and values, a divisor of `num_heads`; default
-            `num_heads`. Fewer make a smaller cache (grouped-query attention: Ainslie et
-            al., 2023, https://arxiv.org/abs/2305.13245); 1 is multi-query attention.
+        num_key_value_heads: Heads of keys and values, G, a divisor of `num_heads`;
+            default `num_heads`. Fewer make a smaller cache: Ainslie et al., 2023,
+            https://arxiv.org/abs/2305.13245.
         positions: "rotary", "alibi" or an object such as `RotaryPositions`: how
-            positions enter self-attention itself; default `None`: they do not.
-        **options: `kernel_initializer`, `kernel_regularizer`, `kernel_constraint`,
-            `bias_initializer`, `bias_regularizer` and `bias_constraint` of all
-            projections, as of `keras.layers.Dense`; `name`, `dtype` and the rest of
-            `keras.layers.Layer`.
+            positions enter self-attention itself; `None`: they do not.
+        **options: `kernel_initializer`, `bias_initializer` and so on, as of
+            `keras.layers.Dense`; `name`, `dtype` and the rest of `keras.layers.Layer`.
     Call arguments:
         query: Float tensor (B, T, D_query).
-        value: Float tensor (B, S, D_value); default `query`, which is self-attention.
+        value: Float tensor (B, S, D_value); default `query`: self-attention.
         key: Float tensor (B, S, D_key); default `value`.
         query_mask: Boolean tensor (B, T). It is passed on and changes nothing else.
         value_mask: Boolean tensor (B, S), True where a position may be attended to;
             default the Keras mask that `value` carries.
         key_mask: The same of `key`; what both allow is allowed.
-        attention_mask: Boolean or integer tensor (T, S), (B, T, S) or (B, H, T, S),
-            True or not 0 where a query may attend to a key, besides what the others
-            allow.
-        return_attention_scores: Whether the attention weights are returned too.
+        attention_mask: Boolean or integer tensor (T, S), (B, T, S) or (B, H, T, S), not
+            0 where a query may attend to a key, if the other masks allow it.
+        return_attention_scores: Whether the attention weights are returned.
         training: Whether dropout is applied.
         use_causal_mask: Whether query t attends to keys 0 to t alone.
-        mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S), True where a position may
-            be attended to, in place of `value_mask` and `key_mask`.
+        mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S) in place of `value_mask` and
+            `key_mask`.
     Returns:
-        Float tensor (B, T, output_shape); with `return_attention_scores` a tuple of it
-        and the attention weights (B, H, T, S) before dropout.
+        Float tensor (B, T, output_shape); with `return_attention_scores` also the
+        attention weights (B, H, T, S) before dropout.
     Raises:
-        ValueError: If a size is not positive, a rate is outside [0, 1), `positions` is
-            not known, another `value` is given with `positions`, a mask does not fit
-            the inputs, or `flash_attention` is True and no fused kernel can be used.
+        ValueError: If an argument is out of its range, another `value` is given with
+            `positions`, a mask does not fit the inputs, or no fused kernel can be used
+            with `flash_attention=True`.
         TypeError: If a mask is neither boolean nor of integers.
 
     Example:
@@ -115,11 +104,11 @@ class MultiHeadAttention(ComposedLayer):
         >>> attention(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
     """
 
-    # Function of scores (B, H, T, S) and a boolean mask that broadcasts to them, or
-    # `None`, that gives the attention weights (B, H, T, S).
+    # Makes the attention weights (B, H, T, S) of the scores and a mask or `None`.
     weigh = staticmethod(masked_softmax)
-    # Whether `from_keras` can take over a layer that computes the same.
-    equals_keras = True
+    # Makes the scores of queries (B, H, T, K) and keys (B, G, S, K); `None`: products.
+    score = None
+    equals_keras = True  # so `from_keras` can take over a layer of Keras
 
     def __init__(
         self, num_heads: int, key_dim: int, value_dim: int | None = None,
@@ -147,24 +136,22 @@ class MultiHeadAttention(ComposedLayer):
             refuse_fused("it drops no attention weights")
         self.num_heads = num_heads
         self.key_dim = key_dim
-        self.query_scale = key_dim**-0.5  # 1 / sqrt(d_k): queries are multiplied by it
+        self.query_scale = key_dim**-0.5  # 1 / sqrt(d_k): queries are multiplied by it.
         self.value_dim = value_dim
         self.dropout = dropout
         self.use_bias = use_bias
-        self.output_dim = output_shape
+        self.output_dim = output_shape  # Keras has a property `output_shape`.
         self.flash_attention = flash_attention
+        # Not Keras' `activity_regularizer`, which would see the layer's output alone.
         self.outputs_regularizer = keras.regularizers.get(activity_regularizer)
         self.seed = seed
         self.num_key_value_heads = num_key_value_heads
         self.positions = relative_positions(positions)
         if self.positions is not None:
             self.positions.check_key_dim(key_dim)
-        # Number and width of the heads.
-        self.heads = {
-            "query": (num_heads, key_dim),
-            "key": (groups, key_dim),
-            "value": (groups, value_dim or key_dim),
-        }
+        # Number and width of the heads: (H, K), (G, K) and (G, Kv).
+        self.heads = {"query": (num_heads, key_dim), "key": (groups, key_dim)}
+        self.heads["value"] = groups, value_dim or key_dim
         self.query_dense = self._projection("query", num_heads * key_dim)
         self.key_dense = self._projection("key", groups * key_dim)
         self.value_dense = self._projection("value", groups * (value_dim or key_dim))
@@ -178,13 +165,10 @@ class MultiHeadAttention(ComposedLayer):
 
     @classmethod
     def from_keras(cls, layer: keras.layers.Layer) -> Self:
-        """Makes a layer with the weights and the options of one of Keras' own.
+        """Makes a layer that gives the same outputs as one of Keras' own.
 
         Args:
             layer: `keras.layers.MultiHeadAttention` or `GroupQueryAttention`, built.
-
-        Returns:
-            A built layer that gives the same outputs.
 
         Raises:
             TypeError: If it is no such layer, or this class attends in another way.
@@ -208,13 +192,17 @@ class MultiHeadAttention(ComposedLayer):
                 "`query`, `value` and `key` must have the shapes (B, T, D) and "
                 f"(B, S, D). Received: {query_shape}, {value_shape}, {key_shape}"
             )
-        output_dim = self.output_dim or query_shape[-1]
-        self.output_dense = self._projection("output", output_dim)
         self.query_dense.build(query_shape)
         self.key_dense.build(key_shape)
         self.value_dense.build(value_shape)
+        output_dim = self.output_dim or query_shape[-1]
+        self.output_dense = self._projection("output", output_dim)
         self.output_dense.build((None, None, self.num_heads * self.heads["value"][1]))
+        self.add_own_weights()
         self.built = True
+
+    def add_own_weights(self) -> None:
+        """Adds the weights that a kind of attention has beside its projections."""
 
     def call(
         self, query: TensorLike, value: TensorLike | None = None,
@@ -231,26 +219,22 @@ class MultiHeadAttention(ComposedLayer):
                 "`positions` are for self-attention: give `query` alone, or leave "
                 "`positions` out. Received: another `value` or `key`"
             )
-        allowed = combined_mask(
-            query, value, key, mask, value_mask, key_mask, attention_mask
-        )
+        masks = mask, value_mask, key_mask, attention_mask
+        allowed = combined_mask(query, value, key, *masks)
         queries, keys, values = self.project_to_heads(query, value, key, training)
         with_weights = return_attention_scores or is_recording()
         outputs, attention_weights = self.attend(
             queries, keys, values, allowed, use_causal_mask, training, with_weights
         )
-        output = self.merge(outputs, training)
-        if not with_weights:
-            return output
-        record_attention(self, attention_weights)
-        if not return_attention_scores:
-            return output
-        if attention_weights is None:
+        if return_attention_scores and attention_weights is None:
             raise ValueError(
                 f"`return_attention_scores` must be False: {type(self).__name__} has "
                 "no attention weights. Received: return_attention_scores=True"
             )
-        return output, attention_weights
+        if with_weights:
+            record_attention(self, attention_weights)
+        output = self.merge(outputs, training)
+        return (output, attention_weights) if return_attention_scores else output
 
     def attend(
         self, queries: TensorLike, keys: TensorLike, values: TensorLike,
@@ -261,8 +245,7 @@ class MultiHeadAttention(ComposedLayer):
 
         Args:
             queries: Float tensor (B, H, T, K), multiplied by `query_scale`.
-            keys: Float tensor (B, G, S, K), of G = H heads unless
-                `num_key_value_heads` is less.
+            keys: Float tensor (B, G, S, K), with G = `num_key_value_heads` or H.
             values: Float tensor (B, G, S, Kv).
             mask: Boolean tensor that broadcasts to (B, H, T, S), True where a query may
                 attend to a key, or `None`.
@@ -272,59 +255,48 @@ class MultiHeadAttention(ComposedLayer):
 
         Returns:
             The outputs (B, H, T, Kv) and the attention weights (B, H, T, S) before
-            dropout; `None` in their place where they are not needed or never made.
+            dropout; `None` in their place if they are not made.
         """
         if causal:
             mask = with_causal(mask, shape_of(queries)[2], shape_of(keys)[2])
         bias = None
         if self.positions is not None:
-            queries, keys, bias = self.placed(queries, keys)
+            places = ops.arange(shape_of(queries)[2], dtype="int32")
+            bias = self.positions.bias(self.num_heads, places, places)
+            queries, keys = (self.positions.place(x, places) for x in (queries, keys))
         dropout = self.attention_dropout if training else None
         fused = self.flash_attention
-        if with_weights:
-            if fused:
-                refuse_fused("it gives no attention weights to return or to record")
-            fused = False
-        elif fused is None and keras.config.is_flash_attention_enabled() is False:
+        if with_weights and fused:
+            refuse_fused("it gives no attention weights to return or to record")
+        is_disabled = keras.config.is_flash_attention_enabled() is False
+        if fused is None and (with_weights or is_disabled):
             fused = False
         return dot_product_attention(
-            queries, keys, values, mask, bias, self.weigh, dropout, fused
+            queries, keys, values, mask, bias, self.weigh, dropout, fused, self.score
         )
-
-    def placed(
-        self, queries: TensorLike, keys: TensorLike
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Puts positions into queries and keys; returns what they add to the scores."""
-        places = ops.arange(shape_of(queries)[2], dtype="int32")
-        bias = self.positions.bias(self.num_heads, places, places)
-        queries, keys = (self.positions.place(x, places) for x in (queries, keys))
-        return queries, keys, bias
 
     def project_to_heads(
         self, query: TensorLike, value: TensorLike, key: TensorLike,
         training: bool | None = False,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """Projects to heads; inputs that are the same tensor share one product.
-
-        Returns queries (B, H, T, K) times `query_scale`, keys (B, G, S, K) and values
-        (B, G, S, Kv).
-        """
+        """Projects to heads; inputs that are the same tensor share one product."""
         denses = [self.query_dense, self.key_dense, self.value_dense]
         scale = self.query_scale
         if key is query and value is query:
             parts = project(denses, query, scale, training)
-        elif value is key:
-            parts = project(denses[:1], query, scale, training)
-            parts += project(denses[1:], key, training=training)
         else:
             parts = project(denses[:1], query, scale, training)
-            parts += project(denses[1:2], key, training=training)
-            parts += project(denses[2:], value, training=training)
+            if value is key:
+                parts += project(denses[1:], key, training=training)
+            else:
+                parts += project(denses[1:2], key, training=training)
+                parts += project(denses[2:], value, training=training)
+        # (B, H, T, K) times `query_scale`, (B, G, S, K) and (B, G, S, Kv)
         return tuple(map(self._split, parts, self.heads.values()))
 
     @staticmethod
     def _split(projected, heads):
-        """(B, T, G * K) --> (B, G, T, K)."""
+        """(B, T, G * K) --> (B, G, T, K), `heads` being (G, K)."""
         batch, length = shape_of(projected)[:2]
         projected = ops.reshape(projected, (batch, length, *heads))
         return ops.transpose(projected, (0, 2, 1, 3))
@@ -332,15 +304,14 @@ class MultiHeadAttention(ComposedLayer):
     def merge(self, outputs: TensorLike, training: bool | None = False) -> Tensor:
         """Projects the heads' outputs (B, H, T, Kv) to (B, T, D)."""
         batch, heads, length, width = shape_of(outputs)
-        rows = ops.reshape(
-            ops.transpose(outputs, (0, 2, 1, 3)), (batch, length, heads * width)
-        )
+        outputs = ops.transpose(outputs, (0, 2, 1, 3))
+        rows = ops.reshape(outputs, (batch, length, heads * width))
         return project([self.output_dense], rows, training=training)[0]
 
-    # Decoding one position at a time.
+    # Decoding one position at a time: B sentences of N hypotheses, L positions.
 
     def step_weights(self, across: bool = False) -> Nest:
-        """Returns what `step` multiplies by, or `look_up` if `across`, made once."""
+        """Returns what `step` multiplies by, or if `across` `look_up`, made once."""
         denses = [self.query_dense]
         if not across:
             denses += [self.key_dense, self.value_dense]
@@ -348,125 +319,106 @@ class MultiHeadAttention(ComposedLayer):
         return tuple(prepared(*part) if part else () for part in parts)
 
     def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
-        """Returns an empty cache for `step`.
+        """Returns an empty cache: keys (B, G, L * N, K) and values (B, G, L * N, Kv).
 
-        Args:
-            sentences: Number of sentences, B.
-            hypotheses: Hypotheses of each that are decoded side by side, N.
-            length: Most positions that one can have, L.
-
-        Returns:
-            Keys (B, G, L * N, K) and values (B, G, L * N, Kv), all zero; entry
-            l * N + n belongs to position l of hypothesis n.
+        Of B `sentences` with N `hypotheses` each, decoded side by side, and at most L
+        positions, `length`. Entry l * N + n is position l of hypothesis n.
         """
+        entries, dtype = length * hypotheses, self.compute_dtype
         return tuple(
-            new_cache(sentences, number, length * hypotheses, width, self.compute_dtype)
+            decoding.new_cache(sentences, number, entries, width, dtype)
             for number, width in (self.heads["key"], self.heads["value"])
         )
 
     def keys_and_values(self, source: TensorLike) -> Nest:
-        """Projects a source (B, S, D) once, for `look_up` at every position.
-
-        Returns:
-            Keys (B, G, S, K) and values (B, G, S, Kv).
-        """
+        """Projects a source (B, S, D) to keys (B, G, S, K) and values (B, G, S, Kv)."""
         parts = project([self.key_dense, self.value_dense], source)
-        heads = self.heads["key"], self.heads["value"]
-        return tuple(map(self._split, parts, heads))
+        return tuple(map(self._split, parts, [self.heads["key"], self.heads["value"]]))
 
     def step(
         self, inputs: TensorLike, cache: Nest, place: Nest, mask: Nest, weights: Nest
     ) -> tuple[Tensor, Nest]:
-        """Self-attention of one new position to itself and those before it.
+        """Attends from one new position of N hypotheses to itself and those before it.
+
+        Returns the output (B, N, D) and the cache with the position written.
 
         Args:
             inputs: Float tensor (B, N, D), the position's input for each hypothesis.
             cache: Keys and values of the earlier positions, from `initial_cache` or the
                 step before; it must not be used again.
-            place: `cache_place` of the position.
-            mask: `prepare_mask` of a mask that broadcasts to (B, H, N, L * N), True for
-                the entries l * N + n of a hypothesis's past and for the new one itself.
+            place: `kernels.decoding.cache_place` of the position.
+            mask: `kernels.few_passes.prepare_mask` of a mask (B, 1, N, L * N), True for
+                the entries of a hypothesis's past and for the new one itself.
             weights: `step_weights()`.
-
-        Returns:
-            The output (B, N, D) and the cache with the position written.
         """
         queries, *new = self._step_heads(inputs, weights[0], "query", "key", "value")
         bias = None
         if self.positions is not None:
             position = ops.reshape(ops.cast(place.position, "int32"), (1,))
-            queries, new[0] = (
-                self.positions.place(x, position) for x in (queries, new[0])
-            )
+            queries = self.positions.place(queries, position)
+            new[0] = self.positions.place(new[0], position)
             entries = ops.arange(ops.shape(cache[0])[2], dtype="int32")
-            bias = self.positions.bias(
-                self.num_heads, position, entries // inputs.shape[1]
-            )
-        cache = tuple(
-            write_position(one, many, place)
-            for one, many in zip(cache, new, strict=True)
-        )
+            past = entries // inputs.shape[1]  # The position l of each entry l * N + n.
+            bias = self.positions.bias(self.num_heads, position, past)
+        cache = tuple(map(decoding.write_position, cache, new, [place, place]))
         outputs, _ = self.attend_step(queries, *cache, mask, bias=bias)
         return self._merge_step(outputs, weights[1]), cache
 
     def look_up(
         self, inputs: TensorLike, source: Nest, mask: Nest, weights: Nest
     ) -> tuple[Tensor, Tensor]:
-        """Attention of one new position to a source.
+        """Attends from one new position to a source, as `step` does to the past.
+
+        Returns the output (B, N, D) and the attention weights (B, H, N, S).
 
         Args:
             inputs: Float tensor (B, N, D).
             source: `keys_and_values` of the source.
             mask: `prepare_mask` of a mask that broadcasts to (B, H, N, S).
             weights: `step_weights(across=True)`.
-
-        Returns:
-            The output (B, N, D) and the attention weights (B, H, N, S).
         """
         (queries,) = self._step_heads(inputs, weights[0], "query")
-        outputs, attention_weights = self.attend_step(
-            queries, *source, mask, by_row=True
-        )
-        return self._merge_step(outputs, weights[1]), attention_weights
+        outputs, shares = self.attend_step(queries, *source, mask, by_row=True)
+        return self._merge_step(outputs, weights[1]), shares
 
     def attend_step(
         self, queries: TensorLike, keys: TensorLike, values: TensorLike, mask: Nest,
         by_row: bool = False, bias: TensorLike | None = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """As `attend`, for one position of N hypotheses, (B, H, N, K), and a cache."""
-        if self.weigh is not masked_softmax:
+        """As `attend`, of N hypotheses' queries (B, H, N, K) and a prepared mask."""
+        if self.weigh is not masked_softmax or self.score is not None:
             return dot_product_attention(
-                queries, keys, values, mask.mask, bias, self.weigh
+                queries, keys, values, mask.mask, bias, self.weigh, score=self.score
             )
         bias = mask.bias if bias is None else ops.add(mask.bias, bias)
         if keys.shape[1] == self.num_heads:
-            return attend(queries, keys, values, bias, by_row)
+            return decoding.attend(queries, keys, values, bias, by_row)
         return dot_product_attention(queries, keys, values, bias=bias)
 
     def _step_heads(self, inputs, weights, *names):
         """Projects (B, N, D) to heads (B, G, N, K), one tensor a name."""
         hypotheses = inputs.shape[1]
         rows = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, inputs.shape[-1]))
-        numbers, widths = zip(*map(self.heads.get, names), strict=True)
-        if weights and len(set(numbers)) == 1:
-            return split_heads(affine(rows, *weights), hypotheses, numbers[0], widths)
+        heads = [self.heads[name] for name in names]
+        if weights and {number for number, _ in heads} == {self.num_heads}:
+            widths = [width for _, width in heads]
+            projected = affine(rows, *weights)
+            return decoding.split_heads(projected, hypotheses, self.num_heads, widths)
+        # Fewer heads of keys than of queries, or no `weights`: see `joined`.
         denses = [getattr(self, f"{name}_dense") for name in names]
         parts = project(denses, rows, self.query_scale, weights=weights)
         return tuple(
-            split_heads(part, hypotheses, number, [width])[0]
-            for part, number, width in zip(parts, numbers, widths, strict=True)
+            decoding.split_heads(part, hypotheses, number, [width])[0]
+            for part, (number, width) in zip(parts, heads, strict=True)
         )
 
     def _merge_step(self, outputs, weights):
         """(B, H, N, Kv) --> (B, N, D)."""
-        rows = merge_heads(outputs)
+        rows = decoding.merge_heads(outputs)
         merged = affine(rows, *weights) if weights else self.output_dense(rows)
         return ops.reshape(merged, (-1, outputs.shape[2], merged.shape[-1]))
 
-    def compute_output_shape(
-        self, query_shape: Shape, value_shape: Shape | None = None,
-        key_shape: Shape | None = None,
-    ) -> Shape:  # fmt: skip
+    def compute_output_shape(self, query_shape: Shape, *others: Shape) -> Shape:
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
@@ -474,18 +426,10 @@ class MultiHeadAttention(ComposedLayer):
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "dropout": self.dropout,
-            "use_bias": self.use_bias,
-            "output_shape": self.output_dim,
-            "flash_attention": self.flash_attention,
-            "activity_regularizer": keras.regularizers.serialize(
-                self.outputs_regularizer
-            ),
-            "seed": self.seed,
-            "num_key_value_heads": self.num_key_value_heads,
-            "positions": serialised_positions(self.positions),
-        }
+        kept = "num_heads", "key_dim", "value_dim", "dropout", "use_bias"
+        kept = (*kept, "flash_attention", "seed", "num_key_value_heads")
+        regularizer = keras.regularizers.serialize(self.outputs_regularizer)
+        own = {name: getattr(self, name) for name in kept}
+        own |= {"output_shape": self.output_dim, "activity_regularizer": regularizer}
+        own["positions"] = serialised_positions(self.positions)
+        return super().get_config() | own

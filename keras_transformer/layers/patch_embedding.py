@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.arguments import check_rate, check_size
-from keras_transformer.layers.embedding import LearnedPositionalEmbedding
+from keras_transformer.layers.embedding import PositionalEncoding
 from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
 
 
@@ -17,16 +17,13 @@ from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
 class PatchEmbedding(keras.layers.Layer):
     """Cuts images into square patches and makes a vector of each, by one linear map.
 
-    Section 3.1 of Dosovitskiy et al., 2021, https://arxiv.org/abs/2010.11929. The
-    vectors are to an image what embeddings are to a text.
+    Section 3.1 of Dosovitskiy et al., 2021, https://arxiv.org/abs/2010.11929.
 
     Args:
         image_shape: Height and width (pixels) and channels of an image.
-        patch_size: Height and width of a patch (pixels), P; it must divide both of the
-            image's.
+        patch_size: Height and width of a patch (pixels), P, a divisor of the image's.
         d_model: Width of the vectors, D.
-        positions: "learned" adds a learned vector at each position, then drops out;
-            `None` does neither.
+        positions: "learned" adds a learned vector to each patch, then drops out.
         dropout_rate: Share of that sum's units dropped in training, in [0, 1).
     Call arguments:
         images: Float tensor (B, height, width, channels), values of order 1.
@@ -34,9 +31,8 @@ class PatchEmbedding(keras.layers.Layer):
     Returns:
         Float tensor (B, S, D), the S patches row by row.
     Raises:
-        ValueError: If a size is not positive, the patches do not tile the image, the
-            rate is outside [0, 1) or not 0 without positions, or images have another
-            shape than `image_shape`.
+        ValueError: If an argument is out of its range, a rate is given without
+            positions, or images have another shape than `image_shape`.
 
     Example:
         >>> layer = PatchEmbedding((8, 8, 1), patch_size=4, d_model=6)
@@ -52,66 +48,51 @@ class PatchEmbedding(keras.layers.Layer):
         check_size("patch_size", patch_size)
         check_size("d_model", d_model)
         check_rate("dropout_rate", dropout_rate)
-        self.image_shape = tuple(image_shape)
-        if len(self.image_shape) != 3:
-            raise ValueError(
-                "`image_shape` must be (height, width, channels). Received: "
-                f"image_shape={image_shape!r}"
-            )
-        for size in self.image_shape:
+        if len(image_shape) != 3:
+            expected = "`image_shape` must be (height, width, channels)"
+            raise ValueError(f"{expected}. Received: image_shape={image_shape!r}")
+        for size in image_shape:
             check_size("image_shape", size)
-        height, width, _ = self.image_shape
+        height, width, _ = self.image_shape = tuple(image_shape)
         if height % patch_size or width % patch_size:
             raise ValueError(
                 "`patch_size` must divide the height and the width of `image_shape`. "
                 f"Received: patch_size={patch_size}, image_shape={self.image_shape}"
             )
-        if positions not in ("learned", None) or (dropout_rate and positions is None):
+        if positions not in ("learned", None) or (dropout_rate and not positions):
             raise ValueError(
-                "`positions` must be 'learned' or None, and 'learned' with a "
-                f"`dropout_rate`. Received: positions={positions!r}, "
-                f"dropout_rate={dropout_rate}"
+                "`positions` must be 'learned', or None without a `dropout_rate`. "
+                f"Received: positions={positions!r}, dropout_rate={dropout_rate}"
             )
         self.patch_size = patch_size
         self.d_model = d_model
         self.positions = positions
         self.dropout_rate = dropout_rate
-        self.num_patches = (height // patch_size) * (width // patch_size)  # S
+        self.num_patches = height // patch_size * (width // patch_size)  # S
         # One linear map of each patch: a convolution whose stride is its size.
         self.patch_map = keras.layers.Conv2D(
             d_model, patch_size, strides=patch_size, data_format="channels_last",
             dtype=self.dtype_policy, name="patch_map",
         )  # fmt: skip
-        self.position_layer = None
-        if positions is not None:
-            self.position_layer = LearnedPositionalEmbedding(
-                self.num_patches, dropout_rate, dtype=self.dtype_policy,
-                name="position_layer",
-            )  # fmt: skip
+        options = {"dtype": self.dtype_policy, "name": "position_layer"}
+        kind = positions or "none", self.num_patches, dropout_rate
+        self.position_layer = PositionalEncoding(*kind, **options)
         self.input_spec = keras.InputSpec(shape=(None, *self.image_shape))
 
     def build(self, images_shape: Shape | None = None) -> None:
         self.patch_map.build((None, *self.image_shape))
-        if self.position_layer is not None:
-            self.position_layer.build((None, None, self.d_model))
+        self.position_layer.build((None, None, self.d_model))
         self.built = True
 
     def call(self, images: TensorLike, training: bool | None = None) -> Tensor:
         patches = self.patch_map(images)  # (B, height / P, width / P, D)
-        shape = (ops.shape(patches)[0], self.num_patches, self.d_model)
-        vectors = ops.reshape(patches, shape)
-        if self.position_layer is None:
-            return vectors
+        vectors = ops.reshape(patches, (-1, self.num_patches, self.d_model))
         return self.position_layer(vectors, training=training)
 
     def compute_output_shape(self, images_shape: Shape) -> Shape:
         return (images_shape[0], self.num_patches, self.d_model)
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            "image_shape": list(self.image_shape),
-            "patch_size": self.patch_size,
-            "d_model": self.d_model,
-            "positions": self.positions,
-            "dropout_rate": self.dropout_rate,
-        }
+        names = "patch_size", "d_model", "positions", "dropout_rate"
+        own = {name: getattr(self, name) for name in names}
+        return super().get_config() | own | {"image_shape": list(self.image_shape)}

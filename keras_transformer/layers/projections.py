@@ -17,18 +17,8 @@ from keras_transformer.kernels.execution import shape_of
 from keras_transformer.kernels.few_passes import affine
 from keras_transformer.layers.adaptation import quantised_policies
 from keras_transformer.masks import carried_mask
-from keras_transformer.types import Tensor, TensorLike, WeightOptions
+from keras_transformer.types import Shape, Tensor, TensorLike, WeightOptions
 
-_GET = {
-    "initializer": keras.initializers.get,
-    "regularizer": keras.regularizers.get,
-    "constraint": keras.constraints.get,
-}
-_SERIALIZE = {
-    "initializer": keras.initializers.serialize,
-    "regularizer": keras.regularizers.serialize,
-    "constraint": keras.constraints.serialize,
-}
 # What may be said of every matrix and every bias of a layer, with its default.
 WEIGHT_DEFAULTS = {
     "kernel_initializer": "glorot_uniform",
@@ -40,29 +30,28 @@ WEIGHT_DEFAULTS = {
 }
 
 
-class ComposedLayer(keras.layers.Layer):
-    """Base of the layers that are made of `Dense` layers.
+def _makers(name):
+    """Returns `keras.initializers`, `regularizers` or `constraints`, by an option."""
+    return getattr(keras, f"{name.split('_')[1]}s")
 
-    Args:
-        **options: `kernel_initializer`, `kernel_regularizer`, `kernel_constraint` of
-            the matrices and `bias_initializer`, `bias_regularizer`, `bias_constraint`
-            of the biases of all of them; the rest as for `keras.layers.Layer`.
-    """
+
+class ComposedLayer(keras.layers.Layer):
+    """Base of the layers made of `Dense` layers, which share the options of weights."""
 
     def __init__(self, **options: Unpack[WeightOptions]) -> None:
         given = {n: options.pop(n, default) for n, default in WEIGHT_DEFAULTS.items()}
         super().__init__(**options)
         for name, option in given.items():
-            setattr(self, name, _GET[name.split("_")[1]](option))
+            setattr(self, name, _makers(name).get(option))
         self.supports_masking = True
 
     def weight_options(self) -> dict[str, Any]:
         """Returns the options of the weights as plain values, for a part of the layer.
 
-        So each part has an initializer of its own: one object gives equal weights.
+        Each part makes objects of its own: one initializer would give equal weights.
         """
         return {
-            name: _SERIALIZE[name.split("_")[1]](getattr(self, name))
+            name: _makers(name).serialize(getattr(self, name))
             for name in WEIGHT_DEFAULTS
         }
 
@@ -75,11 +64,19 @@ class ComposedLayer(keras.layers.Layer):
             **self.weight_options(), **options,
         )  # fmt: skip
 
-    def compute_mask(
-        self, inputs: TensorLike, previous_mask: TensorLike | None
-    ) -> Tensor | None:
+    def add_kernel(self, name: str, shape: Shape) -> None:
+        """Adds a matrix of the layer's own, with the options of kernels."""
+        options = self.weight_options()
+        kinds = "initializer", "regularizer", "constraint"
+        given = {kind: options[f"kernel_{kind}"] for kind in kinds}
+        setattr(self, name, self.add_weight(shape, name=name, **given))
+
+    def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
         """The output is as long as the first input and carries its Keras mask."""
         return carried_mask(inputs)
+
+    def compute_output_shape(self, input_shape: Shape, *others: Shape) -> Shape:
+        return tuple(input_shape)
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | self.weight_options() | quantised_policies(self)
@@ -91,7 +88,7 @@ def joined(denses, scale=1.0):
     The first is multiplied by `scale`. `()` if only the layers' own calls will do.
     """
     dtype = denses[0].compute_dtype
-    kernels, biases = [], []
+    kernels, has_bias = [], False
     for dense in denses:
         is_plain = (
             type(dense) is keras.layers.Dense
@@ -99,16 +96,16 @@ def joined(denses, scale=1.0):
             and dense.activity_regularizer is None
             and dense.quantization_mode is None
         )
-        if not is_plain:
+        if not is_plain:  # Quantised, for example, or a class of the user's.
             return ()
-        kernels.append(ops.cast(dense.kernel, dtype))  # with adapters merged in
-        has_bias = dense.bias is not None
-        biases.append(ops.cast(dense.bias, dtype) if has_bias else None)
-    has_biases = any(bias is not None for bias in biases)
-    if has_biases:
-        for i, bias in enumerate(biases):
-            biases[i] = ops.zeros((denses[i].units,), dtype) if bias is None else bias
-    parts = [kernels, biases] if has_biases else [kernels]
+        kernels.append(ops.cast(dense.kernel, dtype))  # with adapters (LoRA) merged in
+        has_bias = has_bias or dense.bias is not None
+    parts = [kernels]
+    if has_bias:
+        parts.append([])
+        for dense in denses:
+            bias = ops.zeros(dense.units) if dense.bias is None else dense.bias
+            parts[1].append(ops.cast(bias, dtype))
     for i, part in enumerate(parts):
         if scale != 1.0:
             part[0] = part[0] * scale
@@ -117,17 +114,9 @@ def joined(denses, scale=1.0):
 
 
 def project(denses, inputs, scale=1.0, training=False, weights=None):
-    """Applies `Dense` layers to the same inputs (..., D); the first output is scaled.
+    """Applies `Dense` layers to the same inputs (..., D): a list of (..., units).
 
-    Args:
-        denses: The layers.
-        inputs: Float tensor (..., D).
-        scale: What the first layer's output is multiplied by.
-        training: Whether a gradient will be asked for.
-        weights: `joined` of them if they are at hand; made here if `None`.
-
-    Returns:
-        List of float tensors (..., units), one a layer.
+    The first output is multiplied by `scale`; `weights` are `joined` if at hand.
     """
     inputs = ops.cast(inputs, denses[0].compute_dtype)
     weights = joined(denses, scale) if weights is None else weights

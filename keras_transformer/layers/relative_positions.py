@@ -14,9 +14,9 @@ from keras_transformer.types import Tensor, TensorLike
 def rotate(inputs: TensorLike, positions: TensorLike, base: float = 10000.0) -> Tensor:
     """Turns each pair of units by an angle that grows with the position.
 
-    Units 2i and 2i + 1 at position p turn by p / base^(2i / K), so that the product of
-    a query and a key depends on their distance alone: section 3.2 of Su et al., 2021,
-    https://arxiv.org/abs/2104.09864.
+    Units 2i and 2i + 1 at position p turn by p / base^(2i / K) radians, so that the
+    product of a query and a key depends on their distance alone: section 3.2 of Su et
+    al., 2021, https://arxiv.org/abs/2104.09864.
 
     Args:
         inputs: Float tensor (..., T, K), K even.
@@ -38,24 +38,17 @@ def rotate(inputs: TensorLike, positions: TensorLike, base: float = 10000.0) -> 
     cosines, sines = ops.cos(angles), ops.sin(angles)
     wide = ops.cast(inputs, "float32")
     even, odd = wide[..., ::2], wide[..., 1::2]
-    turned = ops.stack(
-        [even * cosines - odd * sines, even * sines + odd * cosines], axis=-1
-    )
+    turned = [even * cosines - odd * sines, even * sines + odd * cosines]
+    turned = ops.stack(turned, axis=-1)  # (..., T, K / 2, 2)
     return ops.cast(ops.reshape(turned, ops.shape(inputs)), inputs.dtype)
 
 
 def alibi_slopes(num_heads: int) -> list[float]:
-    """Returns how steeply each head's bias falls with the distance.
+    """Returns how steeply the biases of H heads fall, in units of score per position.
 
     For a power of two the geometric sequence from 2^(-8 / H) to 2^-8; else that of the
     next lower power, then every other one of twice that power: section 3 of Press et
     al., 2022, https://arxiv.org/abs/2108.12409, and the authors' code.
-
-    Args:
-        num_heads: Heads, H.
-
-    Returns:
-        List of H floats, units of score per position.
 
     Example:
         >>> alibi_slopes(2)
@@ -68,39 +61,28 @@ def alibi_slopes(num_heads: int) -> list[float]:
 
 
 class RelativePositions:
-    """Base of what `MultiHeadAttention` takes as `positions`; adds nothing itself.
+    """Base of what `MultiHeadAttention` takes as `positions`; changes nothing itself.
 
-    To add positions in another way, override one of the methods and register the
-    class with `keras.saving.register_keras_serializable`.
+    Override `place` or `bias` to add positions in another way, and register the class
+    with `keras.saving.register_keras_serializable`.
     """
 
     def check_key_dim(self, key_dim: int) -> None:
         """Raises `ValueError` if it cannot take heads of this width."""
 
     def place(self, inputs: TensorLike, positions: TensorLike) -> Tensor:
-        """Puts positions into the projected queries or keys.
+        """Returns projected queries or keys (B, H, T, K) with positions put into them.
 
-        Args:
-            inputs: Float tensor (B, H, T, K).
-            positions: Integer tensor (T,), or (1,) if all have one position.
-
-        Returns:
-            Float tensor (B, H, T, K).
+        `positions` are integers (T,), or (1,) if all have one position.
         """
         return inputs
 
     def bias(
         self, num_heads: int, query_positions: TensorLike, key_positions: TensorLike
     ) -> Tensor | None:
-        """Returns what is added to the scores.
+        """Returns what is added to the scores, a float tensor (H, T, S) or `None`.
 
-        Args:
-            num_heads: Heads, H.
-            query_positions: Integer tensor (T,).
-            key_positions: Integer tensor (S,).
-
-        Returns:
-            Float tensor (H, T, S), or `None` for nothing.
+        The positions are integer tensors, (T,) of queries and (S,) of keys.
         """
         return None
 
@@ -119,8 +101,7 @@ class RotaryPositions(RelativePositions):
     """Turns queries and keys by their positions; see `rotate`.
 
     Args:
-        base: The slowest pair turns by about one radian in `base` positions; the
-            paper's is 10000, and more is usual for longer sequences.
+        base: As of `rotate`; more than the paper's 10000 is usual for long sequences.
     Raises:
         ValueError: If `base` is not above 1.
 
@@ -135,10 +116,8 @@ class RotaryPositions(RelativePositions):
 
     def check_key_dim(self, key_dim: int) -> None:
         if key_dim % 2:
-            raise ValueError(
-                "`key_dim` must be even for rotary positions. Received: "
-                f"key_dim={key_dim}"
-            )
+            expected = "`key_dim` must be even for rotary positions"
+            raise ValueError(f"{expected}. Received: key_dim={key_dim}")
 
     def place(self, inputs: TensorLike, positions: TensorLike) -> Tensor:
         return rotate(inputs, positions, self.base)
@@ -151,9 +130,9 @@ class RotaryPositions(RelativePositions):
 class AlibiPositions(RelativePositions):
     """Lowers each score by a slope times the distance; see `alibi_slopes`.
 
-    The paper's attention is causal. Without a causal mask a bias that falls as steeply
-    to both sides cannot tell a sequence from the same one read backwards, so an
-    `EncoderLayer` with positions="alibi" has `after` 2, a choice of this package.
+    The paper's attention is causal. Without a causal mask, equal slopes to both sides
+    cannot tell a sequence from the same one read backwards, so an `EncoderLayer` with
+    positions="alibi" has `after` 2, a choice of this package.
 
     Args:
         after: What the slope is multiplied by for keys after the query.
@@ -184,27 +163,18 @@ class AlibiPositions(RelativePositions):
 
 
 def relative_positions(positions):
-    """Returns the object that a layer's argument means, or `None`."""
-    if isinstance(positions, dict):
+    """Returns the object that a layer's argument `positions` means, or `None`."""
+    if isinstance(positions, dict):  # from a configuration
         positions = keras.saving.deserialize_keras_object(positions)
     if positions is None or isinstance(positions, RelativePositions):
         return positions
     named = {"rotary": RotaryPositions, "alibi": AlibiPositions}
     if positions in named:
         return named[positions]()
-    raise ValueError(
-        "`positions` must be 'rotary', 'alibi', an object of `RelativePositions` or "
-        f"None. Received: positions={positions!r}"
-    )
-
-
-def kept_positions(positions):
-    """Returns what a layer keeps of its argument: a name, an object or `None`."""
-    made = relative_positions(positions)
-    return positions if isinstance(positions, str) else made
+    expected = "`positions` must be 'rotary', 'alibi', an object of `RelativePositions`"
+    raise ValueError(f"{expected} or None. Received: positions={positions!r}")
 
 
 def serialised_positions(positions):
-    """Returns what `kept_positions` returned as a layer's configuration has it."""
-    is_plain = positions is None or isinstance(positions, str)
-    return positions if is_plain else keras.saving.serialize_keras_object(positions)
+    """Returns what `relative_positions` returned as a layer's configuration has it."""
+    return positions and keras.saving.serialize_keras_object(positions)

@@ -7,35 +7,21 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
-from keras_transformer.kernels.execution import shape_of
 from keras_transformer.kernels.few_passes import masked_softmax
 from keras_transformer.layers.arguments import check_rate, check_size
-from keras_transformer.layers.attention import attention_by_scores, refuse_fused
+from keras_transformer.layers.attention import refuse_fused
 from keras_transformer.layers.basic import Dropout
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.projections import ComposedLayer, project
 from keras_transformer.layers.relative_positions import RotaryPositions
-from keras_transformer.masks import attention_mask, carried_mask, with_causal
-from keras_transformer.types import Nest, Shape, Tensor, TensorLike, WeightOptions
+from keras_transformer.masks import attention_mask, carried_mask
+from keras_transformer.types import Shape, Tensor, TensorLike, WeightOptions
 
 
 def masked_relu(scores: TensorLike, mask: TensorLike | None = None) -> Tensor:
     """Positive scores divided by the number of positions that the mask allows.
 
-    Section 3 of Wortsman et al., 2023, https://arxiv.org/abs/2309.08586, with the
-    number of allowed positions as the length, so that padding changes nothing.
-
-    Args:
-        scores: Float tensor (..., S).
-        mask: Boolean tensor that broadcasts to `scores`, True where a position takes
-            part, or `None` for all.
-
-    Returns:
-        Float tensor (..., S), zeros where the mask allows no position. Its sum over the
-        last axis is not 1.
-
-    Example:
-        >>> masked_relu(np.array([[3.0, -1.0, 6.0]]))  # [[1., 0., 2.]]
+    Section 3 of Wortsman et al., 2023, where that number is the length: padding counts.
     """
     positive = ops.relu(scores)
     if mask is None:
@@ -46,17 +32,12 @@ def masked_relu(scores: TensorLike, mask: TensorLike | None = None) -> Tensor:
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class ReluAttention(MultiHeadAttention):
-    """Multi-head attention whose weights are `masked_relu` of the scores.
+    """Multi-head attention whose weights are ReLU of the scores over their number.
 
-    The weights of a query do not compete: many may be zero, and they need not sum to 1.
+    Wortsman et al., 2023, https://arxiv.org/abs/2309.08586. The weights of a query do
+    not compete: many may be zero, and they need not sum to 1.
 
-    Args:
-        *args: As of `MultiHeadAttention`, like all options.
-        **options: As of `MultiHeadAttention`.
-    Call arguments:
-        query: As of `MultiHeadAttention`, like all arguments.
-    Returns:
-        As `MultiHeadAttention`.
+    Arguments, call and methods are those of `MultiHeadAttention`.
 
     Example:
         >>> attention = ReluAttention(num_heads=2, key_dim=3)
@@ -76,18 +57,15 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
     https://arxiv.org/abs/1409.0473 (appendix A.1.2), in each head. The scores are not
     divided by sqrt(key_dim).
 
-    Takes memory for T * S vectors of width `key_dim` in each head.
+    Takes memory for T * S vectors of width `key_dim` in each head. Call and methods are
+    those of `MultiHeadAttention`.
 
     Args:
-        num_heads: Heads, H.
+        num_heads: As of `MultiHeadAttention`, like `key_dim` and all others.
         key_dim: Width of each head's queries and keys, and so of its network.
-        *args: As of `MultiHeadAttention`.
+        *args: `value_dim` and so on.
         **options: As of `MultiHeadAttention`; `kernel_initializer` and the like are w's
             too.
-    Call arguments:
-        query: As of `MultiHeadAttention`, like all arguments.
-    Returns:
-        As `MultiHeadAttention`.
     Raises:
         ValueError: As `MultiHeadAttention`, and for `flash_attention=True` and rotary
             positions.
@@ -113,43 +91,11 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
                 "positions='rotary'"
             )
 
-    def build(
-        self, query_shape: Shape, value_shape: Shape | None = None,
-        key_shape: Shape | None = None,
-    ) -> None:  # fmt: skip
-        super().build(query_shape, value_shape, key_shape)
-        options = self.weight_options()
+    def add_own_weights(self):
         # Each head's w is a column: initializers take the first axis for the inputs.
-        self.score_kernel = self.add_weight(
-            (self.key_dim, self.num_heads),
-            name="score_kernel",
-            initializer=options["kernel_initializer"],
-            regularizer=options["kernel_regularizer"],
-            constraint=options["kernel_constraint"],
-        )
+        self.add_kernel("score_kernel", (self.key_dim, self.num_heads))
 
-    def attend(
-        self, queries: TensorLike, keys: TensorLike, values: TensorLike,
-        mask: TensorLike | None = None, causal: bool = False,
-        training: bool | None = None, with_weights: bool = False,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        if causal:
-            mask = with_causal(mask, shape_of(queries)[2], shape_of(keys)[2])
-        bias = None
-        if self.positions is not None:
-            queries, keys, bias = self.placed(queries, keys)
-        dropout = self.attention_dropout if training else None
-        scores = self._scores(queries, keys)
-        return attention_by_scores(scores, values, mask, bias, self.weigh, dropout)
-
-    def attend_step(
-        self, queries: TensorLike, keys: TensorLike, values: TensorLike, mask: Nest,
-        by_row: bool = False, bias: TensorLike | None = None,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        scores = self._scores(queries, keys)
-        return attention_by_scores(scores, values, mask.mask, bias, self.weigh)
-
-    def _scores(self, queries, keys):
+    def score(self, queries: TensorLike, keys: TensorLike) -> Tensor:
         """(B, H, T, K) and (B, G, S, K) --> (B, H, T, S)."""
         copies = self.num_heads // keys.shape[1]
         keys = ops.repeat(keys, copies, axis=1) if copies > 1 else keys
@@ -175,10 +121,9 @@ class AdditiveAttention(ComposedLayer):
     """Attention by the score that a small network gives each pair of query and key.
 
     score(q, k) = w . tanh(W_q q + W_k k): Bahdanau et al., 2015,
-    https://arxiv.org/abs/1409.0473 (appendix A.1.2, W_a, U_a and v_a there). Queries
-    and keys may have different widths; the output is a weighted mean of the values,
-    which are not projected. Keras' own layer of this name has no projections. W_q and
-    W_k are the attributes `query_dense` and `key_dense`.
+    https://arxiv.org/abs/1409.0473 (appendix A.1.2, W_a, U_a and v_a there), with W_q
+    of `query_dense` and W_k of `key_dense`. The output is a weighted mean of the
+    values, which are not projected. Keras' own layer of this name has no projections.
 
     For decoding step by step `key_dense` projects the keys of a source once, and
     `attend` takes them for each new query.
@@ -194,7 +139,6 @@ class AdditiveAttention(ComposedLayer):
         key: Float tensor (B, S, D_key); default `value`.
         mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S), True where a position may
             be attended to; default the Keras mask that `key` carries.
-            `valid_length_mask` makes one of valid lengths for each row or query.
         training: Whether dropout is applied.
         return_attention_scores: Whether the weights are returned too.
     Returns:
@@ -229,14 +173,7 @@ class AdditiveAttention(ComposedLayer):
     ) -> None:
         self.query_dense.build(query_shape)
         self.key_dense.build(value_shape if key_shape is None else key_shape)
-        options = self.weight_options()
-        self.score_kernel = self.add_weight(
-            (self.units,),
-            name="score_kernel",
-            initializer=options["kernel_initializer"],
-            regularizer=options["kernel_regularizer"],
-            constraint=options["kernel_constraint"],
-        )
+        self.add_kernel("score_kernel", (self.units,))
         self.built = True
 
     def call(
@@ -256,20 +193,16 @@ class AdditiveAttention(ComposedLayer):
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Attends as `call` does, with keys (B, S, U) that `key_dense` has projected.
 
-        Returns:
-            The output (B, T, D_value) and the attention weights (B, T, S) before
-            dropout.
+        Returns the output (B, T, D_value) and the attention weights (B, T, S).
         """
         (queries,) = project([self.query_dense], query, training=training)
         # Outside of `__call__` Keras does not cast inputs and weights.
-        value, kernel = (
-            ops.cast(x, self.compute_dtype) for x in (value, self.score_kernel)
-        )
+        value = ops.cast(value, self.compute_dtype)
+        kernel = ops.cast(self.score_kernel, self.compute_dtype)
         scores = additive_scores(queries, projected_key, kernel)
         weights = masked_softmax(scores, attention_mask(mask))
-        return ops.matmul(
-            self.attention_dropout(weights, training=training), value
-        ), weights
+        dropped = self.attention_dropout(weights, training=training)
+        return ops.matmul(dropped, value), weights
 
     def compute_output_shape(
         self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
@@ -281,8 +214,5 @@ class AdditiveAttention(ComposedLayer):
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            "units": self.units,
-            "dropout_rate": self.dropout_rate,
-            "use_bias": self.use_bias,
-        }
+        names = "units", "dropout_rate", "use_bias"
+        return super().get_config() | {name: getattr(self, name) for name in names}

@@ -25,17 +25,13 @@ class SSRU(ComposedLayer):
         output_t = relu(c_t)
 
     `input_dense` holds W, `forget_dense` W_f and b_f. The products of all positions are
-    made at once; what is left to do one position after the other is c_t, of which each
-    unit needs its own past alone. It is computed in at least float32.
+    made at once; only c_t, in at least float32, is computed one after the other.
 
     `initial_cache`, `step_weights` and `step` compute one position at a time, as those
     of `MultiHeadAttention` do, with a state whose size does not depend on the length.
 
     Args:
-        **options: `kernel_initializer`, `kernel_regularizer`, `kernel_constraint` of
-            both matrices, `bias_initializer`, `bias_regularizer`, `bias_constraint` of
-            the bias, as of `keras.layers.Dense`; `name`, `dtype` and the rest of
-            `keras.layers.Layer`.
+        **options: As of `FeedForward`.
     Call arguments:
         inputs: Float tensor (B, T, D).
         mask: Boolean tensor (B, T) or (B, 1, T), False where a position leaves the
@@ -89,38 +85,18 @@ class SSRU(ComposedLayer):
         return kept, (1.0 - kept) * new
 
     def step_weights(self, across: bool = False) -> Nest:
-        """Returns the matrices of `step`, made once for all steps."""
+        """Returns what `step` multiplies by, made once."""
         return joined([self.input_dense, self.forget_dense])
 
     def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
-        """Returns the state before the first position, one tensor of zeros (B, N, D).
-
-        Args:
-            sentences: Number of sentences, B.
-            hypotheses: Hypotheses of each that are decoded side by side, N.
-            length: Ignored; `MultiHeadAttention` needs it.
-        """
+        """Returns c_0, zeros (B, N, D); its arguments are `MultiHeadAttention`'s."""
         shape = (sentences, hypotheses, self.forget_dense.units)
         return (ops.zeros(shape, wide_dtype(self.compute_dtype)),)
 
     def step(
         self, inputs: TensorLike, cache: Nest, place: Nest, mask: Nest, weights: Nest
     ) -> tuple[Tensor, Nest]:
-        """Computes one new position of each hypothesis.
-
-        Args:
-            inputs: Float tensor (B, N, D), the position's input for each hypothesis.
-            cache: The states, from `initial_cache` or the step before.
-            place: `cache_place` of the position, with the hypotheses' parents.
-            mask: Ignored; `MultiHeadAttention` needs it.
-            weights: `step_weights()`.
-
-        Returns:
-            The output (B, N, D) and the new states.
-        """
+        """As `MultiHeadAttention.step`; the state needs no mask."""
         kept, new = self._gates(inputs, weights)
         states = kept * of_parents(cache[0], place.parents) + new
         return ops.cast(ops.relu(states), self.compute_dtype), (states,)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return tuple(input_shape)

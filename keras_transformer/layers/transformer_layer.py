@@ -41,6 +41,7 @@ from keras_transformer.types import (
 )
 
 _T = TypeVar("_T", bound=type)
+# The options of `attention`; what each can do stands in `config.layers`.
 _KINDS = {
     "dot-product": MultiHeadAttention,
     "local": LocalAttention,
@@ -50,6 +51,7 @@ _KINDS = {
     "performer": PerformerAttention,
     "ssru": SSRU,
 }
+# Names of the options in the table, which checks them and has their defaults.
 _OPTIONS = tuple(field.name for field in dataclasses.fields(SublayerConfig))
 
 
@@ -76,20 +78,18 @@ class LayerArguments(WeightOptions, total=False):
 def _documented(cls: _T) -> _T:
     """Puts the table's options in place of the line `{options}` of a docstring."""
     if cls.__doc__:
-        _, options = SublayerConfig.__doc__.split("Args:\n")
-        cls.__doc__ = cls.__doc__.replace(
-            "        {options}\n", textwrap.indent(options, "    ")
-        )
+        options = textwrap.indent(SublayerConfig.__doc__.split("Args:\n")[1], "    ")
+        cls.__doc__ = cls.__doc__.replace("        {options}\n", options)
     return cls
 
 
 class TransformerLayer(ComposedLayer):
     """Base of the layers: their options, sub-layers and residual connections.
 
-    Each sub-layer of `sublayers` computes LayerNorm(x + Dropout(Sublayer(x))), or with
+    Around each sub-layer it computes LayerNorm(x + Dropout(Sublayer(x))), or with
     `norm_first` x + Dropout(Sublayer(LayerNorm(x))): sections 3.1 and 5.4 of Vaswani et
-    al., 2017, https://arxiv.org/abs/1706.03762. They are attributes; their norms and
-    dropouts are in `norms` and `dropouts`, by their names.
+    al., 2017, https://arxiv.org/abs/1706.03762. Sub-layers are attributes, called as in
+    `sublayers`; `norms` and `dropouts` hold their norms and dropouts by these names.
 
     Raises:
         TypeError: If an option has the wrong type.
@@ -104,7 +104,7 @@ class TransformerLayer(ComposedLayer):
         self, num_heads: int, d_ff: int, **options: Unpack[LayerArguments]
     ) -> None:
         given = {name: options.pop(name) for name in _OPTIONS if name in options}
-        activation = given.pop("activation", "relu")
+        activation = given.pop("activation", "relu")  # The table knows names alone.
         positions = options.pop("positions", None)
         super().__init__(**options)
         checked = SublayerConfig(num_heads=num_heads, d_ff=d_ff, **given)
@@ -116,21 +116,19 @@ class TransformerLayer(ComposedLayer):
         self.activation = keras.activations.get(activation)
         self.positions = relative_positions(positions)
         if positions == "alibi" and not self.causal:
-            self.positions = AlibiPositions(after=2.0)
+            self.positions = AlibiPositions(after=2.0)  # It says why.
         self.norms = {name: self.make_norm(f"{name}_norm") for name in self.sublayers}
+        rate, dtype = self.dropout_rate, self.dtype_policy
         self.dropouts = {
-            name: Dropout(
-                self.dropout_rate, dtype=self.dtype_policy, name=f"{name}_dropout"
-            )
+            name: Dropout(rate, dtype=dtype, name=f"{name}_dropout")
             for name in self.sublayers
         }
 
     def make_attention(self, name: str, d_model: int) -> keras.layers.Layer:
-        """Returns the attention sub-layer called `name` for inputs of width `d_model`.
+        """Returns the attention called `name` for inputs (B, T, d_model); override it.
 
-        Override it to use another attention. For decoding step by step it needs
-        `step_weights`, `initial_cache` and `step` of `MultiHeadAttention`, or as
-        "cross_attention" `step_weights`, `keys_and_values` and `look_up`.
+        For decoding step by step "self_attention" needs `step_weights`, `initial_cache`
+        and `step`, "cross_attention" `step_weights`, `keys_and_values` and `look_up`.
         """
         if self.key_dim is None and d_model % self.num_heads:
             raise ValueError(
@@ -139,7 +137,7 @@ class TransformerLayer(ComposedLayer):
             )
         kind = MultiHeadAttention
         options = {"name": name, "dtype": self.dtype_policy} | self.weight_options()
-        if name == "self_attention":
+        if name == "self_attention":  # Attention to a source is always the paper's.
             kind = _KINDS[self.attention]
             if kind is SSRU:
                 return SSRU(**options)
@@ -147,38 +145,29 @@ class TransformerLayer(ComposedLayer):
             if self.attention_window is not None:
                 options["window"] = self.attention_window
         return kind(
-            num_heads=self.num_heads,
-            key_dim=self.key_dim or d_model // self.num_heads,
-            value_dim=self.value_dim,
-            dropout=self.attention_dropout_rate,
-            use_bias=self.use_bias,
-            num_key_value_heads=self.num_key_value_heads,
+            num_heads=self.num_heads, key_dim=self.key_dim or d_model // self.num_heads,
+            value_dim=self.value_dim, dropout=self.attention_dropout_rate,
+            use_bias=self.use_bias, num_key_value_heads=self.num_key_value_heads,
             **options,
-        )
+        )  # fmt: skip
 
     def make_feed_forward(self, name: str) -> keras.layers.Layer:
         """Returns the feed-forward sub-layer called `name`; override to replace it."""
         return FeedForward(
-            d_ff=self.d_ff,
-            activation=self.activation,
-            dropout_rate=self.activation_dropout_rate,
-            dtype=self.dtype_policy,
-            name=name,
-            **self.weight_options(),
-        )
+            self.d_ff, self.activation, dropout_rate=self.activation_dropout_rate,
+            dtype=self.dtype_policy, name=name, **self.weight_options(),
+        )  # fmt: skip
 
     def make_norm(self, name: str) -> keras.layers.Layer:
         """Returns the normalisation called `name`; override to replace it."""
-        return LayerNormalization(
-            epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name=name
-        )
+        epsilon = self.layer_norm_epsilon
+        return LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
 
     def build(self, inputs_shape: Shape) -> None:
         if len(inputs_shape) != 3:
-            raise ValueError(
-                "`inputs` must have the shape (B, T, D). Received: shape "
-                f"{tuple(inputs_shape)}"
-            )
+            expected = "`inputs` must have the shape (B, T, D)"
+            raise ValueError(f"{expected}. Received: shape {tuple(inputs_shape)}")
+        # Attention is made here and not before: its `key_dim` hangs on the width.
         self.self_attention = self.make_attention("self_attention", inputs_shape[-1])
         self.self_attention.build(inputs_shape)
         self.feed_forward = self.make_feed_forward("feed_forward")
@@ -188,37 +177,29 @@ class TransformerLayer(ComposedLayer):
         self.built = True
 
     def residual(self, name, x, sublayer, training=None):
-        """Adds a sub-layer's output to its input, with the norm before or after."""
+        """Adds a sub-layer's output to its input; the norm comes before or after."""
         norm, dropout = self.norms[name], self.dropouts[name]
         outputs = sublayer(norm(x, training=training) if self.norm_first else x)
         x = x + dropout(outputs, training=training)
         return x if self.norm_first else norm(x, training=training)
 
-    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
-        return tuple(inputs_shape)
-
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            **{name: getattr(self, name) for name in _OPTIONS},
-            "activation": keras.activations.serialize(self.activation),
-            "positions": serialised_positions(self.positions),
-        }
+        own = {name: getattr(self, name) for name in _OPTIONS}
+        own["activation"] = keras.activations.serialize(self.activation)
+        own["positions"] = serialised_positions(self.positions)
+        return super().get_config() | own
 
     @classmethod
     def from_keras(cls, layer: keras.layers.Layer) -> Self:
-        """Makes a layer with the weights and options of KerasHub's.
+        """Makes a layer that gives the same outputs as one of KerasHub's.
 
         Args:
             layer: `keras_hub.layers.TransformerEncoder` for an `EncoderLayer`, else
-                `TransformerDecoder`, built with or without a source; built.
-
-        Returns:
-            A built layer that gives the same outputs.
+                `TransformerDecoder`; built, for a `DecoderLayer` with a source.
 
         Raises:
             TypeError: If it is no such layer.
-            ValueError: If it is not built, is quantised, or does what this layer does
-                not.
+            ValueError: If it is not built or is quantised.
 
         Example:
             >>> theirs = keras_hub.layers.TransformerEncoder(8, num_heads=2)
@@ -233,19 +214,15 @@ class TransformerLayer(ComposedLayer):
 class EncoderLayer(TransformerLayer):
     """One encoder layer: self-attention, then a feed-forward network.
 
-    Section 3.1 and figure 1 (left) of Vaswani et al., 2017,
-    https://arxiv.org/abs/1706.03762. To use another sub-layer, override
-    `make_attention`, `make_feed_forward` or `make_norm`.
+    Section 3.1 and figure 1 (left) of Vaswani et al., 2017. To use another sub-layer,
+    override `make_attention`, `make_feed_forward` or `make_norm`.
 
     Args:
         {options}
         positions: "rotary", "alibi" or an object such as `RotaryPositions`: how
-            positions enter the self-attention; default `None`: they do not. "alibi" has
-            a steeper slope after a position than before it; see `AlibiPositions`.
-        **options: `kernel_initializer`, `kernel_regularizer`, `kernel_constraint`,
-            `bias_initializer`, `bias_regularizer` and `bias_constraint` of all matrices
-            and biases, as of `keras.layers.Dense`; `name`, `dtype` and the rest of
-            `keras.layers.Layer`.
+            positions enter the self-attention; default `None`: they do not. "alibi"
+            falls more steeply after a position than before it; see `AlibiPositions`.
+        **options: As of `FeedForward`, for all parts.
     Call arguments:
         inputs: Float tensor (B, S, D).
         mask: Boolean tensor (B, S), (B, 1, S) or (B, S, S), True where a position may
@@ -267,6 +244,7 @@ class EncoderLayer(TransformerLayer):
         self, inputs: TensorLike, mask: TensorLike | None = None,
         training: bool | None = None,
     ) -> Tensor:  # fmt: skip
+        # A norm that comes first gives the attention a tensor that may carry no mask.
         mask = carried_mask(inputs) if mask is None else mask
         attend = partial(self.self_attention, mask=mask, training=training)
         transform = partial(self.feed_forward, training=training)
@@ -280,29 +258,20 @@ class CausalLayer(TransformerLayer):
     """An encoder layer in which no position attends to a later one.
 
     The layer of the decoder-only Transformer: Liu et al., 2018, section 4.2.3,
-    https://arxiv.org/abs/1801.10198. To use another sub-layer, override
-    `make_attention`, `make_feed_forward` or `make_norm`.
-
-    For decoding step by step, `step_weights` computes once what `step` needs, and
-    `step` decodes one position.
+    https://arxiv.org/abs/1801.10198. For decoding step by step, `step` computes one
+    position, with what `step_weights` and `initial_cache` return.
 
     Args:
         {options}
-        positions: "rotary", "alibi" or an object such as `RotaryPositions`: how
-            positions enter the self-attention; default `None`: they do not.
+        positions: "rotary", "alibi" or an object: as of `EncoderLayer`.
         **options: As of `EncoderLayer`.
     Call arguments:
         inputs: Float tensor (B, T, D).
         mask: Boolean tensor (B, T), (B, 1, T) or (B, T, T), True where a position may
-            be attended to, besides the causal mask that always applies; default the
-            Keras mask that `inputs` carries.
+            be attended to if it is not later; default the Keras mask of `inputs`.
         training: Whether dropout is applied.
     Returns:
         Float tensor (B, T, D).
-    Raises:
-        TypeError: If an argument has the wrong type.
-        ValueError: If an argument is out of its range, or the input's width is not a
-            multiple of `num_heads` and no `key_dim` is given.
 
     Example:
         >>> layer = CausalLayer(num_heads=2, d_ff=8)
@@ -316,15 +285,14 @@ class CausalLayer(TransformerLayer):
         training: bool | None = None,
     ) -> Tensor:  # fmt: skip
         mask = carried_mask(inputs) if mask is None else mask
-        look_back = partial(
-            self.self_attention, mask=mask, use_causal_mask=True, training=training
-        )
+        causal = {"mask": mask, "use_causal_mask": True, "training": training}
+        look_back = partial(self.self_attention, **causal)
         transform = partial(self.feed_forward, training=training)
         x = self.residual("self_attention", inputs, look_back, training)
         return self.residual("feed_forward", x, transform, training)
 
     def step_weights(self) -> Nest:
-        """Prepares what `step` multiplies by: the projections of the attention."""
+        """Prepares once for all steps what `step` multiplies by."""
         return {"past": self.self_attention.step_weights()}
 
     def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
@@ -335,17 +303,12 @@ class CausalLayer(TransformerLayer):
         self, inputs: TensorLike, cache: Nest, place: Nest, masks: Nest, weights: Nest,
         source: Nest = None,
     ) -> tuple[Tensor, Nest, Tensor | None]:  # fmt: skip
-        """Decodes one position; the layer's `call` gives the same for that position.
-
-        The N hypotheses of a sentence are queries of one attention to its source.
+        """Computes one position as `call` does, for N hypotheses of each sentence.
 
         Args:
             inputs: Float tensor (B, N, D).
-            cache: What `initial_cache` or the step before returned; not to be used
-                again.
-            place: `cache_place` of the position.
-            masks: `prepare_mask` of the mask of the past, as `MultiHeadAttention.step`
-                explains, and of the source's.
+            cache: As of `MultiHeadAttention.step`, like `place`.
+            masks: `prepare_mask` of the past's mask and of the source's.
             weights: `step_weights()`.
             source: `keys_and_values` of the source, for a layer that attends to one.
 
@@ -354,27 +317,25 @@ class CausalLayer(TransformerLayer):
             (B, H, N, S) of the attention to the source, or `None`.
         """
         past_mask, source_mask = masks
-        attention_weights = None
+        shares = None  # the weights of the attention to the source
 
-        def look_back(states):
+        def look_back(x):
             nonlocal cache
-            states, cache = self.self_attention.step(
-                states, cache, place, past_mask, weights["past"]
-            )
-            return states
+            past = cache, place, past_mask, weights["past"]
+            x, cache = self.self_attention.step(x, *past)
+            return x
 
-        def look_across(states):
-            nonlocal attention_weights
-            states, attention_weights = self.cross_attention.look_up(
-                states, source, source_mask, weights["source"]
-            )
-            return states
+        def look_across(x):
+            nonlocal shares
+            what = source, source_mask, weights["source"]
+            x, shares = self.cross_attention.look_up(x, *what)
+            return x
 
         x = self.residual("self_attention", inputs, look_back)
         if source is not None:
             x = self.residual("cross_attention", x, look_across)
         x = self.residual("feed_forward", x, self.feed_forward)
-        return x, cache, attention_weights
+        return x, cache, shares
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -382,33 +343,23 @@ class CausalLayer(TransformerLayer):
 class DecoderLayer(CausalLayer):
     """One decoder layer: causal self-attention, cross-attention, feed-forward network.
 
-    Section 3.1 and figure 1 (right) of Vaswani et al., 2017,
-    https://arxiv.org/abs/1706.03762. To use another sub-layer, override
-    `make_attention`, `make_feed_forward` or `make_norm`.
-
-    For decoding step by step, `step_weights` and `keys_and_values` compute once what
-    `step` needs, and `step` decodes one position.
+    Section 3.1 and figure 1 (right) of Vaswani et al., 2017. For decoding step by step,
+    `step` computes one position, with what `step_weights`, `initial_cache` and
+    `keys_and_values` return.
 
     Args:
         {options}
-        positions: "rotary", "alibi" or an object such as `RotaryPositions`: how
-            positions enter the self-attention; default `None`: they do not.
+        positions: "rotary", "alibi" or an object: as of `EncoderLayer`.
         **options: As of `EncoderLayer`.
     Call arguments:
         inputs: Float tensor (B, T, D).
         encoder_output: Float tensor (B, S, D_encoder).
-        mask: Boolean tensor (B, T), (B, 1, T) or (B, T, T), True where a target
-            position may be attended to, besides the causal mask that always applies;
-            default the Keras mask that `inputs` carries.
+        mask: As of `CausalLayer`.
         encoder_output_mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S); default the
             Keras mask that `encoder_output` carries.
         training: Whether dropout is applied.
     Returns:
         Float tensor (B, T, D).
-    Raises:
-        TypeError: If an argument has the wrong type.
-        ValueError: If an argument is out of its range, or the input's width is not a
-            multiple of `num_heads` and no `key_dim` is given.
 
     Example:
         >>> layer = DecoderLayer(num_heads=2, d_ff=8)
@@ -429,32 +380,20 @@ class DecoderLayer(CausalLayer):
         training: bool | None = None,
     ) -> Tensor:  # fmt: skip
         mask = carried_mask(inputs) if mask is None else mask
-        look_back = partial(
-            self.self_attention, mask=mask, use_causal_mask=True, training=training
-        )
-        look_across = partial(
-            self.cross_attention, value=encoder_output, mask=encoder_output_mask,
-            training=training,
-        )  # fmt: skip
+        causal = {"mask": mask, "use_causal_mask": True, "training": training}
+        look_back = partial(self.self_attention, **causal)
+        source = {"value": encoder_output, "mask": encoder_output_mask}
+        look_across = partial(self.cross_attention, **source, training=training)
         transform = partial(self.feed_forward, training=training)
         x = self.residual("self_attention", inputs, look_back, training)
         x = self.residual("cross_attention", x, look_across, training)
         return self.residual("feed_forward", x, transform, training)
 
     def step_weights(self) -> Nest:
-        """Prepares what `step` multiplies by: the projections of both attentions."""
+        """As of `CausalLayer`, for both attentions."""
         source = self.cross_attention.step_weights(across=True)
         return super().step_weights() | {"source": source}
 
     def keys_and_values(self, encoder_output: TensorLike) -> Nest:
-        """Projects the encoder's output (B, S, D) once, for all steps.
-
-        Returns:
-            Keys (B, H, S, K) and values (B, H, S, Kv) of the cross-attention.
-        """
+        """Projects the encoder's output (B, S, D) once, for all steps."""
         return self.cross_attention.keys_and_values(encoder_output)
-
-    def compute_output_shape(
-        self, inputs_shape: Shape, encoder_output_shape: Shape
-    ) -> Shape:
-        return tuple(inputs_shape)

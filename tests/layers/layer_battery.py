@@ -158,11 +158,14 @@ ROWS = {
         ((2, 11, 3),), (2, 11, 6), ids_below=13,
     ),
     "learned positions": Row(
-        layers.LearnedPositionalEmbedding, {"max_length": 5, "dropout_rate": 0.5},
+        layers.PositionalEncoding,
+        {"positions": "learned", "max_length": 5, "dropout_rate": 0.5},
         SELF, (2, 5, 11),
     ),
     "sinusoids": Row(
-        layers.SinusoidalPositionalEncoding, {"dropout_rate": 0.5}, SELF, (2, 5, 11)
+        layers.PositionalEncoding,
+        {"positions": "sinusoidal-halves", "max_length": 7, "dropout_rate": 0.5},
+        ((2, 5, 6),), (2, 5, 6),
     ),
     "patches": Row(
         layers.PatchEmbedding,

@@ -11,10 +11,9 @@ from keras import ops
 
 from keras_transformer.layers import (
     FeatureEmbedding,
-    LearnedPositionalEmbedding,
     PatchEmbedding,
     PositionalEmbedding,
-    SinusoidalPositionalEncoding,
+    PositionalEncoding,
     sinusoidal_encoding,
 )
 from tests.layers.reference_weights import assert_close, randomise
@@ -37,8 +36,8 @@ LAYERS = {
     "sinusoidal": (lambda: PositionalEmbedding(VOCABULARY, WIDTH), IDS),
     "learned": (lambda: PositionalEmbedding(VOCABULARY, WIDTH, **LEARNED), IDS),
     "features": (lambda: FeatureEmbedding(VOCABULARY, WIDTH), FEATURES),
-    "added sinusoids": (SinusoidalPositionalEncoding, None),
-    "added learned": (lambda: LearnedPositionalEmbedding(11), None),
+    "added sinusoids": (PositionalEncoding, None),
+    "added learned": (lambda: PositionalEncoding("learned", 11), None),
 }
 
 
@@ -94,7 +93,7 @@ def test_vectors_are_added(rng):
     layer = random_layer(rng, LAYERS["added learned"][0])
     assert_close(layer(inputs), inputs + array(layer.position_embeddings)[:5])
     expected = inputs + reference.sinusoidal_positions(5, 7)
-    assert_close(SinusoidalPositionalEncoding()(inputs), expected)
+    assert_close(PositionalEncoding()(inputs), expected)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -155,7 +154,7 @@ def test_sinusoids_work_at_any_length(rng):
     tokens = rng.integers(VOCABULARY, size=(1, 5003))
     expected = reference.positional_embedding(tokens, array(layer.embeddings))
     assert_close(layer(tokens), expected, tolerance=1e-3)
-    layer = SinusoidalPositionalEncoding()
+    layer = PositionalEncoding()
     vectors = array(layer(np.zeros((1, 2003, 16), "float32")))[0]
     likeness = (vectors[:-3] * vectors[3:]).sum(axis=-1)
     np.testing.assert_allclose(likeness, likeness[0], atol=1e-3)

@@ -38,8 +38,8 @@ ERRORS = {
     "kt.LocalAttention(2, 4, 3)(X[None])": "`query`, `value` and `key` must",
     "kt.FeedForward(8)(X[0, 0])": "(min_)?ndim",
     "kt.DecoderLayer(2, 8)(X)": (TypeError, "encoder_output"),
-    "kt.SinusoidalPositionalEncoding()(X[0])": "expected ndim=3",
-    "kt.LearnedPositionalEmbedding(9)(X[None])": "expected ndim=3",
+    "kt.PositionalEncoding()(X[0])": "expected ndim=3",
+    'kt.PositionalEncoding("learned", 9)(X[None])': "expected ndim=3",
     # Masks.
     'kt.MultiHeadAttention(2, 3)(X, attention_mask=full(5, 5, dtype="float32"))':
         (TypeError, "`attention_mask` must be boolean or of integers.*: dtype float32"),
@@ -131,7 +131,7 @@ ERRORS = {
     'kt.FeatureEmbedding(11, 6, positions="learned", '
     "max_length=7)(IDS[..., None], start=3)":
         "5 positions, start=3, max_length=7",
-    "kt.LearnedPositionalEmbedding(4)(X)": "longer than the learned.*h=4",
+    'kt.PositionalEncoding("learned", 4)(X)': "longer than the learned.*h=4",
     'kt.PositionalEmbedding(11, 6, positions="learned")':
         "`max_length` must be a positive integer",
     'kt.PositionalEmbedding(11, 6, positions="rotary", max_length=3)':
