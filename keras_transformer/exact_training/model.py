@@ -113,10 +113,12 @@ class ExactTraining(BuildsFromSpec):
         self._update = UpdateState(self.optimizer, self.trainable_weights, options)
 
     def get_compile_config(self):
+        """As `keras.Model.get_compile_config`, with the options of exact training."""
         config = super().get_compile_config()
         return config and config | {name: getattr(self, name) for name in _OPTIONS}
 
     def compile_from_config(self, config):
+        """As `keras.Model.compile_from_config`."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
@@ -186,11 +188,13 @@ class ExactTraining(BuildsFromSpec):
         return history
 
     def train_on_batch(self, *args, **kwargs):
+        """As `keras.Model.train_on_batch`; a bad batch does not hold the next."""
         if self._update:
-            self._update.held.assign(0)  # A bad batch does not hold the next.
+            self._update.held.assign(0)
         return super().train_on_batch(*args, **kwargs)
 
     def make_train_function(self, force=False):
+        """As `keras.Model.make_train_function`."""
         # TensorFlow traces a step twice if it builds the optimizer. Under a strategy or
         # a distribution Keras has built it already.
         if self.built and self.optimizer and not self.optimizer.built:

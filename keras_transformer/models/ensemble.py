@@ -143,7 +143,7 @@ class Ensemble(ExportableModel):
         return tuple(m.resize_decoding(own, sentences, length) for m, own in parts)
 
     def decode_step(
-        self, ids: TensorLike, parents: TensorLike | None, state: Nest,
+        self, ids: TensorLike, parents: TensorLike, state: Nest,
         weights: Nest = None,
     ) -> tuple[Tensor, Nest]:  # fmt: skip
         """Returns the next token's log-probabilities (R, V), float32, and the state."""

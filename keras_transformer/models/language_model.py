@@ -113,7 +113,7 @@ class LanguageModel(TokenModel):
         return new_state(self.decoder_layers, texts, beam_size, length)
 
     def decode_step(
-        self, ids: TensorLike, parents: TensorLike | None, state: Nest,
+        self, ids: TensorLike, parents: TensorLike, state: Nest,
         weights: Nest = None,
     ) -> tuple[Tensor, Nest]:  # fmt: skip
         """As `Transformer.decode_step`: ids (R,) --> logits (R, V), and the state."""

@@ -47,7 +47,7 @@ class Seq2Seq(TokenModel):
             "target_embedding", config.target_vocabulary_size
         )
         self.source_embedding = self.target_embedding
-        if config.tied_embeddings != "three-way":
+        if config.tied_embeddings != "three-way":  # one matrix for both and the output
             self.source_embedding = self.make_embedding(
                 "source_embedding", config.source_vocabulary_size
             )

@@ -137,7 +137,7 @@ class Transformer(Seq2Seq):
         is_source = side == "source"
         embedding = self.source_embedding if is_source else self.target_embedding
         states = embedding(ids, training=training, **start)
-        if not self.embedding_norms:
+        if not self.embedding_norms:  # Else the dropout comes after the norm.
             return states
         states = self.embedding_norms[side](states, training=training)
         return self.embedding_dropout(states, training=training)
@@ -223,9 +223,10 @@ class Transformer(Seq2Seq):
                 `coverage_penalty`.
 
         Returns:
-            The state, a dictionary: that of `models.decoding`; "sources", keys and
-            values of the source in each layer; "source_mask" (B, 1, 1, S); with
-            `coverage`, "coverage" (B, N, S).
+            The state, a dictionary: "index", "caches" and "ancestors", as
+            `models.decoding` describes them; "sources", keys and values of the source
+            in each layer; "source_mask" (B, 1, 1, S); with `coverage`, "coverage"
+            (B, N, S).
 
         Raises:
             ValueError: If learned positions are fewer than `length`.
@@ -249,7 +250,7 @@ class Transformer(Seq2Seq):
         return state
 
     def decode_step(
-        self, ids: TensorLike, parents: TensorLike | None, state: Nest,
+        self, ids: TensorLike, parents: TensorLike, state: Nest,
         weights: Nest = None,
     ) -> tuple[Tensor, Nest]:  # fmt: skip
         """Scores the next token of each hypothesis; equals a call at that position.
@@ -258,8 +259,8 @@ class Transformer(Seq2Seq):
             ids: Integer tensor (R,), the last token of each of the R = B * N rows.
             parents: Integer tensor (B, N), the hypothesis of the step before that each
                 row continues.
-            state: As `start_decoding` or the step before returned it; not to be used
-                again.
+            state: As `start_decoding` or the step before returned it. It must not be
+                used again, because a TensorFlow graph writes to its caches.
             weights: `decoding_weights()`, computed here if not given.
 
         Returns:
