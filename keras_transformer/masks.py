@@ -215,7 +215,7 @@ def _boolean(name, mask, or_integers=False):
 
 
 def with_causal(mask, num_queries, num_keys):
-    """Lets query t attend to keys 0 to t alone, of those that a mask allows."""
+    """Adds to a mask (B, H, T, S), or `None`, that query t sees keys 0 to t alone."""
     queries = ops.arange(num_queries, dtype="int32")[:, None]
     causal = queries >= ops.arange(num_keys, dtype="int32")  # (T, S)
     return causal[None, None] if mask is None else ops.logical_and(mask, causal)
