@@ -88,7 +88,7 @@ def dot_product_attention(
         dropped = attention_weights = weigh(scores, mask)
     else:
         dropped, attention_weights = dropped_weights(scores, mask, weigh, dropout)
-    # A float32 bias has made them float32.
+    # A float32 bias has made half-precision weights float32.
     dropped = ops.cast(dropped, values.dtype)
     attention_weights = ops.cast(attention_weights, values.dtype)
     return grouped_product(dropped, values), attention_weights

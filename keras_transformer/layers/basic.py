@@ -47,7 +47,7 @@ class Dropout(keras.layers.Dropout):
 
     @property
     def is_hashed(self):
-        """Whether the mask is a hash and not Keras' own."""
+        """Whether the mask is a hash, and so neither Keras' own nor without effect."""
         by_us = self.noise_shape is None and keras.backend.backend() != "torch"
         steps = few_passes.STEPS
         return by_us and 0 < round(self.rate * steps) < steps

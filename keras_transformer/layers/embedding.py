@@ -231,7 +231,7 @@ class PositionalEmbedding(PositionalEncoding):
             embeddings_initializer=initializer,
             embeddings_regularizer=embeddings_regularizer,
             embeddings_constraint=embeddings_constraint,
-            # Else logits of mixed precision would be computed in float32.
+            # Else Keras computes the logits of mixed precision in float32.
             reverse_dtype=self.compute_dtype,
         )  # fmt: skip
         self.token_embedding.supports_masking = True  # Else Keras warns of masks.

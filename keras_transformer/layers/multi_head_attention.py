@@ -108,7 +108,7 @@ class MultiHeadAttention(ComposedLayer):
     weigh = staticmethod(masked_softmax)
     # Makes the scores of queries (B, H, T, K) and keys (B, G, S, K); `None`: products.
     score = None
-    equals_keras = True  # so `from_keras` can take over a layer of Keras
+    equals_keras = True  # Whether a layer of Keras computes the same; `from_keras`.
 
     def __init__(
         self, num_heads: int, key_dim: int, value_dim: int | None = None,
@@ -404,7 +404,7 @@ class MultiHeadAttention(ComposedLayer):
             widths = [width for _, width in heads]
             projected = affine(rows, *weights)
             return decoding.split_heads(projected, hypotheses, self.num_heads, widths)
-        # Fewer heads of keys than of queries, or no `weights`: see `joined`.
+        # Heads differ in number, or `joined` gave no weights.
         denses = [getattr(self, f"{name}_dense") for name in names]
         parts = project(denses, rows, self.query_scale, weights=weights)
         return tuple(

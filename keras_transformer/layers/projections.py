@@ -31,7 +31,7 @@ WEIGHT_DEFAULTS = {
 
 
 def _makers(name):
-    """Returns `keras.initializers`, `regularizers` or `constraints`, by an option."""
+    """`keras.initializers` for "kernel_initializer", and so on: has get, serialize."""
     return getattr(keras, f"{name.split('_')[1]}s")
 
 

@@ -104,7 +104,7 @@ class TransformerLayer(ComposedLayer):
         self, num_heads: int, d_ff: int, **options: Unpack[LayerArguments]
     ) -> None:
         given = {name: options.pop(name) for name in _OPTIONS if name in options}
-        activation = given.pop("activation", "relu")  # The table knows names alone.
+        activation = given.pop("activation", "relu")  # may be a callable, too
         positions = options.pop("positions", None)
         super().__init__(**options)
         checked = SublayerConfig(num_heads=num_heads, d_ff=d_ff, **given)
@@ -116,7 +116,7 @@ class TransformerLayer(ComposedLayer):
         self.activation = keras.activations.get(activation)
         self.positions = relative_positions(positions)
         if positions == "alibi" and not self.causal:
-            self.positions = AlibiPositions(after=2.0)  # It says why.
+            self.positions = AlibiPositions(after=2.0)  # Its docstring says why.
         self.norms = {name: self.make_norm(f"{name}_norm") for name in self.sublayers}
         rate, dtype = self.dropout_rate, self.dtype_policy
         self.dropouts = {
@@ -167,7 +167,7 @@ class TransformerLayer(ComposedLayer):
         if len(inputs_shape) != 3:
             expected = "`inputs` must have the shape (B, T, D)"
             raise ValueError(f"{expected}. Received: shape {tuple(inputs_shape)}")
-        # Attention is made here and not before: its `key_dim` hangs on the width.
+        # Attention is made here, not in `__init__`: `key_dim` depends on the width.
         self.self_attention = self.make_attention("self_attention", inputs_shape[-1])
         self.self_attention.build(inputs_shape)
         self.feed_forward = self.make_feed_forward("feed_forward")
@@ -244,7 +244,7 @@ class EncoderLayer(TransformerLayer):
         self, inputs: TensorLike, mask: TensorLike | None = None,
         training: bool | None = None,
     ) -> Tensor:  # fmt: skip
-        # A norm that comes first gives the attention a tensor that may carry no mask.
+        # Taken here: with `norm_first` attention gets the norm's output, not `inputs`.
         mask = carried_mask(inputs) if mask is None else mask
         attend = partial(self.self_attention, mask=mask, training=training)
         transform = partial(self.feed_forward, training=training)
