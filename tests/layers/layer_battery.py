@@ -173,4 +173,7 @@ ROWS = {
          "positions": "learned", "dropout_rate": 0.5},
         ((5, 4, 6, 3),), (5, 6, 11),
     ),
+    "class token": Row(
+        layers.ClassToken, {}, ((2, 5, 6),), (2, 6, 6), drops=False,
+    ),
 }  # fmt: skip
