@@ -75,8 +75,6 @@ def local_window_mask(
 ) -> Tensor:
     """Lets a query attend to the keys that are at most `window` positions away.
 
-    `LocalAttention` attends to the same keys without a mask of T times T.
-
     Args:
         length: Number of positions, T; an integer or a scalar tensor.
         window: Positions to each side that a query sees.
@@ -107,8 +105,8 @@ def graph_mask(adjacency: TensorLike, self_loops: bool = False) -> Tensor:
     """Lets a node attend to the nodes that its edges lead to, and to no others.
 
     Args:
-        adjacency: Tensor (S, S) or (B, S, S), boolean or numbers; entry [t, s] is not
-            zero where node t may attend to node s.
+        adjacency: Tensor (S, S) or (B, S, S); entry [t, s] is not 0 where node t may
+            attend to node s.
         self_loops: Whether every node attends to itself, edge or not.
 
     Returns:

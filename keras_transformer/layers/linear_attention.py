@@ -90,9 +90,9 @@ class LinearAttention(MultiHeadAttention):
     https://arxiv.org/abs/2006.16236. Override `feature_map` for other features. Sums
     are in float32.
 
-    Call and methods are those of `MultiHeadAttention`. There is no matrix of weights to
-    return or to drop from, and a mask must be the same for all queries. `step` keeps a
-    state whose size does not depend on the length.
+    Call and methods are those of `MultiHeadAttention`. There are no weights to return
+    or to drop, a mask must be the same for all queries, and the state of `step` does
+    not grow with the length.
 
     Args:
         num_heads: Heads, H.

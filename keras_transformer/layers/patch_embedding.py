@@ -60,10 +60,9 @@ class PatchEmbedding(keras.layers.Layer):
                 f"Received: patch_size={patch_size}, image_shape={self.image_shape}"
             )
         if positions not in ("learned", None) or (dropout_rate and not positions):
-            raise ValueError(
-                "`positions` must be 'learned', or None without a `dropout_rate`. "
-                f"Received: positions={positions!r}, dropout_rate={dropout_rate}"
-            )
+            expected = "'learned' or None, and 'learned' with a `dropout_rate`"
+            received = f"positions={positions!r}, dropout_rate={dropout_rate}"
+            raise ValueError(f"`positions` must be {expected}. Received: {received}")
         self.patch_size = patch_size
         self.d_model = d_model
         self.positions = positions

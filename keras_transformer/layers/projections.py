@@ -50,10 +50,7 @@ class ComposedLayer(keras.layers.Layer):
 
         Each part makes objects of its own: one initializer would give equal weights.
         """
-        return {
-            name: _makers(name).serialize(getattr(self, name))
-            for name in WEIGHT_DEFAULTS
-        }
+        return {n: _makers(n).serialize(getattr(self, n)) for n in WEIGHT_DEFAULTS}
 
     def dense(
         self, name: str, units: int, use_bias: bool = True, **options: Any

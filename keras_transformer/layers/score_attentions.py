@@ -39,6 +39,9 @@ class ReluAttention(MultiHeadAttention):
 
     Arguments, call and methods are those of `MultiHeadAttention`.
 
+    Args:
+        *args: As of `MultiHeadAttention`, like all options.
+
     Example:
         >>> attention = ReluAttention(num_heads=2, key_dim=3)
         >>> attention(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
@@ -63,7 +66,7 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
     Args:
         num_heads: As of `MultiHeadAttention`, like `key_dim` and all others.
         key_dim: Width of each head's queries and keys, and so of its network.
-        *args: `value_dim` and so on.
+        *args: As of `MultiHeadAttention`.
         **options: As of `MultiHeadAttention`; `kernel_initializer` and the like are w's
             too.
     Raises:
