@@ -117,7 +117,7 @@ class Ensemble(ExportableModel):
         self, target_in: TensorLike, encoder_output: Sequence[TensorLike],
         source_mask: TensorLike, layer: int = -1,
     ) -> Tensor:  # fmt: skip
-        """Returns the attention to the source (B, M, T, S), a mean over heads each."""
+        """Returns each member's attention (B, M, T, S), the mean of its heads."""
         parts = zip(self.members, encoder_output, strict=True)
         weights = [m.attention(target_in, x, source_mask, layer) for m, x in parts]
         means = [ops.mean(ops.cast(x, "float32"), axis=1) for x in weights]
