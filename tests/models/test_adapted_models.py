@@ -213,10 +213,9 @@ def test_what_is_not_rounded_still_trains(model, adapted, tmp_path):
         if not (is_trained and "key/bias" in weight.path):
             assert moved == is_trained, weight.path
     model.save(tmp_path / "model.keras")
-    loaded, expected = (
-        keras.saving.load_model(tmp_path / "model.keras"),
-        logits_of(model),
-    )
+    # The optimizer's moments of adapters fit no model without.
+    loaded = keras.saving.load_model(tmp_path / "model.keras", compile=not adapted)
+    expected = logits_of(model)
     assert parameters(loaded, "int8") == parameters(model, "int8")
     # The sums are rounded anew.
     tolerance = (0.1 if adapted else 1e-5) * np.abs(expected).max()
