@@ -235,7 +235,7 @@ class PerformerAttention(LinearAttention):
         least = math.ceil(self.key_dim * math.log(self.key_dim))
         return self.num_features or max(self.key_dim, least)
 
-    def add_own_weights(self):
+    def add_own_weights(self) -> None:
         numbers = self._draw(self.seed)
         self.random_features = self.add_weight(
             numbers.shape, name="random_features", trainable=False, dtype="float32",

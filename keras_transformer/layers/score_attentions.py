@@ -94,7 +94,7 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
                 "positions='rotary'"
             )
 
-    def add_own_weights(self):
+    def add_own_weights(self) -> None:
         # Each head's w is a column: initializers take the first axis for the inputs.
         self.add_kernel("score_kernel", (self.key_dim, self.num_heads))
 
