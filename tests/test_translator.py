@@ -137,8 +137,9 @@ def test_a_beam_of_one_takes_the_most_probable_token_at_every_step(greedy):
         assert translation == to_text(greedy, ids)
 
 
-def test_a_wider_beam_never_scores_less_here(translator, greedy):
-    wide, narrow = translator.translate(TEXTS), greedy.translate(TEXTS)
+def test_a_wider_beam_never_scores_less_here():
+    # No law: of these weights it holds.
+    wide, narrow = (tiny_run.translator(n, seed=14).translate(TEXTS) for n in (3, 1))
     pairs = [(w[0].score, n[0].score) for w, n in zip(wide, narrow, strict=True)]
     assert all(w >= n - 1e-5 for w, n in pairs)
     assert any(w > n + 1e-3 for w, n in pairs)

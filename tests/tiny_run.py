@@ -78,14 +78,14 @@ def tokenizers() -> TokenizerPair:
 
 
 @functools.cache
-def model(**options) -> Transformer:
+def model(seed: int = SEED, **options) -> Transformer:
     """A Transformer with random weights, decided enough to end some sentences."""
     size = tokenizers().source.vocabulary_size
     sizes = {"source_vocabulary_size": size, "target_vocabulary_size": size}
     # A tied output matrix would favour repeating the last token.
     untied = CONFIG.model.replace(tied_embeddings="none", **sizes, **options)
     transformer = Transformer(untied)
-    randomise(transformer, np.random.default_rng(SEED))
+    randomise(transformer, np.random.default_rng(seed))
     scale = np.full(size, 3.0, "float32")
     scale[untied.end_id] = 9.0
     scale[4:260] = 0.0  # Bytes: most of this vocabulary, seldom good UTF-8 together.
@@ -95,10 +95,10 @@ def model(**options) -> Transformer:
 
 
 @functools.cache
-def translator(beam_size: int = 3) -> Translator:
+def translator(beam_size: int = 3, seed: int = SEED) -> Translator:
     """A translator of random weights: its words make no sense, but they differ."""
     return Translator(
-        model(), tokenizers(), CONFIG.decoding.replace(beam_size=beam_size)
+        model(seed), tokenizers(), CONFIG.decoding.replace(beam_size=beam_size)
     )
 
 

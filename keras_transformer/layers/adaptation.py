@@ -54,9 +54,11 @@ def enable_lora(
             else "has a constraint on its matrix" if layer.kernel_constraint else None
         )  # fmt: skip
         if problem is not None:
-            needed = "layers that are built, without adapters and without constraints"
-            which = f"{layer.path or layer.name!r}, which {problem}"
-            raise ValueError(f"`enable_lora` needs {needed}. Received: {which}")
+            raise ValueError(
+                "`enable_lora` needs layers that are built, without adapters and "
+                "without constraints. Received: "
+                f"{layer.path or layer.name!r}, which {problem}"
+            )
     for variable in model.trainable_variables:
         variable.trainable = False
     for layer in layers:
