@@ -33,7 +33,7 @@ def fast_paths() -> dict[str, dict[str, tuple]]:
     import tensorflow as tf
     from keras import ops
 
-    from keras_transformer import Adam, MaskedCrossentropy, Transformer
+    from keras_transformer import Adam, Transformer
     from keras_transformer.kernels import crossentropy, decoding, execution
     from keras_transformer.kernels import few_passes as few
     from keras_transformer.layers import projections
@@ -88,7 +88,6 @@ def fast_paths() -> dict[str, dict[str, tuple]]:
         "loss without logits": (Transformer, "trains_without_logits", False),
         "loss in chunks": (crossentropy, "CHUNK_TOKENS", 2**30),
         "loss, in place": (crossentropy, "_softmax_in_place", crossentropy._softmax),
-        "loss, no padding": (MaskedCrossentropy, "_rows", lambda self, targets: None),
         "Adam": (Adam, "update_step", keras.optimizers.Adam.update_step),
         "joined projections": (projections, "project", project_apart),
     }

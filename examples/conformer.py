@@ -70,7 +70,10 @@ class Stack(kt.EncoderStack):
         return ConformerBlock(self.config.num_heads, self.config.d_ff, name=name)
 
 
-CONFORMER = {"stack": Stack, "positions": kt.layers.Dropout}
+CONFORMER = {
+    "stack": Stack,
+    "positions": lambda dropout_rate: kt.layers.Dropout(dropout_rate),
+}
 
 
 def main(arguments=None, speak=spoken):

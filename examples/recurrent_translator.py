@@ -63,7 +63,7 @@ class AttentiveDecoder(keras.layers.Layer):
 
     def read(self, tokens, states, source_mask, whole, training=False):
         """Reads whole targets; returns readouts (B, T, D) and attention (B, T, S)."""
-        source = self.attention.project_key(states), states, source_mask
+        source = self.attention.key_dense(states), states, source_mask
         (batch, length, size), width = ops.shape(states), tokens.shape[-1]
         upper, inputs = self.units * (len(self.cells) - 1), tokens
         if upper:  # What passes from cell to cell is drawn here, outside the loop.
@@ -174,7 +174,7 @@ class Translator:
     def search(self, source):
         """Returns the `DecodingResult` of sources (B, S)."""
         states, mask, whole = self.encode(source)
-        looked_up = self.decoder.attention.project_key(states), states, mask
+        looked_up = self.decoder.attention.key_dense(states), states, mask
 
         def step(ids, parents, hidden):
             tokens = self.embed(ops.reshape(ids, ops.shape(parents)))

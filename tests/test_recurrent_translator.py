@@ -86,9 +86,11 @@ def weights_of(model):
         "backward": [cell(layer.backward_layer.cell) for layer in both],
         "initial": arrays(decoder.first_states, "kernel", "bias"),
         "readout": arrays(decoder.readout, "kernel", "bias"),
-        "attention": arrays(
-            decoder.attention, "query_kernel", "key_kernel", "score_kernel"
-        ),
+        "attention": {
+            "query_kernel": array(decoder.attention.query_dense.kernel),
+            "key_kernel": array(decoder.attention.key_dense.kernel),
+            "score_kernel": array(decoder.attention.score_kernel),
+        },
         "cells": [cell(layer) for layer in decoder.cells],
     }
 
@@ -120,7 +122,7 @@ def test_steps_of_hypotheses_equal_the_whole(model, rng):
     translator = recurrent.Translator(model)
     states, mask, whole = translator.encode(SOURCE)
     decoder = translator.decoder
-    source = decoder.attention.project_key(states), states, mask
+    source = decoder.attention.key_dense(states), states, mask
     hidden, found = ops.repeat(decoder.start(whole), 2, axis=1), []
     for position in range(5):
         if position == 2:

@@ -82,7 +82,7 @@ def test_the_card_of_a_run_has_its_data_training_and_sentences(live, run):
     cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
     plain = [[re.sub(r"\\(.)", r"\1", cell) for cell in row] for row in cells]
     expected = zip(sources, live(sources), references, strict=True)
-    assert plain == list(map(list, expected))
+    assert plain == [[text.strip() for text in row] for row in expected]
 
 
 def test_scores_stand_with_signature_name_and_search(live, run):
