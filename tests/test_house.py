@@ -21,13 +21,13 @@ PACKAGE = ROOT / "keras_transformer"
 
 # Files and lines, docstrings and blank lines counted; "." is the top level.
 FOLDERS = {
-    ".": (13, 1741), "bulk": (4, 966), "cli": (15, 1971), "config": (6, 990),
+    ".": (13, 1741), "bulk": (4, 966), "cli": (15, 1971), "config": (6, 986),
     "decoding": (6, 1100), "exact_training": (8, 759), "export": (18, 3140),
-    "generation": (4, 648), "importers": (15, 2328), "kernels": (8, 1214),
-    "layers": (16, 3080), "lite": (2, 518), "models": (11, 1666),
+    "generation": (4, 648), "importers": (15, 2328), "kernels": (8, 1213),
+    "layers": (16, 3081), "lite": (2, 518), "models": (11, 1665),
     "playground": (11, 990), "plots": (7, 927), "quickstart": (17, 2949),
     "serving": (14, 1846), "testing": (6, 600), "text": (20, 3242),
-    "training": (31, 4590), "tests": (248, 43950),
+    "training": (31, 4590), "tests": (246, 43830),
 }  # fmt: skip
 # Functions of the package that run, and the files that they stand in.
 JOBS = {
