@@ -6,6 +6,7 @@ positions. Compared: the Transformer's layer. Needs espeak-ng, as speech.py.
 
 import argparse
 import shutil
+from functools import partial
 import keras_transformer.quiet
 
 import keras
@@ -70,10 +71,7 @@ class Stack(kt.EncoderStack):
         return ConformerBlock(self.config.num_heads, self.config.d_ff, name=name)
 
 
-CONFORMER = {
-    "stack": Stack,
-    "positions": lambda dropout_rate: kt.layers.Dropout(dropout_rate),
-}
+CONFORMER = {"stack": Stack, "positions": partial(kt.PositionalEncoding, "none")}
 
 
 def main(arguments=None, speak=spoken):
@@ -87,8 +85,7 @@ def main(arguments=None, speak=spoken):
     new, tags, _ = record(options.recordings // 4, VOICES[8:], (130, 190), speak, 2)
     config = kt.EncoderConfig(num_layers=2, d_model=64, d_ff=128, num_heads=4)
     # Its attention knows positions itself.
-    kinds = {"Transformer": {}, "conformer": CONFORMER}
-    for name, parts in kinds.items():
+    for name, parts in {"Transformer": {}, "conformer": CONFORMER}.items():
         keras.utils.set_random_seed(1)
         model = make_model(config, 12, **parts)
         model.compile(kt.Adam(0.002), kt.MaskedCrossentropy(), jit_compile=False)
