@@ -241,7 +241,7 @@ class MultiHeadAttention(ComposedLayer):
         mask: TensorLike | None = None, causal: bool = False,
         training: bool | None = None, with_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """Attends with all heads; another kind of attention overrides this method.
+        """Attends with all heads; a kind overrides it, and `attend_step` to decode.
 
         Args:
             queries: Float tensor (B, H, T, K), multiplied by `query_scale`.
