@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import keras_transformer
-from keras_transformer import config, playground, serving
-from keras_transformer.serving.config import ServingConfig
+from keras_transformer import config
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = [value for value in vars(config).values() if dataclasses.is_dataclass(value)]
@@ -66,9 +65,7 @@ def test_an_extra_has_all_that_it_needs_of_another(setup):
     assert extras["docs"] <= extras["test"]
 
 
-@pytest.mark.parametrize(
-    "options", [*CONFIGS, ServingConfig], ids=lambda options: options.__name__
-)
+@pytest.mark.parametrize("options", CONFIGS, ids=lambda options: options.__name__)
 def test_every_option_has_its_line_in_the_docstring(options):
     arguments = options.__doc__.split("\nArgs:\n")[1]
     names = re.findall(r"^    (\w+): [A-Z0-9].*", arguments, re.MULTILINE)
@@ -93,11 +90,6 @@ def test_the_stubs_list_the_names_that_are_loaded_when_asked_for(setup):
     assert public == keras_transformer.__all__
     modules = keras_transformer._HOMES.items()
     assert homes == {name: f"keras_transformer.{module}" for name, module in modules}
-    for part in (serving, playground):
-        homes, public = stub_of(part)
-        modules = part._MODULES.items()
-        assert public == part.__all__
-        assert homes == {n: f"{part.__name__}.{m}" for n, m in modules}
     assert "**/*.pyi" in setup["options.package_data"]["keras_transformer"]
     package = ROOT / "keras_transformer"
     lazy = [path for path in package.rglob("*.py") if is_lazy(path)]

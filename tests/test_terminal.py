@@ -16,7 +16,6 @@ from keras_transformer import cli
 from keras_transformer.cli import translate as verbs
 from keras_transformer.cli.flags import sentence
 from keras_transformer.evaluation import Scores
-from keras_transformer.serving import server
 from keras_transformer.terminal import (
     plain_console,
     print_message,
@@ -132,12 +131,6 @@ def test_errors_and_usage_print_no_escape_sequence(capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main(["serve", "a", RED])
     assert "unrecognized arguments: \\x1b[31mred\n" in capsys.readouterr().err
-
-
-def test_the_server_logs_no_escape_sequence():
-    formatter = server._PrintableFormatter("%(message)s")
-    record = server.logger.makeRecord("", 20, "", 0, "%s\n  in a", (RED,), None)
-    assert formatter.format(record) == "\\x1b[31mred\n  in a"
 
 
 def test_scores_are_lines(monkeypatch, capsys):

@@ -16,7 +16,6 @@ from keras_transformer.cli import (
     export,
     importing,
     neighbours,
-    playground,
     plot,
     serve,
     train,
@@ -32,7 +31,7 @@ from keras_transformer.terminal import (
 )
 
 _GROUPS = (
-    train, importing, translate, export, serve, playground, plot, neighbours, completion
+    train, importing, translate, export, serve, plot, neighbours, completion
 )  # fmt: skip
 _EXAMPLES = (
     "quickstart",

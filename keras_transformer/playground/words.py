@@ -8,34 +8,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
-
-from keras_transformer.text.byte_pair import byte_characters
 
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 # Ends, unknown pieces and languages, such as "</s>", "[SEP]" and ">>fra<<".
 _SPECIAL = re.compile(r"</?[A-Za-z]+>|\[[A-Z]+\]|>>.+<<")
 _CLOSING = set(".,;:!?…»”)]")
+# The characters with which byte-level BPE writes bytes (Radford et al., 2019).
+_VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = [byte for byte in range(256) if byte not in _VISIBLE]
+_BYTES = {chr(byte): byte for byte in _VISIBLE} | {
+    chr(256 + place): byte for place, byte in enumerate(_OTHERS)
+}
 
 
-class Word(NamedTuple):
-    """A word and how many pieces it is made of."""
-
-    text: str
-    pieces: int
-
-
-def words_of(pieces: Sequence[str]) -> list[Word]:
-    """Returns the words of pieces, in order.
+def words_of(pieces: Sequence[str]) -> list[tuple[str, int]]:
+    """Returns the words of a text's pieces, each with the number of its pieces.
 
     Special pieces, and a closing mark that ends a word, are words of their own.
-
-    Args:
-        pieces: Pieces of one text, its special ones included.
-
-    Example:
-        >>> words_of(["▁Two", "▁m", "en", ".", "</s>"])
-        [Word('Two', 1), Word('men', 2), Word('.', 1), Word('</s>', 1)]
     """
     mark = next((m for m in "▁Ġ" if any(m in piece for piece in pieces)), None)
     groups: list[list[str]] = []
@@ -43,7 +32,7 @@ def words_of(pieces: Sequence[str]) -> list[Word]:
         if not groups or _begins(pieces, place, mark):
             groups.append([])
         groups[-1].append(piece)
-    return [Word(_text(group, mark), len(group)) for group in groups]
+    return [(_text(group, mark), len(group)) for group in groups]
 
 
 def _begins(pieces, place, mark):
@@ -63,19 +52,17 @@ def _begins(pieces, place, mark):
 
 def _text(group, mark):
     """The pieces of a word joined, the bytes among them decoded."""
-    if mark == "Ġ":
-        codes = {character: byte for byte, character in enumerate(byte_characters())}
-        joined = "".join(group)
-        if all(character in codes for character in joined):
-            content = bytes(codes[character] for character in joined)
-            return content.decode("utf-8", "replace").strip() or " "
-    content = b"".join(_bytes(piece) for piece in group)
-    text = content.decode("utf-8", "replace").replace("▁", " ").strip()
-    if mark is None and len(group) > 1:
-        text = group[0] + "".join(piece.removeprefix("##") for piece in group[1:])
-    return text or " "
+    if mark is None:
+        return group[0] + "".join(piece.removeprefix("##") for piece in group[1:])
+    joined = "".join(group)
+    if mark == "Ġ" and set(joined) <= set(_BYTES):
+        content = bytes(_BYTES[character] for character in joined)
+    else:
+        content = b"".join(map(_content, group))
+    return content.decode("utf-8", "replace").strip() or " "
 
 
-def _bytes(piece):
-    found = _BYTE.fullmatch(piece)
-    return bytes([int(found[1], 16)]) if found else piece.encode("utf-8")
+def _content(piece):
+    if byte := _BYTE.fullmatch(piece):
+        return bytes([int(byte[1], 16)])
+    return piece.replace("▁", " ").encode("utf-8")

@@ -1,21 +1,5 @@
-"""A local server with TensorFlow Serving's REST interface. Needs TensorFlow.
+"""A local server with TensorFlow Serving's REST interface, to try an export."""
 
-Each name is loaded when it is asked for: the command line reads the server's options
-for its help, and should not wait for the server.
-"""
+from keras_transformer.serving.server import serve
 
-import importlib
-
-_MODULES = {"ServingConfig": "config", "check_directory": "versions", "serve": "server"}
-
-__all__ = sorted(_MODULES)
-
-
-def __getattr__(name):
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__():
-    return __all__
+__all__ = ["serve"]

@@ -1,102 +1,81 @@
-"""The local server: listens, loads, serves, drains."""
+"""The process of the local server; the playground's uses its parts.
+
+This module imports neither TensorFlow nor the web server before they are needed, so
+that the command line's help, a wrong directory and a taken port need not wait for them.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import logging
-import os
-import signal
 import socket
-import sys
-import threading
 from pathlib import Path
 
-from keras_transformer.serving.batching import Workers
-from keras_transformer.serving.config import ServingConfig
-from keras_transformer.serving.versions import ModelVersions, check_directory
-from keras_transformer.terminal import printable
-
-# One for the batches of large requests and one that they leave free. More would only
-# share the same cores.
-_RUNS_AT_A_TIME = 2
-
-logger = logging.getLogger(__package__)
+from keras_transformer.files import versions_in
+from keras_transformer.terminal import native_messages_hidden, print_message
 
 
-def serve(directory: str | Path, config: ServingConfig | None = None):
-    """Serves the SavedModels of a directory over TensorFlow Serving's REST interface.
+def serve(directory: str | Path, host: str = "127.0.0.1", port: int = 8501) -> None:
+    """Serves the highest version of an export over TensorFlow Serving's REST interface.
 
-    It is for trying a model out; in production use TensorFlow Serving itself. It
-    returns when the process gets SIGTERM or SIGINT and all running requests are
-    answered. Those that take longer than `drain_timeout_s` are answered 500, and the
-    process ends with status 1. It does not wait for a version that is being loaded.
+    It is for trying an export on this machine: it runs one request at a time, and logs
+    each in one line. In production use TensorFlow Serving itself. It returns at Ctrl-C,
+    when the requests that came before are answered; a second Ctrl-C does not wait.
 
     Args:
-        directory: saved_models/NAME, with SavedModels in NAME/VERSION.
-        config: Address and limits; default `ServingConfig()`.
+        directory: saved_models/NAME, with a SavedModel in NAME/VERSION.
+        host: Address to listen on. At any but 0.0.0.0 and :: a request must name it, or
+            this machine, in its `Host`.
+        port: Port to listen on; 0 picks a free one.
 
     Raises:
         FileNotFoundError: If the directory holds no SavedModel.
         ImportError: If starlette or uvicorn is not installed.
-        OSError: If the port is taken.
-        ValueError: If no version loads.
+        OSError: If the port cannot be had, or the SavedModel cannot be read.
+        ValueError: If the port is out of range.
 
     Example:
-        >>> serve("saved_models/en-de", ServingConfig(port=8501))
+        >>> serve("saved_models/en-de")
     """
-    config = ServingConfig() if config is None else config
-    check_installed("The local server", "serve")
-    check_directory(directory)
-    log_to_stderr(logger)
-    with bind(config.host, config.port) as listener:
-        asyncio.run(_serve(Path(directory), config, listener))
+    directory = Path(directory)
+    versions = {
+        number: path
+        for number, path in versions_in(directory).items()
+        if (path / "saved_model.pb").is_file()
+    }
+    if not versions:
+        raise FileNotFoundError(
+            f"{directory} must hold SavedModels, each in a directory that has its "
+            f"version as its name: {directory / '1'}. Received: none"
+        )
+    with listening(host, port, extra="serve") as listener:
+        with native_messages_hidden():
+            from keras_transformer.serving.app import make_app
+            from keras_transformer.serving.model import ServedModel
+
+        model = ServedModel(versions[max(versions)])
+        run(make_app(model, host), listener, f"/v1/models/{model.name}", "info")
 
 
-def check_installed(what: str, extra: str):
-    """Raises `ImportError` unless the web server's packages are installed.
+def listening(host: str, port: int, extra: str) -> socket.socket:
+    """Returns a socket that has the address, before the long work of loading.
 
-    Args:
-        what: What needs them, for the message.
-        extra: The extra of this package that has them.
+    `extra` is the extra of this package that brings the web server.
     """
     try:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            f"{what} needs starlette and uvicorn: install "
+            "A server needs starlette and uvicorn: install "
             f"keras-transformer-seq2seq[{extra}]"
         ) from error
-
-
-def log_to_stderr(logger: logging.Logger):
-    """Makes a logger print to standard error, safely for a terminal."""
-    if not logger.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(_PrintableFormatter("%(asctime)s %(message)s"))
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
-
-
-class _PrintableFormatter(logging.Formatter):
-    def format(self, record):
-        return "\n".join(map(printable, super().format(record).split("\n")))
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Returns a socket that has the address, before the long work of loading.
-
-    Raises:
-        OSError: If the address cannot be had, such as a port that is taken.
-    """
-    from keras_transformer.serving.connections import Listener
-
+    if not 0 <= port <= 65535:
+        raise ValueError(f"`port` must be from 0 to 65535. Received: port={port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio avoids delays (TCP_NODELAY, 40 ms) only where the protocol is named.
-    listener = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
     except OSError as error:
         listener.close()
@@ -107,52 +86,22 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def shown_address(listener: socket.socket) -> str:
+def address(listener: socket.socket) -> str:
     """Returns where a socket listens, such as "http://127.0.0.1:8501"."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def _serve(directory, config, listener):
-    from keras_transformer.serving.app import RestApi
-    from keras_transformer.serving.connections import uvicorn_server
+def run(app, listener: socket.socket, path: str, log_level: str):
+    """Says where `path` is and serves an ASGI application until Ctrl-C.
 
-    workers = Workers(_RUNS_AT_A_TIME)
-    versions = ModelVersions(directory, lambda path: _load(path, workers, config))
-    await versions.load_first()
-    server = uvicorn_server(RestApi(versions, config), config.drain_timeout_s)
-    end_at_signals(server)
-    listener.listen()
-    url = f"{shown_address(listener)}/v1/models/{versions.name}"
-    logger.info("%s is served", url)
-    watching = asyncio.create_task(versions.watch())
-    await server.serve(sockets=[listener])
-    watching.cancel()
-    logger.info("the server has ended")
-    if workers.running:
-        logger.error("%d runs were cut off", workers.running)
-    if workers.running or versions.is_loading:
-        # Nothing can stop these threads. Python's normal exit would wait for the first
-        # kind, and take the interpreter away from the second.
-        sys.stderr.flush()
-        os._exit(1 if workers.running else 0)
-
-
-def end_at_signals(server):
-    """Makes SIGTERM and SIGINT end the server, but not the process.
-
-    uvicorn's own handlers raise the signal again at the end, which by default kills the
-    process.
+    At the `log_level` "info" Uvicorn logs each request in a line.
     """
-    if threading.current_thread() is threading.main_thread():
-        server.capture_signals = contextlib.nullcontext
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, server.handle_exit, number, None)
+    import uvicorn
 
-
-def _load(path, workers, config):
-    # Here, so that a wrong directory or port is reported before TensorFlow loads.
-    from keras_transformer.serving.served_model import ServedModel
-
-    return ServedModel(path, workers, config)
+    config = uvicorn.Config(app, lifespan="off", log_level=log_level)
+    listener.listen()
+    print_message(f"{address(listener)}{path} (Ctrl-C ends it)")
+    # Uvicorn answers what runs, and then raises the signal again.
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])

@@ -23,6 +23,7 @@ from keras_transformer import (
     ExportedTranslator,
     RunConfig,
     cli,
+    playground,
     serving,
     training,
 )
@@ -307,12 +308,18 @@ def test_serve_takes_a_directory_and_the_options_of_the_server(
     monkeypatch.setattr(serving, "serve", lambda *arguments: calls.append(arguments))
     directory = saved_model.parent
     assert cli.main(["serve", str(directory)]) == 0
-    flags = ["--port", "0", "--max-request-mib", "0.5"]
-    assert cli.main(["serve", str(directory), *flags]) == 0
-    config = serving.ServingConfig()
+    assert cli.main(["serve", str(directory), "--port", "0", "--host", "::1"]) == 0
+    assert calls == [(directory, "127.0.0.1", 8501), (directory, "::1", 0)]
+
+
+def test_playground_takes_a_run_and_languages(monkeypatch):
+    calls = []
+    monkeypatch.setattr(playground, "play", lambda *arguments: calls.append(arguments))
+    assert cli.main(["playground", "run", "--languages", "en", "de"]) == 0
+    assert cli.main(["playground", "run", "--port", "0", "--host", "::1"]) == 0
     assert calls == [
-        (directory, config),
-        (directory, config.replace(port=0, max_request_mib=0.5)),
+        (Path("run"), "127.0.0.1", 8600, ["en", "de"]),
+        (Path("run"), "::1", 0, None),
     ]
 
 

@@ -37,7 +37,5 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_words_are_those_of_a_reader(name):
     pieces, texts, counts = CASES[name]
-    words = words_of(pieces)
-    assert [word.text for word in words] == texts
-    assert [word.pieces for word in words] == counts
+    assert words_of(pieces) == list(zip(texts, counts, strict=True))
     assert sum(counts) == len(pieces)

@@ -1,34 +1,31 @@
 /** The map of attention: point at a word of one side, and those of the other light up. */
 
 const TOLD = 3; // Words that are named, those with the largest weights.
-const OTHER = { source: "target", target: "source" };
-const HINT = "Point at a word, tap it, or go to it with the Tab and arrow keys.";
+const LEAST = 0.005; // The smallest weight that is shown: 1 % once rounded.
+const SIDES = ["source", "target"];
+const HINT = "Point at a word, tap it, or go to it with the Tab key.";
 
 export class AttentionMap {
+  languages = { source: "", target: "" }; // Codes, or "".
   #root;
-  #languages;
-  #found; // The server's answer, or `null`.
+  #found = null; // The server's answer.
   #by = "words";
   #spans = { source: [], target: [] }; // First piece and the one after the last.
   #units = { source: [], target: [] }; // Buttons.
-  #pinned = null; // {side, place}, as is what is pointed at.
-  #focused = null;
+  #pointed = null; // {side, place}, as is what is pinned.
+  #pinned = null;
 
-  /**
-   * @param {Element} root The element with a row of units for each side.
-   * @param {{source: string, target: string}} languages Codes, or "".
-   */
-  constructor(root, languages) {
+  /** @param {Element} root The element with a row of units for each side. */
+  constructor(root) {
     this.#root = root;
-    this.#languages = languages;
-    for (const side of ["source", "target"]) this.#listen(side);
-    this.show(null);
+    for (const side of SIDES) this.#listen(side);
   }
 
-  /** Shows the server's answer; with `null`, nothing. */
-  show(found) {
+  /** Shows the server's answer, or with `null` nothing, and why. */
+  show(found, reason = "") {
     this.#found = found;
     this.#draw();
+    if (!found) this.#tell(reason);
   }
 
   /** Shows whole "words", or the "pieces" that the model reads. */
@@ -42,128 +39,92 @@ export class AttentionMap {
   }
 
   #draw() {
-    this.#pinned = this.#focused = null;
-    for (const side of ["source", "target"]) this.#drawRow(side);
-    this.#light(null);
+    this.#pointed = this.#pinned = null;
+    for (const side of SIDES) {
+      const { pieces, words } = this.#found?.[side] ?? { pieces: [], words: [] };
+      const units = this.#by === "words" ? words : pieces.map((piece) => [piece, 1]);
+      let first = 0;
+      this.#spans[side] = units.map(([, count]) => [first, (first += count)]);
+      this.#units[side] = units.map(([text]) => this.#unit(side, text));
+      this.#row(side).replaceChildren(...this.#units[side]);
+    }
+    this.#light();
   }
 
-  #drawRow(side) {
-    const { pieces, words } = this.#found?.[side] ?? { pieces: [], words: [] };
-    const units = this.#by === "words" ? words : pieces.map((piece) => [piece, 1]);
-    let first = 0;
-    this.#spans[side] = units.map(([, count]) => [first, (first += count)]);
-    this.#units[side] = units.map(([text], place) => {
-      const unit = document.createElement("button");
-      unit.type = "button";
-      unit.className = "unit";
-      unit.tabIndex = place === 0 ? 0 : -1; // The arrow keys lead to the others.
-      unit.setAttribute("aria-pressed", "false");
-      const words = document.createElement("span");
-      words.dir = "auto";
-      words.lang = this.#languages[side];
-      words.textContent = text;
-      unit.append(words, document.createElement("small"));
-      return unit;
-    });
-    this.#row(side).replaceChildren(...this.#units[side]);
+  #unit(side, text) {
+    const [unit, word] = ["button", "span"].map((name) => document.createElement(name));
+    unit.type = "button";
+    unit.className = "unit";
+    word.dir = "auto";
+    word.lang = this.languages[side];
+    word.textContent = text;
+    unit.append(word, document.createElement("small"));
+    return unit;
   }
 
   #listen(side) {
     const row = this.#row(side);
-    const placeOf = (event) => this.#units[side].indexOf(event.target.closest(".unit"));
-    const whenOn = (action) => (event) => {
-      const place = placeOf(event);
-      if (place >= 0) action({ side, place }, event);
-    };
+    const on = (name, action) =>
+      row.addEventListener(name, (event) => {
+        const place = this.#units[side].indexOf(event.target.closest(".unit"));
+        if (place >= 0) action({ side, place }, event);
+      });
     // A finger that scrolls over the map points at nothing; its tap is a click.
-    const isMouse = (event) => event.pointerType !== "touch";
-    row.addEventListener("pointerover", whenOn((at, event) => isMouse(event) && this.#light(at)));
-    row.addEventListener("pointerleave", () => this.#light(this.#pinned ?? this.#focused));
-    row.addEventListener("click", whenOn((at) => this.#pin(at)));
-    row.addEventListener(
-      "focusin",
-      whenOn((at, event) => {
-        if (!event.target.matches(":focus-visible")) return;
-        this.#focused = at;
-        this.#light(at);
-      }),
-    );
-    row.addEventListener("focusout", () => {
-      this.#focused = null;
-      this.#light(this.#pinned);
-    });
-    row.addEventListener("keydown", whenOn((at, event) => this.#move(at, event)));
+    on("pointerover", (at, { pointerType }) => pointerType !== "touch" && this.#point(at));
+    on("focusin", (at, { target }) => target.matches(":focus-visible") && this.#point(at));
+    on("click", (at) => this.#pin(at));
+    for (const name of ["pointerleave", "focusout"]) row.addEventListener(name, () => this.#point(null));
   }
 
-  #pin(at) {
-    const isSame = this.#pinned?.side === at.side && this.#pinned.place === at.place;
-    this.#pinned = isSame ? null : at;
-    for (const side of ["source", "target"]) {
+  #point(at) {
+    this.#pointed = at;
+    this.#light();
+  }
+
+  /** Holds a unit once nothing is pointed at; a second time lets it go. */
+  #pin({ side, place }) {
+    const isSame = this.#pinned?.side === side && this.#pinned.place === place;
+    this.#pinned = isSame ? null : { side, place };
+    this.#point(this.#pinned);
+  }
+
+  /** Lights up what belongs to the unit that is pointed at, or else to the pinned one. */
+  #light() {
+    const at = this.#pointed ?? this.#pinned;
+    const weighed = [];
+    for (const side of SIDES) {
       this.#units[side].forEach((unit, place) => {
-        const isPinned = this.#pinned?.side === side && this.#pinned.place === place;
-        unit.setAttribute("aria-pressed", String(isPinned));
-      });
-    }
-    this.#light(isSame ? null : at);
-  }
-
-  #move({ side, place }, event) {
-    if (event.key === "Escape" && this.#pinned) this.#pin(this.#pinned);
-    const units = this.#units[side];
-    const isLeftward = getComputedStyle(this.#row(side)).direction === "rtl";
-    const step = isLeftward ? -1 : 1;
-    const places = {
-      ArrowRight: place + step,
-      ArrowLeft: place - step,
-      Home: 0,
-      End: units.length - 1,
-    };
-    const next = units[places[event.key]];
-    if (!next) return;
-    event.preventDefault();
-    units.forEach((unit) => (unit.tabIndex = unit === next ? 0 : -1));
-    next.focus();
-  }
-
-  /** Lights up what belongs to a unit; with `null`, nothing. */
-  #light(at) {
-    for (const side of ["source", "target"]) {
-      this.#units[side].forEach((unit, place) => {
-        unit.classList.toggle("active", at?.side === side && at.place === place);
-        const weight = at && at.side !== side ? this.#weight(at, place) : 0;
+        const isAt = (one) => one?.side === side && one.place === place;
+        unit.classList.toggle("active", isAt(at));
+        unit.setAttribute("aria-pressed", String(isAt(this.#pinned)));
+        const weight = at && at.side !== side ? this.#weight({ [at.side]: at.place, [side]: place }) : 0;
         unit.style.setProperty("--weight", Math.min(1, weight));
-        unit.lastChild.textContent = weight >= 0.005 ? percent(weight) : "";
+        unit.lastChild.textContent = weight >= LEAST ? percent(weight) : "";
+        if (weight >= LEAST) weighed.push([weight, unit.firstChild.textContent]);
       });
     }
-    const told = this.#root.querySelector(".told");
-    const text = this.#found ? (at ? this.#told(at) : HINT) : "";
-    if (told.textContent !== text) told.textContent = text;
+    if (!at) {
+      this.#tell(HINT);
+      return;
+    }
+    const largest = weighed.sort(([a], [b]) => b - a).slice(0, TOLD);
+    const words = largest.map(([weight, text]) => `${text} ${percent(weight)}`);
+    const verb = at.side === "target" ? "looks at" : "is looked at by";
+    const text = this.#units[at.side][at.place].firstChild.textContent;
+    this.#tell(`“${text}” ${verb} ${words.join(", ") || "nothing"}.`);
   }
 
   /** How much the target's unit looks at the source's: the mean over its own pieces. */
-  #weight(at, place) {
-    const places = { [at.side]: at.place, [OTHER[at.side]]: place };
-    const [begin, end] = this.#spans.target[places.target];
-    const [first, last] = this.#spans.source[places.source];
-    let sum = 0;
-    for (let row = begin; row < end; row += 1) {
-      for (let column = first; column < last; column += 1) {
-        sum += this.#found.weights[row][column];
-      }
-    }
-    return sum / (end - begin);
+  #weight({ source, target }) {
+    const [begin, end] = this.#spans.target[target];
+    const [first, last] = this.#spans.source[source];
+    const rows = this.#found.weights.slice(begin, end).map((row) => row.slice(first, last));
+    return rows.flat().reduce((sum, weight) => sum + weight, 0) / (end - begin);
   }
 
-  #told(at) {
-    const name = (side, place) => this.#units[side][place].firstChild.textContent;
-    const other = OTHER[at.side];
-    const weights = this.#units[other].map((_, place) => [this.#weight(at, place), place]);
-    const largest = weights.sort(([a], [b]) => b - a).slice(0, TOLD);
-    const words = largest
-      .filter(([weight]) => weight >= 0.005)
-      .map(([weight, place]) => `${name(other, place)} ${percent(weight)}`);
-    const verb = at.side === "target" ? "looks at" : "is looked at by";
-    return `“${name(at.side, at.place)}” ${verb} ${words.join(", ") || "nothing"}.`;
+  #tell(text) {
+    const told = this.#root.querySelector(".told");
+    if (told.textContent !== text) told.textContent = text;
   }
 }
 

@@ -1,0 +1,102 @@
+"""A SavedModel whose signatures take and return NumPy arrays. Needs TensorFlow."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+# Loading a SavedModel needs the text operations that this import registers.
+import tensorflow_text  # noqa: F401
+from google.protobuf import json_format
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_transformer.serving.tensors import RequestError
+
+_ROWS = 32  # of one run, which bounds its memory
+# HTTP status of the codes of `tf.errors.OpError` as in TensorFlow Serving's
+# http_server.cc; 500 for the others.
+_STATUS = {3: 400, 4: 504, 5: 404, 8: 429, 9: 400, 11: 400, 12: 501, 14: 503}
+# What Python's TensorFlow writes around the message of an operation.
+_AROUND = re.compile(
+    r"\AGraph execution error:.*?<stack traces unavailable>\s*| \[Op:\w+\]\Z", re.DOTALL
+)
+
+
+class ServedModel:
+    """One version of an export: the SavedModel in NAME/VERSION."""
+
+    def __init__(self, path: Path):
+        self.name, self.version = path.parent.resolve().name, int(path.name)
+        # Keeps the functions of the signatures alive.
+        self._module = tf.saved_model.load(str(path))
+        self.signatures = {
+            name: Signature(function)
+            for name, function in self._module.signatures.items()
+        }
+        saved = saved_model_pb2.SavedModel()
+        saved.ParseFromString((path / "saved_model.pb").read_bytes())
+        [graph] = [g for g in saved.meta_graphs if "serve" in g.meta_info_def.tags]
+        self.definitions = {
+            name: json_format.MessageToDict(
+                definition,
+                preserving_proto_field_name=True,
+                always_print_fields_with_no_presence=True,
+            )
+            for name, definition in sorted(graph.signature_def.items())
+        }
+
+
+class Signature:
+    """A signature; `inputs` has the `tf.TensorSpec` of each input."""
+
+    def __init__(self, function):
+        self.inputs = function.structured_input_signature[1]
+        self._function = function
+        # Inputs and outputs of any number of rows, which do not depend on each other.
+        specs = [*self.inputs.values(), *function.structured_outputs.values()]
+        self._has_rows = all(s.shape.rank and s.shape[0] is None for s in specs)
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the outputs; strings are bytes in object arrays.
+
+        An operation that fails is a `RequestError` with the status of its error.
+        """
+        try:
+            rows = {len(array) for array in inputs.values()} if self._has_rows else ()
+            if len(rows) != 1:
+                return self._run(inputs)
+            parts = [
+                self._run({name: x[i : i + _ROWS] for name, x in inputs.items()})
+                for i in range(0, max(*rows, 1), _ROWS)
+            ]
+        except tf.errors.OpError as error:
+            message = _AROUND.sub("", error.message).strip()
+            status = _STATUS.get(error.error_code, 500)
+            raise RequestError(message, status) from error
+        return {name: _joined([part[name] for part in parts]) for name in parts[0]}
+
+    def _run(self, inputs):
+        tensors = {
+            name: tf.constant(array, self.inputs[name].dtype)
+            for name, array in inputs.items()
+        }
+        return {
+            name: np.asarray(x.numpy(), object if x.dtype == tf.string else None)
+            for name, x in self._function(**tensors).items()
+        }
+
+
+def _joined(parts):
+    """Returns the rows of several runs, padded with "", 0 or false to the longest."""
+    shape = np.max([part.shape for part in parts], axis=0)
+    shape[0] = sum(map(len, parts))
+    padding = b"" if parts[0].dtype == object else 0
+    joined, start = np.full(shape, padding, parts[0].dtype), 0
+    for part in parts:
+        rows = slice(start, start + len(part))
+        joined[(rows, *map(slice, part.shape[1:]))] = part
+        start += len(part)
+    return joined
