@@ -54,7 +54,7 @@ def quickstart(
     saved_models: str | Path = "saved_models",
     console: Console | None = None,
     config: RunConfig = CONFIG,
-    sizes: dict[str, int] | None = None,
+    sizes: dict[str, int] = SIZES,
 ) -> Scores:
     """Trains on generated sentences, evaluates, exports, and translates.
 
@@ -66,7 +66,7 @@ def quickstart(
         saved_models: Directory for the SavedModel, quickstart-en-de/VERSION.
         console: Where progress goes; by default the terminal.
         config: Options of the run.
-        sizes: Pairs of each split, "train", "valid" and "test"; default `SIZES`.
+        sizes: Pairs of each split, "train", "valid" and "test".
 
     Returns:
         The `Scores` of the test sentences.
@@ -83,7 +83,6 @@ def quickstart(
     console = plain_console() if console is None else console
     directory = Path("runs") / NAME if directory is None else Path(directory)
     say(console, "generating English and German sentences from a grammar")
-    sizes = SIZES if sizes is None else sizes
     pairs = {name: list(generate_pairs(name, size)) for name, size in sizes.items()}
     translator = train(pairs["train"], directory, config, pairs["valid"], console)
     test, name = pairs["test"], "generated test sentences"

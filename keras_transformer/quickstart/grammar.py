@@ -246,7 +246,7 @@ class Grammar:
         main, draw = self._clause(), self._random()
         if draw < 0.25:
             return self._because(main)
-        if draw < 0.33:  # "Anna hopes that ...".
+        if draw < 0.33:  # "Anna thinks that ...".
             teller = Clause(self._person(), self._pick(words("report")))
             teller.front = "yes" if teller.subject.gender == "you" else ""
             return say(teller, words("conjunction", ("that",))[0], main)
@@ -322,9 +322,8 @@ class Grammar:
         if draw > 0.45:
             return self._noun(("person",), negated)
         name = self._new(words("name"))
-        return Phrase(
-            [name.english] * 2, [name.german] * 3, 2, *name.tags, "known", name
-        )
+        forms = [name.english] * 2, [name.german] * 3
+        return Phrase(*forms, 2, *name.tags, "known", name)
 
     def _noun(self, tags, negated=False):
         noun, draw = self._new(words("noun", tags)), self._random()
