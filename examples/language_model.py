@@ -25,7 +25,7 @@ START, UNKNOWN, FIRST = 1, 3, 4
 def read(path):
     """Returns a file's text, or 4,000 sentences of the package's grammar."""
     if path is None:
-        return "".join(f"{text}\n" for text, _ in generate_pairs("de", "train", 4000))
+        return "".join(f"{text}\n" for text, _ in generate_pairs("train", 4000))
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt") as file:
         return file.read()
 

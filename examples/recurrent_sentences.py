@@ -62,7 +62,7 @@ def main(arguments=None):
     parser.add_argument("--plot", help="picture to write")
     options = parser.parse_args(arguments)
     keras.utils.set_random_seed(1)
-    four, pairs = FOUR.items(), generate_pairs("fr", "train", options.count)
+    four, pairs = FOUR.items(), generate_pairs("train", options.count)
     if options.pairs:
         pairs = ((p.source, p.target) for p in kt.open_pairs(options.pairs).pairs())
     four, pairs = ([tuple(map(words_of, pair)) for pair in x] for x in (four, pairs))

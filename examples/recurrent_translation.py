@@ -20,7 +20,7 @@ import recurrent_translator as recurrent
 
 import keras_transformer as kt
 from keras_transformer import plots
-from keras_transformer.quickstart.grammar import write_corpus
+from keras_transformer.quickstart.grammar import generate_pairs
 
 WIDTHS = {"tiny": 128, "small": 256}  # Of the embeddings and of the GRUs.
 CONFIG = kt.RunConfig(
@@ -90,7 +90,7 @@ def main(arguments=None, config=CONFIG):
     with tempfile.TemporaryDirectory() as folder:
         if not any(files):
             sizes = {"train": options.pairs, "valid": 100, "test": 100}
-            files = write_corpus(folder, "fr", **sizes).values()
+            files = [list(generate_pairs(*split)) for split in sizes.items()]
         path, valid, test = files
         text = sampled(path, options.pairs, folder)
         pairs = [(pair.source, pair.target) for pair in kt.open_pairs(test).pairs()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-import types
 from pathlib import Path
 
 import keras
@@ -22,10 +21,8 @@ from tests.reference import numpy_transformer as reference
 
 FOLDER = Path(__file__).parents[1] / "examples" / "why"
 PAGES = ("baselines.md", "long_range.md", "why.md")
-SHARED = {"corpora", "image_nets", "long_range_tasks", "neighbour_parts"}
-SHARED |= {"position_kinds", "report", "tasks", "translation", "window_nets"}
-SHARED |= {"window_sentences"}
-SMALL = ["--pairs", "40", "--tests", "20", "--updates", "2"]
+# What several programs share.
+SHARED = {"corpora", "long_range_tasks", "report", "tasks", "translation"}
 
 
 @pytest.fixture
@@ -39,32 +36,138 @@ def load(monkeypatch):
             del sys.modules[name]
 
 
-def test_every_program_is_short_and_stands_on_a_page():
+def is_share(values):
+    return bool(np.all((np.asarray(values) >= 0) & (np.asarray(values) <= 1)))
+
+
+def mask_is_worth(found, _):
+    """Told the right words so far or its own: alike with the mask, not without it."""
+    _, forced, alone, _ = found["with the mask"]
+    _, forced_without, alone_without, _ = found["without"]
+    is_alike = alone == pytest.approx(forced, rel=1e-4)
+    return is_alike and alone_without > 1.2 * forced_without
+
+
+def scaling_saves_the_gradient(found, _):
+    """Entropy, largest weight and gradient of wide unscaled scores, not of scaled."""
+    return all(
+        (found[1024, is_scaled][1] < found[4, is_scaled][1] / 4) != is_scaled
+        and (found[1024, is_scaled][2] > 0.9) != is_scaled
+        and (found[1024, is_scaled][3] < found[4, is_scaled][3] / 2) != is_scaled
+        for is_scaled in (False, True)
+    )
+
+
+def has_the_counts_of_table_1(found, _):
+    """Multiplications, sequential operations and the longest path, by hand."""
+    n, d = 16, 8
+    expected = {
+        ("self-attention", n): (4 * n * d**2 + 2 * n**2 * d, 4, 1),
+        ("recurrence", n): (6 * n * d**2, n, n),
+        ("convolution", n): (3 * n * d**2, 1, math.ceil((n - 1) / 2)),
+        ("dilated convolution", n): (3 * n * d**2, 1, 3),
+        ("dilated convolution", 8): (3 * 8 * d**2, 1, 2),
+    }
+    return found | expected == found
+
+
+def only_attention_sees_far(found, _):
+    return found["window"][0][3][0] < 0.65 and found["attention"][0][3][0] > 0.9
+
+
+PAIRS = "--pairs 40 --tests 20 --updates 2"
+TASK = "--length 3 --updates 2 --seeds 1"
+# Words of the command line, and whether what `main` returns is right. At a tiny size
+# it only has to run; the others have learned, or measure what needs no learning.
+RUNS = {
+    "causal": ("--pairs 60 --tests 60 --updates 60", mask_is_worth),
+    "convolutions": ("--widths 7 512", lambda x, _: max(x.values()) < 1e-6),
+    "heads": (f"--heads 16 {TASK}", lambda x, _: is_share(x[16])),
+    "images": (
+        "--updates 3 --seeds 2 --amounts 20 40 --plot {plot}",
+        lambda x, _: all(len(runs) == 2 and is_share(runs) for runs in x.values()),
+    ),
+    "lengths": (
+        f"{PAIRS} --kinds learned --plot {{plot}}",
+        lambda x, _: max(x["learned"][0])[0] > 9,
+    ),
+    "long_range": (
+        "--length 40 --batch 4 --updates 2 --tasks retrieval --kinds linformer lsh",
+        lambda x, _: is_share([*x.values()]),
+    ),
+    "long_range_cost": (
+        "--lengths 32 --kinds full linear --rows 1 --turns 1",
+        lambda x, _: x[32, "full"][0] == 1.0 and x[32, "linear"][0] > 0,
+    ),
+    # With a bias heads become a convolution as it grows.
+    "neighbour_heads": (
+        "--length 12",
+        lambda x, _: max(x[(3,)], x[(11,)], x[(3, 3)], x[100.0]) < 1e-6 < 0.1 < x[0.1],
+    ),
+    "optimizers": (
+        f"--optimizers SGD --factors 1.0 {TASK.replace(' --seeds 1', '')}",
+        lambda x, _: all(np.shape(rows) == (1, 1) for rows in x.values()),
+    ),
+    "positions": (
+        "--length 8 --updates 2 --seeds 1 --kinds learned relative recurrent "
+        "--plot {plot}",
+        lambda x, _: [np.shape(curves) for curves in x.values()] == [(1, 32)] * 3,
+    ),
+    "regularisation": (
+        f"{PAIRS} --settings none --seeds 1",
+        lambda x, _: [np.shape(rows) for rows in x.values()] == [(1, 4)],
+    ),
+    "scale": ("--widths 4 1024 --plot {plot}", scaling_saves_the_gradient),
+    "scores": (f"{TASK} --widths 9 --kinds additive", lambda x, _: len(x) == 1),
+    "table_1": ("--lengths 8 16 --width 8", has_the_counts_of_table_1),
+    # Three standard deviations of a share of 2000 draws are at most 0.034.
+    "temperature": (
+        "--draws 2000 --plot {plot}",
+        lambda x, program: all(
+            np.abs(shares - program.probabilities(temperature)).max() < 0.034
+            for temperature, shares in x.items()
+        ),
+    ),
+    "windows": ("--seeds 1 --kinds window attention", only_attention_sees_far),
+}  # fmt: skip
+QUICK = {"convolutions", "heads", "neighbour_heads", "scale", "table_1", "temperature"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in RUNS],
+)
+def test_a_program_runs_and_finds_what_it_says(load, name, tmp_path):
+    words, is_right = RUNS[name]
+    if name == "images":
+        pytest.importorskip("sklearn")
+    if "{plot}" in words:
+        pytest.importorskip("matplotlib")
+    plot = tmp_path / "plot.png"
+    arguments = [  # Names of several words.
+        {"SGD": "SGD with momentum", "none": "none of them"}.get(word, word)
+        for word in words.format(plot=plot).split()
+    ]
+    program = load(name)
+    found = program.main(arguments)
+    assert is_right(found, program), found
+    if "{plot}" in words:
+        assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_program_has_a_test_and_stands_on_a_page():
     docs = FOLDER.parents[1] / "docs"
     page = "".join((docs / name).read_text("utf-8") for name in PAGES)
-    for path in FOLDER.glob("*.py"):
-        assert len(path.read_text("utf-8").splitlines()) <= 100, path.name
-        is_named = f"python examples/why/{path.name}" in page
-        assert is_named != (path.stem in SHARED), path.name
+    programs = {path.stem for path in FOLDER.glob("*.py")}
+    assert programs == {*RUNS} | SHARED
+    for name in programs:
+        is_named = f"python examples/why/{name}.py" in page
+        assert is_named != (name in SHARED), name
+        lines = (FOLDER / f"{name}.py").read_text("utf-8").splitlines()
+        assert len(lines) <= 160, name
 
 
-def test_tables_show_mean_and_range(load, capsys):
-    load("report").show(["a", "b"], [["x", [0.5, 1.0]]])
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last == "| x | 0.75 (0.5 to 1) |"
-
-
-def test_softmax_of_unscaled_scores_saturates_and_its_gradient_vanishes(load, tmp_path):
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "scale.png"
-    arguments = ["--widths", "4", "1024", "--plot", str(path)]
-    found = load("scale").main(arguments)
-    for is_scaled in (False, True):
-        narrow, wide = found[4, is_scaled], found[1024, is_scaled]
-        assert (wide[1] < narrow[1] / 4) != is_scaled  # Entropy.
-        assert (wide[2] > 0.9) != is_scaled  # Largest weight.
-        assert (wide[3] < narrow[3] / 2) != is_scaled  # Gradient.
-    assert path.read_bytes().startswith(b"\x89PNG")
+# What they measure, against closed forms and automatic differentiation.
 
 
 def test_norm_of_the_jacobian_of_the_softmax(load):
@@ -79,71 +182,15 @@ def test_norm_of_the_jacobian_of_the_softmax(load):
     assert found[1] == pytest.approx(math.sqrt(1 / 4 - 1 / 16))
 
 
-def test_feed_forward_network_is_two_convolutions_of_size_1(load):
-    found = load("convolutions").main(["--widths", "7", "512"])
-    assert set(found) == {7, 512} and max(found.values()) < 1e-6
-
-
-def test_temperature_from_0_to_infinity(load, tmp_path):
-    pytest.importorskip("matplotlib")
-    example, path = load("temperature"), tmp_path / "temperature.png"
-    found = example.main(["--draws", "2000", "--plot", str(path)])
-    for temperature, shares in found.items():
-        expected = example.probabilities(temperature)
-        # Three standard deviations of a share of 2000 draws are at most 0.034.
-        np.testing.assert_allclose(shares, expected, atol=0.034)
-    assert found[0.0].tolist() == [1, 0, 0, 0, 0]
-    np.testing.assert_allclose(example.probabilities(math.inf), 0.2)
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_operations_and_path_length_of_table_1(load):
-    found = load("table_1").main(["--lengths", "8", "16", "--width", "8"])
-    n, d = 16, 8
-    assert found["self-attention", n] == (4 * n * d**2 + 2 * n**2 * d, 4, 1)
-    assert found["recurrence", n] == (6 * n * d**2, n, n)
-    assert found["convolution", n] == (3 * n * d**2, 1, math.ceil((n - 1) / 2))
-    assert found["dilated convolution", n] == (3 * n * d**2, 1, 3)
-    assert found["dilated convolution", 8][2] == 2
-
-
-@pytest.mark.slow
-def test_positions_are_trained_short_and_tested_long(load, tmp_path):
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "positions.png"
-    sizes = ["--length", "8", "--updates", "2", "--seeds", "1", "--plot", str(path)]
-    kinds = ["--kinds", "learned", "relative", "recurrent"]
-    found = load("positions").main([*sizes, *kinds])
-    assert [np.shape(curves) for curves in found.values()] == [(1, 32)] * 3
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_relative_bias_depends_on_the_distance_alone_and_is_learned(load):
-    bias = load("position_kinds").DistanceBias(2, farthest=3)
-    bias.biases.assign([[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]])
-    places = keras.ops.arange(6)
-    found = keras.ops.convert_to_numpy(bias.bias(2, places, places))
-    assert found[0, 5].tolist() == [3, 3, 3, 2, 1, 0]
-    assert found[1, 2, :3].tolist() == [6, 5, 4]
-    assert len(bias.trainable_weights) == 1
-
-
 def test_answers_of_the_tasks_are_scored_alone(load):
     tasks = load("tasks")
     given = np.array([[9, 1, 8, 2, 3, 4]])
     # 9 and 8 ask for the symbol four places on, 1 and the others for that two on.
     assert tasks.choose(given).tolist() == [[3, 2, 9, 4, 9, 1]]
-    assert tasks.TASKS["reverse"](given).tolist() == [[4, 3, 2, 8, 1, 9]]
     ids_in, ids_out = tasks.make_rows("sort", 3, 5, seed=1)
     assert not ids_out[:, :5].any()
     np.testing.assert_array_equal(ids_out[:, 5:], np.sort(ids_in[:, :5]))
     np.testing.assert_array_equal(ids_out[:, 5:-1], ids_in[:, 6:])
-
-
-def test_heads_of_equal_width_are_trained(load):
-    sizes = ["--length", "3", "--updates", "2", "--seeds", "1"]
-    found = load("heads").main(["--heads", "16", *sizes])
-    assert len(found[16]) == 1 and 0 <= found[16][0] <= 1
 
 
 def test_unscaled_scores_are_the_scaled_ones_times_the_root_of_d_k(load, rng):
@@ -158,75 +205,59 @@ def test_unscaled_scores_are_the_scaled_ones_times_the_root_of_d_k(load, rng):
         weights = np.log(keras.ops.convert_to_numpy(weights))
         logs.append(weights - weights[..., :1])
     np.testing.assert_allclose(logs[0], 3 * logs[1], atol=1e-4)
-    additive = scores.make_model("additive", 400).decoder_layers[0].self_attention
-    # The components' squares sum up to 1, as those of a key divided by the root do.
-    kernel = keras.ops.convert_to_numpy(additive.score_kernel)
-    assert np.sum(kernel**2) == pytest.approx(1, abs=0.3)
-    sizes = ["--length", "3", "--updates", "2", "--seeds", "1", "--widths", "9"]
-    assert list(scores.main([*sizes, "--kinds", "additive"])) == [(9, "additive")]
 
 
-@pytest.mark.slow
-def test_optimizers_with_and_without_the_schedule(load):
-    optimizers = load("optimizers")
-    schedule = optimizers.paper_schedule(0.02, 64, 10)
-    assert float(schedule(9)) == pytest.approx(0.02)
-    assert float(schedule(39)) == pytest.approx(0.01)
-    sizes = ["--length", "3", "--updates", "2", "--factors", "1.0"]
-    found = optimizers.main(["--optimizers", "SGD with momentum", *sizes])
-    assert all(np.shape(rows) == (1, 1) for rows in found.values())
+def test_net_of_a_window_sees_five_words_to_each_side(load):
+    ids = np.full((1, 15), 3)
+    for kind, reach in (("one word", 0), ("window", 5)):
+        model = load("windows").make_model(kind, 9, 4)
+        before = model.predict(ids, verbose=0)
+        changed = ids.copy()
+        changed[0, 7] = 4
+        is_other = (np.abs(model.predict(changed, verbose=0) - before) > 1e-6).any(-1)
+        assert np.flatnonzero(is_other).tolist() == [*range(7 - reach, 8 + reach)]
 
 
-def test_words_seen_twice_have_numbers(load, tmp_path):
-    corpora = load("corpora")
-    for name, text in {"train": "a b\tc.\na d\tc!\n", "test": "a e\tc.\n"}.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    files = {name: str(tmp_path / name) for name in ("train", "test")}
-    corpus = corpora.load(types.SimpleNamespace(**files, pairs=9, tests=9))
-    assert corpus.numbers == {"a": 4, "c": 5}
-    assert corpus.test == [(["a", "e"], ["c", "."])]
-    (source, target_in), target_out = corpora.arrays(corpus.test, corpus.numbers, 4)
-    assert source.tolist() == [[4, 3, 2, 0]] and target_in.tolist() == [[1, 5, 3, 2]]
-    assert target_out.tolist() == [[5, 3, 2, 0]]
-    assert corpora.text_of(target_out[0], corpus.numbers) == "c ⁇"
+def value_of(symbols):
+    """The value of an expression, worked out from its symbols alone."""
+    stack = []
+    for symbol in symbols:
+        if symbol != "]":
+            stack.append(symbol if symbol[0] == "[" else int(symbol))
+            continue
+        values = []
+        while isinstance(stack[-1], int):
+            values.append(stack.pop())
+        name = stack.pop()[1:]
+        middle = sorted(values)[(len(values) - 1) // 2 : len(values) // 2 + 1]
+        stack.append(
+            {"MIN": min(values), "MAX": max(values), "SM": sum(values) % 10,
+             "MED": sum(middle) // len(middle)}[name]
+        )  # fmt: skip
+    (value,) = stack
+    return value
 
 
-@pytest.mark.slow
-def test_without_a_causal_mask_the_loss_is_not_that_of_generation(load):
-    example = load("causal")
-    found = example.main(["--pairs", "60", "--tests", "60", "--updates", "60"])
-    _, forced, alone, _ = found["with the mask"]
-    assert alone == pytest.approx(forced, rel=1e-4)
-    _, forced, alone, _ = found["without"]
-    assert alone > 1.2 * forced
-    seen = {(5, 6), (6, 2)}
-    assert example.known_pairs(np.array([[5, 6, 2, 0], [5, 7, 2, 0]]), seen) == 0.5
+def test_values_of_nested_operations(load):
+    tasks = load("long_range_tasks")
+    ids, answers = tasks.list_operations(40, 60, seed=1)
+    for row, answer in zip(ids[..., 0], answers, strict=True):
+        symbols = [tasks.SYMBOLS[number] for number in row if number]
+        assert symbols[0] == "?" and 30 <= len(symbols) <= 60
+        assert value_of(symbols[1:]) == answer
+    assert value_of("[SM 8 [MED 1 4 9 6 ] [MIN 7 3 ] ]".split()) == 6
 
 
-@pytest.mark.slow
-def test_each_regularisation_is_taken_away(load):
-    example = load("regularisation")
-    corpus = load("corpora").Corpus([], [], {"a": 4})
-    rates = {"sub-layers": 0.2, "embeddings": 0.3}
-    model = example.make_model(corpus, rates)
-    assert model.target_embedding.dropout_rate == 0.3
-    assert {layer.dropout_rate for layer in model.decoder_layers} == {0.2}
-    settings = ["--settings", "none of them", "--seeds", "1"]
-    found = example.main([*SMALL, *settings])
-    assert [np.shape(rows) for rows in found.values()] == [(1, 4)]
+def test_retrieval_asks_for_a_key_of_the_second_half(load):
+    tasks = load("long_range_tasks")
+    ids, answers = tasks.retrieval(30, 41, seed=1)
+    for row, answer in zip(ids, answers, strict=True):
+        (places,) = np.nonzero(row[1:, 0] == row[0, 0])
+        assert len(places) and places.min() >= 20
+        assert set(row[1:][places, 1]) == {tasks.KEYS + 2 + answer}
 
 
-@pytest.mark.slow
-def test_translations_are_scored_by_length(load, tmp_path):
-    pytest.importorskip("matplotlib")
-    example, path = load("lengths"), tmp_path / "lengths.png"
-    pairs = [("a b c", "d"), ("a", "b c d e"), ("a b", "c d e f g")]
-    pairs = [tuple(map(str.split, pair)) for pair in pairs]
-    assert example.groups_of(pairs) == {(3, 4): [0, 1], (5, 6): [2]}
-    found = example.main([*SMALL, "--kinds", "learned", "--plot", str(path)])
-    assert {len(scores) for run in found["learned"] for scores in run.values()} == {3}
-    assert max(found["learned"][0])[0] > example.SHORT
-    assert path.read_bytes().startswith(b"\x89PNG")
+# What the pages say in formulas and worked numbers.
 
 
 def test_label_smoothing_is_a_kl_divergence_up_to_a_constant(rng):

@@ -1,4 +1,4 @@
-"""What works where tensorflow-text cannot be installed, as on Windows."""
+"""What works without tensorflow-text, as on Windows, and without TensorFlow."""
 
 from __future__ import annotations
 
@@ -64,6 +64,31 @@ print(outputs.ids.shape[:2])
 """
 
 
+WITHOUT_TENSORFLOW = """
+Hidden.names.add("tensorflow")
+import keras, numpy as np
+import keras_transformer as kt
+
+keras.utils.set_random_seed(1)
+config = kt.TransformerConfig(
+    source_vocabulary_size=23, target_vocabulary_size=23, d_model=16, d_ff=32,
+    num_heads=2, num_encoder_layers=1, num_decoder_layers=1,
+)
+model = kt.Transformer(config, dtype="mixed_bfloat16")
+rate = kt.TransformerSchedule(config.d_model, warmup_steps=20)
+model.compile(
+    keras.optimizers.Adam(rate, beta_2=0.98, epsilon=1e-9),
+    loss=kt.MaskedCrossentropy(label_smoothing=0.1),
+    metrics=[kt.MaskedAccuracy(), kt.Perplexity()],
+)
+ids = np.random.default_rng(1).integers(4, 9, (64, 7)).astype("int32")
+ids[::3, 5:] = 0
+history = model.fit((ids, ids), ids, batch_size=16, epochs=4, verbose=0).history
+assert {"loss", "accuracy", "perplexity"} == set(history)
+print(float(history["loss"][0]), float(history["loss"][-1]))
+"""
+
+
 def run(program, directory, **environment):
     done = subprocess.run(
         [sys.executable, "-c", HIDE + program], cwd=directory, check=False,
@@ -123,3 +148,12 @@ def test_the_error_names_what_an_installation_takes():
     source = (ROOT / "keras_transformer/text/operations.py").read_text("utf-8")
     assert "'tensorflow-text>=2.20,!=2.21.0,<2.22'" in source
     assert str(text.specifier) == str(Requirement("x>=2.20,!=2.21.0,<2.22").specifier)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_package_trains_where_tensorflow_cannot_be_imported(backend, tmp_path):
+    pytest.importorskip(backend)
+    lines, _ = run(WITHOUT_TENSORFLOW, tmp_path, KERAS_BACKEND=backend)
+    first, last = map(float, lines[-1].split())
+    assert last < first

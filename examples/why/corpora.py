@@ -45,7 +45,7 @@ def load(options, longest=LONGEST, tests_longest=LONGEST, sides=2):
     splits = []
     for split, count, most in wanted:
         path = getattr(options, split)
-        pairs = generate_pairs("de", split, 3 * count)
+        pairs = generate_pairs(split, 3 * count)
         if path is not None:
             pairs = [(p.source, p.target) for p in kt.open_pairs(path).pairs()]
         tokens = (tuple(re.findall(r"\w+|[^\w\s]", t) for t in pair) for pair in pairs)

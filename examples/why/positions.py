@@ -10,25 +10,76 @@ import keras_transformer.quiet
 
 import keras
 import numpy as np
-import position_kinds
 import report
+from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.layers import LayerNormalization
+from keras_transformer.layers import LayerNormalization, RelativePositions
 
 SYMBOLS, BACK, WIDTH, HEADS = 16, 3, 64, 4
+
+
+class DistanceBias(keras.layers.Layer, RelativePositions):
+    """A learned bias of each head for each distance, the same from `farthest` on."""
+
+    def __init__(self, num_heads, farthest=8, **kwargs):
+        super().__init__(**kwargs)
+        self.farthest = farthest
+        self.biases = self.add_weight(shape=(num_heads, farthest + 1))
+        self.built = True
+
+    def bias(self, num_heads, query_positions, key_positions):
+        distances = query_positions[:, None] - key_positions[None, :]
+        return ops.take(self.biases, ops.clip(distances, 0, self.farthest), axis=1)
+
+
+class RecurrentPositions(keras.layers.Layer):
+    """Adds position vectors that a GRU makes, step by step from a constant input."""
+
+    def build(self, shape):
+        self.gru = keras.layers.GRU(shape[-1], return_sequences=True)
+        self.gru.build((None, None, 1))
+
+    def call(self, inputs):
+        return inputs + self.gru(ops.ones((1, ops.shape(inputs)[1], 1)))
+
+
+class Layer(kt.CausalLayer):
+    """A causal layer whose attention knows positions, if `positions` says so."""
+
+    positions = None
+
+    def make_attention(self, name, d_model):
+        heads, positions = self.num_heads, self.positions
+        if positions == "bias":
+            positions = DistanceBias(heads)
+        return kt.MultiHeadAttention(
+            heads, d_model // heads, positions=positions, name=name
+        )
+
+
+# What is added to the embeddings, for the most positions, and the attention's own kind.
+KINDS = {
+    "none": (lambda most: keras.layers.Identity(), None),
+    "learned": (lambda most: kt.PositionalEncoding("learned", most), None),
+    "sinusoidal": (lambda most: kt.PositionalEncoding(), None),
+    "recurrent": (lambda most: RecurrentPositions(), None),
+    "relative": (lambda most: keras.layers.Identity(), "bias"),
+    "rotary": (lambda most: keras.layers.Identity(), "rotary"),
+    "ALiBi": (lambda most: keras.layers.Identity(), "alibi"),
+}
 
 
 def accuracy_by_place(kind, length, updates, seed):
     """Trains at a length; returns the accuracy at each place of four times that."""
     keras.utils.set_random_seed(seed)
-    added, positions = position_kinds.KINDS[kind]
+    added, positions = KINDS[kind]
     ids = keras.Input((None,), dtype="int32")
     normal = keras.initializers.RandomNormal(stddev=1.0)
     states = keras.layers.Embedding(SYMBOLS, WIDTH, normal)(ids)
     states = added(4 * length)(states)
     for _ in range(2):
-        layer = position_kinds.Layer(HEADS, 2 * WIDTH, norm_first=True)
+        layer = Layer(HEADS, 2 * WIDTH, norm_first=True)
         layer.positions = positions
         states = layer(states)
     logits = keras.layers.Dense(SYMBOLS)(LayerNormalization()(states))
@@ -66,7 +117,7 @@ def draw(found, length, path):
 
 
 def main(arguments=None):
-    kinds = tuple(position_kinds.KINDS)
+    kinds = tuple(KINDS)
     parser = report.parser(__doc__, length=16, updates=300, seeds=3, kinds=kinds)
     parser.add_argument("--plot", help="file of a picture")
     options = parser.parse_args(arguments)

@@ -8,16 +8,106 @@ decides whether "cut", "hit", ... are past or present, however far away they sta
 Attention weighs by softmax, and once by ReLU.
 """
 
+import gzip
+import random
 from collections import Counter
 import keras_transformer.quiet
 
 import keras
 import numpy as np
 import report
-from window_nets import NEAR, make_model
-from window_sentences import BOTH, LONGEST, make_sentences, read_sentences, to_arrays
+from keras import ops
 
+import keras_transformer as kt
+
+BOTH = "cut hit set cast split bet bid spread".split()  # Nouns; verbs of any time.
+NOUNS = ["dog", "cat", "tree", "house", "river", "saw", *BOTH]
+LONGEST = 48  # Words; longer sentences are left out.
+NEAR = 5  # Words to each side that the net with a window sees.
 PARTS = ["noun or verb", "time near", "time far"]
+
+
+def read_sentences(path):
+    """Returns the sentences of a file, each a list of pairs (word, tag)."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [list(zip(*map(str.split, s.split("\t")), strict=True)) for s in file]
+
+
+def thing(rng):
+    """Returns pairs (word, tag): an article, perhaps an adjective, and a noun."""
+    adjective = [(rng.choice(("old", "big", "red")), "ADJ")]
+    return [
+        (rng.choice(("a", "the")), "DET"),
+        *(adjective if rng.random() < 0.3 else []),
+        (rng.choice(NOUNS), "NOUN"),
+    ]
+
+
+def make_sentences(count, seed):
+    """Returns random sentences; the time's word decides the tag of a verb in `BOTH`."""
+    rng, rows = random.Random(seed), []
+    for _ in range(count):
+        time, tag = rng.choice((("yesterday", "PAST"), ("nowadays", "PRES"), ("", "")))
+        verb = (rng.choice(BOTH), tag)
+        if not time:
+            verb = rng.choice((("saw", "PAST"), ("see", "PRES")))
+        row = [(time, "ADV")] if time else []
+        if rng.random() < 0.2:
+            row.append((rng.choice(("i", "you", "we", "they")), "PRON"))
+        else:
+            row += thing(rng)
+            for _ in range(rng.randrange(9)):
+                row += [(rng.choice(("near", "with", "of")), "PREP"), *thing(rng)]
+        rows.append([*row, verb, *thing(rng)])
+    return rows
+
+
+def to_arrays(sentences, words, tags):
+    """Returns ids and tags (N, S), padded by 0; 1 is an unknown word."""
+    kept = [s for s in sentences if len(s) <= LONGEST]
+    ids = [[words.get(word.lower(), 1) for word, _ in s] for s in kept]
+    known = [[tags[tag] for _, tag in s] for s in kept]
+    pads = {"maxlen": LONGEST, "padding": "post"}
+    return (keras.utils.pad_sequences(rows, **pads) for rows in (ids, known))
+
+
+def make_model(kind, words, tags):
+    """Returns a compiled model of ids (B, S) to logits (B, S, tags).
+
+    Args:
+        kind: "one word", "window", "attention" or "ReLU attention".
+        words: Size of the vocabulary; id 0 is padding.
+        tags: Number of tags; 0 is padding.
+    """
+    if "attention" in kind:
+        model = attention_net(words, tags, is_relu="ReLU" in kind)
+    else:
+        model = window_net(words, tags, size=1 if kind == "one word" else 1 + 2 * NEAR)
+    # XLA would compile for longer than it trains; JAX has nothing else.
+    is_jax = keras.backend.backend() == "jax"
+    model.compile(kt.Adam(2e-3), kt.MaskedCrossentropy(), jit_compile=is_jax)
+    return model
+
+
+def window_net(words, tags, size):
+    """A fully connected net of `size` words: at every place the same, a convolution."""
+    ids = keras.Input((None,), dtype="int32")
+    is_word = ops.expand_dims(ops.cast(ids > 0, "float32"), -1)
+    states = keras.layers.Embedding(words, 64)(ids) * is_word
+    states = keras.layers.Conv1D(256, size, padding="same", activation="relu")(states)
+    states = keras.layers.Dense(128, activation="relu")(states)
+    return keras.Model(ids, keras.layers.Dense(tags)(states))
+
+
+def attention_net(words, tags, is_relu):
+    """A tagger of two layers of self-attention, weighed by softmax or by ReLU."""
+    sizes = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
+    kind = "relu" if is_relu else "dot-product"
+    # Rotary positions find the word before sooner than sinusoids do.
+    config = kt.EncoderConfig(
+        **sizes, norm_first=True, attention=kind, positions="rotary"
+    )
+    return kt.Tagger(kt.Encoder(config, words), tags)
 
 
 def shares_right(guesses, ids, tags, words, names):

@@ -46,13 +46,7 @@ def _add_quickstart(verbs):
         "quickstart",
         _quickstart,
         "Train on built-in, generated sentences, evaluate, export, translate.",
-        examples=("quickstart", "quickstart --language fr --json"),
-    )
-    parser.add_argument(
-        "--language",
-        choices=("de", "fr"),
-        default="de",
-        help="target language, from English (default: de)",
+        examples=("quickstart", "quickstart --run runs/first --json"),
     )
     parser.add_argument("--run", type=Path, dest="directory", help=_RUN_HELP)
     parser.add_argument(
@@ -66,15 +60,13 @@ def _add_quickstart(verbs):
 def _quickstart(options):
     quickstart = load_module("quickstart")
     load_module("training").split_by_default(quickstart.CONFIG.training)
-    name = quickstart.NAME.format(options.language)
-    run = options.directory or Path("runs") / name
-    scores = quickstart.quickstart(
-        options.language, run, options.saved_models, console_of(options)
-    )
+    run = options.directory or Path("runs") / quickstart.NAME
+    scores = quickstart.quickstart(run, options.saved_models, console_of(options))
     if options.quiet:
         for line in str(scores).splitlines():
             print_result(line)
-    saved_model = load_module("export").latest_version(options.saved_models / name)
+    path = options.saved_models / quickstart.NAME
+    saved_model = load_module("export").latest_version(path)
     return {
         "run": run, "saved_model": saved_model, "scores": dataclasses.asdict(scores)
     }  # fmt: skip

@@ -16,7 +16,6 @@ def test_quickstart_trains_exports_and_scores(tmp_path, capsys):
         decoding=CONFIG.decoding.replace(beam_size=1, max_extra_length=0),
     )
     scores = quickstart(
-        "fr",
         tmp_path / "run",
         tmp_path / "saved_models",
         console=Console(width=100),
@@ -26,11 +25,12 @@ def test_quickstart_trains_exports_and_scores(tmp_path, capsys):
     assert scores.sentences == 10
     assert 0 <= scores.bleu <= 100
     printed = capsys.readouterr().out
-    assert "generated test sentences" in printed
+    assert f"generated test sentences: BLEU {scores.bleu:.2f}" in printed
+    assert printed.count("    right") + printed.count("    not ") == 6
     lines = (tmp_path / "run" / "test.translations.txt").read_text().splitlines()
-    exported = ExportedTranslator(tmp_path / "saved_models" / "quickstart-en-fr")
+    exported = ExportedTranslator(tmp_path / "saved_models" / "quickstart-en-de")
     assert exported.path.name == "1"
     assert len(lines) == 10
     card = (exported.path / "README.md").read_text("utf-8")
     assert f"| generated test sentences | 10 | {scores.bleu:.2f} |" in card
-    assert '\n- "en"\n- "fr"\n' in card and "# quickstart-en-fr\n" in card
+    assert '\n- "en"\n- "de"\n' in card and "# quickstart-en-de\n" in card
