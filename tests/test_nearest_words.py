@@ -15,8 +15,11 @@ example = load("nearest_words")
 def test_the_nearest_by_angle_come_first_and_what_was_given_is_left_out():
     tokenizer = tiny_run.tokenizers().source
     known = {
-        "the": [1, 0, 0], "der": [0.8, 0.6, 0], "b": [0.28, 0.96, 0], "g": [0.6, 0, 0.8],
-    }  # fmt: skip
+        "the": [1, 0, 0],
+        "der": [0.8, 0.6, 0],
+        "b": [0.28, 0.96, 0],
+        "g": [0.6, 0, 0.8],
+    }
     directions = np.tile([0.0, 0.0, -1.0], (tokenizer.vocabulary_size, 1))
     directions[:260] = [1, 0, 0]  # Special pieces and bytes are no answers.
     ids = {word: example.id_of(tokenizer, word) for word in known}

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
@@ -125,13 +125,13 @@ def translate_file(
     )  # fmt: skip
     with _PartialOutput(Path(output), fingerprint) as partial, progress:
         partial.skip_done(texts)
-        start, begin = partial.lines, time.monotonic()
+        start, begin = partial.done.lines, time.monotonic()
         task = progress.add_task("translating", total=total, completed=start)
         for lines in windows:
             partial.append(lines, _translated(translate, lines))
             progress.advance(task, len(lines))
         partial.finish()
-    return BulkSummary(partial.lines, start, time.monotonic() - begin)
+    return BulkSummary(partial.done.lines, start, time.monotonic() - begin)
 
 
 def translate_lines(
@@ -249,6 +249,16 @@ def _digest(content=b""):
     return hashlib.blake2b(content, digest_size=16)
 
 
+class _Done(NamedTuple):
+    """What the sidecar says of an unfinished output."""
+
+    lines: int = 0  # of the source
+    bytes: int = 0  # of the output
+    source: str = ""  # digest of those lines
+    written: str = ""  # digest of those bytes
+    fingerprint: str = ""  # of the model and its options
+
+
 class _PartialOutput:
     """OUTPUT.partial, locked, and its sidecar: one line about what is done.
 
@@ -257,27 +267,27 @@ class _PartialOutput:
     """
 
     def __init__(self, output, fingerprint):
-        self.output, self._fingerprint = output, fingerprint
+        self._output, self._fingerprint = output, fingerprint
         self._path = output.with_name(f"{output.name}.partial")
         self._sidecar = output.with_name(f"{output.name}.partial.json")
-        self.lines = self._bytes = 0  # lines of the source and bytes that are done
-        self._read, self._written = _digest(), _digest()  # of those
+        self._read, self._written = _digest(), _digest()
+        self.done = _Done()
 
     def __enter__(self):
-        check_not_directory(self.output)
-        if self.output.exists() and not self.output.is_file():
+        check_not_directory(self._output)
+        if self._output.exists() and not self._output.is_file():
             raise ValueError(
-                f"{self.output} must be a regular file: translations are written "
+                f"{self._output} must be a regular file: translations are written "
                 "beside it and moved there when they are whole."
             )
-        self.output.parent.mkdir(parents=True, exist_ok=True)
+        self._output.parent.mkdir(parents=True, exist_ok=True)
         self._stream = open(self._path, "a+b")
         try:
             # Its last holder may have moved it since it was opened.
             if not take_lock(self._stream.fileno(), self._path):
                 raise BlockingIOError(
-                    f"Another process is writing {self.output}. Wait until it ends, or "
-                    "choose another output."
+                    f"Another process is writing {self._output}: wait until it ends, "
+                    "or choose another output."
                 )
             self._recover()
         except BaseException:
@@ -292,33 +302,31 @@ class _PartialOutput:
 
     def _recover(self):
         """Goes back to the last window that the sidecar counts."""
-        done = {"bytes": 0}
+        done = _Done()
         if self._sidecar.exists():
             try:
-                done = json.loads(self._sidecar.read_bytes())
-                self._source = done["source"]
-            except (ValueError, TypeError, KeyError) as error:
-                raise self._refused("its description is damaged") from error
+                done = _Done(**json.loads(self._sidecar.read_bytes()))
+            except (ValueError, TypeError) as error:
+                raise self._refused(f"{self._sidecar} is damaged") from error
         size = self._stream.seek(0, os.SEEK_END)
-        if size < done["bytes"]:
-            if self.output.is_file() and self.output.stat().st_size == done["bytes"]:
+        if size < done.bytes:
+            output = self._output
+            if output.is_file() and output.stat().st_size == done.bytes:
                 # It was moved, and no process lived to remove the sidecar.
                 self._stream.truncate(0)
-                with open(self.output, "rb") as whole:
+                with open(output, "rb") as whole:
                     shutil.copyfileobj(whole, self._stream)
                 size = self._stream.tell()
             elif not size:  # Somebody has removed it, to start again.
-                done = {"bytes": 0}
-        self._stream.truncate(min(size, done["bytes"]))
-        if not done["bytes"]:
-            return
-        if done["fingerprint"] != self._fingerprint:
-            raise self._refused("it was made with another model or other options")
+                done = _Done()
+        self._stream.truncate(min(size, done.bytes))
         self._stream.seek(0)
+        if done.bytes and done.fingerprint != self._fingerprint:
+            raise self._refused("it was made with another model or other options")
         self._written = hashlib.file_digest(self._stream, _digest)
-        if self._written.hexdigest() != done["written"]:
+        if done.bytes and done.written != self._written.hexdigest():
             raise self._refused("it has changed since it was written")
-        self.lines, self._bytes = done["lines"], done["bytes"]
+        self.done = done
 
     def _refused(self, reason):
         return ValueError(
@@ -328,35 +336,35 @@ class _PartialOutput:
 
     def skip_done(self, texts):
         """Skips the first lines of `texts`, those whose translations are kept."""
-        for text in itertools.islice(texts, self.lines):
+        for text in itertools.islice(texts, self.done.lines):
             self._read.update(text.encode("utf-8") + b"\n")
-        if self.lines and self._read.hexdigest() != self._source:
+        if self.done.lines and self.done.source != self._read.hexdigest():
             raise self._refused("the first lines of the input have changed since")
 
     def append(self, texts, translations):
         """Adds a window; once this returns, no crash can lose it."""
         for text in texts:
             self._read.update(text.encode("utf-8") + b"\n")
-        self.lines += len(texts)
-        self._write(translations)
-        done = {
-            "lines": self.lines,
-            "bytes": self._bytes,
-            "source": self._read.hexdigest(),
-            "fingerprint": self._fingerprint,
-            "written": self._written.hexdigest(),
-        }
+        size = self._write(translations)
+        self.done = _Done(
+            self.done.lines + len(texts),
+            self.done.bytes + size,
+            self._read.hexdigest(),
+            self._written.hexdigest(),
+            self._fingerprint,
+        )
         new = self._sidecar.with_suffix(".new")
         with naming(new), open(new, "w", encoding="utf-8") as stream:
-            stream.write(json.dumps(done) + "\n")
+            stream.write(json.dumps(self.done._asdict()) + "\n")
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(new, self._sidecar)
 
     def _write(self, translations):
+        """Writes translations to the disk, and returns how many bytes they are."""
         content = "".join(one_line(text) + "\n" for text in translations)
         content = content.encode("utf-8")
-        if self.output.suffix == ".gz":
+        if self._output.suffix == ".gz":
             # A member of its own, without a time: a resumed file has the same bytes.
             content = gzip.compress(content, mtime=0)
         with naming(self._path):
@@ -364,13 +372,13 @@ class _PartialOutput:
             self._stream.flush()
             os.fsync(self._stream.fileno())
         self._written.update(content)
-        self._bytes += len(content)
+        return len(content)
 
     def finish(self):
         """Gives the file its name and removes the sidecar."""
-        if not self._bytes:
+        if not self.done.bytes:
             # Even without a line, a gzip file has a header.
             self._write([])
-        os.replace(self._path, self.output)
-        sync_directory(self.output.parent)
+        os.replace(self._path, self._output)
+        sync_directory(self._output.parent)
         self._sidecar.unlink(missing_ok=True)

@@ -70,12 +70,11 @@ class Options:
         self.origin = origin
         self._left = set(self.values)
 
-    def number(self, name: str, default: Any = None, kind: type = int) -> Any:
-        """Returns a number of a kind; an integer is a float too."""
+    def number(self, name: str, default: Any = None, kinds: Any = int) -> Any:
+        """Returns a number: a whole one, or of one of some kinds."""
         value = self._value(name, default)
-        kinds = (int, float) if kind is float else int
         if not isinstance(value, kinds) or isinstance(value, bool):
-            what = "a number" if kind is float else "a whole number"
+            what = "a whole number" if kinds is int else "a number"
             raise self.error(name, f"must be {what}")
         return value
 

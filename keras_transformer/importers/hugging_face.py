@@ -210,14 +210,14 @@ def _search_options(search):
     """Returns options of a `DecodingConfig`: what `generate` does by default."""
     search.check(_SEARCH_NEEDED)
 
-    def number(name, default, kind=int):
+    def number(name, default, kinds=int):
         # None is what the others do by default.
         given = search.values.get(name) is not None
-        return search.number(name, default, kind) if given else default
+        return search.number(name, default, kinds) if given else default
 
     found = {
         "beam_size": number("num_beams", 1),
-        "length_penalty": float(number("length_penalty", 1.0, float)),
+        "length_penalty": float(number("length_penalty", 1.0, (int, float))),
         "length_penalty_form": "power",
         "ends_within_beam": True,
         "no_repeat_ngram_size": number("no_repeat_ngram_size", 0),

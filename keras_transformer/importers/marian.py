@@ -39,10 +39,10 @@ ulr-trainable-transformation ulr-dropout ulr-keys-vectors ulr-query-vectors
 ulr-softmax-temperature version original-type max-length lemma-dependency
 guided-alignment dim-vocabs dropout-rnn dropout-src dropout-trg label-smoothing
 """.split()
-# Options that `_matrices` reads.
-_OF_MATRICES = (
-    "output-omit-bias", "tied-embeddings", "tied-embeddings-all", "tied-embeddings-src",
-)  # fmt: skip
+# What `_matrices` is told, in its order.
+_FLAGS = """
+tied-embeddings-all tied-embeddings-src tied-embeddings output-omit-bias
+""".split()
 # Options that must be off, and others that must have one of these values.
 _OFF = """
 layer-normalization right-left transformer-no-affine transformer-no-bias
@@ -116,7 +116,9 @@ def import_marian(path: str | Path) -> Translator:
     path = Path(path)
     folder = path.parent if path.is_file() else path
     search = _search_file(folder)
-    weights = path if path.is_file() else _weights_file(folder, search)
+    weights = path
+    if folder == path:
+        (weights,) = _files(folder, search, "models", 1, "*.npz", "model*.bin", "*.bin")
     arrays = _read_npz(weights) if weights.suffix == ".npz" else _read_bin(weights)
     origin = f"{weights}: special:model.yml"
     if "special:model.yml" not in arrays:
@@ -124,6 +126,9 @@ def import_marian(path: str | Path) -> Translator:
     text = arrays.pop("special:model.yml").tobytes().rstrip(b"\0")
     options = Options(read_yaml(text, origin), origin)
     sizes = _sizes(options)
+    flags = [options.one_of(name, False, True, default=False) for name in _FLAGS]
+    options.pass_over(*_IDLE)
+    options.check_none_left()
     # What activations are multiplied by, for a program that computes in whole numbers.
     kept = {name: x for name, x in arrays.items() if not name.endswith("_QuantMultA")}
     tensors = Tensors(kept, str(weights))
@@ -136,7 +141,7 @@ def import_marian(path: str | Path) -> Translator:
     translator = translator_of(
         str(weights),
         sizes,
-        _matrices(tensors, sizes["d_model"], options),
+        _matrices(tensors, sizes["d_model"], *flags),
         weight_of,
         _vocabularies(folder, search),
         _search_options(search),
@@ -158,25 +163,16 @@ def _search_file(folder):
     return Options(read_yaml(found[0].read_bytes(), found[0]), found[0])
 
 
-def _weights_file(folder, search):
-    """Returns the file of the weights: the one that is named, or the only one."""
-    if "models" in search.values:
-        return _named(folder, search, "models", 1)[0]
-    found = [path for path in folder.iterdir() if path.suffix in (".npz", ".bin")]
-    if len(found) != 1:
-        raise ValueError(
-            f"{folder} must have one file of weights, .npz or .bin, or a decoder.yml "
-            f"that names it. Received: {len(found)}"
-        )
-    return found[0]
-
-
-def _named(folder, search, option, count):
-    """Returns the files in the folder that an option names."""
-    names = search.values[option]
+def _files(folder, search, option, most, *patterns):
+    """Returns the files that an option names, or those of a pattern that has any."""
+    names = search.values.get(option)
+    if option not in search.values:
+        found = (sorted(folder.glob(pattern)) for pattern in patterns)
+        names = [path.name for path in next(filter(None, found), [])]
     are_names = isinstance(names, list) and all(isinstance(x, str) for x in names)
-    if not are_names or len(names) != count:
-        raise search.error(option, f"must be a list of {count} names of files")
+    if not are_names or not 1 <= len(names) <= most:
+        rule = f"must name at most {most} files, if {' or '.join(patterns)} does not"
+        raise search.error(option, rule)
     return [folder / Path(name).name for name in names]
 
 
@@ -274,7 +270,7 @@ def _sizes(options):
     options.pass_over("dec-cell")
     activation = one_of("ffn-activation", *_ACTIVATIONS, default="swish")
     of_embeddings = one_of("postprocess-emb", "", "d", "n", "nd", default="d")
-    sizes = {
+    return {
         "num_encoder_layers": options.number("enc-depth"),
         "num_decoder_layers": options.number("dec-depth"),
         "d_model": options.number("dim-emb"),
@@ -287,9 +283,6 @@ def _sizes(options):
         "normalize_embeddings": "n" in of_embeddings,
         "decoder_self_attention": kind,
     }
-    options.pass_over(*_IDLE, *_OF_MATRICES)
-    options.check_none_left()
-    return sizes
 
 
 def _search_options(search):
@@ -297,30 +290,25 @@ def _search_options(search):
     search.check(_SEARCH_NEEDED)
     return {
         "beam_size": search.number("beam-size", 12),  # Marian's own default.
-        "length_penalty": float(search.number("normalize", 0.0, float)),
+        "length_penalty": float(search.number("normalize", 0.0, (int, float))),
         "length_penalty_form": "power",
         "allow_unknown": search.one_of("allow-unk", False, True, default=False),
     }
 
 
-def _matrices(tensors, width, options):
+def _matrices(tensors, width, all_tied, sources_tied, output_tied, omits_bias):
     """Returns both embeddings, the rows of the output and its bias, or `None`."""
-
-    def is_set(name):
-        return options.one_of(name, False, True, default=False)
-
-    all_tied = is_set("tied-embeddings-all")
-    is_one = all_tied or is_set("tied-embeddings-src")
+    is_one = all_tied or sources_tied
     source = tensors.take("Wemb" if is_one else "encoder_Wemb", None, width)
     target = tensors.take("Wemb" if is_one else "decoder_Wemb", None, width)
     output, prefix = target, "decoder_ff_logit_out"
-    if not (all_tied or is_set("tied-embeddings")):
+    if not (all_tied or output_tied):
         if f"{prefix}_Wt" in tensors:
             output = tensors.take(f"{prefix}_Wt", len(target), width)
         else:
             output = tensors.take(f"{prefix}_W", width, len(target)).T
     bias = None
-    if not is_set("output-omit-bias"):
+    if not omits_bias:
         bias = tensors.take(f"{prefix}_b", 1, len(target))[0]
     return source, target, output, bias
 
@@ -339,16 +327,8 @@ def _name(path, sizes):
 
 def _vocabularies(folder, search):
     """Returns the vocabularies of the source and of the target."""
-    if "vocabs" in search.values:
-        paths = _named(folder, search, "vocabs", 2)
-    else:
-        found = sorted(folder.glob("*vocab*.yml")) or sorted(folder.glob("*vocab*.spm"))
-        if not 1 <= len(found) <= 2:
-            raise ValueError(
-                f"{folder} must have a decoder.yml that names its vocabularies. "
-                f"Received: {len(found)} that may be"
-            )
-        paths = [found[0], found[-1]]
+    paths = _files(folder, search, "vocabs", 2, "*vocab*.yml", "*vocab*.spm")
+    paths = [paths[0], paths[-1]]
     if all(path.suffix == ".spm" for path in paths):
         return [sentencepiece_vocabulary(p.read_bytes(), str(p)) for p in paths]
     models = folder / "source.spm", folder / "target.spm"

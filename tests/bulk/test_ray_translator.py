@@ -18,8 +18,9 @@ def model(tmp_path_factory):
     return tiny_run.saved_model(tmp_path_factory)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def ray():
+    """Ray, not started, and shut down after the test."""
     module = pytest.importorskip("ray")
     yield module
     module.shutdown()
