@@ -74,7 +74,7 @@ RUNS += [(name, *run, pytest.mark.slow) for name, run in LEARNED.items()]
 NEED_DATA = {"caption_images", "classify_graphs", "classify_images", "classify_nodes"}
 NEED_DATA |= {"classify_sentences", "conformer", "speech"}
 # Run by tests of their own: here, in test_recurrent_translator.py, in test_clients.py.
-OTHERS = {"language_model", "train_multi30k"}
+OTHERS = {"language_model", "nearest_words", "train_multi30k"}
 OTHERS |= {"recurrent_translation", "recurrent_translator"}
 OTHERS |= {"grpc_client", "rest_client", "serve_saved_model"}
 

@@ -15,7 +15,6 @@ from keras_transformer.cli import (
     completion,
     export,
     importing,
-    neighbours,
     plot,
     serve,
     train,
@@ -31,7 +30,7 @@ from keras_transformer.terminal import (
 )
 
 _GROUPS = (
-    train, importing, translate, export, serve, plot, neighbours, completion
+    train, importing, translate, export, serve, plot, completion
 )  # fmt: skip
 _EXAMPLES = (
     "quickstart",
