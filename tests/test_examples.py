@@ -95,7 +95,7 @@ def test_it_runs_and_learns(name, words, is_right, tmp_path):
 def test_every_example_is_short_and_has_a_test():
     names = {path.stem for path in EXAMPLES.glob("*.py")}
     # test_clients.py runs the clients, test_recurrent_translator.py its file.
-    clients = {"grpc_client", "litert_rest_client", "rest_client"}
+    clients = {"grpc_client", "rest_client"}
     others = {"compose_layers", "language_model", "serve_saved_model"}
     others |= {"train_multi30k", "recurrent_translation", "recurrent_translator"}
     assert names == {*TINY, *LEARNED} | clients | others

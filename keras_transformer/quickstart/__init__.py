@@ -20,7 +20,7 @@ from keras_transformer.config import (
 )
 from keras_transformer.evaluation import Scores, evaluate
 from keras_transformer.export import ExportedTranslator
-from keras_transformer.export.run_facts import record_scores
+from keras_transformer.export.model_card import model_card, record_scores
 from keras_transformer.export.saved_model import CARD
 from keras_transformer.files import replacing
 from keras_transformer.quickstart.grammar import write_corpus
@@ -106,9 +106,8 @@ def quickstart(
     scores = evaluate(exported, test, directory / "test.translations.txt")
     values = dataclasses.asdict(scores)
     record_scores(directory, _TEST, fingerprint, translator.config, values)
-    about = {"name": name, "version": saved_model.name, "dtype": "float32"}
     with replacing(saved_model / CARD) as temporary:
-        card = translator.model_card(directory, languages, **about)
+        card = model_card(translator, saved_model, directory, languages)
         temporary.write_text(card, encoding="utf-8")
     console.print(_samples(exported, test[:6], console.encoding))
     for line in f"{_TEST}: {scores}".splitlines():

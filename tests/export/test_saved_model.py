@@ -13,7 +13,9 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import ExportedTranslator
-from keras_transformer.export import latest_version, write_saved_model
+from keras_transformer.export import latest_version
+from keras_transformer.export.serving_files import NAMES
+from keras_transformer.generation.pipeline import Pipeline
 from tests import tiny_run
 
 TEXTS = ["the good bear runs.", "", "a dog", "the old man </s> sings. 🐈", "  "]
@@ -211,63 +213,47 @@ def test_the_exported_translator_refuses_what_the_live_one_refuses(path, texts):
         ExportedTranslator(path)(texts)
 
 
-def test_the_graph_of_a_signature_is_made_once(tmp_path):
-    made = []
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
-    def serve(text):
-        made.append(text)
-        return {"translation": text}
-
-    module = tf.Module()
-    write_saved_model(module, {"serving_default": serve}, tmp_path / "name" / "1")
-    assert len(made) == 1
+class Stopped(Exception):
+    """What ends an export in the middle."""
 
 
-def test_a_failing_export_leaves_nothing(tmp_path, monkeypatch):
-    def half(module, directory, **_):
-        Path(directory).mkdir(exist_ok=True)  # As TensorFlow does.
-        (Path(directory) / "saved_model.pb").write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(tf.saved_model, "save", half)
-    with pytest.raises(OSError, match="No space left"):
-        write_saved_model(tf.Module(), {}, tmp_path / "name" / "1")
-    assert not list((tmp_path / "name").iterdir())
-
-
-def test_a_server_sees_no_half_written_version(tmp_path, monkeypatch):
+def test_a_server_sees_no_half_written_version_and_a_failure_leaves_nothing(
+    tmp_path, monkeypatch
+):
     seen = []
 
     def save(module, directory, **_):
         Path(directory).mkdir(exist_ok=True)  # As TensorFlow does.
+        (Path(directory) / "saved_model.pb").write_bytes(b"half")
         seen.extend(path.name for path in (tmp_path / "name").iterdir())
+        raise Stopped
 
     monkeypatch.setattr(tf.saved_model, "save", save)
-    written = write_saved_model(tf.Module(), {}, tmp_path / "name" / "1")
-    assert written == tmp_path / "name" / "1"
-    assert len(seen) == 1
-    assert not seen[0].isdecimal()
-    assert sorted(path.name for path in (tmp_path / "name").iterdir()) == [
-        "1", "batching_parameters.txt", "docker-compose.gpu.yml", "docker-compose.yml",
-        "kubernetes.yml", "models.config", "monitoring.config",
-    ]  # fmt: skip
+    with pytest.raises(Stopped):
+        tiny_run.translator().export(tmp_path / "name")
+    assert len(seen) == 1 and not seen[0].isdecimal()
+    assert not list((tmp_path / "name").iterdir())
 
 
-def test_without_a_version_the_next_one_is_written_with_all_its_files(
+def test_graphs_are_made_once_and_the_next_version_has_all_its_files(
     tmp_path, monkeypatch
 ):
+    traced, run = [], Pipeline.run
+
+    def traces(self, name, *inputs):
+        traced.append(name)
+        return run(self, name, *inputs)
+
+    monkeypatch.setattr(Pipeline, "run", traces)
     monkeypatch.setattr(
         tf.saved_model, "save", lambda _, path, **__: Path(path).mkdir(exist_ok=True)
     )
-    for version in ("1", "2"):
-        written = write_saved_model(tf.Module(), {}, tmp_path / "name")
-        assert written == tmp_path / "name" / version
-        assert (written / "assets.extra" / "tf_serving_warmup_requests").exists()
-    assert sorted(path.name for path in (tmp_path / "name").iterdir()) == [
-        "1", "2", "batching_parameters.txt", "docker-compose.gpu.yml",
-        "docker-compose.yml", "kubernetes.yml", "models.config", "monitoring.config",
-    ]  # fmt: skip
+    (tmp_path / "name" / "1").mkdir(parents=True)
+    written = tiny_run.translator().export(tmp_path / "name")
+    assert written == tmp_path / "name" / "2"
+    assert sorted(traced) == sorted(SIGNATURES)
+    assert (written / "assets.extra" / "tf_serving_warmup_requests").exists()
+    assert {path.name for path in (tmp_path / "name").iterdir()} == {"1", "2", *NAMES}
 
 
 def test_an_existing_version_is_never_overwritten(path):
