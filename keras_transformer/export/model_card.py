@@ -195,7 +195,6 @@ def _list(lines):
 def _head(name, languages, scores):
     """The YAML of a card but the licence: a value of JSON is one of YAML too."""
     values = {
-        "language": list(languages) if languages else None,
         "library_name": "keras",
         "pipeline_tag": "translation",
         "tags": ["translation", "transformer", "tensorflow", "tf-serving"],
@@ -214,7 +213,11 @@ def _head(name, languages, scores):
             for entry in scores
         ]
         values["model-index"] = [{"name": name, "results": results}]
-    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in values.items())
+    language = " # to fill in: a list of codes, such as [en, de]"
+    if languages:
+        language = json.dumps(list(languages))
+    lines = [f"{key}: {json.dumps(value)}" for key, value in values.items()]
+    return "\n".join([f"language: {language}", *lines, ""])
 
 
 def _metric(kind, title, key, scores):

@@ -157,19 +157,7 @@ class ExportedTranslator:
         self._module = tf.saved_model.load(str(self.path))
 
     def __call__(self, texts: Sequence[str], batch_size: int = 32) -> list[str]:
-        """Translates texts.
-
-        Args:
-            texts: Sentences.
-            batch_size: Sentences translated at a time.
-
-        Returns:
-            One translation for each text, in order.
-
-        Raises:
-            TypeError: If `texts` is not a sequence of strings.
-            ValueError: If `batch_size` is less than 1.
-        """
+        """Returns the best translation of each text."""
         rows = self._rows("serving_default", texts, batch_size)
         return [row["translation"].decode("utf-8") for row in rows]
 
@@ -190,19 +178,14 @@ class ExportedTranslator:
             TypeError: If `texts` is not a sequence of strings.
             ValueError: If `n_best` or `batch_size` is out of range.
         """
-        if n_best == 1:
-            rows = self._rows("serving_default", texts, batch_size)
-            return [[Translation.from_row(row)] for row in rows]
-        found = []
-        for row in self._rows("nbest", texts, batch_size):
-            most = len(row["scores"])
-            if not 1 <= n_best <= most:
-                raise ValueError(
-                    f"`n_best` must be from 1 to {most}, the number that was exported. "
-                    f"Received: n_best={n_best}"
-                )
-            found.append(Translation.several_from_row(row)[:n_best])
-        return found
+        scores = self._module.signatures["nbest"].structured_outputs["scores"]
+        if not 1 <= n_best <= (most := scores.shape[1]):
+            raise ValueError(
+                f"`n_best` must be from 1 to {most}, the number that was exported. "
+                f"Received: n_best={n_best}"
+            )
+        rows = self._rows("nbest", texts, batch_size)
+        return [Translation.several_from_row(row)[:n_best] for row in rows]
 
     def _rows(self, signature, texts, batch_size):
         """Yields the outputs of a signature for each text."""

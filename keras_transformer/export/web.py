@@ -41,7 +41,11 @@ PAGE = Path(__file__).with_name("web_page")
 LITERT_JS = "2.5.3"
 CDN = "https://cdn.jsdelivr.net/npm/@litertjs/"
 # With and without relaxed SIMD, which not every browser has.
-_RUNTIMES = ("litert_wasm_internal", "litert_wasm_compat_internal")
+_RUNTIMES = [
+    f"litert_wasm_{kind}internal.{end}"
+    for kind in ("", "compat_")
+    for end in ("js", "wasm")
+]
 # Source lengths double from here, so that padding at most doubles a source (tokens).
 _SHORTEST = 16
 
@@ -91,14 +95,13 @@ def export_web(
             "vocabulary has pieces besides; LiteRT and a SavedModel have them. "
             f"Received: {len(more)} pieces, such as {next(iter(more))!r}"
         )
-    packages = None if litert_js is None else _packages(Path(litert_js))
     config, model = translator.config, translator.model.with_dtype("float32")
     core = f"{CDN}core@{LITERT_JS}/"
     litert = {"version": LITERT_JS, "module": f"{core}+esm", "wasm": f"{core}wasm/"}
     with creating_directory(path) as temporary:
         shutil.copytree(PAGE, temporary, dirs_exist_ok=True)
-        if packages is not None:
-            version = _copy_litert(*packages, temporary / "litert")
+        if litert_js is not None:
+            version = _copy_litert(Path(litert_js), temporary / "litert")
             litert = {"module": "litert/core.js", "wasm": "litert/", "version": version}
         content = convert(model, signatures_of(model, config), quantize)
         (temporary / "model.tflite").write_bytes(content)
@@ -134,27 +137,24 @@ def signatures_of(model: Seq2Seq, config: DecodingConfig) -> dict:
     }
 
 
-def _packages(modules):
-    """Returns the folders of @litertjs/core and of the one package that it imports."""
+def _copy_litert(modules, folder):
+    """Copies LiteRT.js from a node_modules folder; returns its version."""
     core = modules / "@litertjs" / "core"
+    # The one package that it imports.
     nested = core / "node_modules" / "@litertjs" / "wasm-utils"
     utils = nested if nested.is_dir() else modules / "@litertjs" / "wasm-utils"
-    wasm = [f"wasm/{name}.{end}" for name in _RUNTIMES for end in ("js", "wasm")]
-    needed = {core: ["package.json", "dist/index.js", *wasm], utils: ["dist/index.js"]}
-    for package, files in needed.items():
-        for name in files:
-            if not (package / name).is_file():
-                raise FileNotFoundError(
-                    "`litert_js` must be a node_modules folder with LiteRT.js: npm "
-                    f"install @litertjs/core@{LITERT_JS}. It lacks {package / name}"
-                )
-    return core, utils
-
-
-def _copy_litert(core, utils, folder):
-    """Copies LiteRT.js into a new folder; returns its version."""
-    version = json.loads((core / "package.json").read_text("utf-8"))["version"]
-    text = (core / "dist" / "index.js").read_text("utf-8")
+    try:
+        version = json.loads((core / "package.json").read_text("utf-8"))["version"]
+        text = (core / "dist" / "index.js").read_text("utf-8")
+        folder.mkdir()
+        shutil.copyfile(utils / "dist" / "index.js", folder / "wasm-utils.js")
+        for name in _RUNTIMES:
+            shutil.copyfile(core / "wasm" / name, folder / name)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            "`litert_js` must be a node_modules folder with LiteRT.js: npm install "
+            f"@litertjs/core@{LITERT_JS}. It lacks {error.filename}"
+        ) from error
     # Browsers' workers know no import map, and so no names of packages.
     text, count = re.subn(
         r'from "@litertjs/wasm-utils"', 'from "./wasm-utils.js"', text
@@ -164,12 +164,7 @@ def _copy_litert(core, utils, folder):
             f"`litert_js` must have @litertjs/core {LITERT_JS} or one that imports "
             f"@litertjs/wasm-utils as it does. Received: version {version}"
         )
-    folder.mkdir()
     (folder / "core.js").write_text(text, encoding="utf-8")
-    shutil.copyfile(utils / "dist" / "index.js", folder / "wasm-utils.js")
-    for name in _RUNTIMES:
-        for file in (f"{name}.js", f"{name}.wasm"):
-            shutil.copyfile(core / "wasm" / file, folder / file)
     return version
 
 

@@ -55,9 +55,12 @@ class LiteTranslator:
     """Translates sentences with a LiteRT file, as `Translator` does with a Keras model.
 
     A text longer than the longest source is cut there; a text with nothing but spaces
-    gives an empty translation with score 0. Every method raises `TypeError` if it is
-    given something other than sequences of strings, and `ValueError` if they differ in
-    length or a number is out of range.
+    gives an empty translation with score 0.
+
+    Its methods take any number of texts, longer and shorter ones mixed, translate
+    `batch_size` of them at a time, and return results in the order of the texts. They
+    raise `TypeError` if they are given something other than sequences of strings, and
+    `ValueError` if these differ in length or a number is out of range.
 
     Args:
         directory: Directory that `Translator.export_litert` wrote.
@@ -90,13 +93,12 @@ class LiteTranslator:
         self.path = Path(directory)
         self.description = _read_description(self.path)
         self.threads = threads or os.cpu_count() or 1
-        loaded = {
-            name: SentencePieceProcessor(model_file=str(self.path / name))
-            for name in set(self.description["tokenizers"].values())
+        files = {
+            side: str(self.path / name)
+            for side, name in self.description["tokenizers"].items()
         }
-        tokenizers = self.description["tokenizers"]
-        self._source = loaded[tokenizers["source"]]
-        self._target = loaded[tokenizers["target"]]
+        self._source = SentencePieceProcessor(model_file=files["source"])
+        self._target = SentencePieceProcessor(model_file=files["target"])
         self._ids = self.description["special_ids"]
         model = Interpreter(str(self.path / "model.tflite"), num_threads=self.threads)
         self._signatures = {
@@ -105,15 +107,7 @@ class LiteTranslator:
         }
 
     def __call__(self, texts: Sequence[str], batch_size: int = 32) -> list[str]:
-        """Translates texts.
-
-        Args:
-            texts: Sentences; longer and shorter ones may be mixed.
-            batch_size: Sentences translated at a time.
-
-        Returns:
-            The best translation of each text, in order.
-        """
+        """Returns the best translation of each text."""
         return [best[0].text for best in self.translate(texts, 1, batch_size)]
 
     def translate(
@@ -122,12 +116,12 @@ class LiteTranslator:
         """Translates texts, with scores and alternatives.
 
         Args:
-            texts: Sentences; longer and shorter ones may be mixed.
+            texts: Sentences.
             n_best: Translations of each text, at most the export's `n_best`.
             batch_size: Sentences translated at a time.
 
         Returns:
-            For each text, in order, its `n_best` translations, best first. A search
+            For each text its `n_best` translations, best first. A search
             that finds fewer leaves out the rest; one that finds none gives an empty
             translation with score -inf. A text with nothing but spaces gives empty
             ones with score 0.
@@ -155,11 +149,7 @@ class LiteTranslator:
         return translations
 
     def truncated(self, texts: Sequence[str]) -> list[bool]:
-        """Says which texts are longer than the longest source, and so are cut.
-
-        Args:
-            texts: Sentences.
-        """
+        """Says which texts are longer than the longest source, and so are cut."""
         _check_texts(texts)
         longest = self.description["max_source_length"] - 1
         return [len(_ids_of(self._source, text)) > longest for text in texts]

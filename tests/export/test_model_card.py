@@ -183,7 +183,8 @@ def test_the_signatures_are_those_of_an_export(tmp_path_factory):
     saved_model = tiny_run.saved_model(tmp_path_factory)
     card = (saved_model / "README.md").read_text("utf-8")
     rows = [line.strip("| ").split(" | ") for line in card.splitlines()]
-    signatures = {row[0].strip("`"): row[1:] for row in rows if row[0][:1] == "`"}
+    rows = [row for row in rows if len(row) == 3 and row[0][:1] == "`"]
+    signatures = {row[0].strip("`"): row[1:] for row in rows}
     found = tf.saved_model.load(str(saved_model)).signatures
     assert set(signatures) == set(found) == set(INPUTS)
     kinds = {"float32": tf.float32, "int64": tf.int64}

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
@@ -20,65 +17,10 @@ from tests import tiny_run
 
 TEXTS = ["the good bear runs.", "", "a dog", "the old man </s> sings. 🐈", "  "]
 
-# A stranger's process: TensorFlow and the compiled SentencePiece operations alone, as
-# in TensorFlow Serving; the Python side of tensorflow-text would import Keras.
-STRANGER = """
-import importlib.util, json, sys
-text = importlib.util.find_spec("tensorflow_text").submodule_search_locations[0]
-blocked = ("keras", "keras_hub", "keras_transformer", "sentencepiece")
-sys.modules.update(dict.fromkeys((*blocked, "tensorflow_text")))
-import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
-from tensorflow.python.framework import op_def_registry
-
-definition = saved_model_pb2.SavedModel()
-with open(sys.argv[1] + "/saved_model.pb", "rb") as file:
-    definition.ParseFromString(file.read())
-graph = definition.meta_graphs[0].graph_def
-functions = {function.signature.name for function in graph.library.function}
-nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
-operations = sorted({node.op for node in nodes} - functions)
-foreign = [op for op in operations if op_def_registry.get(op) is None]
-
-tf.load_op_library(text + "/python/ops/_sentencepiece_tokenizer.so")
-serve = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
-
-def call(texts):
-    result = serve(text=tf.constant(texts, tf.string))
-    assert sorted(result) == ["score", "translation", "truncated"]
-    return {
-        "translation": [text.decode() for text in result["translation"].numpy()],
-        "score": result["score"].numpy().tolist(),
-        "truncated": result["truncated"].numpy().tolist(),
-    }
-
-texts = json.loads(sys.argv[2])
-json.dump(
-    {
-        "together": call(texts), "alone": [call([text]) for text in texts],
-        "empty": call([]), "operations": operations, "foreign": foreign,
-        "imported": [name for name in blocked if sys.modules.get(name)],
-    },
-    sys.stdout,
-)
-"""
-
-# TensorFlow has them, a server must not need them.
-FORBIDDEN = ("PyFunc", "EagerPyFunc", "Xla", "ReadFile", "WriteFile", "Print")
-
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     return tiny_run.saved_model(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def stranger(path):
-    """What a process without Keras and this package gets from the SavedModel."""
-    arguments = [sys.executable, "-c", STRANGER, path, json.dumps(TEXTS)]
-    done = subprocess.run(arguments, capture_output=True, encoding="utf-8", check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -91,30 +33,6 @@ def definition(path):
     message = saved_model_pb2.SavedModel()
     message.ParseFromString((path / "saved_model.pb").read_bytes())
     return message
-
-
-def test_it_loads_without_keras_and_this_package(stranger):
-    assert stranger["imported"] == []
-
-
-def test_a_batch_gives_strings_and_scores_of_the_live_translator(stranger, live):
-    assert stranger["together"]["translation"] == [t.text for t in live]
-    np.testing.assert_allclose(
-        stranger["together"]["score"], [t.score for t in live], rtol=1e-5
-    )
-    assert len({t.text for t in live}) >= 3
-
-
-def test_single_sentences_give_strings_and_scores_of_the_live_translator(
-    stranger, live
-):
-    for alone, expected in zip(stranger["alone"], live, strict=True):
-        assert alone["translation"] == [expected.text]
-        np.testing.assert_allclose(alone["score"], [expected.score], rtol=1e-4)
-
-
-def test_an_empty_batch_gives_an_empty_batch(stranger):
-    assert stranger["empty"] == {"translation": [], "score": [], "truncated": []}
 
 
 # Sizes of the axes: -1 is any, such as the batch's; the beam of `tiny_run` is 3.
@@ -177,19 +95,6 @@ def test_the_signatures_are_those_of_the_contract(definition):
     assert found == SIGNATURES
 
 
-def test_every_operation_is_of_tensorflow_or_sentencepiece(stranger):
-    # Asked of a process that had imported TensorFlow alone.
-    assert stranger["foreign"] == [
-        "SentencepieceDetokenizeOp", "SentencepieceOp", "SentencepieceTokenizeOp"
-    ]  # fmt: skip
-
-
-def test_no_operation_needs_python_a_compiler_or_the_outside(stranger):
-    assert "MatMul" in stranger["operations"]
-    found = [op for op in stranger["operations"] if op.startswith(FORBIDDEN)]
-    assert not found
-
-
 def test_no_path_of_the_machine_that_exported_is_inside(path, definition):
     here = str(Path(__file__).resolve().parents[2]).encode()
     inside = [here, str(path.parent).encode(), sys.prefix.encode()]
@@ -204,6 +109,12 @@ def test_the_exported_translator_is_called_like_the_live_one(path, live):
     assert exported.path == path
     assert exported(TEXTS, batch_size=2) == [translation.text for translation in live]
     assert exported([]) == []
+    several = tiny_run.translator().translate(TEXTS, n_best=2)
+    for found, expected in zip(exported.translate(TEXTS, 2), several, strict=True):
+        assert [t.text for t in found] == [t.text for t in expected]
+        assert [t.score for t in found] == pytest.approx([t.score for t in expected])
+    with pytest.raises(ValueError, match="`n_best` must be from 1 to 3"):
+        exported.translate(TEXTS, 4)
 
 
 @pytest.mark.one_case
