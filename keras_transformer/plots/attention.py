@@ -259,13 +259,13 @@ def sentence_attention(
         >>> seen.cross.shape  # (L, H, T, S)
     """
     model, tokenizers = translator.model, translator.tokenizers
-    end_id = tokenizers.target.end_id
     if not isinstance(model, Transformer):
         raise ValueError(
             "Only a `Transformer` has the three kinds of attention; "
             "`Translator.align` gives what any translator attends to. Received: a "
             f"`{type(model).__name__}`"
         )
+    end_id = model.config.end_id
     source = [*tokenizers.source.tokenize([text])[0].numpy().tolist(), end_id]
     if len(source) < 2:
         raise ValueError(f"`text` must not be empty. Received: text={text!r}")
