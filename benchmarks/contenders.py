@@ -10,7 +10,6 @@ _JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 CONTENDERS = {
     "ours-float32": Contender("peers.ours", "float32"),
     "ours-bfloat16": Contender("peers.ours", "bfloat16"),
-    "ours-float32-xla": Contender("peers.ours", "float32-xla"),
     "ours-litert-float32": Contender("peers.litert", "litert-none"),
     "ours-litert-int8": Contender("peers.litert", "litert-int8"),
     "ctranslate2-float32": Contender("peers.ctranslate2_peer", "float32"),

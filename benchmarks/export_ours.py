@@ -61,8 +61,7 @@ def export(size_name: str, variant: str, folder: Path):
 
     Args:
         size_name: A key of `SIZES`, which is a preset of the package too.
-        variant: "float32" or "bfloat16", with "-xla" to compile with XLA, or
-            "litert-" and a way to quantise.
+        variant: "float32", "bfloat16", or "litert-" and a way to quantise.
         folder: Directory to write to.
 
     Raises:
@@ -88,9 +87,9 @@ def export(size_name: str, variant: str, folder: Path):
         )
         translator, path = Translator(model, pair, decoding), folder / f"beam{beam}/1"
         if dtype == "litert":
-            translator.export_litert(path, quantize=way)
+            translator.export(path, "litert", quantize=way)
         else:
-            translator.export(path, dtype=dtype, jit_compile=way == "xla")
+            translator.export(path, dtype=dtype)
 
 
 def _check_sizes(config, size_name):
@@ -113,7 +112,7 @@ def main():
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("size", choices=SIZES)
-    parser.add_argument("variant", help="float32, bfloat16, float32-xla, litert-int8")
+    parser.add_argument("variant", help="float32, bfloat16, litert-int8")
     parser.add_argument("folder", type=Path)
     arguments = parser.parse_args()
     export(arguments.size, arguments.variant, arguments.folder)

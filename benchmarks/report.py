@@ -28,7 +28,6 @@ TARGETS = {
         ("ours-litert-float32", "ctranslate2-float32", 2.0),
         ("ours-litert-int8", "ctranslate2-int8", 2.0),
         ("ours-float32", "ctranslate2-float32", 1.0),
-        ("ours-float32-xla", "ctranslate2-float32", 1.3),
         ("ours-bfloat16", "ctranslate2-int8", 0.8),
     ),
     "base-1-beam4": (
@@ -50,13 +49,11 @@ TARGETS = {
         ("ours-litert-float32", "ctranslate2-float32", 2.0),
         ("ours-litert-int8", "ctranslate2-int8", 2.0),
         ("ours-float32", "ctranslate2-float32", 0.5),
-        ("ours-float32-xla", "ctranslate2-float32", 1.2),
     ),
 }
 # Ratios that are quoted with or without a target.
 PAIRS = (
     ("ours-float32", "ctranslate2-float32"),
-    ("ours-float32-xla", "ctranslate2-float32"),
     ("ours-bfloat16", "ctranslate2-int8"),
     ("ours-litert-float32", "ctranslate2-float32"),
     ("ours-litert-int8", "ctranslate2-int8"),
@@ -71,7 +68,6 @@ _SPEEDS = {
     "HF Marian bf16": "marian-bfloat16",
     "KerasHub best": "kerashub-best",
     "ours fp32": "ours-float32",
-    "ours fp32, XLA": "ours-float32-xla",
     "ours bf16": "ours-bfloat16",
     "ours LiteRT fp32": "ours-litert-float32",
     "ours LiteRT int8": "ours-litert-int8",

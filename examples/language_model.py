@@ -88,7 +88,7 @@ def main(arguments=None):
     print("".join(characters[i - FIRST] if i >= FIRST else "?" for i in sample))
     nats = history.history["val_loss"][-1]
     print(f"{nats / math.log(2):.3f} bits ({nats:.3f} nats) per character of the tail")
-    plots.training_curve(history).savefig(options.curve)
+    plots.training_curves(history, ["loss"]).savefig(options.curve)
     return nats
 
 

@@ -21,7 +21,7 @@ _MODULES = {
     ),
     "decoding": ("SpecialIds", "beam_search", "greedy_search", "reordering", "sample"),
     "evaluation": ("evaluate",),
-    "export": ("ExportedTranslator", "export_litert_model"),
+    "export": ("ExportedTranslator", "export_litert_language_model"),
     "exact_training": ("ExactModel", "split_batches_over_cores"),
     "generation": ("Generator", "LanguageSampler"),
     "importers": (

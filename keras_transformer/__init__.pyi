@@ -26,7 +26,7 @@ from keras_transformer.exact_training import (
 )
 from keras_transformer.export import (
     ExportedTranslator,
-    export_litert_model,
+    export_litert_language_model,
 )
 from keras_transformer.generation import (
     Generator,
@@ -170,7 +170,7 @@ __all__ = [
     "causal_mask",
     "enable_lora",
     "evaluate",
-    "export_litert_model",
+    "export_litert_language_model",
     "graph_mask",
     "greedy_search",
     "import_hugging_face",

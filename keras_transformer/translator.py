@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding.sampling import check_temperature
-from keras_transformer.export.exportable import Exportable
+from keras_transformer.export import FORMATS
 from keras_transformer.export.saved_model import check_texts
 from keras_transformer.files import replacing
 from keras_transformer.generation.generator import as_graph
@@ -24,7 +24,7 @@ from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 
-class Translator(Exportable):
+class Translator:
     """Translates sentences with a trained `Transformer`, or another `Seq2Seq`.
 
     It cuts a text into pieces, searches for a translation with `beam_search`, and joins
@@ -150,6 +150,54 @@ class Translator(Exportable):
             self.model.save(temporary)
         # Last: the digests must not match before every part is written.
         self.tokenizers.save_digests(directory / "tokenizer")
+
+    def export(
+        self, path: str | Path, format: str = "saved_model", **options: Any
+    ) -> Path:
+        """Writes the translator for those who run it elsewhere.
+
+        | format      | what is written                          | options             |
+        |-------------|------------------------------------------|---------------------|
+        | saved_model | a version for TensorFlow Serving, its    | dtype="float32",    |
+        |             | model card and configuration             | run, languages      |
+        | litert      | a directory that `LiteTranslator` loads  | quantize="none",    |
+        |             |                                          | languages           |
+        | web         | a page that translates in the browser    | quantize="int8",    |
+        |             |                                          | languages,          |
+        |             |                                          | litert_js           |
+        | ctranslate2 | a model for CTranslate2, an engine in    | quantize="none"     |
+        |             | C++                                      |                     |
+        | safetensors | weights that any program reads           |                     |
+
+        `keras_transformer.export` has each with its options: `export_saved_model`,
+        `export_litert`, `export_web`, `export_ctranslate2` and `export_safetensors`.
+
+        Args:
+            path: Directory to create; of a SavedModel a version, such as
+                "saved_models/en-de/1", or "saved_models/en-de" for the next one.
+            format: One of the table's.
+            **options: Those of the format.
+
+        Returns:
+            The directory that was written.
+
+        Raises:
+            FileExistsError: If it exists.
+            TypeError: If the format has no such option.
+            ValueError: If there is no such format, an option is out of range, or the
+                format lacks what the model or the tokenizers have.
+
+        Example:
+            >>> translator = Translator.load("runs/en-de")
+            >>> translator.export("saved_models/en-de", languages=("en", "de"))
+            >>> translator.export("lite/en-de", "litert", quantize="int8")
+        """
+        if format not in FORMATS:
+            raise ValueError(
+                f"`format` must be one of {', '.join(FORMATS)}. Received: "
+                f"format={format!r}"
+            )
+        return FORMATS[format](self, path, **options)
 
     def __call__(self, texts: Sequence[str], batch_size: int = 32) -> list[str]:
         """Returns the best translation of each text."""

@@ -155,7 +155,7 @@ def test_the_command_exports_several_runs(tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("quantize", ("none", "int8"))
 def test_it_becomes_a_litert_file(tmp_path, quantize):
-    path = ensemble().export_litert(tmp_path / "lite", quantize)
+    path = ensemble().export(tmp_path / "lite", "litert", quantize=quantize)
     lite = LiteTranslator(path)
     if quantize == "none":
         assert lite(TEXTS) == ensemble()(TEXTS)

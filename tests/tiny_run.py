@@ -112,7 +112,7 @@ def saved_model(tmp_path_factory) -> Path:
 def litert(tmp_path_factory) -> Path:
     """The LiteRT export of `translator()`."""
     path = tmp_path_factory.mktemp("litert") / "tiny"
-    return translator().export_litert(path, languages=("en", "de"), scores={"bleu": 3})
+    return translator().export(path, "litert", languages=("en", "de"))
 
 
 def run(directory: Path, validate=False, console=None, **training) -> Translator:

@@ -1,11 +1,11 @@
-"""The verbs `export` and `card`: a trained model becomes files for others."""
+"""The verb `export`: a trained model becomes files for others."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from keras_transformer.cli.flags import add_decoding_flags, add_verb, given
-from keras_transformer.cli.loading import is_run, load_module, load_runs
+from keras_transformer.cli.loading import load_runs
 from keras_transformer.cli.messages import warnings_as_lines
 from keras_transformer.cli.results import print_remark
 from keras_transformer.terminal import (
@@ -21,55 +21,8 @@ _EXAMPLES = (
 
 
 def add_verbs(verbs):
-    """Adds the verbs to what `add_subparsers` of the parser returned."""
+    """Adds the verb to what `add_subparsers` of the parser returned."""
     _add_export(verbs)
-    _add_card(verbs)
-
-
-def _add_card(verbs):
-    parser = add_verb(
-        verbs,
-        "card",
-        _card,
-        "Print the model card of a training run or of a SavedModel.",
-        "Print the model card of a training run, as `export` writes it beside a "
-        "SavedModel, or that of a SavedModel: Markdown with a head for model hubs. "
-        "What is not known is left to fill in.",
-        examples=("card runs/en-de --languages en de > README.md", "card runs/en-de"),
-    )
-    parser.add_argument(
-        "model",
-        type=Path,
-        metavar="MODEL",
-        help="directory of a training run, or a SavedModel (NAME or NAME/VERSION)",
-    )
-    parser.add_argument(
-        "--languages",
-        nargs=2,
-        metavar=("SOURCE", "TARGET"),
-        help="languages that the card of a run names, such as en de",
-    )
-
-
-def _card(options):
-    card = _read_card(options)
-    for line in card.splitlines():
-        print_result(line)
-    return {"card": card}
-
-
-def _read_card(options):
-    if is_run(options.model):
-        translator = load_module("translator").Translator.load(options.model)
-        return translator.model_card(options.model, options.languages)
-    saved_model = load_module("export.saved_model")
-    version = saved_model.latest_version(options.model)
-    if options.languages:
-        raise ValueError(
-            "`--languages` goes with a training run: the card of a SavedModel is in "
-            f"{version / saved_model.CARD}, yours to edit."
-        )
-    return (version / saved_model.CARD).read_text(encoding="utf-8")
 
 
 def _add_export(verbs):
@@ -77,16 +30,14 @@ def _add_export(verbs):
         verbs,
         "export",
         _export,
-        "Write a SavedModel for TensorFlow Serving, a LiteRT file for devices or for "
-        "TensorFlow Serving, a page for browsers, or weights for other systems.",
+        "Write a SavedModel for TensorFlow Serving, a LiteRT file for devices, a page "
+        "for browsers, or weights for other systems.",
         "Write a SavedModel for TensorFlow Serving with its warm-up requests and a "
         "model card, README.md, and beside the versions what starts a server with "
         "Docker or Kubernetes; or, with --format litert, a directory that translates "
-        "without TensorFlow; or, with --format litert_serving, a LiteRT file for "
-        "TensorFlow Serving's --prefer_tflite_model, which is experimental and was not "
-        "tried; or, with --format web, a folder for a web server whose page translates "
-        "in the browser; or, with --format ctranslate2, a model for CTranslate2; or, "
-        "with --format safetensors, the weights as named tensors.",
+        "without TensorFlow; or, with --format web, a folder for a web server whose "
+        "page translates in the browser; or, with --format ctranslate2, a model for "
+        "CTranslate2; or, with --format safetensors, the weights as named tensors.",
         examples=_EXAMPLES,
     )
     parser.add_argument(
@@ -116,8 +67,7 @@ def _add_format_flag(parser):
     parser.add_argument(
         "--format",
         choices=(
-            "saved_model", "litert", "litert_serving", "web", "ctranslate2",
-            "safetensors",
+            "saved_model", "litert", "web", "ctranslate2", "safetensors",
         ),
         default="saved_model",
         help="what to write (default: saved_model)",
@@ -131,13 +81,6 @@ def _add_saved_model_flags(parser):
         help="type of the weights and of the computation; bfloat16 takes half the "
         "memory and is faster on processors that have it (default: float32); for a "
         "SavedModel",
-    )
-    parser.add_argument(
-        "--jit-compile",
-        action="store_true",
-        help="compile with XLA: faster, but the first request of each new shape takes "
-        "many seconds; TensorFlow Serving must be started with "
-        "--xla_cpu_compilation_enabled; for a SavedModel",
     )
 
 
@@ -167,9 +110,8 @@ def _add_litert_flags(parser):
 
 _ONLY_WITH = {
     "dtype": ("saved_model",),
-    "jit_compile": ("saved_model",),
-    "quantize": ("litert", "litert_serving", "web", "ctranslate2"),
-    "languages": ("saved_model", "litert", "litert_serving", "web"),
+    "quantize": ("litert", "web", "ctranslate2"),
+    "languages": ("saved_model", "litert", "web"),
     "litert_js": ("web",),
 }
 
@@ -200,37 +142,13 @@ def _export(options):
 
 def _write(translator, options):
     """Writes the export in its format, and returns its path."""
-    if options.format == "ctranslate2":
-        quantize = options.quantize or "none"
-        return translator.export_ctranslate2(options.output, quantize)
-    if options.format == "safetensors":
-        return translator.export_safetensors(options.output)
-    if options.format != "saved_model":
-        return _export_litert(translator, options)
-    with warnings_as_lines():
-        # An ensemble has no training of its own.
-        run = options.model[0] if len(options.model) == 1 else None
-        return translator.export(
-            options.output, options.dtype or "float32", options.jit_compile,
-            run=run, languages=options.languages,
-        )  # fmt: skip
-
-
-def _export_litert(translator, options):
+    names = [name for name, formats in _ONLY_WITH.items() if options.format in formats]
+    chosen = {name: getattr(options, name) for name in names if getattr(options, name)}
+    # An ensemble has no training of its own.
+    if options.format == "saved_model" and len(options.model) == 1:
+        chosen["run"] = options.model[0]
+    if options.format not in ("litert", "web"):
+        return translator.export(options.output, options.format, **chosen)
     print_remark(options, "converting: this takes a minute")
-    scores = None  # An ensemble has no training of its own.
-    if len(options.model) == 1:
-        scores = load_module("training.logs").last_scores(*options.model)
     with warnings_as_lines(), native_messages_hidden():
-        if options.format == "web":
-            return translator.export_web(
-                options.output, options.quantize or "int8", options.languages, scores,
-                options.litert_js,
-            )  # fmt: skip
-        export = {
-            "litert": translator.export_litert,
-            "litert_serving": translator.export_litert_serving,
-        }[options.format]
-        return export(
-            options.output, options.quantize or "none", options.languages, scores
-        )
+        return translator.export(options.output, options.format, **chosen)

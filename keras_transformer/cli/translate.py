@@ -76,7 +76,7 @@ def _evaluate(options):
 def _record(options, text, search, scores):
     """Keeps the scores in the run, for its model card; that it cannot is no error."""
     name = " and ".join(Path(name).name for name in options.test)
-    facts = load_module("export.run_facts")
+    facts = load_module("export.model_card")
     try:
         facts.record_scores(options.model, name, text.fingerprint(), search, scores)
     except OSError as error:

@@ -1,15 +1,34 @@
-"""Writes and reads SavedModels, writes LiteRT files. Needs TensorFlow."""
+"""Writes translators for other programs, and calls SavedModels. Needs TensorFlow.
 
-from keras_transformer.export.litert_model import export_litert_model
+Each writer takes a `Translator`, a path and options of its own.
+"""
+
+from keras_transformer.export.ctranslate2 import export_ctranslate2
+from keras_transformer.export.litert import export_litert, export_litert_language_model
+from keras_transformer.export.safetensors import export_safetensors
 from keras_transformer.export.saved_model import (
     ExportedTranslator,
+    export_saved_model,
     latest_version,
-    write_saved_model,
 )
+from keras_transformer.export.web import export_web
+
+FORMATS = {
+    "saved_model": export_saved_model,
+    "litert": export_litert,
+    "web": export_web,
+    "ctranslate2": export_ctranslate2,
+    "safetensors": export_safetensors,
+}
 
 __all__ = [
+    "FORMATS",
     "ExportedTranslator",
-    "export_litert_model",
+    "export_ctranslate2",
+    "export_litert",
+    "export_litert_language_model",
+    "export_safetensors",
+    "export_saved_model",
+    "export_web",
     "latest_version",
-    "write_saved_model",
 ]

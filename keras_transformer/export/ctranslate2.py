@@ -7,49 +7,44 @@ in), the projections of queries, keys and values in one. Needs the extra `ctrans
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.config import DecodingConfig, TransformerConfig
-from keras_transformer.export.litert import save_tokenizers
-from keras_transformer.export.plain_weights import check_plain
+from keras_transformer.export.litert import save_sentencepiece
+from keras_transformer.export.safetensors import check_plain
 from keras_transformer.files import check_absent, creating_directory
 from keras_transformer.layers.embedding import sinusoidal_encoding
 from keras_transformer.models.transformer import Transformer
-from keras_transformer.text.tokenizer_pair import TokenizerPair
+
+if TYPE_CHECKING:
+    from keras_transformer.translator import Translator
 
 # Our names of the types of the weights, and CTranslate2's.
 QUANTIZATIONS = {"none": "float32", "float16": "float16", "int8": "int8"}
-
 # Keras' names of activations, and CTranslate2's.
 _ACTIVATIONS = {
     "relu": "RELU", "gelu": "GELU", "silu": "SWISH", "tanh": "Tanh",
     "sigmoid": "Sigmoid",
 }  # fmt: skip
-
 # Positions that the table has at least; CTranslate2 decodes no longer text.
 _FEWEST_POSITIONS = 1024
 
 
 def export_ctranslate2(
-    model: Transformer,
-    tokenizers: TokenizerPair,
-    config: DecodingConfig,
-    path: str | Path,
-    quantize: str = "none",
+    translator: Translator, path: str | Path, quantize: str = "none"
 ) -> Path:
     """Writes a directory that `ctranslate2.Translator` loads, and the tokenizers.
 
     CTranslate2 works on pieces: `source.model` and `target.model`, or `joint.model`,
-    cut a text into them and join them. How to search is said in every call there.
+    cut a text into them and join them. How to search is said in every call there, as
+    `docs/other_systems.md` shows; of the search's options the file has the alignment
+    layer and, in a table of positions, the longest source and output.
 
     Args:
-        model: A `Transformer`.
-        tokenizers: SentencePiece models, a `TokenizerPair` with its vocabulary sizes.
-        config: What it says of `alignment_layer` and of the longest source and output.
-        path: Directory to create.
+        translator: A `Translator` of a `Transformer`, with SentencePiece models.
+        path: Directory to create, such as "ctranslate2/en-de".
         quantize: "none"; "float16", weights of half the size; or "int8", each output
             unit with a scale of its own.
 
@@ -69,27 +64,15 @@ def export_ctranslate2(
             f"`quantize` must be one of {', '.join(QUANTIZATIONS)}. Received: "
             f"quantize={quantize!r}"
         )
-    tokenizers.check_sentencepiece("An export for CTranslate2")
-    _check_model(model)
-    spec = _spec_of(model, config)
-    _describe(spec, model.config, tokenizers)
+    translator.tokenizers.check_sentencepiece("An export for CTranslate2")
+    _check_model(translator.model)
+    spec = _spec_of(translator)
     spec.validate()
     spec.optimize(QUANTIZATIONS[quantize])
     with creating_directory(path) as temporary:
         spec.save(str(temporary))
-        save_tokenizers(tokenizers, temporary)
+        save_sentencepiece(translator, temporary)
     return path
-
-
-def _library():
-    try:
-        import ctranslate2
-    except ImportError as error:
-        raise ImportError(
-            "An export for CTranslate2 needs the extra `ctranslate2`: pip install "
-            "'keras-transformer-seq2seq[ctranslate2]'"
-        ) from error
-    return ctranslate2
 
 
 def _check_model(model):
@@ -119,20 +102,29 @@ def _check_model(model):
             )
 
 
-def _spec_of(model, config):
-    """Returns CTranslate2's description of the model, with its weights."""
-    specs, sizes = _library().specs, model.config
-    kind = getattr(specs.common_spec.Activation, _ACTIVATIONS[sizes.activation])
+def _spec_of(translator):
+    """CTranslate2's description of the model, with its weights and its pieces."""
+    try:
+        from ctranslate2 import specs
+    except ImportError as error:
+        raise ImportError(
+            "An export for CTranslate2 needs the extra `ctranslate2`: pip install "
+            "'keras-transformer-seq2seq[ctranslate2]'"
+        ) from error
+    model, config, sizes = translator.model, translator.config, translator.model.config
     spec = specs.TransformerSpec.from_config(
         (sizes.num_encoder_layers, sizes.num_decoder_layers),
         sizes.num_heads,
         pre_norm=sizes.norm_first,
-        activation=kind,
+        activation=getattr(
+            specs.common_spec.Activation, _ACTIVATIONS[sizes.activation]
+        ),
         layernorm_embedding=sizes.normalize_embeddings,
         alignment_layer=config.alignment_layer,
         alignment_heads=0,  # Their mean, as ours.
     )
     longest = max(config.max_source_length, config.longest_output)
+    pieces = {}
     for stack, side, part in (
         ("encoder", "source", spec.encoder), ("decoder", "target", spec.decoder),
     ):  # fmt: skip
@@ -142,28 +134,18 @@ def _spec_of(model, config):
         layers = getattr(model, f"{stack}_layers")
         for layer_spec, layer in zip(part.layer, layers, strict=True):
             _fill_layer(layer_spec, layer)
+        ids = range(getattr(sizes, f"{side}_vocabulary_size"))
+        pieces[side] = getattr(translator.tokenizers, side).pieces(ids)
     spec.decoder.projection.weight = _array(model.output_rows())
     if model.output_bias is not None:
         spec.decoder.projection.bias = _array(model.output_bias)
-    return spec
-
-
-def _describe(spec, sizes: TransformerConfig, tokenizers):
-    """Names the pieces, and what CTranslate2 adds to those of a text."""
-    pieces = {
-        side: getattr(tokenizers, side).pieces(
-            range(getattr(sizes, f"{side}_vocabulary_size"))
-        )
-        for side in ("source", "target")
-    }
     spec.register_source_vocabulary(pieces["source"])
     spec.register_target_vocabulary(pieces["target"])
-    target = pieces["target"]
     options = {
-        "bos_token": target[sizes.start_id],
-        "eos_token": target[sizes.end_id],
-        "unk_token": target[sizes.unknown_id],
-        "decoder_start_token": target[sizes.start_id],
+        "bos_token": pieces["target"][sizes.start_id],
+        "eos_token": pieces["target"][sizes.end_id],
+        "unk_token": pieces["target"][sizes.unknown_id],
+        "decoder_start_token": pieces["target"][sizes.start_id],
         "add_source_bos": False,
         "add_source_eos": sizes.source_end,
         # Without it CTranslate2 takes 1e-5.
@@ -171,6 +153,7 @@ def _describe(spec, sizes: TransformerConfig, tokenizers):
     }
     for name, value in options.items():
         spec.config.add_attribute(name, value)
+    return spec
 
 
 def _fill_embedding(spec, model, side, longest):
@@ -215,7 +198,7 @@ def _fill_linear(spec, *denses):
         spec.bias = np.concatenate([_array(dense.bias) for dense in denses])
 
 
-def _fill_norm(spec, norm: keras.layers.LayerNormalization):
+def _fill_norm(spec, norm):
     spec.gamma, spec.beta = _array(norm.gamma), _array(norm.beta)
 
 

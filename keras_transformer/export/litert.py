@@ -1,7 +1,7 @@
-"""A translator as one LiteRT file: ids in, ids out, the search inside.
+"""LiteRT files: ids in, ids out, the search inside. Needs TensorFlow.
 
-`keras_transformer.lite` translates with it, on devices that have neither Keras nor
-TensorFlow; phones and browsers do with the same file. Needs TensorFlow.
+`keras_transformer.lite` translates with them, on devices that have neither Keras nor
+TensorFlow; phones and browsers do with the same file.
 """
 
 from __future__ import annotations
@@ -15,14 +15,21 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
+from keras import ops
 
-from keras_transformer.config import DecodingConfig
-from keras_transformer.files import check_absent, creating_directory
-from keras_transformer.generation.generator import Generator
+from keras_transformer.export.model_card import check_languages
+from keras_transformer.export.saved_model import check_backend
+from keras_transformer.files import (
+    check_absent,
+    check_not_directory,
+    creating_directory,
+    replacing,
+)
+from keras_transformer.generation.generator import Generator, LanguageSampler
 from keras_transformer.kernels.execution import tracing_for_litert
 from keras_transformer.kernels.keras_private import (
     converter_error,
@@ -30,23 +37,21 @@ from keras_transformer.kernels.keras_private import (
     without_large_constants,
 )
 from keras_transformer.lite import translator as lite
-from keras_transformer.lite.translator import DESCRIPTION, FORMAT, FORMAT_VERSION
-from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.models.language_model import LanguageModel
 
-if TYPE_CHECKING:  # A LiteRT file of a model without texts needs no tensorflow-text.
-    from keras_transformer.text.tokenizer_pair import TokenizerPair
+if TYPE_CHECKING:
+    from keras_transformer.translator import Translator
 
 QUANTIZATIONS = ("none", "float16", "int8")
+# The two ways in which the converter names an operation that LiteRT lacks.
+_LACKS = r"error: loc\(callsite\(fused\[\"(\w+):|'tf\.(\w+)' op"
 
 
 def export_litert(
-    model: Seq2Seq,
-    tokenizers: TokenizerPair,
-    config: DecodingConfig,
+    translator: Translator,
     path: str | Path,
     quantize: str = "none",
     languages: Sequence[str] | None = None,
-    scores: dict | None = None,
 ) -> Path:
     """Writes a directory that `keras_transformer.lite.LiteTranslator` translates with.
 
@@ -71,15 +76,13 @@ def export_litert(
     Ids are int32, a source ends with the end id, then padding; all else is float32.
 
     Args:
-        model: A `Transformer`, or another `Seq2Seq`.
-        tokenizers: SentencePiece models, a `TokenizerPair` with its vocabulary sizes.
-        config: How to search; a client cannot change it.
+        translator: A `Translator` with SentencePiece models; a client cannot change its
+            search.
         path: Directory to create, such as "lite/en-de".
         quantize: "none"; "float16", weights of half the size; or "int8", weights of a
             quarter, each row with a scale of its own, and products of integers, which
             are faster.
         languages: Codes of source and target language for the clients, or `None`.
-        scores: Scores of the training run for the clients, or `None`.
 
     Returns:
         `path`.
@@ -90,121 +93,72 @@ def export_litert(
         ValueError: If an argument is out of range, or LiteRT lacks an operation.
     """
     path = Path(path)
-    check_export(path, tokenizers, quantize, languages)
-    model = model.with_dtype("float32")
+    check_arguments(translator, path, quantize, languages)
+    config = translator.config
+    model = translator.model.with_dtype("float32")
+    generator = Generator(model, config)
+    n_best = config.n_best or config.beam_size
+    best = found_by(generator.search)
+    several = found_by(functools.partial(generator.search, n_best=n_best))
+    matrix = tf.TensorSpec([None, None], tf.int32)
+    lengths = tf.TensorSpec([None], tf.int32)
+    source = {"source": matrix, "lengths": lengths}
+    signatures = {
+        "translate": signature(best, **source),
+        "nbest": signature(several, **source),
+        "complete": signature(best, **source, prefix=matrix, prefix_lengths=lengths),
+        "sample": signature(
+            found_by(generator.sample),
+            **source,
+            uniforms=tf.TensorSpec([None, config.longest_output], tf.float32),
+            temperature=tf.TensorSpec([None], tf.float32),
+        ),
+        "score": signature(
+            lambda *ids: {"token_log_probabilities": generator.score(*ids)},
+            source=matrix, target=matrix,
+        ),
+        "attention": signature(
+            lambda *ids: {"attention": generator.attention(*ids)},
+            source=matrix, target=matrix,
+        ),
+    }  # fmt: skip
     with creating_directory(path) as temporary:
-        content = convert(model, signatures_of(model, config), quantize)
+        content = convert(model, signatures, quantize)
         (temporary / "model.tflite").write_bytes(content)
-        names = save_tokenizers(tokenizers, temporary)
-        files = ("model.tflite", *sorted(set(names.values())))
-        description = describe(model, config, names, quantize) | {
-            "languages": None if languages is None else list(languages),
-            "scores": scores,
-            "files": {name: digest(temporary / name) for name in files},
-        }
+        description = describe(translator, temporary, quantize, languages)
         shutil.copyfile(lite.__file__, temporary / "translate.py")
-        write_description(temporary, description)
+        files = {"model.tflite", *description["tokenizers"].values()}
+        write_description(
+            temporary,
+            format=lite.FORMAT,
+            format_version=lite.FORMAT_VERSION,
+            **description,
+            files={name: digest(temporary / name) for name in sorted(files)},
+        )
     return path
 
 
-def check_export(
+def check_arguments(
+    translator: Translator,
     path: Path,
-    tokenizers: TokenizerPair,
     quantize: str,
     languages: Sequence[str] | None,
 ):
-    """Checks what every export of LiteRT files needs.
-
-    Args:
-        path: As for `export_litert`.
-        tokenizers: As for `export_litert`.
-        quantize: As for `export_litert`.
-        languages: As for `export_litert`.
-
-    Raises:
-        FileExistsError: If `path` exists.
-        RuntimeError: If the Keras backend is not TensorFlow.
-        ValueError: If an argument is out of range.
-    """
-    check_conversion(quantize)
-    tokenizers.check_sentencepiece("An export for LiteRT")
+    """Checks what LiteRT and the web ask for; raises as `export_litert` does."""
+    check_quantize(quantize)
+    check_languages(languages)
+    translator.tokenizers.check_sentencepiece("An export for LiteRT")
     check_absent(path)
-    if languages is not None and len(languages) != 2:
-        raise ValueError(
-            "`languages` must be those of source and target. Received: "
-            f"languages={languages!r}"
-        )
 
 
-def check_conversion(quantize: str):
-    """Checks what every conversion needs.
-
-    Args:
-        quantize: As for `export_litert`.
-
-    Raises:
-        RuntimeError: If the Keras backend is not TensorFlow.
-        ValueError: If `quantize` is unknown.
-    """
-    if keras.backend.backend() != "tensorflow":
-        raise RuntimeError(
-            "A LiteRT file is written with the TensorFlow backend. Set "
-            "KERAS_BACKEND=tensorflow; model.keras files fit every backend. "
-            f"Received: backend {keras.backend.backend()!r}"
-        )
+def check_quantize(quantize: str):
+    """Raises an error unless LiteRT files can be written, and in that form."""
+    check_backend("A LiteRT file")
     if quantize not in QUANTIZATIONS:
         raise ValueError(
             f"`quantize` must be one of {', '.join(QUANTIZATIONS)}. Received: "
             f"quantize={quantize!r}"
         )
-
-
-def signatures_of(model: Seq2Seq, config: DecodingConfig) -> dict:
-    """Returns the functions from ids to ids of a translator.
-
-    Args:
-        model: A `Transformer`, or another `Seq2Seq`.
-        config: How to search.
-
-    Returns:
-        The `tf.function` of each signature in the table of `export_litert`.
-    """
-    generator = Generator(model, config)
-    n_best = config.n_best or config.beam_size
-    matrix, vector = tf.TensorSpec([None, None], tf.int32), _vector(tf.int32)
-    source, pair = (matrix, vector), (matrix, matrix)
-    uniforms = tf.TensorSpec([None, config.longest_output], tf.float32)
-    return {
-        "translate": signature(found_by(generator.search), SOURCE, *source),
-        "nbest": signature(
-            found_by(functools.partial(generator.search, n_best=n_best)),
-            SOURCE, *source,
-        ),
-        "complete": signature(
-            found_by(generator.search),
-            (*SOURCE, "prefix", "prefix_lengths"), *source, *source,
-        ),
-        "sample": signature(
-            found_by(generator.sample),
-            (*SOURCE, "uniforms", "temperature"),
-            *source, uniforms, _vector(tf.float32),
-        ),
-        "score": signature(
-            lambda *ids: {"token_log_probabilities": generator.score(*ids)},
-            ("source", "target"), *pair,
-        ),
-        "attention": signature(
-            lambda *ids: {"attention": generator.attention(*ids)},
-            ("source", "target"), *pair,
-        ),
-    }  # fmt: skip
-
-
-SOURCE = ("source", "lengths")
-
-
-def _vector(dtype):
-    return tf.TensorSpec([None], dtype)
 
 
 def found_by(search: Callable) -> Callable:
@@ -217,25 +171,16 @@ def found_by(search: Callable) -> Callable:
     return found
 
 
-def signature(function: Callable, names: Sequence[str], *specs: tf.TensorSpec):
+def signature(function: Callable, **specs: tf.TensorSpec):
     """Returns the `tf.function` of a function whose inputs have names and specs."""
-    inputs = [
-        tf.TensorSpec(spec.shape, spec.dtype, name=name)
-        for name, spec in zip(names, specs, strict=True)
-    ]
+    inputs = [tf.TensorSpec(x.shape, x.dtype, name) for name, x in specs.items()]
     return tf.function(function, input_signature=inputs, autograph=False)
 
 
-def convert(model, signatures: dict, quantize: str = "none") -> bytes:
-    """Returns the content of a LiteRT file with some signatures.
+def convert(model: keras.Model, signatures: dict, quantize: str = "none") -> bytes:
+    """Returns the content of a LiteRT file: a model's `tf.function`s, by name.
 
-    Args:
-        model: The model whose weights they use.
-        signatures: Their names and `tf.function`s.
-        quantize: As for `export_litert`.
-
-    Raises:
-        ValueError: If LiteRT lacks an operation of the model or of the search.
+    Keras' own `model.export(path, format="litert")` knows one signature alone.
     """
     module = tf.Module(name="translator")
     # A weight that the module does not hold would be left out without a word.
@@ -255,22 +200,19 @@ def convert(model, signatures: dict, quantize: str = "none") -> bytes:
         try:
             return converter.convert()
         except converter_error() as error:
-            raise ValueError(_explain(model, str(error))) from error
+            named = re.findall(_LACKS, str(error))
+            names = sorted({name for pair in named for name in pair if name})
+            what = ", ".join(names) or str(error).splitlines()[0]
+            raise ValueError(
+                f"A {type(model).__name__} with these options cannot become a LiteRT "
+                "file; `docs/litert.md` says what can. Received: operations that "
+                f"LiteRT lacks, {what:.200}"
+            ) from error
 
 
-def _explain(model, message):
-    """Returns the converter's error in one line: whose operation, and which."""
-    found = re.findall(r"error: loc\(callsite\(fused\[\"(\w+):|'tf\.(\w+)' op", message)
-    operations = sorted({name for names in found for name in names if name})
-    return (
-        f"A {type(model).__name__} with these options cannot become a LiteRT "
-        "file; `docs/litert.md` says what can. Received: operations that LiteRT lacks, "
-        f"{', '.join(operations) or message.splitlines()[0]:.200}"
-    )
-
-
-def save_tokenizers(tokenizers: TokenizerPair, directory: Path) -> dict[str, str]:
+def save_sentencepiece(translator: Translator, directory: Path) -> dict[str, str]:
     """Writes the SentencePiece models; returns the file of each side."""
+    tokenizers = translator.tokenizers
     sides = {"source": tokenizers.source, "target": tokenizers.target}
     is_joint = tokenizers.source is tokenizers.target
     names = {side: f"{'joint' if is_joint else side}.model" for side in sides}
@@ -279,30 +221,118 @@ def save_tokenizers(tokenizers: TokenizerPair, directory: Path) -> dict[str, str
     return names
 
 
-def describe(model: Seq2Seq, config: DecodingConfig, names: dict, quantize: str):
-    """Returns what translator.json says, without the files' digests."""
-    sizes = model.config
+def describe(
+    translator: Translator,
+    directory: Path,
+    quantize: str,
+    languages: Sequence[str] | None,
+) -> dict[str, Any]:
+    """Writes the SentencePiece models; returns what any client needs to know."""
+    sizes, config = translator.model.config, translator.config
     special = ("pad_id", "start_id", "end_id", "unknown_id")
     return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
         "special_ids": {name: getattr(sizes, name) for name in special},
-        "tokenizers": names,
+        "tokenizers": save_sentencepiece(translator, directory),
         "max_source_length": config.max_source_length,
         "longest_output": config.longest_output,
         "n_best": config.n_best or config.beam_size,
         "search": dataclasses.asdict(config),
         "quantize": quantize,
+        "languages": None if languages is None else list(languages),
     }
 
 
-def write_description(directory: Path, description: dict):
+def write_description(directory: Path, **description: Any):
     """Writes translator.json."""
     text = json.dumps(description, indent=2, ensure_ascii=False)
-    (directory / DESCRIPTION).write_text(text + "\n", encoding="utf-8")
+    (directory / lite.DESCRIPTION).write_text(text + "\n", encoding="utf-8")
 
 
 def digest(path: Path) -> str:
     """Returns the SHA-256 of a file in hexadecimal digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def export_litert_language_model(
+    model: LanguageModel, path: str | Path, quantize: str = "none", **sampling: Any
+) -> Path:
+    """Writes a language model as one file for LiteRT, which continues texts.
+
+    It draws as `LanguageSampler` does and ends when every text has. Any other model,
+    such as a `Tagger`, is written by Keras: `model.export(path, format="litert")`.
+
+    Sizes are free in every call: B rows, S tokens, P tokens of a prompt, L of the
+    longest text (prompt and end token counted). The signatures share their weights:
+
+    | signature | inputs                       | outputs                            |
+    |-----------|------------------------------|------------------------------------|
+    | predict   | ids [B, S]                   | logits [B, S, V]                   |
+    | generate  | prompts [B, P], lengths [B], | ids [B, 1, L], scores [B, 1]       |
+    |           | uniforms [B, L],             |                                    |
+    |           | temperature [B]              |                                    |
+
+    Ids and lengths are int32, all else float32. `lengths` count the tokens of each
+    prompt; what stands after them is ignored, and so is what does not fit into L.
+    Scores are log-probabilities, the prompt's tokens counted.
+
+    Args:
+        model: A `LanguageModel`.
+        path: File to write, such as "lite/model.tflite"; an old one is replaced.
+        quantize: As for `export_litert`.
+        **sampling: The options of `LanguageSampler`: `top_k`, `top_p`, `min_length` and
+            `no_repeat_ngram_size`.
+
+    Returns:
+        `path`.
+
+    Raises:
+        IsADirectoryError: If `path` is a directory.
+        RuntimeError: If the Keras backend is not TensorFlow.
+        TypeError: If `model` is no `LanguageModel`, or an option is not its own.
+        ValueError: If an argument is out of range, the model computes in half
+            precision, or LiteRT lacks an operation.
+
+    Example:
+        >>> export_litert_language_model(model, "model.tflite", "int8", top_k=40)
+    """
+    path = Path(path)
+    check_quantize(quantize)
+    check_not_directory(path)
+    if not isinstance(model, LanguageModel):
+        raise TypeError(
+            "`model` must be a LanguageModel; `Translator.export` writes a translator, "
+            "and `model.export(path, format='litert')` of Keras any other model. "
+            f"Received: {type(model).__name__}"
+        )
+    if model.compute_dtype != "float32":
+        raise ValueError(
+            "A language model must compute in float32 for LiteRT: make one with "
+            "dtype='float32', give it these weights with `set_weights`, and use "
+            f"`quantize` for a smaller file. Received: dtype={model.dtype_policy.name}"
+        )
+    sampler, pad_id = LanguageSampler(model, **sampling), model.config.pad_id
+
+    def draw(prompts, lengths, uniforms, temperature):
+        places = ops.arange(ops.shape(prompts)[1], dtype="int32")
+        is_prompt = places < ops.expand_dims(lengths, 1)
+        prompts = ops.where(is_prompt, prompts, pad_id)
+        return sampler.draw(prompts, uniforms, temperature)
+
+    matrix = tf.TensorSpec([None, None], tf.int32)
+    signatures = {
+        "predict": signature(
+            lambda ids: {"logits": model(ids, training=False)}, ids=matrix
+        ),
+        "generate": signature(
+            found_by(draw),
+            prompts=matrix,
+            lengths=tf.TensorSpec([None], tf.int32),
+            uniforms=tf.TensorSpec([None, None], tf.float32),
+            temperature=tf.TensorSpec([None], tf.float32),
+        ),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_bytes(convert(model, signatures, quantize))
+    return path

@@ -1,196 +1,231 @@
-"""The model card: README.md of an export, in the form that model hubs read.
+"""The model card, README.md of an export, and what it says of a training run.
 
-YAML between two lines of dashes, as https://huggingface.co/docs/hub/model-cards says,
-then Markdown. A value that is not known is left to fill in; none is invented.
+A card is YAML between two lines of dashes, as
+https://huggingface.co/docs/hub/model-cards says, then Markdown, of templates/. A value
+that is not known is left to fill in; none is invented.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from importlib import metadata
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from keras_transformer.config import DecodingConfig
-from keras_transformer.config.options import Config
-from keras_transformer.export.run_facts import RunFacts
+from keras_transformer.config import DecodingConfig, RunConfig
+from keras_transformer.export.serving_files import filled, model_name
+from keras_transformer.files import replacing
 
-_FILL_IN = "*to fill in*"
+if TYPE_CHECKING:
+    from keras_transformer.translator import Translator
+
+SUMMARY, DATA, SCORES = "summary.json", "data.json", "scores.json"
 # Options that say how large a model is and how it searches, whatever their values.
 _SIZES = (
     "num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads",
     "source_vocabulary_size", "target_vocabulary_size",
 )  # fmt: skip
 _SEARCH = ("beam_size", "length_penalty")
-# The inputs and outputs of each signature; [B] unless a shape is said.
-SIGNATURES = {
-    "serving_default": ("text", "translation, score (float32)"),
-    "nbest": ("text", "translations [B, n_best], scores [B, n_best] (float32)"),
-    "complete": ("text, prefix", "translation, score (float32)"),
-    "sample": (
-        "text, temperature (float32), seed (int64)",
-        "translation, score (float32)",
-    ),
-    "score": (
-        "source, target",
-        "log_probability (float32), tokens [B, T], token_log_probabilities [B, T] "
-        "(float32)",
-    ),
-    "align": (
-        "text",
-        "translation, source_tokens [B, S], target_tokens [B, T], attention [B, T, S] "
-        "(float32)",
-    ),
-}
 
 
-class Subject(NamedTuple):
-    """The model that a card is about.
+class RunFacts(NamedTuple):
+    """What the files of a training run say; everything may be missing."""
 
-    Attributes:
-        name: Its name.
-        kind: Class of the model.
-        parameters: Number of weights.
-        sizes: Its options, or those of each member of an ensemble.
-        search: How translations are searched for.
-        dtype: Type of the weights of the export, or `None` if it is none.
-        version: Name of the version's directory.
-        languages: Codes of source and target language, or `None`.
-        examples: Sources of the validation data, their translations by this model, and
-            the references.
+    config: RunConfig | None = None  # its options
+    summary: dict[str, Any] | None = None  # what its training wrote at the end
+    scores: Sequence[dict[str, Any]] = ()  # of the model as it is now
+    data: dict[str, Any] | None = None  # digests of the lines of each split
+
+    @classmethod
+    def of(cls, run: str | Path | RunFacts | None) -> RunFacts:
+        """Returns what the directory of a run says, or facts as they are given."""
+        if isinstance(run, RunFacts):
+            return run
+        if run is None:
+            return cls()
+        directory = Path(run)
+        config = directory / "config.json"
+        if not config.exists() and not (directory / "model.keras").exists():
+            raise FileNotFoundError(f"{directory} holds no training run.")
+        return cls(
+            RunConfig.load(config) if config.exists() else None,
+            _read(directory / SUMMARY, dict),
+            recorded_scores(directory),
+            _read(directory / DATA, dict),
+        )
+
+    def training_data(self) -> dict[str, Any] | None:
+        """Returns the "fingerprint" of the lines of each split and, at the end, sizes.
+
+        It is a digest of the lines, whatever the files' names and compression.
+        """
+        sizes = (self.summary or {}).get("data", {})
+        known = {
+            split: {"fingerprint": (self.data or {}).get(split)} | sizes.get(split, {})
+            for split in ("training", "validation")
+            if split in (self.data or {}) or split in sizes
+        }
+        return known or None
+
+
+def record_scores(
+    directory: str | Path,
+    name: str,
+    fingerprint: str,
+    search: DecodingConfig,
+    scores: dict[str, Any],
+):
+    """Adds the scores of a test set to a run's scores.json.
+
+    They replace those of the same lines and search, and all of other weights.
     """
-
-    name: str
-    kind: str
-    parameters: int
-    sizes: Sequence[Config]
-    search: DecodingConfig
-    dtype: str | None = None
-    version: str = "1"
-    languages: Sequence[str] | None = None
-    examples: Sequence[Sequence[str]] = ()
-
-
-def model_card(subject: Subject, facts: RunFacts) -> str:
-    """Returns the card of a translator.
-
-    Args:
-        subject: The model.
-        facts: What its run says; an empty `RunFacts` of a model without a run.
-    """
-    sections = (
-        _head(subject, facts),
-        _introduction(subject),
-        _use(subject),
-        _model(subject),
-        _data(facts),
-        _training(facts),
-        _scores(facts),
-        _examples(subject, facts),
-        _limits(subject, facts),
-        _licence(),
-    )
-    return "\n".join(section for section in sections if section)
-
-
-def _head(subject, facts):
-    """The YAML of a card. A string of JSON is one of YAML too."""
-    lines = [
-        "---",
-        "license:  # to fill in, such as apache-2.0; the data's may bind it",
+    directory = Path(directory)
+    entry = {
+        "name": name,
+        "fingerprint": fingerprint,
+        "model": _digest(directory),
+        "search": search.to_dict(),
+        "scores": scores,
+    }
+    others = [
+        other
+        for other in recorded_scores(directory)
+        if (other["fingerprint"], other["search"]) != (fingerprint, entry["search"])
     ]
-    if subject.languages:
-        lines += ["language:", *(f"- {json.dumps(code)}" for code in subject.languages)]
-    else:
-        lines.append("language:  # to fill in: a list of codes, such as en and de")
-    lines += [
-        "library_name: keras", "pipeline_tag: translation",
-        "tags:", "- translation", "- transformer", "- tensorflow", "- tf-serving",
-    ]  # fmt: skip
-    if facts.scores:
-        lines += ["metrics:", "- sacrebleu", "- chrf", "model-index:"]
-        lines += [f"- name: {json.dumps(subject.name)}", "  results:"]
-    for entry in facts.scores:
-        name, scores = json.dumps(entry["name"]), entry["scores"]
-        lines += [
-            "  - task:", "      type: translation",
-            "    dataset:", f"      name: {name}", f"      type: {name}",
-            "    metrics:",
-        ]  # fmt: skip
-        for kind, key, title in (
-            ("sacrebleu", "bleu", "BLEU"), ("chrf", "chrf", "chrF2"),
-        ):  # fmt: skip
-            lines += [
-                f"    - type: {kind}", f"      value: {scores[key]:.2f}",
-                f"      name: {json.dumps(title + ' ' + scores[key + '_signature'])}",
-            ]  # fmt: skip
-    return "\n".join([*lines, "---", ""])
+    with replacing(directory / SCORES) as temporary:
+        content = json.dumps([*others, entry], indent=2, ensure_ascii=False)
+        temporary.write_text(content + "\n", encoding="utf-8")
 
 
-def _introduction(subject):
-    from_to = "sentences"
-    if subject.languages:
-        from_to = f"sentences from `{subject.languages[0]}` to `{subject.languages[1]}`"
-    return (
-        f"# {subject.name}\n\nTranslates {from_to}: a TensorFlow SavedModel with "
-        "strings in and strings out. The tokenizer and the search are inside; it needs "
-        "TensorFlow and the operations of tensorflow-text, and no other code.\n"
-    )
+def recorded_scores(directory: str | Path) -> list[dict[str, Any]]:
+    """Returns what `record_scores` wrote of a run's present weights."""
+    directory = Path(directory)
+    entries = _read(directory / SCORES, list)
+    if not entries:
+        return []
+    digest = _digest(directory)
+    return [entry for entry in entries if entry["model"] == digest]
 
 
-def _use(subject):
-    rows = "\n".join(
-        f"| `{name}` | {inputs} | {outputs} |"
-        for name, (inputs, outputs) in SIGNATURES.items()
-    )
-    name = subject.name
-    request = '{"instances": [{"text": "..."}]}'
-    return f"""\
-## How to use it
-
-```python
-import tensorflow as tf, tensorflow_text
-
-serve = tf.saved_model.load("{name}/{subject.version}").signatures["serving_default"]
-serve(text=tf.constant(["..."]))["translation"]
-```
-
-With TensorFlow Serving, in the directory of the versions, where the export wrote a
-`docker-compose.yml` (the name is that of the directory):
-
-```bash
-docker compose up
-curl http://127.0.0.1:8501/v1/models/{name}:predict -d '{request}'
-```
-
-The first axis of every input and output is the batch, B; what has no type is a string,
-what has no shape is [B]. Every signature also gives `truncated` (bool): whether a text
-was cut at {subject.search.max_source_length} tokens.
-
-| signature | inputs | outputs |
-|---|---|---|
-{rows}
-"""
+def _digest(directory):
+    """What tells the weights and the vocabulary of a run from any other's."""
+    digest = hashlib.sha256()
+    for path in (directory / "model.keras", directory / "tokenizer.sha256"):
+        if path.exists():
+            with path.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
 
 
-def _model(subject):
-    lines = [f"- {subject.kind}, {subject.parameters:,} parameters"]
-    lines += [f"- {_shown(sizes, _SIZES)}" for sizes in subject.sizes]
-    if subject.dtype:
-        lines.append(f"- weights and computation in {subject.dtype}")
-    lines.append(f"- search: {_shown(subject.search, _SEARCH)}")
-    lines.append(f"- written by keras_transformer {_version()}")
-    return "## Model\n\n" + "\n".join(lines) + "\n"
-
-
-def _version():
+def _read(path, kind):
+    """The content of a JSON file, or `None` where there is none."""
+    if not path.exists():
+        return None
     try:
-        return metadata.version("keras-transformer-seq2seq")
-    except metadata.PackageNotFoundError:
-        return "(version not known)"
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: remove it") from error
+    if not isinstance(content, kind):
+        raise ValueError(f"{path} is damaged: remove it")
+    return content
 
 
-def _shown(config, always):
+def model_card(
+    translator: Translator,
+    version: Path,
+    run: str | Path | RunFacts | None = None,
+    languages: Sequence[str] | None = None,
+    dtype: str = "float32",
+) -> str:
+    """Returns the card of an export in the directory `version`, NAME/VERSION.
+
+    Where a run has no scores, sentences of its validation data are translated.
+    """
+    check_languages(languages)
+    facts, config, model = RunFacts.of(run), translator.config, translator.model
+    summary, data = facts.summary or {}, facts.config and facts.config.data
+    members = getattr(model, "members", [model])
+    parameters = sum(member.count_params() for member in members)
+    try:
+        package = metadata.version("keras-transformer-seq2seq")
+    except metadata.PackageNotFoundError:  # A checkout on the path.
+        package = "(version not known)"
+    described = [
+        f"{type(model).__name__}, {parameters:,} parameters",
+        *(_options(member.config, _SIZES) for member in members),
+        f"weights and computation in {dtype}",
+        f"search: {_options(config, _SEARCH)}",
+        f"written by keras_transformer {package}",
+    ]
+    from_to, trained_on = "sentences", "like those of its data"
+    if languages:
+        from_to = f"sentences from `{languages[0]}` to `{languages[1]}`"
+    if data:
+        trained_on = f"of at most {data.max_length} tokens"
+    return filled(
+        "model_card.md",
+        head=_head(model_name(version), languages, facts.scores),
+        name=model_name(version),
+        version=version.name,
+        languages=from_to,
+        max_source_length=str(config.max_source_length),
+        model=_list(described),
+        data=_data(summary, data),
+        training=_training(summary) if summary else "Not recorded.",
+        scores=_scores(facts.scores),
+        examples=_examples(translator, summary, facts.scores),
+        trained_on=trained_on,
+    )
+
+
+def check_languages(languages: Sequence[str] | None):
+    """Raises `ValueError` unless `languages` are the codes of source and target."""
+    if languages is not None and len(languages) != 2:
+        raise ValueError(
+            f"`languages` must be two codes, such as en and de. Received: {languages!r}"
+        )
+
+
+def _list(lines):
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _head(name, languages, scores):
+    """The YAML of a card but the licence: a value of JSON is one of YAML too."""
+    values = {
+        "library_name": "keras",
+        "pipeline_tag": "translation",
+        "tags": ["translation", "transformer", "tensorflow", "tf-serving"],
+    }
+    if scores:
+        values["metrics"] = ["sacrebleu", "chrf"]
+        results = [
+            {
+                "task": {"type": "translation"},
+                "dataset": {"name": entry["name"], "type": entry["name"]},
+                "metrics": [
+                    _metric("sacrebleu", "BLEU", "bleu", entry["scores"]),
+                    _metric("chrf", "chrF2", "chrf", entry["scores"]),
+                ],
+            }
+            for entry in scores
+        ]
+        values["model-index"] = [{"name": name, "results": results}]
+    language = " # to fill in: a list of codes, such as [en, de]"
+    if languages:
+        language = json.dumps(list(languages))
+    lines = [f"{key}: {json.dumps(value)}" for key, value in values.items()]
+    return "\n".join([f"language: {language}", *lines, ""])
+
+
+def _metric(kind, title, key, scores):
+    named = f"{title} {scores[key + '_signature']}"
+    return {"type": kind, "value": round(scores[key], 2), "name": named}
+
+
+def _options(config, always):
     """The options that matter, and those that are not the defaults, in words."""
     defaults = type(config)().to_dict()
     return ", ".join(
@@ -200,117 +235,91 @@ def _shown(config, always):
     )
 
 
-def _data(facts):
+def _data(summary, options):
     lines = []
-    for split, data in ((facts.summary or {}).get("data") or {}).items():
+    for split, data in summary.get("data", {}).items():
         files = ", ".join(f"`{name}`" for name in data["files"]) or "a program's rows"
         lines.append(
-            f"- {split}: {data['pairs']:,} pairs, {data['tokens']:,} tokens of both "
+            f"{split}: {data['pairs']:,} pairs, {data['tokens']:,} tokens of both "
             f"sides, from {files}; {data['bad_lines']:,} bad lines left out (empty, "
             "not text, or too long)"
         )
-    if facts.config is not None and lines:
-        most = facts.config.data.max_length
-        lines.append(f"- pairs with more than {most} tokens on a side were left out")
-    lines.append(f"- where the text comes from, its licence and domain: {_FILL_IN}")
-    return "## Data\n\n" + "\n".join(lines) + "\n"
+    if options is not None and lines:
+        most = options.max_length
+        lines.append(f"pairs with more than {most} tokens on a side were left out")
+    lines.append("where the text comes from, its licence and domain: *to fill in*")
+    return _list(lines)
 
 
-def _training(facts):
-    summary = facts.summary
-    if summary is None:
-        return "## Training\n\nNot recorded.\n"
+def _training(summary):
     machine = summary.get("machine", {})
     devices = ", ".join(machine.get("gpus") or [machine.get("processor", "not known")])
-    lines = [f"- {summary['updates']:,} updates, {summary['epochs']} epochs"]
+    spent = f"{summary['updates']:,} updates, {summary['epochs']} epochs"
     if summary.get("seconds") is not None:
-        lines[0] += f", {summary['seconds'] / 60:,.1f} minutes"
+        spent += f", {summary['seconds'] / 60:,.1f} minutes"
     # Each part of a batch has threads of its own.
     threads = machine.get("threads", 1) * machine.get("parts", 1)
-    lines.append(
-        f"- on {devices}, {threads} thread{'s' * (threads > 1)}, "
+    lines = [
+        spent,
+        f"on {devices}, {threads} thread{'s' * (threads > 1)}, "
         f"{machine.get('backend', 'backend not known')}, in "
-        f"{summary['model']['dtype']}"
-    )
-    if summary.get("averaged_checkpoints"):
-        lines.append(
-            f"- the weights are the mean of {summary['averaged_checkpoints']} "
-            "checkpoints"
-        )
+        f"{summary['model']['dtype']}",
+    ]
+    if averaged := summary.get("averaged_checkpoints"):
+        lines.append(f"the weights are the mean of {averaged} checkpoints")
     if last := summary.get("last_epoch"):
         shown = ", ".join(
             f"{name} {value:.4f}" for name, value in last.items() if name != "epoch"
         )
-        lines.append(f"- last epoch, before any averaging: {shown}")
-    return "## Training\n\n" + "\n".join(lines) + "\n"
+        lines.append(f"last epoch, before any averaging: {shown}")
+    return _list(lines)
 
 
-def _scores(facts):
-    if not facts.scores:
+def _scores(entries):
+    if not entries:
         return (
-            "## Scores\n\nNone is recorded: `keras-transformer evaluate` on the "
-            "training run records them.\n"
+            "None is recorded: `keras-transformer evaluate` on the training run "
+            "records them."
         )
     rows = []
-    for entry in facts.scores:
-        s, search = entry["scores"], DecodingConfig.from_dict(entry["search"])
-        rows.append(
-            f"| {_cell(entry['name'])} | {s['sentences']:,} | {s['bleu']:.2f} | "
-            f"{s['chrf']:.2f} | {_shown(search, _SEARCH)} |"
-        )
-    first = facts.scores[0]["scores"]
+    for entry in entries:
+        scores, search = entry["scores"], DecodingConfig.from_dict(entry["search"])
+        sizes = f"{scores['sentences']:,}", f"{scores['bleu']:.2f}"
+        searched = f"{scores['chrf']:.2f}", _options(search, _SEARCH)
+        rows.append([_cell(entry["name"]), *sizes, *searched])
+    head = ["test set", "sentences", "BLEU", "chrF2", "search"]
+    first = entries[0]["scores"]
     return (
-        "## Scores\n\n| test set | sentences | BLEU | chrF2 | search |\n"
-        "|---|---|---|---|---|\n" + "\n".join(rows) + "\n\n"
+        f"{_table(head, rows)}\n\n"
         "By sacreBLEU on detokenised text, of the model in float32: BLEU "
-        f"`{first['bleu_signature']}`, chrF2 `{first['chrf_signature']}`.\n"
+        f"`{first['bleu_signature']}`, chrF2 `{first['chrf_signature']}`."
     )
 
 
-def _examples(subject, facts):
-    rows, origin = subject.examples, "the validation data"
-    if facts.scores:
-        rows = facts.scores[0]["scores"].get("examples", ())
-        origin = _cell(facts.scores[0]["name"])
+def _examples(translator, summary, scores):
+    """A section with the first sentences of a test set, or of the validation data."""
+    rows, origin = (), "the validation data"
+    if scores:
+        rows, origin = scores[0]["scores"].get("examples", ()), _cell(scores[0]["name"])
+    elif pairs := summary.get("examples"):
+        sources, references = zip(*pairs, strict=True)
+        rows = list(zip(sources, translator(sources), references, strict=True))
     if not rows:
         return ""
-    lines = "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in rows)
-    return (
-        f"## Examples\n\nThe first sentences of {origin}, not chosen.\n\n"
-        "| source | translation | reference |\n|---|---|---|\n"
-        f"{lines}\n"
+    table = _table(
+        ["source", "translation", "reference"], [map(_cell, row) for row in rows]
     )
+    return f"\n## Examples\n\nThe first sentences of {origin}, not chosen.\n\n{table}\n"
+
+
+def _table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _cell(text):
-    """Returns a text as it stands in a cell of a table: nothing in it is Markdown."""
+    """A text as it stands in a cell of a table: nothing in it is Markdown."""
     text = " ".join(text.split())
     for character in "\\`*_{}[]<>#|~&":
         text = text.replace(character, "\\" + character)
     return text
-
-
-def _limits(subject, facts):
-    longest = facts.config.data.max_length if facts.config is not None else None
-    trained = f"of at most {longest} tokens" if longest else "like those of its data"
-    return (
-        "## Limits\n\n"
-        f"- It was trained on single sentences {trained}, and translates each text "
-        "without its surroundings: split a document into sentences first.\n"
-        f"- A text longer than {subject.search.max_source_length} tokens is cut, and "
-        "`truncated` says so.\n"
-        "- A translation may be wrong, leave something out or add something, most "
-        "where the text is unlike the training data. It repeats the data's biases. "
-        "Have a person check what matters.\n"
-        f"- What else it must not be used for: {_FILL_IN}\n"
-    )
-
-
-def _licence():
-    return f"""\
-## Licence and contact
-
-- licence of the model: {_FILL_IN} (also in the head of this file)
-- authors and contact: {_FILL_IN}
-- architecture: Vaswani et al., 2017, [Attention Is All You Need](https://arxiv.org/abs/1706.03762)
-"""

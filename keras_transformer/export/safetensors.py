@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from keras_transformer.config import DecodingConfig
-from keras_transformer.export.plain_weights import check_plain, named_weights
+import keras
+import numpy as np
+from keras import ops
+
 from keras_transformer.files import check_absent, creating_directory
+from keras_transformer.kernels.keras_private import layers_within
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.text.tokenizer_pair import TokenizerPair
+
+if TYPE_CHECKING:
+    from keras_transformer.translator import Translator
 
 
-def export_safetensors(
-    model: Seq2Seq, tokenizers: TokenizerPair, config: DecodingConfig, path: str | Path
-) -> Path:
+def export_safetensors(translator: Translator, path: str | Path) -> Path:
     """Writes model.safetensors and the tokenizers.
 
     Each weight has the name of its path in the model, such as
@@ -27,10 +31,9 @@ def export_safetensors(
     model), "config" (its sizes, JSON) and "decoding" (how to search, JSON).
 
     Args:
-        model: A `Transformer`, or another `Seq2Seq`.
-        tokenizers: A `TokenizerPair` with its vocabulary sizes.
-        config: How to search.
-        path: Directory to create.
+        translator: A `Translator`; weights in bfloat16, which NumPy lacks, are written
+            as float32.
+        path: Directory to create, such as "weights/en-de".
 
     Returns:
         `path`.
@@ -40,28 +43,6 @@ def export_safetensors(
         ImportError: If safetensors is not installed.
         ValueError: If the model is an ensemble, is quantised or has adapters.
     """
-    path = Path(path)
-    check_absent(path)
-    if not isinstance(model, Seq2Seq):
-        raise ValueError(
-            "A safetensors file holds one model: write each member of an ensemble. "
-            f"Received: an {type(model).__name__}"
-        )
-    check_plain(model, "An export of weights")
-    metadata = {
-        "format": "keras_transformer",
-        "class": type(model).__name__,
-        "config": json.dumps(model.config.to_dict()),
-        "decoding": json.dumps(config.to_dict()),
-    }
-    with creating_directory(path) as temporary:
-        file = temporary / "model.safetensors"
-        _save_file()(named_weights(model), file, metadata)
-        tokenizers.save(temporary / "tokenizer")
-    return path
-
-
-def _save_file():
     try:
         from safetensors.numpy import save_file
     except ImportError as error:
@@ -69,4 +50,44 @@ def _save_file():
             "A safetensors file needs the extra `safetensors`: pip install "
             "'keras-transformer-seq2seq[safetensors]'"
         ) from error
-    return save_file
+    path, model = Path(path), translator.model
+    check_absent(path)
+    if not isinstance(model, Seq2Seq):
+        raise ValueError(
+            "A safetensors file holds one model: write each member of an ensemble. "
+            f"Received: an {type(model).__name__}"
+        )
+    check_plain(model, "An export of weights")
+    tensors = {}
+    for weight in model.weights:
+        value = weight.value
+        if keras.backend.standardize_dtype(weight.dtype) == "bfloat16":
+            value = ops.cast(value, "float32")
+        name = weight.path.removeprefix(f"{model.name}/")
+        tensors[name] = np.ascontiguousarray(ops.convert_to_numpy(value))
+    metadata = {
+        "format": "keras_transformer",
+        "class": type(model).__name__,
+        "config": json.dumps(model.config.to_dict()),
+        "decoding": json.dumps(translator.config.to_dict()),
+    }
+    with creating_directory(path) as temporary:
+        save_file(tensors, temporary / "model.safetensors", metadata)
+        translator.tokenizers.save(temporary / "tokenizer")
+    return path
+
+
+def check_plain(model: keras.Model, what: str):
+    """Raises `ValueError` if a model's matrices are more than its weights."""
+    for layer in layers_within(model):
+        if layer.quantization_mode is not None:
+            raise ValueError(
+                f"{what} takes the weights of a float model, and quantises them itself "
+                f"where it can. Received: {layer.path} with "
+                f"quantization_mode={layer.quantization_mode!r}"
+            )
+        if getattr(layer, "lora_enabled", False):
+            raise ValueError(
+                f"{what} knows no adapters: save the model as a .keras file and load "
+                f"it, which merges them. Received: {layer.path} with an adapter"
+            )

@@ -1,76 +1,137 @@
-"""Writing and reading SavedModels that take text and return text."""
+"""SavedModels that take text and return text: how they are written and called."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+import keras
 import tensorflow as tf
 
+from keras_transformer.export.model_card import RunFacts, model_card
 from keras_transformer.export.serving_files import model_name, write_serving_files
-from keras_transformer.export.sizing import BatchMemory, server_memory
-from keras_transformer.export.warmup_requests import write_warmup_requests
+from keras_transformer.export.warmup import write_warmup_requests
 from keras_transformer.files import creating_directory, version_path, versions_in
+from keras_transformer.generation.pipeline import INPUTS, Pipeline
 from keras_transformer.generation.results import Translation
 
-
-def write_saved_model(
-    module: tf.Module,
-    signatures: dict,
-    path: str | Path,
-    jit_compile: bool = False,
-    card: str | None = None,
-    batch: BatchMemory | None = None,
-    data: dict[str, Any] | None = None,
-) -> Path:
-    """Writes a SavedModel whole or not at all.
-
-    It is written under a temporary name beside `path` and renamed, so that a server
-    that watches the directory never sees half of one.
-
-    Args:
-        module: What the signatures use (variables, tokenizers), as attributes.
-        signatures: Signature names and their `tf.function`s.
-        path: Directory to create, NAME/VERSION with a whole number as VERSION; or NAME,
-            in which the next version is created.
-        jit_compile: Whether XLA compiles a part of the graph.
-        card: What README.md beside the graph says of the model, or `None` for no such
-            file. A server passes over it; a hub shows it.
-        batch: What a batch of the server keeps, of `sizing.batch_memory`, for the
-            limits of memory in the server's files; or `None` for no limits.
-        data: What assets.extra/training_data.json says, as `RunFacts.training_data`
-            returns it, or `None` for no such file. A server passes over it too.
-
-    Returns:
-        The directory created, NAME/VERSION.
-
-    Raises:
-        FileExistsError: If it exists: versions are never overwritten.
-    """
-    path = version_path(path, "saved_model.pb")
-    # Made once: both of their uses below would make these graphs anew.
-    signatures = {
-        name: function.get_concrete_function() for name, function in signatures.items()
-    }
-    # A server reads whole numbers as versions and passes over other names.
-    with creating_directory(path) as temporary:
-        tf.saved_model.save(module, str(temporary), signatures=signatures)
-        write_warmup_requests(temporary, model_name(path), signatures, jit_compile)
-        if card is not None:
-            (temporary / CARD).write_text(card, encoding="utf-8")
-        if data is not None:
-            text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-            (temporary / TRAINING_DATA).write_text(text, encoding="utf-8")
-    memory = None if batch is None else server_memory(path, batch)
-    write_serving_files(path, jit_compile, memory)
-    return path
-
+if TYPE_CHECKING:
+    from keras_transformer.translator import Translator
 
 CARD = "README.md"
 TRAINING_DATA = "assets.extra/training_data.json"
+DTYPES = ("float32", "bfloat16")
+
+
+def export_saved_model(
+    translator: Translator,
+    path: str | Path,
+    dtype: str = "float32",
+    run: str | Path | RunFacts | None = None,
+    languages: Sequence[str] | None = None,
+) -> Path:
+    """Writes a SavedModel that translates strings, for TensorFlow Serving.
+
+    Tokenizers and search are inside; nothing of this package is needed to load it. The
+    first axis of every input and output is the batch, B:
+
+    | signature       | inputs            | outputs                                |
+    |-----------------|-------------------|----------------------------------------|
+    | serving_default | text              | translation, score                     |
+    | nbest           | text              | translations, scores [B, n_best]       |
+    | score           | source, target    | log_probability, tokens [B, T],        |
+    |                 |                   | token_log_probabilities [B, T] (nats)  |
+    | align           | text              | translation, source_tokens [B, S],     |
+    |                 |                   | target_tokens [B, T],                  |
+    |                 |                   | attention [B, T, S]                    |
+    | sample          | text, temperature | translation, score                     |
+    |                 | (float32), seed   |                                        |
+    |                 | (int64)           |                                        |
+    | complete        | text, prefix      | translation, score                     |
+
+    Every signature also gives `truncated` [B]: whether a text was longer than the
+    search allows and was cut. Beside the graph stand TensorFlow Serving's warm-up
+    requests, the model card (README.md) and what is known of the data
+    (assets.extra/training_data.json); beside the versions the server's configuration,
+    and what starts it with Docker and Kubernetes, where it is missing.
+
+    A version is written under another name and renamed: a server that watches the
+    directory never sees half of one.
+
+    Args:
+        translator: A `Translator`; a request cannot change its search.
+        path: Directory of a version to create, such as "saved_models/en-de/1"; or of
+            the model, "saved_models/en-de", where the next version is created.
+        dtype: "float32", or "bfloat16" for half the memory, and more speed on
+            processors that compute with it.
+        run: Directory of the training run that the translator was loaded from, for what
+            the card says of data, training and scores; or a `RunFacts`; or `None`.
+        languages: Codes of source and target language, for the card, or `None`.
+
+    Returns:
+        The directory of the version.
+
+    Raises:
+        FileExistsError: If it exists: versions are never overwritten.
+        RuntimeError: If the Keras backend is not TensorFlow.
+        ValueError: If an argument is out of range, or a tokenizer has no form in a
+            graph.
+    """
+    check_backend("A SavedModel")
+    if dtype not in DTYPES:
+        raise ValueError(
+            f"`dtype` must be one of {', '.join(DTYPES)}. Received: dtype={dtype!r}"
+        )
+    path = version_path(path, "saved_model.pb")
+    tokenizers, config = translator.tokenizers, translator.config
+    tokenizers.check_in_graph()
+    facts = RunFacts.of(run)
+    card = model_card(translator, path, facts, languages, dtype)
+    model = translator.model.with_dtype(dtype)
+    # A copy of the weights, laid out as a decoding step multiplies by them.
+    decoding_weights = keras.tree.map_structure(
+        lambda weight: tf.Variable(weight, trainable=False), model.decoding_weights()
+    )
+    pipeline = Pipeline(model, tokenizers, config, decoding_weights)
+    module = tf.Module(name="translator")
+    module.weights = [weight.value for weight in model.weights]
+    module.decoding_weights = keras.tree.flatten(decoding_weights)
+    module.tokenizers = tokenizers
+    # Made once: warm-up and saving would make these graphs anew.
+    signatures = {
+        name: tf.function(
+            functools.partial(pipeline.run, name),
+            input_signature=[
+                tf.TensorSpec(spec.shape, spec.dtype, name=key)
+                for key, spec in inputs.items()
+            ],
+            autograph=False,
+        ).get_concrete_function()
+        for name, inputs in INPUTS.items()
+    }
+    with creating_directory(path) as temporary:
+        tf.saved_model.save(module, str(temporary), signatures=signatures)
+        write_warmup_requests(temporary, model_name(path), signatures)
+        (temporary / CARD).write_text(card, encoding="utf-8")
+        if (data := facts.training_data()) is not None:
+            text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+            (temporary / TRAINING_DATA).write_text(text, encoding="utf-8")
+    write_serving_files(path)
+    return path
+
+
+def check_backend(what: str):
+    """Raises `RuntimeError` unless Keras runs on TensorFlow, which `what` needs."""
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            f"{what} is written with the TensorFlow backend. Set "
+            "KERAS_BACKEND=tensorflow; every backend reads model.keras files. "
+            f"Received: backend {keras.backend.backend()!r}"
+        )
 
 
 class ExportedTranslator:
@@ -91,24 +152,12 @@ class ExportedTranslator:
 
     def __init__(self, path: str | Path):
         # Registers the operations on text that the graph has.
-        importlib.import_module("keras_transformer.text.operations")
+        importlib.import_module("keras_transformer.text.tokenizer")
         self.path = latest_version(path)
         self._module = tf.saved_model.load(str(self.path))
 
     def __call__(self, texts: Sequence[str], batch_size: int = 32) -> list[str]:
-        """Translates texts.
-
-        Args:
-            texts: Sentences.
-            batch_size: Sentences translated at a time.
-
-        Returns:
-            One translation for each text, in order.
-
-        Raises:
-            TypeError: If `texts` is not a sequence of strings.
-            ValueError: If `batch_size` is less than 1.
-        """
+        """Returns the best translation of each text."""
         rows = self._rows("serving_default", texts, batch_size)
         return [row["translation"].decode("utf-8") for row in rows]
 
@@ -129,19 +178,14 @@ class ExportedTranslator:
             TypeError: If `texts` is not a sequence of strings.
             ValueError: If `n_best` or `batch_size` is out of range.
         """
-        if n_best == 1:
-            rows = self._rows("serving_default", texts, batch_size)
-            return [[Translation.from_row(row)] for row in rows]
-        found = []
-        for row in self._rows("nbest", texts, batch_size):
-            most = len(row["scores"])
-            if not 1 <= n_best <= most:
-                raise ValueError(
-                    f"`n_best` must be from 1 to {most}, the number that was exported. "
-                    f"Received: n_best={n_best}"
-                )
-            found.append(Translation.several_from_row(row)[:n_best])
-        return found
+        scores = self._module.signatures["nbest"].structured_outputs["scores"]
+        if not 1 <= n_best <= (most := scores.shape[1]):
+            raise ValueError(
+                f"`n_best` must be from 1 to {most}, the number that was exported. "
+                f"Received: n_best={n_best}"
+            )
+        rows = self._rows("nbest", texts, batch_size)
+        return [Translation.several_from_row(row)[:n_best] for row in rows]
 
     def _rows(self, signature, texts, batch_size):
         """Yields the outputs of a signature for each text."""

@@ -74,11 +74,10 @@ class Pipeline:
     A text longer than `config.max_source_length` is cut there, and `truncated` says so.
     """
 
-    def __init__(self, model, tokenizers, config, weights=None, jit_compile=False):
+    def __init__(self, model, tokenizers, config, weights=None):
         self.tokenizers = tokenizers
         self.config = config
-        self.jit_compile = jit_compile
-        self.generator = Generator(model, config, weights, fixed_shapes=jit_compile)
+        self.generator = Generator(model, config, weights)
         self._in_graph = keras.backend.backend() == "tensorflow"
 
     def run(self, name, *inputs, **options):
@@ -207,19 +206,13 @@ class Pipeline:
         return outputs | ({"ids": ids} if with_ids else {})
 
     def _decoded(self, function, source, *more, **options):
-        """Returns ids (B, n_best, T) and scores; compiled with XLA if asked to."""
+        """Returns ids (B, n_best, T) and scores of a search or of sampling."""
 
         def decode(*inputs):
             result = function(*inputs, **options)
             return result.ids, result.scores
 
-        inputs = (source.ids, source.lengths, *more)
-        if not self.jit_compile:
-            return self._called(decode, *inputs)
-        batch = tf.shape(source.ids)[0]
-        compiled = tf.function(decode, jit_compile=True, autograph=False)
-        outputs = compiled(*(_padded_for_xla(x, batch) for x in inputs))
-        return tuple(x[:batch] for x in outputs)
+        return self._called(decode, source.ids, source.lengths, *more)
 
     def _called(self, function, *inputs):
         """Calls a function of the model's backend with TensorFlow's tensors."""
@@ -246,17 +239,3 @@ def _with_ends(tokenizer, texts, longest):
     ids = tf.concat([pieces[:, : longest - 1], ends], axis=1)
     lengths = tf.cast(ids.row_lengths(), tf.int32)
     return _Tokens(ids.to_tensor(tokenizer.pad_id), lengths, truncated)
-
-
-def _padded_for_xla(x, batch):
-    """Pads the batch to a power of two, and S of ids (B, S) to steps of 32 tokens.
-
-    Every new shape is compiled, which takes many seconds.
-    """
-    powers = 2 ** tf.range(30)
-    larger = tf.reduce_min(tf.boolean_mask(powers, powers >= batch))
-    paddings = [[0, larger - batch]]
-    if x.shape.rank == 2:
-        more = -tf.shape(x)[1] % 32 if x.dtype == tf.int32 else 0
-        paddings.append([0, more])
-    return tf.pad(x, paddings)

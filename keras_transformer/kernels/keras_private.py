@@ -90,18 +90,6 @@ def without_large_constants(converter):
     converter._experimental_unfold_large_splat_constant = True
 
 
-def litert_tensor_names(content: bytes) -> dict[str, bytes]:
-    """Returns the tensors' names in a LiteRT file, by those of its one signature."""
-    from tensorflow.lite.python import schema_py_generated as schema
-
-    model = schema.Model.GetRootAs(content)
-    signature = model.SignatureDefs(0)
-    graph = model.Subgraphs(signature.SubgraphIndex())
-    entries = [signature.Inputs(i) for i in range(signature.InputsLength())]
-    entries += [signature.Outputs(i) for i in range(signature.OutputsLength())]
-    return {e.Name().decode(): graph.Tensors(e.TensorIndex()).Name() for e in entries}
-
-
 def loss_tracker(model):
     """Returns the metric whose mean is the `loss` in the logs."""
     return model._loss_tracker

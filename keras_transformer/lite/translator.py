@@ -55,9 +55,12 @@ class LiteTranslator:
     """Translates sentences with a LiteRT file, as `Translator` does with a Keras model.
 
     A text longer than the longest source is cut there; a text with nothing but spaces
-    gives an empty translation with score 0. Every method raises `TypeError` if it is
-    given something other than sequences of strings, and `ValueError` if they differ in
-    length or a number is out of range.
+    gives an empty translation with score 0.
+
+    Its methods take any number of texts, longer and shorter ones mixed, translate
+    `batch_size` of them at a time, and return results in the order of the texts. They
+    raise `TypeError` if they are given something other than sequences of strings, and
+    `ValueError` if these differ in length or a number is out of range.
 
     Args:
         directory: Directory that `Translator.export_litert` wrote.
@@ -79,23 +82,32 @@ class LiteTranslator:
             raise ValueError(
                 f"`threads` must be at least 1. Received: threads={threads}"
             )
+        try:
+            from ai_edge_litert.interpreter import Interpreter
+            from sentencepiece import SentencePieceProcessor
+        except ImportError as error:
+            raise ImportError(
+                "ai-edge-litert or sentencepiece is not installed: pip install "
+                "ai-edge-litert sentencepiece"
+            ) from error
         self.path = Path(directory)
         self.description = _read_description(self.path)
         self.threads = threads or os.cpu_count() or 1
+        files = {
+            side: str(self.path / name)
+            for side, name in self.description["tokenizers"].items()
+        }
+        self._source = SentencePieceProcessor(model_file=files["source"])
+        self._target = SentencePieceProcessor(model_file=files["target"])
         self._ids = self.description["special_ids"]
-        self._source, self._target = _load_tokenizers(self.path, self.description)
-        self._signatures = _load_signatures(self.path, self.threads)
+        model = Interpreter(str(self.path / "model.tflite"), num_threads=self.threads)
+        self._signatures = {
+            name: model.get_signature_runner(name)
+            for name in model.get_signature_list()
+        }
 
     def __call__(self, texts: Sequence[str], batch_size: int = 32) -> list[str]:
-        """Translates texts.
-
-        Args:
-            texts: Sentences; longer and shorter ones may be mixed.
-            batch_size: Sentences translated at a time.
-
-        Returns:
-            The best translation of each text, in order.
-        """
+        """Returns the best translation of each text."""
         return [best[0].text for best in self.translate(texts, 1, batch_size)]
 
     def translate(
@@ -104,12 +116,12 @@ class LiteTranslator:
         """Translates texts, with scores and alternatives.
 
         Args:
-            texts: Sentences; longer and shorter ones may be mixed.
+            texts: Sentences.
             n_best: Translations of each text, at most the export's `n_best`.
             batch_size: Sentences translated at a time.
 
         Returns:
-            For each text, in order, its `n_best` translations, best first. A search
+            For each text its `n_best` translations, best first. A search
             that finds fewer leaves out the rest; one that finds none gives an empty
             translation with score -inf. A text with nothing but spaces gives empty
             ones with score 0.
@@ -120,23 +132,25 @@ class LiteTranslator:
                 f"`n_best` must be from 1 to {most}, the number that was exported. "
                 f"Received: n_best={n_best}"
             )
-        _check_texts(texts, batch_size)
-        sources = [self._source_ids(text) for text in texts]
-
-        def run(batch):
-            name = "translate" if n_best == 1 else "nbest"
-            return self._search(name, [sources[i] for i in batch])
-
-        rows = _in_batches(run, map(len, sources), batch_size)
-        return [self._translations(*row, n_best) for row in rows]
+        name = "translate" if n_best == 1 else "nbest"
+        sources = self._sources(texts)
+        translations = []
+        for source, row in zip(
+            sources, self._found(name, batch_size, sources), strict=True
+        ):
+            found = [
+                Translation(self._text(ids), float(score))
+                for ids, score in zip(row["ids"], row["scores"], strict=True)
+                if np.isfinite(score)
+            ]
+            if len(source) <= 1:
+                found = [Translation("", 0.0)] * n_best
+            translations.append(found[:n_best] or [Translation("", -math.inf)])
+        return translations
 
     def truncated(self, texts: Sequence[str]) -> list[bool]:
-        """Says which texts are longer than the longest source, and so are cut.
-
-        Args:
-            texts: Sentences.
-        """
-        _check_texts(texts, batch_size=1)
+        """Says which texts are longer than the longest source, and so are cut."""
+        _check_texts(texts)
         longest = self.description["max_source_length"] - 1
         return [len(_ids_of(self._source, text)) > longest for text in texts]
 
@@ -153,28 +167,18 @@ class LiteTranslator:
         Returns:
             The best translation of each text that begins with the prefix's pieces.
         """
-        _check_texts(texts, batch_size)
-        _check_texts(prefixes, batch_size, len(texts))
-        sources = [self._source_ids(text) for text in texts]
+        sources = self._sources(texts)
+        _check_texts(prefixes, len(texts))
         longest = self.description["longest_output"] - 1
         begun = [_ids_of(self._target, text)[:longest] for text in prefixes]
-
-        def run(batch):
-            prefix, lengths = self._padded([begun[i] for i in batch])
-            return self._search(
-                "complete", [sources[i] for i in batch],
-                prefix=prefix, prefix_lengths=lengths,
-            )  # fmt: skip
-
-        rows = _in_batches(run, map(len, sources), batch_size)
+        lengths = np.array([len(ids) for ids in begun], np.int32)
+        rows = self._found(
+            "complete", batch_size, sources, prefix=begun, prefix_lengths=lengths
+        )
         # Without source and prefix there is nothing to say.
         return [
-            Translation("", 0.0)
-            if len(source) <= 1 and not prefix
-            else Translation(self._text(ids[0]), float(scores[0]))
-            for source, prefix, (_, ids, scores) in zip(
-                sources, begun, rows, strict=True
-            )
+            self._best(row) if len(source) > 1 or prefix else Translation("", 0.0)
+            for source, prefix, row in zip(sources, begun, rows, strict=True)
         ]
 
     def sample(
@@ -189,7 +193,8 @@ class LiteTranslator:
         Args:
             texts: Sentences.
             temperature: Divides the logits: 0 is greedy, higher is more diverse.
-            seed: Text i is drawn with the seed `seed` + i, whatever its batch.
+            seed: Text i is drawn with the seed `seed` + i, at least 0, whatever its
+                batch; TensorFlow draws others for it.
             batch_size: Sentences translated at a time.
 
         Returns:
@@ -200,19 +205,18 @@ class LiteTranslator:
                 "`temperature` must be finite and at least 0. Received: "
                 f"temperature={temperature}"
             )
-        _check_texts(texts, batch_size)
-        sources = [self._source_ids(text) for text in texts]
-        longest = self.description["longest_output"]
-
-        def run(batch):
-            uniforms = np.stack([uniform_numbers(seed + i, longest) for i in batch])
-            return self._search(
-                "sample", [sources[i] for i in batch], uniforms=uniforms,
-                temperature=np.full(len(batch), temperature, np.float32),
-            )  # fmt: skip
-
-        rows = _in_batches(run, map(len, sources), batch_size)
-        return [self._translations(*row, 1)[0] for row in rows]
+        sources, longest = self._sources(texts), self.description["longest_output"]
+        uniforms = np.empty((len(sources), longest), np.float32)
+        for i, row in enumerate(uniforms):
+            row[:] = np.random.default_rng(seed + i).random(longest, np.float32)
+        temperatures = np.full(len(sources), temperature, np.float32)
+        rows = self._found(
+            "sample", batch_size, sources, uniforms=uniforms, temperature=temperatures
+        )
+        return [
+            self._best(row) if len(source) > 1 else Translation("", 0.0)
+            for source, row in zip(sources, rows, strict=True)
+        ]
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 32
@@ -227,25 +231,16 @@ class LiteTranslator:
         Returns:
             The `Score` of each pair.
         """
-        _check_texts(sources, batch_size)
-        _check_texts(targets, batch_size, len(sources))
-        source_ids = [self._source_ids(text) for text in sources]
+        given = self._sources(sources)
+        _check_texts(targets, len(sources))
         longest = self.description["longest_output"]
-        target_ids = [
-            self._with_end(_ids_of(self._target, text), longest) for text in targets
-        ]
-
-        def run(batch):
-            source, _ = self._padded([source_ids[i] for i in batch])
-            target, _ = self._padded([target_ids[i] for i in batch])
-            outputs = self._signatures["score"](source=source, target=target)
-            return list(outputs["token_log_probabilities"])
-
-        rows = _in_batches(run, map(len, source_ids), batch_size)
+        written = [self._ended(_ids_of(self._target, x), longest) for x in targets]
+        rows = self._run("score", batch_size, source=given, target=written)
         scores = []
-        for ids, row in zip(target_ids, rows, strict=True):
-            row = row[: len(ids)]
-            scores.append(Score(float(row.sum()), self._target.id_to_piece(ids), row))
+        for ids, row in zip(written, rows, strict=True):
+            values = row["token_log_probabilities"][: len(ids)]
+            pieces = self._target.id_to_piece(ids)
+            scores.append(Score(float(values.sum()), pieces, values))
         return scores
 
     def align(
@@ -261,69 +256,74 @@ class LiteTranslator:
         Returns:
             The `Alignment` of each text.
         """
-        _check_texts(texts, batch_size)
-        sources = [self._source_ids(text) for text in texts]
-
-        def run(batch):
-            some = [sources[i] for i in batch]
-            targets = [
-                [] if len(source) <= 1 else self._without_padding(ids[0])
-                for source, ids, _ in self._search("translate", some)
-            ]
-            source, _ = self._padded(some)
-            target, _ = self._padded(targets)
-            attention = self._signatures["attention"](source=source, target=target)
-            return list(zip(targets, attention["attention"], strict=True))
-
-        rows = _in_batches(run, map(len, sources), batch_size)
-        return [
-            self._alignment(source, target, attention, per_head)
-            for source, (target, attention) in zip(sources, rows, strict=True)
+        sources, pad_id = self._sources(texts), self._ids["pad_id"]
+        found = self._found("translate", batch_size, sources)
+        targets = [
+            [int(i) for i in row["ids"][0] if i != pad_id and len(source) > 1]
+            for source, row in zip(sources, found, strict=True)
         ]
+        rows = self._run("attention", batch_size, source=sources, target=targets)
+        alignments = []
+        for source, target, row in zip(sources, targets, rows, strict=True):
+            attention = row["attention"][:, : len(target), : len(source)]
+            alignments.append(
+                Alignment(
+                    self._text(target),
+                    self._source.id_to_piece(source),
+                    self._target.id_to_piece(target),
+                    attention if per_head else attention.mean(axis=0),
+                )
+            )
+        return alignments
 
-    def _alignment(self, source, target, attention, per_head):
-        attention = attention[:, : len(target), : len(source)]
-        return Alignment(
-            self._text(target),
-            self._source.id_to_piece(source),
-            self._target.id_to_piece(target),
-            attention if per_head else attention.mean(axis=0),
-        )
+    def _sources(self, texts):
+        _check_texts(texts)
+        longest = self.description["max_source_length"]
+        return [self._ended(_ids_of(self._source, text), longest) for text in texts]
 
-    def _source_ids(self, text):
-        ids = _ids_of(self._source, text)
-        return self._with_end(ids, self.description["max_source_length"])
-
-    def _with_end(self, ids, longest):
+    def _ended(self, ids, longest):
         return [*ids[: longest - 1], self._ids["end_id"]]
 
+    def _found(self, signature, batch_size, sources, **columns):
+        """Runs a search; returns the ids (N, L) and scores (N,) of each source."""
+        lengths = np.array([len(ids) for ids in sources], np.int32)
+        columns = {"source": sources, "lengths": lengths, **columns}
+        return self._run(signature, batch_size, **columns)
+
+    def _run(self, signature, batch_size, **columns):
+        """Runs rows of similar length together; returns the outputs of each, in order.
+
+        A column is an array with a value a row, or a list of rows of ids, padded here.
+        """
+        if batch_size < 1:
+            raise ValueError(
+                f"`batch_size` must be at least 1. Received: batch_size={batch_size}"
+            )
+        rows: list[Any] = [None] * len(columns["source"])
+        order = sorted(range(len(rows)), key=lambda i: len(columns["source"][i]))
+        for start in range(0, len(order), batch_size):
+            places = order[start : start + batch_size]
+            inputs = {
+                name: self._padded([column[i] for i in places])
+                if isinstance(column, list)
+                else column[places]
+                for name, column in columns.items()
+            }
+            outputs = self._signatures[signature](**inputs)
+            for i, place in enumerate(places):
+                rows[place] = {name: value[i] for name, value in outputs.items()}
+        return rows
+
     def _padded(self, rows):
-        """Returns rows of ids as a matrix of a column or more, and their lengths."""
-        lengths = np.array([len(row) for row in rows], np.int32)
-        padded = np.full((len(rows), max(1, *lengths)), self._ids["pad_id"], np.int32)
+        """Rows of ids as a matrix of a column or more."""
+        longest = max(1, *map(len, rows))
+        padded = np.full((len(rows), longest), self._ids["pad_id"], np.int32)
         for row, ids in zip(padded, rows, strict=True):
             row[: len(ids)] = ids
-        return padded, lengths
+        return padded
 
-    def _search(self, signature, sources, **inputs):
-        """Returns the source, ids (N, L) and scores (N,) of each of the sources."""
-        source, lengths = self._padded(sources)
-        run = self._signatures[signature]
-        outputs = run(source=source, lengths=lengths, **inputs)
-        return list(zip(sources, outputs["ids"], outputs["scores"], strict=True))
-
-    def _translations(self, source, ids, scores, n_best):
-        if len(source) <= 1:
-            return [Translation("", 0.0)] * n_best
-        found = [
-            Translation(self._text(row), float(score))
-            for row, score in zip(ids[:n_best], scores[:n_best], strict=True)
-            if np.isfinite(score)
-        ]
-        return found or [Translation("", -math.inf)]
-
-    def _without_padding(self, ids):
-        return [int(i) for i in ids if i != self._ids["pad_id"]]
+    def _best(self, row):
+        return Translation(self._text(row["ids"][0]), float(row["scores"][0]))
 
     def _text(self, ids):
         """Joins pieces; padding and start vanish, and all from the first end on."""
@@ -336,76 +336,30 @@ class LiteTranslator:
         return self._target.decode(kept)
 
 
-def uniform_numbers(seed: int, count: int) -> np.ndarray:
-    """Returns random numbers in [0, 1), those of TensorFlow for the same seed.
-
-    Philox with ten rounds (Salmon et al., 2011, https://doi.org/10.1145/2063384.2063405)
-    as `tf.random.stateless_uniform([count], [seed, 0], alg="philox")` uses it.
-
-    Args:
-        seed: Any integer of 64 bits.
-        count: Numbers to draw.
-
-    Returns:
-        Float32 array (count,).
-    """
-    low, high = seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF
-    # TensorFlow draws key and counter with a key of its own from the seed.
-    first = np.array([[low], [high], [0], [0]], np.uint64)
-    mixed = _philox(first, (0x3EC8F720, 0x02461E29))[:, 0]
-    blocks = -(-count // 4)
-    counter = np.zeros((4, blocks), np.uint64)
-    counter[0] = np.arange(blocks)
-    counter[2:] = mixed[2:, None]
-    drawn = _philox(counter, (int(mixed[0]), int(mixed[1]))).T.reshape(-1)[:count]
-    # 23 random bits behind the exponent of 1.
-    bits = (drawn & 0x7FFFFF | 0x3F800000).astype(np.uint32)
-    return bits.view(np.float32) - np.float32(1)
-
-
-def _philox(counter, key):
-    """Mixes counters (4, X) of 32 bits, held in 64, with a key of two such numbers."""
-    low = np.uint64(0xFFFFFFFF)
-    for _ in range(10):
-        first, second = counter[0] * 0xD2511F53, counter[2] * 0xCD9E8D57
-        counter = np.stack(
-            [
-                second >> 32 ^ counter[1] ^ key[0],
-                second & low,
-                first >> 32 ^ counter[3] ^ key[1],
-                first & low,
-            ]
-        )
-        key = (key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF
-    return counter
-
-
-def _in_batches(run, lengths, batch_size) -> list[Any]:
-    """Runs places of similar length together; returns the results in their order."""
-    lengths = list(lengths)
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    rows: list[Any] = [None] * len(order)
-    for start in range(0, len(order), batch_size):
-        batch = order[start : start + batch_size]
-        for place, row in zip(batch, run(batch), strict=True):
-            rows[place] = row
-    return rows
-
-
-def _check_texts(texts, batch_size, expected=None):
+def _check_texts(texts, expected=None):
     if isinstance(texts, str | bytes) or not all(isinstance(t, str) for t in texts):
         raise TypeError(
             "`texts` must be a sequence of strings, such as ['A sentence.']. "
             f"Received: {texts!r:.100}"
         )
-    if batch_size < 1:
-        raise ValueError(
-            f"`batch_size` must be at least 1. Received: batch_size={batch_size}"
-        )
     if expected is not None and len(texts) != expected:
         raise ValueError(
             f"There must be as many of each input. Received: {expected}, {len(texts)}"
         )
+
+
+def _ids_of(processor, text):
+    """Ids of a text; unknown characters may spell a piece that cuts no text itself."""
+    ids = processor.encode(text)
+    unknown = processor.unk_id()
+    if unknown not in ids:
+        return ids
+    pieces = processor.encode(text, out_type=str)
+    spelled = [processor.piece_to_id(piece) for piece in pieces]
+    return [
+        other if id == unknown and processor.is_unused(other) else id
+        for id, other in zip(ids, spelled, strict=True)
+    ]
 
 
 def _read_description(directory):
@@ -434,49 +388,6 @@ def _read_description(directory):
                     "or export it again."
                 )
     return description
-
-
-def _ids_of(processor, text):
-    """Ids of a text; unknown characters may spell a piece that cuts no text itself."""
-    ids = processor.encode(text)
-    unknown = processor.unk_id()
-    if unknown not in ids:
-        return ids
-    pieces = processor.encode(text, out_type=str)
-    spelled = [processor.piece_to_id(piece) for piece in pieces]
-    return [
-        other if id == unknown and processor.is_unused(other) else id
-        for id, other in zip(ids, spelled, strict=True)
-    ]
-
-
-def _load_tokenizers(directory, description):
-    sentencepiece = _import("sentencepiece", "sentencepiece")
-    names = description["tokenizers"]
-    loaded = {
-        name: sentencepiece.SentencePieceProcessor(model_file=str(directory / name))
-        for name in sorted(set(names.values()))
-    }
-    return loaded[names["source"]], loaded[names["target"]]
-
-
-def _load_signatures(directory, threads):
-    interpreter = _import("ai_edge_litert.interpreter", "ai-edge-litert")
-    loaded = interpreter.Interpreter(
-        str(directory / "model.tflite"), num_threads=threads
-    )
-    return {
-        name: loaded.get_signature_runner(name) for name in loaded.get_signature_list()
-    }
-
-
-def _import(module, package):
-    try:
-        return __import__(module, fromlist=["*"])
-    except ImportError as error:
-        raise ImportError(
-            f"{package} is not installed: pip install ai-edge-litert sentencepiece"
-        ) from error
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from keras_transformer.config import (
 )
 from keras_transformer.evaluation import Scores, evaluate
 from keras_transformer.export import ExportedTranslator
-from keras_transformer.export.run_facts import record_scores
+from keras_transformer.export.model_card import record_scores
 from keras_transformer.quickstart.grammar import generate_pairs
 from keras_transformer.terminal import plain_console, say
 from keras_transformer.text import open_pairs

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.config import RunConfig
-from keras_transformer.export.run_facts import SUMMARY, RunFacts
+from keras_transformer.export.model_card import SUMMARY, RunFacts
 from keras_transformer.files import replacing
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.text import Corpus

@@ -29,7 +29,7 @@ from keras_transformer.bulk import model_fingerprint, translate_file
 from keras_transformer.cli import export, loading, make_parser
 from keras_transformer.cli import translate as verbs
 from keras_transformer.cli.loading import load_translator
-from keras_transformer.export.translator import DTYPES
+from keras_transformer.export.saved_model import DTYPES
 from tests import tiny_run
 from tests.text import foreign_tokenizers as foreign
 
@@ -43,7 +43,7 @@ SIZES = (
     "--average-checkpoints 1 --beam-size 1 --max-extra-length 3"
 ).split()
 VERBS = (
-    "quickstart train evaluate translate export card serve playground average plot "
+    "quickstart train evaluate translate export serve playground average plot "
     "completion"
 ).split()
 TEXTS = ["the good dog runs.", "a bear", "the old man sings."]
@@ -269,22 +269,28 @@ def test_only_a_line_feed_ends_an_input_line(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
 
 
-def test_export_takes_the_type_and_the_compiler(monkeypatch, tmp_path, capsys):
+def test_export_takes_what_its_format_has(monkeypatch, tmp_path, capsys):
     calls = []
 
     class Recorder:
-        def export(self, *arguments, **facts):
-            assert facts == {"run": Path("any"), "languages": None}
-            calls.append(arguments)
-            return arguments[0]
+        def export(self, path, format, **options):
+            calls.append((format, options))
+            return path
 
     monkeypatch.setattr(export, "load_runs", lambda options: Recorder())
     output = tmp_path / "1"
     words = ["export", "--run", "any", "--output", str(output)]
     assert cli.main(words) == 0
-    assert cli.main([*words, "--dtype", "bfloat16", "--jit-compile"]) == 0
-    assert calls == [(output, "float32", False), (output, "bfloat16", True)]
-    assert capsys.readouterr().out == f"{output}\n" * 2
+    assert cli.main([*words, "--dtype", "bfloat16"]) == 0
+    assert cli.main([*words, "--format", "web", "--languages", "en", "de"]) == 0
+    assert calls == [
+        ("saved_model", {"run": Path("any")}),
+        ("saved_model", {"run": Path("any"), "dtype": "bfloat16"}),
+        ("web", {"languages": ["en", "de"]}),
+    ]
+    assert capsys.readouterr().out == f"{output}\n" * 3
+    assert cli.main([*words, "--format", "litert", "--dtype", "bfloat16"]) == 1
+    assert "`--dtype` goes with `--format saved_model`" in capsys.readouterr().err
 
 
 def test_export_offers_the_types_that_there_are(capsys):

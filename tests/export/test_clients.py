@@ -18,6 +18,7 @@ import tensorflow as tf
 from tests.test_examples import load
 
 ROOT = Path(__file__).parents[2]
+SIGNATURE = "serving_default"
 
 TEXTS = ["Ein Bär.", "", 'a "quoted" text\n', "🐈"]
 
@@ -67,31 +68,71 @@ def rest_server():
         server.shutdown()
 
 
-def test_the_rest_client_returns_translations_and_scores(rest_server):
-    url, requests = rest_server
-    assert load("rest_client").translate(TEXTS, "tiny", url) == EXPECTED
-    instances = [{"text": text} for text in TEXTS]
-    body = {"signature_name": "serving_default", "instances": instances}
-    assert requests == [("/v1/models/tiny:predict", body)]
+@pytest.fixture
+def grpc_server():
+    """The address of a server and the list of the requests it got."""
+    grpc = pytest.importorskip("grpc")
+    pytest.importorskip("tensorflow_serving")
+    from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+    requests = []
+
+    class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
+        def Predict(self, request, context):
+            requests.append(request)
+            if request.model_spec.name != "tiny":
+                context.abort(grpc.StatusCode.NOT_FOUND, "Servable not found")
+            texts = tf.make_ndarray(request.inputs["text"])
+            results = [translation(text.decode("utf-8")) for text in texts]
+            translations, scores = zip(*results, strict=True)
+            response = predict_pb2.PredictResponse()
+            for name, values in (("translation", translations), ("score", scores)):
+                dtype = tf.string if name == "translation" else tf.float32
+                tensor = tf.make_tensor_proto(values, dtype)
+                response.outputs[name].CopyFrom(tensor)
+            return response
+
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        server = grpc.server(threads)
+        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
+            Service(), server
+        )
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        yield f"127.0.0.1:{port}", requests
+        server.stop(0).wait()
 
 
-def test_the_rest_client_keeps_requests_small_and_in_order(rest_server):
-    url, requests = rest_server
-    results = load("rest_client").translate(TEXTS, "tiny", url, batch_size=3)
-    assert results == EXPECTED
-    assert [len(body["instances"]) for _, body in requests] == [3, 1]
+@pytest.fixture(params=["rest", "grpc"])
+def served(request):
+    """A client, its server's address, and the sizes of the requests that came."""
+    address, requests = request.getfixturevalue(f"{request.param}_server")
+
+    def sizes():
+        if request.param == "rest":
+            paths = {path for path, _ in requests}
+            assert paths == {"/v1/models/tiny:predict"}
+            assert {body["signature_name"] for _, body in requests} == {SIGNATURE}
+            return [len(body["instances"]) for _, body in requests]
+        assert {each.model_spec.signature_name for each in requests} == {SIGNATURE}
+        return [each.inputs["text"].tensor_shape.dim[0].size for each in requests]
+
+    return load(f"{request.param}_client"), address, sizes
 
 
-def test_the_rest_client_prints_translations(rest_server, capsys):
-    url, _ = rest_server
-    load("rest_client").main(["--server", url, "--model", "tiny", "ab", "xyz"])
+def test_a_client_returns_translations_by_small_requests_in_order(served):
+    client, address, sizes = served
+    assert client.translate(TEXTS, "tiny", address) == EXPECTED
+    assert client.translate(TEXTS, "tiny", address, batch_size=3) == EXPECTED
+    assert sizes() == [4, 3, 1]
+
+
+def test_a_client_prints_translations_and_an_error_in_one_line(served, capsys):
+    client, address, _ = served
+    client.main(["--server", address, "--model", "tiny", "ab", "xyz"])
     assert capsys.readouterr().out == "-1.000  AB\n-1.500  XYZ\n"
-
-
-def test_the_rest_client_reports_an_error_in_one_line(rest_server):
-    url, _ = rest_server
-    with pytest.raises(SystemExit, match="huge:predict answered 404: .*not found"):
-        load("rest_client").main(["--server", url, "--model", "huge", "a"])
+    with pytest.raises(SystemExit, match="error: .*ervable not found"):
+        client.main(["--server", address, "--model", "huge", "a"])
 
 
 def test_the_rest_client_reports_a_server_that_is_not_there():
@@ -133,66 +174,3 @@ def test_the_client_in_javascript_reports_an_error_in_one_line(rest_server):
         done = run_in_node(server, *words)
         assert (done.returncode, done.stdout) == (1, "")
         assert re.fullmatch(f"error: .*{message}\n", done.stderr)
-
-
-@pytest.fixture
-def grpc_server():
-    """The address of a server and the list of the requests it got."""
-    grpc = pytest.importorskip("grpc")
-    pytest.importorskip("tensorflow_serving")
-    from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
-
-    requests = []
-
-    class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
-        def Predict(self, request, context):
-            requests.append(request)
-            if request.model_spec.name != "tiny":
-                context.abort(grpc.StatusCode.NOT_FOUND, "Servable not found")
-            texts = tf.make_ndarray(request.inputs["text"])
-            results = [translation(text.decode("utf-8")) for text in texts]
-            translations, scores = zip(*results, strict=True)
-            response = predict_pb2.PredictResponse()
-            for name, values in (("translation", translations), ("score", scores)):
-                dtype = tf.string if name == "translation" else tf.float32
-                tensor = tf.make_tensor_proto(values, dtype)
-                response.outputs[name].CopyFrom(tensor)
-            return response
-
-    with concurrent.futures.ThreadPoolExecutor(2) as threads:
-        server = grpc.server(threads)
-        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
-            Service(), server
-        )
-        port = server.add_insecure_port("127.0.0.1:0")
-        server.start()
-        yield f"127.0.0.1:{port}", requests
-        server.stop(0).wait()
-
-
-def test_the_grpc_client_returns_translations_and_scores(grpc_server):
-    address, requests = grpc_server
-    assert load("grpc_client").translate(TEXTS, "tiny", address) == EXPECTED
-    (request,) = requests
-    assert request.model_spec.signature_name == "serving_default"
-    assert list(request.inputs) == ["text"]
-
-
-def test_the_grpc_client_keeps_requests_small_and_in_order(grpc_server):
-    address, requests = grpc_server
-    results = load("grpc_client").translate(TEXTS, "tiny", address, batch_size=3)
-    assert results == EXPECTED
-    sizes = [request.inputs["text"].tensor_shape.dim[0].size for request in requests]
-    assert sizes == [3, 1]
-
-
-def test_the_grpc_client_prints_translations(grpc_server, capsys):
-    address, _ = grpc_server
-    load("grpc_client").main(["--server", address, "--model", "tiny", "ab", "xyz"])
-    assert capsys.readouterr().out == "-1.000  AB\n-1.500  XYZ\n"
-
-
-def test_the_grpc_client_reports_an_error_in_one_line(grpc_server):
-    address, _ = grpc_server
-    with pytest.raises(SystemExit, match="error: .*: NOT_FOUND, Servable not found"):
-        load("grpc_client").main(["--server", address, "--model", "huge", "a"])

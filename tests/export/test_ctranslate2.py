@@ -14,7 +14,6 @@ from keras_transformer import (
     cli,
     enable_lora,
 )
-from keras_transformer.export.ctranslate2 import export_ctranslate2
 from keras_transformer.generation.generator import Generator
 from tests import tiny_run
 from tests.layers.reference_weights import randomise
@@ -73,7 +72,7 @@ def scores_by_ctranslate2(directory, tokenizers, **options):
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_ctranslate2_gives_the_same_probabilities(tmp_path, options):
     translator = translator_of(options, max_output_length=None)
-    path = translator.export_ctranslate2(tmp_path / "model")
+    path = translator.export(tmp_path / "model", "ctranslate2")
     expected = [
         score.token_log_probabilities for score in translator.score(SOURCES, TARGETS)
     ]
@@ -89,16 +88,11 @@ def found_by_ctranslate2(translator, directory, **options):
     return engine.translate_batch(sources, **SEARCH, **options)
 
 
-def ending_translator(**decoding):
-    """One with outputs of many lengths."""
-    search = {"max_output_length": 20, "max_extra_length": 99, "length_penalty": 0.0}
-    config = tiny_run.CONFIG.decoding.replace(**(search | decoding))
-    return Translator(tiny_run.model(), tiny_run.tokenizers(), config)
-
-
 def test_ctranslate2_finds_the_same_translations(tmp_path):
-    translator = ending_translator(beam_size=1)
-    path = translator.export_ctranslate2(tmp_path / "model")
+    # One with outputs of many lengths.
+    config = translator_of({}, beam_size=1).config
+    translator = Translator(tiny_run.model(), tiny_run.tokenizers(), config)
+    path = translator.export(tmp_path / "model", "ctranslate2")
     results = found_by_ctranslate2(translator, path, beam_size=1)
     lengths = {len(result.hypotheses[0]) for result in results}
     assert 20 in lengths and len(lengths) > 3
@@ -112,7 +106,7 @@ def test_ctranslate2_scores_a_beam_as_we_do(tmp_path):
     translator = translator_of({"output_bias": True}, beam_size=3)
     # No padding and no start, which CTranslate2 takes out of the softmax.
     translator.model.output_bias.assign(np.where(np.arange(300) < 2, -1000.0, 0.0))
-    path = translator.export_ctranslate2(tmp_path / "model")
+    path = translator.export(tmp_path / "model", "ctranslate2")
     results = found_by_ctranslate2(translator, path, beam_size=3, num_hypotheses=3)
     processor = SentencePieceProcessor(str(path / "joint.model"))
     generator = Generator(translator.model, translator.config)
@@ -127,8 +121,8 @@ def test_ctranslate2_scores_a_beam_as_we_do(tmp_path):
 @pytest.mark.parametrize(("quantize", "bound"), [("float16", 0.01), ("int8", 0.3)])
 def test_smaller_weights_give_nearly_the_same(tmp_path, quantize, bound):
     translator = translator_of({})
-    plain = translator.export_ctranslate2(tmp_path / "plain")
-    small = translator.export_ctranslate2(tmp_path / "small", quantize)
+    plain = translator.export(tmp_path / "plain", "ctranslate2")
+    small = translator.export(tmp_path / "small", "ctranslate2", quantize=quantize)
     sizes = [(path / "model.bin").stat().st_size for path in (plain, small)]
     assert sizes[1] < 0.7 * sizes[0]
     exact, rounded = (
@@ -145,7 +139,7 @@ def test_two_vocabularies_keep_their_pieces(tmp_path):
         tied_embeddings="none", **tokenizers.vocabulary_sizes
     )
     translator = Translator(Transformer(sizes), tokenizers, tiny_run.CONFIG.decoding)
-    path = translator.export_ctranslate2(tmp_path / "model")
+    path = translator.export(tmp_path / "model", "ctranslate2")
     assert {file.name for file in path.iterdir()} == {
         "config.json", "model.bin", "source.model", "source_vocabulary.json",
         "target.model", "target_vocabulary.json",
@@ -171,7 +165,7 @@ def test_two_vocabularies_keep_their_pieces(tmp_path):
 def test_what_ctranslate2_lacks_is_named(tmp_path, options, named):
     translator = translator_of(options)
     with pytest.raises(ValueError, match=named):
-        translator.export_ctranslate2(tmp_path / "model")
+        translator.export(tmp_path / "model", "ctranslate2")
     assert not list(tmp_path.iterdir())
 
 
@@ -181,19 +175,22 @@ class Other(Transformer):
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 def test_models_of_another_kind_are_refused(tmp_path):
-    given = tiny_run.tokenizers(), tiny_run.CONFIG.decoding, tmp_path / "model"
-    translator = translator_of({})
+    def export(translator, **options):
+        translator.export(tmp_path / "model", "ctranslate2", **options)
+
+    plain, adapted = translator_of({}), translator_of({})
+    other = Translator(Other(plain.model.config), plain.tokenizers, plain.config)
     with pytest.raises(ValueError, match="Received: a Other"):
-        export_ctranslate2(Other(translator.model.config), *given)
+        export(other)
     with pytest.raises(ValueError, match="`quantize` must be one of none, float16"):
-        export_ctranslate2(translator.model, *given, quantize="int4")
-    translator.model.quantize("int8")
+        export(plain, quantize="int4")
+    plain.model.quantize("int8")
     with pytest.raises(ValueError, match="quantization_mode='int8'"):
-        export_ctranslate2(translator.model, *given)
-    adapted = translator_of({})
+        export(plain)
     enable_lora(adapted.model, 2)
     with pytest.raises(ValueError, match="with an adapter"):
-        export_ctranslate2(adapted.model, *given)
+        export(adapted)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_line_writes_it_and_overwrites_nothing(tmp_path, capsys):

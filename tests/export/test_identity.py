@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import base64
 import concurrent.futures
+import importlib.util
 import itertools
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tests import tiny_run
-from tests.export.test_c_api import CLIENT, folder
 from tests.serving.tiny_models import SECONDS, running
 
 ODD = [
@@ -68,6 +69,8 @@ def test_the_live_translator_gives_one_answer_for_every_batch(expected):
     assert [t.encode("utf-8") for t in live(SENTENCES)] == expected["serving_default"]
 
 
+# TensorFlow and the compiled SentencePiece operations alone, as in TensorFlow Serving;
+# the Python side of tensorflow-text would import Keras.
 STRANGER = """
 import importlib.util, json, sys
 text = importlib.util.find_spec("tensorflow_text").submodule_search_locations[0]
@@ -122,39 +125,56 @@ def assert_calls(answers, expected):
     assert next(answers, None) is None
 
 
-@pytest.mark.slow
 def test_a_process_without_this_package_gives_the_same_bytes(path, expected):
     request = [(name, OUTPUT[name], batch) for name, batch in CALLS]
-    assert_calls(unhex(in_child(["-c", STRANGER, path], request)), expected)
+    request.append(("serving_default", "score", []))
+    *answers, scores = in_child(["-c", STRANGER, path], request)
+    assert_calls(unhex(answers), expected)
+    assert scores == []
 
 
-def c_api_request(path):
+CLIENT = Path(__file__).with_name("c_api_client.py")
+
+
+def folder(module):
+    return Path(importlib.util.find_spec(module).origin).parent
+
+
+def by_c_api(path, calls):
+    """Answers of the C API to calls, each a signature and a batch of bytes."""
     message = saved_model_pb2.SavedModel()
     message.ParseFromString((path / "saved_model.pb").read_bytes())
     signatures = message.meta_graphs[0].signature_def
-    calls = []
-    for name, batch in CALLS:
-        text = signatures[name].inputs["text"]
-        encoded = [sentence.encode("utf-8").hex() for sentence in batch]
-        output = signatures[name].outputs[OUTPUT[name]].name
-        calls.append(
-            {"inputs": {text.name: [text.dtype, encoded]}, "outputs": [output]}
-        )
+    asked = []
+    for name, batch in calls:
+        text, outputs = signatures[name].inputs["text"], signatures[name].outputs
+        score = {"serving_default": "score", "nbest": "scores"}[name]
+        values = [sentence.hex() for sentence in batch]
+        names = [outputs[OUTPUT[name]].name, outputs[score].name]
+        asked.append({"inputs": {text.name: [text.dtype, values]}, "outputs": names})
     libraries = [f"libtensorflow_{name}.so.2" for name in ("framework", "cc")]
     operations = folder("tensorflow_text") / "python/ops/_sentencepiece_tokenizer.so"
-    return {
+    request = {
         "path": str(path),
         "libraries": [str(folder("tensorflow") / library) for library in libraries],
         "operations": [str(operations)],
-        "calls": calls,
+        "calls": asked,
     }
+    return in_child(["-I", CLIENT], request)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of TensorFlow's libraries")
 def test_the_loader_of_tensorflow_serving_gives_the_same_bytes(path, expected):
-    answers = in_child(["-I", CLIENT], c_api_request(path))["answers"]
+    calls = [(name, [x.encode("utf-8") for x in batch]) for name, batch in CALLS]
+    odd = [b"\xff\xfe the dog", b"the dog runs.", b"\xc3"]
+    calls += [("serving_default", []), ("serving_default", odd)]
+    answer = by_c_api(path, calls)
+    roots = {name.split(".")[0] for name in answer["modules"]}
+    assert "ctypes" in roots
+    assert not roots & {"tensorflow", "tensorflow_text", "keras", "keras_transformer"}
+    *answers, empty, invalid = answer["answers"]
     rows = []
-    for (output,) in answers:
+    for output, _ in answers:
         values, shape = unhex(output["values"]), output["shape"]
         if len(shape) == 2:
             values = [
@@ -163,6 +183,14 @@ def test_the_loader_of_tensorflow_serving_gives_the_same_bytes(path, expected):
             ]
         rows.append(values)
     assert_calls(rows, expected)
+    live = tiny_run.translator().translate(BATCHES[0])
+    scores = [best[0].score for best in live]
+    assert answers[0][1]["values"] == pytest.approx(scores, rel=1e-4)
+    assert empty == [{"shape": [0], "values": []}] * 2
+    # What is no UTF-8 leaves its neighbours alone.
+    (alone,) = tiny_run.translator()(["the dog runs."])
+    found = unhex(invalid[0]["values"])
+    assert len(found) == 3 and found[1] == alone.encode("utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""LiteRT exports: what is in them, every option of the search, every quantisation."""
+"""LiteRT exports: what is in them, every quantisation, and language models alone."""
 
 from __future__ import annotations
 
@@ -6,25 +6,31 @@ import functools
 import hashlib
 import json
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 from keras import ops
 
-from keras_transformer import LiteTranslator, Transformer, Translator, cli
+from keras_transformer import (
+    Encoder,
+    EncoderConfig,
+    LanguageModel,
+    LanguageModelConfig,
+    LanguageSampler,
+    LiteTranslator,
+    Tagger,
+    Transformer,
+    Translator,
+    cli,
+    export_litert_language_model,
+)
 from keras_transformer.export import litert
-from keras_transformer.training.logs import last_scores
 from tests import tiny_run
+from tests.layers.reference_weights import assert_close, randomise
 
 TEXTS = ["the old man sleeps.", "a bear", "the good dog runs. the big bird sings."]
-
-
-def of_options(model_options=(), **decoding):
-    """A translator of random weights with other options."""
-    config = tiny_run.CONFIG.decoding.replace(**decoding)
-    model = tiny_run.model(**dict(model_options))
-    return Translator(model, tiny_run.tokenizers(), config)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +52,6 @@ def test_the_description_tells_a_client_what_it_needs(exported):
         "search": json.loads(tiny_run.translator().config.to_json()),
         "quantize": "none",
         "languages": ["en", "de"],
-        "scores": {"bleu": 3},
     }
     assert set(files) == {"model.tflite", "joint.model"}
     for name, digest in files.items():
@@ -56,9 +61,8 @@ def test_the_description_tells_a_client_what_it_needs(exported):
     ]  # fmt: skip
 
 
-def test_signatures_have_the_names_of_the_documentation(exported):
-    interpreter = Interpreter(str(exported / "model.tflite"))
-    found = interpreter.get_signature_list()
+def test_signatures_have_the_names_of_the_documentation_and_share_the_weights(exported):
+    found = Interpreter(str(exported / "model.tflite")).get_signature_list()
     rows = [
         line.split("|")[1].strip() for line in litert.export_litert.__doc__.splitlines()
         if line.strip().startswith("|") and line.split("|")[1].strip().isalpha()
@@ -68,9 +72,6 @@ def test_signatures_have_the_names_of_the_documentation(exported):
         "lengths", "prefix", "prefix_lengths", "source",
     ]  # fmt: skip
     assert found["nbest"]["outputs"] == ["ids", "scores"]
-
-
-def test_signatures_share_the_weights(exported):
     parameters = tiny_run.model().count_params() * 4  # bytes
     size = (exported / "model.tflite").stat().st_size
     # Six graphs of some 100 KB each; the weights once.
@@ -78,52 +79,11 @@ def test_signatures_share_the_weights(exported):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"beam_size": 1},
-        {
-            "beam_size": 2, "coverage_penalty": 0.3, "no_repeat_ngram_size": 2,
-            "length_penalty": 1.0, "min_output_length": 4, "max_output_length": 9,
-            "top_k": 7, "top_p": 0.9,
-        },
-        {"beam_size": 2, "top_p": 0.5, "alignment_layer": 0},
-    ],
-)  # fmt: skip
-def test_every_option_of_the_search_is_in_the_file(tmp_path, options):
-    live = of_options(**options)
-    lite = LiteTranslator(live.export_litert(tmp_path / "lite"))
-    assert lite(TEXTS) == live(TEXTS)
-    for found, expected in zip(
-        lite.sample(TEXTS, 1.2, 5), live.sample(TEXTS, 1.2, 5), strict=True
-    ):
-        assert found.text == expected.text
-        assert found.score == pytest.approx(expected.score, abs=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(
-            {"norm_first": True, "positions": "learned", "max_positions": 40},
-            marks=pytest.mark.slow,
-        ),
-        {"num_encoder_layers": 2, "num_decoder_layers": 2, "activation": "gelu"},
-    ],
-)
-def test_other_models_convert(tmp_path, options):
-    live = of_options(options.items(), beam_size=2)
-    lite = LiteTranslator(live.export_litert(tmp_path / "lite"))
-    assert lite(TEXTS) == live(TEXTS)
-
-
-@pytest.mark.slow
 def test_a_model_in_half_precision_becomes_one_in_float32(tmp_path):
     live = tiny_run.translator()
     half = Translator(live.model.with_dtype("bfloat16"), live.tokenizers, live.config)
     whole = Translator(half.model.with_dtype("float32"), live.tokenizers, live.config)
-    lite = LiteTranslator(half.export_litert(tmp_path / "lite"))
+    lite = LiteTranslator(half.export(tmp_path / "lite", "litert"))
     assert lite(TEXTS) == whole(TEXTS)
 
 
@@ -141,80 +101,8 @@ def test_a_model_that_cannot_convert_is_named_with_the_operation(tmp_path):
     live = Translator(model, tiny_run.tokenizers(), tiny_run.CONFIG.decoding)
     message = "A Rolling with these options.* LiteRT lacks, Roll"
     with pytest.raises(ValueError, match=message):
-        live.export_litert(tmp_path / "lite")
+        live.export(tmp_path / "lite", "litert")
     assert not list(tmp_path.iterdir())
-
-
-@functools.cache
-def scored(quantize):
-    """Size of a file with the signature `score` alone, and what it gives."""
-    model = tiny_run.model(d_model=64, d_ff=256)
-    every = litert.signatures_of(model, tiny_run.CONFIG.decoding)
-    content = litert.convert(model, {"score": every["score"]}, quantize)
-    run = Interpreter(model_content=content).get_signature_runner("score")
-    ids = np.array([[270, 280, 290, 2], [275, 285, 2, 0]], np.int32)
-    outputs = run(source=ids, target=ids[:, ::-1].copy())
-    return len(content), outputs["token_log_probabilities"]
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize(
-    ("quantize", "share", "error"), [("float16", 0.6, 1e-2), ("int8", 0.4, 0.3)]
-)
-def test_quantised_weights_take_less_and_score_alike(quantize, share, error):
-    (whole, expected), (small, found) = scored("none"), scored(quantize)
-    assert small < share * whole
-    assert 0 < np.abs(found - expected).max() < error
-
-
-@pytest.mark.slow
-def test_the_command_line_exports_and_translates(tmp_path, tmp_path_factory, capsys):
-    run = tiny_run.run_directory(tmp_path_factory)
-    path = tmp_path / "lite"
-    words = ["export", "--run", str(run), "--output", str(path), "--format", "litert"]
-    assert cli.main([*words, "--quantize", "float16", "--languages", "en", "de"]) == 0
-    assert capsys.readouterr().out == f"{path}\n"
-    description = json.loads((path / "translator.json").read_text("utf-8"))
-    assert description["quantize"] == "float16"
-    assert description["scores"]["epoch"] == 2
-    assert description["scores"]["val_loss"] > 0
-    assert cli.main(["translate", "--model", str(path), *TEXTS]) == 0
-    assert capsys.readouterr().out.splitlines() == LiteTranslator(path)(TEXTS)
-    test = tiny_run.write_pairs(tmp_path / "test.tsv", tiny_run.VALID[:3])
-    assert cli.main(["evaluate", "--model", str(path), "--test", str(test)]) == 0
-    assert "BLEU 0" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["--quantize", "int8"],
-            "`--quantize` goes with `--format litert or litert_serving or web",
-        ),
-        (["--format", "litert", "--dtype", "bfloat16"], "goes with `--format saved_mo"),
-        (["--format", "litert", "--jit-compile"], "`--jit-compile` goes with"),
-    ],
-)
-def test_options_of_the_other_format_are_refused(tmp_path, capsys, words, message):
-    command = ["export", "--run", str(tmp_path), "--output", str(tmp_path / "x")]
-    assert cli.main([*command, *words]) == 1
-    assert message in capsys.readouterr().err
-
-
-def test_bad_arguments_leave_nothing(tmp_path, monkeypatch):
-    live = tiny_run.translator()
-    (tmp_path / "old").mkdir()
-    with pytest.raises(FileExistsError, match="never overwritten"):
-        live.export_litert(tmp_path / "old")
-    with pytest.raises(ValueError, match="`quantize` must be one of none, float16, in"):
-        live.export_litert(tmp_path / "new", "int4")
-    with pytest.raises(ValueError, match="`languages` must be those of source and"):
-        live.export_litert(tmp_path / "new", languages=["en"])
-    monkeypatch.setattr(litert, "convert", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        live.export_litert(tmp_path / "new")
-    assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_an_operation_that_litert_lacks_is_named():
@@ -226,11 +114,183 @@ def test_an_operation_that_litert_lacks_is_named():
         litert.convert(tiny_run.model(), {"translate": function})
 
 
-def test_the_scores_of_a_run_are_its_last_row(tmp_path):
-    assert last_scores(tmp_path) is None
-    log = tmp_path / "log.csv"
-    log.write_text("epoch,loss\n0,2.5\n1,1.5\n")
-    assert last_scores(tmp_path) == {"epoch": 1.0, "loss": 1.5}
-    log.write_text("epoch,loss\n0,2.5\n1\n")
-    with pytest.raises(ValueError, match=r"log\.csv: the last row is damaged"):
-        last_scores(tmp_path)
+def test_bad_arguments_leave_nothing(tmp_path, monkeypatch):
+    live = tiny_run.translator()
+    (tmp_path / "old").mkdir()
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        live.export(tmp_path / "old", "litert")
+    with pytest.raises(ValueError, match="`quantize` must be one of none, float16, in"):
+        live.export(tmp_path / "new", "litert", quantize="int4")
+    with pytest.raises(ValueError, match="`languages` must be two codes"):
+        live.export(tmp_path / "new", "litert", languages=["en"])
+    monkeypatch.setattr(litert, "convert", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        live.export(tmp_path / "new", "litert")
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+@pytest.mark.slow
+def test_the_command_line_exports_and_translates(tmp_path, tmp_path_factory, capsys):
+    run = tiny_run.run_directory(tmp_path_factory)
+    path = tmp_path / "lite"
+    words = ["export", "--run", str(run), "--output", str(path), "--format", "litert"]
+    assert cli.main([*words, "--quantize", "float16", "--languages", "en", "de"]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+    description = json.loads((path / "translator.json").read_text("utf-8"))
+    assert description["quantize"] == "float16"
+    assert description["languages"] == ["en", "de"]
+    assert cli.main(["translate", "--model", str(path), *TEXTS]) == 0
+    assert capsys.readouterr().out.splitlines() == LiteTranslator(path)(TEXTS)
+    test = tiny_run.write_pairs(tmp_path / "test.tsv", tiny_run.VALID[:3])
+    assert cli.main(["evaluate", "--model", str(path), "--test", str(test)]) == 0
+    assert "BLEU 0" in capsys.readouterr().out
+
+
+def language_model(**options):
+    sizes = {"num_layers": 2, "d_model": 6, "d_ff": 7, "num_heads": 2}
+    return LanguageModel(LanguageModelConfig(vocabulary_size=29, **sizes | options))
+
+
+@functools.cache
+def scored(folder, quantize):
+    """Size of a language model's file, and its logits."""
+    model = randomise(language_model(d_model=64, d_ff=256), np.random.default_rng(3))
+    path = export_litert_language_model(model, folder / "model.tflite", quantize)
+    run = Interpreter(str(path)).get_signature_runner("predict")
+    ids = np.array([[5, 9, 7, 12], [20, 4, 0, 0]], "int32")
+    return path.stat().st_size, run(ids=ids)["logits"]
+
+
+@pytest.mark.parametrize(
+    ("quantize", "share", "error"), [("float16", 0.65, 0.02), ("int8", 0.6, 0.3)]
+)
+def test_quantised_weights_take_less_and_answer_alike(
+    tmp_path_factory, quantize, share, error
+):
+    folder = tmp_path_factory.getbasetemp()
+    (whole, expected), (small, found) = scored(folder, "none"), scored(folder, quantize)
+    assert small < share * whole
+    assert 0 < np.abs(found - expected).max() < error * np.abs(expected).max()
+
+
+SAMPLING = [
+    ({}, {}),
+    (
+        {
+            "norm_first": True, "positions": "learned", "max_positions": 17,
+            "tied_embeddings": False, "activation": "gelu",
+        },
+        {"top_k": 11, "top_p": 0.9, "min_length": 6, "no_repeat_ngram_size": 2},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize(("options", "sampling"), SAMPLING)
+def test_a_language_model_predicts_and_generates(tmp_path, rng, options, sampling):
+    model = randomise(language_model(**options), rng)
+    path = tmp_path / "new" / "model.tflite"
+    assert export_litert_language_model(model, path, **sampling) == path
+    interpreter = Interpreter(str(path))
+    assert interpreter.get_signature_list()["generate"] == {
+        "inputs": ["lengths", "prompts", "temperature", "uniforms"],
+        "outputs": ["ids", "scores"],
+    }
+    predict = interpreter.get_signature_runner("predict")
+    for shape in ((2, 7), (3, 11)):
+        ids = rng.integers(3, 29, shape).astype("int32")
+        assert_close(predict(ids=ids)["logits"], ops.convert_to_numpy(model(ids)))
+    sampler = LanguageSampler(model, **sampling)
+    runner = interpreter.get_signature_runner("generate")
+    for batch, width, length, temperature in (
+        (2, 3, 7, 1.0), (5, 0, 13, 1.3), (3, 4, 17, 0.0), (1, 5, 5, 1.0),
+    ):  # fmt: skip
+        prompts = rng.integers(3, 29, (batch, width)).astype("int32")
+        lengths = np.full(batch, width, "int32")
+        lengths[0] = min(width, 2)  # What stands after it is ignored.
+        # The numbers that `LanguageSampler` draws with for seed 5.
+        drawn = [np.random.default_rng(5 + i).random(length) for i in range(batch)]
+        found = runner(
+            prompts=prompts,
+            lengths=lengths,
+            uniforms=np.array(drawn, "float32"),
+            temperature=np.full(batch, temperature, "float32"),
+        )
+        prompts[0, lengths[0] :] = 0
+        expected = sampler(prompts, length, temperature, seed=5)
+        assert found["ids"].tolist() == ops.convert_to_numpy(expected.ids).tolist()
+        scores = ops.convert_to_numpy(expected.scores)
+        np.testing.assert_allclose(found["scores"], scores, rtol=1e-5, atol=1e-4)
+
+
+def test_generation_ends_when_all_texts_have(tmp_path, rng):
+    model = randomise(language_model(positions="learned", max_positions=9), rng)
+    path = export_litert_language_model(model, tmp_path / "model.tflite")
+    end = model.config.end_id
+
+    def generate(last):
+        runner = Interpreter(str(path)).get_signature_runner("generate")
+        return runner(
+            prompts=np.array([[7, end, 0], [8, 9, last]], "int32"),
+            lengths=np.array([2, 3], "int32"),
+            uniforms=np.full((2, 23), 0.4, "float32"),
+            temperature=np.ones(2, "float32"),
+        )["ids"]
+
+    # A step beyond the learned positions would be an error.
+    assert generate(end)[:, 0, :4].tolist() == [[7, end, 0, 0], [8, 9, end, 0]]
+    with pytest.raises(RuntimeError, match="gather index out of bounds"):
+        generate(7)
+
+
+class RollingModel(LanguageModel):
+    """A language model with an operation that LiteRT lacks."""
+
+    def call(self, inputs, training=None):
+        return ops.roll(super().call(inputs, training=training), 1, axis=1)
+
+
+def test_an_error_leaves_the_old_file(tmp_path):
+    path = tmp_path / "model.tflite"
+    path.write_bytes(b"old")
+    model = RollingModel(language_model().config)
+    message = "A RollingModel with these options cannot become a LiteRT .* lacks, Roll"
+    with pytest.raises(ValueError, match=message):
+        export_litert_language_model(model, path)
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [
+        ("model.tflite", b"old")
+    ]
+
+
+def tagger():
+    config = EncoderConfig(num_layers=2, d_model=6, d_ff=7, num_heads=2)
+    return Tagger(Encoder(config, 29), 5)
+
+
+def test_bad_arguments_of_a_language_model_are_refused(tmp_path):
+    path, export = tmp_path / "model.tflite", export_litert_language_model
+    half = LanguageModel(language_model().config, dtype="mixed_float16")
+    for call, error, message in (
+        (lambda: export(language_model(), path, "int4"), ValueError, "`quantize` must"),
+        (lambda: export(language_model(), tmp_path), IsADirectoryError, "is a direct"),
+        (lambda: export(language_model(), path, top_p=2.0), ValueError, "`top_p` must"),
+        (lambda: export(language_model(), path, beam=2), TypeError, "'beam'"),
+        (lambda: export(half, path), ValueError, "compute in float32.*mixed_float16"),
+        (lambda: export(tagger(), path), TypeError, "format='litert'.*: Tagger$"),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("quantize", [False, True])
+def test_keras_itself_writes_any_other_model_for_any_size(tmp_path, rng, quantize):
+    model, path = randomise(tagger(), rng), tmp_path / "tagger.tflite"
+    optimizations = [tf.lite.Optimize.DEFAULT] if quantize else []
+    model.export(path, format="litert", verbose=False, optimizations=optimizations)
+    runner = Interpreter(str(path)).get_signature_runner()
+    for shape in ((2, 7), (3, 11)):
+        ids = rng.integers(3, 29, shape).astype("int32")
+        (logits,) = runner(args_0=ids).values()
+        assert_close(logits, keras.ops.convert_to_numpy(model(ids)))

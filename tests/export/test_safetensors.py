@@ -22,7 +22,7 @@ from tests import tiny_run
 
 def test_every_weight_has_its_name_and_the_sizes_come_with_it(tmp_path):
     translator = tiny_run.translator()
-    path = translator.export_safetensors(tmp_path / "weights")
+    path = translator.export(tmp_path / "weights", "safetensors")
     tensors = load_file(path / "model.safetensors")
     weights = {
         weight.path.split("/", 1)[1]: keras.ops.convert_to_numpy(weight)
@@ -48,7 +48,7 @@ def test_weights_in_bfloat16_are_written_as_float32(tmp_path):
     translator = tiny_run.translator()
     model = translator.model.with_dtype("bfloat16")
     other = type(translator)(model, translator.tokenizers, translator.config)
-    path = other.export_safetensors(tmp_path / "weights")
+    path = other.export(tmp_path / "weights", "safetensors")
     tensors = load_file(path / "model.safetensors")
     gamma = tensors["decoder_layer_0/feed_forward_norm/gamma"]
     assert gamma.dtype == np.float32
@@ -75,7 +75,7 @@ def test_adapters_are_refused(tmp_path):
     enable_lora(model, 2)
     other = type(translator)(model, translator.tokenizers, translator.config)
     with pytest.raises(ValueError, match="merges them.*with an adapter"):
-        other.export_safetensors(tmp_path / "weights")
+        other.export(tmp_path / "weights", "safetensors")
     assert not list(tmp_path.iterdir())
 
 
@@ -83,4 +83,4 @@ def test_an_ensemble_is_refused(tmp_path):
     member = tiny_run.translator()
     both = type(member).ensemble([member, member])
     with pytest.raises(ValueError, match="holds one model.*Received: an Ensemble"):
-        both.export_safetensors(tmp_path / "weights")
+        both.export(tmp_path / "weights", "safetensors")

@@ -50,8 +50,8 @@ def node_modules(tmp_path_factory):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory, node_modules):
     path = tmp_path_factory.mktemp("web") / "site"
-    return tiny_run.translator().export_web(
-        path, "none", ("en", "de"), {"bleu": 3}, node_modules
+    return tiny_run.translator().export(
+        path, "web", quantize="none", languages=("en", "de"), litert_js=node_modules
     )
 
 
@@ -112,7 +112,6 @@ def test_the_description_tells_the_page_what_it_needs(site):
         "quantize": "none",
         "lengths": [16, 32],
         "languages": ["en", "de"],
-        "scores": {"bleu": 3},
         "litert": {"version": "2.5.3", "module": "litert/core.js", "wasm": "litert/"},
     }
     wasm = {f"litert/{name}" for name in LITERT if name.endswith(".wasm")}
@@ -137,7 +136,7 @@ def test_the_service_worker_names_this_export_and_its_small_files(site):
 
 def test_another_export_is_another_version(tmp_path, site, monkeypatch):
     monkeypatch.setattr(web, "convert", lambda *_: b"another model")
-    version = web.export_web(*parts(), tmp_path / "site")
+    version = tiny_run.translator().export(tmp_path / "site", "web")
     read = json.loads((version / "translator.json").read_text("utf-8"))
     old = json.loads((site / "translator.json").read_text("utf-8"))
     assert read["version"] != old["version"]
@@ -151,11 +150,6 @@ def test_another_export_is_another_version(tmp_path, site, monkeypatch):
     assert f'const LITERT = "{cdn}";' in (version / "sw.js").read_text("utf-8")
     assert read["quantize"] == "int8"
     assert not (version / "litert").exists()
-
-
-def parts():
-    live = tiny_run.translator()
-    return live.model, live.tokenizers, live.config
 
 
 @pytest.mark.parametrize(
@@ -229,18 +223,18 @@ def test_bad_arguments_leave_nothing(tmp_path, monkeypatch, node_modules):
     live = tiny_run.translator()
     (tmp_path / "old").mkdir()
     with pytest.raises(FileExistsError, match="never overwritten"):
-        live.export_web(tmp_path / "old")
+        live.export(tmp_path / "old", "web")
     with pytest.raises(ValueError, match="`quantize` must be one of none, float16, in"):
-        live.export_web(tmp_path / "new", "int4")
+        live.export(tmp_path / "new", "web", quantize="int4")
     with pytest.raises(FileNotFoundError, match="core@2.5.3. It lacks .*json"):
-        live.export_web(tmp_path / "new", litert_js=tmp_path / "old")
+        live.export(tmp_path / "new", "web", litert_js=tmp_path / "old")
     other = shutil.copytree(node_modules, tmp_path / "old" / "npm")
     (other / "@litertjs/core/dist/index.js").write_text("import nothing;")
     with pytest.raises(ValueError, match="`litert_js` must have @litertjs/core 2.5.3"):
-        live.export_web(tmp_path / "new", litert_js=other)
+        live.export(tmp_path / "new", "web", litert_js=other)
     monkeypatch.setattr(web, "convert", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        live.export_web(tmp_path / "new")
+        live.export(tmp_path / "new", "web")
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
@@ -257,18 +251,10 @@ def test_the_command_line_exports(tmp_path, tmp_path_factory, node_modules, caps
     assert capsys.readouterr().out == f"{path}\n"
     description = json.loads((path / "translator.json").read_text("utf-8"))
     assert description["quantize"] == "int8"
-    assert description["scores"]["epoch"] == 2
     assert description["search"]["beam_size"] == description["n_best"] == 1
     # The other client of exports says what it cannot read.
     assert cli.main(["translate", "--model", str(path), "a bear"]) == 1
     assert "must have the format keras_transformer.litert" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("kind", ["saved_model", "litert"])
-def test_litert_js_goes_with_the_web_alone(tmp_path, capsys, kind):
-    words = ["export", "--run", str(tmp_path), "--output", str(tmp_path / "x")]
-    assert cli.main([*words, "--format", kind, "--litert-js", "x"]) == 1
-    assert "`--litert-js` goes with `--format web`" in capsys.readouterr().err
 
 
 TOKENIZERS = {
@@ -328,8 +314,8 @@ def learn_tokenizer(name):
 def real_site(tmp_path_factory):
     """An export with LiteRT.js itself."""
     path = tmp_path_factory.mktemp("real") / "site"
-    return tiny_run.translator().export_web(
-        path, "none", ("en", "de"), None, litert_js()
+    return tiny_run.translator().export(
+        path, "web", quantize="none", languages=("en", "de"), litert_js=litert_js()
     )
 
 
@@ -466,26 +452,3 @@ def test_a_newer_text_takes_the_place_of_an_unfinished_one(window):
     browser.wait("document.querySelectorAll('#target p').length > 500")
     assert enter(browser, TEXTS[1]) == tiny_run.translator()(TEXTS[1:2])
     assert browser.run("return document.querySelectorAll('#target p').length") == 1
-
-
-@pytest.mark.slow
-def test_tokens_in_the_browser_are_those_of_python(window, real_site):
-    browser = loaded(window)
-    processor = sentencepiece.SentencePieceProcessor(
-        model_file=str(real_site / "joint.model")
-    )
-    texts = odd_texts()
-    found = browser.run(
-        """
-        return (async () => {
-          const { SentencePiece } = await import("./sentencepiece.js");
-          const model = await (await fetch("joint.model")).arrayBuffer();
-          const processor = new SentencePiece(model);
-          const rows = arguments[0].map((text) => processor.encode(text));
-          return [rows, rows.map((row) => processor.decode(row))];
-        })()
-        """,
-        texts,
-    )
-    rows = [processor.encode(text) for text in texts]
-    assert found == [rows, [processor.decode(row) for row in rows]]

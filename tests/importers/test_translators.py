@@ -83,10 +83,10 @@ def test_target_languages_and_added_pieces_are_in_the_saved_model(tmp_path, rng)
     translator.save(tmp_path / "run")
     assert Translator.load(tmp_path / "run")(texts) == expected
     with pytest.raises(ValueError, match=">>deu<<"):
-        translator.export_litert(tmp_path / "lite")
+        translator.export(tmp_path / "lite", "litert")
     foreign.write_opus(tmp_path / "opus", rng)
     with pytest.raises(ValueError, match="vocabulary has pieces besides"):
-        import_marian(tmp_path / "opus").export_web(tmp_path / "site")
+        import_marian(tmp_path / "opus").export(tmp_path / "site", "web")
 
 
 def test_the_page_on_other_systems_runs(tmp_path, rng, monkeypatch):
@@ -101,7 +101,7 @@ def test_the_page_on_other_systems_runs(tmp_path, rng, monkeypatch):
     again = Translator.load("runs/opus")(["The old man sleeps."])
     assert again == names["translations"]
     pytest.importorskip("ctranslate2")
-    tiny_run.translator().export_ctranslate2("ctranslate2/en-de")
+    tiny_run.translator().export("ctranslate2/en-de", "ctranslate2")
     exec(given_out, names)
     assert names["result"].hypotheses
 

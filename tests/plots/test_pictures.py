@@ -8,8 +8,7 @@ import pytest
 from keras import ops
 from matplotlib.figure import Figure
 
-from keras_transformer import TransformerSchedule, causal_mask, plots
-from keras_transformer import sinusoidal_encoding as encoding
+from keras_transformer import plots
 
 QUERIES, KEYS = ["Guten", "Tag", "</s>"], ["▁a", "good", "$5", "$6", "</s>"]
 
@@ -54,51 +53,10 @@ def test_every_head_has_axes_and_all_have_one_scale(weights):
     assert figure.get_suptitle() == "layer $0$"
 
 
-def test_a_mask_shows_where_a_query_may_attend():
-    figure = plots.mask(causal_mask(4), list("abcd"), list("abcd"))
-    image, keys, _ = drawn(figure)
-    np.testing.assert_array_equal(image, np.tri(4))
-    assert keys == list("abcd")
-
-
-def test_positions_show_matrix_dimensions_and_similarity():
-    vectors = encoding(np.arange(7), 10)
-    array = ops.convert_to_numpy(vectors)
-    image = drawn(plots.positional_encoding(vectors))[0]
-    np.testing.assert_allclose(image, array)
-    ax = plots.position_dimensions(vectors, [3, 8]).axes[0]
-    for line, dimension in zip(ax.lines, (3, 8), strict=True):
-        np.testing.assert_allclose(line.get_ydata(), array[:, dimension])
-    image = drawn(plots.position_similarity(vectors))[0]
-    # Unit circles: the cosine is the mean of the cosines of the angles between.
-    for distance in (1, 4):
-        angles = distance / 10000 ** (np.arange(0, 10, 2) / 10)
-        expected = np.full(7 - distance, np.cos(angles).mean())
-        np.testing.assert_allclose(np.diag(image, distance), expected, atol=1e-6)
-
-
-def test_learning_rates_show_equation_3_and_its_peak():
-    schedules = [TransformerSchedule(16, 137), TransformerSchedule(64, 137, 2.0)]
-    figure = plots.learning_rate(schedules, steps=1001)
-    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert labels == ["d_model 16, warm-up 137", "d_model 64, warm-up 137, scale 2"]
-    for line, factor in zip(
-        figure.axes[0].lines, (16**-0.5, 2 * 64**-0.5), strict=True
-    ):
-        step, rate = line.get_data()
-        expected = factor * np.minimum(step**-0.5, step * 137**-1.5)
-        np.testing.assert_allclose(rate, expected, rtol=1e-5)
-        assert step[rate.argmax()] == 137
-
-
-def test_learning_rates_take_any_schedule_with_a_name():
-    decay = keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.1)
-    figure = plots.learning_rate({"falling": decay}, steps=11)
-    np.testing.assert_allclose(
-        figure.axes[0].lines[0].get_ydata()[[0, 10]], [0.5, 0.05]
-    )
-    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert labels == ["falling"]
+def test_what_is_invisible_gets_a_sign_and_nothing_is_a_formula():
+    figure = plots.attention(np.eye(4), [" ", "\n", "a\tb", "$x$"], title="$x$")
+    assert drawn(figure)[2] == ["␣", "↵", "a⇥b", "$x$"]
+    assert figure.axes[0].get_title() == "$x$"
 
 
 LOG = """epoch,accuracy,loss,val_bleu,val_loss
@@ -114,7 +72,7 @@ def run(tmp_path):
 
 
 def test_training_curves_come_from_the_log_of_a_run(run):
-    ax = plots.training_curve(run, "loss").axes[0]
+    ax = plots.training_curves(run, ["loss"]).axes[0]
     training, validation = (line.get_xydata().tolist() for line in ax.lines)
     assert training == [[1, 3.5], [2, 1.5]]
     assert validation == [[1, 3.75], [2, 2.25]]
@@ -127,7 +85,7 @@ def test_training_curves_come_from_the_log_of_a_run(run):
 def test_training_curves_come_from_what_fit_returned():
     history = keras.callbacks.History()
     history.history = {"loss": [3.0, 2.0, 1.0], "val_loss": [4.0, 3.0, 2.0]}
-    ax = plots.training_curve(history).axes[0]
+    ax = plots.training_curves(history).axes[0]
     assert ax.lines[1].get_xydata().tolist() == [[1, 4], [2, 3], [3, 2]]
 
 
@@ -139,12 +97,6 @@ SQUARE = np.eye(3)
     [
         lambda ax: plots.attention(SQUARE, ax=ax),
         lambda ax: plots.attention_heads(SQUARE[None], axes=[ax]),
-        lambda ax: plots.mask(SQUARE > 0, ax=ax),
-        lambda ax: plots.positional_encoding(SQUARE, ax=ax),
-        lambda ax: plots.position_dimensions(SQUARE, [1], ax=ax),
-        lambda ax: plots.position_similarity(SQUARE, ax=ax),
-        lambda ax: plots.learning_rate(TransformerSchedule(16, 5), ax=ax),
-        lambda ax: plots.training_curve({"loss": [1.0]}, ax=ax),
         lambda ax: plots.training_curves({"loss": [1.0]}, axes=ax),
     ],
 )
@@ -164,11 +116,10 @@ def test_every_picture_is_drawn_on_given_axes(draw):
         (lambda: plots.attention(SQUARE[None], head=1), "`head` must be one of the 1"),
         (lambda: plots.attention_heads(SQUARE), "`weights` must have 3 axes"),
         (lambda: plots.attention_heads(np.ones((2, 1, 1)), axes=[]), "`axes` .* 2"),
-        (lambda: plots.mask(np.ones((2, 1, 1)) > 0), "`mask` must be of one sentence"),
-        (lambda: plots.position_dimensions(SQUARE, [3]), "from 0 to 2. .*\\[3\\]"),
-        (lambda: plots.learning_rate([]), "`schedules` must hold at least one"),
-        (lambda: plots.learning_rate(TransformerSchedule(1, 1), 0), "`steps` .* at le"),
-        (lambda: plots.training_curve({"loss": [1]}, "bleu"), "no 'bleu'. It has: l"),
+        (
+            lambda: plots.training_curves({"loss": [1]}, ["bleu"]),
+            "no 'bleu'. It has: l",
+        ),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(draw, message):
@@ -176,27 +127,16 @@ def test_what_cannot_be_drawn_is_refused(draw, message):
         draw()
 
 
-def test_a_mask_of_numbers_is_refused():
-    with pytest.raises(TypeError, match="`mask` must be boolean"):
-        plots.mask(SQUARE)
-
-
 def test_a_bad_log_is_named_with_its_line(tmp_path):
     path = tmp_path / "other.csv"
     path.write_text("epoch,loss\n0,1.0\n1,much\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"other.csv:3: could not convert .*'much'"):
-        plots.training_curve(path)
+        plots.training_curves(path)
     path.write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(ValueError, match="not the log of a training run"):
-        plots.training_curve(path)
-    path.write_text("epoch,loss,loss\n0,1,2\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="columns, each once"):
-        plots.training_curve(path)
-    path.write_bytes(b"epoch,lo\xe9\n0,1\n")
-    with pytest.raises(ValueError, match="other.csv: not valid UTF-8"):
-        plots.training_curve(path)
+        plots.training_curves(path)
     with pytest.raises(FileNotFoundError):
-        plots.training_curve(tmp_path / "none")
+        plots.training_curves(tmp_path / "none")
     for empty in ({}, {"epoch": [1]}):
         with pytest.raises(ValueError, match="no quantity to draw"):
             plots.training_curves(empty)

@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_transformer import (
-    TransformerSchedule,
-    Translator,
-    cli,
-    plots,
-    sinusoidal_encoding,
-)
+from keras_transformer import Translator, cli, plots
 from keras_transformer.layers import recorded_attention
 from tests import tiny_run
 from tests.layers.reference_weights import model_weights_of
@@ -139,69 +133,16 @@ def test_verb_draws_attention_of_a_run(run_directory, tmp_path, capsys):
     assert svg.read_text(encoding="utf-8").rstrip().endswith("</svg>")
 
 
-def vectors(length, d_model):
-    return sinusoidal_encoding(np.arange(length), d_model)
-
-
-PICTURES = {
-    "mask --length 5 --valid-length 3": lambda: plots.mask(
-        np.tri(5, dtype=bool) & (np.arange(5) < 3)
-    ),
-    "positions --length 11 --d-model 8": lambda: plots.positional_encoding(
-        vectors(11, 8)
-    ),
-    "positions --view dimensions --dimensions 0 3": lambda: plots.position_dimensions(
-        vectors(100, 128), [0, 3]
-    ),
-    "positions --view similarity --d-model 6": lambda: plots.position_similarity(
-        vectors(100, 6)
-    ),
-    "learning-rate --d-model 16 32 --warmup-steps 10 --steps 50": lambda: (
-        plots.learning_rate(
-            [TransformerSchedule(16, 10), TransformerSchedule(32, 10)], 50
-        )
-    ),
-}
-
-
-@pytest.mark.parametrize("words", list(PICTURES))
-def test_verb_draws_what_the_library_draws(words, tmp_path):
-    assert run(*words.split(), "-o", tmp_path / "drawn.png") == 0
-    PICTURES[words]().savefig(tmp_path / "expected.png", dpi=150)
-    drawn, expected = (
-        np.asarray(Image.open(tmp_path / f"{name}.png"))
-        for name in ("drawn", "expected")
-    )
-    np.testing.assert_array_equal(drawn, expected)
-    assert drawn[..., :3].std() > 5
-
-
 def test_verb_draws_the_training_of_a_run(run_directory, tmp_path):
     output = tmp_path / "training.png"
     assert run("training", run_directory, "--metrics", "loss", "-o", output) == 0
     assert output.is_file()
 
 
-def test_verb_warns_of_a_script_without_a_font_in_one_line(
-    run_directory, tmp_path, capsys, monkeypatch
-):
-    words = ["attention", "a \U0010abc2 man.", "--run", run_directory]
-    tokenizer = "keras_transformer.text.tokenizer.Tokenizer.pieces"
-    monkeypatch.setattr(tokenizer, lambda self, ids: ["\U0010abc2"] * len(list(ids)))
-    assert run(*words, "-o", tmp_path / "a.png") == 0
-    lines = capsys.readouterr().err.splitlines()
-    # Matplotlib may say that it makes a list of the fonts.
-    (line,) = (line for line in lines if line.startswith("keras-transformer: warning"))
-    assert "No font in use has 1 of the" in line
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["mask", "-o", "a.doc"], "`--output` must end with the name of a kind of pic"),
-        (["mask", "--length", 0, "-o", "a.png"], "`--length` must be at least 1"),
-        (["mask", "--length", 5, "--valid-length", 6, "-o", "a.png"], "from 0 to `--l"),
-        (["mask", "--font", "none.ttf", "-o", "a.png"], "none.ttf is not a file"),
+        (["training", "none", "-o", "a.doc"], "must end with the name of a kind of pi"),
         (["training", "none", "-o", "a.png"], "none: No such file"),
         (
             ["attention", "a", "--run", "none", "-o", "a.png"],

@@ -16,7 +16,7 @@ from keras_transformer import Corpus, Translator, open_pairs, train
 from keras_transformer.config import TrainingConfig
 from keras_transformer.evaluation import evaluate
 from keras_transformer.export import ExportedTranslator
-from keras_transformer.export.run_facts import RunFacts
+from keras_transformer.export.model_card import RunFacts
 from keras_transformer.export.saved_model import TRAINING_DATA
 from keras_transformer.training import compiled_model
 from keras_transformer.training.bleu import ValidationBleu
@@ -363,7 +363,7 @@ def test_a_run_says_what_it_knows_when_it_exports(texts, tmp_path, monkeypatch):
     )
     train(texts[0], tmp_path / "run", config, texts[1], Console(quiet=True))
     (facts,) = exported
-    ended = RunFacts.read(tmp_path / "run")
+    ended = RunFacts.of(tmp_path / "run")
     assert facts.data == ended.data and facts.config == ended.config
     assert facts.scores == ()
     same = ("model", "data", "updates", "epochs", "machine", "versions", "examples")

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.export.serving_files import model_name
-from keras_transformer.export.warmup_requests import write_warmup_requests
+from keras_transformer.export.warmup import write_warmup_requests
 from tests import tiny_run
 
 
@@ -135,13 +135,6 @@ def test_warmup_sentences_are_of_several_lengths_and_numbers_are_one(requests):
             values = tf.make_ndarray(request.inputs[name])
             assert values.dtype == dtype
             assert (values == 1).all()
-
-
-def test_with_xla_every_allowed_batch_size_is_warmed_up(tmp_path):
-    signatures = {"s": Module().serve.get_concrete_function()}
-    file = write_warmup_requests(tmp_path, "x", signatures, jit_compile=True)
-    sizes = [r.inputs["text"].tensor_shape.dim[0].size for r in read_requests(file)]
-    assert sizes == [1, 1, 1, 2, 4, 8, 16, 32]
 
 
 @pytest.mark.parametrize("length", [1, 127, 128, 129, 16_383, 16_384, 2_097_152])

@@ -1,0 +1,142 @@
+"""Exports of models with every kind of option: the strings are the live ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import LiteTranslator, Translator, enable_lora
+from tests import tiny_run
+
+TEXTS = ["the old man sleeps.", "a bear", "the good dog runs. the big bird sings."]
+
+
+def with_adapters(model):
+    rng = np.random.default_rng(5)
+    enable_lora(model, 2)
+    for weight in model.trainable_weights:
+        weight.assign(rng.standard_normal(weight.shape) / 5)
+
+
+def of_8_bits_with_adapters(model):
+    model.quantize("int8")
+    with_adapters(model)
+
+
+def without_bytes(model):
+    bias = model.output_bias.numpy().copy()
+    bias[:2] = bias[4:260] = -1000.0
+    model.output_bias.assign(bias)
+
+
+# Options of the model, of the search, and what is done to the model before.
+PLAIN = {"beam_size": 3, "min_output_length": 3}
+CASES = {
+    "rotary, local, one head of keys": (
+        {
+            "positions": "rotary", "attention": "local", "attention_window": 2,
+            "num_key_value_heads": 1,
+        },
+        PLAIN,
+        None,
+    ),
+    "ALiBi, ReLU": ({"positions": "alibi", "attention": "relu"}, PLAIN, None),
+    "linear": ({"attention": "linear", "attention_dropout_rate": 0.0}, PLAIN, None),
+    "additive": ({"attention": "additive"}, PLAIN, None),
+    "performer": (
+        {"attention": "performer", "attention_dropout_rate": 0.0}, PLAIN, None,
+    ),
+    "learned": (
+        {"norm_first": True, "positions": "learned", "max_positions": 40}, PLAIN, None,
+    ),
+    "deep": (
+        {"num_encoder_layers": 2, "num_decoder_layers": 2, "activation": "gelu"},
+        {"beam_size": 1}, None,
+    ),
+    "Marian's": (
+        {
+            "layer_norm_epsilon": 0.01, "positions": "sinusoidal-marian",
+            "normalize_embeddings": True, "decoder_self_attention": "ssru",
+            "output_bias": True,
+        },
+        PLAIN | {"length_penalty": 0.8, "length_penalty_form": "power"},
+        without_bytes,
+    ),
+    "every option of the search": (
+        {},
+        {
+            "beam_size": 2, "coverage_penalty": 0.3, "no_repeat_ngram_size": 2,
+            "length_penalty": 1.0, "min_output_length": 4, "max_output_length": 9,
+            "top_k": 7, "top_p": 0.9,
+        },
+        None,
+    ),
+    "int8 and adapters": ({}, {"beam_size": 2}, of_8_bits_with_adapters),
+    "adapters": ({}, {"beam_size": 2}, with_adapters),
+    "int4": ({}, {"beam_size": 2}, lambda model: model.quantize("int4")),
+}  # fmt: skip
+FAST = ("rotary, local, one head of keys", "int8 and adapters")
+
+pytestmark = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
+        for name in CASES
+    ],
+)
+def live(request):
+    options, search, change = CASES[request.param]
+    model = tiny_run.model.__wrapped__(**options)  # One that no other test has.
+    if change is not None:
+        change(model)
+    config = tiny_run.CONFIG.decoding.replace(**search)
+    return Translator(model, tiny_run.tokenizers(), config)
+
+
+def test_a_saved_model_translates_as_the_model(live, tmp_path):
+    expected = [found[0] for found in live.translate(TEXTS)]
+    assert len({translation.score for translation in expected}) == len(TEXTS)
+    loaded = tf.saved_model.load(str(live.export(tmp_path / "model" / "1")))
+    outputs = loaded.signatures["serving_default"](text=tf.constant(TEXTS))
+    texts = [text.decode() for text in outputs["translation"].numpy()]
+    assert texts == [translation.text for translation in expected]
+    scores = [translation.score for translation in expected]
+    np.testing.assert_allclose(outputs["score"], scores, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_litert_file_translates_as_the_model(live, tmp_path):
+    lite = LiteTranslator(live.export(tmp_path / "lite", "litert"))
+    assert lite(TEXTS) == live(TEXTS)
+    greedy = lite.sample(TEXTS, temperature=0.0), live.sample(TEXTS, temperature=0.0)
+    for found, expected in zip(*greedy, strict=True):
+        assert found.text == expected.text
+        assert found.score == pytest.approx(expected.score, abs=1e-4)
+
+
+@pytest.mark.parametrize("format", ["litert", "web", "ctranslate2"])
+def test_a_language_at_the_start_of_a_text_needs_a_saved_model(
+    format, tmp_path, monkeypatch
+):
+    translator = tiny_run.translator()
+    monkeypatch.setattr(translator.tokenizers.source, "languages", {"<de>": 9})
+    with pytest.raises(ValueError, match="has no target languages at the start"):
+        translator.export(tmp_path / "model", format)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_format_and_an_option_of_another_one_are_refused(tmp_path):
+    translator = tiny_run.translator()
+    with pytest.raises(ValueError, match="`format` must be one of saved_model, litert"):
+        translator.export(tmp_path / "model", "onnx")
+    for format, option in (
+        ("saved_model", "quantize"), ("litert", "litert_js"), ("web", "dtype"),
+        ("ctranslate2", "languages"), ("safetensors", "run"),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=f"'{option}'"):
+            translator.export(tmp_path / "model", format, **{option: None})
+    assert not list(tmp_path.iterdir())
