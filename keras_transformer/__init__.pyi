@@ -13,7 +13,6 @@ from keras_transformer.config import (
 from keras_transformer.decoding import (
     SpecialIds,
     beam_search,
-    greedy_search,
     reordering,
     sample,
 )
@@ -71,7 +70,6 @@ from keras_transformer.losses import (
 )
 from keras_transformer.masks import (
     causal_mask,
-    graph_mask,
     local_window_mask,
     padding_mask,
     valid_length_mask,
@@ -177,8 +175,6 @@ __all__ = [
     "enable_lora",
     "evaluate",
     "export_litert_model",
-    "graph_mask",
-    "greedy_search",
     "import_ctranslate2",
     "import_hugging_face",
     "import_marian",

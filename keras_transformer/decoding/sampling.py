@@ -42,20 +42,13 @@ _ALMOST_ONE = 1.0 - 2.0**-23
 
 
 def sample(
-    step: Callable[..., Any],
-    state: Nest,
-    *,
-    uniforms: TensorLike,
-    temperature: float | TensorLike,
-    max_lengths: TensorLike | Sequence[int],
-    limit: int,
-    special_ids: SpecialIds,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    alpha: float = 0.6,
+    step: Callable[..., Any], state: Nest, *, uniforms: TensorLike,
+    temperature: float | TensorLike, max_lengths: TensorLike | Sequence[int],
+    limit: int, special_ids: SpecialIds, top_k: int | None = None,
+    top_p: float | None = None, alpha: float = 0.6,
     length_penalty_form: LengthPenaltyForm = "gnmt",
     constraints: Constraints = Constraints(),  # noqa: B008, it is a tuple
-) -> DecodingResult:
+) -> DecodingResult:  # fmt: skip
     """Draws one output of each sentence.
 
     A token is drawn with the probability softmax(logits / temperature) among the
@@ -64,8 +57,7 @@ def sample(
     al., 2020, https://arxiv.org/abs/1904.09751). Padding and start are never drawn.
     Temperature 0 is greedy search; a very large one makes all tokens equally likely.
 
-    `top_k` costs a search for the k largest logits, and drawing without a filter costs
-    less. `top_p` alone sorts the whole vocabulary: set `top_k` to a few hundred, too.
+    `top_p` alone sorts the whole vocabulary: set `top_k` to a few hundred, too.
 
     Args:
         step: The step function, as in `beam_search`, with one row a sentence.

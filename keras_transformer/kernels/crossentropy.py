@@ -17,8 +17,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.kernels.execution import has_gpu, in_tensorflow_graph
-from keras_transformer.kernels.recurrence import scan
+from keras_transformer.kernels.execution import has_gpu, in_tensorflow_graph, scan
 
 # Measured on CPUs: with fewer, products are slow; more do not fit into the cache.
 CHUNK_TOKENS = 512
@@ -96,7 +95,9 @@ def fused_crossentropy(
             if upstream is None:  # PyTorch gives it by name, after the arguments.
                 (upstream,) = upstreams
             scale = upstream * unit if is_narrow else upstream
-            return tuple(slope * ops.cast(scale, slope.dtype) for slope in slopes)
+            return keras.tree.map_structure(
+                lambda slope: slope * ops.cast(scale, slope.dtype), slopes
+            )
 
         return total, gradient
 
@@ -129,8 +130,9 @@ def _over_chunks(learned, targets, weights, label_smoothing, gradient):
         scores, state_slopes, more = _chunk(
             *chunk, output, means, label_smoothing, gradient
         )
-        pairs = zip(slopes, more, strict=True)
-        slopes = tuple(slope + ops.cast(part, "float32") for slope, part in pairs)
+        slopes = keras.tree.map_structure(
+            lambda slope, part: slope + ops.cast(part, "float32"), slopes, more
+        )
         return slopes, (scores, state_slopes)
 
     output = (ops.cast(matrix, states.dtype), *(ops.cast(b, "float32") for b in bias))
@@ -149,8 +151,10 @@ def _over_chunks(learned, targets, weights, label_smoothing, gradient):
     slopes, (scores, state_slopes) = scan(step, tuple(start), chunks, like)
     scores = ops.reshape(scores, (-1, 3))[:tokens]
     state_slopes = ops.reshape(state_slopes, (-1, width))[:tokens]
-    pairs = zip(slopes, (matrix, *bias), strict=True)
-    return scores, (state_slopes, *(ops.cast(s, like.dtype) for s, like in pairs))
+    slopes = keras.tree.map_structure(
+        lambda slope, like: ops.cast(slope, like.dtype), slopes, (matrix, *bias)
+    )
+    return scores, (state_slopes, *slopes)
 
 
 def _chunk(states, targets, weights, output, means, label_smoothing, gradient):
@@ -174,14 +178,14 @@ def _chunk(states, targets, weights, output, means, label_smoothing, gradient):
     correct = ops.cast(ops.equal(places, targets), "float32")
     scores = ops.stack([losses, crossentropy, correct], axis=1)
     if not gradient:
-        return scores, ops.zeros_like(states), [0.0] * len(output)
-    of_bias = [ops.matmul(weights, slopes)] if bias else []
+        return scores, ops.zeros_like(states), (0.0,) * len(output)
+    of_bias = (ops.matmul(weights, slopes),) if bias else ()
     slopes = ops.cast(slopes, states.dtype)
     of_states = ops.cast(ops.einsum("nv,vd->nd", slopes, matrix), "float32")
     of_states = (of_states - label_smoothing * means[0]) * weights[:, None]
     weighted = states * ops.cast(weights[:, None], states.dtype)
     of_matrix = ops.einsum("nv,nd->vd", slopes, weighted)
-    return scores, ops.cast(of_states, states.dtype), [of_matrix, *of_bias]
+    return scores, ops.cast(of_states, states.dtype), (of_matrix, *of_bias)
 
 
 def _softmax(logits, targets, expected):

@@ -9,13 +9,11 @@ import keras
 
 from keras_transformer.kernels.keras_private import layers_within
 from keras_transformer.layers.arguments import check_size
-from keras_transformer.types import Initializer
 
 
 def enable_lora(
-    model: keras.layers.Layer, rank: int, lora_alpha: float | None = None,
-    a_initializer: Initializer = "he_uniform", b_initializer: Initializer = "zeros",
-) -> None:  # fmt: skip
+    model: keras.layers.Layer, rank: int, lora_alpha: float | None = None
+) -> None:
     """Freezes a model and trains two small matrices beside each of its matrices.
 
     W becomes W + lora_alpha / rank A B, and A (D, rank) and B (rank, E) are trained in
@@ -27,8 +25,6 @@ def enable_lora(
         model: A model or a layer, built.
         rank: Width of the adapters.
         lora_alpha: Strength of the adapters; default `rank`.
-        a_initializer: Initializer of A.
-        b_initializer: Initializer of B.
 
     Raises:
         ValueError: If there is nothing to adapt, a layer is not built, has adapters or
@@ -62,7 +58,7 @@ def enable_lora(
     for variable in model.trainable_variables:
         variable.trainable = False
     for layer in layers:
-        layer.enable_lora(rank, lora_alpha, a_initializer, b_initializer)
+        layer.enable_lora(rank, lora_alpha)
         _keep_out_of_files(layer)
     if isinstance(model, keras.Model):  # These hold what was trained before.
         model.train_function = model.test_function = model.predict_function = None

@@ -14,7 +14,6 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.decoding import cache_place, of_parents, resize_cache
-from keras_transformer.kernels.few_passes import prepare_mask
 
 
 def new_state(layers, sentences, hypotheses, length):
@@ -60,10 +59,8 @@ def step_through(layers, norm, x, parents, state, weights):
     x = ops.reshape(x, (-1, hypotheses, width))  # (B, N, D)
     ancestors, mask = _past(state, parents)
     # "sources", each layer's, and "source_mask" (B, 1, 1, S) are a `Transformer`'s.
-    sources, source_mask = state.get("sources", (None,) * len(layers)), None
-    if "source_mask" in state:
-        source_mask = prepare_mask(state["source_mask"], layers[0].compute_dtype)
-    masks = prepare_mask(mask, layers[0].compute_dtype), source_mask
+    sources = state.get("sources", (None,) * len(layers))
+    masks = mask, state.get("source_mask")
     caches, places, attention_weights = [], {}, None
     for layer, cache, source, layer_weights in zip(
         layers, state["caches"], sources, weights, strict=True

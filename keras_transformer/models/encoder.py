@@ -73,9 +73,7 @@ class EncoderStack(Configured, keras.layers.Layer):
             states = layer(states, mask=mask, training=training)
         return states if self.norm is None else self.norm(states, training=training)
 
-    def compute_mask(
-        self, inputs: TensorLike, previous_mask: TensorLike | None
-    ) -> Tensor | None:
+    def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
         """The output is as long as the input and carries its Keras mask."""
         return carried_mask(inputs)
 
@@ -142,9 +140,7 @@ class Encoder(Configured, keras.layers.Layer):
         states = self.embedding(inputs, training=training)
         return self.stack(states, mask=mask, training=training)
 
-    def compute_mask(
-        self, inputs: TensorLike, previous_mask: TensorLike | None
-    ) -> Tensor | None:
+    def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
         """The mask that the embedding makes of its inputs."""
         return self.embedding.compute_mask(inputs, carried_mask(inputs))
 

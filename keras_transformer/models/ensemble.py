@@ -45,9 +45,8 @@ class Ensemble(ExportableModel):
 
     in float32 (section 3.6 of Sutskever et al., 2014, https://arxiv.org/abs/1409.3215).
     The members may differ in size and float type. `Generator`, `Translator` and exports
-    take an ensemble as a model; it is neither trained nor saved as one. Its methods are
-    those of a `Transformer`; encoder outputs, states and weights are a tuple with each
-    member's.
+    take an ensemble as a model; it is neither trained nor saved as one. It has the
+    methods of a `Transformer`, of tuples with what each member has.
 
     Args:
         members: Two or more models of one vocabulary, `Transformer` or `Seq2Seq`.

@@ -126,10 +126,9 @@ class Transformer(Seq2Seq):
 
     def layers_of(self, part: str) -> list[keras.layers.Layer]:
         """Returns the layers of the "encoder" or "decoder", without the embedding."""
-        layers, norm = {
-            "encoder": (self.encoder_layers, self.encoder_norm),
-            "decoder": (self.decoder_layers, self.decoder_norm),
-        }[part]
+        layers, norm = self.decoder_layers, self.decoder_norm
+        if part == "encoder":
+            layers, norm = self.encoder_layers, self.encoder_norm
         return [*layers] if norm is None else [*layers, norm]
 
     def _embed(self, side, ids, training, **start):
@@ -145,15 +144,10 @@ class Transformer(Seq2Seq):
     def encode(
         self, source: TensorLike, training: bool | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Encodes source sentences.
+        """Returns the encoder's output (B, S, D) of ids (B, S), and its mask.
 
-        Args:
-            source: Integer tensor (B, S).
-            training: Whether dropout is applied.
-
-        Returns:
-            The encoder's output (B, S, D) and its boolean mask (B, 1, S), True where a
-            position is not padding, and without `source_end` not the end either.
+        The mask (B, 1, S) is True where a position is not padding, and without
+        `source_end` not the end either.
         """
         source_mask = padding_mask(source, self.config.pad_id)
         if not self.config.source_end:
@@ -172,11 +166,7 @@ class Transformer(Seq2Seq):
     ) -> Tensor:  # fmt: skip
         """Returns the decoder's last states (B, T, D), for `logits`.
 
-        Args:
-            target_in: Integer tensor (B, T).
-            encoder_output: Float tensor (B, S, D), from `encode`.
-            source_mask: Boolean tensor (B, 1, S), from `encode`.
-            training: Whether dropout is applied.
+        Of target_in (B, T), and the output (B, S, D) and mask (B, 1, S) of `encode`.
         """
         # Padding ends a row, so the causal mask hides it from every real position.
         states = self._embed("target", target_in, training)
@@ -193,17 +183,10 @@ class Transformer(Seq2Seq):
         self, target_in: TensorLike, encoder_output: TensorLike,
         source_mask: TensorLike, layer: int = -1,
     ) -> Tensor:  # fmt: skip
-        """Returns how a decoder layer attends to the source.
+        """Returns how a decoder layer, such as the last, attends to the source.
 
-        Args:
-            target_in: Integer tensor (B, T).
-            encoder_output: Float tensor (B, S, D), from `encode`.
-            source_mask: Boolean tensor (B, 1, S), from `encode`.
-            layer: Decoder layer, counted from 0, or from -1 backwards.
-
-        Returns:
-            Attention weights (B, H, T, S): row t is the attention with which the token
-            after target_in[t] is chosen.
+        Of target_in (B, T) and what `encode` returns, (B, H, T, S): row t is the
+        attention with which the token after target_in[t] is chosen.
         """
         with recorded_attention() as record:  # {attention layer: [weights of a call]}
             self.decode_states(target_in, encoder_output, source_mask, training=False)
@@ -224,22 +207,17 @@ class Transformer(Seq2Seq):
 
         Returns:
             The state, a dictionary: "index", "caches" and "ancestors", as
-            `models.decoding` describes them; "sources", keys and values of the source
-            in each layer; "source_mask" (B, 1, 1, S); with `coverage`, "coverage"
-            (B, N, S).
+            `models.decoding` has them; "sources", keys and values in each layer;
+            "source_mask" (B, 1, 1, S); with `coverage`, "coverage" (B, N, S).
 
         Raises:
             ValueError: If learned positions are fewer than `length`.
         """
         check_length(self.config, length)
         encoder_output, source_mask = self.encode(source, training=False)
-        is_token = ops.expand_dims(ops.swapaxes(source_mask, 1, 2), 1)  # (B, 1, S, 1)
-        sources = []
-        for layer in self.decoder_layers:
-            keys, values = layer.keys_and_values(encoder_output)
-            # A step adds its mask to the scores, so that a source without any token
-            # gets the mean of its values: zeros, as in a call.
-            sources.append((keys, ops.where(is_token, values, 0.0)))
+        sources = [
+            layer.keys_and_values(encoder_output) for layer in self.decoder_layers
+        ]
         batch, _, source_length = ops.shape(source_mask)
         state = new_state(self.decoder_layers, batch, beam_size, length) | {
             "sources": tuple(sources),

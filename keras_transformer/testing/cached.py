@@ -12,14 +12,9 @@ from keras_transformer.types import TensorLike
 
 
 def assert_cached_equals_uncached(
-    model: Any,
-    source: TensorLike | None = None,
-    *,
-    length: int = 6,
-    beam_size: int = 3,
-    seed: int = 0,
-    tolerance: float = 1e-5,
-) -> None:
+    model: Any, source: TensorLike | None = None, *, length: int = 6,
+    beam_size: int = 3, seed: int = 0, tolerance: float = 1e-5,
+) -> None:  # fmt: skip
     """Checks that decoding step by step gives the logits of a call on whole sequences.
 
     Random tokens are decoded with `model.start_decoding` and `model.decode_step`, by
