@@ -32,8 +32,7 @@ def split_batches_over_cores(num_cores: int | None = None) -> int:
         ValueError: If `num_cores` is not positive, or the backend not TensorFlow.
 
     Example:
-        >>> split_batches_over_cores()  # on two cores
-        2
+        >>> split_batches_over_cores()  # 2, on two cores
     """
     global _num_parts
     num_cores = available_cores() if num_cores is None else num_cores

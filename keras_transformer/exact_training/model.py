@@ -73,10 +73,8 @@ class ExactTraining(BuildsFromSpec):
             **kwargs: As for `keras.Model.compile`.
 
         Raises:
-            TypeError: If an option has the wrong type.
-            ValueError: If an option is out of range; if batches accumulate and the
-                model has no weights yet, or the optimizer accumulates; if a loss or
-                metric takes another id for padding than the model.
+            TypeError, ValueError: If an option is out of range, the optimizer
+                accumulates, or a loss or metric has another `pad_id` than the model.
         """
         steps = self.gradient_accumulation_steps = gradient_accumulation_steps
         self.nonfinite = nonfinite

@@ -22,9 +22,11 @@ def train_step(model, data):
         share = targets / tf.maximum(total, 1.0) if is_part else 1.0
         scaled = model.optimizer.scale_loss(loss * share)
     weights = model.trainable_weights
-    # The loss may not depend on a weight; a lookup's gradient may have a row twice.
-    gradients = tape.gradient(scaled, weights, unconnected_gradients="zero")
-    gradients = list(map(tf.convert_to_tensor, gradients))
+    gradients = tape.gradient(scaled, weights)
+    for i, weight in enumerate(weights):
+        # The loss may not depend on it; a lookup's gradient may have a row twice.
+        gradient = ops.zeros_like(weight) if gradients[i] is None else gradients[i]
+        gradients[i] = tf.convert_to_tensor(gradient)
     # A sum of squares in half precision would overflow.
     wide = keras.tree.map_structure(lambda g: tf.cast(g, "float32"), gradients)
     norm = tf.linalg.global_norm(wide)

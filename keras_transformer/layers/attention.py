@@ -150,13 +150,9 @@ def is_recording() -> bool:
 
 
 def record_attention(layer: keras.layers.Layer, weights: TensorLike | None) -> None:
-    """Hands attention weights to the record, if there is one.
+    """Hands weights (B, H, T, S) to the record, if there is one, and they are made.
 
     Call it in the attention layer that you write, so that plots can show its weights.
-
-    Args:
-        layer: The attention layer.
-        weights: Float tensor (B, H, T, S); `None` if the layer makes none.
 
     Example:
         >>> with recorded_attention() as record:

@@ -97,8 +97,7 @@ class Tagger(ExactTraining, EncoderHead):
     Returns:
         Logits, a float tensor (B, S, num_tags).
     Raises:
-        TypeError: If `encoder` is not an `Encoder`, or `inputs` are not what it takes.
-        ValueError: If `num_tags` is not positive.
+        TypeError, ValueError: If `encoder` is no `Encoder`, `num_tags` not positive.
 
     Example:
         >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
@@ -146,7 +145,7 @@ class TextClassifier(EncoderHead):
     Returns:
         Logits, a float tensor (B, num_classes).
     Raises:
-        TypeError: If `encoder` is not an `Encoder`, or `inputs` are not what it takes.
+        TypeError: If `encoder` is not an `Encoder`.
         ValueError: If `num_classes` is not positive or `pooling` is unknown.
 
     Example:

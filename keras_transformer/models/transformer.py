@@ -196,22 +196,13 @@ class Transformer(Seq2Seq):
         self, source: TensorLike, length: int, beam_size: int = 1,
         coverage: bool = False,
     ) -> Nest:  # fmt: skip
-        """Encodes the source and makes the state of `decode_step`.
+        """Encodes the source (B, S) and makes the state of `decode_step`.
 
-        Args:
-            source: Integer tensor (B, S).
-            length: Most target positions that will be decoded, L (tokens).
-            beam_size: Hypotheses of a sentence, N.
-            coverage: Whether to sum up the attention to the source, for
-                `coverage_penalty`.
-
-        Returns:
-            The state, a dictionary: "index", "caches" and "ancestors", as
-            `models.decoding` has them; "sources", keys and values in each layer;
-            "source_mask" (B, 1, 1, S); with `coverage`, "coverage" (B, N, S).
-
-        Raises:
-            ValueError: If learned positions are fewer than `length`.
+        For `length` target positions at most, L, and N = `beam_size` hypotheses of each
+        sentence. The state is a dictionary: "index", "caches" and "ancestors", as
+        `models.decoding` has them; "sources", keys and values in each layer;
+        "source_mask" (B, 1, 1, S); with `coverage`, "coverage" (B, N, S), the attention
+        summed up. A `ValueError` if learned positions are fewer than `length`.
         """
         check_length(self.config, length)
         encoder_output, source_mask = self.encode(source, training=False)

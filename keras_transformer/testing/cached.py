@@ -22,8 +22,7 @@ def assert_cached_equals_uncached(
     the last leave and the state gets more room, with `model.resize_decoding`.
 
     Args:
-        model: A `Transformer`, a `LanguageModel`, a subclass of one, or what has their
-            `config` and methods.
+        model: A `Transformer`, a `LanguageModel`, or what has their methods.
         source: Ids of the sources (B, S); by default two, the second with padding. A
             language model has none.
         length: Positions that are decoded, T.

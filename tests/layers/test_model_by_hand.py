@@ -224,6 +224,7 @@ def test_integers(model, way, tmp_path):
     np.testing.assert_array_equal(outputs_of(copy), rounded)
 
 
+@pytest.mark.filterwarnings("ignore:Invalid quantization mode")
 @pytest.mark.parametrize("way", ("gptq", "awq"))
 def test_calibrated_integers(way, rng):
     """They follow from what comes into each projection, and the outputs stay near."""
