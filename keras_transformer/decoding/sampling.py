@@ -213,10 +213,8 @@ def _draw_of_many(weights, uniforms):
 
 
 def _draw(weights, uniforms):
-    """Draws a place (B,) of each row with a probability in proportion to its weight.
-
-    Returns also how far through its place each number lies: uniform and independent.
-    """
+    """Draws a place (B,) of each row with a probability in proportion to its weight."""
+    # Returns also how far through its place each number lies: uniform and independent.
     # weights (B, C), at least 0; uniforms (B,), from 0 to `_ALMOST_ONE`
     summed = ops.cumsum(weights, axis=-1)
     target = ops.expand_dims(uniforms, 1) * summed[:, -1:]

@@ -20,10 +20,8 @@ from keras_transformer.metrics import MaskedAccuracy, Perplexity
 
 
 def evaluate(model, data, training):
-    """Returns the mean loss of this replica's targets, their number, and a function.
-
-    That one updates the metrics by them and returns the logs.
-    """
+    """Returns the mean loss of this replica's targets, their number, and a function."""
+    # That one updates the metrics by them and returns the logs.
     x, y, sample_weight = data = keras.utils.unpack_x_y_sample_weight(data)
     loss, y_pred = loss_and_scores(model, *data, training)
     targets = model.loss_divisor(y)
@@ -36,10 +34,8 @@ def evaluate(model, data, training):
 
 
 def loss_and_scores(model, x, y, sample_weight, training):
-    """Returns the mean loss of this replica's targets, and what the metrics take.
-
-    That is the model's output or, where it trains without logits, `TokenScores`.
-    """
+    """Returns the mean loss of this replica's targets, and what the metrics take."""
+    # That is the model's output or, where it trains without logits, `TokenScores`.
     if _needs_logits(model):
         y_pred = model(x, training=training)
         loss = model.compute_loss(x, y, y_pred, sample_weight, training=training)

@@ -46,10 +46,8 @@ def test_step(model, data):
 
 
 def _update(strategy, model, verdict, gradients, targets):
-    """Accumulates and applies the gradients, outside the replicas for all of them.
-
-    A branch inside one cannot update the others.
-    """
+    """Accumulates and applies the gradients, outside the replicas for all of them."""
+    # A branch inside one cannot update the others.
     import tensorflow as tf
 
     # All replicas have the same.

@@ -45,10 +45,8 @@ class UpdateState:
         self.variables = counters + self.sums
 
     def judge(self, loss, norm, targets):
-        """Returns the `Verdict` on a batch, from sums over all replicas.
-
-        `norm` is that of the gradient, in the scale of the optimizer.
-        """
+        """Returns the `Verdict` on a batch, from sums over all replicas."""
+        # `norm` is that of the gradient, in the scale of the optimizer.
         goes_on, has_loss = ops.equal(self.held, 0), ops.isfinite(loss)
         is_fine = ops.isfinite(loss + norm)
         if self.scaling is not None:
@@ -63,10 +61,8 @@ class UpdateState:
         return Verdict(applies, updates, counts, is_bad, batches, targets)
 
     def mean_gradient(self, gradients, targets, scale):
-        """Returns the gradients of one batch, or the mean of an update's many targets.
-
-        It is in the scale of the optimizer, as the gradients are.
-        """
+        """Returns the gradients of one batch, or the mean over an update's targets."""
+        # It is in the scale of the optimizer, as the gradients are.
         if not self.sums:
             return gradients
         return [total.value / (targets / scale) for total in self.sums]

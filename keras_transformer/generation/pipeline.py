@@ -249,10 +249,8 @@ def _with_ends(tokenizer, texts, longest):
 
 
 def _padded_for_xla(x, batch):
-    """Pads the batch to a power of two, and S of ids (B, S) to steps of 32 tokens.
-
-    Every new shape is compiled, which takes many seconds.
-    """
+    """Pads the batch to a power of two, and S of ids (B, S) to steps of 32 tokens."""
+    # Every new shape is compiled, which takes many seconds.
     powers = 2 ** tf.range(30)
     larger = tf.reduce_min(tf.boolean_mask(powers, powers >= batch))
     paddings = [[0, larger - batch]]

@@ -32,7 +32,6 @@ def smoothed_crossentropy(targets, logits, label_smoothing=0.0):
     e / V (Szegedy et al., 2016, section 7, https://arxiv.org/abs/1512.00567; section
     5.4 of Vaswani et al., 2017). Of logits z (..., V), without a one-hot tensor:
     logsumexp(z) - (1 - e) z_y - e mean(z).
-
     """
     # fairseq and OpenNMT-tf spread e over the other V - 1 classes: e V / (V - 1) here.
     targets, logits = ops.cast(targets, "int32"), ops.cast(logits, "float32")
@@ -112,10 +111,8 @@ def chunk_tokens(classes: int) -> int:
 
 
 def _over_chunks(learned, targets, weights, label_smoothing, gradient):
-    """The scores (R, 3) of `_chunk`, and the gradient of the sum by each of `learned`.
-
-    These are the states, the matrix and, if there is one, the bias.
-    """
+    """The scores (R, 3) of `_chunk`, and the gradient of the sum by what is learned."""
+    # That is the states, the matrix and, if there is one, the bias.
     states, matrix, *bias = learned
     tokens, width = ops.shape(states)[0], states.shape[-1]
     classes = matrix.shape[0]
@@ -158,10 +155,8 @@ def _over_chunks(learned, targets, weights, label_smoothing, gradient):
 
 
 def _chunk(states, targets, weights, output, means, label_smoothing, gradient):
-    """Loss, cross-entropy and correctness (C, 3) of a chunk, and its gradients.
-
-    They are by the states (C, D) and by matrix and bias, without that of smoothing.
-    """
+    """Loss, cross-entropy and correctness (C, 3) of a chunk, and its gradients."""
+    # They are by the states (C, D) and by matrix and bias, without that of smoothing.
     matrix, *bias = output  # (V, D) in the type of the states; (V,) in float32
     logits = ops.einsum("nd,vd->nv", states, matrix)
     mean_logit = ops.matmul(ops.cast(states, "float32"), means[0])
@@ -189,10 +184,8 @@ def _chunk(states, targets, weights, output, means, label_smoothing, gradient):
 
 
 def _softmax(logits, targets, expected):
-    """The place of the largest logit, the log of the sum, and the softmax (C, V).
-
-    From the softmax, `expected` is subtracted at the target.
-    """
+    """The place of the largest logit, the log of the sum, and the softmax (C, V)."""
+    # From the softmax, `expected` is subtracted at the target.
     largest = ops.max(logits, axis=-1, keepdims=True)
     powers = ops.exp(logits - largest)
     total = ops.sum(powers, axis=-1, keepdims=True)

@@ -43,10 +43,8 @@ class Place(NamedTuple):
 
 
 def cache_place(cache, hypotheses, position, parents=None):
-    """Returns the `Place` of a position, once for all caches of this one's size.
-
-    The cache is (B, H, L * N, K) of keys or values, or (B, N, W) of states.
-    """
+    """Returns the `Place` of a position, once for all caches of this one's size."""
+    # The cache is (B, H, L * N, K) of keys or values, or (B, N, W) of states.
     if not in_tensorflow_graph() or len(cache.shape) == 3:
         return Place(position, None, parents)
     import tensorflow as tf
@@ -68,10 +66,8 @@ def of_parents(x, parents):
 
 
 def write_position(cache, new, place):
-    """Returns the cache (B, H, L * N, K) with one position (B, H, N, K) written.
-
-    The old one must not be used afterwards: a TensorFlow graph overwrites it.
-    """
+    """Returns the cache (B, H, L * N, K) with one position (B, H, N, K) written."""
+    # The old one must not be used afterwards: a TensorFlow graph overwrites it.
     hypotheses, width = new.shape[2:]
     if place.rows is None:
         start = ops.convert_to_tensor(place.position, "int32") * hypotheses

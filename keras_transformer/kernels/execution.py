@@ -85,10 +85,8 @@ def in_replica() -> bool:
 
 
 def scan(step, carry, parts, like, reverse=False):
-    """As `ops.scan`, in every TensorFlow graph, of outputs of any shape and length.
-
-    `step(carry, [an element of each part])` returns the carry and a tuple of outputs.
-    """
+    """As `ops.scan`, in every TensorFlow graph, of outputs of any shape and length."""
+    # `step(carry, [an element of each part])` returns the carry and a tuple of outputs.
     # `like` is the type and the shape of each output; `None` is a size not known.
     if keras.backend.backend() != "tensorflow":
         return ops.scan(step, carry, parts, reverse=reverse)

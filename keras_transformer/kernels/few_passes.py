@@ -31,10 +31,8 @@ def wide_dtype(*dtypes) -> str:
 
 
 def normalise(inputs, gamma, beta, epsilon):
-    """Normalises the last axis (..., D) to mean 0 and variance 1, scales and shifts it.
-
-    In at least float32. `gamma` and `beta` are (D,).
-    """
+    """Normalises the last axis (..., D), then scales and shifts by `gamma`, `beta`."""
+    # In at least float32.
     dtype = wide_dtype(inputs.dtype, gamma.dtype)
     mean = functools.partial(ops.mean, axis=-1, keepdims=True)
 
@@ -175,10 +173,8 @@ def _fold(words, bits):
 
 
 def of_this_replica(state):
-    """Puts the number of the replica above the number of the call, in a state (2,).
-
-    What the same replica has marked already, it leaves as it is.
-    """
+    """Puts the number of the replica above the number of the call, in a state (2,)."""
+    # What the same replica has marked already, it leaves as it is.
     import tensorflow as tf
 
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group

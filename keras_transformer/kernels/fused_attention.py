@@ -24,10 +24,8 @@ _SHORTEST_ON_PROCESSOR = {"float32": 128, "bfloat16": 512}
 
 
 def obstacle(queries, keys, values, mask=None, bias=None, must=False) -> str | None:
-    """Returns why `fused_attention` is not to be used here, or `None` if it may be.
-
-    It takes what `fused_attention` takes; with `must` even where nothing is gained.
-    """
+    """Returns why `fused_attention` is not to be used here, or `None` if it may be."""
+    # It takes what `fused_attention` takes; with `must` even where nothing is gained.
     backend = keras.backend.backend()
     if backend not in ("jax", "torch"):
         return f"the backend {backend} has none"
@@ -80,10 +78,8 @@ def _obstacle_of_cudnn(dtype, widths, lengths, is_plain):
 
 
 def fused_attention(queries, keys, values, mask=None, bias=None, must=False):
-    """As `layers.attention.dot_product_attention`, with a bias in the queries' type.
-
-    With `must`, JAX raises an error without cuDNN; else it computes the same without.
-    """
+    """As `layers.attention.dot_product_attention`, with a bias in the queries' type."""
+    # With `must`, JAX raises an error without cuDNN; else it computes the same without.
     # Queries (B, H, T, K), keys (B, G, S, K) and values (B, G, S, Kv); mask and bias
     # broadcast to (B, H, T, S).
     alive = None

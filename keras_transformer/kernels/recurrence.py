@@ -48,10 +48,8 @@ def linear_recurrence(decays, inputs):
 
 
 def _by_doubling(decays, inputs):
-    """As `linear_recurrence`, for LiteRT, whose lists of tensors need known sizes.
-
-    Each state knows the last 2^k positions after step k (Hillis and Steele, 1986).
-    """
+    """As `linear_recurrence`, for LiteRT, whose lists of tensors need known sizes."""
+    # Each state knows the last 2^k positions after step k (Hillis and Steele, 1986).
     length = ops.shape(inputs)[0]
     positions = ops.arange(length, dtype="int32")
 

@@ -65,10 +65,8 @@ def enable_lora(
 
 
 def _keep_out_of_files(layer):
-    """Makes adapters begin anew, A as it was and B zero, when a file is loaded.
-
-    Keras' own `load_own_variables` leaves both zero, which no gradient can change.
-    """
+    """Makes adapters begin anew, A as it was and B zero, when a file is loaded."""
+    # Keras' own `load_own_variables` leaves both zero, which no gradient can change.
     load, configuration = layer.load_own_variables, layer.get_config
 
     def load_own_variables(store):
@@ -84,10 +82,8 @@ def _keep_out_of_files(layer):
 
 
 def quantised_policies(layer: keras.layers.Layer) -> dict[str, Any]:
-    """Returns dtype policies by paths, as an entry of a layer's configuration.
-
-    So KerasHub's models keep what of them is quantised; nothing if no part is.
-    """
+    """Returns dtype policies by paths, as an entry of a layer's configuration."""
+    # So KerasHub's models keep what of them is quantised; nothing if no part is.
     parts = [part for part in layers_within(layer) if part.quantization_mode]
     if not parts:
         return {}

@@ -60,10 +60,8 @@ def dot_product_attention(
     fused=False,  # use a fused kernel: False never, None where it gains, True always
     score=None,  # makes the scores of queries and keys, in place of their product
 ):  # fmt: skip
-    """Returns the outputs (B, H, T, Kv) and the attention weights (B, H, T, S).
-
-    Queries come scaled. Weights are those before dropout; `None` if a kernel is fused.
-    """
+    """Returns the outputs (B, H, T, Kv) and the attention weights (B, H, T, S)."""
+    # Queries come scaled. Weights are before dropout; `None` if a kernel is fused.
     if fused is not False:
         must = bool(fused)
         if score is not None:
@@ -101,10 +99,8 @@ def refuse_fused(reason):
 
 
 def grouped_product(rows, matrices):
-    """Multiplies the rows (B, H, T, M) of H heads by matrices (B, G, M, N).
-
-    Each matrix serves H / G consecutive heads (Ainslie et al., 2023, section 2.2).
-    """
+    """Multiplies the rows (B, H, T, M) of H heads by matrices (B, G, M, N)."""
+    # Each matrix serves H / G consecutive heads (Ainslie et al., 2023, section 2.2).
     if len(rows.shape) != 4 or rows.shape[1] == matrices.shape[1]:
         return ops.matmul(rows, matrices)
     batch, heads, length, width = ops.shape(rows)

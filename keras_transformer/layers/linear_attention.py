@@ -269,10 +269,8 @@ class PerformerAttention(LinearAttention):
 
 
 def orthogonal_gaussians(number, width, generator):
-    """Draws vectors (F, K) of which each is Gaussian, orthogonal in blocks of K.
-
-    Section 2.4 of Choromanski et al., 2021, https://arxiv.org/abs/2009.14794.
-    """
+    """Draws vectors (F, K) of which each is Gaussian, orthogonal in blocks of K."""
+    # Section 2.4 of Choromanski et al., 2021, https://arxiv.org/abs/2009.14794.
     blocks = []
     for _ in range(-(-number // width)):
         matrix, upper = np.linalg.qr(generator.standard_normal((width, width)))

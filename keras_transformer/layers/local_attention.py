@@ -123,10 +123,8 @@ def join_blocks(blocks, length):
 
 
 def with_neighbours(blocks, before, after):
-    """Adds to each block what stands next to it, zeros at the ends.
-
-    (B, H, M, C, K) --> (B, H, M, before + C + after, K), each of both at most C.
-    """
+    """Adds to each block what stands next to it, zeros at the ends."""
+    # (B, H, M, C, K) --> (B, H, M, before + C + after, K), each of both at most C.
     parts, size = [blocks], blocks.shape[3]
     rest = ((0, 0), (0, 0))
     if before:

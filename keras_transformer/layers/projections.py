@@ -77,10 +77,8 @@ class ComposedLayer(keras.layers.Layer):
 
 
 def joined(denses, scale=1.0):
-    """Returns kernels and biases side by side, as `affine` takes them after its input.
-
-    The first is multiplied by `scale`. `()` if only the layers' own calls will do.
-    """
+    """Returns kernels and biases side by side, which `affine` takes after its input."""
+    # The first is multiplied by `scale`. `()` if only the layers' own calls will do.
     dtype = denses[0].compute_dtype
     kernels, has_bias = [], False
     for dense in denses:
@@ -121,10 +119,8 @@ def affine(inputs, kernel, bias=None):
 
 
 def project(denses, inputs, scale=1.0, weights=None):
-    """Applies `Dense` layers to the same inputs (..., D): a list of (..., units).
-
-    The first output is multiplied by `scale`. It is one product of `joined` weights.
-    """
+    """Applies `Dense` layers to the same inputs (..., D): a list of (..., units)."""
+    # The first output is multiplied by `scale`. It is one product of `joined` weights.
     inputs = ops.cast(inputs, denses[0].compute_dtype)
     if weights:
         outputs, units = affine(inputs, *weights), [dense.units for dense in denses]

@@ -28,10 +28,8 @@ def new_state(layers, sentences, hypotheses, length):
 
 
 def resized_state(state, sentences, length):
-    """Returns the state of the sentences (B',) alone, with room for more positions.
-
-    All other entries of a state are nested tensors (B, ...).
-    """
+    """Returns the state of the sentences (B',) alone, with room for more positions."""
+    # All other entries of a state are nested tensors (B, ...).
     kept = keras.tree.map_structure(
         lambda leaf: ops.take(leaf, sentences, axis=0),
         {name: state[name] for name in state if name not in ("index", "caches")},
@@ -50,10 +48,8 @@ def resized_state(state, sentences, length):
 
 
 def step_through(layers, norm, x, parents, state, weights):
-    """Takes one position (R, 1, D) through the layers, and a norm if there is one.
-
-    Returns rows (R, D), the new state, and the last layer's attention to the source.
-    """
+    """Takes one position (R, 1, D) through the layers, and a norm if there is one."""
+    # Returns rows (R, D), the new state, and the last layer's attention to the source.
     # parents (B, N): the hypothesis of the step before that each one continues.
     hypotheses, width, index = parents.shape[1], x.shape[-1], state["index"]
     x = ops.reshape(x, (-1, hypotheses, width))  # (B, N, D)
@@ -80,10 +76,8 @@ def step_through(layers, norm, x, parents, state, weights):
 
 
 def _past(state, parents):
-    """Returns the ancestors with this position, and the mask of each one's past.
-
-    The mask broadcasts to (B, H, N, L * N); it is True for the position itself too.
-    """
+    """Returns the ancestors with this position, and the mask of each one's past."""
+    # The mask broadcasts to (B, H, N, L * N); it is True for the position itself too.
     index, hypotheses = state["index"], parents.shape[1]
     batch, _, length = ops.shape(state["ancestors"])
     positions = ops.arange(length, dtype="int32")

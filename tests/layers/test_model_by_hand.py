@@ -241,7 +241,7 @@ def test_calibrated_integers(way, rng):
         exact = numbers(model(SOURCE))
         blocks = {"pre_block_layers": [embedding], "sequential_blocks": layers}
         config = configs[way](
-            [ids], None, num_samples=5, sequence_length=7, group_size=-1,
+            [ids], str.split, num_samples=5, sequence_length=7, group_size=-1,
             quantization_layer_structure=blocks,
         )  # fmt: skip
         model.quantize(way, config=config)
