@@ -55,8 +55,6 @@ def sample(
     tokens that the constraints allow, then among the `top_k` most probable of them,
     then among the fewest most probable whose probability reaches `top_p` (Holtzman et
     al., 2020, https://arxiv.org/abs/1904.09751). Padding and start are never drawn.
-    Temperature 0 is greedy search; a very large one makes all tokens equally likely.
-
     `top_p` alone sorts the whole vocabulary: set `top_k` to a few hundred, too.
 
     Args:
@@ -64,7 +62,8 @@ def sample(
         state: As in `beam_search`.
         uniforms: Float tensor (B, L or more), numbers in [0, 1): column t draws token
             t. Independent uniform numbers make the outputs independent samples.
-        temperature: Float tensor (B,). Not above 0, or NaN, is greedy.
+        temperature: Float tensor (B,). Not above 0, or NaN, is greedy; a very large
+            one makes all tokens equally likely.
         max_lengths: As in `beam_search`.
         limit: As in `beam_search`: the width L of the result.
         special_ids: Ids of padding, start and end.

@@ -12,8 +12,8 @@ A search asks one thing of its user, a function
   shapes and dtypes that it was given. `reordering` fits a plain step function to this.
 - `logits` (R, V), any float type: unnormalised scores of the next token.
 
-Letters: B sentences, N beam size, R rows, L longest output, V vocabulary, C candidates
-of a sentence or a row, P longest prefix.
+Letters: B sentences, N beam size, R rows, L longest output, V vocabulary, C candidates,
+P longest prefix.
 """
 
 from __future__ import annotations

@@ -71,8 +71,7 @@ class Generator(_Decoding):
     Args:
         model: A `Transformer`, another `Seq2Seq`, or an `Ensemble`.
         config: How to search.
-        weights: `model.decoding_weights()` to keep, or `None` to make them from the
-            model's present weights each time.
+        weights: `model.decoding_weights()` to keep; default made anew each time.
         fixed_shapes: Whether every shape must follow from those of the inputs, as XLA
             needs it. Without XLA the search is then slower.
     Raises:

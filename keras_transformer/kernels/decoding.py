@@ -7,10 +7,7 @@ written one position at a time: ordinary operations copy the whole cache for tha
 TensorFlow graph that TensorFlow itself runs writes in place.
 
 A layer may keep one state of each hypothesis instead, (B, N, W): `of_parents` lets it
-follow the hypotheses.
-
-Letters: B sentences, N hypotheses of each, H heads, L positions, S keys, K width of a
-head, W width of a state.
+follow them. B sentences, N hypotheses of each, H heads, L positions, K and W widths.
 """
 
 from __future__ import annotations

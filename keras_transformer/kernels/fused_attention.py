@@ -1,12 +1,10 @@
 """Attention by a kernel that never holds the scores: cuDNN's on JAX, PyTorch's own.
 
-`keras.ops.dot_product_attention` calls them. `layers.attention.dot_product_attention`
-also gives the attention weights, drops some and takes another function than softmax;
-these kernels do none of that. Flash attention: Dao et al., 2022,
+`keras.ops.dot_product_attention` calls them. They give no attention weights, drop none
+and compute a softmax alone. Flash attention: Dao et al., 2022,
 https://arxiv.org/abs/2205.14135.
 
-Letters: B sentences, H heads, G heads of keys and values, T queries, S keys, K width of
-a head.
+Letters: B sentences, H heads, G heads of keys and values, T queries, S keys, K width.
 """
 
 from __future__ import annotations

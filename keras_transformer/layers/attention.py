@@ -117,12 +117,12 @@ _RECORD = contextvars.ContextVar("attention_record", default=None)
 def recorded_attention() -> Iterator[dict]:
     """Records the attention weights that layers compute in the `with` block.
 
-    Each `MultiHeadAttention` in any model records its weights. Call the model directly:
-    `fit`, `predict` and functions compiled before record nothing that can be read.
+    Call a model directly: `fit`, `predict` and functions compiled before record nothing
+    that can be read.
 
     Yields:
-        A dictionary from each attention layer to a list of its weights (B, H, T, S),
-        one tensor a call, in the order of the calls.
+        A dictionary from each `MultiHeadAttention` to a list of its weights (B, H, T,
+        S), one tensor a call, in the order of the calls.
 
     Example:
         >>> layer = EncoderLayer(num_heads=2, d_ff=8)

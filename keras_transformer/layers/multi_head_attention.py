@@ -322,8 +322,7 @@ class MultiHeadAttention(ComposedLayer):
     def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
         """Returns an empty cache: keys (B, G, L * N, K) and values (B, G, L * N, Kv).
 
-        Of B `sentences` with N `hypotheses` each, decoded side by side, and at most L
-        positions, `length`. Entry l * N + n is position l of hypothesis n.
+        Entry l * N + n is position l, of at most L = `length`, of hypothesis n.
         """
         entries, dtype = length * hypotheses, self.compute_dtype
         return tuple(
@@ -370,13 +369,9 @@ class MultiHeadAttention(ComposedLayer):
     ) -> tuple[Tensor, Tensor]:
         """Attends from one new position to a source, as `step` does to the past.
 
-        Returns the output (B, N, D) and the attention weights (B, H, N, S).
-
-        Args:
-            inputs: Float tensor (B, N, D).
-            source: `keys_and_values` of the source.
-            mask: Boolean tensor that broadcasts to (B, H, N, S).
-            weights: `step_weights(across=True)`.
+        Of inputs (B, N, D), `keys_and_values` of the source, a boolean mask that
+        broadcasts to (B, H, N, S), and `step_weights(across=True)`. Returns the output
+        (B, N, D) and the attention weights (B, H, N, S).
         """
         parts = project([self.query_dense], inputs, self.query_scale, weights[0])
         queries = self._split(parts[0], self.heads["query"])

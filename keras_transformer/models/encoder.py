@@ -30,8 +30,6 @@ class EncoderStack(Configured, keras.layers.Layer):
         training: Whether dropout is applied.
     Returns:
         Float tensor (B, S, D).
-    Raises:
-        TypeError: If `config` is not an `EncoderConfig`.
 
     Example:
         >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
@@ -99,8 +97,6 @@ class Encoder(Configured, keras.layers.Layer):
             the Keras mask of the embedding's output: of ids, where none is padding.
     Returns:
         Float tensor (B, S, D).
-    Raises:
-        TypeError: If `config` is not an `EncoderConfig`.
 
     Example:
         >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)

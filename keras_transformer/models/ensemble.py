@@ -137,7 +137,7 @@ class Ensemble(ExportableModel):
     def resize_decoding(
         self, state: Nest, sentences: TensorLike, length: int | TensorLike
     ) -> Nest:
-        """Returns the state of some sentences, with room for more positions."""
+        """As `Transformer.resize_decoding`."""
         parts = zip(self.members, state, strict=True)
         return tuple(m.resize_decoding(own, sentences, length) for m, own in parts)
 

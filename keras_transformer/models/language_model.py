@@ -36,8 +36,6 @@ class LanguageModel(TokenModel):
     Returns:
         Logits, a float tensor (B, T, V): row t scores the token after ids[t]; or the
         last layer's states, (B, T, D).
-    Raises:
-        TypeError: If `config` is not a `LanguageModelConfig`.
 
     Example:
         >>> config = LanguageModelConfig(

@@ -20,9 +20,6 @@ class Seq2Seq(TokenModel):
     methods `make_embedding`, `encode`, `decode_states`, `attention`, `start_decoding`,
     `decode_step`, `coverage` and `layers_of`; and `resize_decoding` and
     `decoding_weights`, unless it goes through the layers in `decoder_layers`.
-
-    Raises:
-        TypeError: If `config` is not a `config_class`.
     """
 
     config_class = TransformerConfig

@@ -41,8 +41,6 @@ class Transformer(Seq2Seq):
     Returns:
         Logits, a float tensor (B, T, V): row t scores the token after target_in[t]; or
         the decoder's last states, (B, T, D).
-    Raises:
-        TypeError: If `config` is not a `TransformerConfig`.
 
     Example:
         >>> config = TransformerConfig.preset(
@@ -226,10 +224,9 @@ class Transformer(Seq2Seq):
 
         Args:
             ids: Integer tensor (R,), the last token of each of the R = B * N rows.
-            parents: Integer tensor (B, N), the hypothesis of the step before that each
-                row continues.
-            state: As `start_decoding` or the step before returned it. It must not be
-                used again, because a TensorFlow graph writes to its caches.
+            parents: Integer tensor (B, N), the hypothesis that each row continues.
+            state: Of `start_decoding` or the step before. It must not be used again,
+                because a TensorFlow graph writes to its caches.
             weights: `decoding_weights()`, computed here if not given.
 
         Returns:
