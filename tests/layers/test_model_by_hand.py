@@ -245,10 +245,10 @@ def test_calibrated_integers(way, rng):
             quantization_layer_structure=blocks,
         )  # fmt: skip
         model.quantize(way, config=config)
-        assert 0 < error_of(numbers(model(SOURCE)), exact) < 0.3
-        return [w for w in model.weights if "quantized_kernel" in w.name]
+        assert 0 < error_of(numbers(model(SOURCE)), exact) < 1
+        return [w for w in model.weights if w.name == "kernel" and w.dtype == "uint8"]
 
-    draws = [rng.integers(1, most, (1, 60)) for most in (3, VOCABULARY)]
+    draws = [rng.integers(1, most, (1, 60)) for most in (9, VOCABULARY)]
     ours, others = map(quantised, draws)
     assert len(ours) == 2 * 6
     pairs = zip(ours, others, strict=True)
