@@ -34,71 +34,40 @@ def fast_paths() -> dict[str, dict[str, tuple]]:
     from keras import ops
 
     from keras_transformer import Adam, Transformer
-    from keras_transformer.kernels import crossentropy, decoding, execution
+    from keras_transformer.kernels import crossentropy, decoding
     from keras_transformer.kernels import few_passes as few
     from keras_transformer.layers import projections
-
-    def attend(queries, keys, values, bias):
-        scores = ops.add(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), bias)
-        weights = ops.cast(few.masked_softmax(scores), values.dtype)
-        return ops.matmul(weights, values), weights
-
-    def affine(x, kernel, bias):
-        return ops.matmul(x, kernel) + bias
 
     def normalise(x, gamma, beta, epsilon):
         return ops.layer_normalization(x, gamma, beta, axis=-1, epsilon=epsilon)
 
-    def drop_softmax(scores, mask, dropout):
-        return dropout(few.masked_softmax(scores, mask), training=True)
-
-    def drop(x, keep, scale):
-        return ops.where(keep, x * scale, ops.zeros_like(x))
-
-    def draw(shape, threshold, state):  # as Keras' dropout does
-        numbers = tf.random.stateless_uniform(shape, tf.cast(state, tf.int32))
+    def draw(rows, columns, threshold, state):  # as Keras' dropout does
+        shape, seed = (rows, columns), tf.cast(state, tf.int32)
+        numbers = tf.random.stateless_uniform(shape, seed)
         return numbers >= threshold / few.STEPS
 
     def place(cache, hypotheses, position, parents=None):
         return decoding.Place(position, None, parents)
 
-    split, project = decoding.split_heads, projections.project
+    join = projections.joined
 
-    def split_apart(x, hypotheses, heads, widths):
-        parts = ops.split(x, len(widths), axis=-1) if widths[1:] else [x]
-        return tuple(split(part, hypotheses, heads, widths[:1])[0] for part in parts)
+    def joined(denses, scale=1.0):
+        return () if denses[1:] else join(denses, scale)
 
-    def project_apart(denses, x, scale=1.0, training=False, weights=None):
-        scales = [scale, *[1.0] * len(denses[1:])]
-        pairs = zip(denses, scales, strict=True)
-        return [project([dense], x, each, training)[0] for dense, each in pairs]
-
-    def prepared(kernel, bias=None):
-        return (kernel,) if bias is None else (kernel, bias)
-
-    both = {"sizes of tensors": (execution, "shape_of", ops.shape)}
     training = {
-        "gradient of `affine`": (few, "_affine_in_graph", affine),
-        "sum of rows": (few, "sum_of_rows", lambda rows: ops.sum(rows, axis=0)),
-        "normalisation": (few, "_normalise_in_graph", normalise),
-        "dropped softmax": (few, "_dropped_softmax_in_graph", drop_softmax),
-        "dropout as a product": (few, "_drop_in_graph", drop),
+        "normalisation": (few, "normalise", normalise),
         "dropout, packed": (few, "_packed_keep_mask", few.keep_mask),
         "dropout by a hash": (few, "_packed_keep_mask", draw),
         "loss without logits": (Transformer, "trains_without_logits", False),
         "loss in chunks": (crossentropy, "CHUNK_TOKENS", 2**30),
         "loss, in place": (crossentropy, "_softmax_in_place", crossentropy._softmax),
         "Adam": (Adam, "update_step", keras.optimizers.Adam.update_step),
-        "joined projections": (projections, "project", project_apart),
     }
     decode = {
         "writing in place": (decoding, "cache_place", place),
-        "attention by row": (decoding, "_attend_by_row", attend),
-        "transposed integers": (decoding, "transpose", ops.transpose),
-        "heads split together": (decoding, "split_heads", split_apart),
-        "bias of zeros": (few, "prepared", prepared),
+        "joined projections": (projections, "joined", joined),
     }
-    return {"training": training | both, "decoding": decode | both}
+    return {"training": training, "decoding": decode}
 
 
 @contextlib.contextmanager

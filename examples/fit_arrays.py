@@ -18,7 +18,7 @@ from keras_transformer import (
     Transformer,
     TransformerConfig,
     TransformerSchedule,
-    greedy_search,
+    beam_search,
 )
 
 VOCABULARY_SIZE, LENGTH = 16, 9
@@ -63,9 +63,10 @@ def make_model():
 
 def decode(model, source):
     """Returns the most probable token at every step, ids (B, L)."""
-    result = greedy_search(
+    result = beam_search(
         model.decode_step,
         model.start_decoding(source, LENGTH),
+        beam_size=1,
         max_lengths=np.full(len(source), LENGTH, "int32"),
         limit=LENGTH,
         special_ids=SpecialIds(PAD, START, END),

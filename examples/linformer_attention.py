@@ -17,7 +17,6 @@ import numpy as np
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.kernels.execution import shape_of
 
 LENGTH, KEYS, VALUES = 128, 8, 8
 
@@ -53,7 +52,7 @@ class LinformerAttention(kt.MultiHeadAttention):
         self, queries, keys, values, mask=None, causal=False, training=None,
         with_weights=False,
     ):  # fmt: skip
-        length = shape_of(keys)[2]
+        length = ops.shape(keys)[2]
         if causal or (mask is not None and mask.shape[2] != 1):
             raise ValueError("`mask` must be the same for all queries, so not causal")
         if keys.shape[2] is not None and length > self.max_length:

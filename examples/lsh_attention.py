@@ -16,7 +16,6 @@ from keras import ops
 from linformer_attention import train
 
 import keras_transformer as kt
-from keras_transformer.kernels.execution import shape_of
 from keras_transformer.layers.local_attention import (
     join_blocks,
     split_blocks,
@@ -80,14 +79,14 @@ class LSHAttention(kt.MultiHeadAttention):
             dtype="float32", autocast=False, trainable=False, name="hash_vectors",
         )  # fmt: skip
 
-    def project_to_heads(self, query, value, key, training=False):
+    def project_to_heads(self, query, value, key, weights=None):
         if value is not query or key is not query:
             raise ValueError(
                 "This layer is self-attention, whose queries are the keys: give "
                 "`query` alone. Received: another `value` or `key`"
             )
         denses = [self.query_dense, self.value_dense]
-        parts = project(denses, query, self.query_scale, training)
+        parts = project(denses, query, self.query_scale, weights)
         heads = self.heads["query"], self.heads["value"]
         queries, values = map(self._split, parts, heads)
         return queries, queries, values
@@ -104,13 +103,13 @@ class LSHAttention(kt.MultiHeadAttention):
             buckets = ops.where(mask, buckets, self.num_buckets)
         # Each head of each row by itself: (B, H, ...) --> (G, ...).
         groups = [
-            ops.reshape(x, (-1, *shape_of(x)[2:])) for x in (queries, values, buckets)
+            ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in (queries, values, buckets)
         ]
         outputs = lsh_attention(
             *groups, self.num_buckets, self.chunk_size,
             self.attention_dropout if training else None,
         )  # fmt: skip
-        outputs = ops.reshape(outputs, shape_of(values))
+        outputs = ops.reshape(outputs, ops.shape(values))
         return ops.cast(outputs, values.dtype), None
 
     def get_config(self):
@@ -158,7 +157,7 @@ def lsh_attention(queries, values, buckets, num_buckets, chunk_size, dropout=Non
     Returns:
         Float32 tensor (G, T, Kv); zeros where nothing may be attended to.
     """
-    _, rounds, length = shape_of(buckets)
+    _, rounds, length = ops.shape(buckets)
     marks = ops.sort(buckets * length + ops.arange(length, dtype="int32"), axis=-1)
     order = marks % length  # (G, R, T), the position at each place
     places = ops.argsort(order, axis=-1)  # the place of each position
@@ -204,7 +203,7 @@ def lsh_attention(queries, values, buckets, num_buckets, chunk_size, dropout=Non
     # Back to each position's own place; then one softmax over the rounds.
     outputs = join_blocks(outputs, length)  # (G, R, T, Kv + 1)
     outputs = gathered(
-        ops.reshape(outputs, (-1, *shape_of(outputs)[2:])),
+        ops.reshape(outputs, (-1, *ops.shape(outputs)[2:])),
         ops.reshape(places, (-1, 1, length)),
     )
     outputs = ops.reshape(outputs, (-1, rounds, length, values.shape[-1] + 1))
@@ -216,11 +215,11 @@ def lsh_attention(queries, values, buckets, num_buckets, chunk_size, dropout=Non
 
 def gathered(inputs, places):
     """Takes the rows of (G, T, K) that are at places (G, R, T); (G, R, T, K)."""
-    groups, length, width = shape_of(inputs)
+    groups, length, width = ops.shape(inputs)
     first = ops.arange(groups, dtype="int32")[:, None, None] * length
     rows = ops.reshape(inputs, (-1, width))
     taken = ops.take(rows, ops.reshape(places + first, (-1,)), axis=0)
-    return ops.reshape(taken, (*shape_of(places), width))
+    return ops.reshape(taken, (*ops.shape(places), width))
 
 
 def unit_vectors(inputs):

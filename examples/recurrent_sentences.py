@@ -67,8 +67,8 @@ def train(source, target_out, sizes, options):
     layers = {"encoder_layers": options.layers, "decoder_layers": options.layers}
     rest = {"width": 128, "units": 128, "cell": options.cell, "rate": 0.2}
     model = recurrent_translator.make_model(*sizes, **layers, **rest, tied="none")
-    loss, clipped = kt.MaskedCrossentropy(), {"global_clipnorm": 1.0}
-    model.compile(kt.Adam(3e-3), loss, jit_compile=False, **clipped)
+    adam, loss = kt.Adam(3e-3, global_clipnorm=1.0), kt.MaskedCrossentropy()
+    model.compile(adam, loss, jit_compile=False)
     target_in = np.pad(target_out[:, :-1], ((0, 0), (1, 0)), constant_values=1)
     rest = {"epochs": options.epochs, "batch_size": 64, "validation_split": 0.1}
     return model, model.fit((source, target_in), target_out, verbose=2, **rest)

@@ -19,7 +19,7 @@ _MODULES = {
         "TrainingConfig",
         "TransformerConfig",
     ),
-    "decoding": ("SpecialIds", "beam_search", "greedy_search", "reordering", "sample"),
+    "decoding": ("SpecialIds", "beam_search", "reordering", "sample"),
     "evaluation": ("evaluate",),
     "export": ("ExportedTranslator", "export_litert_language_model"),
     "exact_training": ("ExactModel", "split_batches_over_cores"),
@@ -57,7 +57,6 @@ _MODULES = {
     "losses": ("MaskedCrossentropy",),
     "masks": (
         "causal_mask",
-        "graph_mask",
         "local_window_mask",
         "padding_mask",
         "valid_length_mask",

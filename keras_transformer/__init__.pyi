@@ -13,7 +13,6 @@ from keras_transformer.config import (
 from keras_transformer.decoding import (
     SpecialIds,
     beam_search,
-    greedy_search,
     reordering,
     sample,
 )
@@ -69,7 +68,6 @@ from keras_transformer.losses import (
 )
 from keras_transformer.masks import (
     causal_mask,
-    graph_mask,
     local_window_mask,
     padding_mask,
     valid_length_mask,
@@ -171,8 +169,6 @@ __all__ = [
     "enable_lora",
     "evaluate",
     "export_litert_language_model",
-    "graph_mask",
-    "greedy_search",
     "import_hugging_face",
     "import_marian",
     "import_model",

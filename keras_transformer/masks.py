@@ -101,35 +101,6 @@ def within_window(queries, keys, window, causal=False):
     return (keys >= queries - window) & (keys <= queries + ahead)
 
 
-def graph_mask(adjacency: TensorLike, self_loops: bool = False) -> Tensor:
-    """Lets a node attend to the nodes that its edges lead to, and to no others.
-
-    Args:
-        adjacency: Tensor (S, S) or (B, S, S); entry [t, s] is not 0 where node t may
-            attend to node s.
-        self_loops: Whether every node attends to itself, edge or not.
-
-    Returns:
-        Boolean tensor (1, S, S) or (B, S, S).
-
-    Raises:
-        ValueError: If `adjacency` is not square or has another rank.
-
-    Example:
-        >>> graph_mask(np.array([[0, 1], [0, 0]]))[0, 0]  # [False, True]
-    """
-    adjacency = ops.convert_to_tensor(adjacency)
-    shape = tuple(adjacency.shape)
-    if len(shape) not in (2, 3) or shape[-1] != shape[-2]:
-        expected = "`adjacency` must have the shape (S, S) or (B, S, S)"
-        raise ValueError(f"{expected}. Received: shape {shape}")
-    mask = ops.cast(adjacency, "bool")
-    if self_loops:
-        nodes = ops.arange(ops.shape(mask)[-1])
-        mask = ops.logical_or(mask, ops.equal(nodes[:, None], nodes))
-    return ops.expand_dims(mask, axis=0) if len(shape) == 2 else mask
-
-
 def attention_mask(mask: TensorLike | None) -> Tensor | None:
     """Brings a mask (B, S), (B, 1, S) or (B, T, S) to (B, 1, S) or (B, T, S).
 
@@ -167,8 +138,7 @@ def combined_mask(
     masks that Keras attached to the tensors count.
 
     Raises:
-        TypeError: If a mask is neither boolean nor of integers.
-        ValueError: If a mask does not fit the inputs.
+        TypeError, ValueError: If a mask has a wrong type or does not fit the inputs.
     """
     parts = {}  # (B, H or 1, T or 1, S)
     if mask is not None:  # (B, S), (B, 1, S) or (B, T, S)

@@ -20,6 +20,11 @@ class TokenMean(keras.metrics.Mean):
     """Mean over all tokens that are not padding, of all batches since the last reset.
 
     A subclass defines `values(y_true, y_pred)`, the value of each token (B, T).
+
+    Args:
+        pad_id: Target id that does not count.
+        name: Name of the metric.
+        dtype: Float type of the sums.
     """
 
     default_name: str | None = None
@@ -50,11 +55,6 @@ class TokenMean(keras.metrics.Mean):
 class MaskedAccuracy(TokenMean):
     """Share of the tokens, padding left out, whose highest logit is the target's.
 
-    Args:
-        pad_id: Target id that does not count.
-        name: Name of the metric.
-        dtype: Float type of the sums.
-
     Example:
         >>> metric = MaskedAccuracy()
         >>> logits = np.array([[[0.0, 2.0], [0.0, 2.0]]])
@@ -78,11 +78,6 @@ class Perplexity(TokenMean):
 
     exp(sum of -log p(token) / number of tokens), padding left out: the perplexity per
     sub-word piece of section 6.2 of Vaswani et al., 2017; 1 before the first token.
-
-    Args:
-        pad_id: Target id that does not count.
-        name: Name of the metric.
-        dtype: Float type of the sums.
 
     Example:
         >>> metric = Perplexity()

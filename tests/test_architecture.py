@@ -87,7 +87,6 @@ HAVE_TENSORFLOW_PATHS = {
     "keras_transformer.kernels.few_passes",
     "keras_transformer.kernels.execution",
     "keras_transformer.kernels.keras_private",
-    "keras_transformer.kernels.recurrence",
     "keras_transformer.optimizers",
 }
 # Strings come in and go out here: TensorFlow from the first line.

@@ -59,34 +59,6 @@ def test_negative_window_is_refused():
         masks.local_window_mask(3, window=-1)
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int32", "float32"])
-def test_graph_mask_is_true_at_edges(dtype):
-    adjacency = np.array([[0, 1, 0], [1, 0, 1], [0, 0, 0]], dtype)
-    assert_mask(masks.graph_mask(adjacency), [[[0, 1, 0], [1, 0, 1], [0, 0, 0]]])
-
-
-def test_graph_mask_of_several_graphs_with_self_loops():
-    adjacency = np.array([[[0, 1], [0, 0]], [[0, 0], [0.5, 0]]])
-    expected = [[[1, 1], [0, 1]], [[1, 0], [1, 1]]]
-    assert_mask(masks.graph_mask(adjacency, self_loops=True), expected)
-
-
-def test_graph_mask_with_self_loops_of_any_number_of_nodes():
-    adjacency = keras.Input((None, None))
-    mask = keras.layers.Lambda(
-        lambda x: masks.graph_mask(x, self_loops=True), output_shape=(None, None)
-    )
-    model = keras.Model(adjacency, mask(adjacency))
-    expected = [[[1, 1], [0, 1]]]
-    assert_mask(model(np.array([[[0.0, 1.0], [0.0, 0.0]]])), expected)
-
-
-@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 5)])
-def test_adjacency_that_is_not_square_is_refused(shape):
-    with pytest.raises(ValueError, match=r"`adjacency` must have the shape \(S, S\)"):
-        masks.graph_mask(np.ones(shape))
-
-
 def test_masks_combine():
     ids = np.array([[5, 7, 0]])
     both = masks.padding_mask(ids) & masks.causal_mask(3)

@@ -19,17 +19,11 @@ RELATIVE_POSITIONS = ("rotary", "alibi")
 
 
 class AttentionKind(NamedTuple):
-    """What a kind of self-attention takes, beside heads, widths and biases.
+    """What a kind of self-attention takes, beside heads, widths and biases."""
 
-    Attributes:
-        needs_window: Whether it needs an `attention_window`; others take none.
-        positions: Those of `RELATIVE_POSITIONS` that can enter it.
-        has_weights: Whether it has attention weights, of heads that may share keys.
-    """
-
-    needs_window: bool = False
-    positions: tuple[str, ...] = RELATIVE_POSITIONS
-    has_weights: bool = True
+    needs_window: bool = False  # needs an `attention_window`; others take none
+    positions: tuple[str, ...] = RELATIVE_POSITIONS  # those that can enter it
+    has_weights: bool = True  # has attention weights, of heads that may share keys
 
 
 # A new kind is an entry here and one in `layers.transformer_layer`, which makes it.
@@ -130,8 +124,7 @@ class SublayerConfig(Config):
     def check_positions_in_attention(self, positions: Any) -> None:
         """Raises `ValueError` if positions cannot enter this kind of attention.
 
-        Args:
-            positions: A name in `RELATIVE_POSITIONS`, an object of a user's, or `None`.
+        They are a name in `RELATIVE_POSITIONS`, an object of a user's, or `None`.
         """
         kind = self.attention
         able = ATTENTION_KINDS[kind].positions
@@ -176,10 +169,7 @@ class LayerConfig(SublayerConfig):
         return self.positions if self.positions in RELATIVE_POSITIONS else None
 
     def layer_options(self) -> dict[str, Any]:
-        """Returns the arguments of `EncoderLayer`, `DecoderLayer` and `CausalLayer`.
-
-        They take all of these options but `d_model`: it is the width of their input.
-        """
+        """Returns the arguments of a layer: all but `d_model`, its input's width."""
         names = [field.name for field in dataclasses.fields(SublayerConfig)]
         options = {name: getattr(self, name) for name in names}
         return options | {"positions": self.relative_positions}

@@ -110,12 +110,7 @@ class TransformerConfig(LayerConfig):
             )
 
     def check_tied_embeddings(self, is_joint: bool, received: str) -> None:
-        """Raises `ValueError` if matrices are shared by two vocabularies.
-
-        Args:
-            is_joint: Whether source and target have one vocabulary.
-            received: The values that say so, for the message.
-        """
+        """Raises `ValueError` if matrices are shared and no vocabulary `is_joint`."""
         if self.tied_embeddings == "three-way" and not is_joint:
             raise ValueError(
                 "Three-way `tied_embeddings` needs one joint vocabulary; use 'two-way' "
@@ -124,12 +119,7 @@ class TransformerConfig(LayerConfig):
             )
 
     def check_positions(self, longest: int, what: str) -> None:
-        """Raises `ValueError` if learned positions are fewer than needed.
-
-        Args:
-            longest: Positions needed (tokens).
-            what: What needs them, for the message.
-        """
+        """Raises `ValueError` if learned positions are fewer than `what` needs."""
         if self.positions == "learned" and longest > self.max_positions:
             raise ValueError(
                 f"Learned positions must cover {what}. Received: {longest} tokens, "
@@ -138,17 +128,7 @@ class TransformerConfig(LayerConfig):
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> Self:
-        """Returns the sizes called `name`, such as "tiny".
-
-        Args:
-            name: A key of `PRESETS`.
-            **overrides: Options that replace the preset's.
-
-        Returns:
-            The options, of this class.
-
-        Raises:
-            ValueError: If no preset has that name.
+        """Returns the sizes called `name`, a key of `PRESETS`, with `overrides`.
 
         Example:
             >>> TransformerConfig.preset("tiny").d_model

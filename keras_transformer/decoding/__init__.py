@@ -3,12 +3,7 @@
 from keras_transformer.decoding.constraints import Constraints, coverage_penalty
 from keras_transformer.decoding.result import DecodingResult, SpecialIds, length_penalty
 from keras_transformer.decoding.sampling import sample
-from keras_transformer.decoding.search import (
-    FIRST_ROOM,
-    beam_search,
-    greedy_search,
-    reordering,
-)
+from keras_transformer.decoding.search import FIRST_ROOM, beam_search, reordering
 
 __all__ = [
     "FIRST_ROOM",
@@ -17,7 +12,6 @@ __all__ = [
     "SpecialIds",
     "beam_search",
     "coverage_penalty",
-    "greedy_search",
     "length_penalty",
     "reordering",
     "sample",

@@ -55,10 +55,8 @@ def check_constraints(constraints):
 
 
 def constrain(logits, ids, position, special_ids, constraints):
-    """Bans tokens of the logits (R, V) of outputs `ids` (B, N, L) of `position` tokens.
-
-    `force` sees to the prefix.
-    """
+    """Bans tokens of the logits (R, V), of outputs `ids` (B, N, L) so far."""
+    # `force` sees to the prefix.
     tokens = ops.arange(logits.shape[-1], dtype="int32")
     allowed = allowed_tokens(tokens, position, special_ids, constraints)
     logits = ops.where(allowed, logits, IMPOSSIBLE)
@@ -81,10 +79,8 @@ def allowed_tokens(tokens, position, special_ids, constraints):
 
 
 def banned_tokens(ids, position, size):
-    """Finds the tokens that would complete an n-gram of `size` for the second time.
-
-    An n-gram whose first n - 1 tokens are the last n - 1 of an output bans its last.
-    """
+    """Finds the tokens that would complete an n-gram of `size` for the second time."""
+    # An n-gram whose first n - 1 tokens are the last n - 1 of an output bans its last.
     # Two n-grams take n + 1 tokens or more.
     if not size or (ids.shape[-1] is not None and size >= ids.shape[-1]):
         return None
@@ -106,10 +102,8 @@ def _shifted(ids, count):
 
 
 def forced_tokens(prefix, position, pad_id, beam_size=1):
-    """Returns the token (R, 1) that must come next, and where one must, (R, 1) bool.
-
-    Where the prefix (B, P) is padding, or after it, any token may come.
-    """
+    """Returns the token (R, 1) that must come next, and where one must, (R, 1) bool."""
+    # Where the prefix (B, P) is padding, or after it, any token may come.
     prefix = ops.convert_to_tensor(prefix, "int32")
     length = ops.shape(prefix)[1]
     # One column of padding more: past the prefix, and for a prefix of no columns.
@@ -120,10 +114,8 @@ def forced_tokens(prefix, position, pad_id, beam_size=1):
 
 
 def force(tokens, log_probabilities, logits, normaliser, forced):
-    """Puts what `forced_tokens` returns in place of the next tokens (R, C).
-
-    A forced token comes first, and the others of its row become impossible.
-    """
+    """Puts what `forced_tokens` returns in place of the next tokens (R, C)."""
+    # A forced token comes first, and the others of its row become impossible.
     forced, is_forced = forced
     # The model's log-probability: of logits (R, V), less their log-sum-exp (R, 1).
     its = ops.cast(pick(logits, forced), "float32") - normaliser

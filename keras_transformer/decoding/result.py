@@ -42,17 +42,10 @@ def length_penalty(
 ) -> Tensor:
     """Returns the divisor that makes log-probabilities of different lengths comparable.
 
-    The form "gnmt" is that of Wu et al., 2016, equation 14,
-    https://arxiv.org/abs/1609.08144, the penalty of "Attention Is All You Need"
-    (section 6.1, alpha = 0.6). Other systems divide by other functions of the length,
-    and an alpha cannot be carried over from one to another:
-
-    | system                        | divisor                                   |
-    |-------------------------------|-------------------------------------------|
-    | "gnmt", Tensor2Tensor         | `((5 + length) / (5 + 1)) ** alpha`       |
-    | "power", Marian, CTranslate2, | `length ** alpha`                         |
-    | Hugging Face, fairseq         |                                           |
-    | Sockeye                       | `((beta + length) / (beta + 1)) ** alpha` |
+    The form "gnmt", ((5 + length) / (5 + 1))^alpha, is that of Wu et al., 2016,
+    equation 14, https://arxiv.org/abs/1609.08144, the penalty of "Attention Is All You
+    Need" (section 6.1, alpha = 0.6). "power", length^alpha, is that of Marian,
+    CTranslate2, Hugging Face and fairseq. An alpha cannot be carried over.
 
     Args:
         length: Tokens of the hypothesis, end token counted; a number or any tensor.

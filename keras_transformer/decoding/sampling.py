@@ -42,37 +42,28 @@ _ALMOST_ONE = 1.0 - 2.0**-23
 
 
 def sample(
-    step: Callable[..., Any],
-    state: Nest,
-    *,
-    uniforms: TensorLike,
-    temperature: float | TensorLike,
-    max_lengths: TensorLike | Sequence[int],
-    limit: int,
-    special_ids: SpecialIds,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    alpha: float = 0.6,
+    step: Callable[..., Any], state: Nest, *, uniforms: TensorLike,
+    temperature: float | TensorLike, max_lengths: TensorLike | Sequence[int],
+    limit: int, special_ids: SpecialIds, top_k: int | None = None,
+    top_p: float | None = None, alpha: float = 0.6,
     length_penalty_form: LengthPenaltyForm = "gnmt",
     constraints: Constraints = Constraints(),  # noqa: B008, it is a tuple
-) -> DecodingResult:
+) -> DecodingResult:  # fmt: skip
     """Draws one output of each sentence.
 
     A token is drawn with the probability softmax(logits / temperature) among the
     tokens that the constraints allow, then among the `top_k` most probable of them,
     then among the fewest most probable whose probability reaches `top_p` (Holtzman et
     al., 2020, https://arxiv.org/abs/1904.09751). Padding and start are never drawn.
-    Temperature 0 is greedy search; a very large one makes all tokens equally likely.
-
-    `top_k` costs a search for the k largest logits, and drawing without a filter costs
-    less. `top_p` alone sorts the whole vocabulary: set `top_k` to a few hundred, too.
+    `top_p` alone sorts the whole vocabulary: set `top_k` to a few hundred, too.
 
     Args:
         step: The step function, as in `beam_search`, with one row a sentence.
         state: As in `beam_search`.
         uniforms: Float tensor (B, L or more), numbers in [0, 1): column t draws token
             t. Independent uniform numbers make the outputs independent samples.
-        temperature: Float tensor (B,). Not above 0, or NaN, is greedy.
+        temperature: Float tensor (B,). Not above 0, or NaN, is greedy; a very large
+            one makes all tokens equally likely.
         max_lengths: As in `beam_search`.
         limit: As in `beam_search`: the width L of the result.
         special_ids: Ids of padding, start and end.
@@ -221,10 +212,8 @@ def _draw_of_many(weights, uniforms):
 
 
 def _draw(weights, uniforms):
-    """Draws a place (B,) of each row with a probability in proportion to its weight.
-
-    Returns also how far through its place each number lies: uniform and independent.
-    """
+    """Draws a place (B,) of each row with a probability in proportion to its weight."""
+    # Returns also how far through its place each number lies: uniform and independent.
     # weights (B, C), at least 0; uniforms (B,), from 0 to `_ALMOST_ONE`
     summed = ops.cumsum(weights, axis=-1)
     target = ops.expand_dims(uniforms, 1) * summed[:, -1:]

@@ -12,8 +12,8 @@ A search asks one thing of its user, a function
   shapes and dtypes that it was given. `reordering` fits a plain step function to this.
 - `logits` (R, V), any float type: unnormalised scores of the next token.
 
-Letters: B sentences, N beam size, R rows, L longest output, V vocabulary, C candidates
-of a sentence or a row, P longest prefix.
+Letters: B sentences, N beam size, R rows, L longest output, V vocabulary, C candidates,
+P longest prefix.
 """
 
 from __future__ import annotations
@@ -55,65 +55,27 @@ from keras_transformer.types import Nest, TensorLike
 FIRST_ROOM = 16
 
 
-def greedy_search(
-    step: Callable[..., Any], state: Nest, **options: Any
-) -> DecodingResult:
-    """Takes the most probable token at every step: `beam_search` with a beam of 1.
-
-    Args:
-        step: As in `beam_search`, with one row a sentence.
-        state: As in `beam_search`.
-        **options: As in `beam_search`, without `beam_size` and `n_best`.
-
-    Returns:
-        A `DecodingResult` with one hypothesis a sentence.
-
-    Raises:
-        ValueError: If an argument or the shape of the logits is out of range.
-
-    Example:
-        >>> def step(ids, parents, state):
-        ...     return ops.one_hot(ids + 1, 7) * 9.0, state
-        >>> ids = SpecialIds(pad_id=0, start_id=1, end_id=5)
-        >>> result = greedy_search(step, (), max_lengths=[6], limit=6, special_ids=ids)
-        >>> ops.convert_to_numpy(result.ids).tolist()
-        [[[2, 3, 4, 5, 0, 0]]]
-    """
-    return beam_search(step, state, beam_size=1, **options)
-
-
 def beam_search(
-    step: Callable[..., Any],
-    state: Nest,
-    *,
-    max_lengths: TensorLike | Sequence[int],
-    limit: int,
-    special_ids: SpecialIds,
-    beam_size: int = 4,
-    n_best: int = 1,
-    alpha: float = 0.6,
-    length_penalty_form: LengthPenaltyForm = "gnmt",
+    step: Callable[..., Any], state: Nest, *, max_lengths: TensorLike | Sequence[int],
+    limit: int, special_ids: SpecialIds, beam_size: int = 4, n_best: int = 1,
+    alpha: float = 0.6, length_penalty_form: LengthPenaltyForm = "gnmt",
     constraints: Constraints = Constraints(),  # noqa: B008, it is a tuple
     penalty: Callable[..., Any] | None = None,
-    resize: Callable[..., Any] | None = None,
-    ends_within_beam: bool = False,
-) -> DecodingResult:
+    resize: Callable[..., Any] | None = None, ends_within_beam: bool = False,
+) -> DecodingResult:  # fmt: skip
     """Searches for the outputs with the highest scores.
 
     A score is the log-probability divided by `length_penalty`. At each step the search
     looks at the 2N most probable one-token continuations of a sentence's N unfinished
     hypotheses. Those that end compete by score for the sentence's `n_best` finished
-    places; the best N of the others live on (at most N of the 2N can end). A beam of 1
-    looks at the best continuation alone, which is greedy search: with two, an end that
-    was only second best would count. At the sentence's longest output every
-    continuation is cut, and competes as it is.
+    places; the best N of the others live on. A beam of 1 looks at the best continuation
+    alone, which is greedy search. At the sentence's longest output every continuation
+    is cut, and competes as it is.
 
     A sentence is done when no unfinished hypothesis can enter its finished places.
     Log-probabilities only fall and, for alpha >= 0, the penalty only grows, so the
     best unfinished log-probability over the penalty of the longest output bounds all
-    that can come: stopping there changes no result. The unfinished hypotheses of a
-    sentence that is done are dropped, so a longer search for others in the batch does
-    not change it.
+    that can come: stopping there changes no result, whatever others in the batch do.
 
     Probabilities are a float32 softmax over the whole vocabulary; `pad_id` and
     `start_id` are passed over after it and keep their share. Exact ties go to the
@@ -137,14 +99,11 @@ def beam_search(
         resize: Function `resize(state, sentences, length)` that returns the state of
             the sentences at the positions (B',) alone, with room for `length` tokens
             or more; or `None`. With it, sentences that are done cost nothing, and
-            `state` needs room for `FIRST_ROOM` tokens only: the search asks for a state
-            of a new size when a quarter of the sentences is done, and when the room is
-            used up, which then doubles. It changes no result. In a TensorFlow graph the
-            number of sentences must be unknown when it is traced; the loops of JAX keep
-            their shapes and cannot have it.
+            `state` needs room for `FIRST_ROOM` tokens only; results stay the same. In a
+            TensorFlow graph the number of sentences must be unknown when it is traced;
+            the loops of JAX keep their shapes and cannot have it.
         ends_within_beam: Whether only the best N of the 2N continuations may end, as
-            Hugging Face, CTranslate2 and fairseq have it, so that an end further down
-            is given up.
+            Hugging Face, CTranslate2 and fairseq have it.
 
     Returns:
         A `DecodingResult`, best hypothesis first.
@@ -400,8 +359,8 @@ def reordering(
 
     Args:
         step: The plain step function.
-        state: Its state before the first token, one row a sentence. A tensor of rank 0,
-            such as a position counter, has no rows and is left alone.
+        state: Its state before the first token, one row a sentence; a tensor of rank 0,
+            such as a position counter, is left alone.
         beam_size: Hypotheses of a sentence, N.
 
     Returns:

@@ -58,10 +58,8 @@ def check_logits(logits):
 
 
 def best_tokens(logits, count, banned=None):
-    """Returns the `count` best tokens of each row of logits (R, V), or all V of them.
-
-    Of equally probable ones the lower id comes first (PyTorch leaves that open).
-    """
+    """Returns the `count` best tokens of each row of logits (R, V), at most all V."""
+    # Of equally probable ones the lower id comes first (PyTorch leaves that open).
     check_logits(logits)
     logits, size = ops.cast(logits, "float32"), logits.shape[1]
     allowed = logits if banned is None else ban(logits, *banned)
@@ -113,10 +111,8 @@ def token_log_probabilities(logits, target_out, pad_id=0):
 
 
 def score_in_parts(project, states, target_out, pad_id=0, positions=8):
-    """As `token_log_probabilities(project(states), ...)`, a few positions at a time.
-
-    All logits of 32 outputs of 100 tokens and a vocabulary of 32,000 are 400 MB.
-    """
+    """As `token_log_probabilities(project(states), ...)`, a few positions at a time."""
+    # All logits of 32 outputs of 100 tokens and a vocabulary of 32,000 are 400 MB.
     batch, length, width = ops.shape(states)
     count = (length + positions - 1) // positions
     spare = (0, count * positions - length)

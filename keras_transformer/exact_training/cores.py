@@ -15,13 +15,11 @@ def split_batches_over_cores(num_cores: int | None = None) -> int:
     """Lets every core compute the loss and gradient of some rows of each batch.
 
     The many small operations of a Transformer, each spread over the cores, wait longer
-    for each other than they compute. After this call `fit` and `evaluate` cut a batch
-    into parts that run side by side, each operation on one core. The gradient is that
-    of the whole batch up to rounding; dropout drops other units.
-
-    Call it before TensorFlow computes anything, on a few cores, for models that train
-    without logits. Others, XLA and `tf.distribute` compute whole batches as before,
-    each operation on one core only. With a GPU the call changes nothing.
+    for each other than they compute. After this call `fit` and `evaluate` of models
+    that train without logits cut a batch into parts that run side by side, each
+    operation on one core. The gradient is that of the whole batch up to rounding;
+    dropout drops other units. XLA and `tf.distribute` compute whole batches as before,
+    on one core. With a GPU the call changes nothing.
 
     Args:
         num_cores: Parts of a batch; by default the cores that the process may use.
@@ -31,12 +29,10 @@ def split_batches_over_cores(num_cores: int | None = None) -> int:
 
     Raises:
         RuntimeError: If TensorFlow has computed something already.
-        ValueError: If `num_cores` is not an integer of at least 1, or the backend is
-            not TensorFlow.
+        ValueError: If `num_cores` is not positive, or the backend not TensorFlow.
 
     Example:
-        >>> split_batches_over_cores()  # on two cores
-        2
+        >>> split_batches_over_cores()  # 2, on two cores
     """
     global _num_parts
     num_cores = available_cores() if num_cores is None else num_cores
@@ -46,17 +42,18 @@ def split_batches_over_cores(num_cores: int | None = None) -> int:
         raise ValueError(f"Parts need the backend TensorFlow. Received: {backend=}")
     import tensorflow as tf
 
-    if not tf.config.list_physical_devices("GPU"):
-        try:
-            if num_cores > 1:
-                tf.config.threading.set_intra_op_parallelism_threads(1)
-                tf.config.threading.set_inter_op_parallelism_threads(num_cores)
-        except RuntimeError as error:
-            raise RuntimeError(
-                "`split_batches_over_cores` sets the number of TensorFlow's threads: "
-                "call it before anything is computed, models and data sets included."
-            ) from error
-        _num_parts = num_cores
+    if tf.config.list_physical_devices("GPU"):
+        return _num_parts
+    try:
+        if num_cores > 1:
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+            tf.config.threading.set_inter_op_parallelism_threads(num_cores)
+    except RuntimeError as error:
+        raise RuntimeError(
+            "`split_batches_over_cores` sets the number of TensorFlow's threads: "
+            "call it before anything is computed, models and data sets included."
+        ) from error
+    _num_parts = num_cores
     return _num_parts
 
 
@@ -67,6 +64,5 @@ def num_parts() -> int:
 
 def available_cores() -> int:
     """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    can_ask = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if can_ask else os.cpu_count() or 1

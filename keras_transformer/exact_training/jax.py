@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.exact_training.loss import evaluate
-from keras_transformer.exact_training.update import global_norm, mean_gradient
+from keras_transformer.exact_training.update import global_norm
 
 
 def train_step(model, state, data):
@@ -26,17 +26,17 @@ def train_step(model, state, data):
 
     (_, found), gradients = jax.value_and_grad(scaled_loss, has_aux=True)(weights)
     loss, targets, logs, others, new_metrics = found
-    norm, old = global_norm(gradients), (weights, moments)
+    old = weights, moments
     variables = [*model.non_trainable_variables, *optimizer.variables]
     with _scope(variables, [*others, *moments]) as scope:
-        verdict = update.judge(loss, norm, targets)
-        share = targets / optimizer.scale_loss(1.0)
+        verdict = update.judge(loss, global_norm(gradients), targets)
+        scale = optimizer.scale_loss(1.0)
         for total, gradient in zip(update.sums, gradients, strict=False):
-            more = total + ops.cast(gradient, "float32") * share
+            more = total + ops.cast(gradient, "float32") * (targets / scale)
             total.assign(ops.where(verdict.applies, more, total.value))
 
         def apply():
-            means = mean_gradient(model, gradients, norm, verdict.targets)
+            means = update.mean_gradient(gradients, verdict.targets, scale)
             return optimizer.stateless_apply(moments, means, weights)
 
         if update.sums:

@@ -7,7 +7,7 @@ import itertools
 import keras
 from keras import ops
 
-from keras_transformer.exact_training.cores import num_parts
+from keras_transformer.exact_training import cores
 from keras_transformer.kernels.crossentropy import TokenScores
 from keras_transformer.kernels.execution import num_replicas
 from keras_transformer.kernels.keras_private import (
@@ -20,10 +20,8 @@ from keras_transformer.metrics import MaskedAccuracy, Perplexity
 
 
 def evaluate(model, data, training):
-    """Returns the mean loss of this replica's targets, their number, and a function.
-
-    That one updates the metrics by them and returns the logs.
-    """
+    """Returns the mean loss of this replica's targets, their number, and a function."""
+    # That one updates the metrics by them and returns the logs.
     x, y, sample_weight = data = keras.utils.unpack_x_y_sample_weight(data)
     loss, y_pred = loss_and_scores(model, *data, training)
     targets = model.loss_divisor(y)
@@ -36,17 +34,15 @@ def evaluate(model, data, training):
 
 
 def loss_and_scores(model, x, y, sample_weight, training):
-    """Returns the mean loss of this replica's targets, and what the metrics take.
-
-    That is the model's output or, where it trains without logits, `TokenScores`.
-    """
+    """Returns the mean loss of this replica's targets, and what the metrics take."""
+    # That is the model's output or, where it trains without logits, `TokenScores`.
     if _needs_logits(model):
         y_pred = model(x, training=training)
         loss = model.compute_loss(x, y, y_pred, sample_weight, training=training)
         # Keras divides by the number of replicas, to add up their gradients. Here each
         # replica is weighted by its number of targets instead.
         return loss * num_replicas(), y_pred
-    data, parts = (x, y, sample_weight), num_parts()
+    data, parts = (x, y, sample_weight), cores._num_parts
     if parts == 1 or model.jit_compile or num_replicas() > 1:
         return _without_logits(model, *data, training)
     cuts = [ops.shape(y)[0] * part // parts for part in range(parts + 1)]
@@ -69,8 +65,7 @@ def _without_logits(model, x, y, sample_weight, training):
     bias = None if bias is None else ops.convert_to_tensor(bias)
     options = sample_weight, training, bias
     loss, scores = model.loss.from_states(y, states, rows, *options)
-    (weight,) = loss_weights(model)
-    return sum(model.losses, loss if weight is None else loss * weight), scores
+    return sum(model.losses, loss), scores
 
 
 def _needs_logits(model):
@@ -78,10 +73,9 @@ def _needs_logits(model):
     loss, takes_scores = model.loss, (MaskedAccuracy, Perplexity)
     if not model.trains_without_logits or type(loss) is not MaskedCrossentropy:
         return True
-    if model.output_rows() is None:  # The output matrix is quantised.
-        return True
+    if model.output_rows() is None or loss_weights(model) != [None]:
+        return True  # The output matrix is quantised, or the loss has a factor.
     for metric in compiled_metrics(model):
         if type(metric) not in takes_scores or metric.pad_id != loss.pad_id:
             return True
-    # Keras raises the error for any other number of weights.
-    return len(loss_weights(model)) != 1
+    return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import operator
 
 import keras
 from keras import ops
@@ -15,17 +15,18 @@ from keras_transformer.kernels.keras_private import BuildsFromSpec, compiled_met
 
 _BACKENDS = {"tensorflow": tensorflow, "jax": jax, "torch": torch}
 _STEPS = _BACKENDS[keras.config.backend()]
-_OPTIONS = "gradient_accumulation_steps", "global_clipnorm", "nonfinite"
 # `fit` does not wait for the device after each batch to see whether it was bad.
 _LOOK_EVERY = 16
 
 
-def _counter(name, meaning):
+def _counter(path, meaning):
     """A property that reads a number from the device, which first finishes its work."""
 
     def read(model):
+        if model._update is None:  # It is not compiled.
+            return 0
         model.sync_variables()
-        return int(ops.convert_to_numpy(getattr(model._update, name, 0)))
+        return int(ops.convert_to_numpy(operator.attrgetter(path)(model)))
 
     return property(read, doc=meaning)
 
@@ -38,13 +39,12 @@ class ExactTraining(BuildsFromSpec):
         sum of the losses of all target tokens / number of target tokens
 
     over all replicas of the model and all accumulated batches. `optimizer.iterations`,
-    and so the learning-rate schedule, counts these updates. The `loss` in the logs is
-    the mean over all tokens of the epoch.
+    and so the learning-rate schedule, counts these updates; the optimizer clips this
+    gradient. The `loss` in the logs is the mean over all tokens of the epoch.
 
     A batch whose loss or gradient is not finite, or that has no target, changes neither
     the weights nor the optimizer's moments. In float16 a gradient that is not finite
-    because `LossScaleOptimizer` scaled the loss too much halves the scale, and does not
-    count.
+    because `LossScaleOptimizer` scaled the loss too much only halves the scale.
 
     Attributes:
         target_pad_id: Id that pads the targets, or `None`: `compile` refuses losses and
@@ -56,66 +56,59 @@ class ExactTraining(BuildsFromSpec):
             subclass that computes logits, loss or metrics in another way sets `False`.
     """
 
-    target_pad_id = output_bias = global_clipnorm = _update = None
+    target_pad_id = output_bias = _update = None
     trains_without_logits = False
-    gradient_accumulation_steps, nonfinite = 1, "stop"
     train_step, test_step = _STEPS.train_step, _STEPS.test_step
 
-    def compile(
-        self, *args, gradient_accumulation_steps=1, global_clipnorm=None,
-        nonfinite="stop", **kwargs,
-    ):  # fmt: skip
+    def compile(self, *args, gradient_accumulation_steps=1, nonfinite="stop", **kwargs):
         """As `keras.Model.compile`, with the options of exact training.
 
         Args:
-            *args: As for `keras.Model.compile`. The optimizer itself must not
-                accumulate or clip all weights together.
+            *args: As for `keras.Model.compile`.
             gradient_accumulation_steps: Batches whose gradients make one update. If
                 some are left at the end of an epoch, the next one completes the update.
-            global_clipnorm: Largest norm of the gradient of all weights, or `None`.
             nonfinite: What to do if a loss or gradient is not finite: "stop" ends
                 `fit` with an error, "skip" only counts it. `fit` looks every 16
                 batches; until then, those after the bad one are not applied either.
             **kwargs: As for `keras.Model.compile`.
 
         Raises:
-            TypeError: If an option has the wrong type.
-            ValueError: If an option is out of range or the optimizer has it too; if
-                batches accumulate and the model has no weights yet; if a loss or metric
-                takes another id for padding than the model.
+            TypeError, ValueError: If an option is out of range, the optimizer
+                accumulates, or a loss or metric has another `pad_id` than the model.
         """
-        values = gradient_accumulation_steps, global_clipnorm, nonfinite
-        options = dict(zip(_OPTIONS, values, strict=True))
-        TrainingConfig(**options)  # It checks them.
-        if gradient_accumulation_steps > 1 and not self.built:
+        steps = self.gradient_accumulation_steps = gradient_accumulation_steps
+        self.nonfinite = nonfinite
+        TrainingConfig(**self._own_options())  # It checks them.
+        if steps > 1 and not self.built:
             raise ValueError(
                 "With `gradient_accumulation_steps` a model must have weights: call "
-                f"`build` first. Received: {gradient_accumulation_steps=}"
+                f"`build` first. Received: gradient_accumulation_steps={steps}"
             )
         super().compile(*args, **kwargs)
-        for option in ("gradient_accumulation_steps", "global_clipnorm"):
-            if given := getattr(inner_optimizer(self.optimizer), option, None):
-                raise ValueError(
-                    f"Give `{option}` to `compile`, not to the optimizer, which would "
-                    f"apply it batch by batch. Received: {option}={given!r}"
-                )
+        if given := inner_optimizer(self.optimizer).gradient_accumulation_steps:
+            raise ValueError(
+                "Give `gradient_accumulation_steps` to `compile`: the optimizer's is a "
+                f"mean of means. Received: gradient_accumulation_steps={given}"
+            )
         for part in [*keras.tree.flatten(self.loss), *compiled_metrics(self)]:
             ours, theirs = self.target_pad_id, getattr(part, "pad_id", None)
             if None not in (ours, theirs) and ours != theirs:
-                kind = type(part).__name__
                 raise ValueError(
-                    "Losses and metrics must have the `pad_id` of the model: give "
-                    f"{kind}(pad_id={ours}) to `compile`. Received: pad_id={theirs} of "
-                    f"{kind}, pad_id={ours} of {type(self).__name__}"
+                    f"`pad_id` of losses and metrics must be the model's, {ours}. "
+                    f"Received: {type(part).__name__}(pad_id={theirs})"
                 )
-        for name, value in options.items():
-            setattr(self, name, value)
-        self._update = UpdateState(self.optimizer, self.trainable_weights, options)
+        self._update = UpdateState(
+            self.optimizer, self.trainable_weights, steps, stops=nonfinite == "stop"
+        )
+
+    def _own_options(self):
+        names = "gradient_accumulation_steps", "nonfinite"
+        return {name: getattr(self, name) for name in names}
 
     def get_compile_config(self):
         """As `keras.Model.get_compile_config`, with the options of exact training."""
         config = super().get_compile_config()
-        return config and config | {name: getattr(self, name) for name in _OPTIONS}
+        return config and config | self._own_options()
 
     def compile_from_config(self, config):
         """As `keras.Model.compile_from_config`."""
@@ -128,15 +121,10 @@ class ExactTraining(BuildsFromSpec):
         """All variables. Those of training are neither in `weights` nor in files."""
         return super().variables + getattr(self._update, "variables", [])
 
-    nonfinite_batches = _counter("nonfinite_batches", "Bad batches since `compile`.")
-    held_batches = _counter("held", "Batches since the bad one that ends this `fit`.")
-    accumulated_batches = _counter("batches", "Batches since the last update.")
-
-    @property
-    def updates(self):
-        """Number of weight updates that the optimizer has made."""
-        self.sync_variables()
-        return int(ops.convert_to_numpy(self.optimizer.iterations))
+    updates = _counter("optimizer.iterations", "Weight updates made.")
+    nonfinite_batches = _counter("_update.nonfinite_batches", "Bad batches so far.")
+    held_batches = _counter("_update.held", "Batches from this `fit`'s bad one on.")
+    accumulated_batches = _counter("_update.batches", "Batches since the last update.")
 
     def sync_variables(self):
         """Brings all variables up to date; needed within `fit` on JAX only."""
@@ -162,28 +150,27 @@ class ExactTraining(BuildsFromSpec):
             )
         return ops.cast(ops.size(targets), "float32")
 
-    def fit(self, *args, **kwargs):
+    def fit(self, *args, callbacks=None, **kwargs):
         """As `keras.Model.fit`; at the end `FloatingPointError` for a bad batch.
 
         That is, if `nonfinite` is "stop". A `CallbackList` is left as it is.
         """
-        if self.nonfinite == "skip" or self._update is None:
-            return super().fit(*args, **kwargs)
-        options = inspect.signature(super().fit).bind(*args, **kwargs).arguments
-        given = options.get("callbacks") or []
-        if not isinstance(given, keras.callbacks.CallbackList):
-            options["callbacks"] = [StopOnNonfinite(), *keras.tree.flatten(given)]
+        if self._update is None or not self._update.stops:
+            return super().fit(*args, callbacks=callbacks, **kwargs)
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks = [_StopOnNonfinite(), *keras.tree.flatten(callbacks or [])]
         self._update.held.assign(0)
         try:
-            history, held = super().fit(**options), self.held_batches
+            history = super().fit(*args, callbacks=callbacks, **kwargs)
+            held = self.held_batches
         finally:
             self._update.held.assign(0)
         if held:
             raise FloatingPointError(
                 f"The loss or gradient of a batch is not finite after {self.updates} "
                 "updates; the weights are those before it. Lower the learning rate, "
-                "lengthen its warm-up, clip the gradient with `global_clipnorm`, or "
-                "skip such batches with `nonfinite`='skip'."
+                "lengthen its warm-up, give the optimizer a `global_clipnorm`, or skip "
+                "such batches with `nonfinite`='skip'."
             )
         return history
 
@@ -220,7 +207,7 @@ class ExactModel(ExactTraining, keras.Model):
     """
 
 
-class StopOnNonfinite(keras.callbacks.Callback):
+class _StopOnNonfinite(keras.callbacks.Callback):
     """Ends `fit` some batches after a bad one; those in between change nothing."""
 
     def on_train_batch_begin(self, batch, logs=None):

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-
 import keras
 from keras import ops
 
 from keras_transformer.exact_training.loss import evaluate
-from keras_transformer.exact_training.update import (
-    Verdict,
-    inner_optimizer,
-    mean_gradient,
-)
+from keras_transformer.exact_training.update import Verdict, inner_optimizer
 from keras_transformer.kernels.keras_private import clipped_by
 
 
@@ -29,15 +23,15 @@ def train_step(model, data):
         scaled = model.optimizer.scale_loss(loss * share)
     weights = model.trainable_weights
     gradients = tape.gradient(scaled, weights)
-    # The loss may not depend on a weight; a lookup's gradient may have a row twice.
-    gradients = [
-        ops.zeros_like(weight) if gradient is None else tf.convert_to_tensor(gradient)
-        for gradient, weight in zip(gradients, weights, strict=True)
-    ]
+    for i, weight in enumerate(weights):
+        # The loss may not depend on it; a lookup's gradient may have a row twice.
+        gradient = ops.zeros_like(weight) if gradients[i] is None else gradients[i]
+        gradients[i] = tf.convert_to_tensor(gradient)
     # A sum of squares in half precision would overflow.
-    norm = tf.linalg.global_norm([tf.cast(g, "float32") for g in gradients])
+    wide = keras.tree.map_structure(lambda g: tf.cast(g, "float32"), gradients)
+    norm = tf.linalg.global_norm(wide)
     verdict = update.judge(*_sum(context, (loss, norm)), total)
-    context.merge_call(_update, args=(model, verdict, gradients, targets, norm))
+    context.merge_call(_update, args=(model, verdict, gradients, targets))
     # One NaN would make the mean of the whole epoch NaN.
     logs = tf.cond(verdict.counts, update_metrics, model.get_metrics_result)
     return _over_replicas(model, context, logs)
@@ -51,19 +45,19 @@ def test_step(model, data):
     return _over_replicas(model, tf.distribute.get_replica_context(), logs)
 
 
-def _update(strategy, model, verdict, gradients, targets, norm):
-    """Accumulates and applies the gradients, outside the replicas for all of them.
-
-    A branch inside one cannot update the others.
-    """
+def _update(strategy, model, verdict, gradients, targets):
+    """Accumulates and applies the gradients, outside the replicas for all of them."""
+    # A branch inside one cannot update the others.
     import tensorflow as tf
 
-    verdict = Verdict(*(strategy.experimental_local_results(v)[0] for v in verdict))
+    # All replicas have the same.
+    values = zip(*map(strategy.experimental_local_results, verdict), strict=True)
+    verdict = Verdict(*next(values))
     run = strategy.extended.call_for_each_replica
     if model._update.sums:
         own = model, gradients, targets
         tf.cond(verdict.applies, lambda: run(_accumulate, own), lambda: None)
-    means = model, gradients, norm, verdict.targets
+    means = model, gradients, verdict.targets
     tf.cond(verdict.updates, lambda: run(_apply, means), lambda: None)
     model._update.note(verdict)
 
@@ -74,23 +68,21 @@ def _accumulate(model, gradients, targets):
         total.value.assign_add(ops.cast(gradient, "float32") * share)
 
 
-def _apply(model, gradients, norm, targets):
-    """Clips and applies the mean gradient; Keras' optimizer sums it over replicas."""
+def _apply(model, gradients, targets):
+    """Applies the mean gradient; Keras' optimizer sums it over the replicas."""
     import tensorflow as tf
 
     context, optimizer = tf.distribute.get_replica_context(), model.optimizer
-    replicas, inner = context.num_replicas_in_sync, inner_optimizer(optimizer)
-    # Keras clips, and looks for a loss scaled too much, before it sums over replicas.
-    needs_sum = model.global_clipnorm, inner.clipnorm, inner.clipvalue
-    if replicas > 1 and (any(needs_sum) or inner is not optimizer):
-        add = functools.partial(_sum, context)
-        means = mean_gradient(model, gradients, norm, targets, add)
-        # Equal shares of the clipped sum, too small to be clipped again.
-        scale = optimizer.scale_loss(1.0)
-        clipped = clipped_by(inner, [gradient / scale for gradient in means])
-        means = [gradient * (scale / replicas) for gradient in clipped]
-    else:
-        means = mean_gradient(model, gradients, norm, targets)
+    scale, replicas = optimizer.scale_loss(1.0), context.num_replicas_in_sync
+    means = model._update.mean_gradient(gradients, targets, scale)
+    if replicas > 1:
+        # Keras clips, and looks for a loss scaled too much, before it sums them.
+        inner = inner_optimizer(optimizer)
+        needs_sum = inner.clipnorm or inner.clipvalue or inner.global_clipnorm
+        if needs_sum or inner is not optimizer:
+            # Equal shares of the clipped sum, too small to be clipped again.
+            sums = [total / scale for total in _sum(context, means)]
+            means = [g * (scale / replicas) for g in clipped_by(inner, sums)]
     optimizer.apply(means, model.trainable_weights)
     for total in model._update.sums:
         total.assign(ops.zeros_like(total))

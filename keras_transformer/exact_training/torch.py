@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keras_transformer.exact_training.loss import evaluate
-from keras_transformer.exact_training.update import global_norm, mean_gradient
+from keras_transformer.exact_training.update import global_norm
 
 
 def train_step(model, data):
@@ -19,16 +19,16 @@ def train_step(model, data):
             torch.zeros_like(w.value) if w.value.grad is None else w.value.grad
             for w in weights
         ]
-        norm = global_norm(gradients)
-        verdict = update.judge(loss, norm, targets)
+        verdict = update.judge(loss, global_norm(gradients), targets)
         # All at once: each reading waits for the device.
         applies, updates, counts = torch.stack(verdict[:3]).tolist()
+        scale = optimizer.scale_loss(1.0)
         if applies:
-            share = targets / optimizer.scale_loss(1.0)
+            share = targets / scale
             for total, gradient in zip(update.sums, gradients, strict=False):
                 total.value.add_(gradient.float() * share)
         if updates:
-            means = mean_gradient(model, gradients, norm, verdict.targets)
+            means = update.mean_gradient(gradients, verdict.targets, scale)
             optimizer.apply(means, weights)
             for total in update.sums:
                 total.value.zero_()

@@ -22,34 +22,31 @@ class Verdict(NamedTuple):
 
 
 class UpdateState:
-    """Variables of a training that are not the optimizer's; `options` as of `compile`.
+    """Variables of a training that are not the optimizer's.
 
-    With "stop" a bad batch and all after it are held: they change nothing.
+    An update takes `steps` batches; with `stops` all after a bad one change nothing.
     """
 
-    def __init__(self, optimizer, weights, options):
-        self.steps = options["gradient_accumulation_steps"]
-        self.stops = options["nonfinite"] == "stop"
+    def __init__(self, optimizer, weights, steps, stops):
+        self.steps, self.stops = steps, stops
         adapts = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         self.scaling = optimizer if adapts else None
         self.nonfinite_batches = _zeros("nonfinite_batches", "int")
-        self.held = _zeros("held_batches", "int")
+        self.held = _zeros("held_batches", "int")  # from the bad one on
         self.batches = _zeros("accumulated_batches", "int")
         self.targets = _zeros("accumulated_targets", "float32")
         # Each replica sums its own; the update adds them up.
         options = {"aggregation": "sum", "synchronization": "on_read"}
         self.sums = [
             _zeros("gradient", "float32", w.shape, layout=layout_of(w), **options)
-            for w in (weights if self.steps > 1 else [])
+            for w in (weights if steps > 1 else [])
         ]
         counters = [self.nonfinite_batches, self.held, self.batches, self.targets]
         self.variables = counters + self.sums
 
     def judge(self, loss, norm, targets):
-        """Returns the `Verdict` on a batch, from sums over all replicas.
-
-        `norm` is that of the gradient, in the scale of the optimizer.
-        """
+        """Returns the `Verdict` on a batch, from sums over all replicas."""
+        # `norm` is that of the gradient, in the scale of the optimizer.
         goes_on, has_loss = ops.equal(self.held, 0), ops.isfinite(loss)
         is_fine = ops.isfinite(loss + norm)
         if self.scaling is not None:
@@ -62,6 +59,13 @@ class UpdateState:
         updates = goes_on & ops.equal(batches, 0) & (targets > 0)
         counts, is_bad = goes_on & has_loss, goes_on & ~is_fine
         return Verdict(applies, updates, counts, is_bad, batches, targets)
+
+    def mean_gradient(self, gradients, targets, scale):
+        """Returns the gradients of one batch, or the mean over an update's targets."""
+        # It is in the scale of the optimizer, as the gradients are.
+        if not self.sums:
+            return gradients
+        return [total.value / (targets / scale) for total in self.sums]
 
     def note(self, verdict):
         """Counts a batch, after its update."""
@@ -88,23 +92,3 @@ def global_norm(gradients):
     """Returns the norm of all gradients together, float32 whatever their types."""
     squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients]
     return ops.sqrt(ops.sum(ops.stack(squares)))
-
-
-def mean_gradient(model, gradients, norm, targets, sum_over_replicas=None):
-    """Returns the clipped mean gradient, in the scale of the optimizer.
-
-    It is that of all batches of an update with so many `targets`.
-    """
-    # Gradients and norm are the last batch's; the sums are those of all batches.
-    sums, scale = model._update.sums, model.optimizer.scale_loss(1.0)
-    divisor, longest = 1.0, model.global_clipnorm
-    if sums:
-        gradients, norm, divisor = [s.value for s in sums], None, targets / scale
-    if sum_over_replicas is not None:
-        gradients, norm = sum_over_replicas(gradients), None
-    if longest is not None:
-        norm = global_norm(gradients) if norm is None else norm
-        divisor = ops.maximum(divisor, norm / (scale * longest))
-    elif not sums:
-        return gradients
-    return [gradient / ops.cast(divisor, gradient.dtype) for gradient in gradients]

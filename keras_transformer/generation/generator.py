@@ -22,7 +22,6 @@ from keras_transformer.decoding import (
 from keras_transformer.decoding.constraints import check_constraints
 from keras_transformer.decoding.sampling import check_temperature
 from keras_transformer.decoding.tokens import score_in_parts
-from keras_transformer.kernels.execution import shape_of
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.seq2seq import Seq2Seq
@@ -72,8 +71,7 @@ class Generator(_Decoding):
     Args:
         model: A `Transformer`, another `Seq2Seq`, or an `Ensemble`.
         config: How to search.
-        weights: `model.decoding_weights()` to keep, or `None` to make them from the
-            model's present weights each time.
+        weights: `model.decoding_weights()` to keep; default made anew each time.
         fixed_shapes: Whether every shape must follow from those of the inputs, as XLA
             needs it. Without XLA the search is then slower.
     Raises:
@@ -102,7 +100,7 @@ class Generator(_Decoding):
         prefix: TensorLike | None = None, prefix_lengths: TensorLike | int = 0,
         n_best: int = 1,
     ) -> DecodingResult:  # fmt: skip
-        """Searches for the best targets.
+        """Returns the `n_best` targets of each source, a `DecodingResult`.
 
         Args:
             source: Integer tensor (B, S).
@@ -112,9 +110,6 @@ class Generator(_Decoding):
                 with, or `None`.
             prefix_lengths: Integer tensor (B,), tokens of each prefix.
             n_best: Targets of each source.
-
-        Returns:
-            A `DecodingResult`.
         """
         config, model = self.config, self.model
         source, longest, limit = self._sizes(source, lengths, prefix, prefix_lengths)
@@ -141,16 +136,10 @@ class Generator(_Decoding):
         self, source: TensorLike, lengths: TensorLike | None, uniforms: TensorLike,
         temperature: TensorLike,
     ) -> DecodingResult:  # fmt: skip
-        """Draws a target of each source.
+        """Draws a target of each source: a `DecodingResult`.
 
-        Args:
-            source: Integer tensor (B, S).
-            lengths: As for `search`.
-            uniforms: Float tensor (B, `config.longest_output`), numbers in [0, 1).
-            temperature: Float tensor (B,), 0 is greedy.
-
-        Returns:
-            A `DecodingResult` with one target of each source.
+        `source` and `lengths` are as for `search`; `uniforms` numbers in [0, 1), (B,
+        `config.longest_output`); `temperature` (B,), where 0 is greedy.
         """
         source, longest, limit = self._sizes(source, lengths)
         state = self.model.start_decoding(source, limit)
@@ -158,11 +147,9 @@ class Generator(_Decoding):
         return self._draw(state, uniforms, temperature, longest, limit, rules)
 
     def score(self, source: TensorLike, target_out: TensorLike) -> Tensor:
-        """Returns the log-probability (B, T) of each token of given targets, nats.
+        """Returns the log-probability (B, T) of each token of given targets, in nats.
 
-        Args:
-            source: Integer tensor (B, S).
-            target_out: Integer tensor (B, T), the end token, then padding.
+        `source` (B, S) and `target_out` (B, T) are ids, with the end token and padding.
         """
         encoded = self.model.encode(source)
         states = self.model.decode_states(self._target_in(target_out), *encoded)
@@ -172,10 +159,7 @@ class Generator(_Decoding):
     def attention(self, source: TensorLike, target_out: TensorLike) -> Tensor:
         """Returns the attention (B, H, T, S) with which each target token was chosen.
 
-        Args:
-            source: Integer tensor (B, S).
-            target_out: Integer tensor (B, T), the end token, then padding, whose
-                attention is 0.
+        It takes what `score` does; the attention of padding is 0.
         """
         target_in, layer = self._target_in(target_out), self.config.alignment_layer
         encoded = self.model.encode(source)
@@ -298,7 +282,7 @@ class LanguageSampler(_Decoding):
 
         `prompts` (B, P), `uniforms` (B, L) for texts of L tokens, `temperature` (B,).
         """
-        batch, length = shape_of(uniforms)
+        batch, length = ops.shape(uniforms)
         state = self.model.start_decoding(batch, length)
         lengths = ops.full((batch,), length, dtype="int32")
         rules = self._rules(length, prompts)

@@ -17,8 +17,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.kernels.execution import has_gpu, in_tensorflow_graph
-from keras_transformer.kernels.recurrence import scan
+from keras_transformer.kernels.execution import has_gpu, in_tensorflow_graph, scan
 
 # Measured on CPUs: with fewer, products are slow; more do not fit into the cache.
 CHUNK_TOKENS = 512
@@ -33,7 +32,6 @@ def smoothed_crossentropy(targets, logits, label_smoothing=0.0):
     e / V (Szegedy et al., 2016, section 7, https://arxiv.org/abs/1512.00567; section
     5.4 of Vaswani et al., 2017). Of logits z (..., V), without a one-hot tensor:
     logsumexp(z) - (1 - e) z_y - e mean(z).
-
     """
     # fairseq and OpenNMT-tf spread e over the other V - 1 classes: e V / (V - 1) here.
     targets, logits = ops.cast(targets, "int32"), ops.cast(logits, "float32")
@@ -96,7 +94,9 @@ def fused_crossentropy(
             if upstream is None:  # PyTorch gives it by name, after the arguments.
                 (upstream,) = upstreams
             scale = upstream * unit if is_narrow else upstream
-            return tuple(slope * ops.cast(scale, slope.dtype) for slope in slopes)
+            return keras.tree.map_structure(
+                lambda slope: slope * ops.cast(scale, slope.dtype), slopes
+            )
 
         return total, gradient
 
@@ -111,10 +111,8 @@ def chunk_tokens(classes: int) -> int:
 
 
 def _over_chunks(learned, targets, weights, label_smoothing, gradient):
-    """The scores (R, 3) of `_chunk`, and the gradient of the sum by each of `learned`.
-
-    These are the states, the matrix and, if there is one, the bias.
-    """
+    """The scores (R, 3) of `_chunk`, and the gradient of the sum by what is learned."""
+    # That is the states, the matrix and, if there is one, the bias.
     states, matrix, *bias = learned
     tokens, width = ops.shape(states)[0], states.shape[-1]
     classes = matrix.shape[0]
@@ -129,8 +127,9 @@ def _over_chunks(learned, targets, weights, label_smoothing, gradient):
         scores, state_slopes, more = _chunk(
             *chunk, output, means, label_smoothing, gradient
         )
-        pairs = zip(slopes, more, strict=True)
-        slopes = tuple(slope + ops.cast(part, "float32") for slope, part in pairs)
+        slopes = keras.tree.map_structure(
+            lambda slope, part: slope + ops.cast(part, "float32"), slopes, more
+        )
         return slopes, (scores, state_slopes)
 
     output = (ops.cast(matrix, states.dtype), *(ops.cast(b, "float32") for b in bias))
@@ -149,15 +148,15 @@ def _over_chunks(learned, targets, weights, label_smoothing, gradient):
     slopes, (scores, state_slopes) = scan(step, tuple(start), chunks, like)
     scores = ops.reshape(scores, (-1, 3))[:tokens]
     state_slopes = ops.reshape(state_slopes, (-1, width))[:tokens]
-    pairs = zip(slopes, (matrix, *bias), strict=True)
-    return scores, (state_slopes, *(ops.cast(s, like.dtype) for s, like in pairs))
+    slopes = keras.tree.map_structure(
+        lambda slope, like: ops.cast(slope, like.dtype), slopes, (matrix, *bias)
+    )
+    return scores, (state_slopes, *slopes)
 
 
 def _chunk(states, targets, weights, output, means, label_smoothing, gradient):
-    """Loss, cross-entropy and correctness (C, 3) of a chunk, and its gradients.
-
-    They are by the states (C, D) and by matrix and bias, without that of smoothing.
-    """
+    """Loss, cross-entropy and correctness (C, 3) of a chunk, and its gradients."""
+    # They are by the states (C, D) and by matrix and bias, without that of smoothing.
     matrix, *bias = output  # (V, D) in the type of the states; (V,) in float32
     logits = ops.einsum("nd,vd->nv", states, matrix)
     mean_logit = ops.matmul(ops.cast(states, "float32"), means[0])
@@ -174,21 +173,19 @@ def _chunk(states, targets, weights, output, means, label_smoothing, gradient):
     correct = ops.cast(ops.equal(places, targets), "float32")
     scores = ops.stack([losses, crossentropy, correct], axis=1)
     if not gradient:
-        return scores, ops.zeros_like(states), [0.0] * len(output)
-    of_bias = [ops.matmul(weights, slopes)] if bias else []
+        return scores, ops.zeros_like(states), (0.0,) * len(output)
+    of_bias = (ops.matmul(weights, slopes),) if bias else ()
     slopes = ops.cast(slopes, states.dtype)
     of_states = ops.cast(ops.einsum("nv,vd->nd", slopes, matrix), "float32")
     of_states = (of_states - label_smoothing * means[0]) * weights[:, None]
     weighted = states * ops.cast(weights[:, None], states.dtype)
     of_matrix = ops.einsum("nv,nd->vd", slopes, weighted)
-    return scores, ops.cast(of_states, states.dtype), [of_matrix, *of_bias]
+    return scores, ops.cast(of_states, states.dtype), (of_matrix, *of_bias)
 
 
 def _softmax(logits, targets, expected):
-    """The place of the largest logit, the log of the sum, and the softmax (C, V).
-
-    From the softmax, `expected` is subtracted at the target.
-    """
+    """The place of the largest logit, the log of the sum, and the softmax (C, V)."""
+    # From the softmax, `expected` is subtracted at the target.
     largest = ops.max(logits, axis=-1, keepdims=True)
     powers = ops.exp(logits - largest)
     total = ops.sum(powers, axis=-1, keepdims=True)

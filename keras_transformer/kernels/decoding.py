@@ -1,4 +1,4 @@
-"""What decoding keeps of the past, and attention of one new position to it.
+"""What decoding keeps of the past.
 
 A cache (B, H, L * N, K) has the entry l * N + n for position l of hypothesis n. A
 hypothesis attends to all entries and a mask says which of them are its own past, so
@@ -7,10 +7,7 @@ written one position at a time: ordinary operations copy the whole cache for tha
 TensorFlow graph that TensorFlow itself runs writes in place.
 
 A layer may keep one state of each hypothesis instead, (B, N, W): `of_parents` lets it
-follow the hypotheses.
-
-Letters: B sentences, N hypotheses of each, H heads, L positions, S keys, K width of a
-head, W width of a state.
+follow them. B sentences, N hypotheses of each, H heads, L positions, K and W widths.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from keras_transformer.kernels.execution import in_tensorflow_graph
-from keras_transformer.kernels.few_passes import masked_softmax, wide_dtype
 
 
 def new_cache(sentences, heads, entries, width, dtype):
@@ -44,10 +40,8 @@ class Place(NamedTuple):
 
 
 def cache_place(cache, hypotheses, position, parents=None):
-    """Returns the `Place` of a position, once for all caches of this one's size.
-
-    The cache is (B, H, L * N, K) of keys or values, or (B, N, W) of states.
-    """
+    """Returns the `Place` of a position, once for all caches of this one's size."""
+    # The cache is (B, H, L * N, K) of keys or values, or (B, N, W) of states.
     if not in_tensorflow_graph() or len(cache.shape) == 3:
         return Place(position, None, parents)
     import tensorflow as tf
@@ -69,10 +63,8 @@ def of_parents(x, parents):
 
 
 def write_position(cache, new, place):
-    """Returns the cache (B, H, L * N, K) with one position (B, H, N, K) written.
-
-    The old one must not be used afterwards: a TensorFlow graph overwrites it.
-    """
+    """Returns the cache (B, H, L * N, K) with one position (B, H, N, K) written."""
+    # The old one must not be used afterwards: a TensorFlow graph overwrites it.
     hypotheses, width = new.shape[2:]
     if place.rows is None:
         start = ops.convert_to_tensor(place.position, "int32") * hypotheses
@@ -92,76 +84,3 @@ def resize_cache(cache, sentences, more):
     """Returns the cache of the sentences (B',) alone, with room for more entries."""
     kept = ops.take(cache, sentences, axis=0)
     return ops.pad(kept, ((0, 0), (0, 0), (0, more), (0, 0)))
-
-
-def split_heads(projected, hypotheses, heads, widths):
-    """Cuts one projection (B * N, H * sum(widths)) into parts (B, H, N, width)."""
-    if len(set(widths)) > 1:
-        ends = [heads * sum(widths[:i]) for i in range(1, len(widths))]
-        parts = zip(ops.split(projected, ends, axis=-1), widths, strict=True)
-        return tuple(split_heads(part, hypotheses, heads, [w])[0] for part, w in parts)
-    count, width = len(widths), widths[0]
-    if count == 1 and hypotheses == 1:
-        return (ops.reshape(projected, (-1, heads, 1, width)),)
-    parts = ops.reshape(projected, (-1, hypotheses, count, heads, width))
-    return tuple(ops.unstack(transpose(parts, (2, 0, 3, 1, 4)), count))
-
-
-def merge_heads(outputs):
-    """Joins heads (B, H, N, K) to rows (B * N, H * K)."""
-    _, heads, hypotheses, width = outputs.shape
-    if hypotheses > 1:
-        outputs = transpose(outputs, (0, 2, 1, 3))
-    return ops.reshape(outputs, (-1, heads * width))
-
-
-def transpose(x, axes):
-    """As `ops.transpose`; a graph moves integers, because oneDNN is slow at floats."""
-    if not in_tensorflow_graph():
-        return ops.transpose(x, axes)
-    import tensorflow as tf
-
-    integers = {2: tf.int16, 4: tf.int32, 8: tf.int64}[x.dtype.size]
-    return tf.bitcast(tf.transpose(tf.bitcast(x, integers), axes), x.dtype)
-
-
-def attend(queries, keys, values, bias, by_row=False):
-    """Attends from queries (B, H, N, K), scaled by 1 / sqrt(K), to S keys and values.
-
-    Returns the output (B, H, N, Kv) and the attention weights (B, H, N, S).
-    """
-    # The bias, of `attention_bias`, leaves every query something to attend to. `by_row`
-    # multiplies the N rows one by one, which pays where S is the length of a sentence.
-    if (by_row or queries.shape[2] == 1) and in_tensorflow_graph():
-        return _attend_by_row(queries, keys, values, bias)
-    scores = ops.add(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), bias)
-    weights = ops.cast(masked_softmax(scores), values.dtype)
-    return ops.matmul(weights, values), weights
-
-
-def _attend_by_row(queries, keys, values, bias):
-    """As `attend`, with operations that oneDNN leaves alone."""
-    import tensorflow as tf
-
-    dtype = queries.dtype
-    wide = wide_dtype(dtype)
-    weights = tf.cast(_product(queries, keys, adj_y=True), wide)
-    weights += tf.cast(bias, wide)
-    weights = tf.exp(weights - tf.reduce_max(weights, axis=-1, keepdims=True))
-    weights /= tf.reduce_sum(weights, axis=-1, keepdims=True)
-    weights = tf.cast(weights, dtype)
-    return _product(weights, values), weights
-
-
-def _product(x, y, adj_y=False):
-    """Multiplies (B, H, N, M) by (B, H, M, O), or by its transpose."""
-    import tensorflow as tf
-
-    product = tf.raw_ops.BatchMatMulV3
-    if x.dtype == tf.float16:  # The operation has no kernel for it.
-        return tf.matmul(x, y, transpose_b=adj_y)
-    if x.shape[2] == 1:
-        return product(x=x, y=y, Tout=x.dtype, adj_y=adj_y)
-    # One row at a time: above some size a product is several times slower.
-    rows = product(x=x[:, :, :, None], y=y[:, :, None], Tout=x.dtype, adj_y=adj_y)
-    return tf.squeeze(rows, 3)

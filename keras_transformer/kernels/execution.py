@@ -1,4 +1,4 @@
-"""Tells how and on how many replicas an operation is about to run.
+"""Tells how and on how many replicas an operation is about to run; runs loops.
 
 The cheapest way depends on it: XLA fuses element-wise operations into one loop, a
 TensorFlow graph without XLA makes a pass over memory for each, and LiteRT lacks the
@@ -63,19 +63,6 @@ def has_gpu() -> bool:
     return bool(tf.config.get_visible_devices("GPU"))
 
 
-def shape_of(tensor) -> tuple:
-    """As `ops.shape`: known sizes are integers, the others scalar tensors.
-
-    `ops.shape` adds four operations a size to a TensorFlow graph.
-    """
-    if None not in tensor.shape or not _is_in_graph():
-        return ops.shape(tensor)
-    import tensorflow as tf
-
-    sizes = zip(tensor.shape, tf.unstack(tf.shape(tensor)), strict=True)
-    return tuple(size if known is None else known for known, size in sizes)
-
-
 def num_replicas() -> int:
     """Copies of the model that share the batch, by a TensorFlow strategy; else 1.
 
@@ -95,3 +82,29 @@ def in_replica() -> bool:
     import tensorflow as tf
 
     return tf.distribute.get_replica_context() is not None
+
+
+def scan(step, carry, parts, like, reverse=False):
+    """As `ops.scan`, in every TensorFlow graph, of outputs of any shape and length."""
+    # `step(carry, [an element of each part])` returns the carry and a tuple of outputs.
+    # `like` is the type and the shape of each output; `None` is a size not known.
+    if keras.backend.backend() != "tensorflow":
+        return ops.scan(step, carry, parts, reverse=reverse)
+    import tensorflow as tf
+
+    count = tf.shape(parts[0])[0]
+    outputs = [
+        tf.TensorArray(dtype, size=count, element_shape=shape) for dtype, shape in like
+    ]
+
+    def body(i, carry, outputs):
+        place = count - 1 - i if reverse else i
+        carry, values = step(carry, [part[place] for part in parts])
+        pairs = zip(outputs, values, strict=True)
+        return i + 1, carry, [output.write(place, value) for output, value in pairs]
+
+    # Two at a time would hold twice the memory.
+    _, carry, outputs = tf.while_loop(
+        lambda i, *_: i < count, body, (0, carry, outputs), parallel_iterations=1
+    )
+    return carry, [output.stack() for output in outputs]

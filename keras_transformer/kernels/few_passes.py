@@ -1,24 +1,23 @@
-"""Products with a bias, normalisation, attention's softmax, and dropout.
+"""Normalisation, attention's softmax, and dropout.
 
 A TensorFlow graph that XLA does not compile makes a pass over memory for each
-operation, and a training step spends more time on those than on products. So each
-function here has two lines: the general one, and for such a graph one with fewer passes
-and a gradient of its own, in a function named `_..._in_graph`. Both give one result.
+operation, and a training step spends more time on those than on products. So there
+`normalise` and the mask of dropout go ways of their own, with fewer passes. What each
+gains stands in benchmarks/README.md.
 
-Letters: R rows, D and E widths, B sentences, H heads, T queries, S keys.
+Letters: R rows, D width, B sentences, H heads, T queries, S keys.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.kernels.execution import in_tensorflow_graph, shape_of
+from keras_transformer.kernels.execution import in_tensorflow_graph
 from keras_transformer.types import Tensor, TensorLike
 
 
@@ -28,73 +27,18 @@ def wide_dtype(*dtypes) -> str:
     return "float64" if "float64" in names else "float32"
 
 
-# Products with a bias.
-
-
-def affine(inputs, kernel, bias=None, training=False):
-    """Multiplies rows (R, D) by a matrix (D, E) and adds a bias (E,), if there is one.
-
-    `training` says that a gradient will be asked for.
-    """
-    if bias is None:
-        return ops.matmul(inputs, kernel)
-    if training and in_tensorflow_graph():
-        return _affine_in_graph(inputs, *map(ops.convert_to_tensor, (kernel, bias)))
-    return ops.matmul(inputs, kernel) + bias
-
-
-@ops.custom_gradient
-def _affine_in_graph(inputs, kernel, bias):
-    def gradient(upstream):
-        return (
-            ops.matmul(upstream, ops.transpose(kernel)),
-            ops.matmul(ops.transpose(inputs), upstream),
-            sum_of_rows(upstream),
-        )
-
-    return ops.matmul(inputs, kernel) + bias, gradient
-
-
-def sum_of_rows(rows):
-    """(R, D) --> (D,), as a product: on a CPU it takes half the time of a sum."""
-    ones = ops.ones((1, shape_of(rows)[0]), dtype=rows.dtype)
-    return ops.reshape(ops.matmul(ones, rows), rows.shape[1:])
-
-
-def prepared(kernel, bias=None):
-    """Returns the arguments of `affine` after its input, for many calls.
-
-    oneDNN multiplies one row in bfloat16 twice as fast with a bias, so zeros are added.
-    """
-    if bias is None and keras.backend.standardize_dtype(kernel.dtype) == "bfloat16":
-        bias = ops.zeros(kernel.shape[-1:], kernel.dtype)
-    return (kernel,) if bias is None else (kernel, bias)
-
-
 # Normalisation.
 
 
-def normalise(inputs, gamma, beta, epsilon, training=False):
-    """Normalises the last axis (..., D) to mean 0 and variance 1, scales and shifts it.
-
-    Ba et al., 2016, https://arxiv.org/abs/1607.06450. `gamma` and `beta` are (D,).
-    """
-    if training and in_tensorflow_graph():
-        gamma, beta = map(ops.convert_to_tensor, (gamma, beta))
-        return _normalise_in_graph(inputs, gamma, beta, epsilon)
-    return ops.layer_normalization(
-        inputs, gamma=gamma, beta=beta, axis=-1, epsilon=epsilon
-    )
-
-
-def _normalise_in_graph(inputs, gamma, beta, epsilon):
-    """As `normalise`, in at least float32."""
+def normalise(inputs, gamma, beta, epsilon):
+    """Normalises the last axis (..., D), then scales and shifts by `gamma`, `beta`."""
+    # In at least float32.
     dtype = wide_dtype(inputs.dtype, gamma.dtype)
     mean = functools.partial(ops.mean, axis=-1, keepdims=True)
 
     @ops.custom_gradient
     def normalised(inputs, gamma, beta):
-        width, shape = inputs.shape[-1], shape_of(inputs)
+        width, shape = inputs.shape[-1], ops.shape(inputs)
         rows = ops.reshape(ops.cast(inputs, dtype), (-1, width))  # (R, D)
         scale, shift = ops.cast(gamma, dtype), ops.cast(beta, dtype)
         centred = rows - mean(rows)
@@ -108,16 +52,16 @@ def _normalise_in_graph(inputs, gamma, beta, epsilon):
             changes = slopes - mean(slopes) - unit * mean(slopes * unit)
             return (
                 ops.cast(ops.reshape(changes * inverse, shape), inputs.dtype),
-                ops.cast(sum_of_rows(upstream * unit), gamma.dtype),
-                ops.cast(sum_of_rows(upstream), beta.dtype),
+                ops.cast(ops.sum(upstream * unit, axis=0), gamma.dtype),
+                ops.cast(ops.sum(upstream, axis=0), beta.dtype),
             )
 
         return ops.reshape(unit * scale + shift, shape), gradient
 
-    return normalised(inputs, gamma, beta)
+    return normalised(inputs, *map(ops.convert_to_tensor, (gamma, beta)))
 
 
-# The softmax of attention, and its mask.
+# The softmax of attention.
 
 
 def masked_softmax(scores: TensorLike, mask: TensorLike | None = None) -> Tensor:
@@ -142,88 +86,17 @@ def masked_softmax(scores: TensorLike, mask: TensorLike | None = None) -> Tensor
     """
     dtype, wide = scores.dtype, wide_dtype(scores.dtype)
     scores = ops.cast(scores, wide)
-    if mask is None:
-        return ops.cast(_softmax(scores), dtype)
-    weights = _softmax(ops.where(mask, scores, np.finfo(wide).min))
-    # Where nothing is allowed the softmax is uniform over masked positions: zero it.
-    return ops.cast(ops.where(mask, weights, 0.0), dtype)
-
-
-def _softmax(scores):
+    if mask is not None:
+        scores = ops.where(mask, scores, np.finfo(wide).min)
     if scores.shape[-1] == 1:
         # Keras takes a softmax over one position for a mistake and warns.
-        return ops.exp(scores - scores)
-    return ops.softmax(scores, axis=-1)
-
-
-def dropped_weights(scores, mask=None, weigh=masked_softmax, dropout=None):
-    """Returns the attention weights of scores (B, H, T, S), dropped and before that.
-
-    `weigh` makes them of scores and mask; `dropout` is a `layers.Dropout`, or `None`.
-    """
-    weights = weigh(scores, mask)
-    if dropout is None:
-        return weights, weights
-    if weigh is masked_softmax and in_tensorflow_graph():
-        # Where nobody reads `weights`, the graph does not compute them.
-        return _dropped_softmax_in_graph(scores, mask, dropout), weights
-    return dropout(weights, training=True), weights
-
-
-def _dropped_softmax_in_graph(scores, mask, dropout):
-    """The weights after dropout alone."""
-    dtype, wide = scores.dtype, wide_dtype(scores.dtype)
-    # True where a weight is kept, and the factor on it; `None` and 1 if all are.
-    keep, factors = dropout.next_mask(shape_of(scores))
+        weights = ops.exp(scores - scores)
+    else:
+        weights = ops.softmax(scores, axis=-1)
     if mask is not None:
-        # A row without anything to attend to has weights of zero.
-        factors = ops.cast(ops.any(mask, axis=-1, keepdims=True), dtype) * factors
-    if keep is not None:
-        factors = ops.cast(keep, dtype) * factors
-
-    @ops.custom_gradient
-    def dropped_softmax(scores):
-        scores = ops.cast(scores, wide)
-        if mask is not None:
-            # Adding is cheaper than selecting.
-            scores = scores + attention_bias(mask, wide)
-        weights = _softmax(scores)
-        dropped = ops.cast(weights, dtype) * factors
-
-        def gradient(upstream):
-            # w (u - sum(w u)), with u = factors * upstream; w u are the products.
-            products = ops.cast(dropped, wide) * ops.cast(upstream, wide)
-            total = ops.sum(products, axis=-1, keepdims=True)
-            return ops.cast(products - weights * total, dtype)
-
-        return dropped, gradient
-
-    return dropped_softmax(scores)
-
-
-def attention_bias(mask, dtype):
-    """Returns what, added to scores of a type, masks them: 0 or a very low number."""
-    dtype = keras.backend.standardize_dtype(dtype)
-    # Half of the lowest value, because a score added to the lowest could overflow.
-    # bfloat16 has the range of float32.
-    lowest = float(np.finfo("float16" if dtype == "float16" else "float32").min) / 2
-    return ops.cast(ops.where(mask, 0.0, lowest), dtype)
-
-
-class PreparedMask(NamedTuple):
-    """A mask that many layers share; `&` allows what both allow."""
-
-    mask: Any  # boolean, broadcasts to the scores
-    bias: Any  # `attention_bias` of it
-
-    def __and__(self, mask):
-        bias = ops.minimum(self.bias, attention_bias(mask, self.bias.dtype))
-        return PreparedMask(ops.logical_and(self.mask, mask), bias)
-
-
-def prepare_mask(mask, dtype):
-    """Returns the `PreparedMask` of a boolean mask, for scores of a float type."""
-    return PreparedMask(mask, attention_bias(mask, dtype))
+        # Where nothing is allowed the softmax is uniform over all: zero it.
+        weights = ops.where(mask, weights, 0.0)
+    return ops.cast(weights, dtype)
 
 
 # Dropout whose mask is a hash of the seed, the call's number and the position: each
@@ -241,34 +114,18 @@ SEED_FACTOR, CALL_FACTOR = np.uint32(0x27D4EB2F), np.uint32(0x165667B1)
 def hashed_dropout(inputs, rate, state):
     """Sets a random share of the inputs, `rate`, to 0 and scales up the others."""
     # state: integers (2,), the seed and the number of the call
-    keep, scale = keep_and_scale(shape_of(inputs), rate, state)
-    if in_tensorflow_graph():
-        return _drop_in_graph(inputs, keep, scale)
-    # A product with the mask would keep what is not finite.
-    return ops.where(keep, inputs * scale, ops.zeros_like(inputs))
-
-
-def _drop_in_graph(inputs, keep, scale):
-    """As a product, because a selection takes longer."""
-    factors = ops.cast(keep, inputs.dtype) * scale
-
-    @ops.custom_gradient
-    def drop(inputs):
-        return inputs * factors, lambda upstream: upstream * factors
-
-    return drop(inputs)
-
-
-def keep_and_scale(shape, rate, state):
-    """Returns a mask of that shape, True where an element is kept, and their factor."""
-    threshold = round(rate * STEPS)
+    threshold, shape = round(rate * STEPS), ops.shape(inputs)
+    # Rows and columns of the tensor as a matrix; the last axis may be very short.
+    trailing = 2 if len(shape) > 3 else 1
+    sizes = math.prod(shape[:-trailing]), math.prod(shape[-trailing:])
     mask = _packed_keep_mask if in_tensorflow_graph() else keep_mask
-    return mask(shape, threshold, state), STEPS / (STEPS - threshold)
+    keep = ops.reshape(mask(*sizes, threshold, state), shape)
+    # A product with the mask would keep what is not finite.
+    return ops.where(keep, inputs * (STEPS / (STEPS - threshold)), 0.0)
 
 
-def keep_mask(shape, threshold, state):
-    """Returns a mask of that shape, True with probability 1 - threshold / 65536."""
-    num_rows, num_columns = _as_matrix(shape)
+def keep_mask(num_rows, num_columns, threshold, state):
+    """Returns a mask (R, C), True with probability 1 - threshold / 65536."""
     columns = ops.arange(num_columns, dtype="int32")
     row_keys = _keys(ops.arange(num_rows, dtype="int32"), state)
     # Columns 2 j and 2 j + 1 are the halves of word j.
@@ -276,14 +133,13 @@ def keep_mask(shape, threshold, state):
     shifts = ops.cast(columns % 2 * 16, "uint32")
     words = ops.right_shift(_words(row_keys, column_keys), shifts)
     bits = ops.bitwise_and(words, np.uint32(STEPS - 1))
-    return ops.reshape(ops.greater_equal(bits, np.uint32(threshold)), shape)
+    return ops.greater_equal(bits, np.uint32(threshold))
 
 
-def _packed_keep_mask(shape, threshold, state):
+def _packed_keep_mask(num_rows, num_columns, threshold, state):
     """As `keep_mask`, two elements at a time and in as few nodes as will do."""
     import tensorflow as tf
 
-    num_rows, num_columns = _as_matrix(shape)
     num_words = (num_columns + 1) // 2
     # The keys of the rows, then those of pairs of columns. On a GPU TensorFlow computes
     # ranges of int64 and slices of uint32, but no ranges of int32 and no splits.
@@ -293,13 +149,7 @@ def _packed_keep_mask(shape, threshold, state):
     if not isinstance(num_columns, int) or num_columns % 2:
         keep = tf.reshape(keep, (num_rows, 2 * num_words))
         keep = tf.slice(keep, (0, 0), (num_rows, num_columns))
-    return tf.reshape(keep, shape)
-
-
-def _as_matrix(shape):
-    """Rows and columns of the tensor as a matrix; the last axis may be very short."""
-    trailing = 2 if len(shape) > 3 else 1
-    return math.prod(shape[:-trailing]), math.prod(shape[-trailing:])
+    return keep
 
 
 def _keys(places, state):
@@ -323,10 +173,8 @@ def _fold(words, bits):
 
 
 def of_this_replica(state):
-    """Puts the number of the replica above the number of the call, in a state (2,).
-
-    What the same replica has marked already, it leaves as it is.
-    """
+    """Puts the number of the replica above the number of the call, in a state (2,)."""
+    # What the same replica has marked already, it leaves as it is.
     import tensorflow as tf
 
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group

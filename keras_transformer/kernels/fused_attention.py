@@ -1,21 +1,19 @@
 """Attention by a kernel that never holds the scores: cuDNN's on JAX, PyTorch's own.
 
-`keras.ops.dot_product_attention` calls them. `layers.attention.dot_product_attention`
-also gives the attention weights, drops some and takes another function than softmax;
-these kernels do none of that. Flash attention: Dao et al., 2022,
+`keras.ops.dot_product_attention` calls them. They give no attention weights, drop none
+and compute a softmax alone. Flash attention: Dao et al., 2022,
 https://arxiv.org/abs/2205.14135.
 
-Letters: B sentences, H heads, G heads of keys and values, T queries, S keys, K width of
-a head.
+Letters: B sentences, H heads, G heads of keys and values, T queries, S keys, K width.
 """
 
 from __future__ import annotations
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.kernels.execution import has_gpu
-from keras_transformer.kernels.few_passes import attention_bias
 
 _HALF = ("float16", "bfloat16")
 # PyTorch's kernel on a processor, measured on an AMD EPYC: slower on sentences of 30 to
@@ -24,10 +22,8 @@ _SHORTEST_ON_PROCESSOR = {"float32": 128, "bfloat16": 512}
 
 
 def obstacle(queries, keys, values, mask=None, bias=None, must=False) -> str | None:
-    """Returns why `fused_attention` is not to be used here, or `None` if it may be.
-
-    It takes what `fused_attention` takes; with `must` even where nothing is gained.
-    """
+    """Returns why `fused_attention` is not to be used here, or `None` if it may be."""
+    # It takes what `fused_attention` takes; with `must` even where nothing is gained.
     backend = keras.backend.backend()
     if backend not in ("jax", "torch"):
         return f"the backend {backend} has none"
@@ -80,10 +76,8 @@ def _obstacle_of_cudnn(dtype, widths, lengths, is_plain):
 
 
 def fused_attention(queries, keys, values, mask=None, bias=None, must=False):
-    """As `layers.attention.dot_product_attention`, with a bias in the queries' type.
-
-    With `must`, JAX raises an error without cuDNN; else it computes the same without.
-    """
+    """As `layers.attention.dot_product_attention`, with a bias in the queries' type."""
+    # With `must`, JAX raises an error without cuDNN; else it computes the same without.
     # Queries (B, H, T, K), keys (B, G, S, K) and values (B, G, S, Kv); mask and bias
     # broadcast to (B, H, T, S).
     alive = None
@@ -104,7 +98,10 @@ def fused_attention(queries, keys, values, mask=None, bias=None, must=False):
         options = {"mask": mask, "flash_attention": must or None}
     else:
         if mask is not None:
-            masked = attention_bias(mask, queries.dtype)
+            # Half of the lowest value: a score added to the lowest could overflow.
+            dtype = keras.backend.standardize_dtype(queries.dtype)
+            lowest = np.finfo("float16" if dtype == "float16" else "float32").min / 2
+            masked = ops.cast(ops.where(mask, 0.0, float(lowest)), dtype)
             bias = masked if bias is None else masked + ops.cast(bias, queries.dtype)
         if keys.shape[1] == 1:
             # Keras copies heads that queries share; a view of a single one will do.

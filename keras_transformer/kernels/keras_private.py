@@ -54,10 +54,8 @@ def is_in_xla_graph() -> bool:
 
 @contextlib.contextmanager
 def integer_products_in_floats() -> Iterator[None]:
-    """In the block Keras multiplies 8-bit integers as floats, which LiteRT needs.
-
-    Sums of up to 1,040 products are below 2^24, where float32 is exact.
-    """
+    """In the block Keras multiplies 8-bit integers as floats, which LiteRT needs."""
+    # Sums of up to 1,040 products are below 2^24, where float32 is exact.
     from keras.src.backend.tensorflow import numpy as backend
 
     multiply = backend.matmul
@@ -83,10 +81,8 @@ def converter_error() -> type[Exception]:
 
 
 def without_large_constants(converter):
-    """Makes a converter to LiteRT write a fill in place of a tensor of one value.
-
-    With fixed shapes, every empty cache would else be in the file as so many zeros.
-    """
+    """Makes a converter to LiteRT write a fill in place of a tensor of one value."""
+    # With fixed shapes, every empty cache would else be in the file as so many zeros.
     converter._experimental_unfold_large_splat_constant = True
 
 
@@ -145,10 +141,8 @@ class BuildsFromSpec:
 
 
 def keras_hub_parts(layer) -> dict:
-    """Returns the sub-layers of a Transformer layer of KerasHub, by our names.
-
-    "hidden" and "output" are the feed-forward network's; `None` stands for none.
-    """
+    """Returns the sub-layers of a Transformer layer of KerasHub, by our names."""
+    # "hidden" and "output" are the feed-forward network's; `None` stands for none.
     names = {
         "self_attention": "_self_attention_layer",
         "self_attention_norm": "_self_attention_layer_norm",

@@ -1,39 +1,10 @@
-"""Loops over the first axis of tensors: any, and a linear recurrence."""
+"""A linear recurrence over the first axis of tensors."""
 
 from __future__ import annotations
 
-import keras
 from keras import ops
 
-from keras_transformer.kernels.execution import for_litert, shape_of
-
-
-def scan(step, carry, parts, like, reverse=False):
-    """As `ops.scan`, in every TensorFlow graph, of outputs of any shape and length.
-
-    `step(carry, [an element of each part])` returns the carry and a tuple of outputs.
-    """
-    # `like` is the type and the shape of each output; `None` is a size not known.
-    if keras.backend.backend() != "tensorflow":
-        return ops.scan(step, carry, parts, reverse=reverse)
-    import tensorflow as tf
-
-    count = tf.shape(parts[0])[0]
-    outputs = [
-        tf.TensorArray(dtype, size=count, element_shape=shape) for dtype, shape in like
-    ]
-
-    def body(i, carry, outputs):
-        place = count - 1 - i if reverse else i
-        carry, values = step(carry, [part[place] for part in parts])
-        pairs = zip(outputs, values, strict=True)
-        return i + 1, carry, [output.write(place, value) for output, value in pairs]
-
-    # Two at a time would hold twice the memory.
-    _, carry, outputs = tf.while_loop(
-        lambda i, *_: i < count, body, (0, carry, outputs), parallel_iterations=1
-    )
-    return carry, [output.stack() for output in outputs]
+from keras_transformer.kernels.execution import for_litert, scan
 
 
 def linear_recurrence(decays, inputs):
@@ -55,7 +26,7 @@ def linear_recurrence(decays, inputs):
         start, like = ops.zeros_like(inputs[0]), (inputs.dtype, inputs.shape[1:])
         _, (outputs,) = scan(step, start, (decays, inputs), [like], reverse)
         # A TensorFlow graph may have lost the sizes.
-        return ops.reshape(outputs, shape_of(inputs))
+        return ops.reshape(outputs, ops.shape(inputs))
 
     @ops.custom_gradient
     def recurrence(decays, inputs):
@@ -77,11 +48,9 @@ def linear_recurrence(decays, inputs):
 
 
 def _by_doubling(decays, inputs):
-    """As `linear_recurrence`, for LiteRT, whose lists of tensors need known sizes.
-
-    Each state knows the last 2^k positions after step k (Hillis and Steele, 1986).
-    """
-    length = shape_of(inputs)[0]
+    """As `linear_recurrence`, for LiteRT, whose lists of tensors need known sizes."""
+    # Each state knows the last 2^k positions after step k (Hillis and Steele, 1986).
+    length = ops.shape(inputs)[0]
     positions = ops.arange(length, dtype="int32")
 
     def unfinished(reach, decays, states):

@@ -9,8 +9,6 @@ from keras_transformer.layers.attention import (
 )
 from keras_transformer.layers.basic import Dropout, FeedForward, LayerNormalization
 from keras_transformer.layers.embedding import (
-    ClassToken,
-    FeatureEmbedding,
     PositionalEmbedding,
     PositionalEncoding,
     sinusoidal_encoding,
@@ -22,7 +20,11 @@ from keras_transformer.layers.linear_attention import (
 )
 from keras_transformer.layers.local_attention import LocalAttention
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.patch_embedding import PatchEmbedding
+from keras_transformer.layers.other_embeddings import (
+    ClassToken,
+    FeatureEmbedding,
+    PatchEmbedding,
+)
 from keras_transformer.layers.relative_positions import (
     AlibiPositions,
     RelativePositions,

@@ -9,13 +9,11 @@ import keras
 
 from keras_transformer.kernels.keras_private import layers_within
 from keras_transformer.layers.arguments import check_size
-from keras_transformer.types import Initializer
 
 
 def enable_lora(
-    model: keras.layers.Layer, rank: int, lora_alpha: float | None = None,
-    a_initializer: Initializer = "he_uniform", b_initializer: Initializer = "zeros",
-) -> None:  # fmt: skip
+    model: keras.layers.Layer, rank: int, lora_alpha: float | None = None
+) -> None:
     """Freezes a model and trains two small matrices beside each of its matrices.
 
     W becomes W + lora_alpha / rank A B, and A (D, rank) and B (rank, E) are trained in
@@ -27,8 +25,6 @@ def enable_lora(
         model: A model or a layer, built.
         rank: Width of the adapters.
         lora_alpha: Strength of the adapters; default `rank`.
-        a_initializer: Initializer of A.
-        b_initializer: Initializer of B.
 
     Raises:
         ValueError: If there is nothing to adapt, a layer is not built, has adapters or
@@ -62,17 +58,15 @@ def enable_lora(
     for variable in model.trainable_variables:
         variable.trainable = False
     for layer in layers:
-        layer.enable_lora(rank, lora_alpha, a_initializer, b_initializer)
+        layer.enable_lora(rank, lora_alpha)
         _keep_out_of_files(layer)
     if isinstance(model, keras.Model):  # These hold what was trained before.
         model.train_function = model.test_function = model.predict_function = None
 
 
 def _keep_out_of_files(layer):
-    """Makes adapters begin anew, A as it was and B zero, when a file is loaded.
-
-    Keras' own `load_own_variables` leaves both zero, which no gradient can change.
-    """
+    """Makes adapters begin anew, A as it was and B zero, when a file is loaded."""
+    # Keras' own `load_own_variables` leaves both zero, which no gradient can change.
     load, configuration = layer.load_own_variables, layer.get_config
 
     def load_own_variables(store):
@@ -88,10 +82,8 @@ def _keep_out_of_files(layer):
 
 
 def quantised_policies(layer: keras.layers.Layer) -> dict[str, Any]:
-    """Returns dtype policies by paths, as an entry of a layer's configuration.
-
-    So KerasHub's models keep what of them is quantised; nothing if no part is.
-    """
+    """Returns dtype policies by paths, as an entry of a layer's configuration."""
+    # So KerasHub's models keep what of them is quantised; nothing if no part is.
     parts = [part for part in layers_within(layer) if part.quantization_mode]
     if not parts:
         return {}

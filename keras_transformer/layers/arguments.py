@@ -31,10 +31,8 @@ def check_pair(name, value, *parts):
 
 
 def integer_ids(name, ids, *axes):
-    """Returns ids as integers, a tensor of these axes, such as "B" and "T".
-
-    A `keras.Sequential` without an `Input` gives float32, exact up to 2^24: it is cast.
-    """
+    """Returns ids as integers, a tensor of these axes, such as "B" and "T"."""
+    # A `keras.Sequential` without an `Input` gives float32, exact up to 2^24.
     if type(ids).__name__ == "RaggedTensor":
         raise TypeError(
             f"`{name}` must be a dense tensor, padded: `to_tensor()` makes one of a "

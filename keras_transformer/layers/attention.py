@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.kernels.few_passes import dropped_weights, masked_softmax
+from keras_transformer.kernels.few_passes import masked_softmax
 from keras_transformer.kernels.fused_attention import fused_attention, obstacle
 from keras_transformer.types import Tensor, TensorLike
 
@@ -60,10 +60,8 @@ def dot_product_attention(
     fused=False,  # use a fused kernel: False never, None where it gains, True always
     score=None,  # makes the scores of queries and keys, in place of their product
 ):  # fmt: skip
-    """Returns the outputs (B, H, T, Kv) and the attention weights (B, H, T, S).
-
-    Queries come scaled. Weights are those before dropout; `None` if a kernel is fused.
-    """
+    """Returns the outputs (B, H, T, Kv) and the attention weights (B, H, T, S)."""
+    # Queries come scaled. Weights are before dropout; `None` if a kernel is fused.
     if fused is not False:
         must = bool(fused)
         if score is not None:
@@ -84,13 +82,11 @@ def dot_product_attention(
         scores = score(queries, keys)
     if bias is not None:
         scores = ops.add(scores, bias)
-    if dropout is None:
-        dropped = attention_weights = weigh(scores, mask)
-    else:
-        dropped, attention_weights = dropped_weights(scores, mask, weigh, dropout)
-    # A float32 bias has made half-precision weights float32.
-    dropped = ops.cast(dropped, values.dtype)
-    attention_weights = ops.cast(attention_weights, values.dtype)
+    # A float32 bias has made half-precision scores float32.
+    attention_weights = ops.cast(weigh(scores, mask), values.dtype)
+    dropped = attention_weights
+    if dropout is not None:
+        dropped = dropout(attention_weights, training=True)
     return grouped_product(dropped, values), attention_weights
 
 
@@ -103,10 +99,8 @@ def refuse_fused(reason):
 
 
 def grouped_product(rows, matrices):
-    """Multiplies the rows (B, H, T, M) of H heads by matrices (B, G, M, N).
-
-    Each matrix serves H / G consecutive heads (Ainslie et al., 2023, section 2.2).
-    """
+    """Multiplies the rows (B, H, T, M) of H heads by matrices (B, G, M, N)."""
+    # Each matrix serves H / G consecutive heads (Ainslie et al., 2023, section 2.2).
     if len(rows.shape) != 4 or rows.shape[1] == matrices.shape[1]:
         return ops.matmul(rows, matrices)
     batch, heads, length, width = ops.shape(rows)
@@ -123,12 +117,12 @@ _RECORD = contextvars.ContextVar("attention_record", default=None)
 def recorded_attention() -> Iterator[dict]:
     """Records the attention weights that layers compute in the `with` block.
 
-    Each `MultiHeadAttention` in any model records its weights. Call the model directly:
-    `fit`, `predict` and functions compiled before record nothing that can be read.
+    Call a model directly: `fit`, `predict` and functions compiled before record nothing
+    that can be read.
 
     Yields:
-        A dictionary from each attention layer to a list of its weights (B, H, T, S),
-        one tensor a call, in the order of the calls.
+        A dictionary from each `MultiHeadAttention` to a list of its weights (B, H, T,
+        S), one tensor a call, in the order of the calls.
 
     Example:
         >>> layer = EncoderLayer(num_heads=2, d_ff=8)
@@ -152,13 +146,9 @@ def is_recording() -> bool:
 
 
 def record_attention(layer: keras.layers.Layer, weights: TensorLike | None) -> None:
-    """Hands attention weights to the record, if there is one.
+    """Hands weights (B, H, T, S) to the record, if there is one, and they are made.
 
     Call it in the attention layer that you write, so that plots can show its weights.
-
-    Args:
-        layer: The attention layer.
-        weights: Float tensor (B, H, T, S); `None` if the layer makes none.
 
     Example:
         >>> with recorded_attention() as record:

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels import few_passes
-from keras_transformer.kernels.execution import in_replica
+from keras_transformer.kernels.execution import in_replica, in_tensorflow_graph
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.projections import ComposedLayer, project
 from keras_transformer.types import Activation, Shape, Tensor, TensorLike, WeightOptions
@@ -41,30 +41,15 @@ class Dropout(keras.layers.Dropout):
     """
 
     def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
-        if not training or not self.is_hashed:
-            return super().call(inputs, training=training)
-        return few_passes.hashed_dropout(inputs, self.rate, self._next_state())
-
-    @property
-    def is_hashed(self):
-        """Whether the mask is a hash, and so neither Keras' own nor without effect."""
-        by_us = self.noise_shape is None and keras.backend.backend() != "torch"
+        is_hashed = self.noise_shape is None and keras.backend.backend() != "torch"
         steps = few_passes.STEPS
-        return by_us and 0 < round(self.rate * steps) < steps
-
-    def next_mask(self, shape):
-        """Returns a mask of a shape, True where an element is kept, and their factor.
-
-        For a kernel that drops by itself; `None` and 1 where nothing is dropped.
-        """
-        if not self.is_hashed:
-            return None, 1.0
-        return few_passes.keep_and_scale(shape, self.rate, self._next_state())
-
-    def _next_state(self):
-        """The seed and the number of the call, a different one in each replica."""
+        if not (training and is_hashed and 0 < round(self.rate * steps) < steps):
+            return super().call(inputs, training=training)
+        # The seed and the number of the call, a different one in each replica.
         state = self.seed_generator.next()
-        return few_passes.of_this_replica(state) if in_replica() else state
+        if in_replica():
+            state = few_passes.of_this_replica(state)
+        return few_passes.hashed_dropout(inputs, self.rate, state)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -87,10 +72,11 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
         is_last = self.axis in ([-1], [len(inputs.shape) - 1])
-        if not is_last or not self.scale or not self.center or self.rms_scaling:
-            return super().call(inputs)  # `normalise` does not serve these.
+        is_usual = is_last and self.scale and self.center and not self.rms_scaling
+        if not (training and is_usual and in_tensorflow_graph()):
+            return super().call(inputs)
         weights = self.gamma, self.beta, self.epsilon
-        outputs = few_passes.normalise(inputs, *weights, training)
+        outputs = few_passes.normalise(inputs, *weights)
         return ops.cast(outputs, self.compute_dtype)
 
 
@@ -143,9 +129,9 @@ class FeedForward(ComposedLayer):
         self.built = True
 
     def call(self, inputs: TensorLike, training: bool | None = None) -> Tensor:
-        (hidden,) = project([self.hidden_dense], inputs, training=training)
+        (hidden,) = project([self.hidden_dense], inputs)
         hidden = self.hidden_dropout(self.activation(hidden), training=training)
-        (output,) = project([self.output_dense], hidden, training=training)
+        (output,) = project([self.output_dense], hidden)
         return output
 
     def get_config(self) -> dict[str, Any]:

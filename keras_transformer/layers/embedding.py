@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, Unpack
 import keras
 from keras import ops
 
-from keras_transformer.layers.adaptation import quantised_policies
+from keras_transformer.layers.adaptation import policy_of, quantised_policies
 from keras_transformer.layers.arguments import check_rate, check_size, integer_ids
 from keras_transformer.layers.basic import Dropout
 from keras_transformer.types import (
@@ -166,14 +166,6 @@ class PositionalEncoding(keras.layers.Layer):
         return super().get_config() | {name: getattr(self, name) for name in names}
 
 
-class EmbeddingOptions(LayerOptions, total=False):
-    """What the layers with a table of tokens take of it by name."""
-
-    embeddings_initializer: Initializer | None
-    embeddings_regularizer: Regularizer | None
-    embeddings_constraint: Constraint | None
-
-
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class PositionalEmbedding(PositionalEncoding):
     """Token embedding times sqrt(d_model), plus position vectors, then dropout.
@@ -242,7 +234,13 @@ class PositionalEmbedding(PositionalEncoding):
         return self.token_embedding.embeddings
 
     def build(self, input_shape: Shape) -> None:
-        self.token_embedding.build(input_shape)
+        table = self.token_embedding
+        if table.quantization_mode == "int4" and table.quantization_config is None:
+            # From a file. Without one, Keras would round what comes in, too.
+            size = getattr(policy_of(table), "block_size", None)
+            config = keras.quantizers.Int4QuantizationConfig(block_size=size)
+            table.quantization_config = config
+        table.build(input_shape)
         super().build((None, None, self.d_model))  # (B, T, D)
 
     def call(
@@ -269,93 +267,3 @@ class PositionalEmbedding(PositionalEncoding):
         table = self.token_embedding.get_config()
         own |= {name: table[name] for name in table if name.startswith("embeddings_")}
         return super().get_config() | own | quantised_policies(self)
-
-
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class FeatureEmbedding(PositionalEmbedding):
-    """The embedding of a token is the sum of those of its features.
-
-    As `PositionalEmbedding`, for tokens of several ids each, such as a word and its
-    prefixes, so that an unknown word still has a vector of its own: equation 3 of
-    Bojanowski et al., 2017, https://arxiv.org/abs/1607.04606, of character n-grams. The
-    sum is divided by the square root of the number of features, which keeps its size.
-    The id of padding adds nothing; a token without any other id is padding.
-
-    Args:
-        vocabulary_size: Number of different features, V.
-        d_model: Width of the vectors, D.
-        dropout_rate: As of `PositionalEncoding`.
-        positions: As of `PositionalEncoding`.
-        max_length: As of `PositionalEncoding`.
-        pad_id: Id of padding.
-        **kwargs: The other arguments of `PositionalEmbedding`.
-    Call arguments:
-        ids: Integer tensor (B, T, F), F features a token; float32 is cast.
-        start: As of `PositionalEncoding`, like `training`.
-    Returns:
-        Float tensor (B, T, d_model).
-    Raises:
-        TypeError, ValueError: As of `PositionalEmbedding`.
-
-    Example:
-        >>> FeatureEmbedding(11, 6)(np.array([[[3, 7], [4, 0]]])).shape  # (1, 2, 6)
-    """
-
-    def __init__(
-        self, vocabulary_size: int, d_model: int, dropout_rate: float = 0.0,
-        positions: Positions = "sinusoidal", max_length: int | None = None,
-        pad_id: int = 0, **kwargs: Unpack[EmbeddingOptions],
-    ) -> None:  # fmt: skip
-        first = vocabulary_size, d_model, dropout_rate
-        super().__init__(*first, positions, max_length, pad_id, **kwargs)
-
-    def token_vectors(self, ids: TensorLike) -> Tensor:
-        """Returns the scaled sums of the vectors of ids (B, T, F)."""
-        ids = integer_ids("ids", ids, "B", "T", "F")
-        is_feature = ops.cast(ops.not_equal(ids, self.pad_id), self.compute_dtype)
-        is_feature = ops.expand_dims(is_feature, -1)  # LiteRT lacks [..., None] here.
-        total = ops.sum(self.token_embedding(ids) * is_feature, axis=2)  # (B, T, D)
-        number = ops.maximum(ops.sum(is_feature, axis=2), 1.0)
-        return total * math.sqrt(self.d_model) * ops.rsqrt(number)
-
-    def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
-        """True where a token has a feature that is not padding."""
-        return ops.any(ops.not_equal(inputs, self.pad_id), axis=-1)
-
-
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class ClassToken(keras.layers.Layer):
-    """Puts a learned vector before the first position, to stand for the whole row.
-
-    The [CLS] token of Devlin et al., 2019, https://arxiv.org/abs/1810.04805.
-
-    Call arguments:
-        states: Float tensor (B, S, D).
-    Returns:
-        Float tensor (B, S + 1, D).
-
-    Example:
-        >>> ClassToken()(np.ones((1, 5, 6), "float32")).shape  # (1, 6, 6)
-    """
-
-    def build(self, states_shape: Shape) -> None:
-        normal = keras.initializers.RandomNormal(stddev=0.02)
-        self.token = self.add_weight(states_shape[-1:], normal, name="token")
-        self.input_spec = keras.InputSpec(ndim=3)
-        self.built = True
-
-    def call(self, states: TensorLike) -> Tensor:
-        shape = (ops.shape(states)[0], 1, states.shape[-1])
-        token = ops.cast(ops.convert_to_tensor(self.token), states.dtype)
-        return ops.concatenate([ops.broadcast_to(token, shape), states], axis=1)
-
-    def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
-        """The class token may be attended to, and the others as before."""
-        if previous_mask is None:
-            return None
-        first = ops.ones_like(previous_mask[:, :1])
-        return ops.concatenate([first, previous_mask], axis=1)
-
-    def compute_output_shape(self, states_shape: Shape) -> Shape:
-        batch, length, width = states_shape
-        return batch, None if length is None else length + 1, width

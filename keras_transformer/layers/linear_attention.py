@@ -11,7 +11,6 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.kernels.decoding import of_parents
-from keras_transformer.kernels.execution import shape_of
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.attention import refuse_fused
 from keras_transformer.layers.local_attention import join_blocks, split_blocks
@@ -101,8 +100,7 @@ class LinearAttention(MultiHeadAttention):
         **options: As of `MultiHeadAttention`, without `dropout`, `flash_attention`,
             `num_key_value_heads` and `positions`.
     Raises:
-        ValueError: If a size is not positive, one of these options is given, or the
-            mask differs between queries.
+        ValueError: If one of these is given, or the mask differs between queries.
 
     Example:
         >>> attention = LinearAttention(num_heads=2, key_dim=3)
@@ -118,11 +116,8 @@ class LinearAttention(MultiHeadAttention):
         self.query_scale = 1.0
         if self.flash_attention:
             refuse_fused("it computes a softmax")
-        groups = self.num_key_value_heads
-        lacking = {"dropout": self.dropout or None, "positions": self.positions}
-        lacking["num_key_value_heads"] = None if groups == num_heads else groups
-        for name, given in lacking.items():
-            if given is not None:
+        for name in ("dropout", "positions", "num_key_value_heads"):
+            if given := getattr(self, name):
                 raise ValueError(
                     f"`{name}` must be left out: {type(self).__name__} has no scores "
                     f"of queries and keys. Received: {name}={given!r}"
@@ -147,7 +142,7 @@ class LinearAttention(MultiHeadAttention):
     def attend(
         self, queries: TensorLike, keys: TensorLike, values: TensorLike,
         mask: TensorLike | None = None, causal: bool = False,
-        training: bool | None = None, with_weights: bool = False,
+        training: bool | None = None, with_weights: bool = False, places: Any = None,
     ) -> tuple[Tensor, None]:  # fmt: skip
         if causal and queries.shape[2] != keys.shape[2]:
             expected = "`use_causal_mask` needs as many queries as keys"
@@ -162,12 +157,6 @@ class LinearAttention(MultiHeadAttention):
         outputs = linear_attention(queries, keys, values, causal)
         return ops.cast(outputs, self.compute_dtype), None
 
-    def attend_step(
-        self, queries: TensorLike, keys: TensorLike, values: TensorLike, mask: Nest,
-        by_row: bool = False, bias: TensorLike | None = None,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        return self.attend(queries, keys, values, mask.mask)
-
     def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
         """Returns the sums so far, (B, N, H * F * (Kv + 1)); `length` is ignored."""
         number, width = self.heads["value"]
@@ -179,16 +168,16 @@ class LinearAttention(MultiHeadAttention):
     ) -> tuple[Tensor, Nest]:
         """As `MultiHeadAttention.step`; the sums need no mask."""
         rows = ops.reshape(inputs, (-1, 1, inputs.shape[-1]))  # (R, 1, D)
-        parts = self._step_heads(rows, weights[0], "query", "key", "value")
+        parts = self.project_to_heads(rows, rows, rows, weights[0])
         queries, keys, values = (ops.cast(x, "float32") for x in parts)
         queries, keys = self.features(queries, keys)
         new = _summed(keys, _with_ones(values))  # (R, H, F, Kv + 1)
         before = of_parents(cache[0], place.parents)
         sums = ops.reshape(before, (-1, *new.shape[1:])) + new
         outputs = ops.cast(_divided(ops.matmul(queries, sums)), self.compute_dtype)
-        outputs = self._merge_step(outputs, weights[1])
+        outputs = self.merge(outputs, weights[1])
         outputs = ops.reshape(outputs, (-1, inputs.shape[1], outputs.shape[-1]))
-        return outputs, (ops.reshape(sums, shape_of(before)),)
+        return outputs, (ops.reshape(sums, ops.shape(before)),)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -280,10 +269,8 @@ class PerformerAttention(LinearAttention):
 
 
 def orthogonal_gaussians(number, width, generator):
-    """Draws vectors (F, K) of which each is Gaussian, orthogonal in blocks of K.
-
-    Section 2.4 of Choromanski et al., 2021, https://arxiv.org/abs/2009.14794.
-    """
+    """Draws vectors (F, K) of which each is Gaussian, orthogonal in blocks of K."""
+    # Section 2.4 of Choromanski et al., 2021, https://arxiv.org/abs/2009.14794.
     blocks = []
     for _ in range(-(-number // width)):
         matrix, upper = np.linalg.qr(generator.standard_normal((width, width)))

@@ -12,7 +12,7 @@ from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.attention import dot_product_attention, refuse_fused
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.masks import local_window_mask, mask_of_keys, within_window
-from keras_transformer.types import Nest, Tensor, TensorLike
+from keras_transformer.types import Tensor, TensorLike
 
 # Smaller blocks save arithmetic but lose more to small matrix products.
 SMALLEST_BLOCK = 32
@@ -31,13 +31,12 @@ class LocalAttention(MultiHeadAttention):
     queries. The cache of `step` holds all positions.
 
     Args:
-        num_heads: As of `MultiHeadAttention`, like `key_dim`.
+        num_heads: As of `MultiHeadAttention`, like all others.
         key_dim: Width of each head's queries and keys.
         window: Positions to each side that a query sees, at least 1.
         **options: As of `MultiHeadAttention`.
     Raises:
-        ValueError: If an argument is out of its range or the mask differs between
-            queries.
+        ValueError: As `MultiHeadAttention`, or if the mask differs between queries.
 
     Example:
         >>> attention = LocalAttention(num_heads=2, key_dim=3, window=4)
@@ -59,7 +58,13 @@ class LocalAttention(MultiHeadAttention):
         self, queries: TensorLike, keys: TensorLike, values: TensorLike,
         mask: TensorLike | None = None, causal: bool = False,
         training: bool | None = None, with_weights: bool = False,
+        places: tuple[TensorLike, TensorLike] | None = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        if places is not None:  # a step
+            position, entries = places
+            near = within_window(position, entries, self.window)
+            mask = ops.logical_and(mask, near)
+            return super().attend(queries, keys, values, mask, places=places)
         length, size = ops.shape(queries)[2], max(self.window, SMALLEST_BLOCK)
         if mask is None:
             mask = ops.ones((1, 1, 1, length), dtype="bool")
@@ -76,8 +81,6 @@ class LocalAttention(MultiHeadAttention):
         near = np.arange(-self.window, size + after, dtype="int32")
         bias = None
         if self.positions is not None:
-            places = ops.arange(length, dtype="int32")
-            queries, keys = (self.positions.place(x, places) for x in (queries, keys))
             in_block = map(ops.convert_to_tensor, (own, near))
             bias = self.positions.bias(self.num_heads, *in_block)
             bias = None if bias is None else ops.expand_dims(bias, 1)  # (H, 1, C, C')
@@ -100,14 +103,6 @@ class LocalAttention(MultiHeadAttention):
         )  # fmt: skip
         return join_blocks(outputs, length), None
 
-    def step(
-        self, inputs: TensorLike, cache: Nest, place: Nest, mask: Nest, weights: Nest
-    ) -> tuple[Tensor, Nest]:
-        """As `MultiHeadAttention.step`, within the window."""
-        entries = ops.arange(ops.shape(cache[0])[2], dtype="int32")
-        near = within_window(place.position, entries // inputs.shape[1], self.window)
-        return super().step(inputs, cache, place, mask & near, weights)
-
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"window": self.window}
 
@@ -128,10 +123,8 @@ def join_blocks(blocks, length):
 
 
 def with_neighbours(blocks, before, after):
-    """Adds to each block what stands next to it, zeros at the ends.
-
-    (B, H, M, C, K) --> (B, H, M, before + C + after, K), each of both at most C.
-    """
+    """Adds to each block what stands next to it, zeros at the ends."""
+    # (B, H, M, C, K) --> (B, H, M, before + C + after, K), each of both at most C.
     parts, size = [blocks], blocks.shape[3]
     rest = ((0, 0), (0, 0))
     if before:

@@ -8,8 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels import decoding
-from keras_transformer.kernels.execution import shape_of
-from keras_transformer.kernels.few_passes import affine, masked_softmax, prepared
+from keras_transformer.kernels.few_passes import masked_softmax
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.attention import (
     dot_product_attention,
@@ -54,7 +53,7 @@ class MultiHeadAttention(ComposedLayer):
     To attend in another way, override `weigh` (the softmax), `score` (the product of
     queries and keys), or `attend`, all that happens between the projections. `step`
     (with `step_weights` and `initial_cache`) decodes one position at a time; `look_up`
-    (with `keys_and_values`) attends from it to a source.
+    (with `keys_and_values`) attends from it to a source; both by these methods.
 
     Args:
         num_heads: Heads, h in the paper.
@@ -168,11 +167,8 @@ class MultiHeadAttention(ComposedLayer):
         """Makes a layer that gives the same outputs as one of Keras' own.
 
         Args:
-            layer: `keras.layers.MultiHeadAttention` or `GroupQueryAttention`, built.
-
-        Raises:
-            TypeError: If it is no such layer, or this class attends in another way.
-            ValueError: If it is not built, or does what this layer does not.
+            layer: `keras.layers.MultiHeadAttention` or `GroupQueryAttention`, built,
+                that does nothing which this layer does not.
 
         Example:
             >>> keras_layer = keras.layers.MultiHeadAttention(num_heads=2, key_dim=3)
@@ -214,14 +210,17 @@ class MultiHeadAttention(ComposedLayer):
     ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
         value = query if value is None else value
         key = value if key is None else key
-        if self.positions is not None and not (value is query and key is query):
-            raise ValueError(
-                "`positions` are for self-attention: give `query` alone, or leave "
-                "`positions` out. Received: another `value` or `key`"
-            )
         masks = mask, value_mask, key_mask, attention_mask
         allowed = combined_mask(query, value, key, *masks)
-        queries, keys, values = self.project_to_heads(query, value, key, training)
+        queries, keys, values = self.project_to_heads(query, value, key)
+        if self.positions is not None:
+            if not (value is query and key is query):
+                raise ValueError(
+                    "`positions` are for self-attention: give `query` alone, or leave "
+                    "`positions` out. Received: another `value` or `key`"
+                )
+            places = ops.arange(ops.shape(queries)[2], dtype="int32")
+            queries, keys = (self.positions.place(x, places) for x in (queries, keys))
         with_weights = return_attention_scores or is_recording()
         outputs, attention_weights = self.attend(
             queries, keys, values, allowed, use_causal_mask, training, with_weights
@@ -233,15 +232,16 @@ class MultiHeadAttention(ComposedLayer):
             )
         if with_weights:
             record_attention(self, attention_weights)
-        output = self.merge(outputs, training)
+        output = self.merge(outputs)
         return (output, attention_weights) if return_attention_scores else output
 
     def attend(
         self, queries: TensorLike, keys: TensorLike, values: TensorLike,
         mask: TensorLike | None = None, causal: bool = False,
         training: bool | None = None, with_weights: bool = False,
+        places: tuple[TensorLike, TensorLike] | None = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """Attends with all heads; a kind overrides it, and `attend_step` to decode.
+        """Attends with all heads, in a call and in a step; a kind overrides it.
 
         Args:
             queries: Float tensor (B, H, T, K), multiplied by `query_scale`.
@@ -252,24 +252,27 @@ class MultiHeadAttention(ComposedLayer):
             causal: Whether query t attends to keys 0 to t alone.
             training: Whether dropout is applied.
             with_weights: Whether the attention weights are needed.
+            places: In a step, the position of the queries (1,) and those of the keys
+                (S,), integers; else both are counted from 0.
 
         Returns:
             The outputs (B, H, T, Kv) and the attention weights (B, H, T, S) before
             dropout; `None` in their place if they are not made.
         """
         if causal:
-            mask = with_causal(mask, shape_of(queries)[2], shape_of(keys)[2])
+            mask = with_causal(mask, ops.shape(queries)[2], ops.shape(keys)[2])
         bias = None
         if self.positions is not None:
-            places = ops.arange(shape_of(queries)[2], dtype="int32")
-            bias = self.positions.bias(self.num_heads, places, places)
-            queries, keys = (self.positions.place(x, places) for x in (queries, keys))
+            if places is None:
+                places = [ops.arange(ops.shape(queries)[2], dtype="int32")] * 2
+            bias = self.positions.bias(self.num_heads, *places)
         dropout = self.attention_dropout if training else None
         fused = self.flash_attention
         if with_weights and fused:
             refuse_fused("it gives no attention weights to return or to record")
         is_disabled = keras.config.is_flash_attention_enabled() is False
-        if fused is None and (with_weights or is_disabled):
+        has_none = keras.backend.backend() == "tensorflow"
+        if fused is None and (with_weights or is_disabled or has_none):
             fused = False
         return dot_product_attention(
             queries, keys, values, mask, bias, self.weigh, dropout, fused, self.score
@@ -277,36 +280,35 @@ class MultiHeadAttention(ComposedLayer):
 
     def project_to_heads(
         self, query: TensorLike, value: TensorLike, key: TensorLike,
-        training: bool | None = False,
+        weights: Nest = None,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """Projects to heads; inputs that are the same tensor share one product."""
         denses = [self.query_dense, self.key_dense, self.value_dense]
         scale = self.query_scale
         if key is query and value is query:
-            parts = project(denses, query, scale, training)
+            parts = project(denses, query, scale, weights)
         else:
-            parts = project(denses[:1], query, scale, training)
+            parts = project(denses[:1], query, scale)
             if value is key:
-                parts += project(denses[1:], key, training=training)
+                parts += project(denses[1:], key)
             else:
-                parts += project(denses[1:2], key, training=training)
-                parts += project(denses[2:], value, training=training)
+                parts += project(denses[1:2], key) + project(denses[2:], value)
         # (B, H, T, K) times `query_scale`, (B, G, S, K) and (B, G, S, Kv)
         return tuple(map(self._split, parts, self.heads.values()))
 
     @staticmethod
     def _split(projected, heads):
         """(B, T, G * K) --> (B, G, T, K), `heads` being (G, K)."""
-        batch, length = shape_of(projected)[:2]
+        batch, length = ops.shape(projected)[:2]
         projected = ops.reshape(projected, (batch, length, *heads))
         return ops.transpose(projected, (0, 2, 1, 3))
 
-    def merge(self, outputs: TensorLike, training: bool | None = False) -> Tensor:
+    def merge(self, outputs: TensorLike, weights: Nest = None) -> Tensor:
         """Projects the heads' outputs (B, H, T, Kv) to (B, T, D)."""
-        batch, heads, length, width = shape_of(outputs)
+        batch, heads, length, width = ops.shape(outputs)
         outputs = ops.transpose(outputs, (0, 2, 1, 3))
         rows = ops.reshape(outputs, (batch, length, heads * width))
-        return project([self.output_dense], rows, training=training)[0]
+        return project([self.output_dense], rows, weights=weights)[0]
 
     # Decoding one position at a time: B sentences of N hypotheses, L positions.
 
@@ -315,14 +317,12 @@ class MultiHeadAttention(ComposedLayer):
         denses = [self.query_dense]
         if not across:
             denses += [self.key_dense, self.value_dense]
-        parts = joined(denses, self.query_scale), joined([self.output_dense])
-        return tuple(prepared(*part) if part else () for part in parts)
+        return joined(denses, self.query_scale), joined([self.output_dense])
 
     def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
         """Returns an empty cache: keys (B, G, L * N, K) and values (B, G, L * N, Kv).
 
-        Of B `sentences` with N `hypotheses` each, decoded side by side, and at most L
-        positions, `length`. Entry l * N + n is position l of hypothesis n.
+        Entry l * N + n is position l, of at most L = `length`, of hypothesis n.
         """
         entries, dtype = length * hypotheses, self.compute_dtype
         return tuple(
@@ -336,8 +336,9 @@ class MultiHeadAttention(ComposedLayer):
         return tuple(map(self._split, parts, [self.heads["key"], self.heads["value"]]))
 
     def step(
-        self, inputs: TensorLike, cache: Nest, place: Nest, mask: Nest, weights: Nest
-    ) -> tuple[Tensor, Nest]:
+        self, inputs: TensorLike, cache: Nest, place: Nest, mask: TensorLike,
+        weights: Nest,
+    ) -> tuple[Tensor, Nest]:  # fmt: skip
         """Attends from one new position of N hypotheses to itself and those before it.
 
         Returns the output (B, N, D) and the cache with the position written.
@@ -347,76 +348,36 @@ class MultiHeadAttention(ComposedLayer):
             cache: Keys and values of the earlier positions, from `initial_cache` or the
                 step before; it must not be used again.
             place: `kernels.decoding.cache_place` of the position.
-            mask: `kernels.few_passes.prepare_mask` of a mask (B, 1, N, L * N), True for
-                the entries of a hypothesis's past and for the new one itself.
+            mask: Boolean tensor that broadcasts to (B, 1, N, L * N), True for the
+                entries of a hypothesis's past and for the new one itself.
             weights: `step_weights()`.
         """
-        queries, *new = self._step_heads(inputs, weights[0], "query", "key", "value")
-        bias = None
+        heads = self.project_to_heads(inputs, inputs, inputs, weights[0])
+        queries, keys, values = heads
+        position = ops.reshape(ops.cast(place.position, "int32"), (1,))
         if self.positions is not None:
-            position = ops.reshape(ops.cast(place.position, "int32"), (1,))
-            queries = self.positions.place(queries, position)
-            new[0] = self.positions.place(new[0], position)
-            entries = ops.arange(ops.shape(cache[0])[2], dtype="int32")
-            past = entries // inputs.shape[1]  # The position l of each entry l * N + n.
-            bias = self.positions.bias(self.num_heads, position, past)
-        cache = tuple(map(decoding.write_position, cache, new, [place, place]))
-        outputs, _ = self.attend_step(queries, *cache, mask, bias=bias)
-        return self._merge_step(outputs, weights[1]), cache
+            queries, keys = (self.positions.place(x, position) for x in (queries, keys))
+        cache = tuple(map(decoding.write_position, cache, (keys, values), [place] * 2))
+        entries = ops.arange(ops.shape(cache[0])[2], dtype="int32")
+        # Entry l * N + n is position l of hypothesis n.
+        places = position, entries // inputs.shape[1]
+        outputs, _ = self.attend(queries, *cache, mask, places=places)
+        return self.merge(outputs, weights[1]), cache
 
     def look_up(
-        self, inputs: TensorLike, source: Nest, mask: Nest, weights: Nest
+        self, inputs: TensorLike, source: Nest, mask: TensorLike, weights: Nest
     ) -> tuple[Tensor, Tensor]:
         """Attends from one new position to a source, as `step` does to the past.
 
-        Returns the output (B, N, D) and the attention weights (B, H, N, S).
-
-        Args:
-            inputs: Float tensor (B, N, D).
-            source: `keys_and_values` of the source.
-            mask: `prepare_mask` of a mask that broadcasts to (B, H, N, S).
-            weights: `step_weights(across=True)`.
+        Of inputs (B, N, D), `keys_and_values` of the source, a boolean mask that
+        broadcasts to (B, H, N, S), and `step_weights(across=True)`. Returns the output
+        (B, N, D) and the attention weights (B, H, N, S).
         """
-        (queries,) = self._step_heads(inputs, weights[0], "query")
-        outputs, shares = self.attend_step(queries, *source, mask, by_row=True)
-        return self._merge_step(outputs, weights[1]), shares
-
-    def attend_step(
-        self, queries: TensorLike, keys: TensorLike, values: TensorLike, mask: Nest,
-        by_row: bool = False, bias: TensorLike | None = None,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """As `attend`, of N hypotheses' queries (B, H, N, K) and a prepared mask."""
-        if self.weigh is not masked_softmax or self.score is not None:
-            return dot_product_attention(
-                queries, keys, values, mask.mask, bias, self.weigh, score=self.score
-            )
-        bias = mask.bias if bias is None else ops.add(mask.bias, bias)
-        if keys.shape[1] == self.num_heads:
-            return decoding.attend(queries, keys, values, bias, by_row)
-        return dot_product_attention(queries, keys, values, bias=bias)
-
-    def _step_heads(self, inputs, weights, *names):
-        """Projects (B, N, D) to heads (B, G, N, K), one tensor a name."""
-        hypotheses = inputs.shape[1]
-        rows = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, inputs.shape[-1]))
-        heads = [self.heads[name] for name in names]
-        if weights and {number for number, _ in heads} == {self.num_heads}:
-            widths = [width for _, width in heads]
-            projected = affine(rows, *weights)
-            return decoding.split_heads(projected, hypotheses, self.num_heads, widths)
-        # Heads differ in number, or `joined` gave no weights.
-        denses = [getattr(self, f"{name}_dense") for name in names]
-        parts = project(denses, rows, self.query_scale, weights=weights)
-        return tuple(
-            decoding.split_heads(part, hypotheses, number, [width])[0]
-            for part, (number, width) in zip(parts, heads, strict=True)
-        )
-
-    def _merge_step(self, outputs, weights):
-        """(B, H, N, Kv) --> (B, N, D)."""
-        rows = decoding.merge_heads(outputs)
-        merged = affine(rows, *weights) if weights else self.output_dense(rows)
-        return ops.reshape(merged, (-1, outputs.shape[2], merged.shape[-1]))
+        parts = project([self.query_dense], inputs, self.query_scale, weights[0])
+        queries = self._split(parts[0], self.heads["query"])
+        with_weights = not self.flash_attention
+        outputs, shares = self.attend(queries, *source, mask, with_weights=with_weights)
+        return self.merge(outputs, weights[1]), shares
 
     def compute_output_shape(self, query_shape: Shape, *others: Shape) -> Shape:
         return (*query_shape[:-1], self.output_dim or query_shape[-1])

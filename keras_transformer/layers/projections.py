@@ -1,4 +1,4 @@
-"""Layers made of Keras' `Dense` layers; several make one product where that is exact.
+"""Layers made of Keras' `Dense` layers, of which several make one product in a step.
 
 Weights, initializers, regularizers, adapters (LoRA) and quantisation are Keras' own:
 each `Dense` is a public attribute of its layer.
@@ -7,14 +7,11 @@ each `Dense` is a public attribute of its layer.
 from __future__ import annotations
 
 import itertools
-import operator
 from typing import Any, Unpack
 
 import keras
 from keras import ops
 
-from keras_transformer.kernels.execution import shape_of
-from keras_transformer.kernels.few_passes import affine
 from keras_transformer.layers.adaptation import quantised_policies
 from keras_transformer.masks import carried_mask
 from keras_transformer.types import Shape, Tensor, TensorLike, WeightOptions
@@ -80,10 +77,8 @@ class ComposedLayer(keras.layers.Layer):
 
 
 def joined(denses, scale=1.0):
-    """Returns kernels and biases side by side, as `affine` takes them after its input.
-
-    The first is multiplied by `scale`. `()` if only the layers' own calls will do.
-    """
+    """Returns kernels and biases side by side, which `affine` takes after its input."""
+    # The first is multiplied by `scale`. `()` if only the layers' own calls will do.
     dtype = denses[0].compute_dtype
     kernels, has_bias = [], False
     for dense in denses:
@@ -92,6 +87,7 @@ def joined(denses, scale=1.0):
             and dense.activation is keras.activations.linear
             and dense.activity_regularizer is None
             and dense.quantization_mode is None
+            and "call" not in vars(dense)  # There GPTQ and AWQ see what comes in.
         )
         if not is_plain:  # Quantised, for example, or a class of the user's.
             return ()
@@ -110,24 +106,32 @@ def joined(denses, scale=1.0):
     return tuple(parts)  # (D, sum of the units) and (sum of the units,)
 
 
-def project(denses, inputs, scale=1.0, training=False, weights=None):
-    """Applies `Dense` layers to the same inputs (..., D): a list of (..., units).
-
-    The first output is multiplied by `scale`; `weights` are `joined` if at hand.
-    """
-    inputs = ops.cast(inputs, denses[0].compute_dtype)
-    weights = joined(denses, scale) if weights is None else weights
-    if not weights:
-        first, *others = [dense(inputs, training=training) for dense in denses]
-        return [first if scale == 1.0 else first * scale, *others]
+def affine(inputs, kernel, bias=None):
+    """Multiplies inputs (..., D) by a matrix (D, E), and adds a bias (E,) if given."""
     # One product over all positions is faster than one a sentence.
-    rows = ops.reshape(inputs, (-1, inputs.shape[-1]))
-    outputs = affine(rows, *weights, training=training)
+    outputs = ops.matmul(ops.reshape(inputs, (-1, inputs.shape[-1])), kernel)
+    if bias is not None:
+        outputs = outputs + bias
     # Sizes that are known cost a graph nothing; at most one may be left open.
     known = inputs.shape[1:-1]
-    first = shape_of(inputs)[:-1] if None in known else (-1, *known)
-    outputs = ops.reshape(outputs, (*first, outputs.shape[-1]))
-    if len(denses) == 1:
-        return [outputs]
-    units = map(operator.attrgetter("units"), denses)
-    return ops.split(outputs, list(itertools.accumulate(units))[:-1], axis=-1)
+    first = ops.shape(inputs)[:-1] if None in known else (-1, *known)
+    return ops.reshape(outputs, (*first, outputs.shape[-1]))
+
+
+def project(denses, inputs, scale=1.0, weights=None):
+    """Applies `Dense` layers to the same inputs (..., D): a list of (..., units)."""
+    # The first output is multiplied by `scale`. It is one product of `joined` weights.
+    inputs = ops.cast(inputs, denses[0].compute_dtype)
+    if weights:
+        outputs, units = affine(inputs, *weights), [dense.units for dense in denses]
+        ends = list(itertools.accumulate(units))[:-1]
+        return ops.split(outputs, ends, axis=-1) if ends else [outputs]
+    outputs = []
+    for dense in denses:
+        own = joined([dense], scale)
+        if own:
+            outputs.append(affine(inputs, *own))
+        else:  # Its own call does what must be done.
+            outputs.append(dense(inputs) if scale == 1.0 else dense(inputs) * scale)
+        scale = 1.0
+    return outputs

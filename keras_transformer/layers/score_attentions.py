@@ -64,14 +64,12 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
     those of `MultiHeadAttention`.
 
     Args:
-        num_heads: As of `MultiHeadAttention`, like `key_dim` and all others.
+        num_heads: As of `MultiHeadAttention`, like all others.
         key_dim: Width of each head's queries and keys, and so of its network.
         *args: As of `MultiHeadAttention`.
-        **options: As of `MultiHeadAttention`; `kernel_initializer` and the like are w's
-            too.
+        **options: As of `MultiHeadAttention`; those of kernels are w's too.
     Raises:
-        ValueError: As `MultiHeadAttention`, and for `flash_attention=True` and rotary
-            positions.
+        ValueError: As `MultiHeadAttention`, and for a fused kernel or rotary positions.
 
     Example:
         >>> attention = MultiHeadAdditiveAttention(num_heads=2, key_dim=3)
@@ -186,7 +184,7 @@ class AdditiveAttention(ComposedLayer):
     ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
         key = value if key is None else key
         mask = carried_mask(key) if mask is None else mask
-        (keys,) = project([self.key_dense], key, training=training)
+        (keys,) = project([self.key_dense], key)
         output, weights = self.attend(query, keys, value, mask, training)
         return (output, weights) if return_attention_scores else output
 
@@ -198,7 +196,7 @@ class AdditiveAttention(ComposedLayer):
 
         Returns the output (B, T, D_value) and the attention weights (B, T, S).
         """
-        (queries,) = project([self.query_dense], query, training=training)
+        (queries,) = project([self.query_dense], query)
         # Outside of `__call__` Keras does not cast inputs and weights.
         value = ops.cast(value, self.compute_dtype)
         kernel = ops.cast(self.score_kernel, self.compute_dtype)

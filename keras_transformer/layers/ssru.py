@@ -67,7 +67,7 @@ class SSRU(ComposedLayer):
                 f"use_causal_mask={use_causal_mask}"
             )
         by_time = ops.transpose(inputs, (1, 0, 2))  # (T, B, D)
-        kept, new = self._gates(by_time, training=training)
+        kept, new = self._gates(by_time)
         if mask is not None:
             is_read = ops.transpose(mask_of_keys(attention_mask(mask)))
             is_read = ops.expand_dims(is_read, -1)  # (T, B, 1)
@@ -76,10 +76,10 @@ class SSRU(ComposedLayer):
         states = ops.transpose(linear_recurrence(kept, new), (1, 0, 2))
         return ops.cast(ops.relu(states), self.compute_dtype)
 
-    def _gates(self, inputs, weights=None, training=False):
+    def _gates(self, inputs, weights=None):
         """What share of the state is kept, and what is added, both (..., D)."""
         denses = self.input_dense, self.forget_dense
-        projected = project(denses, inputs, training=training, weights=weights)
+        projected = project(denses, inputs, weights=weights)
         new, kept = (ops.cast(x, wide_dtype(self.compute_dtype)) for x in projected)
         kept = ops.sigmoid(kept)
         return kept, (1.0 - kept) * new

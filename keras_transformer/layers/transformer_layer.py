@@ -197,10 +197,6 @@ class TransformerLayer(ComposedLayer):
             layer: `keras_hub.layers.TransformerEncoder` for an `EncoderLayer`, else
                 `TransformerDecoder`; built, for a `DecoderLayer` with a source.
 
-        Raises:
-            TypeError: If it is no such layer.
-            ValueError: If it is not built or is quantised.
-
         Example:
             >>> theirs = keras_hub.layers.TransformerEncoder(8, num_heads=2)
             >>> theirs.build((None, None, 6))
@@ -303,18 +299,12 @@ class CausalLayer(TransformerLayer):
         self, inputs: TensorLike, cache: Nest, place: Nest, masks: Nest, weights: Nest,
         source: Nest = None,
     ) -> tuple[Tensor, Nest, Tensor | None]:  # fmt: skip
-        """Computes one position as `call` does, for N hypotheses of each sentence.
+        """Computes one position (B, N, D) as `call` does, for N hypotheses a sentence.
 
-        Args:
-            inputs: Float tensor (B, N, D).
-            cache: As of `MultiHeadAttention.step`, like `place`.
-            masks: `prepare_mask` of the past's mask and of the source's.
-            weights: `step_weights()`.
-            source: `keys_and_values` of the source, for a layer that attends to one.
-
-        Returns:
-            The output (B, N, D), the cache with the position written, and the weights
-            (B, H, N, S) of the attention to the source, or `None`.
+        `cache` and `place` are as of `MultiHeadAttention.step`, `masks` that of the
+        past and that of the source, `weights` as `step_weights` returns them, `source`
+        what `keys_and_values` does. Returns the output (B, N, D), the cache with the
+        position written, and the weights (B, H, N, S) of the attention to the source.
         """
         past_mask, source_mask = masks
         shares = None  # the weights of the attention to the source

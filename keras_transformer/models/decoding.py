@@ -14,7 +14,6 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.decoding import cache_place, of_parents, resize_cache
-from keras_transformer.kernels.few_passes import prepare_mask
 
 
 def new_state(layers, sentences, hypotheses, length):
@@ -29,10 +28,8 @@ def new_state(layers, sentences, hypotheses, length):
 
 
 def resized_state(state, sentences, length):
-    """Returns the state of the sentences (B',) alone, with room for more positions.
-
-    All other entries of a state are nested tensors (B, ...).
-    """
+    """Returns the state of the sentences (B',) alone, with room for more positions."""
+    # All other entries of a state are nested tensors (B, ...).
     kept = keras.tree.map_structure(
         lambda leaf: ops.take(leaf, sentences, axis=0),
         {name: state[name] for name in state if name not in ("index", "caches")},
@@ -51,19 +48,15 @@ def resized_state(state, sentences, length):
 
 
 def step_through(layers, norm, x, parents, state, weights):
-    """Takes one position (R, 1, D) through the layers, and a norm if there is one.
-
-    Returns rows (R, D), the new state, and the last layer's attention to the source.
-    """
+    """Takes one position (R, 1, D) through the layers, and a norm if there is one."""
+    # Returns rows (R, D), the new state, and the last layer's attention to the source.
     # parents (B, N): the hypothesis of the step before that each one continues.
     hypotheses, width, index = parents.shape[1], x.shape[-1], state["index"]
     x = ops.reshape(x, (-1, hypotheses, width))  # (B, N, D)
     ancestors, mask = _past(state, parents)
     # "sources", each layer's, and "source_mask" (B, 1, 1, S) are a `Transformer`'s.
-    sources, source_mask = state.get("sources", (None,) * len(layers)), None
-    if "source_mask" in state:
-        source_mask = prepare_mask(state["source_mask"], layers[0].compute_dtype)
-    masks = prepare_mask(mask, layers[0].compute_dtype), source_mask
+    sources = state.get("sources", (None,) * len(layers))
+    masks = mask, state.get("source_mask")
     caches, places, attention_weights = [], {}, None
     for layer, cache, source, layer_weights in zip(
         layers, state["caches"], sources, weights, strict=True
@@ -83,10 +76,8 @@ def step_through(layers, norm, x, parents, state, weights):
 
 
 def _past(state, parents):
-    """Returns the ancestors with this position, and the mask of each one's past.
-
-    The mask broadcasts to (B, H, N, L * N); it is True for the position itself too.
-    """
+    """Returns the ancestors with this position, and the mask of each one's past."""
+    # The mask broadcasts to (B, H, N, L * N); it is True for the position itself too.
     index, hypotheses = state["index"], parents.shape[1]
     batch, _, length = ops.shape(state["ancestors"])
     positions = ops.arange(length, dtype="int32")

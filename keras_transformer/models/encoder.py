@@ -30,8 +30,6 @@ class EncoderStack(Configured, keras.layers.Layer):
         training: Whether dropout is applied.
     Returns:
         Float tensor (B, S, D).
-    Raises:
-        TypeError: If `config` is not an `EncoderConfig`.
 
     Example:
         >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
@@ -73,9 +71,7 @@ class EncoderStack(Configured, keras.layers.Layer):
             states = layer(states, mask=mask, training=training)
         return states if self.norm is None else self.norm(states, training=training)
 
-    def compute_mask(
-        self, inputs: TensorLike, previous_mask: TensorLike | None
-    ) -> Tensor | None:
+    def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
         """The output is as long as the input and carries its Keras mask."""
         return carried_mask(inputs)
 
@@ -101,8 +97,6 @@ class Encoder(Configured, keras.layers.Layer):
             the Keras mask of the embedding's output: of ids, where none is padding.
     Returns:
         Float tensor (B, S, D).
-    Raises:
-        TypeError: If `config` is not an `EncoderConfig`.
 
     Example:
         >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
@@ -142,9 +136,7 @@ class Encoder(Configured, keras.layers.Layer):
         states = self.embedding(inputs, training=training)
         return self.stack(states, mask=mask, training=training)
 
-    def compute_mask(
-        self, inputs: TensorLike, previous_mask: TensorLike | None
-    ) -> Tensor | None:
+    def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
         """The mask that the embedding makes of its inputs."""
         return self.embedding.compute_mask(inputs, carried_mask(inputs))
 

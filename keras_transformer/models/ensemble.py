@@ -45,9 +45,8 @@ class Ensemble(ExportableModel):
 
     in float32 (section 3.6 of Sutskever et al., 2014, https://arxiv.org/abs/1409.3215).
     The members may differ in size and float type. `Generator`, `Translator` and exports
-    take an ensemble as a model; it is neither trained nor saved as one. Its methods are
-    those of a `Transformer`; encoder outputs, states and weights are a tuple with each
-    member's.
+    take an ensemble as a model; it is neither trained nor saved as one. It has the
+    methods of a `Transformer`, of tuples with what each member has.
 
     Args:
         members: Two or more models of one vocabulary, `Transformer` or `Seq2Seq`.
@@ -138,7 +137,7 @@ class Ensemble(ExportableModel):
     def resize_decoding(
         self, state: Nest, sentences: TensorLike, length: int | TensorLike
     ) -> Nest:
-        """Returns the state of some sentences, with room for more positions."""
+        """As `Transformer.resize_decoding`."""
         parts = zip(self.members, state, strict=True)
         return tuple(m.resize_decoding(own, sentences, length) for m, own in parts)
 

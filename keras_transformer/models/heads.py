@@ -11,11 +11,8 @@ from keras_transformer.exact_training import ExactTraining
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.attention import recorded_attention
 from keras_transformer.layers.basic import Dropout
-from keras_transformer.layers.embedding import (
-    ClassToken,
-    FeatureEmbedding,
-    PositionalEmbedding,
-)
+from keras_transformer.layers.embedding import PositionalEmbedding
+from keras_transformer.layers.other_embeddings import ClassToken, FeatureEmbedding
 from keras_transformer.masks import carried_mask
 from keras_transformer.models.encoder import Encoder
 from keras_transformer.models.model import ExportableModel
@@ -37,18 +34,10 @@ class EncoderHead(ExportableModel):
             encoder.build(self.input_signature()[0].shape)
 
     def attention(self, inputs: TensorLike, layer: int = -1) -> Tensor:
-        """Returns how the positions attend to each other in one layer.
+        """Returns how positions attend to each other in one layer, (B, H, S, S).
 
-        Args:
-            inputs: As for a call.
-            layer: Encoder layer, counted from 0, or from -1 backwards.
-
-        Returns:
-            Attention weights (B, H, S, S); a class token is position 0.
-
-        Raises:
-            IndexError: If there is no such layer.
-            ValueError: If its attention has no weights, as `LinearAttention` has none.
+        `inputs` are those of a call; a class token is position 0. A `ValueError` if the
+        layer's attention has no weights, as `LinearAttention` has none.
         """
         attention = self.encoder.stack.encoder_layers[layer].self_attention
         with recorded_attention() as record:
@@ -108,8 +97,7 @@ class Tagger(ExactTraining, EncoderHead):
     Returns:
         Logits, a float tensor (B, S, num_tags).
     Raises:
-        TypeError: If `encoder` is not an `Encoder`, or `inputs` are not what it takes.
-        ValueError: If `num_tags` is not positive.
+        TypeError, ValueError: If `encoder` is no `Encoder`, `num_tags` not positive.
 
     Example:
         >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
@@ -157,7 +145,7 @@ class TextClassifier(EncoderHead):
     Returns:
         Logits, a float tensor (B, num_classes).
     Raises:
-        TypeError: If `encoder` is not an `Encoder`, or `inputs` are not what it takes.
+        TypeError: If `encoder` is not an `Encoder`.
         ValueError: If `num_classes` is not positive or `pooling` is unknown.
 
     Example:
@@ -215,9 +203,7 @@ class TextClassifier(EncoderHead):
         number = ops.maximum(ops.sum(is_real, axis=1), 1)
         return ops.sum(states * is_real, axis=1) / number
 
-    def compute_mask(
-        self, inputs: TensorLike, previous_mask: TensorLike | None
-    ) -> None:
+    def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> None:
         """The logits have no positions, and no mask."""
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
@@ -258,7 +244,6 @@ class MaskedLanguageModel(ExactTraining, EncoderHead):
 
     # A subclass that computes `logits` in another way sets it to False.
     trains_without_logits = True
-    output_bias = None
 
     def __init__(self, encoder: Encoder, **kwargs: Unpack[BasicOptions]) -> None:
         super().__init__(encoder, **kwargs)

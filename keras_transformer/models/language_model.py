@@ -36,8 +36,6 @@ class LanguageModel(TokenModel):
     Returns:
         Logits, a float tensor (B, T, V): row t scores the token after ids[t]; or the
         last layer's states, (B, T, D).
-    Raises:
-        TypeError: If `config` is not a `LanguageModelConfig`.
 
     Example:
         >>> config = LanguageModelConfig(
@@ -96,18 +94,10 @@ class LanguageModel(TokenModel):
         return states if return_states else self.logits(states)
 
     def start_decoding(self, texts: int, length: int, beam_size: int = 1) -> Nest:
-        """Makes the state of `decode_step`, before the start token.
+        """Makes the state of `decode_step`, as `models.decoding` describes it.
 
-        Args:
-            texts: Texts decoded side by side, B; an integer or a scalar tensor.
-            length: Most positions that will be decoded, L (tokens).
-            beam_size: Hypotheses of a text, N.
-
-        Returns:
-            The state, as `models.decoding` describes it.
-
-        Raises:
-            ValueError: If learned positions are fewer than `length`.
+        Of B `texts`, an integer or a scalar tensor, with N = `beam_size` hypotheses and
+        at most `length` positions. A `ValueError` if learned positions are fewer.
         """
         check_length(self.config, length)
         return new_state(self.decoder_layers, texts, beam_size, length)

@@ -13,10 +13,6 @@ from keras_transformer.config import TransformerConfig
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.models.transformer import Transformer
 
-# A member of the archive this small (bytes) does no harm. Of others, weights hardly
-# shrink when they are packed; the zeros of a bomb do.
-_SMALL, _CLOSEST_PACKING = 2**20, 20
-
 
 def load_seq2seq(path: str | Path) -> Seq2Seq:
     """Reads a model that `save` wrote; a damaged or other file is a `ValueError`.
@@ -49,16 +45,8 @@ def read_config(path: str | Path) -> TransformerConfig:
 
 
 def _claimed(path):
-    """What config.json in the archive says, once no member can be a bomb."""
+    """What config.json in the archive says."""
     with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            # What an archive says about its members may be wrong as well.
-            packed = min(member.compress_size, path.stat().st_size)
-            if member.file_size > max(_SMALL, _CLOSEST_PACKING * packed):
-                raise ValueError(
-                    f"{member.filename} in it claims {member.file_size:,} bytes, "
-                    f"packed in {packed:,}"
-                )
         config = json.loads(archive.read("config.json"))
     names = ("class_name", "registered_name", "module", "config")
     return {name: config.get(name) for name in names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TypedDict, Unpack
+from typing import Any
 
 import keras
 import numpy as np
@@ -31,14 +31,6 @@ def mask_tokens(
     is_replaced = chosen & (lot >= MASKED) & (lot < MASKED + REPLACED)
     shown = np.where(is_replaced, random_ids, shown).astype(ids.dtype)
     return shown, np.where(chosen, ids, 0)
-
-
-class DatasetOptions(TypedDict, total=False):
-    """What `keras.utils.PyDataset` takes by name."""
-
-    workers: int
-    use_multiprocessing: bool
-    max_queue_size: int
 
 
 class MaskedTokens(keras.utils.PyDataset):
@@ -69,8 +61,7 @@ class MaskedTokens(keras.utils.PyDataset):
 
     def __init__(
         self, ids: np.ndarray, batch_size: int, mask_id: int, first_id: int,
-        vocabulary_size: int, rate: float = 0.15, seed: int = 0,
-        **kwargs: Unpack[DatasetOptions],
+        vocabulary_size: int, rate: float = 0.15, seed: int = 0, **kwargs: Any,
     ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         check_size("batch_size", batch_size)

@@ -8,12 +8,11 @@ import keras
 from keras import ops
 
 from keras_transformer.exact_training import ExactTraining
-from keras_transformer.kernels.few_passes import affine, prepared
 from keras_transformer.kernels.keras_private import layers_within
 from keras_transformer.layers.adaptation import policy_of, quantised_policies
 from keras_transformer.layers.basic import LayerNormalization
 from keras_transformer.layers.embedding import PositionalEmbedding
-from keras_transformer.layers.projections import joined, project
+from keras_transformer.layers.projections import affine, joined, project
 from keras_transformer.models.decoding import resized_state
 from keras_transformer.types import Nest, Tensor, TensorLike
 
@@ -141,17 +140,14 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
                 weights = (ops.transpose(ops.cast(rows, self.compute_dtype)),)
         if weights and self.output_bias is not None:
             weights += (ops.cast(self.output_bias, self.compute_dtype),)
-        return prepared(*weights) if weights else ()
+        return weights
 
     def step_logits(self, rows: TensorLike, weights: Nest) -> Tensor:
         """As `logits`, of rows (R, D) with `output_weights`."""
         return affine(rows, *weights) if weights else self.logits(rows)
 
     def decoding_weights(self) -> Nest:
-        """Prepares the matrices of `decode_step`, some of which are joined for speed.
-
-        A search makes them once, before its loop; an export keeps them.
-        """
+        """Prepares the matrices of `decode_step`, once before a search's loop."""
         return {
             "output": self.output_weights(),
             "layers": tuple(layer.step_weights() for layer in self.decoder_layers),
@@ -160,28 +156,17 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
     def resize_decoding(
         self, state: Nest, sentences: TensorLike, length: int | TensorLike
     ) -> Nest:
-        """Returns the state of some sentences, with room for more positions.
+        """Returns the state of the sentences (B',) alone, with room for more positions.
 
-        A search drops the sentences that are done, and makes room as outputs grow.
-
-        Args:
-            state: As `start_decoding` or `decode_step` returned it.
-            sentences: Integer tensor (B',), places of the sentences to keep.
-            length: Positions, an integer or a scalar tensor, at least as many as now.
-
-        Returns:
-            The state of B' sentences.
+        A search drops the sentences that are done, and makes room as outputs grow:
+        `length` is at least what it was.
         """
         return resized_state(state, sentences, length)
 
     def with_dtype(self, dtype: str) -> Self:
         """Returns this model if it computes and stores in `dtype`, or a copy that does.
 
-        Args:
-            dtype: Float type, such as "bfloat16".
-
-        Raises:
-            ValueError: If the model is quantised and of another type.
+        A `ValueError` if it is quantised and of another type.
         """
         if {self.compute_dtype, self.variable_dtype} == {dtype}:
             return self

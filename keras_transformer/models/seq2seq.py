@@ -16,24 +16,10 @@ class Seq2Seq(TokenModel):
     """Base of the models from a source sequence to a target sequence of ids.
 
     It is called and trained as `Transformer` describes. `Generator`, `Translator` and
-    exports take any such model. A subclass has a `config_class` and the methods
-
-    - `make_embedding(name, vocabulary_size)`: a `PositionalEmbedding` or a layer like
-      it, whose matrix the output may share.
-    - `encode(source, training)`: the encoder's output (B, S, E) and its boolean mask
-      (B, 1, S), True where a position is not padding.
-    - `decode_states(target_in, encoder_output, source_mask, training)`: the states
-      (B, T, D) that `logits` multiplies by the output matrix.
-    - `attention(target_in, encoder_output, source_mask, layer)`: how a decoder layer
-      attends to the source, (B, H, T, S).
-    - `start_decoding`, `decode_step` and `coverage`: decoding step by step, as
-      `Transformer` describes it; and `resize_decoding` and `decoding_weights`, unless
-      it goes through the layers in `decoder_layers`.
-    - `layers_of(part)`: the layers of the "encoder" or the "decoder", to freeze them,
-      without the embeddings.
-
-    Raises:
-        TypeError: If `config` is not a `config_class`.
+    exports take any such model. A subclass has a `config_class` and `Transformer`'s
+    methods `make_embedding`, `encode`, `decode_states`, `attention`, `start_decoding`,
+    `decode_step`, `coverage` and `layers_of`; and `resize_decoding` and
+    `decoding_weights`, unless it goes through the layers in `decoder_layers`.
     """
 
     config_class = TransformerConfig

@@ -41,8 +41,6 @@ class Transformer(Seq2Seq):
     Returns:
         Logits, a float tensor (B, T, V): row t scores the token after target_in[t]; or
         the decoder's last states, (B, T, D).
-    Raises:
-        TypeError: If `config` is not a `TransformerConfig`.
 
     Example:
         >>> config = TransformerConfig.preset(
@@ -126,10 +124,9 @@ class Transformer(Seq2Seq):
 
     def layers_of(self, part: str) -> list[keras.layers.Layer]:
         """Returns the layers of the "encoder" or "decoder", without the embedding."""
-        layers, norm = {
-            "encoder": (self.encoder_layers, self.encoder_norm),
-            "decoder": (self.decoder_layers, self.decoder_norm),
-        }[part]
+        layers, norm = self.decoder_layers, self.decoder_norm
+        if part == "encoder":
+            layers, norm = self.encoder_layers, self.encoder_norm
         return [*layers] if norm is None else [*layers, norm]
 
     def _embed(self, side, ids, training, **start):
@@ -145,15 +142,10 @@ class Transformer(Seq2Seq):
     def encode(
         self, source: TensorLike, training: bool | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Encodes source sentences.
+        """Returns the encoder's output (B, S, D) of ids (B, S), and its mask.
 
-        Args:
-            source: Integer tensor (B, S).
-            training: Whether dropout is applied.
-
-        Returns:
-            The encoder's output (B, S, D) and its boolean mask (B, 1, S), True where a
-            position is not padding, and without `source_end` not the end either.
+        The mask (B, 1, S) is True where a position is not padding, and without
+        `source_end` not the end either.
         """
         source_mask = padding_mask(source, self.config.pad_id)
         if not self.config.source_end:
@@ -172,11 +164,7 @@ class Transformer(Seq2Seq):
     ) -> Tensor:  # fmt: skip
         """Returns the decoder's last states (B, T, D), for `logits`.
 
-        Args:
-            target_in: Integer tensor (B, T).
-            encoder_output: Float tensor (B, S, D), from `encode`.
-            source_mask: Boolean tensor (B, 1, S), from `encode`.
-            training: Whether dropout is applied.
+        Of target_in (B, T), and the output (B, S, D) and mask (B, 1, S) of `encode`.
         """
         # Padding ends a row, so the causal mask hides it from every real position.
         states = self._embed("target", target_in, training)
@@ -193,17 +181,10 @@ class Transformer(Seq2Seq):
         self, target_in: TensorLike, encoder_output: TensorLike,
         source_mask: TensorLike, layer: int = -1,
     ) -> Tensor:  # fmt: skip
-        """Returns how a decoder layer attends to the source.
+        """Returns how a decoder layer, such as the last, attends to the source.
 
-        Args:
-            target_in: Integer tensor (B, T).
-            encoder_output: Float tensor (B, S, D), from `encode`.
-            source_mask: Boolean tensor (B, 1, S), from `encode`.
-            layer: Decoder layer, counted from 0, or from -1 backwards.
-
-        Returns:
-            Attention weights (B, H, T, S): row t is the attention with which the token
-            after target_in[t] is chosen.
+        Of target_in (B, T) and what `encode` returns, (B, H, T, S): row t is the
+        attention with which the token after target_in[t] is chosen.
         """
         with recorded_attention() as record:  # {attention layer: [weights of a call]}
             self.decode_states(target_in, encoder_output, source_mask, training=False)
@@ -213,33 +194,19 @@ class Transformer(Seq2Seq):
         self, source: TensorLike, length: int, beam_size: int = 1,
         coverage: bool = False,
     ) -> Nest:  # fmt: skip
-        """Encodes the source and makes the state of `decode_step`.
+        """Encodes the source (B, S) and makes the state of `decode_step`.
 
-        Args:
-            source: Integer tensor (B, S).
-            length: Most target positions that will be decoded, L (tokens).
-            beam_size: Hypotheses of a sentence, N.
-            coverage: Whether to sum up the attention to the source, for
-                `coverage_penalty`.
-
-        Returns:
-            The state, a dictionary: "index", "caches" and "ancestors", as
-            `models.decoding` describes them; "sources", keys and values of the source
-            in each layer; "source_mask" (B, 1, 1, S); with `coverage`, "coverage"
-            (B, N, S).
-
-        Raises:
-            ValueError: If learned positions are fewer than `length`.
+        For `length` target positions at most, L, and N = `beam_size` hypotheses of each
+        sentence. The state is a dictionary: "index", "caches" and "ancestors", as
+        `models.decoding` has them; "sources", keys and values in each layer;
+        "source_mask" (B, 1, 1, S); with `coverage`, "coverage" (B, N, S), the attention
+        summed up. A `ValueError` if learned positions are fewer than `length`.
         """
         check_length(self.config, length)
         encoder_output, source_mask = self.encode(source, training=False)
-        is_token = ops.expand_dims(ops.swapaxes(source_mask, 1, 2), 1)  # (B, 1, S, 1)
-        sources = []
-        for layer in self.decoder_layers:
-            keys, values = layer.keys_and_values(encoder_output)
-            # A step adds its mask to the scores, so that a source without any token
-            # gets the mean of its values: zeros, as in a call.
-            sources.append((keys, ops.where(is_token, values, 0.0)))
+        sources = [
+            layer.keys_and_values(encoder_output) for layer in self.decoder_layers
+        ]
         batch, _, source_length = ops.shape(source_mask)
         state = new_state(self.decoder_layers, batch, beam_size, length) | {
             "sources": tuple(sources),
@@ -257,10 +224,9 @@ class Transformer(Seq2Seq):
 
         Args:
             ids: Integer tensor (R,), the last token of each of the R = B * N rows.
-            parents: Integer tensor (B, N), the hypothesis of the step before that each
-                row continues.
-            state: As `start_decoding` or the step before returned it. It must not be
-                used again, because a TensorFlow graph writes to its caches.
+            parents: Integer tensor (B, N), the hypothesis that each row continues.
+            state: Of `start_decoding` or the step before. It must not be used again,
+                because a TensorFlow graph writes to its caches.
             weights: `decoding_weights()`, computed here if not given.
 
         Returns:

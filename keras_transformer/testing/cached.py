@@ -12,14 +12,9 @@ from keras_transformer.types import TensorLike
 
 
 def assert_cached_equals_uncached(
-    model: Any,
-    source: TensorLike | None = None,
-    *,
-    length: int = 6,
-    beam_size: int = 3,
-    seed: int = 0,
-    tolerance: float = 1e-5,
-) -> None:
+    model: Any, source: TensorLike | None = None, *, length: int = 6,
+    beam_size: int = 3, seed: int = 0, tolerance: float = 1e-5,
+) -> None:  # fmt: skip
     """Checks that decoding step by step gives the logits of a call on whole sequences.
 
     Random tokens are decoded with `model.start_decoding` and `model.decode_step`, by
@@ -27,8 +22,7 @@ def assert_cached_equals_uncached(
     the last leave and the state gets more room, with `model.resize_decoding`.
 
     Args:
-        model: A `Transformer`, a `LanguageModel`, a subclass of one, or what has their
-            `config` and methods.
+        model: A `Transformer`, a `LanguageModel`, or what has their methods.
         source: Ids of the sources (B, S); by default two, the second with padding. A
             language model has none.
         length: Positions that are decoded, T.

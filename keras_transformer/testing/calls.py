@@ -68,10 +68,8 @@ def output_of(layer, inputs, options):
 def check_close(
     actual, expected, tolerance, claim, real=None, first=(0, 0), has_positions=True
 ):
-    """Raises an `AssertionError` with the `claim` and the place if outputs differ.
-
-    `real` (B, T) says where they are compared; `first` is their first row and position.
-    """
+    """Raises an `AssertionError` with the `claim` and the place if outputs differ."""
+    # `real` (B, T) says where they are compared; `first`: their first row, position.
     if actual.shape != expected.shape:
         shapes = f"the shapes are {actual.shape} and {expected.shape}"
         raise AssertionError(f"{claim}: {shapes}")

@@ -13,18 +13,14 @@ from keras_transformer.types import TensorLike
 
 def assert_causal(
     layer: Callable[..., Any],
-    inputs: TensorLike | tuple[TensorLike, ...] | None = None,
-    *,
-    shape: Sequence[Any] | None = None,
-    ids_below: int | None = None,
-    seed: int = 0,
-    tolerance: float = 1e-6,
-    **call_options: Any,
-) -> None:
+    inputs: TensorLike | tuple[TensorLike, ...] | None = None, *,
+    shape: Sequence[Any] | None = None, ids_below: int | None = None, seed: int = 0,
+    tolerance: float = 1e-6, **call_options: Any,
+) -> None:  # fmt: skip
     """Checks that no position of the output depends on a later one of the first input.
 
-    The first input is changed at one position after the other, and the outputs before
-    that position are compared. Of several outputs, the first is looked at.
+    It is changed at one position after the other, and the outputs before that position
+    are compared. Of several outputs, the first is looked at.
 
     Args:
         layer: A layer, or any function of the inputs. A decoder layer takes a second

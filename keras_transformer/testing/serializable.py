@@ -18,15 +18,10 @@ from keras_transformer.types import TensorLike
 
 def assert_serializable(
     layer: keras.layers.Layer,
-    inputs: TensorLike | tuple[TensorLike, ...] | None = None,
-    *,
-    shape: Sequence[Any] | None = None,
-    ids_below: int | None = None,
-    seed: int = 0,
-    tolerance: float = 1e-6,
-    aliases: Sequence[str] = (),
-    **call_options: Any,
-) -> None:
+    inputs: TensorLike | tuple[TensorLike, ...] | None = None, *,
+    shape: Sequence[Any] | None = None, ids_below: int | None = None, seed: int = 0,
+    tolerance: float = 1e-6, aliases: Sequence[str] = (), **call_options: Any,
+) -> None:  # fmt: skip
     """Checks that a layer or model comes back as it was.
 
     Its configuration must hold every argument of its constructor and make the same

@@ -47,14 +47,16 @@ def compiled_model(
     model = Transformer(config.model, dtype=f"mixed_{half}" if half else "float32")
     freeze(model, options.freeze)
     pad_id = config.model.pad_id
+    optimizer = optimizer or make_optimizer(options, config.model.d_model)
+    if options.global_clipnorm is not None:
+        optimizer.global_clipnorm = options.global_clipnorm
     model.compile(
-        optimizer=optimizer or make_optimizer(options, config.model.d_model),
+        optimizer=optimizer,
         loss=loss or MaskedCrossentropy(options.label_smoothing, pad_id),
         metrics=[MaskedAccuracy(pad_id), Perplexity(pad_id)],
         jit_compile=options.jit_compile,
         steps_per_execution=options.steps_per_execution,
         gradient_accumulation_steps=options.gradient_accumulation_steps,
-        global_clipnorm=options.global_clipnorm,
         nonfinite=options.nonfinite,
     )
     return model

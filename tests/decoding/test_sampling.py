@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.decoding import Constraints, greedy_search, sample
+from keras_transformer.decoding import Constraints, beam_search, sample
 from keras_transformer.decoding.sampling import _draw
 from tests.decoding.table_steps import (
     CONSTRAINTS,
@@ -165,9 +165,9 @@ def test_no_temperature_is_greedy_search():
     table = random_logits(8, sentences=5, vocabulary=VOCABULARY)
     options = dict(max_lengths=[1, 3, 5, 7, 7], constraints=Constraints(3, 2))
     result = draw(table, range(5), temperature=np.zeros(5), **options)
-    expected = greedy_search(
+    expected = beam_search(
         history_step(table), history_state(range(5)), limit=7, special_ids=IDS,
-        **options,
+        beam_size=1, **options,
     )  # fmt: skip
     for ours, theirs in zip(result, expected, strict=True):
         np.testing.assert_allclose(ours, numpy(theirs)[:, 0], rtol=1e-5)

@@ -18,7 +18,6 @@ from keras_transformer.decoding import (
     SpecialIds,
     beam_search,
     coverage_penalty,
-    greedy_search,
     length_penalty,
     reordering,
 )
@@ -150,8 +149,8 @@ def test_each_sentence_is_cut_at_its_own_longest_length(beam_size):
 def test_a_beam_of_one_is_greedy(seed):
     table = random_logits(seed, sentences=3, vocabulary=7)
     lengths = np.array([5, 7, 11])
-    options = dict(max_lengths=lengths, limit=11, special_ids=IDS)
-    result = greedy_search(history_step(table), history_state(range(3)), **options)
+    options = dict(max_lengths=lengths, limit=11, special_ids=IDS, beam_size=1)
+    result = beam_search(history_step(table), history_state(range(3)), **options)
     result = [numpy(x) for x in result]
     for sentence, max_length in enumerate(lengths):
         output, total = [], 0.0
@@ -473,7 +472,7 @@ def test_bfloat16_logits_are_normalised_in_float32():
         return ops.cast(ops.zeros((ops.shape(ids)[0], 1000)), "bfloat16"), state
 
     options = dict(max_lengths=np.array([3]), limit=3, special_ids=IDS)
-    result = greedy_search(step, (), **options)
+    result = beam_search(step, (), beam_size=1, **options)
     np.testing.assert_allclose(
         numpy(result.log_probabilities), [[-np.log(1000)]], rtol=1e-6
     )
@@ -517,7 +516,7 @@ def test_logits_of_another_rank_are_refused():
 
     options = dict(max_lengths=np.array([7]), limit=7, special_ids=IDS)
     with pytest.raises(ValueError, match="`step` must return logits of shape"):
-        greedy_search(step, (), **options)
+        beam_search(step, (), beam_size=1, **options)
 
 
 @pytest.mark.one_case

@@ -42,7 +42,7 @@ def parts(monkeypatch):
 @pytest.mark.one_case
 @pytest.mark.parametrize("weighted", (False, True))
 @pytest.mark.parametrize(
-    "options", ({}, {"global_clipnorm": 0.05}, {"gradient_accumulation_steps": 3})
+    "options", ({}, {"clipnorm": 0.05}, {"gradient_accumulation_steps": 3})
 )
 def test_parts_give_the_update_and_the_logs_of_the_whole(parts, options, weighted):
     # One update: of several, each makes the rounding of the one before larger.

@@ -76,7 +76,7 @@ def test_some_updates_are_those_of_float32():
 @pytest.mark.parametrize("clipnorm", (None, 0.05))
 def test_accumulated_batches_give_the_update_of_the_large_batch(clipnorm):
     batches, weighted = make_batches(), clipnorm is None
-    options = {"global_clipnorm": clipnorm}
+    options = {"clipnorm": clipnorm}
     expected = change_of(half(**options), [joined(batches)], weighted)
     model = half(steps=3, **options)
     assert_close(change_of(model, batches, weighted), expected, 5e-3)
@@ -142,10 +142,9 @@ def test_a_gradient_that_no_scale_helps_is_a_bad_batch():
         np.testing.assert_array_equal(value, expected)
 
 
-def test_the_inner_optimizer_may_not_accumulate_or_clip_all_weights():
-    for option in ({"global_clipnorm": 1.0}, {"gradient_accumulation_steps": 2}):
-        with pytest.raises(ValueError, match=f"Give `{list(option)[0]}` to `compile`"):
-            half(keras.optimizers.Adam(**option))
+def test_the_inner_optimizer_may_not_accumulate():
+    with pytest.raises(ValueError, match="Give `gradient_.*` to `compile`"):
+        half(keras.optimizers.Adam(gradient_accumulation_steps=2))
 
 
 def test_a_state_goes_on_to_the_bit():
@@ -190,14 +189,12 @@ def change(model, weights):
     model.fit(data, verbose=0, epochs=3)
     return [new - old for new, old in zip(model.get_weights(), before)]
 
-options = {"steps": 3, "global_clipnorm": 0.05}
-def sgd():
-    return keras.optimizers.SGD(0.1, clipnorm=0.02)
-with strategy.scope():
-    replicated = half(sgd(), **options)
-expected = change(half(sgd(), **options), weights)
-assert_close(change(replicated, weights), expected, 5e-3)
-assert replicated.updates == 1
+for clips in {"clipnorm": 0.02}, {"global_clipnorm": 0.05}:
+    with strategy.scope():
+        replicated = half(keras.optimizers.SGD(0.1, **clips), steps=3)
+    expected = change(half(keras.optimizers.SGD(0.1, **clips), steps=3), weights)
+    assert_close(change(replicated, weights), expected, 5e-3)
+    assert replicated.updates == 1
 
 with strategy.scope():
     model = half(scaled(initial_scale=2.0**30))

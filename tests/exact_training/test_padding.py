@@ -54,11 +54,9 @@ OTHERS = {
 
 @pytest.mark.parametrize("options", OTHERS.values(), ids=OTHERS)
 def test_another_id_for_padding_is_refused(options):
-    with pytest.raises(ValueError) as error:
+    message = r"`pad_id` of .* must be the model's, 1\. Received: \w+\(pad_id=0\)"
+    with pytest.raises(ValueError, match=message):
         transformer().compile("sgd", **options)
-    assert "must have the `pad_id` of the model: give " in str(error.value)
-    assert "(pad_id=1) to `compile`. Received: pad_id=0 of " in str(error.value)
-    assert str(error.value).endswith("pad_id=1 of Transformer")
 
 
 @pytest.mark.parametrize("make", [transformer, language_model])
@@ -66,7 +64,7 @@ def test_every_model_that_knows_the_padding_of_its_targets_says_so(make):
     model = make()
     metrics = [MaskedAccuracy(1), Perplexity(1), "accuracy"]
     model.compile("sgd", RIGHT, metrics=metrics, weighted_metrics=[Perplexity(1)])
-    with pytest.raises(ValueError, match=f"pad_id=1 of {type(model).__name__}"):
+    with pytest.raises(ValueError, match="must be the model's, 1"):
         model.compile("sgd", MaskedCrossentropy())
 
 

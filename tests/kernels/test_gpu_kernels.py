@@ -110,12 +110,12 @@ def make(kind, dtype):
         keras.config.set_dtype_policy("float32")
 
 
-def compiled(kind, dtype, **options):
+def compiled(kind, dtype, clipnorm=None, **options):
     model = make(kind, dtype)
     rows = np.ones((2, 3), "int32")
     model(rows if kind == "language model" else (rows, rows))
     model.compile(
-        Adam(1e-3),
+        Adam(1e-3, global_clipnorm=clipnorm),
         MaskedCrossentropy(0.1),
         metrics=[MaskedAccuracy(), Perplexity()],
         jit_compile=False,
@@ -140,7 +140,7 @@ def test_training_and_validation(kind, dtype):
 
 
 def test_accumulation_and_a_clipped_gradient():
-    options = {"gradient_accumulation_steps": 2, "global_clipnorm": 1.0}
+    options = {"gradient_accumulation_steps": 2, "clipnorm": 1.0}
     model, data = compiled("transformer", "float32", **options)
     assert without_kernel(graph_of(model.train_step, data)) == set()
 

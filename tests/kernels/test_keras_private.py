@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -133,6 +134,33 @@ def test_xla_is_told_from_other_graphs(jit_compile):
 
     trace(tf.constant(1.0))
     assert found == [jit_compile], moved("is_in_xla_graph")
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="graphs")
+def test_a_quantised_layer_multiplies_as_floats_for_litert(rng):
+    """LiteRT converts it, and computes what Keras' product of integers does."""
+    import tensorflow as tf
+
+    layer = keras.layers.Dense(5)
+    inputs = rng.standard_normal((3, 7)).astype("float32")
+    layer.build(inputs.shape)
+    layer.quantize("int8")
+    expected = ops.convert_to_numpy(layer(inputs))
+
+    def products(context):
+        call = tf.function(lambda x: layer(x), autograph=False)
+        with context:
+            traced = call.get_concrete_function(tf.TensorSpec((3, 7)))
+        operations = traced.graph.get_operations()
+        types = {op.inputs[0].dtype for op in operations if "MatMul" in op.type}
+        return traced, types
+
+    _, types = products(contextlib.nullcontext())
+    assert types == {tf.int8}
+    traced, types = products(keras_private.integer_products_in_floats())
+    assert types == {tf.float32}, moved("integer_products_in_floats")
+    np.testing.assert_array_equal(traced(tf.constant(inputs)), expected)
+    assert tf.lite.TFLiteConverter.from_concrete_functions([traced], layer).convert()
 
 
 def test_nothing_else_uses_a_private_name():

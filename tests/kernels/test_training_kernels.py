@@ -1,4 +1,4 @@
-"""Gradients of our own: those of the general lines, in every type of weights."""
+"""A graph trains as an eager step does, in every type of weights."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels.few_passes import dropped_weights
-from keras_transformer.layers import Dropout, FeedForward, MultiHeadAttention
+from keras_transformer.layers import FeedForward, MultiHeadAttention
 from keras_transformer.layers.basic import LayerNormalization
-from tests.reference import numpy_transformer
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="paths of TensorFlow's graph"
@@ -162,22 +160,6 @@ def test_self_attention_with_dropout_drops_the_same(policy):
         for other in others:
             other = np.asarray(ops.cast(other, "float64"))
             np.testing.assert_allclose(other, general, rtol=0, atol=atol)
-
-
-def test_weights_are_the_reference_and_zero_where_nothing_is_allowed():
-    import tensorflow as tf
-
-    scores = np.random.default_rng(2).normal(size=(3, 2, 5, 6))
-    scores[0, 0] = 1e38
-    mask = MASK[:, None]
-    no_dropout = Dropout(0.0)
-    dropped, weights = tf.function(
-        lambda s: dropped_weights(s, tf.constant(mask), dropout=no_dropout)
-    )(tf.constant(scores, "float32"))
-    expected = numpy_transformer.softmax(scores, np.broadcast_to(mask, scores.shape))
-    np.testing.assert_allclose(weights, expected, atol=1e-6)
-    np.testing.assert_array_equal(dropped, weights)
-    assert not np.asarray(weights)[1, :, 2].any()
 
 
 def test_inference_graph_has_no_gradient_of_ours():

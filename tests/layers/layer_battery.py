@@ -169,9 +169,8 @@ ROWS = {
     ),
     "patches": Row(
         layers.PatchEmbedding,
-        {"image_shape": [4, 6, 3], "patch_size": 2, "d_model": 11,
-         "positions": "learned", "dropout_rate": 0.5},
-        ((5, 4, 6, 3),), (5, 6, 11),
+        {"image_shape": [4, 6, 3], "patch_size": 2, "d_model": 11},
+        ((5, 4, 6, 3),), (5, 6, 11), drops=False,
     ),
     "class token": Row(
         layers.ClassToken, {}, ((2, 5, 6),), (2, 6, 6), drops=False,

@@ -33,7 +33,7 @@ def drop(inputs, seed=3, rate=RATE, calls=1, **options):
 def dropped(seed, call, shape=(ROWS, COLUMNS), threshold=THRESHOLD):
     """1 where an element is dropped, less the rate, in units of the deviation."""
     state = ops.convert_to_tensor(np.array([seed, call], "int32"))
-    keep = ops.convert_to_numpy(keep_mask(shape, threshold, state))
+    keep = ops.convert_to_numpy(keep_mask(*shape, threshold, state))
     rate = threshold / STEPS
     return (~keep - rate) / np.sqrt(rate * (1 - rate))
 
@@ -148,7 +148,7 @@ def test_seed_and_call_determine_the_mask():
 def test_mask_is_known():
     """The same everywhere: a change of the hash would break resumed runs."""
     state = ops.convert_to_tensor(np.array([7, 2], "int32"))
-    keep = ops.convert_to_numpy(keep_mask((3, 5), STEPS // 2, state))
+    keep = ops.convert_to_numpy(keep_mask(3, 5, STEPS // 2, state))
     assert keep.astype(int).tolist() == KNOWN_MASK
 
 

@@ -144,9 +144,6 @@ ERRORS = {
         "`kind` must be one of 'sinusoidal', 'sinus",
     "kt.PatchEmbedding((4, 6, 1), 4, 8)": "`patch_size` must divide the hei",
     "kt.PatchEmbedding((4, 6), 2, 8)": r"`image_shape` must be \(height, wid",
-    'kt.PatchEmbedding(**PATCHES, positions="sinusoidal")':
-        "`positions` must be 'learned' or None",
-    "kt.PatchEmbedding(**PATCHES, dropout_rate=0.1)": "'learned' with a `dro",
     "kt.PatchEmbedding(**PATCHES)(IMAGES[0])": "is incompatible w",
     "kt.PatchEmbedding(**PATCHES)(IMAGES[:, :, :4])": "is incompatible with",
     # Layers of others.

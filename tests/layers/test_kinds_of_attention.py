@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels.few_passes import prepare_mask
 from keras_transformer.layers import (
     AdditiveAttention,
     LinearAttention,
@@ -201,10 +200,10 @@ def test_attention_to_another_sequence_agrees_with_the_reference(name, rng, use_
     layer = kind.layer(rng, *shapes[:2], use_bias=use_bias)
     mask = np.arange(7) < np.array([[4], [6]])
     expected = array(layer(query, value, mask=mask))
-    prepared = prepare_mask(attention_mask(mask)[:, None], "float32")
     source = layer.keys_and_values(ops.convert_to_tensor(value))
     weights = layer.step_weights(across=True)
-    found, found_weights = layer.look_up(query, source, prepared, weights)
+    allowed = attention_mask(mask)[:, None]
+    found, found_weights = layer.look_up(query, source, allowed, weights)
     assert_close(found, expected)
     if not kind.has_state:
         _, scores = layer(query, value, mask=mask, return_attention_scores=True)
@@ -304,6 +303,27 @@ def test_a_state_follows_the_hypotheses_and_does_not_grow(name, rng):
     size = HEADS * layer.feature_dim * (7 + 1)
     for length in (7, 7000):
         assert [x.shape for x in layer.initial_cache(2, 3, length)] == [(2, 3, size)]
+
+
+class Sharper(MultiHeadAttention):
+    """Overrides `attend` alone: its scores are three times as far apart."""
+
+    def attend(self, queries, *others, **options):
+        return super().attend(3.0 * queries, *others, **options)
+
+
+@pytest.mark.parametrize("positions", (None, "alibi", "rotary"))
+def test_what_overrides_attend_alone_decodes_by_it(rng, positions):
+    layer = Sharper(HEADS, KEY_DIM, positions=positions)
+    layer.build(SHAPE)
+    inputs = random_inputs(rng)
+    expected = array(layer(inputs, use_causal_mask=True))
+    for found in decode_steps(layer, inputs, hypotheses=2):
+        assert_close(found, expected)
+    usual = MultiHeadAttention(HEADS, KEY_DIM, positions=positions)
+    usual.build(SHAPE)
+    usual.set_weights(layer.get_weights())
+    assert np.abs(array(usual(inputs, use_causal_mask=True)) - expected).max() > 1e-3
 
 
 def test_a_cache_holds_the_heads_of_keys_and_values_alone(rng):

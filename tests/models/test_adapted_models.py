@@ -185,13 +185,7 @@ def test_a_quantised_model_decodes_and_comes_back_from_its_file(model, mode, tmp
     model.save(tmp_path / "model.keras")
     load = load_seq2seq if isinstance(model, Transformer) else keras.saving.load_model
     loaded = load(tmp_path / "model.keras")
-    # Of 4 bits, Keras reads a table that is the output too without how it was made,
-    # and then rounds the states to 8 bits before their product with it.
-    shares = type(model).__name__ == "MaskedLanguageModel" or getattr(
-        model, "tied_embedding", None
-    )
-    tolerance = 0.02 if mode == "int4" and shares else 1e-5
-    np.testing.assert_allclose(logits_of(loaded), expected, 1e-5, tolerance)
+    np.testing.assert_allclose(logits_of(loaded), expected, 1e-5, 1e-5)
     assert parameters(loaded, "int8") == parameters(model, "int8") > 0
     assert loaded.get_config() == model.get_config()
     # A state that lies on an edge may be rounded to the other side.

@@ -276,7 +276,7 @@ LAYERS = {
     "layer_normalization": layer("LayerNormalization", X, epsilon=1e-6),
     "patches": layer(
         "PatchEmbedding", numbers("images", BATCH, 6, 4, 3), image_shape=(6, 4, 3),
-        patch_size=2, d_model=13, positions="learned",
+        patch_size=2, d_model=13,
     ),
     "ssru": layer("SSRU", X, call=MASK),
     "encoder_layer": layer("EncoderLayer", X, call=MASK, **LAYER),

@@ -99,12 +99,12 @@ def compiled(options):
     optimizer = keras.optimizers.Adam(3e-3)
     if options["sgd"] is not None:
         optimizer = keras.optimizers.SGD(1.0, **options["sgd"])
+    optimizer.global_clipnorm = options["clipnorm"]
     model.compile(
         optimizer,
         MaskedCrossentropy(0.1),
         metrics=[MaskedAccuracy(), Perplexity()],
         gradient_accumulation_steps=options["steps"],
-        global_clipnorm=options["clipnorm"],
         nonfinite=options["nonfinite"],
     )
     return model
