@@ -90,6 +90,9 @@ class ParallelText:
         """Returns the files that are read; none where the lines come from elsewhere."""
         return []
 
+    weights: Sequence[int] = (1,)
+    """How many times an epoch has the pairs of each part."""
+
     @property
     def parts(self) -> Sequence[ParallelText]:
         """The corpora that this one is made of; itself, unless it is a mix."""

@@ -53,7 +53,7 @@ class Subwords:
         """
         return self._tokenize(texts)
 
-    def sample(self, texts: Sequence[str], rate: float) -> list[np.ndarray]:
+    def sample(self, texts: Sequence[str], rate: float, seed: int) -> list[np.ndarray]:
         """Cuts training texts into random pieces.
 
         Raises:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.config import TokenizerConfig
@@ -109,18 +110,19 @@ class Tokenizer(Subwords):
         """Number of ids, the special ones and the bytes counted."""
         return self._processor.get_piece_size()
 
-    def sample(self, texts: Sequence[str], rate: float) -> list[np.ndarray]:
+    def sample(self, texts: Sequence[str], rate: float, seed: int) -> list[np.ndarray]:
         """Cuts training texts into random pieces, against overfitting.
 
-        SentencePiece draws new ones in every call and every process: with BPE-dropout
-        (Provilkov et al., 2020, https://arxiv.org/abs/1910.13267) for a vocabulary
-        learned with `algorithm` "bpe"; for "unigram" a segmentation x with probability
-        proportional to P(x)^`rate` (Kudo, 2018, https://arxiv.org/abs/1804.10959,
-        section 3.3, where it is alpha). `detokenize` still gives the text back.
+        The seed alone determines the pieces: with BPE-dropout (Provilkov et al., 2020,
+        https://arxiv.org/abs/1910.13267) for a vocabulary learned with `algorithm`
+        "bpe"; for "unigram" a segmentation x with probability proportional to
+        P(x)^`rate` (Kudo, 2018, https://arxiv.org/abs/1804.10959, section 3.3, where it
+        is alpha). `detokenize` still gives the text back.
 
         Args:
             texts: Strings.
             rate: Share of the merges left out, or alpha; above 0 and below 1.
+            seed: Seed of SentencePiece's generator, 0 to 2**32 - 2.
 
         Returns:
             int32 ids of each text, without start and end, shape [None] each.
@@ -134,6 +136,8 @@ class Tokenizer(Subwords):
             )
         parts = [self._without_language(text) for text in texts]
         rests = [rest for _, rest in parts]
+        # The one thread that SentencePiece makes for a call begins with this seed.
+        sentencepiece.set_random_generator_seed(seed)
         # -1: among all segmentations, not the n best.
         rows = self._processor.encode(
             rests, out_type=str if self.additions else int, enable_sampling=True,
