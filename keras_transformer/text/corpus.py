@@ -450,7 +450,7 @@ class Buckets:
         return self.boundaries[int(self.of(length))]
 
     def cut(self, order, bucket_of):
-        """The bucket and the pairs of each batch of an epoch, short pairs first.
+        """The bucket of the longest pair and the pairs of each batch, short ones first.
 
         Pairs that fill no batch join the next longer bucket, so one batch is not full.
         """
@@ -460,9 +460,11 @@ class Buckets:
         for bucket in np.unique(bucket_of).tolist():
             size = self.sizes[bucket]
             while first + size <= ends[bucket]:
-                batches.append((bucket, order[first : first + size]))
+                batches.append(order[first : first + size])
                 first += size
-        return [*batches, (bucket, order[first:])] if first < len(order) else batches
+        if first < len(order):
+            batches.append(order[first:])
+        return [(int(bucket_of[places[-1]]), places) for places in batches]
 
 
 def bucket_boundaries(max_length: int) -> list[int]:

@@ -170,7 +170,8 @@ class MixedPairs(ParallelText):
 
     def __init__(self, parts: Sequence[ParallelText]):
         self._parts = parts
-        super().__init__(list, [path for part in parts for path in part.files()])
+        files = [path for part in parts for path in part.files()]
+        super().__init__(list, [*dict.fromkeys(files)])
 
     @property
     def parts(self):

@@ -314,6 +314,13 @@ class KerasHubTokenizer(Subwords):
                 "A tokenizer must be a SentencePiece model, its file or a tokenizer of "
                 f"KerasHub. Received: {type(layer).__name__}"
             )
+        if getattr(layer, "sequence_length", None) or not getattr(layer, "split", True):
+            raise ValueError(
+                "A tokenizer of KerasHub must cut strings into ragged ids: leave "
+                "`sequence_length` and `split` as they are."
+            )
+        if hasattr(layer, "_maybe_initialized_tf"):
+            layer._maybe_initialized_tf()  # What it makes within a graph stays there.
         self._layer = layer
         self.tables = [
             table
@@ -322,19 +329,17 @@ class KerasHubTokenizer(Subwords):
         ]
         oov = getattr(layer, "oov_token", None)
         self._unknown = -1 if oov is None else layer.token_to_id(oov)
-        if getattr(layer, "sequence_length", None) or not getattr(layer, "split", True):
-            raise ValueError(
-                "A tokenizer of KerasHub must cut strings into ragged ids: leave "
-                "`sequence_length` and `split` as they are."
-            )
-        with tempfile.TemporaryDirectory() as folder:
-            layer.save_assets(folder)
-            assets = {path.name: path.read_text() for path in Path(folder).iterdir()}
         spec = keras.saving.serialize_keras_object(layer)
+        spec["config"].pop("name", None)  # Keras numbers those of a process.
         if hasattr(layer, "split_on_cjk"):  # Its `get_config` leaves this out.
             spec["config"]["split_on_cjk"] = layer.split_on_cjk
+        with tempfile.TemporaryDirectory() as folder:
+            if hasattr(layer, "save_assets"):
+                layer.save_assets(folder)
+            files = sorted(Path(folder).iterdir())
+            assets = {path.name: path.read_text("utf-8") for path in files}
         spec = {"keras_hub": spec, "assets": assets}
-        self.content = json.dumps(spec, ensure_ascii=False, sort_keys=True).encode()
+        self.content = json.dumps(spec, ensure_ascii=False).encode()
 
     @classmethod
     def read(cls, content: bytes, origin: str) -> KerasHubTokenizer:
@@ -346,10 +351,11 @@ class KerasHubTokenizer(Subwords):
             layer = keras.saving.deserialize_keras_object(spec["keras_hub"])
             with tempfile.TemporaryDirectory() as folder:
                 for name, text in spec["assets"].items():
-                    Path(folder, Path(name).name).write_text(text)
-                layer.load_assets(folder)
+                    Path(folder, Path(name).name).write_text(text, "utf-8")
+                if spec["assets"]:
+                    layer.load_assets(folder)
             return cls(layer)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{origin} is not a tokenizer's file: {error}") from error
 
     @property
