@@ -37,11 +37,7 @@ class Pair(NamedTuple):
 
 
 class BadLines:
-    """Counts the bad lines of one pass over a corpus; too many are an error.
-
-    Args:
-        budget: Bad lines that are skipped; one more is an error.
-    """
+    """Counts the bad lines of a corpus: one more than `budget` is a `ValueError`."""
 
     def __init__(self, budget: int):
         self.budget = budget
@@ -50,15 +46,7 @@ class BadLines:
         self._places: set[str] = set()
 
     def add(self, place: str, reason: str):
-        """Counts a bad line.
-
-        Args:
-            place: File and line, such as "train.de:17".
-            reason: What is wrong with it.
-
-        Raises:
-            ValueError: If the budget is used up.
-        """
+        """Counts the line at a place, such as "train.de:17", once."""
         if place in self._places:
             return  # A mix has the lines of a corpus several times.
         self._places.add(place)
@@ -142,16 +130,9 @@ class ParallelText:
         return self.scan()[1]
 
     def pairs(self, bad_lines: BadLines | None = None) -> Iterator[Pair]:
-        """Streams the good pairs in their order.
+        """Yields the good pairs in their order; raises as `scan` and `bad_lines` do.
 
-        Args:
-            bad_lines: Counter of the bad ones; by default none is allowed.
-
-        Yields:
-            One `Pair` at a time.
-
-        Raises:
-            ValueError: If there are more bad lines than allowed, or as `scan` does.
+        By default no bad line is allowed.
         """
         bad_lines = BadLines(0) if bad_lines is None else bad_lines
         for line, fields in self._rows():
