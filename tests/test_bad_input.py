@@ -89,7 +89,6 @@ COMMANDS = {
     "train --train {f}/no_target.tsv " + STRICT: "no_target.tsv:2: target is empty",
     "train --train {f}/cut.tsv.gz " + STRICT: "cut.tsv.gz is a damaged gzip file",
     "train --train {f}/damaged.tsv.gz " + STRICT: "damaged.tsv.gz is a damaged gzip",
-    "train --train tfds:any/pair --run {o}/run": "keras-transformer-seq2seq[tfds]",
     GOOD + "--valid {f}/missing.tsv": "missing.tsv: no such file",
     GOOD + "--valid {f}/no_tab.tsv --bad-line-budget 0": "no_tab.tsv:2: no tab",
     GOOD + "--max-length 2 --bad-line-budget 9": "good.tsv:10: source has",
@@ -197,9 +196,6 @@ CALLS = {
         lambda: kt.TransformerConfig(unknown_id=37000), "must be four different ids"
     ),
     # Text.
-    "options of TFDS with a file": (
-        lambda: kt.open_pairs("a.tsv", split="train"), "only go with a source of"
-    ),
     "no SentencePiece model": (
         lambda: kt.Tokenizer(b"nothing"), "is not a SentencePiece model"
     ),

@@ -19,7 +19,7 @@ from keras_transformer.config import (
 
 PAIRS_HELP = (
     "two aligned text files, one file of source<TAB>target lines, gzipped or not, or "
-    "tfds:NAME; with --columns a .csv or another text file with a header, or a .parquet"
+    "with --columns a .csv or another text file with a header, or a .parquet"
 )
 # The learned vocabulary sets them.
 _NOT_FLAGS = {

@@ -88,7 +88,6 @@ def export_saved_model(
         )
     path = version_path(path, "saved_model.pb")
     tokenizers, config = translator.tokenizers, translator.config
-    tokenizers.check_in_graph()
     facts = RunFacts.of(run)
     card = model_card(translator, path, facts, languages, dtype)
     model = translator.model.with_dtype(dtype)
@@ -100,7 +99,7 @@ def export_saved_model(
     module = tf.Module(name="translator")
     module.weights = [weight.value for weight in model.weights]
     module.decoding_weights = keras.tree.flatten(decoding_weights)
-    module.tokenizers = tokenizers
+    module.tables = [*tokenizers.source.tables, *tokenizers.target.tables]
     # Made once: warm-up and saving would make these graphs anew.
     signatures = {
         name: tf.function(

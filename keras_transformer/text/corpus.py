@@ -1,92 +1,87 @@
-"""Turns sentence pairs into batches for `model.fit`, shuffled, bucketed by length."""
+"""Pairs of sentences as ids, made once and kept in flat files, and batches of them."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import hashlib
 import itertools
-from array import array
-from collections.abc import Iterator
+import json
+import tempfile
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.config import DataConfig, TokenizerConfig
-from keras_transformer.text.batches import Buckets, few_boundaries, padded_batch
-from keras_transformer.text.lines import UnchangedFiles
-from keras_transformer.text.parallel_text import BadLines, Pair
-from keras_transformer.text.sources import open_pairs
+from keras_transformer.config import DataConfig
+from keras_transformer.files import replacing
+from keras_transformer.text.pairs import SIDES, BadLines, open_pairs
+from keras_transformer.text.tokenizer import END_ID, PAD_ID, START_ID
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 # Pairs that are tokenised at a time: enough to make the cost of a call negligible.
 _CHUNK = 1024
+# Batches whose pairs are cut into random pieces, and sorted by their length, together.
+_SAMPLED = 16
 # Where `batch_tokens` says nothing. It suits the caches of a processor.
 BATCH_TOKENS = 4096
 
 
 class Corpus:
-    """A training corpus: reads text and gives padded batches of ids.
+    """A training corpus: tokenises pairs once and gives any batch of any epoch at once.
 
-    Pairs of similar length share a batch, and a batch holds about
-    `config.batch_tokens` tokens, as in section 5.1 of Vaswani et al. (2017). With the
-    pieces x of the source and y of the target, a batch is
-    `((x + end, start + y), y + end)`, padded at the end.
+    Pairs of similar length share a batch of about `config.batch_tokens` tokens, as in
+    section 5.1 of Vaswani et al. (2017). With the pieces x of the source and y of the
+    target, a batch is `((x + end, start + y), y + end)`, int32 arrays of shapes [B, S],
+    [B, T] and [B, T], padded with 0. Each side is padded to the upper end of a length
+    bucket, not to its longest sentence: that gives few distinct shapes and costs next
+    to nothing.
 
-    Each side is padded to the upper end of a length bucket, not to its longest
-    sentence. That gives few distinct shapes and costs next to nothing: 14.4 % padding
-    instead of 14.3 % on Multi30k with 10,000 pieces and batches of 4096 tokens.
+    The constructor reads all text, names the bad lines, including pairs longer than
+    `config.max_length` tokens, and writes the ids of each side into a flat file that is
+    mapped into memory, so that a corpus larger than memory trains. After that the text
+    is not read again. An epoch is a permutation by `seed` and the epoch's number.
 
-    The constructor reads all text. It finds the bad lines, including pairs longer than
-    `config.max_length` tokens, before any training begins, and keeps the length of
-    every pair (6 bytes). Only the lengths, `seed` and the epoch determine the batches.
-    So every epoch has the same number of batches, and a resumed run skips those it has
-    seen without tokenising them, unless pieces are sampled.
-
-    A corpus of at most `config.shuffle_buffer` pairs is kept in memory as ids. A larger
-    one, or one whose pieces are sampled, is read as a stream in every epoch: memory
-    holds `config.shuffle_buffer` pairs as text, which are shuffled, and the batches
-    being filled.
-
-    Sampled pieces differ in every epoch and every process. They make some pairs longer
-    than others, so buckets are assigned anew: the buckets of about a thousand pairs go
-    to the same pairs sorted by their new length. A resumed epoch may therefore repeat
-    some pairs and leave out as many.
+    With `config.subword_sampling` the pairs of some batches at a time are cut anew into
+    random pieces, by `seed` and their number, so that every process has the same.
 
     Args:
         text: Pairs, as `open_pairs` returns or takes them: a list of (source, target),
             the name of a file, ...
         tokenizers: Tokenizers of the two sides.
-        config: Size of the batches, longest pair, shuffling, bad lines to skip.
-        seed: Seed of the shuffling.
+        config: Size of the batches, longest pair, sampling, bad lines to skip.
+        seed: Seed of the order and of sampled pieces.
         static_shapes: Give all batches of a length bucket one shape [B, S] = [B, T]:
             both sides as wide as the bucket, missing pairs replaced by rows of padding.
             For XLA, which compiles the training step anew for every shape. So it is
             with `config.batch_shapes`, which says how many buckets there are.
         buckets: Length buckets of another corpus, so that the batches have the same
             shapes; default those of `config`.
+        directory: Where the files are kept. If it holds those of the same text,
+            tokenizers and `max_length`, undamaged, nothing is tokenised. By default the
+            files are temporary.
+        console: Rich console for a progress bar while tokenising, or `None`.
 
     Attributes:
         text: The pairs, a `ParallelText`.
+        fingerprint: Digest of its lines.
         buckets: The length buckets.
-        padding: Share of padding in an epoch's batches if their shapes are static, else
-            `None`.
-        shapes: An epoch's batches of each length bucket, by their rows and tokens
-            (B, T): if shapes are static exactly those of each batch, else the most.
-        num_lines: Lines of the corpus, good and bad.
+        bad_lines: `BadLines`, the lines that are left out.
         num_pairs: Pairs of an epoch.
-        pairs_of_part: Pairs of an epoch from each part of `text`, which is a mix or a
-            single part.
         num_batches: Batches of an epoch.
         num_tokens: Source and target tokens of an epoch, with the end tokens, without
-            padding.
-        batch_tokens: The same for each batch that the latest `epoch` has reached; if
-            pieces are sampled, of the sampled pieces.
-        bad_lines: `BadLines`, the lines that every epoch skips.
-        failure: The error that ended the latest iteration of `dataset`, or `None`.
-            TensorFlow raises an error of its own in its place.
+            padding and sampling.
+        shapes: An epoch's batches of each length bucket, by their rows and tokens
+            (B, T): if shapes are static exactly those of each batch, else the most.
+        padding: Share of padding in an epoch's batches if their shapes are static, else
+            `None`.
 
     Raises:
         ValueError: If the two sides differ in number of lines, there are too many bad
-            lines or no good one, or a file is damaged.
+            lines or no good one, a file is damaged or changes while it is read, or
+            pieces are to be sampled by a tokenizer that cannot.
 
     Example:
         >>> pairs = open_pairs("train.en", "train.de")
@@ -106,288 +101,421 @@ class Corpus:
         seed: int = 1,
         static_shapes: bool = False,
         buckets: Buckets | None = None,
+        directory: str | Path | None = None,
+        console: Any = None,
     ):
-        self.text = text = open_pairs(text)
+        self.text = open_pairs(text)
         self.tokenizers = tokenizers
-        self.config = DataConfig() if config is None else config
+        self.config = config = DataConfig() if config is None else config
         self.seed = seed
-        self.static_shapes = static_shapes or self.config.batch_shapes is not None
-        self.batch_tokens: list[int] = []
-        self.failure: Exception | None = None
-        self._files = UnchangedFiles(text.files())
-        # Cheap, and first: misaligned files would otherwise look like bad lines.
-        self.num_lines = text.count()
-        self.bad_lines = BadLines(self.config.bad_line_budget)
-        lengths = self._read()
-        good = lengths > 0
-        self.num_pairs = int(good.sum())
-        self.num_tokens = int(self._tokens_of_pair[good].sum())
-        if not self.num_pairs:
-            raise ValueError(f"The corpus has no good pair; {self.bad_lines}.")
-        self.buckets = self._made_buckets(lengths[good]) if buckets is None else buckets
-        bucket_of_pair = np.searchsorted(self.buckets.boundaries, lengths)
-        self._bucket_of_pair = np.where(good, bucket_of_pair, -1).astype("int16")
-        # The number of batches depends on the lengths alone, not on the order.
-        entries = ((bucket,) for bucket in self._bucket_of_pair[good].tolist())
-        batches = [bucket for bucket, _ in self.buckets.group(entries)]
+        self.static_shapes = static_shapes or config.batch_shapes is not None
+        self.directory = None if directory is None else Path(directory)
+        self.bad_lines = BadLines(config.bad_line_budget)
+        self._cutters = [tokenizers.source, tokenizers.target]
+        # The files and the type of their numbers; the text only to be cut once more.
+        self._kinds = {
+            f"{side}.ids": np.min_scalar_type(cutter.vocabulary_size - 1)
+            for side, cutter in zip(SIDES, self._cutters, strict=True)
+        }
+        if config.subword_sampling:
+            tokenizers.check_sentencepiece("`subword_sampling`")
+            self._kinds |= {f"{side}.text": np.dtype(np.uint8) for side in SIDES}
+        num_lines, self.fingerprint = self.text.scan()
+        rows = self._kept() or self._made(num_lines, console)
+        self._sides, self._texts = rows[:2], rows[2:]
+        # A run asks for the batches of the epoch before, too, to count their tokens.
+        self._epoch = functools.lru_cache(2)(self._new_epoch)
+        self._sampled = functools.lru_cache(2)(self._newly_sampled)
+        self._tokens: dict[int, int] = {}  # Of sampled batches, by their steps.
+
+        lengths = [side.lengths() + 1 for side in self._sides]
+        longer = np.maximum(*lengths)
+        if buckets is None:
+            boundaries, most = None, config.max_length
+            if config.batch_shapes is not None:
+                boundaries = few_boundaries(longer, most, config.batch_shapes)
+            buckets = Buckets(most, config.batch_tokens or BATCH_TOKENS, boundaries)
+        self.buckets = buckets
+        self._bucket_of = buckets.of(longer)
+        batches = buckets.cut(np.arange(len(longer)), self._bucket_of)
+        self.num_pairs = len(longer)
         self.num_batches = len(batches)
-        self.padding = self._padding(batches) if self.static_shapes else None
-        shapes = zip(self.buckets.sizes, self.buckets.boundaries, strict=True)
-        counts = np.bincount(batches, minlength=len(self.buckets.sizes)).tolist()
-        self.shapes = {s: n for s, n in zip(shapes, counts, strict=True) if n}
-
-    def _made_buckets(self, lengths):
-        boundaries, config = None, self.config
-        if config.batch_shapes is not None:
-            boundaries = few_boundaries(lengths, config.max_length, config.batch_shapes)
-        tokens = config.batch_tokens or BATCH_TOKENS
-        return Buckets(config.max_length, tokens, boundaries)
-
-    def _padding(self, batches):
-        """The share of padding in batches of both sides, from the bucket of each."""
-        areas = np.multiply(self.buckets.sizes, self.buckets.boundaries)
-        return 1 - self.num_tokens / (2 * areas[batches].sum()).item()
+        self.num_tokens = int(np.sum(lengths))
+        counts = Counter(bucket for bucket, _ in batches)
+        shapes = list(zip(buckets.sizes, buckets.boundaries, strict=True))
+        self.shapes = {shapes[bucket]: n for bucket, n in counts.items()}
+        area = sum(rows * width * n for (rows, width), n in self.shapes.items())
+        self.padding = 1 - self.num_tokens / (2 * area) if self.static_shapes else None
 
     def dataset(
-        self, *, shuffle: bool = True, first_epoch: int = 0, first_batch: int = 0
+        self,
+        first: int = 0,
+        number: int | None = None,
+        *,
+        shuffle: bool = True,
+        replicas: int = 1,
+        host: int = 0,
+        hosts: int = 1,
     ) -> tf.data.Dataset:
-        """Returns the batches; each iteration of the dataset is one epoch.
+        """Returns batches for `model.fit`.
 
         Args:
-            shuffle: Give every epoch an order of its own, which only `seed` and the
-                epoch determine. Otherwise all epochs are the same, as validation needs.
-            first_epoch: Number of the epoch that the first iteration gives.
-            first_batch: Batch that each iteration begins with, to resume an epoch.
+            first: Number of the first batch, counted from 0 through all epochs.
+            number: How many there are, the same in each iteration of the dataset. By
+                default there are as many as an epoch has, and each iteration goes on
+                where the one before ended.
+            shuffle: Give every epoch an order of its own. Otherwise all epochs are the
+                same, as validation needs, and no pieces are sampled.
+            replicas: Rows of padding make the rows of each batch a multiple of it.
+            host: Number of the share of each batch's rows that the dataset has.
+            hosts: Shares that the rows are split into, a divisor of `replicas`.
 
         Returns:
             A `tf.data.Dataset` of `((source, target_in), target_out)`, int32, shapes
-            [B, S], [B, T] and [B, T]; its cardinality is the batches of one iteration.
-        """
-        epochs = itertools.count(first_epoch)
+            [B, S], [B, T] and [B, T]; its cardinality is that of one iteration.
 
-        def batches_of_next_epoch():
-            self.failure = None
-            try:
-                yield from self.epoch(
-                    next(epochs), shuffle=shuffle, first_batch=first_batch
-                )
-            except Exception as error:
-                self.failure = error
-                raise
+        Example:
+            >>> model.fit(corpus.dataset(step, 1000), shuffle=False)
+        """
+        firsts = itertools.repeat(first)
+        if number is None:
+            number = self.num_batches
+            firsts = itertools.count(first, number)
+
+        def share(ids):
+            rows = -(-len(ids) // replicas) * replicas
+            padded = np.pad(ids, ((0, rows - len(ids)), (0, 0)))
+            return np.split(padded, hosts)[host]
+
+        def batches():
+            begin = next(firsts)
+            for step in range(begin, begin + number):
+                yield tf.nest.map_structure(share, self.batch(step, shuffle))
 
         ids = tf.TensorSpec([None, None], tf.int32)
-        batches = tf.data.Dataset.from_generator(
-            batches_of_next_epoch, output_signature=((ids, ids), ids)
+        data = tf.data.Dataset.from_generator(
+            batches, output_signature=((ids, ids), ids)
         )
         # Without a known cardinality Keras warns at the end of every epoch.
-        number = self.num_batches - first_batch
-        batches = batches.apply(tf.data.experimental.assert_cardinality(number))
+        data = data.apply(tf.data.experimental.assert_cardinality(number))
         # Autotuning sleeps for up to a second, and the end of an epoch waits for it.
         options = tf.data.Options()
         options.autotune.enabled = False
-        return batches.prefetch(2).with_options(options)
+        return data.prefetch(2).with_options(options)
 
-    def epoch(
-        self, epoch: int, *, shuffle: bool = True, first_batch: int = 0
-    ) -> Iterator[tuple]:
-        """Yields the batches of one epoch as NumPy arrays.
+    def batch(self, step: int, shuffle: bool = True) -> tuple:
+        """Returns one batch as NumPy arrays.
 
         Args:
-            epoch: Number of the epoch, which determines the order.
-            shuffle: Whether to shuffle.
-            first_batch: Batch to begin with; skipping those before it costs next to
-                nothing, or only the sampling of their pieces.
-
-        Yields:
-            `((source, target_in), target_out)`, int32 arrays.
-
-        Raises:
-            OSError: If the corpus is streamed and a file is gone.
-            ValueError: If the corpus is streamed and the text has changed since the
-                corpus was made.
+            step: Number of the batch, counted from 0 through all epochs.
+            shuffle: As for `dataset`.
         """
-        rng = np.random.default_rng((self.seed, epoch)) if shuffle else None
-        self.batch_tokens = batch_tokens = []
-        pairs = self._ordered(rng)
-        sampled = bool(shuffle and self.config.subword_sampling)
-        if sampled:
-            pairs = self._sampled(pairs)
-        for number, (bucket, entries) in enumerate(self.buckets.group(pairs, rng)):
-            batch_tokens.append(sum(tokens for _, tokens, _ in entries))
-            if number >= first_batch:
-                rows = [row for _, _, row in entries]
-                is_text = self._cached is None and not sampled
-                yield self._batch(bucket, self._tokenized(rows) if is_text else rows)
-
-    def _read(self):
-        """Reads the corpus once: bad lines, lengths and, if they are few, the ids.
-
-        Returns:
-            The length of the longer side of each pair (tokens), 0 if it is not good.
-        """
-        lengths, tokens = array("i"), array("i")
-        self._cached = None if self.config.subword_sampling else _CachedIds()
-        pairs = self.text.pairs(self.bad_lines)
-        self.pairs_of_part = [0] * len(self.text.parts)
-        while chunk := list(itertools.islice(pairs, _CHUNK)):
-            rows = self._tokenized(chunk)
-            for pair, (source, target) in zip(chunk, rows, strict=True):
-                good = self._is_good(pair, source, target)
-                self.pairs_of_part[self.text.part_of(pair.line)] += good
-                longer = max(len(source), len(target)) + 1
-                lengths.append(longer if good else 0)
-                tokens.append(len(source) + len(target) + 2)
-            if self._cached is not None:
-                self._cached.extend(rows)
-            if len(lengths) > self.config.shuffle_buffer:
-                self._cached = None
-        self._tokens_of_pair = np.array(tokens)
-        return np.array(lengths)
-
-    def _is_good(self, pair, source, target):
-        """Whether the length of both sides is allowed; if not, counts a bad line."""
-        most = self.config.max_length
-        for side, ids in (("source", source), ("target", target)):
-            if not 0 < len(ids) < most:
-                reason = _length_problem(side, len(ids), most)
-                self.bad_lines.add(self.text.place(pair.line, side), reason)
-                return False
-        return True
-
-    def _ordered(self, rng) -> Iterator[tuple]:
-        """Yields bucket, tokens and content of each good pair, in an epoch's order.
-
-        The content is the ids, if they are kept in memory, else the text.
-        """
-        first = 0
-        for window in self._windows(rng):
-            last = first + len(window)
-            order = np.arange(len(window))
-            if rng:
-                rng.shuffle(order)
-            buckets = self._bucket_of_pair[first:last]
-            if len(buckets) == len(window):
-                order = order[buckets[order] >= 0]
-                tokens = self._tokens_of_pair[first + order].tolist()
-                rows = (window[place] for place in order)
-                yield from zip(buckets[order].tolist(), tokens, rows, strict=True)
-            first = last
-        if first != len(self._bucket_of_pair):
-            raise ValueError("The training data has changed since the run began.")
-
-    def _windows(self, rng):
-        """Yields the pairs, as ids or text, in groups that are shuffled together."""
-        if self._cached is not None:
-            yield self._cached
-            return
-        self._files.check()
-        pairs = self.text.pairs(BadLines(self.config.bad_line_budget))
-        size = self.config.shuffle_buffer if rng else _CHUNK
-        while window := list(itertools.islice(pairs, size)):
-            self._files.check()
-            yield window
-
-    def _sampled(self, pairs) -> Iterator[tuple]:
-        """Yields the pairs as ids of random pieces, with the buckets assigned anew.
-
-        Each bucket keeps its number of pairs, so the number of batches stays the same.
-        Buckets chosen by the new lengths alone would change it in every epoch.
-        """
-        while chunk := list(itertools.islice(pairs, _CHUNK)):
-            buckets, _, texts = zip(*chunk, strict=True)
-            rows = self._tokenized(texts, self.config.subword_sampling)
-            longer = [max(map(len, sides)) for sides in rows]
-            dealt = np.empty(len(chunk), int)
-            dealt[np.argsort(longer, kind="stable")] = np.sort(buckets)
-            tokens = [len(source) + len(target) + 2 for source, target in rows]
-            yield from zip(dealt.tolist(), tokens, rows, strict=True)
-
-    def _tokenized(self, pairs: list[Pair], rate: float = 0.0) -> list[tuple]:
-        """Returns the ids of both sides of each pair, of sampled pieces if `rate`."""
-        sides = []
-        for side in ("source", "target"):
-            texts = [getattr(pair, side) for pair in pairs]
-            tokenizer = getattr(self.tokenizers, side)
-            rows = _ids(tokenizer, texts)
-            if rate:
-                drawn = zip(tokenizer.sample(texts, rate), rows, strict=True)
-                most = self.config.max_length
-                rows = [new if 0 < len(new) < most else usual for new, usual in drawn]
-            sides.append(rows)
-        return list(zip(*sides, strict=True))
-
-    def _batch(self, bucket, rows):
-        """Returns `((source, target_in), target_out)` of one batch."""
-        sides = list(zip(*rows, strict=True))
-        longest = (max(map(len, side)) + 1 for side in sides)
-        size, widths = len(rows), [self.buckets.width(length) for length in longest]
+        epoch, place = divmod(step, self.num_batches)
+        bucket, places = self._epoch(epoch if shuffle else None)[place]
+        if self._texts and shuffle:
+            sides = self._sampled(epoch, place // _SAMPLED)[place % _SAMPLED]
+        else:
+            sides = [side.take(places) for side in self._sides]
+        longest = [max(map(len, side)) + 1 for side in sides]
+        widths, size = [self.buckets.width(length) for length in longest], len(places)
         if self.static_shapes:
             size, widths = self.buckets.sizes[bucket], [max(widths)] * 2
-        return padded_batch(*sides, (size, *widths))
+        source, target = (np.full((size, width), PAD_ID, np.int32) for width in widths)
+        for side, padded in zip(sides, (source, target), strict=True):
+            for row, ids in zip(padded, side, strict=False):
+                row[: len(ids)] = ids
+                row[len(ids)] = END_ID
+        target_in = np.roll(target, 1, axis=1)
+        target_in[: len(places), 0] = START_ID
+        target_in[target_in == END_ID] = PAD_ID
+        return (source, target_in), target
 
+    def tokens(self, first: int, number: int, shuffle: bool = True) -> int:
+        """Returns how many source and target tokens `number` batches have.
 
-class _CachedIds:
-    """The ids of many pairs, four bytes each, as a sequence of pairs of arrays."""
+        End tokens count, padding does not; `first` and `shuffle` are as for `dataset`.
+        Sampled pieces count once a batch was made.
+        """
+        total = 0
+        for step in range(first, first + number):
+            epoch, place = divmod(step, self.num_batches)
+            places = self._epoch(epoch if shuffle else None)[place][1]
+            usual = sum((side.lengths(places) + 1).sum() for side in self._sides)
+            total += self._tokens.get(step, usual) if shuffle else usual
+        return int(total)
 
-    def __init__(self):
-        self._sides = [(array("i"), array("q", [0])) for _ in range(2)]
+    def _new_epoch(self, number):
+        """The bucket and the pairs of each batch of an epoch, or in their order."""
+        order = np.arange(self.num_pairs)
+        if number is None:
+            return self.buckets.cut(order, self._bucket_of)
+        rng = np.random.default_rng((self.seed, number))
+        batches = self.buckets.cut(rng.permutation(order), self._bucket_of)
+        return [batches[place] for place in rng.permutation(len(batches))]
 
-    def extend(self, rows):
-        for (ids, ends), side in zip(self._sides, zip(*rows, strict=True), strict=True):
-            for row in side:
-                ids.frombytes(row.tobytes())
-                ends.append(len(ids))
+    def _newly_sampled(self, epoch, number):
+        """Both sides of the batches of a group, cut into random pieces.
 
-    def __len__(self):
-        return len(self._sides[0][1]) - 1
+        The pairs go to the batches by the rank of their new length.
+        """
+        first = number * _SAMPLED
+        group = self._epoch(epoch)[first : first + _SAMPLED]
+        places = np.concatenate([places for _, places in group])
+        sides, rate = [], self.config.subword_sampling
+        for side, cutter in enumerate(self._cutters):
+            texts = [text.tobytes().decode() for text in self._texts[side].take(places)]
+            seed = np.random.SeedSequence((self.seed, epoch, number, side))
+            drawn = cutter.sample(texts, rate, int(seed.generate_state(1)[0]))
+            usual, most = self._sides[side].take(places), self.config.max_length
+            both = zip(drawn, usual, strict=True)
+            sides.append([new if 0 < len(new) < most else old for new, old in both])
+        longer = np.maximum(*([len(ids) for ids in side] for side in sides))
+        order = iter(np.argsort(longer, kind="stable"))
+        batches = [None] * len(group)
+        for place in sorted(range(len(group)), key=lambda place: group[place][0]):
+            rows = list(itertools.islice(order, len(group[place][1])))
+            batches[place] = [[side[row] for row in rows] for side in sides]
+            count = sum(len(ids) + 1 for side in batches[place] for ids in side)
+            self._tokens[epoch * self.num_batches + first + place] = count
+        return batches
 
-    def __getitem__(self, pair):
-        return tuple(
-            np.frombuffer(ids, np.int32, ends[pair + 1] - ends[pair], 4 * ends[pair])
-            for ids, ends in self._sides
+    def _made_of(self):
+        """What tells the files of this corpus from those of another."""
+        contents = [cutter.content for cutter in self._cutters]
+        return {
+            "text": self.fingerprint,
+            "tokenizers": [hashlib.blake2b(c).hexdigest() for c in contents],
+            "max_length": self.config.max_length,
+            "files": list(self._kinds),
+        }
+
+    def _kept(self):
+        """The rows in the directory's files; `None` if those are not this corpus'."""
+        if self.directory is None:
+            return None
+        try:
+            facts = json.loads((self.directory / "corpus.json").read_bytes())
+            digests, (count, examples) = facts["digests"], facts["bad_lines"]
+            paths = [self.directory / name for name in digests]
+            if (
+                facts["made_of"] != self._made_of()
+                or list(map(_digest, paths)) != list(digests.values())
+                # Read again, to say which line is one too many.
+                or count > self.bad_lines.budget
+            ):
+                return None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        self.bad_lines.count, self.bad_lines.examples = count, examples
+        files = zip(paths[::2], paths[1::2], self._kinds.values(), strict=True)
+        return [_Rows(flat, ends, kind) for flat, ends, kind in files]
+
+    def _made(self, num_lines, console):
+        """Tokenises the text into the directory's files, and returns their rows."""
+        folder = self.directory
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            written = [
+                _Writer(stack, kind, folder and folder / name)
+                for name, kind in self._kinds.items()
+            ]
+            for part, pairs in self._chunks(num_lines, console):
+                texts = [[getattr(pair, side) for pair in pairs] for side in SIDES]
+                ids = list(map(_ids, self._cutters, texts))
+                good = self._good(part, pairs, [lengths for _, lengths in ids])
+                for file, (values, lengths) in zip(written, ids, strict=False):
+                    file.write(values[np.repeat(good, lengths)], lengths[good])
+                for file, side in zip(written[2:], texts, strict=False):
+                    rows = [side[place].encode() for place in np.flatnonzero(good)]
+                    values = np.frombuffer(b"".join(rows), np.uint8)
+                    file.write(values, list(map(len, rows)))
+            if not written[0].end:
+                raise ValueError(f"The corpus has no good pair; {self.bad_lines}.")
+            if self.text.files() and self.text.fingerprint() != self.fingerprint:
+                raise ValueError(f"{self.text.origin} changed while it was read.")
+            made = [file.rows() for file in written]
+        if folder is not None:
+            names = [name + end for name in self._kinds for end in ("", ".ends")]
+            facts = {
+                "made_of": self._made_of(),
+                "bad_lines": [self.bad_lines.count, self.bad_lines.examples],
+                "digests": {name: _digest(folder / name) for name in names},
+            }
+            with replacing(folder / "corpus.json") as temporary:
+                temporary.write_text(json.dumps(facts, indent=2), encoding="utf-8")
+        return made
+
+    def _chunks(self, num_lines, console):
+        """Yields parts of the text and some pairs of each, and moves a progress bar."""
+        import rich.progress
+
+        columns = rich.progress.Progress.get_default_columns()
+        bar = rich.progress.Progress(
+            *columns, console=console, transient=True, disable=console is None
         )
+        with bar:
+            task = bar.add_task("tokenising", total=num_lines)
+            for part in self.text.parts:
+                pairs = part.pairs(self.bad_lines)
+                while chunk := list(itertools.islice(pairs, _CHUNK)):
+                    yield part, chunk
+                    bar.advance(task, len(chunk))
+
+    def _good(self, part, pairs, lengths):
+        """Whether both sides of each pair have a good length; others are bad lines."""
+        most = self.config.max_length
+        fits = [(0 < side) & (side < most) for side in lengths]
+        good = np.logical_and(*fits)
+        for place in np.flatnonzero(~good):
+            side = int(fits[0][place])
+            reason = f"{SIDES[side]} has no visible character"
+            if length := lengths[side][place]:
+                reason = (
+                    f"{SIDES[side]} has {length + 1} tokens, including the end token: "
+                    f"more than `max_length` {most}"
+                )
+            self.bad_lines.add(part.place(pairs[place].line, SIDES[side]), reason)
+        return good
 
 
-def learn_tokenizers(
-    text: Any, config: TokenizerConfig | None = None, bad_line_budget: int = 100
-) -> TokenizerPair:
-    """Learns the vocabularies of a corpus.
+class _Rows:
+    """Rows of numbers, one after the other in a file that is mapped into memory."""
 
-    Args:
-        text: Pairs, as `open_pairs` returns or takes them; read twice.
-        config: Size and kind of the vocabularies.
-        bad_line_budget: Bad lines that are skipped.
+    def __init__(self, flat, ends, kind):
+        self.kind = kind
+        self._flat = np.asarray(np.memmap(flat, kind, "r"))
+        # The places at which rows end, after a 0.
+        self._ends = np.asarray(np.memmap(ends, np.int64, "r"))
 
-    Returns:
-        A `TokenizerPair`.
+    def lengths(self, places=None):
+        """The lengths of the rows at some places, or of all, an array."""
+        if places is None:
+            return np.diff(self._ends)
+        return self._ends[places + 1] - self._ends[places]
 
-    Raises:
-        ValueError: If there are too many bad lines, a file is damaged, the two sides
-            differ in number of lines, or the text does not suit the vocabulary's size.
+    def take(self, places):
+        """The rows at some places, a list."""
+        bounds = zip(self._ends[places], self._ends[places + 1], strict=True)
+        return [self._flat[first:end] for first, end in bounds]
+
+
+class _Writer:
+    """Writes the two files of `_Rows`, temporary ones without a path.
+
+    Files with a path appear at the end of the stack, if there is no error.
+    """
+
+    def __init__(self, stack, kind, path):
+        self.kind, self.end = kind, np.int64(0)
+        if path is None:
+            opened = [tempfile.TemporaryFile() for _ in range(2)]
+        else:
+            paths = [path, path.with_name(f"{path.name}.ends")]
+            opened = [open(stack.enter_context(replacing(p)), "w+b") for p in paths]
+        self._flat, self._ends = map(stack.enter_context, opened)
+        self._ends.write(self.end.tobytes())
+
+    def write(self, values, lengths):
+        """Adds rows of some lengths, whose numbers are one after the other."""
+        ends = self.end + np.cumsum(lengths, dtype=np.int64)
+        self._flat.write(values.astype(self.kind).tobytes())
+        self._ends.write(ends.tobytes())
+        self.end += len(values)
+
+    def rows(self):
+        self._flat.flush()
+        self._ends.flush()
+        return _Rows(self._flat, self._ends, self.kind)
+
+
+class Buckets:
+    """Length buckets: which pairs may share a batch, and how many.
+
+    A pair belongs to the bucket of its longer side, and a batch of a bucket holds
+    about `batch_tokens` tokens on that side, including padding.
+    """
+
+    def __init__(self, max_length, batch_tokens, boundaries=None):
+        # Longest length of each bucket, up to `max_length`, and rows of its batches.
+        self.boundaries = list(boundaries or bucket_boundaries(max_length))
+        self.sizes = [max(1, batch_tokens // longest) for longest in self.boundaries]
+
+    def of(self, lengths):
+        """The numbers of the buckets of some lengths (tokens), an array."""
+        return np.searchsorted(self.boundaries, lengths).astype(np.int16)
+
+    def width(self, length):
+        """The width of a padded side whose longest row has `length` tokens."""
+        return self.boundaries[int(self.of(length))]
+
+    def cut(self, order, bucket_of):
+        """The bucket of the longest pair and the pairs of each batch, short ones first.
+
+        Pairs that fill no batch join the next longer bucket, so one batch is not full.
+        """
+        order = order[np.argsort(bucket_of[order], kind="stable")]
+        ends = np.cumsum(np.bincount(bucket_of))
+        batches, first = [], 0
+        for bucket in np.unique(bucket_of).tolist():
+            size = self.sizes[bucket]
+            while first + size <= ends[bucket]:
+                batches.append(order[first : first + size])
+                first += size
+        if first < len(order):
+            batches.append(order[first:])
+        return [(int(bucket_of[places[-1]]), places) for places in batches]
+
+
+def bucket_boundaries(max_length: int) -> list[int]:
+    """The longest length of each bucket: steps of 4 tokens, then of 20 %.
 
     Example:
-        >>> pairs = [("Two men are talking.", "Zwei Männer unterhalten sich."), ...]
-        >>> tokenizers = learn_tokenizers(pairs, TokenizerConfig(vocabulary_size=4000))
+        >>> bucket_boundaries(100)
+        [4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 76, 88, 100]
     """
-    text = open_pairs(text)
-    text.count()
-    sources = (pair.source for pair in text.pairs(BadLines(bad_line_budget)))
-    targets = (pair.target for pair in text.pairs(BadLines(bad_line_budget)))
-    return TokenizerPair.learn(sources, targets, config or TokenizerConfig())
+    boundaries = [min(4, max_length)]
+    while (last := boundaries[-1]) < max_length:
+        step = max(4, last // 5 // 4 * 4)
+        boundaries.append(min(max_length, last + step))
+    return boundaries
+
+
+def few_boundaries(lengths: np.ndarray, max_length: int, number: int) -> list[int]:
+    """The `number` of `bucket_boundaries` with the least padding, and `max_length`.
+
+    Example:
+        >>> few_boundaries(np.array([3, 3, 3, 9, 30]), max_length=100, number=2)
+        [12, 32, 100]
+    """
+    all_boundaries = bucket_boundaries(max_length)
+    used = all_boundaries[: np.searchsorted(all_boundaries, lengths.max()) + 1]
+    # Pairs that are no longer than each boundary, and than nothing.
+    counts = [0, *np.searchsorted(np.sort(lengths), used, side="right").tolist()]
+    # For each number of buckets, the least cost of the pairs up to each boundary, in
+    # tokens with padding, and the boundaries that have it.
+    best = {0: (0, [])}
+    for _ in range(min(number, len(used))):
+        best = {0: (0, [])} | {
+            end: min(
+                (cost + (counts[end] - counts[start]) * longest, [*chosen, longest])
+                for start, (cost, chosen) in best.items()
+                if start < end
+            )
+            for end, longest in enumerate(used, 1)
+        }
+    chosen = best[len(used)][1]
+    return chosen if chosen[-1] == max_length else [*chosen, max_length]
 
 
 def _ids(tokenizer, texts):
-    """Returns the ids of each text as an array."""
+    """The ids of some texts, one after the other, and how many each text has."""
     # Strings live on the CPU; so should the small tensors that go with them.
     with tf.device("CPU:0"):
         ids = tokenizer.tokenize(texts)
-    return np.split(ids.values.numpy(), ids.row_splits.numpy()[1:-1])
+    return ids.values.numpy(), ids.row_lengths().numpy()
 
 
-def _length_problem(side, length, most):
-    if not length:
-        return f"{side} has no visible character"
-    return (
-        f"{side} has {length + 1} tokens, including the end token: more than "
-        f"`max_length` {most}"
-    )
+def _digest(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()

@@ -21,7 +21,7 @@ from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.terminal import say
 from keras_transformer.text import TokenizerPair, learn_tokenizers
-from keras_transformer.text.parallel_text import ParallelText
+from keras_transformer.text.pairs import ParallelText
 from keras_transformer.training.compiling import with_data_defaults
 from keras_transformer.training.run_directory import LEARNED, RunDirectory
 from keras_transformer.translator import Translator

@@ -14,7 +14,7 @@ import keras
 
 from keras_transformer.config import RunConfig
 from keras_transformer.files import replacing, take_lock
-from keras_transformer.text.parallel_text import ParallelText
+from keras_transformer.text.pairs import ParallelText
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 # Options that do not affect an update of the weights, or that end the training.

@@ -10,7 +10,7 @@ import keras
 from rich.console import Console
 
 from keras_transformer.config import RunConfig, TrainingConfig
-from keras_transformer.text.parallel_text import BadLines, ParallelText
+from keras_transformer.text.pairs import BadLines, ParallelText
 from keras_transformer.training.bleu import ValidationBleu
 from keras_transformer.training.checkpoints import KeepCheckpoints
 from keras_transformer.training.ema import ValidateAverage, keeps_average

@@ -20,7 +20,6 @@ NOT_RUN = (
     "keras-transformer serve", "keras-transformer completion", "curl ",
     "python examples/", "python benchmarks/", "node examples/", "kubectl ",
     "keras-transformer train --preset small --train train.en-fr.tsv.gz",
-    "keras-transformer train --train tfds:",
 )  # fmt: skip
 TINY = (
     "--num-encoder-layers 1 --num-decoder-layers 1 --d-model 16 --d-ff 32 "
