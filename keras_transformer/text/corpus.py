@@ -21,6 +21,7 @@ from keras_transformer.text.tokenizer_pair import TokenizerPair
 _CHUNK = 1024
 # Where `batch_tokens` says nothing. It suits the caches of a processor.
 BATCH_TOKENS = 4096
+SHUFFLE_BUFFER = 200_000  # Pairs shuffled at a time.
 
 
 class Corpus:
@@ -41,9 +42,9 @@ class Corpus:
     So every epoch has the same number of batches, and a resumed run skips those it has
     seen without tokenising them, unless pieces are sampled.
 
-    A corpus of at most `config.shuffle_buffer` pairs is kept in memory as ids. A larger
+    A corpus of at most `SHUFFLE_BUFFER` pairs is kept in memory as ids. A larger
     one, or one whose pieces are sampled, is read as a stream in every epoch: memory
-    holds `config.shuffle_buffer` pairs as text, which are shuffled, and the batches
+    holds `SHUFFLE_BUFFER` pairs as text, which are shuffled, and the batches
     being filled.
 
     Sampled pieces differ in every epoch and every process. They make some pairs longer
@@ -239,7 +240,7 @@ class Corpus:
                 tokens.append(len(source) + len(target) + 2)
             if self._cached is not None:
                 self._cached.extend(rows)
-            if len(lengths) > self.config.shuffle_buffer:
+            if len(lengths) > SHUFFLE_BUFFER:
                 self._cached = None
         self._tokens_of_pair = np.array(tokens)
         return np.array(lengths)
@@ -282,7 +283,7 @@ class Corpus:
             return
         self._files.check()
         pairs = self.text.pairs(BadLines(self.config.bad_line_budget))
-        size = self.config.shuffle_buffer if rng else _CHUNK
+        size = SHUFFLE_BUFFER if rng else _CHUNK
         while window := list(itertools.islice(pairs, size)):
             self._files.check()
             yield window
