@@ -87,10 +87,11 @@ def add_verbs(parser, calls):
         above, _, word = name.rpartition(" ")
         own = places[above].add_parser(
             word,
+            prog=f"keras-transformer {name}",
             help=verb["help"],
             description=f"{verb['help']} {verb.get('more', '')}",
             examples=[f"{name} {rest}".rstrip() for rest in verb["examples"]],
-            usage=f"keras-transformer {name} {verb['needs']}[OPTION ...]",
+            usage=f"%(prog)s {verb['needs']}[OPTION ...]",
             has_rare="--help all" in verb.get("more", ""),
         )
         own.set_defaults(parser=own, call=calls.get(name))

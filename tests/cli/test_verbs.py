@@ -81,7 +81,7 @@ def test_a_training_prints_one_object_and_no_line_of_tensorflow(trained):
     (line,) = done.stdout.splitlines()
     result = json.loads(line)
     assert result["run"] == str(directory)
-    assert result["model"]["parameters"] == 10176
+    assert result["model"]["parameters"] == 10240
     assert result["data"]["training"]["pairs"] == 40
     assert (result["updates"], result["epochs"]) == (8, 2)
     assert result["last_epoch"]["val_loss"] > 0
