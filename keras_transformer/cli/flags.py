@@ -85,6 +85,7 @@ def add_verbs(parser, calls):
     places = {"": parser.add_subparsers(required=True, metavar="VERB", dest="verb")}
     for name, verb in tables["verbs"].items():
         above, _, word = name.rpartition(" ")
+        groups = [tables["groups"][group] for group in verb.get("groups", ())]
         own = places[above].add_parser(
             word,
             prog=f"keras-transformer {name}",
@@ -92,7 +93,7 @@ def add_verbs(parser, calls):
             description=f"{verb['help']} {verb.get('more', '')}",
             examples=[f"{name} {rest}".rstrip() for rest in verb["examples"]],
             usage=f"%(prog)s {verb['needs']}[OPTION ...]",
-            has_rare="--help all" in verb.get("more", ""),
+            has_rare=any("rare" in group for group in groups),
         )
         own.set_defaults(parser=own, call=calls.get(name))
         parsers[name] = own
@@ -109,8 +110,8 @@ def add_verbs(parser, calls):
             if isinstance(details, str):
                 details = tables["flags"][details]
             _add_flag(place, flag, **details)
-        for group in verb.get("groups", ()):
-            _add_options(own, **tables["groups"][group])
+        for group in groups:
+            _add_options(own, **group)
     return parsers
 
 

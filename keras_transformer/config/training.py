@@ -70,10 +70,10 @@ class TrainingConfig(Config):
         5, "checkpoints, one an interval, that become the final model", minimum=1
     )
     average: str = option(
-        "last", "which checkpoints: the last, or the best", choices=("last", "best")
+        "last", "checkpoints to average: last or best ones", choices=("last", "best")
     )
     monitor: str = option(
-        "loss", "what makes one best on validation pairs", choices=("loss", "bleu")
+        "loss", "validation score that decides what is best", choices=("loss", "bleu")
     )
     patience: int | None = option(
         None, "stop after so many intervals without a better `monitor`", minimum=1
