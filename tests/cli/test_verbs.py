@@ -8,17 +8,15 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
-import rich.console
-import rich.progress
 import sacrebleu
 from rich.console import Console
 
-from keras_transformer import ExportedTranslator, RunConfig, cli, playground, serving
+from keras_transformer import RunConfig, cli, playground, serving
 from keras_transformer.bulk import model_fingerprint
-from keras_transformer.bulk.translate import _progress_bar
 from keras_transformer.cli import export, flags, make_parser, use
 from keras_transformer.terminal import warnings_only
 from tests import tiny_run
@@ -223,7 +221,6 @@ def test_flags_of_the_search_replace_those_of_the_run(trained):
     words = ["translate", "--model", str(trained[1]), "--beam-size", "3", "a"]
     config = use.load_translator(make_parser().parse_args(words)).config
     assert (config.beam_size, config.length_penalty) == (3, 1.0)
-    assert isinstance(ExportedTranslator, type)
 
 
 class Input(io.TextIOWrapper):
@@ -274,17 +271,6 @@ def test_bad_bytes_on_standard_input_are_named_by_line(trained, monkeypatch, cap
     assert run("translate", "--model", trained[1]) == 1
     error = "keras-transformer: error: standard input:2: not valid UTF-8\n"
     assert capsys.readouterr() == ("", error)
-
-
-def test_the_progress_of_a_file_fits_in_a_line(monkeypatch):
-    monkeypatch.setattr(rich.progress.Task, "speed", 12345.6)
-    progress = _progress_bar(show=False)
-    progress.add_task("translating", total=10**6, completed=123456)
-    file = io.StringIO()
-    table = progress.make_tasks_table(progress.tasks)
-    rich.console.Console(width=80, file=file).print(table)
-    (line,) = file.getvalue().splitlines()
-    assert line.split()[-4:] == ["12,345.6", "sentences/s", "0:00:00", "0:01:12"]
 
 
 def test_export_gives_each_format_its_flags(monkeypatch, capsys):
@@ -374,20 +360,14 @@ def test_an_error_is_one_line_and_a_status(monkeypatch, capsys, error, status, l
 
 
 def test_a_warning_is_one_line(monkeypatch, capsys):
-    import warnings
-
     def warn(options):
-        with warnings.catch_warnings():
-            warnings.simplefilter("always")
-            warnings.showwarning = cli._show_warning
-            warnings.warn("odd\ncharacters", stacklevel=1)
+        warnings.showwarning("odd\ncharacters", UserWarning, "file.py", 1)
         return lambda texts: texts
 
     monkeypatch.setattr(use, "load_translator", warn)
     assert run("translate", "--model", "any", "a") == 0
-    assert capsys.readouterr() == (
-        "a\n", "keras-transformer: warning: odd characters\n",
-    )  # fmt: skip
+    line = "keras-transformer: warning: odd characters\n"
+    assert capsys.readouterr() == ("a\n", line)
 
 
 def test_no_number_is_one_that_json_lacks(monkeypatch, capsys):
