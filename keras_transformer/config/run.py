@@ -178,8 +178,6 @@ _ROWS = {
     "big":   (math.inf, "big",   False, 0.3,  32_000,  None, 4_000, 20,   20, 0.6),
 }  # fmt: skip
 RECIPES = {name: dict(zip(_COLUMNS, row, strict=True)) for name, row in _ROWS.items()}
-# Of few pairs half as many pieces are learned, beginning with bytes and letters.
-_FEWEST_PIECES = 300
 # Options of a run that begins with the weights of another, which has the rest.
 FINE_TUNING = {
     "batch_tokens": 2048, "schedule": "constant", "learning_rate": 5e-4,
@@ -200,14 +198,10 @@ class RunConfig(Config):
     """All options of a training run; `config.json` of its directory."""
 
     model: TransformerConfig = option(TransformerConfig(), "sizes of the model")
-    tokenizer: TokenizerConfig = option(
-        TokenizerConfig(), "how the vocabulary is learned"
-    )
+    tokenizer: TokenizerConfig = option(TokenizerConfig(), "the vocabulary")
     data: DataConfig = option(DataConfig(), "how the corpus becomes batches")
     training: TrainingConfig = option(TrainingConfig(), "how the model is trained")
-    decoding: DecodingConfig = option(
-        DecodingConfig(), "how translations are searched for"
-    )
+    decoding: DecodingConfig = option(DecodingConfig(), "the search")
 
     def __post_init__(self):
         super().__post_init__()
@@ -235,11 +229,8 @@ class RunConfig(Config):
 
         Args:
             name: A key of `RECIPES`, such as "tiny".
-            num_pairs: Pairs of the corpus: of few, fewer pieces are learned.
+            num_pairs: Pairs of the corpus: of few, half as many pieces are learned.
             **options: Options of any section that replace the recipe's.
-
-        Raises:
-            ValueError: If there is no such recipe or option.
 
         Example:
             >>> config = RunConfig.preset("tiny", epochs=3)
@@ -253,16 +244,13 @@ class RunConfig(Config):
         recipe = dict(RECIPES[name])
         del recipe["most_pairs"]
         sizes = TransformerConfig.PRESETS[recipe.pop("sizes")]
-        if num_pairs is not None:
-            most = max(_FEWEST_PIECES, num_pairs // 2)
+        if num_pairs is not None:  # 300 hold the bytes and some letters.
+            most = max(300, num_pairs // 2)
             recipe["vocabulary_size"] = min(most, recipe["vocabulary_size"])
         return cls().with_options(**sizes | recipe | options)
 
     def with_options(self, **options: Any) -> Self:
         """Returns a copy with options changed, each in the section that has it.
-
-        Raises:
-            ValueError: If no section has an option of that name.
 
         Example:
             >>> RunConfig().with_options(epochs=3, beam_size=5).decoding.beam_size
@@ -279,13 +267,10 @@ class RunConfig(Config):
         return self.replace(**sections)
 
     def fitted_to(self, planned_updates: int) -> Self:
-        """Returns the options with a schedule that fits into a run's updates.
+        """Returns the options with a schedule that fits into so many weight updates.
 
         The warm-up gets at most a fifth of them and keeps its peak. A cosine ends with
         the run, unless it has a length of its own.
-
-        Args:
-            planned_updates: Weight updates, from `training.planned_updates`.
         """
         training, changes = self.training, {}
         warmup = min(training.warmup_steps, max(1, int(WARMUP_SHARE * planned_updates)))

@@ -111,16 +111,15 @@ class TrainingConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        received = f"Received: schedule={self.schedule!r}"
         if self.schedule != "paper" and self.learning_rate is None:
             raise ValueError(
-                "`learning_rate` must be given unless `schedule` is 'paper'. "
-                f"{received}, learning_rate=None"
+                "`learning_rate` must be given unless `schedule` is 'paper'. Received: "
+                f"schedule={self.schedule!r}, learning_rate=None"
             )
         if self.decay_steps is not None and self.schedule != "cosine":
             raise ValueError(
-                "`decay_steps` goes with `schedule` 'cosine'. "
-                f"{received}, decay_steps={self.decay_steps}"
+                "`decay_steps` goes with `schedule` 'cosine'. Received: "
+                f"schedule={self.schedule!r}, decay_steps={self.decay_steps}"
             )
         if self.jit_compile and self.distribute in ("mirrored", "multi_worker"):
             raise ValueError(
