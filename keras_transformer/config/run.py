@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from typing import Any, Self
 
 from keras_transformer.config.models import TransformerConfig
 from keras_transformer.config.options import (
@@ -21,7 +23,10 @@ class TokenizerConfig(Config):
     """How the SentencePiece vocabulary is learned from the training text."""
 
     vocabulary_size: int = option(
-        10000, "pieces of each vocabulary, special ones and bytes included", minimum=8
+        10000,
+        "pieces of each vocabulary, special ones and bytes included",
+        minimum=8,
+        maximum=10**6,
     )
     algorithm: str = option("bpe", "sub-word algorithm", choices=("bpe", "unigram"))
     joint_vocabulary: bool = option(True, "one vocabulary for both languages")
@@ -46,8 +51,8 @@ class DataConfig(Config):
 
     batch_tokens: int | None = option(
         None,
-        "tokens per batch on the longer side, padding counted; default 4096, of a run "
-        "that trains on a GPU the paper's 25000",
+        "tokens per batch on the longer side, padding counted; default 4096, on a GPU "
+        "the paper's 25000",
         minimum=1,
     )
     max_length: int = option(
@@ -57,17 +62,13 @@ class DataConfig(Config):
     )
     batch_shapes: int | None = option(
         None,
-        "shapes of batches, chosen so that the corpus's lengths need little padding: "
-        "XLA compiles the training step for each; default one a length bucket, of a "
-        "run that XLA compiles 6",
+        "shapes of batches, for each of which XLA compiles the training step; default "
+        "one a length bucket, of a run that XLA compiles 6",
         minimum=1,
     )
-    shuffle_buffer: int = option(200000, "pairs shuffled at a time", minimum=1)
     subword_sampling: float = option(
         0.0,
-        "randomness of the pieces in training: the share of merges that BPE-dropout "
-        "leaves out, or alpha of a unigram vocabulary; 0 is none. The pieces differ "
-        "from run to run, and in a resumed run from those of one not interrupted",
+        "share of merges that BPE-dropout leaves out, or alpha of a unigram vocabulary",
         minimum=0.0,
         below=1.0,
     )
@@ -85,9 +86,7 @@ class DecodingConfig(Config):
         4, "hypotheses per sentence; 1 is greedy", minimum=1, maximum=MOST_HYPOTHESES
     )
     n_best: int | None = option(
-        None,
-        "translations that an export's `nbest` returns; default beam_size",
-        minimum=1,
+        None, "translations that `nbest` of an export returns; default all", minimum=1
     )
     length_penalty: float = option(
         0.6, "alpha of the length penalty; 0 is none", minimum=0.0
@@ -100,13 +99,10 @@ class DecodingConfig(Config):
     )
     ends_within_beam: bool = option(
         False,
-        "let an output end only where its end is among the beam_size best "
-        "continuations, as other systems do, and not among twice as many",
+        "let an output end only where that is one of the beam_size best continuations",
     )
     coverage_penalty: float = option(
-        0.0,
-        "beta of the penalty for source tokens that get little attention",
-        minimum=0.0,
+        0.0, "beta of the penalty for sources that get little attention", minimum=0.0
     )
     no_repeat_ngram_size: int = option(
         0,
@@ -165,20 +161,47 @@ class DecodingConfig(Config):
         return min(longest, self.max_output_length or longest)
 
 
+# Presets: whole runs for corpora of up to so many pairs. The sizes are a name of
+# `TransformerConfig.PRESETS`, what follows them are options.
+_COLUMNS = (
+    "most_pairs", "sizes", "norm_first", "dropout_rate", "vocabulary_size",
+    "batch_tokens", "warmup_steps", "epochs", "average_checkpoints", "length_penalty",
+)  # fmt: skip
+_ROWS = {
+    #          pairs    sizes    pre-   drop- pieces  batch  warm- ep-  aver- pen-
+    #          up to             norm   out           tokens up    ochs aged  alty
+    "micro": (   8_000, "tiny",  True,  0.3,   2_000, 1_024,   200, 60,    5, 1.0),
+    "tiny":  (  60_000, "tiny",  True,  0.2,   4_000, 2_048,   400, 40,    5, 1.0),
+    "small": ( 500_000, "small", True,  0.1,   8_000, 4_096, 1_000, 20,    5, 1.0),
+    "base":  (math.inf, "base",  False, 0.1,  32_000,  None, 4_000, 20,    5, 0.6),
+    # Never chosen by the number of pairs: it wants more than one GPU.
+    "big":   (math.inf, "big",   False, 0.3,  32_000,  None, 4_000, 20,   20, 0.6),
+}  # fmt: skip
+RECIPES = {name: dict(zip(_COLUMNS, row, strict=True)) for name, row in _ROWS.items()}
+# Options of a run that begins with the weights of another, which has the rest.
+FINE_TUNING = {
+    "batch_tokens": 2048, "schedule": "constant", "learning_rate": 5e-4,
+    "warmup_steps": 100,
+}  # fmt: skip
+# A warm-up is at most this share of a run's updates.
+WARMUP_SHARE = 0.2
+
+
+def recipe_for(num_pairs: int) -> str:
+    """Returns the name of the recipe for so many pairs."""
+    return next(n for n, recipe in RECIPES.items() if num_pairs <= recipe["most_pairs"])
+
+
 @documented
 @dataclasses.dataclass(frozen=True)
 class RunConfig(Config):
     """All options of a training run; `config.json` of its directory."""
 
     model: TransformerConfig = option(TransformerConfig(), "sizes of the model")
-    tokenizer: TokenizerConfig = option(
-        TokenizerConfig(), "how the vocabulary is learned"
-    )
+    tokenizer: TokenizerConfig = option(TokenizerConfig(), "the vocabulary")
     data: DataConfig = option(DataConfig(), "how the corpus becomes batches")
     training: TrainingConfig = option(TrainingConfig(), "how the model is trained")
-    decoding: DecodingConfig = option(
-        DecodingConfig(), "how translations are searched for"
-    )
+    decoding: DecodingConfig = option(DecodingConfig(), "the search")
 
     def __post_init__(self):
         super().__post_init__()
@@ -191,12 +214,6 @@ class RunConfig(Config):
             )
         is_joint = self.tokenizer.joint_vocabulary
         model.check_tied_embeddings(is_joint, f"joint_vocabulary={is_joint}")
-        if self.data.subword_sampling and self.training.distribute == "multi_worker":
-            raise ValueError(
-                "`subword_sampling` must be 0 with `distribute` 'multi_worker': every "
-                "worker would draw other pieces, and all need the same batches. "
-                f"Received: subword_sampling={self.data.subword_sampling}"
-            )
         longest = max(
             self.data.max_length,
             self.decoding.max_source_length,
@@ -205,3 +222,62 @@ class RunConfig(Config):
         model.check_positions(
             longest, "`max_length` and `max_source_length` + `max_extra_length`"
         )
+
+    @classmethod
+    def preset(cls, name: str, num_pairs: int | None = None, **options: Any) -> Self:
+        """Returns a recipe: sizes, vocabulary, batches, warm-up and the rest.
+
+        Args:
+            name: A key of `RECIPES`, such as "tiny".
+            num_pairs: Pairs of the corpus: of few, half as many pieces are learned.
+            **options: Options of any section that replace the recipe's.
+
+        Example:
+            >>> config = RunConfig.preset("tiny", epochs=3)
+            >>> config.tokenizer.vocabulary_size, config.training.epochs
+            (4000, 3)
+        """
+        if name not in RECIPES:
+            raise ValueError(
+                f"`name` must be one of {', '.join(RECIPES)}. Received: {name!r}"
+            )
+        recipe = dict(RECIPES[name])
+        del recipe["most_pairs"]
+        sizes = TransformerConfig.PRESETS[recipe.pop("sizes")]
+        if num_pairs is not None:  # 300 hold the bytes and some letters.
+            most = max(300, num_pairs // 2)
+            recipe["vocabulary_size"] = min(most, recipe["vocabulary_size"])
+        return cls().with_options(**sizes | recipe | options)
+
+    def with_options(self, **options: Any) -> Self:
+        """Returns a copy with options changed, each in the section that has it.
+
+        Example:
+            >>> RunConfig().with_options(epochs=3, beam_size=5).decoding.beam_size
+            5
+        """
+        sections = {}
+        for section in dataclasses.fields(self):
+            part = getattr(self, section.name)
+            names = [f.name for f in dataclasses.fields(part) if f.name in options]
+            changes = {name: options.pop(name) for name in names}
+            sections[section.name] = part.replace(**changes)
+        if options:
+            raise ValueError(f"A run has no option {', '.join(map(repr, options))}.")
+        return self.replace(**sections)
+
+    def fitted_to(self, planned_updates: int) -> Self:
+        """Returns the options with a schedule that fits into so many weight updates.
+
+        The warm-up gets at most a fifth of them and keeps its peak. A cosine ends with
+        the run, unless it has a length of its own.
+        """
+        training, changes = self.training, {}
+        warmup = min(training.warmup_steps, max(1, int(WARMUP_SHARE * planned_updates)))
+        if warmup < training.warmup_steps:
+            peak = (self.model.d_model * training.warmup_steps) ** -0.5
+            peak = training.learning_rate or peak
+            changes = {"warmup_steps": warmup, "learning_rate": peak}
+        if training.schedule == "cosine" and training.decay_steps is None:
+            changes["decay_steps"] = max(1, planned_updates - warmup)
+        return self.with_options(**changes)

@@ -14,48 +14,33 @@ class TrainingConfig(Config):
 
     epochs: int = option(20, "passes over the corpus", minimum=1)
     max_updates: int | None = option(
-        None,
-        "stop after this many weight updates; with `steps_per_execution` above 1 the "
-        "last call may make a few more",
-        minimum=1,
+        None, "stop after this many weight updates", minimum=1
     )
     max_minutes: float | None = option(
         None, "stop at the first update after this time (minutes)", above=0.0
     )
-    optimizer: str = option(
-        "adam",
-        "Keras optimizer",
-        choices=(
-            "adam", "adamw", "lion", "nadam", "adamax", "adafactor", "lamb", "sgd",
-            "momentum", "adagrad", "rmsprop",
-        ),
-    )  # fmt: skip
+    optimizer: str = option("adam", "Keras optimizer", choices=("adam", "adamw"))
     weight_decay: float | None = option(
-        None,
-        "share of each weight, times the learning rate, that an update takes away; "
-        "default Keras', 0.004 with adamw and none with others",
-        minimum=0.0,
+        None, "decay of the weights; default 0.004 with adamw, else none", minimum=0.0
     )
     schedule: str = option(
         "paper",
-        "learning rate after the warm-up: the paper's, which falls with the inverse "
-        "square root; constant; falling as a cosine; or that again and again, each "
-        "time twice as long",
-        choices=("paper", "constant", "cosine", "cosine_restarts"),
+        "learning rate after the warm-up; the paper's falls with the inverse square "
+        "root",
+        choices=("paper", "constant", "cosine"),
     )
     learning_rate: float | None = option(
         None,
-        "peak of the learning rate, at the end of the warm-up; default with the "
-        "paper's schedule (d_model * warmup_steps)^-0.5",
+        "peak of the learning rate; default of the paper's schedule (d_model * "
+        "warmup_steps)^-0.5",
         above=0.0,
     )
-    learning_rate_scale: float = option(
-        1.0, "factor on the paper's schedule", above=0.0
-    )
     decay_steps: int | None = option(
-        None, "length of the cosine, or of the first one (updates)", minimum=1
+        None, "length of the cosine (updates); default the rest of the run", minimum=1
     )
-    warmup_steps: int = option(4000, "linear warm-up (updates)", minimum=1)
+    warmup_steps: int = option(
+        4000, "linear warm-up (updates), at most a fifth of the run", minimum=1
+    )
     label_smoothing: float = option(
         0.1, "probability mass spread over the vocabulary", minimum=0.0, below=1.0
     )
@@ -68,101 +53,73 @@ class TrainingConfig(Config):
     freeze: str | None = option(
         None,
         "parts whose weights stay as they are, with commas between: encoder, decoder, "
-        "embeddings, output, or names of layers, such as encoder_layer_0 or "
-        "decoder_layer_1/self_attention; a matrix that embeddings and output share "
-        "is frozen by either name",
+        "embeddings, output, or layers such as decoder_layer_1/self_attention",
     )
     nonfinite: str = option(
         "stop",
-        "on a loss or gradient that is not finite: stop the run, or skip the batch; "
-        "its update is never made",
+        "what to do where a loss or gradient is not finite: stop, or skip the batch",
         choices=("stop", "skip"),
     )
-    steps_per_execution: int = option(
-        1, "batches per call of the compiled step", minimum=1
+    save_every: int | None = option(
+        None,
+        "batches from one validation and saved state to the next, an interval; default "
+        "an epoch, at most 1000",
+        minimum=1,
     )
-    checkpoint_updates: int | None = option(
-        None, "save a state to resume from every so many updates", minimum=1
-    )
-    checkpoint_minutes: float | None = option(
-        10.0, "save a state to resume from at this interval (minutes)", above=0.0
-    )
-    keep_states: int = option(2, "how many states to resume from are kept", minimum=1)
     average_checkpoints: int = option(
-        5, "checkpoints averaged into the final model; 1 averages none", minimum=1
+        5, "checkpoints, one an interval, that become the final model", minimum=1
     )
     average: str = option(
-        "last",
-        "which checkpoints are averaged: the last, or the best by `monitor`",
-        choices=("last", "best"),
+        "last", "checkpoints to average: last or best ones", choices=("last", "best")
     )
     monitor: str = option(
-        "loss",
-        "what makes a checkpoint best on validation pairs: loss or BLEU",
-        choices=("loss", "bleu"),
+        "loss", "validation score that decides what is best", choices=("loss", "bleu")
     )
     patience: int | None = option(
-        None, "stop after so many epochs in a row without a better `monitor`", minimum=1
-    )
-    bleu_updates: int | None = option(
-        None, "translate validation pairs for BLEU every so many updates", minimum=1
+        None, "stop after so many intervals without a better `monitor`", minimum=1
     )
     bleu_sentences: int = option(
         200, "validation pairs to translate for BLEU", minimum=1
     )
     ema_decay: float | None = option(
         None,
-        "decay of an exponential moving average of the weights, which is then what is "
-        "validated and saved",
+        "decay of a moving average of the weights, which is validated and saved",
         above=0.0,
         below=1.0,
     )
     export_best: bool = option(
         False, "export a SavedModel each time `monitor` reaches a new best"
     )
-    mixed_precision: bool | str | None = option(
+    mixed_precision: str | None = option(
         None,
-        "compute in half precision, keep float32 weights: in bfloat16, or in float16 "
-        "with a scaled loss, for GPUs without bfloat16; default bfloat16 on a GPU, "
-        "else none",
-        choices=(False, True, "bfloat16", "float16"),
+        "compute in half precision, keep float32 weights; float16, with a scaled loss, "
+        "is for GPUs without bfloat16; default bfloat16 on a GPU, else none",
+        choices=("none", "bfloat16", "float16"),
     )
     jit_compile: bool | None = option(
         None, "compile the training step with XLA; default where it is faster"
     )
     distribute: str = option(
         "none",
-        "devices to train on: one (none); all of this host (mirrored); all of several "
-        "hosts (multi_worker); with JAX, all with a copy of the model each "
-        "(data_parallel) or with its matrices split among them (model_parallel)",
+        "devices to train on: one, all of this host (mirrored) or of many; with JAX, "
+        "all with a copy of the model each, or with its matrices split among them",
         choices=("none", "mirrored", "multi_worker", "data_parallel", "model_parallel"),
     )
-    seed: int = option(1, "seed of weights, dropout and shuffling", minimum=0)
+    seed: int = option(
+        1, "seed of weights, dropout and shuffling", minimum=0, maximum=2**32 - 1
+    )
 
     def __post_init__(self):
         super().__post_init__()
-        received = f"Received: schedule={self.schedule!r}"
         if self.schedule != "paper" and self.learning_rate is None:
             raise ValueError(
-                "`learning_rate` must be given unless `schedule` is 'paper'. "
-                f"{received}, learning_rate=None"
+                "`learning_rate` must be given unless `schedule` is 'paper'. Received: "
+                f"schedule={self.schedule!r}, learning_rate=None"
             )
-        if self.learning_rate_scale != 1.0 and self.learning_rate is not None:
+        if self.decay_steps is not None and self.schedule != "cosine":
             raise ValueError(
-                "`learning_rate` says the peak and `learning_rate_scale` multiplies "
-                "the paper's: give one of them. Received: learning_rate="
-                f"{self.learning_rate}, learning_rate_scale={self.learning_rate_scale}"
-            )
-        falls = self.schedule in ("cosine", "cosine_restarts")
-        if falls != (self.decay_steps is not None):
-            raise ValueError(
-                "`decay_steps` goes with `schedule` 'cosine' and 'cosine_restarts', "
-                f"and must be given there. {received}, decay_steps={self.decay_steps}"
-            )
-        if self.freeze is not None and not all(map(str.strip, self.freeze.split(","))):
-            raise ValueError(
-                "`freeze` must be names with commas between. Received: "
-                f"freeze={self.freeze!r}"
+                "`decay_steps` goes with `schedule` 'cosine'. Received: "
+                f"schedule={self.schedule!r}, decay_steps={self.decay_steps}"
             )
         if self.jit_compile and self.distribute in ("mirrored", "multi_worker"):
             raise ValueError(
@@ -170,3 +127,8 @@ class TrainingConfig(Config):
                 "out, or `distribute`. Received: jit_compile=True, "
                 f"distribute={self.distribute!r}"
             )
+
+    def planned_updates(self, num_batches: int) -> int:
+        """Returns how many weight updates a run of so many batches an epoch makes."""
+        updates = self.epochs * num_batches // self.gradient_accumulation_steps
+        return max(1, min(updates, self.max_updates or updates))

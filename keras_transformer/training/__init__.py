@@ -11,6 +11,8 @@ from keras_transformer.training.compiling import (
 from keras_transformer.training.dry_run import dry_run
 from keras_transformer.training.run_callback import RunCallback
 from keras_transformer.training.run_directory import check_new_directory
+from keras_transformer.training.summary import lines_of as summary_lines
+from keras_transformer.training.summary import read_summary
 from keras_transformer.training.train import train
 
 __all__ = [
@@ -23,6 +25,8 @@ __all__ = [
     "dry_run",
     "load_average",
     "make_optimizer",
+    "read_summary",
     "split_by_default",
+    "summary_lines",
     "train",
 ]

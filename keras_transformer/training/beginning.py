@@ -113,33 +113,16 @@ def _check_trainable(init):
         )
 
 
-def base_options(
-    directory: str | Path | RunDirectory, init: str | Path | None
-) -> Base | None:
-    """Returns the options that a command has unless its flags say otherwise.
-
-    They are those of the run in the directory, if it began with another's weights; or
-    those of the translator that a new run begins with. Only options are read.
+def base_options(init: str | Path) -> Base:
+    """Returns the options of a translator, for a run that begins with its weights.
 
     Args:
-        directory: Directory of the run.
-        init: A directory that `Translator.load` takes, or `None`.
-
-    Returns:
-        The options, or `None` if there are no such weights.
+        init: A directory that `Translator.load` takes. Only options are read.
 
     Raises:
-        FileExistsError: If `directory` holds something other than a run.
-        FileNotFoundError: If `init` holds no translator.
+        FileNotFoundError: If it holds no translator.
         ValueError: If a file is damaged.
     """
-    if not isinstance(directory, RunDirectory):
-        directory = RunDirectory(directory)
-    if directory.begun_with is not None:
-        begun = directory.config()
-        return Base(begun.model, begun.tokenizer, begun.decoding)
-    if init is None:
-        return None
     init = Translator.checked_directory(init)
     return Base(
         read_config(init / "model.keras"),
@@ -172,8 +155,10 @@ def begun_or_new(
         ValueError: If those of the run, or of `init`, are not those that are given now.
     """
     if directory.is_set_up:
-        base = base_options(directory, None)
-        config = config if base is None else _with_base(config, base)
+        if directory.begun_with is not None:
+            begun = directory.config()
+            base = Base(begun.model, begun.tokenizer, begun.decoding)
+            config = _with_base(config, base)
         config = directory.config_to_go_on(config, data)
         tokenizers = TokenizerPair.load(directory.path / "tokenizer")
         _check_tokenizers(given, tokenizers, f"{directory.path} holds a run")
