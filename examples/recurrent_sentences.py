@@ -10,6 +10,8 @@ file it trains on generated sentences.
 """
 
 import argparse
+import collections
+import math
 import re
 import keras_transformer.quiet
 
@@ -38,6 +40,26 @@ def ids_of(sentences, words):
     ids = {word: i for i, word in enumerate(words)}
     rows = [[ids.get(word, 3) for word in sentence] + [2] for sentence in sentences]
     return keras.utils.pad_sequences(rows, padding="post")
+
+
+def ngram_bleu(prediction, label, max_order=2):
+    """BLEU of one short sentence, a list of words, as the book defines it: 0 to 1.
+
+        exp(min(0, 1 - |label| / |prediction|)) * prod_n p_n ** (1 / 2 ** n),
+
+    n from 1 to `max_order`, where p_n is the share of the prediction's n-grams that the
+    label has too, each as often as there (section "Sequence-to-Sequence Learning").
+    """
+    if not prediction:
+        return 0.0
+    score = math.exp(min(0, 1 - len(label) / len(prediction)))
+    for n in range(1, min(max_order, len(prediction)) + 1):
+        found, wanted = (
+            collections.Counter(zip(*(words[i:] for i in range(n)), strict=False))
+            for words in (prediction, label)
+        )
+        score *= ((found & wanted).total() / found.total()) ** (0.5**n)
+    return score
 
 
 def train(source, target_out, sizes, options):
@@ -88,7 +110,7 @@ def main(arguments=None):
         plots.attention(looked, output, [*given, SPECIAL[2]], ax=axes[i + 1])
         output = [word for word in output if word != SPECIAL[2]]
         bleu = sacrebleu.sentence_bleu(" ".join(output), [" ".join(label)]).score
-        scores.append(kt.ngram_bleu(output, label, 2))
+        scores.append(ngram_bleu(output, label))
         print(" ".join(given), "=>", " ".join(output), f"({' '.join(label)})")
         print(f"    BLEU with k = 2: {scores[-1]:.3f}, sacreBLEU: {bleu:.1f}")
     if options.plot:

@@ -20,12 +20,11 @@ _MODULES = {
         "TransformerConfig",
     ),
     "decoding": ("SpecialIds", "beam_search", "greedy_search", "reordering", "sample"),
-    "evaluation": ("evaluate", "ngram_bleu"),
+    "evaluation": ("evaluate",),
     "export": ("ExportedTranslator", "export_litert_model"),
     "exact_training": ("ExactModel", "split_batches_over_cores"),
     "generation": ("Generator", "LanguageSampler"),
     "importers": (
-        "import_ctranslate2",
         "import_hugging_face",
         "import_marian",
         "import_model",
@@ -75,7 +74,6 @@ _MODULES = {
         "Encoder",
         "Transformer",
     ),
-    "neighbours": ("PieceVectors",),
     "optimizers": ("Adam",),
     "schedules": ("TransformerSchedule", "WarmupSchedule"),
     "text": (

@@ -19,7 +19,6 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.evaluation import (
     evaluate,
-    ngram_bleu,
 )
 from keras_transformer.exact_training import (
     ExactModel,
@@ -34,7 +33,6 @@ from keras_transformer.generation import (
     LanguageSampler,
 )
 from keras_transformer.importers import (
-    import_ctranslate2,
     import_hugging_face,
     import_marian,
     import_model,
@@ -90,9 +88,6 @@ from keras_transformer.models import (
     Tagger,
     TextClassifier,
     Transformer,
-)
-from keras_transformer.neighbours import (
-    PieceVectors,
 )
 from keras_transformer.optimizers import (
     Adam,
@@ -153,7 +148,6 @@ __all__ = [
     "PatchEmbedding",
     "PerformerAttention",
     "Perplexity",
-    "PieceVectors",
     "PositionalEmbedding",
     "PositionalEncoding",
     "ReluAttention",
@@ -179,14 +173,12 @@ __all__ = [
     "export_litert_model",
     "graph_mask",
     "greedy_search",
-    "import_ctranslate2",
     "import_hugging_face",
     "import_marian",
     "import_model",
     "learn_tokenizers",
     "local_window_mask",
     "mixed_pairs",
-    "ngram_bleu",
     "open_pairs",
     "padding_mask",
     "reordering",

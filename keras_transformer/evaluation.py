@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import collections
-import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,76 +95,19 @@ def evaluate(
     seconds = time.monotonic() - begin
     if output is not None:
         write_lines(output, translations)
-    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
-    lowercase = sacrebleu.BLEU(lowercase=True)
-    return Scores(
-        bleu=bleu.corpus_score(translations, [references]).score,
-        bleu_signature=str(bleu.get_signature()),
-        chrf=chrf.corpus_score(translations, [references]).score,
-        chrf_signature=str(chrf.get_signature()),
-        sentences=len(rows),
-        seconds=seconds,
-        lowercase_bleu=lowercase.corpus_score(translations, [references]).score,
-        lowercase_bleu_signature=str(lowercase.get_signature()),
-        examples=tuple(zip(sources, translations, references, strict=True))[:_EXAMPLES],
-    )
+    scores = {"sentences": len(rows), "seconds": seconds}
+    for name, metric in (
+        ("bleu", sacrebleu.BLEU()),
+        ("chrf", sacrebleu.CHRF()),
+        ("lowercase_bleu", sacrebleu.BLEU(lowercase=True)),
+    ):
+        scores[name] = metric.corpus_score(translations, [references]).score
+        scores[f"{name}_signature"] = str(metric.get_signature())
+    examples = zip(sources, translations, references, strict=True)
+    return Scores(**scores, examples=tuple(examples)[:_EXAMPLES])
 
 
-def ngram_bleu(
-    prediction: Sequence[str], label: Sequence[str], max_order: int = 2
-) -> float:
-    """BLEU of one short sentence, as the book Dive into Deep Learning defines it.
-
-        exp(min(0, 1 - |label| / |prediction|)) * prod_n p_n ** (1 / 2 ** n),
-
-    n from 1 to `max_order`, where p_n is the share of the prediction's n-grams that the
-    label has too, each as often as there (https://d2l.ai/chapter_recurrent-modern,
-    section "Sequence-to-Sequence Learning", there with k = 2). Long n-grams weigh more
-    than there are words to miss. It is no score to compare with a paper's: that is
-    `evaluate`'s, with four orders, over a whole test set.
-
-    Args:
-        prediction: Words of the translation.
-        label: Words of the reference.
-        max_order: Longest n-grams that count, k; at most as long as the prediction.
-
-    Returns:
-        The score, 0 to 1; 0 for an empty prediction.
-
-    Raises:
-        TypeError: If a sentence is a string: its letters would be its words.
-        ValueError: If `max_order` is below 1.
-
-    Example:
-        >>> ngram_bleu("il est calme .".split(), "il est riche .".split())
-        0.658...
-    """
-    for name, words in (("prediction", prediction), ("label", label)):
-        if isinstance(words, str):
-            raise TypeError(
-                f"`{name}` must be a list of words, such as `text.split()`. Received: "
-                f"{words!r}"
-            )
-    if max_order < 1:
-        raise ValueError(
-            f"`max_order` must be at least 1. Received: max_order={max_order}"
-        )
-    if not prediction:
-        return 0.0
-    score = math.exp(min(0, 1 - len(label) / len(prediction)))
-    for n in range(1, min(max_order, len(prediction)) + 1):
-        found, wanted = _ngrams(prediction, n), _ngrams(label, n)
-        score *= ((found & wanted).total() / found.total()) ** (0.5**n)
-    return score
-
-
-def _ngrams(words, n):
-    """How often each run of n words occurs."""
-    starts = range(len(words) - n + 1)
-    return collections.Counter(tuple(words[i : i + n]) for i in starts)
-
-
-def write_lines(path: str | Path, texts: Iterable[str]):
+def write_lines(path: str | Path, texts: Iterable[str]) -> None:
     """Writes texts to a file, one per line; whole or not at all."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

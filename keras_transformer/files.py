@@ -67,7 +67,7 @@ def check_absent(path: str | Path):
     """Raises `FileExistsError` where an export is to be written and something is."""
     if Path(path).exists():
         raise FileExistsError(
-            f"{path} exists. An export is never overwritten: choose another directory "
+            f"{path} exists, and is never overwritten: choose another directory "
             "or remove it."
         )
 

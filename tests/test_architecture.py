@@ -40,7 +40,7 @@ LEVELS = (
     {"export"},
     {"translator"},
     {"importers"},
-    {"evaluation", "bulk", "neighbours", "plots"},
+    {"evaluation", "bulk", "plots"},
     {"training"},
     {"quickstart", "playground"},
     {"cli"},

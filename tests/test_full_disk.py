@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import re
 import resource
@@ -11,7 +12,7 @@ import resource
 import numpy as np
 import pytest
 
-from keras_transformer.bulk.partial_output import PartialOutput
+from keras_transformer.bulk import translate_file
 from keras_transformer.files import replacing
 from keras_transformer.training.checkpoints import KeepCheckpoints
 from keras_transformer.training.state import StateFiles, TrainingState
@@ -55,8 +56,8 @@ def save_text(folder):
 
 
 def save_translations(folder):
-    with PartialOutput(folder / "out", "") as partial:
-        partial.append(["a"], ["x" * 2 * LIMIT])
+    source = io.BytesIO(b"a\n")
+    translate_file(lambda texts: ["x" * 2 * LIMIT], source, folder / "out")
 
 
 WRITERS = {
@@ -64,7 +65,7 @@ WRITERS = {
     "model.keras": save_model,
     "update-000000007-epoch-0000-batch-000000.npz": save_state,
     "config.json": save_text,
-    "out.partial/translations": save_translations,
+    "out.partial": save_translations,
 }
 
 

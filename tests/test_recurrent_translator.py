@@ -346,3 +346,31 @@ def test_the_sentences_are_cut_into_the_books_words():
     assert example.words_of("Va !") == example.words_of("va!") == ["va", "!"]
     ids = example.ids_of([["va", "!"], ["?"]], [*example.SPECIAL, "!", "va"])
     assert ids.tolist() == [[5, 4, 2], [3, 2, 0]]
+
+
+@pytest.mark.parametrize(
+    "prediction, label, order, expected",
+    [
+        # The book's examples: p1 = 4/5, p2 = 3/4; and 1 of three words in six is short.
+        ("A B B C D", "A B C D E F", 2, math.exp(-1 / 5) * 0.8**0.5 * 0.75**0.25),
+        ("A B", "A B C D E F", 2, math.exp(1 - 6 / 2)),
+        # p3 = 1/3 and p4 = 0.
+        (
+            "A B B C D", "A B C D E F", 3,
+            math.exp(-1 / 5) * 0.8**0.5 * 0.75**0.25 * (1 / 3) ** 0.125,
+        ),
+        ("A B B C D", "A B C D E F", 4, 0.0),
+        # A word counts as often as the label has it, and longer is no better.
+        ("va va va !", "va !", 2, (2 / 4) ** 0.5 * (1 / 3) ** 0.25),
+        ("va", "va !", 2, math.exp(-1)),
+        ("va !", "va !", 2, 1.0),
+        ("il court", "va !", 2, 0.0),
+        ("", "va !", 2, 0.0),
+    ],
+)  # fmt: skip
+def test_the_bleu_of_the_book_is_that_worked_by_hand(
+    prediction, label, order, expected
+):
+    ngram_bleu = load("recurrent_sentences").ngram_bleu
+    found = ngram_bleu(prediction.split(), label.split(), order)
+    assert found == pytest.approx(expected, rel=1e-12)

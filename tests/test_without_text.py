@@ -28,7 +28,7 @@ for name in Hidden.names:
     sys.modules.pop(name, None)
 """
 # Parts of the package whose names need texts, and so does `ExportedTranslator`.
-OF_TEXTS = {"evaluation", "importers", "neighbours", "text", "training", "translator"}
+OF_TEXTS = {"evaluation", "importers", "text", "training", "translator"}
 
 FIT = """
 Hidden.names |= {"fcntl", "resource"}  # Windows has neither.

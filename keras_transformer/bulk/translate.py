@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
+import gzip
 import hashlib
 import itertools
+import json
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from keras_transformer.files import (
+    check_not_directory,
+    naming,
+    sync_directory,
+    take_lock,
 )
-from rich.table import Column
+from keras_transformer.text.lines import (
+    MAX_LINE_BYTES,
+    lines_of,
+    one_line,
+    read_lines,
+)
 
-from keras_transformer.bulk.partial_output import PartialOutput
-from keras_transformer.text.lines import MAX_LINE_BYTES, lines_of, read_lines
-
-WINDOW = 2048
-BATCH_SIZE = 32
+WINDOW = 1024
 # What decides the translations of a SavedModel, of a training run and, by the digests
 # that it has of the other files, of a LiteRT export.
 _MODEL_PARTS = (
@@ -53,11 +58,10 @@ class BulkSummary:
     def __str__(self):
         new = self.sentences - self.resumed
         rate = new / max(self.seconds, 1e-9)
-        before = f", {self.resumed:,} more were done before" if self.resumed else ""
-        return (
-            f"{new:,} sentences in {self.seconds:.1f} s ({rate:.1f} sentences/s)"
-            + before
-        )
+        text = f"{new:,} sentences in {self.seconds:.1f} s ({rate:.1f} sentences/s)"
+        if self.resumed:
+            text += f", {self.resumed:,} more were done before"
+        return text
 
 
 def translate_file(
@@ -66,15 +70,15 @@ def translate_file(
     output: str | Path,
     *,
     window: int = WINDOW,
-    batch_size: int = BATCH_SIZE,
     fingerprint: str = "",
     show_progress: bool = False,
 ) -> BulkSummary:
     """Translates a file with one sentence per line, in constant memory, in order.
 
     A process that is killed, at any moment, loses at most the window that it was
-    translating. The next call continues there, and the output is byte for byte that of
-    an uninterrupted one. `output` appears when it is whole.
+    translating. The next call continues there, and the lines of the output are those of
+    an uninterrupted one. Until it is whole it is called OUTPUT.partial, beside
+    OUTPUT.partial.json, which says how much of that is done, and by what.
 
     Args:
         translate: Translates a list of texts, such as a `Translator`. A text's
@@ -82,8 +86,7 @@ def translate_file(
         source: Text file, gzip or not, or a binary stream. A file is read through for
             bad UTF-8 before the translation begins.
         output: Text file to write, or to replace; a gzip file if it ends in ".gz".
-        window: Lines sorted by length, translated and kept at a time.
-        batch_size: Most sentences given to `translate` at a time.
+        window: Lines given to `translate` and kept at a time, the longest first.
         fingerprint: What names the model and its options, such as
             `model_fingerprint(...)`: an unfinished output made with another one is not
             continued.
@@ -96,21 +99,39 @@ def translate_file(
     Raises:
         BlockingIOError: If another process is writing `output`.
         OSError: If a file cannot be read or written.
-        ValueError: If an option is out of range; if a line is not UTF-8, with its
-            number; if an unfinished output was made from other lines or with another
-            `fingerprint`, belongs to somebody else or has links.
+        ValueError: If `window` is less than 1; if a line is not UTF-8, with its number;
+            if an unfinished output was made from other lines or with another
+            `fingerprint`, or has changed since.
 
     Example:
         >>> translator = ExportedTranslator("saved_models/en-de/1")
         >>> translate_file(translator, "news.en.gz", "news.de.gz", show_progress=True)
     """
-    check_sizes(window, batch_size)
-
-    def translated(texts, start, advance):
-        for lines in windows_of(texts, window):
-            yield lines, translate_window(translate, lines, batch_size, advance)
-
-    return save_translations(translated, source, output, fingerprint, show_progress)
+    texts = read_texts(source)
+    windows = windows_of(texts, window)
+    is_path = isinstance(source, str | Path)
+    if is_path and Path(output).exists() and Path(source).samefile(output):
+        raise ValueError(f"The output must be another file than the input, {source}.")
+    total = None
+    if is_path and Path(source).is_file():
+        # A bad line stops the work before it begins, not hours later.
+        total = sum(1 for _ in read_texts(source))
+    console = Console(stderr=True)
+    progress = Progress(
+        *Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=console, disable=not (show_progress and console.is_terminal),
+        transient=True,
+        speed_estimate_period=600,  # seconds: a window may take minutes
+    )  # fmt: skip
+    with _PartialOutput(Path(output), fingerprint) as partial, progress:
+        partial.skip_done(texts)
+        start, begin = partial.done.lines, time.monotonic()
+        task = progress.add_task("translating", total=total, completed=start)
+        for lines in windows:
+            partial.append(lines, _translated(translate, lines))
+            progress.advance(task, len(lines))
+        partial.finish()
+    return BulkSummary(partial.done.lines, start, time.monotonic() - begin)
 
 
 def translate_lines(
@@ -118,81 +139,35 @@ def translate_lines(
     texts: Iterable[str],
     *,
     window: int = WINDOW,
-    batch_size: int = BATCH_SIZE,
 ) -> Iterator[str]:
     """Yields the translations of any number of texts, in order, in constant memory.
 
     Args:
         translate: Translates a list of texts, such as a `Translator`.
         texts: Sentences; a whole window is read before its first translation comes.
-        window: Texts sorted by length and translated at a time.
-        batch_size: Most sentences given to `translate` at a time.
+        window: Texts given to `translate` at a time, the longest first.
 
     Yields:
         One translation for each text.
 
     Raises:
-        ValueError: If `window` or `batch_size` is less than 1, or `translate` gives
-            another number of translations.
+        ValueError: If `window` is less than 1, or `translate` gives another number of
+            translations.
 
     Example:
         >>> for text in translate_lines(translator, read_texts("news.en")):
         ...     print(text)
     """
-    check_sizes(window, batch_size)
     for lines in windows_of(texts, window):
-        yield from translate_window(translate, lines, batch_size)
-
-
-def check_sizes(window: int, batch_size: int):
-    """Raises a ValueError unless both are at least 1."""
-    for name, value in (("window", window), ("batch_size", batch_size)):
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
+        yield from _translated(translate, lines)
 
 
 def windows_of(texts: Iterable[str], window: int) -> Iterator[list[str]]:
-    """Yields lists of `window` texts, and last a list of the rest."""
+    """Returns an iterator over lists of `window` texts, and last one of the rest."""
+    if window < 1:
+        raise ValueError(f"`window` must be at least 1. Received: window={window}")
     texts = iter(texts)
-    while lines := list(itertools.islice(texts, window)):
-        yield lines
-
-
-def translate_window(
-    translate: Callable[[list[str]], list[str]],
-    texts: list[str],
-    batch_size: int,
-    advance: Callable[[int], None] = lambda sentences: None,
-) -> list[str]:
-    """Translates texts in batches of similar length: little padding, few wasted steps.
-
-    Args:
-        translate: Translates a list of texts.
-        texts: Sentences.
-        batch_size: Most sentences given to `translate` at a time.
-        advance: Called with the number of sentences done, after each batch.
-
-    Returns:
-        One translation for each text, in order.
-
-    Raises:
-        ValueError: If `translate` gives another number of translations.
-    """
-    # The longest first: if memory is short, that shows at once.
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i]), reverse=True)
-    results = [""] * len(texts)
-    for start in range(0, len(order), batch_size):
-        places = order[start : start + batch_size]
-        translations = translate([texts[place] for place in places])
-        if len(translations) != len(places):
-            raise ValueError(
-                "`translate` must give one translation for each text. Received: "
-                f"{len(translations)} for {len(places)} texts"
-            )
-        for place, translation in zip(places, translations, strict=True):
-            results[place] = translation
-        advance(len(places))
-    return results
+    return iter(lambda: list(itertools.islice(texts, window)), [])
 
 
 def read_texts(source: str | Path | BinaryIO) -> Iterator[str]:
@@ -224,72 +199,6 @@ def read_texts(source: str | Path | BinaryIO) -> Iterator[str]:
         yield text
 
 
-def save_translations(
-    translated: Callable[..., Iterator[tuple[list[str], list[str]]]],
-    source: str | Path | BinaryIO,
-    output: str | Path,
-    fingerprint: str,
-    show_progress: bool,
-) -> BulkSummary:
-    """Writes what `translated` yields; continues where an earlier process stopped.
-
-    Args:
-        translated: `translated(texts, start, advance)` yields windows of texts and
-            their translations. `texts` yields the lines that are left, `start` is how
-            many are done, `advance(sentences)` moves the progress bar.
-        source: As for `translate_file`.
-        output: As for `translate_file`.
-        fingerprint: As for `translate_file`.
-        show_progress: As for `translate_file`.
-
-    Returns:
-        A `BulkSummary`.
-
-    Raises:
-        ValueError: As for `translate_file`.
-    """
-    is_path = isinstance(source, str | Path)
-    if is_path and Path(output).exists() and Path(source).samefile(output):
-        raise ValueError(f"The output must be another file than the input, {source}.")
-    total = None
-    if is_path and Path(source).is_file():
-        # A bad line stops the work before it begins, not hours later.
-        total = sum(1 for _ in read_texts(source))
-    with PartialOutput(output, fingerprint) as partial:
-        texts = read_texts(source)
-        partial.skip_done(texts)
-        start, begin = partial.lines, time.monotonic()
-        with _progress_bar(show_progress) as progress:
-            task = progress.add_task("translating", total=total, completed=start)
-            for lines, translations in translated(
-                texts, start, lambda sentences: progress.advance(task, sentences)
-            ):
-                partial.append(lines, translations)
-        partial.finish()
-    return BulkSummary(partial.lines, start, time.monotonic() - begin)
-
-
-class _Rate(ProgressColumn):
-    def render(self, task):
-        return "" if task.speed is None else f"{task.speed:,.1f} sentences/s"
-
-
-def _progress_bar(show):
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(None, table_column=Column(ratio=1)),  # The rest of the line.
-        MofNCompleteColumn(),
-        _Rate(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        expand=True,
-        disable=not (show and console.is_terminal),
-    )
-
-
 def model_fingerprint(directory: str | Path, options: str = "") -> str:
     """Returns a digest of a model's files and options, for `translate_file`.
 
@@ -314,9 +223,162 @@ def model_fingerprint(directory: str | Path, options: str = "") -> str:
     ]
     if not files:
         raise FileNotFoundError(f"{directory} holds no model.")
-    digest = hashlib.blake2b(options.encode("utf-8"), digest_size=16)
+    digest = _digest(options.encode("utf-8"))
     for path in files:
-        digest.update(f"\n{path.relative_to(directory)}\n".encode())
+        digest.update(b"\n" + os.fsencode(path.relative_to(directory)) + b"\n")
         with open(path, "rb") as stream:
-            digest.update(hashlib.file_digest(stream, "blake2b").digest())
+            digest.update(hashlib.file_digest(stream, _digest).digest())
     return digest.hexdigest()
+
+
+def _translated(translate, texts):
+    """Returns the translations of texts, which are given the longest first."""
+    # Batches of similar length have little padding, and short memory shows at once.
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]), reverse=True)
+    translations = translate([texts[i] for i in order])
+    if len(translations) != len(texts):
+        raise ValueError(
+            "`translate` must give one translation for each text. Received: "
+            f"{len(translations)} for {len(texts)} texts"
+        )
+    places = dict(zip(order, translations, strict=True))
+    return [places[i] for i in range(len(texts))]
+
+
+def _digest(content=b""):
+    return hashlib.blake2b(content, digest_size=16)
+
+
+class _Done(NamedTuple):
+    """What the sidecar says of an unfinished output."""
+
+    lines: int = 0  # of the source
+    bytes: int = 0  # of the output
+    source: str = ""  # digest of those lines
+    written: str = ""  # digest of those bytes
+    fingerprint: str = ""  # of the model and its options
+
+
+class _PartialOutput:
+    """OUTPUT.partial, locked, and its sidecar: one line about what is done.
+
+    Bytes reach the disk before the sidecar counts them: what lies beyond its count is
+    left over from a crash, and is cut off. The lock ends with the process.
+    """
+
+    def __init__(self, output, fingerprint):
+        self._output, self._fingerprint = output, fingerprint
+        self._path = output.with_name(f"{output.name}.partial")
+        self._sidecar = output.with_name(f"{output.name}.partial.json")
+        self._read, self._written = _digest(), _digest()
+        self.done = _Done()
+
+    def __enter__(self):
+        check_not_directory(self._output)
+        if self._output.exists() and not self._output.is_file():
+            raise ValueError(
+                f"{self._output} must be a regular file: translations are written "
+                "beside it and moved there when they are whole."
+            )
+        self._output.parent.mkdir(parents=True, exist_ok=True)
+        self._stream = open(self._path, "a+b")
+        try:
+            # Its last holder may have moved it since it was opened.
+            if not take_lock(self._stream.fileno(), self._path):
+                raise BlockingIOError(
+                    f"Another process is writing {self._output}: wait until it ends, "
+                    "or choose another output."
+                )
+            self._recover()
+        except BaseException:
+            self._stream.close()
+            raise
+        return self
+
+    def __exit__(self, *exception):
+        # On a full disk, closing fails as writing did, which has raised already.
+        with contextlib.suppress(OSError):
+            self._stream.close()
+
+    def _recover(self):
+        """Goes back to the last window that the sidecar counts."""
+        done = _Done()
+        if self._sidecar.exists():
+            try:
+                done = _Done(**json.loads(self._sidecar.read_bytes()))
+            except (ValueError, TypeError) as error:
+                raise self._refused(f"{self._sidecar} is damaged") from error
+        size = self._stream.seek(0, os.SEEK_END)
+        if size < done.bytes:
+            output = self._output
+            if output.is_file() and output.stat().st_size == done.bytes:
+                # It was moved, and no process lived to remove the sidecar.
+                self._stream.truncate(0)
+                with open(output, "rb") as whole:
+                    shutil.copyfileobj(whole, self._stream)
+                size = self._stream.tell()
+            elif not size:  # Somebody has removed it, to start again.
+                done = _Done()
+        self._stream.truncate(min(size, done.bytes))
+        self._stream.seek(0)
+        if done.bytes and done.fingerprint != self._fingerprint:
+            raise self._refused("it was made with another model or other options")
+        self._written = hashlib.file_digest(self._stream, _digest)
+        if done.bytes and done.written != self._written.hexdigest():
+            raise self._refused("it has changed since it was written")
+        self.done = done
+
+    def _refused(self, reason):
+        return ValueError(
+            f"{self._path} holds an unfinished translation that cannot be continued: "
+            f"{reason}. Restore what was there, or start again: rm {self._path}"
+        )
+
+    def skip_done(self, texts):
+        """Skips the first lines of `texts`, those whose translations are kept."""
+        for text in itertools.islice(texts, self.done.lines):
+            self._read.update(text.encode("utf-8") + b"\n")
+        if self.done.lines and self.done.source != self._read.hexdigest():
+            raise self._refused("the first lines of the input have changed since")
+
+    def append(self, texts, translations):
+        """Adds a window; once this returns, no crash can lose it."""
+        for text in texts:
+            self._read.update(text.encode("utf-8") + b"\n")
+        size = self._write(translations)
+        self.done = _Done(
+            self.done.lines + len(texts),
+            self.done.bytes + size,
+            self._read.hexdigest(),
+            self._written.hexdigest(),
+            self._fingerprint,
+        )
+        new = self._sidecar.with_suffix(".new")
+        with naming(new), open(new, "w", encoding="utf-8") as stream:
+            stream.write(json.dumps(self.done._asdict()) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(new, self._sidecar)
+
+    def _write(self, translations):
+        """Writes translations to the disk, and returns how many bytes they are."""
+        content = "".join(one_line(text) + "\n" for text in translations)
+        content = content.encode("utf-8")
+        if self._output.suffix == ".gz":
+            # A member of its own, without a time: a resumed file has the same bytes.
+            content = gzip.compress(content, mtime=0)
+        with naming(self._path):
+            self._stream.write(content)
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+        self._written.update(content)
+        return len(content)
+
+    def finish(self):
+        """Gives the file its name and removes the sidecar."""
+        if not self.done.bytes:
+            # Even without a line, a gzip file has a header.
+            self._write([])
+        os.replace(self._path, self._output)
+        sync_directory(self._output.parent)
+        self._sidecar.unlink(missing_ok=True)

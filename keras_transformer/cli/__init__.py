@@ -15,7 +15,6 @@ from keras_transformer.cli import (
     completion,
     export,
     importing,
-    neighbours,
     playground,
     plot,
     serve,
@@ -32,7 +31,7 @@ from keras_transformer.terminal import (
 )
 
 _GROUPS = (
-    train, importing, translate, export, serve, playground, plot, neighbours, completion
+    train, importing, translate, export, serve, playground, plot, completion
 )  # fmt: skip
 _EXAMPLES = (
     "quickstart",

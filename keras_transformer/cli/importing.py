@@ -6,9 +6,8 @@ from pathlib import Path
 
 from keras_transformer.cli.flags import add_verb
 from keras_transformer.cli.loading import load_module
+from keras_transformer.files import check_absent, creating_directory
 from keras_transformer.terminal import print_result
-
-_FORMATS = ("marian", "hugging_face", "ctranslate2")
 
 
 def add_verbs(verbs):
@@ -17,11 +16,11 @@ def add_verbs(verbs):
         verbs,
         "import",
         _import,
-        "Make a run directory of a translator of Marian, Hugging Face or CTranslate2.",
+        "Make a run directory of a translator of Marian or Hugging Face.",
         "Make a run directory of a translator of another system: Marian (OPUS-MT as "
-        "released, .npz; Bergamot's and Firefox's students, .bin), Hugging Face's "
-        "MarianMTModel (model.safetensors) or CTranslate2 (model.bin). What it needs "
-        "and this package lacks is an error. Needs the extra `import`.",
+        "released, .npz; Bergamot's and Firefox's students, .bin) or Hugging Face's "
+        "MarianMTModel (model.safetensors). What it needs and this package lacks is an "
+        "error. Needs the extra `import`.",
         examples=("import opus-2020-02-26 --output runs/opus-en-de",),
     )
     parser.add_argument(
@@ -31,33 +30,18 @@ def add_verbs(verbs):
         "--output", type=Path, required=True, help="run directory to write; a new one"
     )
     parser.add_argument(
-        "--format", choices=_FORMATS, help="what it is (default: what its files say)"
-    )
-    parser.add_argument(
-        "--tokenizer",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help="SentencePiece models of source and target, or one for both, for a model "
-        "of CTranslate2 that comes without",
+        "--format",
+        choices=("marian", "hugging_face"),
+        help="what it is (default: what its files say)",
     )
 
 
 def _import(options):
-    files = options.tokenizer or []
-    if len(files) > 2:
-        raise ValueError(
-            f"`--tokenizer` takes one or two files. Received: {len(files)} files"
-        )
+    check_absent(options.output)
     importers = load_module("importers")
-    importers.check_new(options.output)
     name = options.format or importers.format_of(options.path)
-    if files and name != "ctranslate2":
-        raise ValueError(
-            "`--tokenizer` goes with a model of CTranslate2: others have their own. "
-            f"Received: a model of {name}"
-        )
-    translator = importers.FORMATS[name](options.path, *files)
-    run = importers.save_run(translator, options.output)
-    print_result(run)
-    return {"run": run, "format": name}
+    translator = importers.FORMATS[name](options.path)
+    with creating_directory(options.output) as temporary:
+        translator.save(temporary)
+    print_result(options.output)
+    return {"run": options.output, "format": name}

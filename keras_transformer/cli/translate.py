@@ -218,7 +218,7 @@ def _print_translations(translate, options):
         texts = bulk.read_texts(options.input or sys.stdin.buffer)
     if not options.texts and options.input is None and not sys.stdin.seekable():
         # A person waits for each line, and a program may write its lines slowly.
-        window = 1 if sys.stdin.isatty() else bulk.BATCH_SIZE
+        window = 1 if sys.stdin.isatty() else 32
     for translation in bulk.translate_lines(translate, texts, window=window):
         print_result(lines.one_line(translation))
 
@@ -252,12 +252,14 @@ def _translate_with_ray(options):
             f"--model {options.model}, a training run"
         )
     check_no_decoding_options(options)
-    ray = load_module("bulk.ray_workers")
-    summary = ray.translate_text(
-        options.model,
+    bulk = load_module("bulk")
+    translate = bulk.RayTranslator(options.model, options.ray_workers)
+    summary = bulk.translate_file(
+        translate,
         options.input,
         options.output,
-        ray.RayWorkers(options.ray_workers),
+        window=bulk.WINDOW * options.ray_workers,
+        fingerprint=bulk.model_fingerprint(translate.path),
         show_progress=not options.quiet,
     )
     return _written(summary, options)

@@ -1,31 +1,69 @@
 """Weights from other systems: their trained translators as ours.
 
-A reader a format (`marian`, `hugging_face`, `ctranslate2`) yields a `Description`:
-sizes, arrays by our names, pieces by their rows. `vocabularies` makes the tokenizers
-of it and the order of the rows, `weights` the model, `translators` the `Translator`.
-No reader unpickles anything or runs code from a file, and what a file claims of its
-sizes is compared with its own before memory is taken. A model with an option that has
-no form here is refused by the option's name.
+`marian` and `hugging_face` read a folder: sizes, arrays, pieces by their rows, and
+whose name a weight of ours has there. `vocabulary` makes the tokenizers of it and the
+order of the rows, `build` the `Translator`. A model with an option or a tensor that has
+no form here is refused by its name.
 """
 
-from keras_transformer.importers.translators import (
-    FORMATS,
-    check_new,
-    format_of,
-    import_ctranslate2,
-    import_hugging_face,
-    import_marian,
-    import_model,
-    save_run,
-)
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from keras_transformer.importers.hugging_face import import_hugging_face
+from keras_transformer.importers.marian import import_marian
+from keras_transformer.translator import Translator
 
 __all__ = [
     "FORMATS",
-    "check_new",
     "format_of",
-    "import_ctranslate2",
     "import_hugging_face",
     "import_marian",
     "import_model",
-    "save_run",
 ]
+
+FORMATS: dict[str, Callable[[str | Path], Translator]] = {
+    "marian": import_marian,
+    "hugging_face": import_hugging_face,
+}
+
+
+def import_model(path: str | Path) -> Translator:
+    """Returns a translator of another system, whichever it is.
+
+    Args:
+        path: As `import_marian` or `import_hugging_face` takes it.
+
+    Returns:
+        A `Translator`.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ImportError: If a library is not installed: extra `import`.
+        ValueError: If it is none of them, or what the format's own function raises.
+
+    Example:
+        >>> import_model("opus-mt-en-de").save("runs/opus-en-de")
+    """
+    return FORMATS[format_of(path)](path)
+
+
+def format_of(path: str | Path) -> str:
+    """Returns the name of the format, a key of `FORMATS`, of a folder or a file.
+
+    Raises:
+        FileNotFoundError: If there is nothing.
+        ValueError: If it is none of them.
+    """
+    path = Path(path)
+    files = [path] if path.is_file() else list(path.iterdir())
+    ends = {file.suffix for file in files}
+    if ".safetensors" in ends or "pytorch_model.bin" in {file.name for file in files}:
+        return "hugging_face"
+    if ends & {".npz", ".bin"}:
+        return "marian"
+    raise ValueError(
+        f"{path} must be a folder of Marian (.npz or .bin) or of Hugging Face "
+        "(model.safetensors). Received: neither"
+    )

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from keras_transformer.importers.build import renamed, translator_of
 from keras_transformer.importers.contents import (
     Options,
+    Tensors,
     described,
     read_json,
     required,
 )
-from keras_transformer.importers.description import Description, Vocabulary
-from keras_transformer.importers.hugging_face_search import (
-    banned_rows,
-    generation_options,
-    search_options,
-)
-from keras_transformer.importers.tensors import Tensors
+from keras_transformer.importers.vocabulary import Vocabulary, numbered_pieces
+from keras_transformer.translator import Translator
 
-_WEIGHTS = "model.safetensors"
-_PICKLES = ("pytorch_model.bin", "tf_model.h5", "flax_model.msgpack")
-# Hugging Face computes with PyTorch's own.
-_EPSILON = 1e-5
 _ACTIVATIONS = {
     "relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu", "tanh": "tanh",
 }  # fmt: skip
@@ -35,207 +27,204 @@ init_std is_encoder_decoder label2id max_length max_position_embeddings num_beam
 num_hidden_layers output_attentions output_hidden_states return_dict
 share_encoder_decoder_embeddings static_position_embeddings tie_encoder_decoder
 tie_word_embeddings torch_dtype transformers_version use_cache bad_words_ids
-forced_eos_token_id forced_bos_token_id length_penalty no_repeat_ngram_size
-early_stopping problem_type num_labels torchscript sep_token_id suppress_tokens
-min_length task_specific_params tokenizer_class prefix chunk_size_feed_forward
-encoder_no_repeat_ngram_size exponential_decay_length_penalty
-begin_suppress_tokens diversity_penalty do_sample num_beam_groups
-num_return_sequences output_scores repetition_penalty return_dict_in_generate
-temperature tf_legacy_loss top_k top_p typical_p use_bfloat16
+forced_eos_token_id length_penalty no_repeat_ngram_size early_stopping problem_type
+num_labels torchscript sep_token_id min_length task_specific_params tokenizer_class
+prefix chunk_size_feed_forward num_return_sequences output_scores
+return_dict_in_generate temperature tf_legacy_loss top_k top_p typical_p use_bfloat16
 remove_invalid_values finetuning_task pruned_heads renormalize_logits unk_token_id
 is_decoder cross_attention_hidden_size add_cross_attention
 """.split()
-_ATTENTION = {
-    "query": "q_proj",
-    "key": "k_proj",
-    "value": "v_proj",
-    "output": "out_proj",
-}
+# What must be off in the model, where it is given.
+_NEEDED = dict.fromkeys(
+    ("normalize_before", "normalize_embedding", "add_final_layer_norm",
+     "add_bias_logits"),
+    (False,),
+)  # fmt: skip
+# What would change the search in ways that are not here.
+_SEARCH_NEEDED = {
+    "do_sample": (False, None), "num_beam_groups": (1, None),
+    "repetition_penalty": (1, None), "encoder_repetition_penalty": (1, None),
+    "diversity_penalty": (0, None), "encoder_no_repeat_ngram_size": (0, None),
+    "guidance_scale": (1, None), "min_new_tokens": (0, None),
+    "suppress_tokens": (None, []), "begin_suppress_tokens": (None, []),
+    "exponential_decay_length_penalty": (None,), "sequence_bias": (None,),
+    "force_words_ids": (None,), "constraints": (None,), "stop_strings": (None,),
+    "forced_bos_token_id": (None,), "penalty_alpha": (None,),
+}  # fmt: skip
+# What turns a path of ours into their name, in this order.
+_NAMES = {
+    "coder_layer_": "coder.layers.",
+    "_norm/": "_layer_norm/",
+    "feed_forward_layer_norm": "final_layer_norm",
+    "self_attention": "self_attn", "cross_attention": "encoder_attn",
+    "feed_forward/hidden": "fc1", "feed_forward/output": "fc2",
+    "query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj",
+    "kernel": "weight", "gamma": "weight", "beta": "bias", "/": ".",
+}  # fmt: skip
 
 
-def read_hugging_face(path: Path) -> Description:
-    """Reads a folder of a `MarianMTModel`.
+def import_hugging_face(path: str | Path) -> Translator:
+    """Returns a `MarianMTModel` of Hugging Face's Transformers.
 
     Args:
         path: A folder with config.json, model.safetensors, source.spm, target.spm and
-            vocab.json.
+            vocab.json, such as `save_pretrained` writes. Pickled weights are refused.
+
+    Returns:
+        A `Translator` that searches as generation_config.json says.
 
     Raises:
         FileNotFoundError: If a file is missing.
-        ImportError: If `safetensors` is not installed.
+        ImportError: If `safetensors` is not installed: extra `import`.
         ValueError: If a file is damaged, or the model has an option that is not here.
+
+    Example:
+        >>> import_hugging_face("opus-mt-en-de")(["A dog."])
     """
-    options = Options(read_json(_existing(path, "config.json")), path / "config.json")
-    options.one_of("model_type", "marian")
-    model = _model_options(options)
-    special = _special_ids(options)
-    ties = bool(options.values.get("tie_word_embeddings", True))
-    scaled = options.one_of("scale_embedding", False, True, default=False)
+    path = Path(path)
+    options = Options(read_json(path / "config.json"), path / "config.json")
+    sizes = _sizes(options)
     size = options.number("vocab_size")
-    options.pass_over(_IDLE)
+    names = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
+    pad, end, start = map(options.number, names)
+    for name, row in zip(names, (pad, end, start), strict=True):
+        if not 0 <= row < size:
+            raise options.error(name, f"must be below `vocab_size`, {size}")
+    options.one_of("decoder_vocab_size", size, None, default=size)
+    scaled = options.one_of("scale_embedding", False, True, default=False)
+    options.pass_over(*_IDLE, *_SEARCH_NEEDED)
     options.check_none_left()
+    search, file = options, path / "generation_config.json"
+    if file.exists():  # Without it `generate` reads the model's options.
+        search = Options(read_json(file), file)
+    banned = _banned_rows(search, pad)
+    vocabularies = []
+    for side in ("source", "target"):
+        ids = path / f"{side}_vocab.json"
+        ids = ids if ids.exists() else path / "vocab.json"
+        pieces = numbered_pieces(read_json(ids), ids, "<unk>")
+        model, unknown = (path / f"{side}.spm").read_bytes(), pieces.index("<unk>")
+        vocabularies.append(Vocabulary(pieces, model, end, unknown, start, pad, banned))
     tensors = _tensors(path)
-    matrices = _matrices(tensors, size, model["d_model"], ties)
-    layers = _layers(tensors, model)
-    # Computed, and stored by some versions.
-    names = (f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder"))
-    tensors.pass_over(names)
+
+    def weight_of(path, shape):
+        name = renamed(f"model.{path}", _NAMES)
+        if len(shape) == 1:
+            return tensors.take(name, *shape)
+        return tensors.take(name, *reversed(shape)).T
+
+    is_tied = bool(options.values.get("tie_word_embeddings", True))
+    translator = translator_of(
+        str(path),
+        sizes,
+        _matrices(tensors, size, sizes["d_model"], is_tied),
+        weight_of,
+        vocabularies,
+        _search_options(search),
+        bool(scaled),
+    )
+    # Positions are computed, and stored by some versions.
+    for side in ("encoder", "decoder"):
+        tensors.pass_over(f"model.{side}.embed_positions.weight")
     tensors.check_none_left()
-    search = generation_options(path, options)
-    banned = banned_rows(search, special[0])
-    source, target = _vocabularies(path, size, special, banned)
-    return Description(
-        origin=str(path), model=model, layers=layers, source=source, target=target,
-        decoding=search_options(search), scaled=bool(scaled), **matrices,
-    )  # fmt: skip
+    return translator
 
 
-def _existing(path, name):
-    if not (path / name).is_file():
-        raise FileNotFoundError(f"{path / name} is missing")
-    return path / name
-
-
-def _model_options(options: Options) -> dict[str, Any]:
+def _sizes(options):
     """Returns options of a `TransformerConfig`."""
-    for name in (
-        "normalize_before", "normalize_embedding", "add_final_layer_norm",
-        "add_bias_logits",
-    ):  # fmt: skip
-        options.one_of(name, False, default=False)
-    model = {
+    options.one_of("model_type", "marian")
+    options.check(_NEEDED)
+    heads = options.number("encoder_attention_heads")
+    options.one_of("decoder_attention_heads", heads)
+    hidden = options.number("encoder_ffn_dim")
+    options.one_of("decoder_ffn_dim", hidden)
+    return {
         "num_encoder_layers": options.number("encoder_layers"),
         "num_decoder_layers": options.number("decoder_layers"),
         "d_model": options.number("d_model"),
-        "num_heads": options.number("encoder_attention_heads"),
-        "d_ff": options.number("encoder_ffn_dim"),
-    }
-    for theirs, ours in (("attention_heads", "num_heads"), ("ffn_dim", "d_ff")):
-        options.one_of(f"decoder_{theirs}", model[ours])
-    activation = options.one_of("activation_function", *_ACTIVATIONS)
-    return model | {
-        "activation": _ACTIVATIONS[activation],
-        "layer_norm_epsilon": _EPSILON,
+        "num_heads": heads,
+        "d_ff": hidden,
+        "activation": _ACTIVATIONS[
+            options.one_of("activation_function", *_ACTIVATIONS)
+        ],
+        "layer_norm_epsilon": 1e-5,  # PyTorch's own.
         "norm_first": False,
         "use_bias": True,
         "positions": "sinusoidal-halves",
     }
 
 
-def _special_ids(options):
-    """Returns the rows of padding, end and start."""
-    names = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
-    size = options.number("vocab_size")
-    ids = [options.number(name) for name in names]
-    for name, row in zip(names, ids, strict=True):
-        if not 0 <= row < size:
-            raise options.error(name, f"must be below `vocab_size`, {size}")
-    options.one_of("decoder_vocab_size", size, None, default=size)
-    return ids
-
-
 def _tensors(path):
     """Returns the arrays of the file of weights."""
-    weights = path / _WEIGHTS
-    if not weights.is_file():
-        there = [name for name in _PICKLES if (path / name).exists()]
-        if there:
+    weights = path / "model.safetensors"
+    for name in ("pytorch_model.bin", "tf_model.h5", "flax_model.msgpack"):
+        if (path / name).exists() and not weights.exists():
             raise ValueError(
-                f"{path} has its weights in {there[0]}, which is never read: it may "
-                "run code. Convert it where you trust it, with Transformers: "
-                f"MarianMTModel.from_pretrained({str(path)!r}).save_pretrained(FOLDER)"
+                f"{path} has its weights in {name}, which is never read: it may run "
+                "code. Convert it where you trust it, with Transformers: MarianMTModel."
+                f"from_pretrained({str(path)!r}).save_pretrained(FOLDER)"
             )
-        if (path / f"{_WEIGHTS}.index.json").exists():
-            raise ValueError(f"{path}: weights in several files are not read")
-        raise FileNotFoundError(f"{weights} is missing")
+    if (path / "model.safetensors.index.json").exists():
+        raise ValueError(f"{path}: weights in several files are not read")
     safetensors = required("safetensors.numpy", "safetensors")
     error = required("safetensors", "safetensors").SafetensorError
     # bfloat16 has no form in NumPy: the library says so with one of these.
     failures = (error, ValueError, KeyError, TypeError, AttributeError)
     with described(f"{weights} cannot be read", *failures):
-        arrays = safetensors.load_file(str(weights))
-    return Tensors(arrays, str(weights))
+        return Tensors(safetensors.load_file(str(weights)), str(weights))
 
 
-def _matrices(tensors, size, width, ties):
-    """Returns the three matrices and the bias, as a `Description` has them."""
-
-    def first(*names):
-        found = [name for name in names if name in tensors]
-        tensors.pass_over(found[1:])
-        return tensors.take(found[0] if found else names[0], size, width)
-
+def _matrices(tensors, size, width, is_tied):
+    """Returns both embeddings, the rows of the output and its bias, or `None`."""
     shared = "model.shared.weight"
-    source = first("model.encoder.embed_tokens.weight", shared)
-    target = first("model.decoder.embed_tokens.weight", shared)
-    output = target
-    if not ties:
-        output = tensors.take("lm_head.weight", size, width)
-    tensors.pass_over([shared, "lm_head.weight"])
+    embeddings = []
+    for side in ("encoder", "decoder"):
+        name = f"model.{side}.embed_tokens.weight"
+        name = name if name in tensors else shared
+        embeddings.append(tensors.take(name, size, width))
+    source, target = embeddings
+    output = target if is_tied else tensors.take("lm_head.weight", size, width)
+    tensors.pass_over(shared, "lm_head.weight")
     bias = None
     if "final_logits_bias" in tensors:  # Transformers leaves it out where it is 0.
         bias = tensors.take("final_logits_bias", 1, size)[0]
-    return {
-        "source_embeddings": source, "target_embeddings": target,
-        "output_rows": output, "output_bias": bias,
-    }  # fmt: skip
+    return source, target, output, bias
 
 
-def _layers(tensors, model):
-    """Returns the weights of all layers by their paths in a `Transformer`."""
-    width, hidden = model["d_model"], model["d_ff"]
-    weights = {}
+def _banned_rows(search, pad):
+    """Returns the rows that have no share of the probability.
 
-    def linear(ours, theirs, inputs, outputs):
-        kernel = tensors.take(f"{theirs}.weight", outputs, inputs)
-        weights[f"{ours}/kernel"] = kernel.T
-        weights[f"{ours}/bias"] = tensors.take(f"{theirs}.bias", outputs)
-
-    def norm(ours, theirs):
-        weights[f"{ours}_norm/gamma"] = tensors.take(f"{theirs}.weight", width)
-        weights[f"{ours}_norm/beta"] = tensors.take(f"{theirs}.bias", width)
-
-    for side in ("encoder", "decoder"):
-        for i in range(model[f"num_{side}_layers"]):
-            ours, theirs = f"{side}_layer_{i}", f"model.{side}.layers.{i}"
-            attentions = {"self_attention": "self_attn"}
-            if side == "decoder":
-                attentions["cross_attention"] = "encoder_attn"
-            for name, their_name in attentions.items():
-                for ours_of, theirs_of in _ATTENTION.items():
-                    linear(
-                        f"{ours}/{name}/{ours_of}",
-                        f"{theirs}.{their_name}.{theirs_of}",
-                        width,
-                        width,
-                    )
-                norm(f"{ours}/{name}", f"{theirs}.{their_name}_layer_norm")
-            linear(f"{ours}/feed_forward/hidden", f"{theirs}.fc1", width, hidden)
-            linear(f"{ours}/feed_forward/output", f"{theirs}.fc2", hidden, width)
-            norm(f"{ours}/feed_forward", f"{theirs}.final_layer_norm")
-    return weights
+    `generate` bans padding after the softmax, and so keeps its share, unless it
+    renormalizes: then the others get it. What is banned at a step has no form here.
+    """
+    words = search.one_of("bad_words_ids", [[pad]], None, [], default=[])
+    if not search.one_of("renormalize_logits", False, True, None, default=False):
+        return ()
+    for name, idle in (("min_length", 1), ("no_repeat_ngram_size", 0)):
+        if (search.values.get(name) or 0) > idle:
+            raise search.error(name, f"must be {idle} with `renormalize_logits`")
+    return (pad,) if words else ()
 
 
-def _vocabularies(path, size, special, banned):
-    """Returns the vocabularies of the source and of the target."""
-    pad, end, start = special
-    sides = []
-    target_name = "vocab.json"
-    if (path / "target_vocab.json").exists():
-        target_name = "target_vocab.json"
-    for side, name in (("source", "vocab.json"), ("target", target_name)):
-        file = _existing(path, name)
-        ids = Options(read_json(file), file).values
-        numbers = {n: piece for piece, n in ids.items() if type(n) is int}
-        if len(ids) != size or any(i not in numbers for i in range(size)):
-            raise ValueError(
-                f"{file} must number {size:,} pieces from 0. Received: {len(ids):,} "
-                "pieces"
-            )
-        pieces = [numbers[i] for i in range(size)]
-        if "<unk>" not in ids:
-            raise ValueError(f"{file} must have <unk>")
-        model = _existing(path, f"{side}.spm").read_bytes()
-        unknown = ids["<unk>"]
-        sides.append(Vocabulary(pieces, end, unknown, start, pad, model, banned))
-    return sides
+def _search_options(search):
+    """Returns options of a `DecodingConfig`: what `generate` does by default."""
+    search.check(_SEARCH_NEEDED)
+
+    def number(name, default, kinds=int):
+        # None is what the others do by default.
+        given = search.values.get(name) is not None
+        return search.number(name, default, kinds) if given else default
+
+    found = {
+        "beam_size": number("num_beams", 1),
+        "length_penalty": float(number("length_penalty", 1.0, (int, float))),
+        "length_penalty_form": "power",
+        "ends_within_beam": True,
+        "no_repeat_ngram_size": number("no_repeat_ngram_size", 0),
+        # Their lengths count the start, ours the end.
+        "min_output_length": max(1, number("min_length", 0)),
+    }
+    longest = number("max_new_tokens", number("max_length", 0) - 1)
+    if longest >= 0:
+        found["max_output_length"] = max(1, longest)
+    return found

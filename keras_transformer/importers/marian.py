@@ -2,221 +2,342 @@
 
 from __future__ import annotations
 
+import math
+import re
+import struct
+import zipfile
+import zlib
 from pathlib import Path
 
-from keras_transformer.importers.contents import Options, described, read_yaml
-from keras_transformer.importers.description import Description, Vocabulary
-from keras_transformer.importers.marian_files import read_weights
-from keras_transformer.importers.marian_options import model_options, search_options
-from keras_transformer.importers.tensors import Tensors
-from keras_transformer.importers.vocabularies import of_sentencepiece
+import numpy as np
 
-_WEIGHTS = (".npz", ".bin")
-_PROJECTIONS = {"query": "q", "key": "k", "value": "v", "output": "o"}
+from keras_transformer.importers.build import renamed, translator_of
+from keras_transformer.importers.contents import (
+    Options,
+    Tensors,
+    described,
+    read_yaml,
+)
+from keras_transformer.importers.vocabulary import (
+    Vocabulary,
+    numbered_pieces,
+    sentencepiece_vocabulary,
+)
+from keras_transformer.translator import Translator
+
+# Options of other kinds of models, of training, or of how weights began.
+_IDLE = """
+bert-mask-symbol bert-sep-symbol bert-class-symbol bert-masking-fraction
+bert-train-type-embeddings bert-type-vocab-size char-highway char-stride char-conv
+char-conv-filters-num char-conv-filters-widths convolution dec-cell-base-depth
+dec-cell-high-depth dim-pooler dim-rnn enc-cell enc-cell-depth enc-type
+factors-combine factors-dim-emb skip transformer-aan-activation
+transformer-aan-depth transformer-aan-nogate transformer-depth-scaling
+transformer-dim-aan transformer-dropout transformer-dropout-attention
+transformer-dropout-ffn transformer-guided-alignment-layer ulr-dim-emb
+ulr-trainable-transformation ulr-dropout ulr-keys-vectors ulr-query-vectors
+ulr-softmax-temperature version original-type max-length lemma-dependency
+guided-alignment dim-vocabs dropout-rnn dropout-src dropout-trg label-smoothing
+""".split()
+# What `_matrices` is told, in its order.
+_FLAGS = """
+tied-embeddings-all tied-embeddings-src tied-embeddings output-omit-bias
+""".split()
+# Options that must be off, and others that must have one of these values.
+_OFF = """
+layer-normalization right-left transformer-no-affine transformer-no-bias
+transformer-no-projection transformer-pool transformer-rnn-projection
+transformer-train-position-embeddings transformer-train-positions
+transformer-disable-position-embeddings ulr lemma-dim-emb
+""".split()
+_NEEDED = {
+    "input-types": ([], ["sequence", "sequence"], ["sequence"]),
+    "output-approx-knn": ([],),
+    "transformer-decoder-ffn-depth": (0, 2),
+    "transformer-ffn-depth": (2,),
+    "transformer-tied-layers": ([], "", None),
+    **dict.fromkeys(_OFF, (False,)),
+}
+# The same of decoder.yml: what would change the translations and has no form here.
+_SEARCH_NEEDED = {
+    "output-sampling": (False, [], ""),
+    **dict.fromkeys(
+        ("word-penalty", "force-decode", "no-spm-decode", "no-spm-encode",
+         "right-left"),
+        (False,),
+    ),
+}  # fmt: skip
+_ACTIVATIONS = {"relu": "relu", "swish": "silu"}
+# What turns a path of ours into Marian's name, in this order.
+_NAMES = {
+    "source_embedding_norm/": "encoder_emb_ln_",
+    "target_embedding_norm/": "decoder_emb_ln_",
+    "coder_norm/": "coder_top_ln_",
+    "self_attention_norm/": "self_Wo_ln_",
+    "cross_attention_norm/": "context_Wo_ln_",
+    "feed_forward_norm/": "ffn_ffn_ln_",
+    "ln_gamma": "ln_scale", "ln_beta": "ln_bias",
+    "feed_forward/hidden/kernel": "ffn_W1", "feed_forward/hidden/bias": "ffn_b1",
+    "feed_forward/output/kernel": "ffn_W2", "feed_forward/output/bias": "ffn_b2",
+    "self_attention/input/kernel": "rnn_W",
+    "self_attention/forget/kernel": "rnn_Wf", "self_attention/forget/bias": "rnn_bf",
+    "self_attention/": "self_",
+    "cross_attention/": "context_",
+    "query/kernel": "Wq", "query/bias": "bq",
+    "key/kernel": "Wk", "key/bias": "bk",
+    "value/kernel": "Wv", "value/bias": "bv",
+    "output/kernel": "Wo", "output/bias": "bo",
+}  # fmt: skip
+# Marian's numbers of types (src/common/types.h): plain ones, and matrices of whole
+# numbers, each followed by what the numbers were multiplied by.
+_PLAIN = {0x404: "<f4", 0x402: "<f2", 0x101: "<i1"}
+_QUANTISED = {0x4101: "<i1", 0x4102: "<i2"}
 
 
-def read_marian(path: Path) -> Description:
-    """Reads a model of Marian.
+def import_marian(path: str | Path) -> Translator:
+    """Returns a translator of Marian: OPUS-MT as released, or a Firefox student.
 
     Args:
-        path: A folder with the weights (`.npz` or `.bin`), the vocabularies and perhaps
-            a `decoder.yml`, or the file of the weights in it.
+        path: A folder with the weights (`.npz`, or `.bin` with float32 or with 8-bit
+            matrices), the vocabularies (`.spm`, or `vocab.yml` beside source.spm and
+            target.spm) and a `decoder.yml` or `config*.yml`; or the file of weights.
+
+    Returns:
+        A `Translator` that searches as `decoder.yml` says.
 
     Raises:
         FileNotFoundError: If a file is missing.
+        ImportError: If PyYAML is not installed: extra `import`.
         ValueError: If a file is damaged, or the model has an option that is not here.
+
+    Example:
+        >>> import_marian("opus-2020-02-26")(["A dog."])
     """
-    folder = path if path.is_dir() else path.parent
-    search = _search(folder)
-    weights = path if path.is_file() else _weights_file(folder, search)
-    arrays, options = read_weights(weights)
-    model, form = model_options(Options(options, f"{weights}: special:model.yml"))
-    tensors = Tensors(arrays, str(weights))
-    matrices = _matrices(tensors, model["d_model"], form)
-    layers = _layers(tensors, model)
+    path = Path(path)
+    folder = path.parent if path.is_file() else path
+    search = _search_file(folder)
+    weights = path
+    if folder == path:
+        (weights,) = _files(folder, search, "models", 1, "*.npz", "model*.bin", "*.bin")
+    arrays = _read_npz(weights) if weights.suffix == ".npz" else _read_bin(weights)
+    origin = f"{weights}: special:model.yml"
+    if "special:model.yml" not in arrays:
+        raise ValueError(f"{origin}, the options of the model, is missing")
+    text = arrays.pop("special:model.yml").tobytes().rstrip(b"\0")
+    options = Options(read_yaml(text, origin), origin)
+    sizes = _sizes(options)
+    flags = [options.one_of(name, False, True, default=False) for name in _FLAGS]
+    options.pass_over(*_IDLE)
+    options.check_none_left()
+    # What activations are multiplied by, for a program that computes in whole numbers.
+    kept = {name: x for name, x in arrays.items() if not name.endswith("_QuantMultA")}
+    tensors = Tensors(kept, str(weights))
+
+    def weight_of(path, shape):
+        if len(shape) == 1:
+            return tensors.take(_name(path, sizes), 1, *shape)[0]
+        return tensors.take(_name(path, sizes), *shape)
+
+    translator = translator_of(
+        str(weights),
+        sizes,
+        _matrices(tensors, sizes["d_model"], *flags),
+        weight_of,
+        _vocabularies(folder, search),
+        _search_options(search),
+    )
     tensors.check_none_left()
-    source, target = _vocabularies(folder, search)
-    for side, vocabulary in (("source", source), ("target", target)):
-        rows = len(matrices[f"{side}_embeddings"])
-        if len(vocabulary.pieces) != rows:
-            raise ValueError(
-                f"{weights} has {rows:,} rows for the {side}, and its vocabulary "
-                f"{len(vocabulary.pieces):,} pieces"
-            )
-    return Description(
-        origin=str(weights), model=model, layers=layers, source=source, target=target,
-        decoding=search_options(search), **matrices,
-    )  # fmt: skip
+    return translator
 
 
-def _search(folder):
+def _search_file(folder):
     """Returns the options of the file that says how to translate; without one, none."""
-    found = [folder / "decoder.yml"]
-    if not found[0].exists():
-        found = sorted(folder.glob("config*.yml"))
+    found = [*folder.glob("decoder.yml")] or [*folder.glob("config*.yml")]
     if len(found) > 1:
         raise ValueError(
             f"{folder} must have one decoder.yml or config*.yml. Received: "
-            f"{', '.join(path.name for path in found)}"
+            f"{', '.join(sorted(path.name for path in found))}"
         )
     if not found:
         return Options({}, folder)
-    return Options(read_yaml(found[0]), found[0])
+    return Options(read_yaml(found[0].read_bytes(), found[0]), found[0])
 
 
-def _weights_file(folder, search):
-    """Returns the file of the weights: the one that is named, or the only one."""
-    named = search.values.get("models")
-    if named is not None:
-        return _named(folder, search, "models", 1)[0]
-    found = sorted(path for path in folder.iterdir() if path.suffix in _WEIGHTS)
-    if len(found) != 1:
+def _files(folder, search, option, most, *patterns):
+    """Returns the files that an option names, or those of a pattern that has any."""
+    names = search.values.get(option)
+    if option not in search.values:
+        found = (sorted(folder.glob(pattern)) for pattern in patterns)
+        names = [path.name for path in next(filter(None, found), [])]
+    are_names = isinstance(names, list) and all(isinstance(x, str) for x in names)
+    if not are_names or not 1 <= len(names) <= most:
+        rule = f"must name at most {most} files, if {' or '.join(patterns)} does not"
+        raise search.error(option, rule)
+    return [folder / Path(name).name for name in names]
+
+
+def _read_npz(path):
+    """Returns the arrays of a `.npz`; none is unpickled."""
+    failures = (ValueError, EOFError, KeyError, TypeError, MemoryError,
+                NotImplementedError, zipfile.BadZipFile, zlib.error)  # fmt: skip
+    with described(f"{path} cannot be read as a .npz of numbers", *failures):
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+
+
+def _read_bin(path):
+    """Returns the arrays of a `.bin` of version 1 (Marian's src/common/binary.cpp)."""
+    content, at = memoryview(path.read_bytes()), 0
+
+    def numbers(kind, count):
+        nonlocal at
+        form = struct.Struct(f"<{count}{kind}")
+        at += form.size
+        return form.unpack_from(content, at - form.size)
+
+    arrays = {}
+    failures = struct.error, ValueError, OverflowError
+    with described(f"{path} cannot be read as Marian's .bin", *failures):
+        version, count = numbers("Q", 2)
+        if version != 1:
+            raise ValueError(f"the version must be 1. Received: {version}")
+        # Length of the name, type, number of axes and bytes of each item.
+        headers = [numbers("Q", 4) for _ in range(count)]
+        names = []
+        for length, _, _, _ in headers:
+            name = bytes(content[at : at + length])
+            names.append(name.rstrip(b"\0").decode("utf-8"))
+            at += length
+        shapes = [numbers("i", axes) for _, _, axes, _ in headers]
+        (padding,) = numbers("Q", 1)
+        at += padding
+        for (_, kind, _, length), name, shape in zip(
+            headers, names, shapes, strict=True
+        ):
+            if name in arrays:
+                raise ValueError(f"{name} is there twice")
+            arrays[name] = _item(name, kind, shape, content[at : at + length])
+            at += length
+    return arrays
+
+
+def _item(name, kind, shape, content):
+    """Returns the array of an item's bytes."""
+    dtype = _PLAIN.get(kind) or _QUANTISED.get(kind)
+    if dtype is None:
         raise ValueError(
-            f"{folder} must have one file of weights, .npz or .bin, or a decoder.yml "
-            f"that names it. Received: {len(found)}"
+            f"{name} has the type {kind:#x}, which is for one kind of processor: "
+            "convert it to float32 with marian-conv"
         )
-    return found[0]
+    array = np.frombuffer(content, dtype, math.prod(shape))
+    if kind in _PLAIN:
+        return array.reshape(shape)
+    multiplier = np.frombuffer(content, "<f4", 1, array.nbytes)[0]
+    if not 0 < multiplier < np.inf:
+        raise ValueError(f"{name} was multiplied by {multiplier}")
+    array = array.astype(np.float32) / multiplier
+    if "Wemb" in name:
+        return array.reshape(shape)
+    # Transposed for the processor's product, without a change of the shape.
+    return array.reshape(shape[::-1]).T
 
 
-def _named(folder, search, option, count):
-    """Returns the files in the folder that an option names."""
-    names = search.values[option]
-    if not (isinstance(names, list) and len(names) == count) or not all(
-        isinstance(name, str) for name in names
-    ):
-        raise search.error(option, f"must name {count} file{'s'[: count - 1]}")
-    paths = [folder / Path(name).name for name in names]
-    for path in paths:
-        if not path.is_file():
-            raise FileNotFoundError(f"{search.origin} names {path}, which is missing")
-    return paths
+def _sizes(options):
+    """Returns options of a `TransformerConfig`."""
+    options.one_of("type", "transformer")
+    options.check(_NEEDED)
+
+    def one_of(name, *accepted, default):
+        return options.one_of(f"transformer-{name}", *accepted, default=default)
+
+    width = options.number("transformer-dim-ffn")
+    one_of("decoder-dim-ffn", 0, width, default=0)
+    order = (
+        one_of("preprocess", "", "n", "d", default=""),
+        one_of("postprocess", "dan", "da", default="dan"),
+        one_of("postprocess-top", "", "n", default=""),
+    )
+    if order not in (("", "dan", ""), ("n", "da", "n")):
+        raise options.error(
+            "transformer-postprocess",
+            "must be 'dan' alone, or 'da' with `transformer-preprocess` and "
+            "`transformer-postprocess-top` 'n'",
+        )
+    kinds = {"self-attention": "attention", "rnn": "ssru"}
+    kind = kinds[one_of("decoder-autoreg", *kinds, default="self-attention")]
+    if kind == "ssru":
+        options.one_of("dec-cell", "ssru")
+    options.pass_over("dec-cell")
+    activation = one_of("ffn-activation", *_ACTIVATIONS, default="swish")
+    of_embeddings = one_of("postprocess-emb", "", "d", "n", "nd", default="d")
+    return {
+        "num_encoder_layers": options.number("enc-depth"),
+        "num_decoder_layers": options.number("dec-depth"),
+        "d_model": options.number("dim-emb"),
+        "num_heads": options.number("transformer-heads"),
+        "d_ff": width,
+        "activation": _ACTIVATIONS[activation],
+        "norm_first": order[0] == "n",
+        "use_bias": True,
+        "positions": "sinusoidal-marian",
+        "normalize_embeddings": "n" in of_embeddings,
+        "decoder_self_attention": kind,
+    }
 
 
-def _matrices(tensors, width, form):
-    """Returns the three matrices and the output's bias, as a `Description` has them."""
-    source_size, target_size = form.sizes
-    source = tensors.take(form.source_matrix, source_size, width)
-    target = tensors.take(form.target_matrix, target_size, width)
+def _search_options(search):
+    """Returns options of a `DecodingConfig`; others of the file are of the program."""
+    search.check(_SEARCH_NEEDED)
+    return {
+        "beam_size": search.number("beam-size", 12),  # Marian's own default.
+        "length_penalty": float(search.number("normalize", 0.0, (int, float))),
+        "length_penalty_form": "power",
+        "allow_unknown": search.one_of("allow-unk", False, True, default=False),
+    }
+
+
+def _matrices(tensors, width, all_tied, sources_tied, output_tied, omits_bias):
+    """Returns both embeddings, the rows of the output and its bias, or `None`."""
+    is_one = all_tied or sources_tied
+    source = tensors.take("Wemb" if is_one else "encoder_Wemb", None, width)
+    target = tensors.take("Wemb" if is_one else "decoder_Wemb", None, width)
     output, prefix = target, "decoder_ff_logit_out"
-    if not form.is_output_tied:
+    if not (all_tied or output_tied):
         if f"{prefix}_Wt" in tensors:
             output = tensors.take(f"{prefix}_Wt", len(target), width)
         else:
             output = tensors.take(f"{prefix}_W", width, len(target)).T
     bias = None
-    if form.has_output_bias:
+    if not omits_bias:
         bias = tensors.take(f"{prefix}_b", 1, len(target))[0]
-    return {
-        "source_embeddings": source, "target_embeddings": target,
-        "output_rows": output, "output_bias": bias,
-    }  # fmt: skip
+    return source, target, output, bias
 
 
-def _layers(tensors, model):
-    """Returns the weights of all layers by their paths in a `Transformer`."""
-    suffix = "_pre" if model["norm_first"] else ""
-    take = _Taking(tensors, model["d_model"], model["d_ff"], suffix)
-    for i in range(model["num_encoder_layers"]):
-        ours, theirs = f"encoder_layer_{i}", f"encoder_l{i + 1}"
-        take.attention(f"{ours}/self_attention", f"{theirs}_self")
-        take.feed_forward(f"{ours}/feed_forward", f"{theirs}_ffn")
-    for i in range(model["num_decoder_layers"]):
-        ours, theirs = f"decoder_layer_{i}", f"decoder_l{i + 1}"
-        if model["decoder_self_attention"] == "ssru":
-            take.ssru(f"{ours}/self_attention", f"{theirs}_rnn")
-        else:
-            take.attention(f"{ours}/self_attention", f"{theirs}_self")
-        take.attention(f"{ours}/cross_attention", f"{theirs}_context")
-        take.feed_forward(f"{ours}/feed_forward", f"{theirs}_ffn")
-    for side, theirs in (("source", "encoder"), ("target", "decoder")):
-        if model["normalize_embeddings"]:
-            take.norm(f"{side}_embedding_norm", f"{theirs}_emb", "_pre")
-        if model["norm_first"]:
-            take.norm(f"{theirs}_norm", f"{theirs}_top", "")
-    return take.weights
-
-
-class _Taking:
-    """Takes the tensors of sub-layers and gives them our names, in `weights`."""
-
-    def __init__(self, tensors, width, hidden, suffix):
-        self.tensors, self.width, self.hidden = tensors, width, hidden
-        self.suffix = suffix
-        self.weights = {}
-
-    def attention(self, ours, theirs):
-        for name, letter in _PROJECTIONS.items():
-            self.linear(f"{ours}/{name}", theirs, letter, self.width, self.width)
-        self.norm(f"{ours}_norm", f"{theirs}_Wo", self.suffix)
-
-    def feed_forward(self, ours, theirs):
-        self.linear(f"{ours}/hidden", theirs, "1", self.width, self.hidden)
-        self.linear(f"{ours}/output", theirs, "2", self.hidden, self.width)
-        self.norm(f"{ours}_norm", f"{theirs}_ffn", self.suffix)
-
-    def ssru(self, ours, theirs):
-        square = self.width, self.width
-        self.weights[f"{ours}/input/kernel"] = self.tensors.take(f"{theirs}_W", *square)
-        self.linear(f"{ours}/forget", theirs, "f", *square)
-        # Marian names the norm after the input by the prefix alone.
-        prefix = theirs if self.suffix else f"{theirs}_ffn"
-        self.norm(f"{ours}_norm", prefix, self.suffix)
-
-    def linear(self, ours, theirs, letter, inputs, outputs):
-        take = self.tensors.take
-        self.weights[f"{ours}/kernel"] = take(f"{theirs}_W{letter}", inputs, outputs)
-        self.weights[f"{ours}/bias"] = take(f"{theirs}_b{letter}", 1, outputs)[0]
-
-    def norm(self, ours, theirs, suffix):
-        for name, part in (("gamma", "scale"), ("beta", "bias")):
-            tensor = self.tensors.take(f"{theirs}_ln_{part}{suffix}", 1, self.width)
-            self.weights[f"{ours}/{name}"] = tensor[0]
+def _name(path, sizes):
+    """Returns Marian's name of the weight that has a path in a `Transformer`."""
+    path = re.sub(r"_layer_(\d+)/", lambda found: f"_l{int(found[1]) + 1}_", path)
+    name = renamed(path, _NAMES)
+    is_pre = sizes["norm_first"] and "_top_" not in name
+    if "_ln_" in name and (is_pre or "_emb_" in name):
+        name += "_pre"
+    if sizes["decoder_self_attention"] == "ssru" and name.startswith("decoder"):
+        name = name.replace("_self_Wo_ln", "_rnn_ln" if is_pre else "_rnn_ffn_ln")
+    return name
 
 
 def _vocabularies(folder, search):
     """Returns the vocabularies of the source and of the target."""
-    if "vocabs" in search.values:
-        paths = _named(folder, search, "vocabs", 2)
-    else:
-        paths = _only_vocabularies(folder)
+    paths = _files(folder, search, "vocabs", 2, "*vocab*.yml", "*vocab*.spm")
+    paths = [paths[0], paths[-1]]
     if all(path.suffix == ".spm" for path in paths):
-        first = _of_spm(paths[0])
-        return first, first if paths[0] == paths[1] else _of_spm(paths[1])
-    return tuple(
-        _of_yaml(path, folder / f"{side}.spm")
-        for path, side in zip(paths, ("source", "target"), strict=True)
-    )
-
-
-def _only_vocabularies(folder):
-    """Returns the vocabularies of a folder that has no decoder.yml."""
-    found = sorted(folder.glob("*vocab*.yml"))
-    found = found or [p for p in sorted(folder.glob("*vocab*.spm"))]
-    if not 1 <= len(found) <= 2:
-        raise ValueError(
-            f"{folder} must have a decoder.yml that names its vocabularies. Received: "
-            f"{len(found)} that may be"
-        )
-    return found[0], found[-1]
-
-
-def _of_spm(path):
-    return of_sentencepiece(path.read_bytes(), str(path))
-
-
-def _of_yaml(path, model):
-    """Returns the vocabulary of a vocab.yml, whose text a SentencePiece model cuts."""
-    if not model.is_file():
-        bpe = model.with_suffix(".bpe")
-        form = f"; {bpe.name} is of another tool" if bpe.exists() else ""
-        raise FileNotFoundError(
-            f"{model} is missing: {path.name} needs a SentencePiece model{form}"
-        )
-    entries = Options(read_yaml(path, as_text=True), path).values
-    with described(f"{path} must number its pieces", ValueError, KeyError):
-        numbers = {int(number): piece for piece, number in entries.items()}
-        pieces = [numbers[i] for i in range(len(entries))] if numbers else []
-    ids = {piece: i for i, piece in enumerate(pieces)}
-    if not {"</s>", "<unk>"} <= ids.keys():
-        raise ValueError(f"{path} must have </s> and <unk>")
-    return Vocabulary(pieces, ids["</s>"], ids["<unk>"], model=model.read_bytes())
+        return [sentencepiece_vocabulary(p.read_bytes(), str(p)) for p in paths]
+    models = folder / "source.spm", folder / "target.spm"
+    vocabularies = []
+    for path, model in zip(paths, models, strict=True):
+        if model.with_suffix(".bpe").exists():
+            raise ValueError(f"{folder}: a model cut by subword-nmt (.bpe) is not read")
+        ids = read_yaml(path.read_bytes(), path, as_text=True)
+        pieces = numbered_pieces(ids, path, "</s>", "<unk>")
+        special = pieces.index("</s>"), pieces.index("<unk>")
+        vocabularies.append(Vocabulary(pieces, model.read_bytes(), *special))
+    return vocabularies

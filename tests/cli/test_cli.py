@@ -15,8 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import rich.console
-import rich.progress
 import sacrebleu
 
 from keras_transformer import (
@@ -26,8 +24,7 @@ from keras_transformer import (
     serving,
     training,
 )
-from keras_transformer.bulk import PartialOutput, model_fingerprint
-from keras_transformer.bulk.translate import _progress_bar
+from keras_transformer.bulk import model_fingerprint, translate_file
 from keras_transformer.cli import export, loading, make_parser
 from keras_transformer.cli import translate as verbs
 from keras_transformer.cli.loading import load_translator
@@ -46,7 +43,7 @@ SIZES = (
 ).split()
 VERBS = (
     "quickstart train evaluate translate export card serve playground average plot "
-    "neighbours completion"
+    "completion"
 ).split()
 TEXTS = ["the good dog runs.", "a bear", "the old man sings."]
 
@@ -176,17 +173,6 @@ def test_an_output_with_other_columns_is_not_continued(saved_model):
     assert len({fingerprint(*given) for given in flags}) == 4
 
 
-def test_the_progress_of_a_file_fits_in_a_line(monkeypatch):
-    monkeypatch.setattr(rich.progress.Task, "speed", 12345.6)
-    progress = _progress_bar(show=False)
-    progress.add_task("translating", total=10**6, completed=123456)
-    file = io.StringIO()
-    table = progress.make_tasks_table(progress.tasks)
-    rich.console.Console(width=80, file=file).print(table)
-    (line,) = file.getvalue().splitlines()
-    assert line.split()[-4:] == ["12,345.6", "sentences/s", "0:00:00", "0:01:12"]
-
-
 def test_translate_goes_from_file_to_file_and_says_how_fast(
     saved_model, tmp_path, capsys
 ):
@@ -211,8 +197,14 @@ def test_translate_goes_on_with_an_output_of_the_same_model_and_options(
              "--output", str(output)]  # fmt: skip
     options = make_parser().parse_args(words)
     fingerprint = verbs._fingerprint(load_translator(options), options)
-    with PartialOutput(output, fingerprint) as partial:
-        partial.append(TEXTS[:1], ["done before"])
+
+    def stopped(texts):
+        if texts == TEXTS[:1]:
+            return ["done before"]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        translate_file(stopped, source, output, window=1, fingerprint=fingerprint)
     assert cli.main([*words, "--beam-size", "2"]) == 1
     assert "with another model or other options" in capsys.readouterr().err
     assert cli.main(words) == 0
@@ -236,7 +228,7 @@ class Input(io.TextIOWrapper):
 
 @pytest.mark.parametrize(
     ("terminal", "file", "batches"),
-    [(True, False, [1] * 70), (False, False, [32, 32, 6]), (False, True, [32, 32, 6])],
+    [(True, False, [1] * 70), (False, False, [32, 32, 6]), (False, True, [70])],
 )
 def test_a_terminal_is_answered_line_by_line(
     monkeypatch, capsys, terminal, file, batches

@@ -1,7 +1,8 @@
 """Tiny models of other systems, with random weights, written as those systems do.
 
-Nothing here uses the package: files are made with `struct`, `zipfile` through NumPy,
-SentencePiece and JSON.
+Nothing here uses the package: files are made with `struct`, NumPy, SentencePiece and
+JSON. Hugging Face's tensors are Marian's by other names, (out, in), and safetensors are
+written by hand.
 """
 
 from __future__ import annotations
@@ -109,53 +110,31 @@ def marian_options(form=None, sizes=(60, 60), tied="all", **changes):
     """The options of such a model, with many that mean nothing to it."""
     form = Form(2, 1, HEADS) if form is None else form
     options = {
-        "bert-type-vocab-size": 2,
-        "dec-cell": "ssru" if form.ssru else "gru",
-        "dec-cell-base-depth": 2,
-        "dec-depth": form.decoder_depth,
-        "dim-emb": WIDTH,
-        "dim-rnn": 1024,
-        "dim-vocabs": list(sizes),
-        "enc-cell": "gru",
-        "enc-depth": form.encoder_depth,
-        "enc-type": "bidirectional",
-        "input-types": [],
-        "layer-normalization": False,
-        "lemma-dim-emb": 0,
-        "output-omit-bias": False,
-        "right-left": False,
-        "skip": False,
-        "tied-embeddings": tied == "target",
-        "tied-embeddings-all": tied == "all",
+        "type": "transformer", "version": "v1.9.0", "skip": False, "enc-type": "any",
+        "enc-cell": "gru", "dim-rnn": 1024, "bert-type-vocab-size": 2,
+        "enc-depth": form.encoder_depth, "dec-depth": form.decoder_depth,
+        "dim-emb": WIDTH, "dim-vocabs": list(sizes), "input-types": [],
+        "dec-cell": "ssru" if form.ssru else "gru", "right-left": False, "ulr": False,
+        "layer-normalization": False, "lemma-dim-emb": 0, "output-omit-bias": False,
+        "tied-embeddings": tied == "target", "tied-embeddings-all": tied == "all",
         "tied-embeddings-src": False,
         "transformer-decoder-autoreg": "rnn" if form.ssru else "self-attention",
-        "transformer-dim-ffn": HIDDEN,
+        "transformer-dim-ffn": HIDDEN, "transformer-heads": form.heads,
         "transformer-ffn-activation": "swish" if form.swish else "relu",
-        "transformer-ffn-depth": 2,
-        "transformer-guided-alignment-layer": "last",
-        "transformer-heads": form.heads,
-        "transformer-no-projection": False,
+        "transformer-ffn-depth": 2, "transformer-no-projection": False,
+        "transformer-guided-alignment-layer": "last", "transformer-tied-layers": [],
+        "transformer-train-position-embeddings": False,
+        "transformer-preprocess": "n" if form.pre_norm else "",
         "transformer-postprocess": "da" if form.pre_norm else "dan",
         "transformer-postprocess-emb": "nd" if form.emb_norm else "d",
         "transformer-postprocess-top": "n" if form.pre_norm else "",
-        "transformer-preprocess": "n" if form.pre_norm else "",
-        "transformer-tied-layers": [],
-        "transformer-train-position-embeddings": False,
-        "type": "transformer",
-        "ulr": False,
-        "version": "v1.9.0",
-    }
-    return {name: v for name, v in (options | changes).items() if v is not ...}
+    }  # fmt: skip
+    return options | changes
 
 
 def options_item(options):
     """The options as the tensor that holds them; JSON is YAML."""
     return np.frombuffer(json.dumps(options).encode() + b"\0", np.int8)
-
-
-def write_npz(path, tensors, options):
-    """Writes a `.npz` as Marian's cnpy does: not compressed."""
-    np.savez(path, **{"special:model.yml": options_item(options)}, **tensors)
 
 
 def bin_bytes(tensors, options, quantised=False):
@@ -198,12 +177,6 @@ def rounded(tensors):
     return found
 
 
-def write_vocab_yml(path, pieces):
-    """Writes a vocab.yml as Marian does, each piece in quotes."""
-    lines = (f"{json.dumps(piece)}: {i}\n" for i, piece in enumerate(pieces))
-    path.write_text("".join(lines), encoding="utf-8")
-
-
 def write_student(folder, rng, quantised=True, **changes):
     """A folder as of Firefox: .bin, one vocab.spm and a yml; returns the tensors."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -211,9 +184,8 @@ def write_student(folder, rng, quantised=True, **changes):
     size = len(pieces_of(model))
     tensors = random_tensors(rng, sizes=(size, size))
     options = marian_options(sizes=(size, size), **changes)
-    (folder / "model.bin").with_name("model.ende.bin").write_bytes(
-        bin_bytes(tensors, options, quantised)
-    )
+    content = bin_bytes(tensors, options, quantised)
+    (folder / "model.ende.bin").write_bytes(content)
     (folder / "vocab.ende.spm").write_bytes(model)
     (folder / "config.yml").write_text(
         "relative-paths: true\nmodels:\n  - model.ende.bin\nvocabs:\n"
@@ -236,10 +208,13 @@ def write_opus(folder, rng, form=None, pieces=None, tied="all", **changes):
     sizes = (len(pieces), len(pieces))
     tensors = random_tensors(rng, form, sizes, tied)
     options = marian_options(form, sizes, tied, **changes)
-    write_npz(folder / "opus.npz", tensors, options)
+    item = {"special:model.yml": options_item(options)}
+    np.savez(folder / "opus.npz", **item, **tensors)
     for side, model in models.items():
         (folder / f"{side}.spm").write_bytes(model)
-    write_vocab_yml(folder / "opus.vocab.yml", pieces)
+    # Each piece in quotes, as Marian writes them.
+    lines = (f"{json.dumps(piece)}: {i}\n" for i, piece in enumerate(pieces))
+    (folder / "opus.vocab.yml").write_text("".join(lines), encoding="utf-8")
     (folder / "decoder.yml").write_text(
         "relative-paths: true\nmodels:\n  - opus.npz\nvocabs:\n  - opus.vocab.yml\n"
         "  - opus.vocab.yml\nbeam-size: 6\nnormalize: 1\nword-penalty: 0\n"
@@ -263,3 +238,91 @@ def opus_pieces(models):
     )
     kept = [piece for i, piece in enumerate(both) if i % 9]
     return ["</s>", "<unk>", *kept[:20], "▁neither", *kept[20:], "nor"]
+
+
+def hugging_face_form(**changes):
+    """What Hugging Face computes: another epsilon and other frequencies."""
+    options = dict(ssru=False, epsilon=1e-5, paper_frequencies=True) | changes
+    return Form(2, 1, HEADS, **options)
+
+
+def hugging_face_tensors(tensors, form, tied):
+    """The tensors of a `MarianMTModel`."""
+    found = {}
+
+    def linear(ours, theirs, letter):
+        found[f"{ours}.weight"] = tensors[f"{theirs}_W{letter}"].T
+        found[f"{ours}.bias"] = tensors[f"{theirs}_b{letter}"][0]
+
+    def norm(ours, theirs):
+        found[f"{ours}.weight"] = tensors[f"{theirs}_ln_scale"][0]
+        found[f"{ours}.bias"] = tensors[f"{theirs}_ln_bias"][0]
+
+    for side in ("encoder", "decoder"):
+        attentions = {"self_attn": "self"}
+        if side == "decoder":
+            attentions["encoder_attn"] = "context"
+        for i in range(getattr(form, f"{side}_depth")):
+            ours, theirs = f"model.{side}.layers.{i}", f"{side}_l{i + 1}"
+            for name, their_name in attentions.items():
+                for letter, part in zip("qkvo", ("q", "k", "v", "out"), strict=True):
+                    part = f"{ours}.{name}.{part}_proj"
+                    linear(part, f"{theirs}_{their_name}", letter)
+                norm(f"{ours}.{name}_layer_norm", f"{theirs}_{their_name}_Wo")
+            linear(f"{ours}.fc1", f"{theirs}_ffn", "1")
+            linear(f"{ours}.fc2", f"{theirs}_ffn", "2")
+            norm(f"{ours}.final_layer_norm", f"{theirs}_ffn_ffn")
+    if tied:
+        found["model.shared.weight"] = tensors["Wemb"]
+    else:
+        found["model.encoder.embed_tokens.weight"] = tensors["encoder_Wemb"]
+        found["model.decoder.embed_tokens.weight"] = tensors["decoder_Wemb"]
+        found["lm_head.weight"] = tensors["decoder_ff_logit_out_W"].T
+    found["final_logits_bias"] = tensors["decoder_ff_logit_out_b"]
+    return found
+
+
+def safetensors_bytes(tensors):
+    """The content of a .safetensors: length of the header, header, numbers."""
+    header, values = {}, b""
+    for name, array in tensors.items():
+        content = np.ascontiguousarray(array, "<f4").tobytes()
+        places = [len(values), len(values) + len(content)]
+        shape = list(array.shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": places}
+        values += content
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + values
+
+
+def write_hugging_face(folder, rng, form=None, tied=True, **changes):
+    """A folder as `save_pretrained` writes it; returns the tensors and the pieces."""
+    folder.mkdir(parents=True, exist_ok=True)
+    form = hugging_face_form() if form is None else form
+    models = opus_models()
+    pieces = [*opus_pieces(models), ">>deu<<", "<pad>"]
+    size = len(pieces)
+    tensors = random_tensors(rng, form, (size, size), "all" if tied else "none")
+    theirs = hugging_face_tensors(tensors, form, tied)
+    (folder / "model.safetensors").write_bytes(safetensors_bytes(theirs))
+    for side, model in models.items():
+        (folder / f"{side}.spm").write_bytes(model)
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    (folder / "vocab.json").write_text(json.dumps(ids), encoding="utf-8")
+    config = {
+        "model_type": "marian", "architectures": ["MarianMTModel"], "dropout": 0.1,
+        "activation_function": "swish" if form.swish else "relu", "d_model": WIDTH,
+        "encoder_layers": form.encoder_depth, "decoder_layers": form.decoder_depth,
+        "encoder_ffn_dim": HIDDEN, "decoder_ffn_dim": HIDDEN, "vocab_size": size,
+        "encoder_attention_heads": form.heads, "decoder_vocab_size": size,
+        "decoder_attention_heads": form.heads, "pad_token_id": size - 1,
+        "decoder_start_token_id": size - 1, "eos_token_id": 0, "max_length": 512,
+        "forced_eos_token_id": 0, "bad_words_ids": [[size - 1]], "num_beams": 4,
+        "id2label": {"0": "LABEL_0"}, "is_encoder_decoder": True,
+        "normalize_before": False, "normalize_embedding": False,
+        "scale_embedding": True, "static_position_embeddings": True,
+        "tie_word_embeddings": tied, "transformers_version": "4.22.0",
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    return tensors, pieces

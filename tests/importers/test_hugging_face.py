@@ -9,7 +9,7 @@ import sentencepiece
 pytest.importorskip("safetensors", reason="the extra `import`")
 
 from keras_transformer.importers import import_hugging_face
-from tests.importers import foreign, foreign_others
+from tests.importers import foreign
 from tests.importers.witness import ids_of, log_softmax, logits_of
 from tests.reference import numpy_marian
 
@@ -17,8 +17,8 @@ from tests.reference import numpy_marian
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("swish", [True, False])
 def test_the_logits_are_those_of_the_formulas(tmp_path, rng, tied, swish):
-    form = foreign_others.hugging_face_form(swish=swish)
-    tensors, pieces = foreign_others.write_hugging_face(tmp_path, rng, form, tied)
+    form = foreign.hugging_face_form(swish=swish)
+    tensors, pieces = foreign.write_hugging_face(tmp_path, rng, form, tied)
     translator = import_hugging_face(tmp_path)
     assert translator.model.config.tied_embeddings == ("three-way" if tied else "none")
     sources = [rng.integers(2, len(pieces) - 1, n).tolist() for n in (5, 1, 3)]
@@ -44,7 +44,7 @@ def test_the_logits_are_those_of_the_formulas(tmp_path, rng, tied, swish):
 def test_padding_gives_up_its_share_where_generate_renormalizes(
     tmp_path, rng, renormalizes
 ):
-    _, pieces = foreign_others.write_hugging_face(
+    _, pieces = foreign.write_hugging_face(
         tmp_path, rng, renormalize_logits=renormalizes, min_length=1, max_length=9
     )
     translator = import_hugging_face(tmp_path)
@@ -76,7 +76,7 @@ def model_of_transformers(folder, name):
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(5)
-    _, pieces = foreign_others.write_hugging_face(folder, rng)
+    _, pieces = foreign.write_hugging_face(folder, rng)
     (folder / "model.safetensors").unlink()
     pad = len(pieces) - 1
     options = dict(
@@ -143,7 +143,7 @@ def test_a_model_of_transformers_computes_and_writes_the_same(tmp_path, rng, nam
 
 
 def test_texts_are_cut_as_by_the_vocabulary_and_the_sentencepiece_models(tmp_path, rng):
-    _, pieces = foreign_others.write_hugging_face(tmp_path, rng)
+    _, pieces = foreign.write_hugging_face(tmp_path, rng)
     translator = import_hugging_face(tmp_path)
     models = foreign.opus_models()
     for side, model in models.items():
@@ -162,7 +162,7 @@ def test_texts_are_cut_as_by_the_vocabulary_and_the_sentencepiece_models(tmp_pat
 
 
 def test_a_target_language_is_one_id_at_the_start(tmp_path, rng):
-    foreign_others.write_hugging_face(tmp_path, rng)
+    foreign.write_hugging_face(tmp_path, rng)
     tokenizer = import_hugging_face(tmp_path).tokenizers.source
     plain = tokenizer.tokenize(["the old man"])[0].numpy().tolist()
     texts = [">>deu<< the old man", ">>xyz<< the old man", "the old man", ">>deu<<"]

@@ -7,9 +7,6 @@ from pathlib import Path
 import numpy as np
 from keras import ops
 
-from keras_transformer.config import DecodingConfig
-from keras_transformer.translator import Translator
-
 
 def shared_data(name):
     """The path of a data set kept beside the checkout, or `None`."""
@@ -25,12 +22,6 @@ def ids_of(tokenizer):
     return {piece: i for i, piece in enumerate(tokenizer.pieces(range(size)))}
 
 
-def _order(tokenizer, pieces):
-    """Our ids of some pieces; those that are words have the sign of a space here."""
-    ours = ids_of(tokenizer)
-    return [ours[piece if piece in ours else f"▁{piece}"] for piece in pieces]
-
-
 def logits_of(translator, sources, targets, source_pieces, target_pieces):
     """Our logits [B, T, V] in the order of their pieces.
 
@@ -41,23 +32,18 @@ def logits_of(translator, sources, targets, source_pieces, target_pieces):
         source_pieces: Their pieces by their ids.
         target_pieces: Likewise.
     """
-    ours = _order(translator.tokenizers.source, source_pieces)
+    ids = ids_of(translator.tokenizers.source)
+    ours = [ids[piece] for piece in source_pieces]
     width = max(map(len, sources)) + 1
     source = np.zeros((len(sources), width), "int32")
     for i, row in enumerate(sources):
         source[i, : len(row) + 1] = [ours[id] for id in row] + [2]
-    order = _order(translator.tokenizers.target, target_pieces)
+    ids = ids_of(translator.tokenizers.target)
+    order = [ids[piece] for piece in target_pieces]
     target = np.array([[1] + [order[id] for id in row[:-1]] for row in targets])
     logits = translator.model((source, target.astype("int32")))
     logits = ops.convert_to_numpy(logits)
     return logits[..., order], logits
-
-
-def with_search(translator, **options):
-    """The translator with other options of its search."""
-    config = translator.config.replace(**options)
-    assert isinstance(config, DecodingConfig)
-    return Translator(translator.model, translator.tokenizers, config)
 
 
 def log_softmax(logits):

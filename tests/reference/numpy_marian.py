@@ -33,7 +33,6 @@ class Form:
     epsilon: float = 1e-6
     # Frequencies are 10000^(-i / (D/2 - 1)), or with this 10000^(-2i / D).
     paper_frequencies: bool = False
-    first_position: int = 0
 
 
 def read_bin(path):
@@ -77,7 +76,7 @@ def positions(start, length, width, form):
     angles = np.zeros((length, half))
     for position in range(length):
         for i in range(half):
-            place = form.first_position + start + position
+            place = start + position
             angles[position, i] = place * np.exp(-i * np.log(10000.0) / divisor)
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
 

@@ -1,0 +1,103 @@
+"""A SavedModel on many processes or machines, called like one (extra `ray`)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_PART = 128  # Texts given to a worker at a time.
+
+
+class RayTranslator:
+    """Translates lists of texts with a SavedModel, on workers of Ray.
+
+    Each worker has its own copy of the model. A list is cut into parts of 128 texts,
+    and the call returns when the slowest worker is done: give it long lists.
+
+    Ray is started on this machine, with as many CPUs as the workers need, unless the
+    program has called `ray.init` or the environment variable RAY_ADDRESS names a
+    cluster.
+
+    Args:
+        model: Directory of a SavedModel, at the same path on every machine.
+        workers: How many workers translate.
+        cpus: CPU cores of each; its TensorFlow computes on as many threads.
+        gpus: GPUs of each.
+
+    Attributes:
+        path: Directory of the version that translates.
+
+    Raises:
+        FileNotFoundError: If `model` is no SavedModel.
+        ImportError: If Ray is not installed.
+        RuntimeError: If a worker fails, when it is called.
+        ValueError: If `workers` or `cpus` is less than 1, or the cluster has too few
+            CPUs.
+
+    Example:
+        >>> translator = RayTranslator("saved_models/en-de", workers=16)
+        >>> translate_file(translator, "news.en", "news.de", window=16384)
+    """
+
+    def __init__(
+        self, model: str | Path, workers: int, cpus: int = 1, gpus: float = 0.0
+    ) -> None:
+        try:
+            import ray
+            from ray.util import ActorPool
+        except ImportError as error:
+            raise ImportError(
+                "Ray is not installed. Install the extra: "
+                'pip install "keras-transformer-seq2seq[ray]"'
+            ) from error
+        for name, value in (("workers", workers), ("cpus", cpus)):
+            if value < 1:
+                raise ValueError(
+                    f"`{name}` must be at least 1. Received: {name}={value}"
+                )
+        from keras_transformer.export import latest_version
+
+        self.path = latest_version(model).absolute()
+        if not ray.is_initialized():
+            options = {"logging_level": "ERROR"}
+            if not os.environ.get("RAY_ADDRESS"):
+                options |= {
+                    "address": "local", "num_cpus": workers * cpus,
+                    "include_dashboard": False, "log_to_driver": False,
+                }  # fmt: skip
+            ray.init(**options)
+        available = ray.cluster_resources().get("CPU", 0)
+        if available < workers * cpus:
+            raise ValueError(
+                "The cluster must have the CPUs of all workers, or they would wait for "
+                f"ever. Received: workers={workers}, cpus={cpus}, {available:.0f} CPUs"
+            )
+        worker = ray.remote(num_cpus=cpus, num_gpus=gpus)(_Worker)
+        self._pool = ActorPool(
+            [worker.remote(str(self.path), cpus) for _ in range(workers)]
+        )
+        self._error = ray.exceptions.RayError
+
+    def __call__(self, texts: list[str]) -> list[str]:
+        """Returns one translation for each text, in order."""
+        parts = [texts[i : i + _PART] for i in range(0, len(texts), _PART)]
+        try:
+            found = list(self._pool.map(lambda w, part: w.run.remote(part), parts))
+        except self._error as error:
+            # Ray's message is a traceback of the worker; the error is its last line.
+            *_, cause = str(error).strip().splitlines()
+            raise RuntimeError(f"A Ray worker failed: {cause}") from error
+        return [text for part in found for text in part]
+
+
+class _Worker:
+    def __init__(self, model, cpus):
+        # TensorFlow reads these when it is first used: in this process, now.
+        os.environ["TF_NUM_INTRAOP_THREADS"] = str(cpus)
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+        from keras_transformer.export import ExportedTranslator
+
+        self._translator = ExportedTranslator(model)
+
+    def run(self, texts):
+        return self._translator(texts)

@@ -1,0 +1,88 @@
+"""What a reader found in another system's files, built as a `Translator`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.config import DecodingConfig, TransformerConfig
+from keras_transformer.importers.vocabulary import Rows, Vocabulary, tokenizers_of
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.translator import Translator
+
+# A logit so low takes an id out of a float32 softmax, its share is exactly 0, and
+# every sum with it stays finite.
+_NEVER = np.float32(-1000.0)
+# Where a `Transformer` has its matrices.
+_SOURCE = "source_embedding/token_embedding/embeddings"
+_TARGET = "target_embedding/token_embedding/embeddings"
+
+
+def translator_of(
+    origin: str,
+    sizes: dict[str, Any],
+    matrices: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None],
+    weight_of: Callable[[str, tuple[int, ...]], np.ndarray],
+    vocabularies: Sequence[Vocabulary],
+    decoding: dict[str, Any],
+    scaled: bool = True,
+) -> Translator:
+    """Builds a translator of `sizes`, whose weights `weight_of(path, shape)` gives.
+
+    `scaled` says whether the other system multiplies embeddings by sqrt(D).
+    """
+    # (V_source, D) before the scaling, (V_target, D), (V_target, D), (V_target,)
+    source, target, output, bias = matrices
+    for rows, vocabulary in zip((source, target), vocabularies, strict=True):
+        if len(rows) != len(vocabulary.pieces):
+            raise ValueError(
+                f"{origin} has a matrix of {len(rows):,} rows for a vocabulary of "
+                f"{len(vocabulary.pieces):,} pieces"
+            )
+    tokenizers, source_rows, target_rows = tokenizers_of(*vocabularies)
+    # Ours are multiplied by the root of the width, theirs perhaps not.
+    factor = np.float32(1.0 if scaled else 1 / math.sqrt(target.shape[1]))
+    source = _ordered(source, source_rows) * factor
+    target = _ordered(target, target_rows) * factor
+    output = _ordered(output, target_rows)
+    weights = {_TARGET: target}
+    if not np.array_equal(target, output):
+        tied = "none"
+        weights |= {_SOURCE: source, "output/kernel": output.T}
+    elif not np.array_equal(source, target):
+        tied = "two-way"
+        weights[_SOURCE] = source
+    else:
+        tied = "three-way"
+    if bias is not None or target_rows.banned.any():
+        bias = np.zeros(len(target)) if bias is None else _ordered(bias, target_rows)
+        weights["output_bias"] = np.where(target_rows.banned, _NEVER, bias)
+    config = TransformerConfig(
+        source_vocabulary_size=len(source),
+        target_vocabulary_size=len(target),
+        tied_embeddings=tied,
+        output_bias="output_bias" in weights,
+        **sizes,
+    )
+    model = Transformer(config)
+    for weight in model.weights:
+        path, shape = weight.path.split("/", 1)[1], tuple(weight.shape)
+        weight.assign(weights[path] if path in weights else weight_of(path, shape))
+    return Translator(model, tokenizers, DecodingConfig(**decoding))
+
+
+def renamed(path: str, names: dict[str, str]) -> str:
+    """Returns a path with our parts of it replaced by theirs, in the table's order."""
+    for ours, theirs in names.items():
+        path = path.replace(ours, theirs)
+    return path
+
+
+def _ordered(array: np.ndarray, rows: Rows) -> np.ndarray:
+    """Returns rows (V, ...) of an array in our order, zeros where there is none."""
+    found = array[np.maximum(rows.theirs, 0)]
+    found[rows.theirs < 0] = 0.0
+    return found

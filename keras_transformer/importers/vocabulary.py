@@ -1,0 +1,121 @@
+"""The pieces of another system's model as our tokenizers, and its rows in our order."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_transformer.config import TokenizerConfig
+from keras_transformer.importers.contents import Options, described
+from keras_transformer.text.sentencepiece_model import (
+    cut_pieces,
+    fitted,
+    is_language,
+    loaded,
+    special_ids,
+)
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.tokenizer_pair import TokenizerPair
+
+_SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
+
+
+@dataclasses.dataclass
+class Vocabulary:
+    """The pieces of one side of a model, and what cuts a text into them."""
+
+    pieces: list[str]  # by the rows of the model's matrices
+    model: bytes  # content of a SentencePiece model
+    end: int  # row of the end of a sentence
+    unknown: int
+    start: int | None = None  # without one, decoding begins with a vector of zeros
+    pad: int | None = None
+    banned: tuple[int, ...] = ()  # rows without a share of the probability
+
+
+class Rows(NamedTuple):
+    """Where the rows of our matrices come from, and which are never produced."""
+
+    theirs: np.ndarray  # (V,) int, -1 for zeros
+    banned: np.ndarray  # (V,) bool
+
+
+def sentencepiece_vocabulary(content: bytes, origin: str) -> Vocabulary:
+    """Returns the vocabulary of a model whose rows are a SentencePiece model's ids."""
+    processor = loaded(content, origin)
+    _, _, end, unknown = special_ids(processor)
+    if min(end, unknown) < 0:
+        raise ValueError(
+            f"{origin}: a vocabulary must have an end and an unknown piece"
+        )
+    count = processor.get_piece_size()
+    pieces = [processor.id_to_piece(i) for i in range(count)]
+    return Vocabulary(pieces, content, end, unknown)
+
+
+def numbered_pieces(ids: Any, origin: Path, *needed: str) -> list[str]:
+    """Returns the pieces that a file numbers from 0, in order; some are `needed`."""
+    ids = Options(ids, origin).values
+    with described(f"{origin} must number its pieces from 0", ValueError, KeyError):
+        numbers = {int(number): piece for piece, number in ids.items()}
+        pieces = [numbers[i] for i in range(len(ids))]
+    if not ids.keys() >= set(needed):
+        raise ValueError(f"{origin} must have {' and '.join(needed)}")
+    return pieces
+
+
+def tokenizers_of(
+    source: Vocabulary, target: Vocabulary
+) -> tuple[TokenizerPair, Rows, Rows]:
+    """Makes the tokenizers of two sides with our ids, and the rows of either."""
+    sides = source, target
+    is_joint = source.pieces == target.pieces
+    cut = [cut_pieces(side.model) for side in sides]
+    if is_joint:
+        cut = [cut[0] + cut[1]] * 2  # One vocabulary numbers what either cuts.
+    ordered = [_ordered(*both) for both in zip(sides, cut, strict=True)]
+    (source_names, source_rows), (target_names, target_rows) = ordered
+    # A source may begin with the language to translate into.
+    languages = set(filter(is_language, source_names))
+    first = Tokenizer(fitted(source.model, source_names, languages))
+    second = Tokenizer(fitted(target.model, target_names))
+    if second.content == first.content:
+        second = first
+    config = TokenizerConfig(max(8, len(source_names)), joint_vocabulary=is_joint)
+    return TokenizerPair(first, second, config), source_rows, target_rows
+
+
+def _ordered(side, cut):
+    """Returns the names of a side's pieces by our ids, and the `Rows` they come from.
+
+    Special pieces, the others, then what is `cut` and lacks a row: it is unknown.
+    """
+    pieces = side.pieces
+    if len(set(pieces)) < len(pieces) or "" in pieces:
+        twice = next(p for p in pieces if not p or pieces.count(p) > 1)
+        raise ValueError(
+            f"a vocabulary's pieces must differ. Received twice: {twice!r}"
+        )
+    theirs = [side.pad, side.start, side.end, side.unknown]
+    # A start that is the end or padding has their vector, but is never produced.
+    owners = {side.start: 1, side.pad: 0, side.unknown: 3, side.end: 2}
+    names, banned = [], []
+    for ours, (row, name) in enumerate(zip(theirs, _SPECIAL, strict=True)):
+        is_own = row is not None and owners[row] == ours
+        if is_own:
+            name = pieces[row]
+        while not is_own and (name in pieces or name in names):
+            name += "_"
+        names.append(name)
+        banned.append(not is_own or row in side.banned)
+    rest = [row for row in range(len(pieces)) if row not in theirs]
+    names += [pieces[row] for row in rest]
+    there = set(names)
+    lacking = [piece for piece in dict.fromkeys(cut) if piece not in there]
+    rows = [-1 if row is None else row for row in theirs] + rest
+    rows += [side.unknown] * len(lacking)
+    banned += [False] * len(rest) + [True] * len(lacking)
+    return names + lacking, Rows(np.array(rows), np.array(banned))
