@@ -350,10 +350,8 @@ class Corpus:
         """Yields parts of the text and some pairs of each, and moves a progress bar."""
         import rich.progress
 
-        columns = rich.progress.Progress.get_default_columns()
-        bar = rich.progress.Progress(
-            *columns, console=console, transient=True, disable=console is None
-        )
+        silent = console is None or not console.is_terminal
+        bar = rich.progress.Progress(console=console, transient=True, disable=silent)
         with bar:
             task = bar.add_task("tokenising", total=num_lines)
             for part in self.text.parts:

@@ -125,6 +125,10 @@ class ParallelText:
             digest.update(b"\t".join(map(_bytes, fields)) + b"\n")
         return count, digest.hexdigest()
 
+    def count(self) -> int:
+        """Returns the number of lines of `scan`."""
+        return self.scan()[0]
+
     def fingerprint(self) -> str:
         """Returns the digest of `scan`."""
         return self.scan()[1]

@@ -17,7 +17,6 @@ _Proto = sentencepiece_model_pb2.ModelProto
 Piece = _Proto.SentencePiece
 # Those that a text can be cut into.
 _CUT = (Piece.NORMAL, Piece.USER_DEFINED, Piece.BYTE)
-_ALGORITHMS = {"unigram": 1, "bpe": 2, "word": 3}  # Of its TrainerSpec.
 
 
 def loaded(model: bytes, origin: str) -> sentencepiece.SentencePieceProcessor:
@@ -69,16 +68,6 @@ def renumbered(model: bytes, special: Sequence[int]) -> bytes:
     return _with_pieces(proto, first, rest)
 
 
-def of_words(names: Sequence[str]) -> bytes:
-    """Returns a model of whole words, cut at spaces alone, after four special names."""
-    proto = _Proto()
-    proto.trainer_spec.model_type = _ALGORITHMS["word"]
-    proto.trainer_spec.unk_surface = f" {names[3]}"
-    proto.normalizer_spec.name = "identity"
-    words = [Piece(piece=f"▁{name}") for name in names[4:]]
-    return _with_pieces(proto, [Piece(piece=name) for name in names[:4]], words)
-
-
 def fitted(model: bytes, names: Sequence[str], hidden: Collection[str] = ()) -> bytes:
     """Returns a model whose pieces are numbered as another vocabulary numbers them.
 
@@ -100,7 +89,7 @@ def fitted(model: bytes, names: Sequence[str], hidden: Collection[str] = ()) -> 
     controls = {p.piece for p in proto.pieces if p.type == Piece.CONTROL}
     others = known.keys() | controls | set(hidden)
     added = {name for name in names[4:] if name not in others}
-    if proto.trainer_spec.model_type == _ALGORITHMS["bpe"]:
+    if proto.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.BPE:
         # A piece that is not used is merged all the same and taken apart at the end,
         # after it may have led to others.
         for name in added:
