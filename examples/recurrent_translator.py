@@ -237,8 +237,7 @@ def train(text, valid, config, sizes):
     corpus = kt.Corpus(text, tokenizers, config.data)
     options = config.training
     updates = options.epochs * corpus.num_batches
-    warmup = options.warmup_steps, options.learning_rate_scale
-    rate = kt.TransformerSchedule(sizes["width"], *warmup)
+    rate = kt.TransformerSchedule(sizes["width"], options.warmup_steps, scale=0.5)
     # The mean of the weights of the last updates, a 25th of all.
     mean = {"use_ema": True, "ema_momentum": 1 - 25 / (25 + updates)}
     optimizer = kt.Adam(rate, beta_2=0.98, epsilon=1e-9, **mean)

@@ -10,7 +10,7 @@ import operator
 import textwrap
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -109,11 +109,6 @@ class Config:
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, origin: str = "config") -> Self:
-        """Builds the options from JSON text; `origin` names it in errors."""
-        return cls.from_dict(cls._checked(text, origin))
-
-    @classmethod
     def load(cls, path: str | Path) -> Self:
         """Reads the options from a JSON file."""
         return cls.from_dict(cls.given_in(path))
@@ -122,26 +117,18 @@ class Config:
     def given_in(cls, path: str | Path) -> dict[str, Any]:
         """Reads and checks a JSON file; returns only the options that it gives."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            values = json.loads(Path(path).read_text(encoding="utf-8"))
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}: not valid UTF-8") from error
-        return cls._checked(text, str(path))
-
-    @classmethod
-    def _checked(cls, text, origin):
-        """Returns the options in JSON text as plain Python values."""
-        try:
-            values = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ValueError(
-                f"{origin}:{error.lineno}: not valid JSON: {error.msg}"
-            ) from error
+            line = f"{path}:{error.lineno}"
+            raise ValueError(f"{line}: not valid JSON: {error.msg}") from error
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{origin}: not valid JSON: {error}") from error
+            raise ValueError(f"{path}: not valid JSON: {error}") from error
         try:
             cls.from_dict(values)
         except (TypeError, ValueError) as error:
-            raise type(error)(f"{origin}: {error}") from error
+            raise type(error)(f"{path}: {error}") from error
         return values
 
 
@@ -168,18 +155,21 @@ def _check_type(name, value, hint):
 
 
 def _check_rules(name, value, rules):
-    if value is None or not rules:
-        return
+    if value is not None and rules and (rule := broken_rule(value, rules)):
+        raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
+
+
+def broken_rule(value: Any, rules: Mapping[str, Any]) -> str | None:
+    """Returns what a value must be and is not, such as "at least 1", or `None`.
+
+    `rules` are the metadata of an option's field; the value has its type.
+    """
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"`{name}` must be finite. Received: {name}={value!r}")
+        return "finite"
     if rules["choices"] is not None and value not in rules["choices"]:
-        allowed = ", ".join(map(repr, rules["choices"]))
-        raise ValueError(
-            f"`{name}` must be one of {allowed}. Received: {name}={value!r}"
-        )
-    for name_of_bound, bound in rules["bounds"].items():
-        holds, words = _BOUNDS[name_of_bound]
+        return f"one of {', '.join(map(repr, rules['choices']))}"
+    for name, bound in rules["bounds"].items():
+        holds, words = _BOUNDS[name]
         if not holds(value, bound):
-            raise ValueError(
-                f"`{name}` must be {words} {bound}. Received: {name}={value!r}"
-            )
+            return f"{words} {bound}"
+    return None

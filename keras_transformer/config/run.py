@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from typing import Any, NamedTuple, Self
 
 from keras_transformer.config.models import TransformerConfig
 from keras_transformer.config.options import (
@@ -21,7 +23,10 @@ class TokenizerConfig(Config):
     """How the SentencePiece vocabulary is learned from the training text."""
 
     vocabulary_size: int = option(
-        10000, "pieces of each vocabulary, special ones and bytes included", minimum=8
+        10000,
+        "pieces of each vocabulary, special ones and bytes included",
+        minimum=8,
+        maximum=10**6,
     )
     algorithm: str = option("bpe", "sub-word algorithm", choices=("bpe", "unigram"))
     joint_vocabulary: bool = option(True, "one vocabulary for both languages")
@@ -62,12 +67,10 @@ class DataConfig(Config):
         "run that XLA compiles 6",
         minimum=1,
     )
-    shuffle_buffer: int = option(200000, "pairs shuffled at a time", minimum=1)
     subword_sampling: float = option(
         0.0,
         "randomness of the pieces in training: the share of merges that BPE-dropout "
-        "leaves out, or alpha of a unigram vocabulary; 0 is none. The pieces differ "
-        "from run to run, and in a resumed run from those of one not interrupted",
+        "leaves out, or alpha of a unigram vocabulary; 0 is none",
         minimum=0.0,
         below=1.0,
     )
@@ -165,6 +168,47 @@ class DecodingConfig(Config):
         return min(longest, self.max_output_length or longest)
 
 
+class Recipe(NamedTuple):
+    """A preset: a name of `TransformerConfig.PRESETS`, and options by their names."""
+
+    most_pairs: float  # It is chosen for a corpus of up to so many.
+    size: str
+    norm_first: bool
+    dropout_rate: float
+    vocabulary_size: int
+    batch_tokens: int | None
+    warmup_steps: int
+    epochs: int
+    average_checkpoints: int
+    length_penalty: float
+
+
+RECIPES = {
+    #                    up to    size    norm_  drop  pieces batch warm- ep- aver- pen-
+    #                    pairs            first  out         tokens up   ochs aged alty
+    "micro": Recipe(   8_000, "tiny",  True,  0.3,  2_000, 1_024,  200,  60,  5, 1.0),
+    "tiny":  Recipe(  60_000, "tiny",  True,  0.2,  4_000, 2_048,  400,  40,  5, 1.0),
+    "small": Recipe( 500_000, "small", True,  0.1,  8_000, 4_096, 1000,  20,  5, 1.0),
+    "base":  Recipe(math.inf, "base",  False, 0.1, 32_000, None,  4000,  20,  5, 0.6),
+    # Never chosen by the number of pairs: it wants more than one GPU.
+    "big":   Recipe(math.inf, "big",   False, 0.3, 32_000, None,  4000,  20, 20, 0.6),
+}  # fmt: skip
+# Of few pairs half as many pieces are learned, beginning with bytes and letters.
+_FEWEST_PIECES = 300
+# Options of a run that begins with the weights of another, which has the rest.
+FINE_TUNING = {
+    "batch_tokens": 2048, "schedule": "constant", "learning_rate": 5e-4,
+    "warmup_steps": 100,
+}  # fmt: skip
+# A warm-up is at most this share of a run's updates.
+WARMUP_SHARE = 0.2
+
+
+def recipe_for(num_pairs: int) -> str:
+    """Returns the name of the recipe for so many pairs."""
+    return next(name for name, one in RECIPES.items() if num_pairs <= one.most_pairs)
+
+
 @documented
 @dataclasses.dataclass(frozen=True)
 class RunConfig(Config):
@@ -191,12 +235,6 @@ class RunConfig(Config):
             )
         is_joint = self.tokenizer.joint_vocabulary
         model.check_tied_embeddings(is_joint, f"joint_vocabulary={is_joint}")
-        if self.data.subword_sampling and self.training.distribute == "multi_worker":
-            raise ValueError(
-                "`subword_sampling` must be 0 with `distribute` 'multi_worker': every "
-                "worker would draw other pieces, and all need the same batches. "
-                f"Received: subword_sampling={self.data.subword_sampling}"
-            )
         longest = max(
             self.data.max_length,
             self.decoding.max_source_length,
@@ -205,3 +243,70 @@ class RunConfig(Config):
         model.check_positions(
             longest, "`max_length` and `max_source_length` + `max_extra_length`"
         )
+
+    @classmethod
+    def preset(cls, name: str, num_pairs: int | None = None, **options: Any) -> Self:
+        """Returns a recipe: sizes, vocabulary, batches, warm-up and the rest.
+
+        Args:
+            name: A key of `RECIPES`, such as "tiny".
+            num_pairs: Pairs of the corpus: of few, fewer pieces are learned.
+            **options: Options of any section that replace the recipe's.
+
+        Raises:
+            ValueError: If there is no such recipe or option.
+
+        Example:
+            >>> config = RunConfig.preset("tiny", epochs=3)
+            >>> config.tokenizer.vocabulary_size, config.training.epochs
+            (4000, 3)
+        """
+        if name not in RECIPES:
+            raise ValueError(
+                f"`name` must be one of {', '.join(RECIPES)}. Received: {name!r}"
+            )
+        _, size, *_ = recipe = RECIPES[name]
+        named = dict(list(recipe._asdict().items())[2:])
+        if num_pairs is not None:
+            most = max(_FEWEST_PIECES, num_pairs // 2)
+            named["vocabulary_size"] = min(most, recipe.vocabulary_size)
+        return cls().with_options(**TransformerConfig.PRESETS[size] | named | options)
+
+    def with_options(self, **options: Any) -> Self:
+        """Returns a copy with options changed, each in the section that has it.
+
+        Raises:
+            ValueError: If no section has an option of that name.
+
+        Example:
+            >>> RunConfig().with_options(epochs=3, beam_size=5).decoding.beam_size
+            5
+        """
+        sections = {}
+        for section in dataclasses.fields(self):
+            part = getattr(self, section.name)
+            names = [f.name for f in dataclasses.fields(part) if f.name in options]
+            changes = {name: options.pop(name) for name in names}
+            sections[section.name] = part.replace(**changes)
+        if options:
+            raise ValueError(f"A run has no option {', '.join(map(repr, options))}.")
+        return self.replace(**sections)
+
+    def fitted_to(self, planned_updates: int) -> Self:
+        """Returns the options with a schedule that fits into a run's updates.
+
+        The warm-up gets at most a fifth of them and keeps its peak. A cosine ends with
+        the run, unless it has a length of its own.
+
+        Args:
+            planned_updates: Weight updates, from `training.planned_updates`.
+        """
+        training, changes = self.training, {}
+        warmup = min(training.warmup_steps, max(1, int(WARMUP_SHARE * planned_updates)))
+        if warmup < training.warmup_steps:
+            peak = (self.model.d_model * training.warmup_steps) ** -0.5
+            peak = training.learning_rate or peak
+            changes = {"warmup_steps": warmup, "learning_rate": peak}
+        if training.schedule == "cosine" and training.decay_steps is None:
+            changes["decay_steps"] = max(1, planned_updates - warmup)
+        return self.with_options(**changes)

@@ -14,34 +14,27 @@ class TrainingConfig(Config):
 
     epochs: int = option(20, "passes over the corpus", minimum=1)
     max_updates: int | None = option(
-        None,
-        "stop after this many weight updates; with `steps_per_execution` above 1 the "
-        "last call may make a few more",
-        minimum=1,
+        None, "stop after this many weight updates", minimum=1
     )
     max_minutes: float | None = option(
         None, "stop at the first update after this time (minutes)", above=0.0
     )
     optimizer: str = option(
         "adam",
-        "Keras optimizer",
-        choices=(
-            "adam", "adamw", "lion", "nadam", "adamax", "adafactor", "lamb", "sgd",
-            "momentum", "adagrad", "rmsprop",
-        ),
-    )  # fmt: skip
+        "Adam, or Adam with decoupled weight decay",
+        choices=("adam", "adamw"),
+    )
     weight_decay: float | None = option(
         None,
         "share of each weight, times the learning rate, that an update takes away; "
-        "default Keras', 0.004 with adamw and none with others",
+        "default 0.004 with adamw and none with adam",
         minimum=0.0,
     )
     schedule: str = option(
         "paper",
         "learning rate after the warm-up: the paper's, which falls with the inverse "
-        "square root; constant; falling as a cosine; or that again and again, each "
-        "time twice as long",
-        choices=("paper", "constant", "cosine", "cosine_restarts"),
+        "square root; constant; or falling as a cosine",
+        choices=("paper", "constant", "cosine"),
     )
     learning_rate: float | None = option(
         None,
@@ -49,13 +42,12 @@ class TrainingConfig(Config):
         "paper's schedule (d_model * warmup_steps)^-0.5",
         above=0.0,
     )
-    learning_rate_scale: float = option(
-        1.0, "factor on the paper's schedule", above=0.0
-    )
     decay_steps: int | None = option(
-        None, "length of the cosine, or of the first one (updates)", minimum=1
+        None, "length of the cosine (updates); default the rest of the run", minimum=1
     )
-    warmup_steps: int = option(4000, "linear warm-up (updates)", minimum=1)
+    warmup_steps: int = option(
+        4000, "linear warm-up (updates), at most a fifth of the run", minimum=1
+    )
     label_smoothing: float = option(
         0.1, "probability mass spread over the vocabulary", minimum=0.0, below=1.0
     )
@@ -78,18 +70,16 @@ class TrainingConfig(Config):
         "its update is never made",
         choices=("stop", "skip"),
     )
-    steps_per_execution: int = option(
-        1, "batches per call of the compiled step", minimum=1
+    save_every: int | None = option(
+        None,
+        "length of an interval (batches), at whose end the run is validated and saved; "
+        "default an epoch, at most 1000",
+        minimum=1,
     )
-    checkpoint_updates: int | None = option(
-        None, "save a state to resume from every so many updates", minimum=1
-    )
-    checkpoint_minutes: float | None = option(
-        10.0, "save a state to resume from at this interval (minutes)", above=0.0
-    )
-    keep_states: int = option(2, "how many states to resume from are kept", minimum=1)
     average_checkpoints: int = option(
-        5, "checkpoints averaged into the final model; 1 averages none", minimum=1
+        5,
+        "checkpoints, one an interval, averaged into the final model; 1 averages none",
+        minimum=1,
     )
     average: str = option(
         "last",
@@ -102,10 +92,9 @@ class TrainingConfig(Config):
         choices=("loss", "bleu"),
     )
     patience: int | None = option(
-        None, "stop after so many epochs in a row without a better `monitor`", minimum=1
-    )
-    bleu_updates: int | None = option(
-        None, "translate validation pairs for BLEU every so many updates", minimum=1
+        None,
+        "stop after so many intervals in a row without a better `monitor`",
+        minimum=1,
     )
     bleu_sentences: int = option(
         200, "validation pairs to translate for BLEU", minimum=1
@@ -120,12 +109,12 @@ class TrainingConfig(Config):
     export_best: bool = option(
         False, "export a SavedModel each time `monitor` reaches a new best"
     )
-    mixed_precision: bool | str | None = option(
+    mixed_precision: str | None = option(
         None,
         "compute in half precision, keep float32 weights: in bfloat16, or in float16 "
         "with a scaled loss, for GPUs without bfloat16; default bfloat16 on a GPU, "
         "else none",
-        choices=(False, True, "bfloat16", "float16"),
+        choices=("none", "bfloat16", "float16"),
     )
     jit_compile: bool | None = option(
         None, "compile the training step with XLA; default where it is faster"
@@ -137,7 +126,9 @@ class TrainingConfig(Config):
         "(data_parallel) or with its matrices split among them (model_parallel)",
         choices=("none", "mirrored", "multi_worker", "data_parallel", "model_parallel"),
     )
-    seed: int = option(1, "seed of weights, dropout and shuffling", minimum=0)
+    seed: int = option(
+        1, "seed of weights, dropout and shuffling", minimum=0, maximum=2**32 - 1
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -147,22 +138,10 @@ class TrainingConfig(Config):
                 "`learning_rate` must be given unless `schedule` is 'paper'. "
                 f"{received}, learning_rate=None"
             )
-        if self.learning_rate_scale != 1.0 and self.learning_rate is not None:
+        if self.decay_steps is not None and self.schedule != "cosine":
             raise ValueError(
-                "`learning_rate` says the peak and `learning_rate_scale` multiplies "
-                "the paper's: give one of them. Received: learning_rate="
-                f"{self.learning_rate}, learning_rate_scale={self.learning_rate_scale}"
-            )
-        falls = self.schedule in ("cosine", "cosine_restarts")
-        if falls != (self.decay_steps is not None):
-            raise ValueError(
-                "`decay_steps` goes with `schedule` 'cosine' and 'cosine_restarts', "
-                f"and must be given there. {received}, decay_steps={self.decay_steps}"
-            )
-        if self.freeze is not None and not all(map(str.strip, self.freeze.split(","))):
-            raise ValueError(
-                "`freeze` must be names with commas between. Received: "
-                f"freeze={self.freeze!r}"
+                "`decay_steps` goes with `schedule` 'cosine'. "
+                f"{received}, decay_steps={self.decay_steps}"
             )
         if self.jit_compile and self.distribute in ("mirrored", "multi_worker"):
             raise ValueError(
@@ -170,3 +149,8 @@ class TrainingConfig(Config):
                 "out, or `distribute`. Received: jit_compile=True, "
                 f"distribute={self.distribute!r}"
             )
+
+    def planned_updates(self, num_batches: int) -> int:
+        """Returns how many weight updates a run of so many batches an epoch makes."""
+        updates = self.epochs * num_batches // self.gradient_accumulation_steps
+        return max(1, min(updates, self.max_updates or updates))

@@ -45,7 +45,7 @@ CONFIG = RunConfig(
     training=TrainingConfig(
         epochs=2,
         warmup_steps=300,
-        learning_rate_scale=2.0,
+        learning_rate=0.0102,
         label_smoothing=0.05,
         average_checkpoints=1,
     ),

@@ -233,7 +233,7 @@ class NonfiniteBatches(RunCallback):
         raise FloatingPointError(
             "The loss or the gradient of a batch is not finite after "
             f"{self.model.updates} updates; the weights are those before it. "
-            f"The batch is in {path}. Lower `learning_rate_scale`, lengthen "
+            f"The batch is in {path}. Lower `learning_rate`, lengthen "
             "`warmup_steps`, set `global_clipnorm`, or skip such batches with "
             "`nonfinite` 'skip'.",
         )
@@ -251,7 +251,7 @@ class NonfiniteBatches(RunCallback):
             raise FloatingPointError(
                 f"Every batch of epoch {epoch + 1} was skipped, because its loss or "
                 "gradient was not finite: the weights no longer change. Begin again "
-                "with a lower `learning_rate_scale`, a longer `warmup_steps` or "
+                "with a lower `learning_rate`, a longer `warmup_steps` or "
                 "`global_clipnorm`."
             )
 

@@ -43,8 +43,9 @@ def compiled_model(
         loss: A Keras loss in place of `MaskedCrossentropy`.
     """
     options = with_device_defaults(config.training)
-    half = {True: "bfloat16"}.get(options.mixed_precision, options.mixed_precision)
-    model = Transformer(config.model, dtype=f"mixed_{half}" if half else "float32")
+    half = options.mixed_precision
+    dtype = "float32" if half == "none" else f"mixed_{half}"
+    model = Transformer(config.model, dtype=dtype)
     freeze(model, options.freeze)
     pad_id = config.model.pad_id
     model.compile(
@@ -52,7 +53,6 @@ def compiled_model(
         loss=loss or MaskedCrossentropy(options.label_smoothing, pad_id),
         metrics=[MaskedAccuracy(pad_id), Perplexity(pad_id)],
         jit_compile=options.jit_compile,
-        steps_per_execution=options.steps_per_execution,
         gradient_accumulation_steps=options.gradient_accumulation_steps,
         global_clipnorm=options.global_clipnorm,
         nonfinite=options.nonfinite,
@@ -63,15 +63,15 @@ def compiled_model(
 def with_device_defaults(options: TrainingConfig) -> TrainingConfig:
     """Returns the options with `mixed_precision` and `jit_compile` chosen.
 
-    Unless given, `mixed_precision` is on with a GPU. `jit_compile` follows Keras: on
-    with JAX, off with PyTorch, and with TensorFlow on with a GPU, except under
+    Unless given, `mixed_precision` is bfloat16 on a GPU. `jit_compile` follows Keras:
+    on with JAX, off with PyTorch, and with TensorFlow on with a GPU, except under
     `tf.distribute`, whose step XLA cannot compile.
     """
     backend = keras.backend.backend()
     on_gpu = has_gpu()
     compiles = on_gpu and options.distribute == "none"
     chosen = {
-        "mixed_precision": on_gpu,
+        "mixed_precision": "bfloat16" if on_gpu else "none",
         "jit_compile": {"tensorflow": compiles, "jax": True, "torch": False}[backend],
     }
     return options.replace(
@@ -140,8 +140,7 @@ def make_optimizer(options: TrainingConfig, d_model: int) -> keras.optimizers.Op
     """Returns the run's optimizer with its learning rate.
 
     "adam" has the paper's beta_1 0.9, beta_2 0.98 and epsilon 1e-9 (section 5.3),
-    "momentum" is stochastic gradient descent with momentum 0.9; the others have the
-    constants that Keras gives them.
+    "adamw" the constants that Keras gives it.
 
     Args:
         options: Optimizer, learning rate and factor of the weights' moving average.
@@ -154,15 +153,6 @@ def make_optimizer(options: TrainingConfig, d_model: int) -> keras.optimizers.Op
     makers = {
         "adam": (Adam, {"beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-9}),
         "adamw": (optimizers.AdamW, {}),
-        "lion": (optimizers.Lion, {}),
-        "nadam": (optimizers.Nadam, {}),
-        "adamax": (optimizers.Adamax, {}),
-        "adafactor": (optimizers.Adafactor, {}),
-        "lamb": (optimizers.Lamb, {}),
-        "sgd": (optimizers.SGD, {}),
-        "momentum": (optimizers.SGD, {"momentum": 0.9}),
-        "adagrad": (optimizers.Adagrad, {}),
-        "rmsprop": (optimizers.RMSprop, {}),
     }
     make, constants = makers[options.optimizer]
     if options.weight_decay is not None:
@@ -183,13 +173,9 @@ def make_schedule(
     """
     peak, warmup = options.learning_rate, options.warmup_steps
     if options.schedule == "paper":
-        scale = options.learning_rate_scale
-        if peak is not None:
-            scale = peak * (d_model * warmup) ** 0.5
+        scale = 1.0 if peak is None else peak * (d_model * warmup) ** 0.5
         return TransformerSchedule(d_model, warmup, scale)
     schedules, later = keras.optimizers.schedules, None
     if options.schedule == "cosine":
         later = schedules.CosineDecay(peak, options.decay_steps)
-    elif options.schedule == "cosine_restarts":
-        later = schedules.CosineDecayRestarts(peak, options.decay_steps)
     return WarmupSchedule(peak, warmup, later)

@@ -99,7 +99,8 @@ def dry_run(
             begin_with(init, model, run, console)
         training, validation = make_corpora(text, validation, tokenizers, config)
         report_data(console, training, validation)
-        report_warm_up(console, config.training, training.num_batches)
+        updates = config.training.planned_updates(training.num_batches)
+        report_warm_up(console, config, config.fitted_to(updates), updates)
         report_devices(console, model.compute_dtype)
         say(console, f"batches (sentences x tokens): {_shapes(training.shapes)}")
         compiled = with_device_defaults(config.training).jit_compile

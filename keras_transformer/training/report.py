@@ -7,7 +7,7 @@ import math
 import keras
 from rich.console import Console
 
-from keras_transformer.config import TrainingConfig
+from keras_transformer.config import RunConfig
 from keras_transformer.exact_training.cores import available_cores
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.terminal import say
@@ -49,22 +49,21 @@ def report_data(console: Console, training: Corpus, validation: Corpus | None):
         )
 
 
-def report_warm_up(console: Console, options: TrainingConfig, num_batches: int):
-    """Warns of a warm-up that a run will not get through: it would learn little.
+def report_warm_up(console: Console, given: RunConfig, fitted: RunConfig, updates: int):
+    """Says that the warm-up is shorter than was given, where it is.
 
     Args:
         console: Where it is printed.
-        options: Lengths of the run and of its warm-up.
-        num_batches: Batches of an epoch.
+        given: Options of the run.
+        fitted: Those with a schedule that fits into the planned updates.
+        updates: The planned updates.
     """
-    updates = options.epochs * num_batches // options.gradient_accumulation_steps
-    updates = min(updates, options.max_updates or updates)
-    if updates <= options.warmup_steps:
+    long, short = given.training.warmup_steps, fitted.training.warmup_steps
+    if short < long:
         say(
             console,
-            f"warning: the learning rate rises for {options.warmup_steps:,} updates, "
-            f"and {updates:,} are planned: give `warmup_steps` about a tenth of them, "
-            f"--warmup-steps {max(1, updates // 10)}",
+            f"warm-up: {short:,} of the {updates:,} updates planned, in place of "
+            f"{long:,}",
         )
 
 

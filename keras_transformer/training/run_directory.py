@@ -26,9 +26,7 @@ CHANGEABLE = {
         "max_minutes",
         "patience",
         "nonfinite",
-        "checkpoint_updates",
-        "checkpoint_minutes",
-        "keep_states",
+        "save_every",
     },
 }
 # Known only after the run has learned its vocabularies.
@@ -122,6 +120,11 @@ class RunDirectory:
     def begun_with(self) -> dict[str, str] | None:
         """Name and digest of the translator whose weights it began with, or `None`."""
         return self._data().get("init") if self.is_set_up else None
+
+    @property
+    def planned_updates(self) -> int | None:
+        """Weight updates that were planned when the run began, or `None`."""
+        return self._data().get("planned_updates") if self.is_set_up else None
 
     def _data(self):
         """What `set_up` wrote of the text and of what else was given."""

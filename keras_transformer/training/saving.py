@@ -116,17 +116,14 @@ class SaveState(RunCallback):
         return self.signals.received is not None
 
     def _has_updates(self, batch):
-        """Whether `checkpoint_updates` asks for a state; the same in all processes."""
-        every = self.options.checkpoint_updates
+        """Whether `save_every` asks for a state; the same in all processes."""
+        every = self.options.save_every
         due = math.inf if every is None else next_multiple(self.newest.updates, every)
         return self._count.has_reached(due, batch)
 
     def _is_asked(self, logs):
         """Whether a signal or the clock of any process asks for a state."""
-        minutes = self.options.checkpoint_minutes
-        is_asked = self._is_signalled() or (
-            minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
-        )
+        is_asked = self._is_signalled() or time.monotonic() - self._saved_at >= 600
         if self.distribution.num_processes > 1 and logs is None:
             return False
         return self.distribution.any(is_asked)

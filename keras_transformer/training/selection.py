@@ -51,7 +51,6 @@ def check_selection(options: TrainingConfig, validated: bool):
         "`average` 'best'": options.average == "best",
         "`monitor` 'bleu'": options.monitor == "bleu",
         "`patience`": options.patience is not None,
-        "`bleu_updates`": options.bleu_updates is not None,
         "`export_best`": options.export_best,
     }
     needing = [name for name, is_given in given.items() if is_given]
@@ -78,7 +77,7 @@ def make_selection(
 ) -> Selection:
     """Returns the callbacks that a run's options ask for.
 
-    BLEU is scored after every epoch if `bleu_updates` is given or `monitor` is "bleu".
+    BLEU is scored after every epoch if `monitor` is "bleu".
     Checkpoints are written to `directory`/checkpoints, exports of the best to
     `directory`/export/NAME/VERSION, where NAME is that of `directory`.
 
@@ -104,7 +103,7 @@ def make_selection(
         directory / "checkpoints",
         options.average_checkpoints,
         monitor if options.average == "best" else None,
-        options.keep_states,
+        2,
     )
     callbacks = [checkpoints] if writes else []
     if options.export_best and writes:
@@ -112,12 +111,10 @@ def make_selection(
         callbacks.append(ExportBest(translator, monitor, exports, console, facts))
     if options.patience is not None:
         callbacks.append(StopWithoutProgress(monitor, options.patience, console))
-    if options.bleu_updates is not None or options.monitor == "bleu":
+    if options.monitor == "bleu":
         pairs = _first_pairs(validation, options.bleu_sentences, config)
         tensorboard = directory / "tensorboard" if writes else None
-        bleu = ValidationBleu(
-            translator, pairs, options.bleu_updates, tensorboard, console
-        )
+        bleu = ValidationBleu(translator, pairs, None, tensorboard, console)
         callbacks.insert(0, bleu)
     if keeps_average(translator.model):
         callbacks.insert(0, ValidateAverage())

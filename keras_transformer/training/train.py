@@ -210,16 +210,22 @@ def _run(text, validation, directory, config, console, own) -> Translator:
         config, tokenizers = begun_or_new(
             directory, config, data, text, console, tokenizers, init
         )
-        keep, path = config.training.keep_states, directory.path
-        states = StateFiles(path / "states", keep, writes=distribution.is_chief)
+        path = directory.path
+        states = StateFiles(path / "states", 2, writes=distribution.is_chief)
         state = _state_to_go_on_from(states, path, console)
         if _is_finished(path, state, config):
             return _load_finished(path, state, console)
         # Bad options and data raise errors in these two, before they are saved.
-        translator = _new_translator(config, tokenizers, distribution, own)
+        corpora = make_corpora(text, validation, tokenizers, config)
+        planned = config.training.planned_updates(corpora[0].num_batches)
+        # Raising a limit later does not change the schedule.
+        data["planned_updates"] = planned = directory.planned_updates or planned
+        fitted = config.fitted_to(planned)
+        if own.optimizer is None:
+            report_warm_up(console, config, fitted, planned)
+        translator = _new_translator(fitted, tokenizers, distribution, own)
         if state is None:
             begin_with(init, translator.model, directory, console)
-        corpora = make_corpora(text, validation, tokenizers, config)
         _save_options(directory, config, data, tokenizers, distribution)
         facts = FactsSoFar(config, data, *corpora, machine(distribution))
         selection = make_selection(
@@ -300,8 +306,6 @@ def _train_to_the_end(
     another process would.
     """
     report_data(run.console, run.training, run.validation)
-    if run.own.optimizer is None:
-        report_warm_up(run.console, run.config.training, run.training.num_batches)
     report_devices(run.console, run.model.compute_dtype)
     if state is None:
         parameters = count_parameters(run.model, run.config.training.freeze)
