@@ -218,9 +218,7 @@ def _write(translator, options):
 
 def _export_litert(translator, options):
     print_remark(options, "converting: this takes a minute")
-    scores = None  # An ensemble has no training of its own.
-    if len(options.model) == 1:
-        scores = load_module("training.logs").last_scores(*options.model)
+    scores = None
     with warnings_as_lines(), native_messages_hidden():
         if options.format == "web":
             return translator.export_web(

@@ -162,8 +162,8 @@ def _train(options):
     # Bad options are told before TensorFlow is loaded.
     config = None if options.init else run_config(options)
     training = load_module("training")
-    base = training.base_options(options.directory, options.init)
-    if base is not None:
+    if options.init:
+        base = training.base_options(options.init) if options.init.exists() else None
         config = run_config(options, base)
     training.split_by_default(config.training)
     pairs = _training_pairs(options)
@@ -179,11 +179,9 @@ def _train(options):
 
 def _summary(run, console):
     """Says how the training went and what may follow; returns it for `--json`."""
-    summaries = load_module("training.summary")
-    summary = summaries.read_summary(run)
-    if summary is None:
-        return {"run": run}  # An older version finished it.
-    for line in summaries.lines_of(summary, run):
+    training = load_module("training")
+    summary = training.read_summary(run)
+    for line in training.summary_lines(summary, run):
         say(console, line)
     return {"run": run} | summary
 
