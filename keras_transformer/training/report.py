@@ -29,7 +29,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from keras_transformer.config import RunConfig
+from keras_transformer.config import RunConfig, TrainingConfig
 from keras_transformer.exact_training.cores import available_cores
 from keras_transformer.export.run_facts import SUMMARY
 from keras_transformer.files import replacing
@@ -39,6 +39,7 @@ from keras_transformer.terminal import say
 from keras_transformer.text import BadLines, Corpus
 from keras_transformer.training.devices import gpu_names
 from keras_transformer.training.model import half_precision_cost, shares_frozen_output
+from keras_transformer.training.state import State
 
 # The extras of the package with each backend's own libraries for NVIDIA GPUs.
 _EXTRAS = {"tensorflow": "gpu", "jax": "gpu-jax"}
@@ -160,13 +161,18 @@ def report_other_machine(console: Console, before: dict, now: dict):
 class TrainingBar:
     """The bar of a run at a terminal, and once a line that says how long it will take.
 
-    `num_batches` are those of an epoch, `batches` those of the whole run.
+    `num_batches` are those of an epoch.
     """
 
-    def __init__(self, console: Console, num_batches: int, epochs: int, batches: int):
+    def __init__(
+        self, console: Console, num_batches: int, options: TrainingConfig, state: State
+    ):
         self._console, self._num_batches = console, num_batches
-        self._epochs, self._batches = epochs, batches
-        self._first = None
+        self._epochs, self._first = options.epochs, None
+        updates = options.planned_updates(num_batches)
+        self._batches = updates * options.gradient_accumulation_steps
+        seconds = 60 * (options.max_minutes or math.inf) - state.seconds
+        self._until = time.monotonic() + seconds
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(None, table_column=Column(ratio=1)),  # The rest of the line.
@@ -178,7 +184,7 @@ class TrainingBar:
             expand=True,
             disable=not console.is_terminal,  # It would leave an empty line.
         )
-        self._task = self._bar.add_task("starting", total=batches)
+        self._task = self._bar.add_task("starting", total=self._batches)
 
     def __enter__(self):
         self._bar.start()
@@ -201,6 +207,7 @@ class TrainingBar:
         if seconds >= _WATCHED and batches > 0:
             self._first = "said"
             left = max(self._batches - step, 0) * seconds / batches
+            left = min(left, self._until - time.monotonic())
             say(
                 self._console,
                 f"expected: {duration(left)} more, at {batches / seconds:.2g} batches "

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,20 +158,15 @@ class RunDirectory:
         ]
         if differing:
             allowed = ", ".join(sorted(set().union(*_CHANGEABLE.values())))
-            raise self._other(
-                f"other options: {'; '.join(differing)}",
-                f"Only these may change: {allowed}.",
-            )
-        for part in ("training", "validation"):
-            if was[part] != data[part]:
-                raise self._other(
-                    f"other {part} data: its lines are not those given now"
-                )
-        for part in ("optimizer", "loss"):
+            words = f"{'; '.join(differing)}. Only these may change: {allowed}"
+            raise self._other(f"other options: {words}")
+        for part in ("training", "validation", "optimizer", "loss"):
             if was.get(part) != data.get(part):
-                raise self._other(
-                    f"another {part}: {was.get(part) or 'that of its options'}"
-                )
+                made = was.get(part) or "that of its options"
+                words = f"another {part}: {made}"
+                if part in ("training", "validation"):
+                    words = f"other {part} data: its lines are not those given now"
+                raise self._other(words)
         given = data.get("init")
         if given is not None and given["digest"] != was.get("init", {}).get("digest"):
             weights = "random weights"
@@ -183,10 +179,10 @@ class RunDirectory:
             )
         return config
 
-    def _other(self, what, rest=""):
+    def _other(self, what):
         return ValueError(
             f"{self.path} holds a run with {what}. Give the same to go on, or choose "
-            f"another directory. {rest}".rstrip()
+            "another directory."
         )
 
 
@@ -206,26 +202,18 @@ def check_new_directory(directory: Path):
         )
 
 
-def made_of(optimizer: Any, loss: Any) -> dict[str, Any]:
+def made_of(optimizer: Any, loss: Any) -> dict[str, str]:
     """Returns what tells an optimizer and a loss of one's own from any other."""
     made = {}
     if optimizer is not None:
         made["optimizer"] = keras.optimizers.serialize(optimizer)
     if loss is not None:
         made["loss"] = keras.losses.serialize(loss)
-    # What JSON has no form for is its text. Keras numbers the names of a process.
-    return _unnumbered(json.loads(json.dumps(made, default=str)))
-
-
-def _unnumbered(value):
-    if isinstance(value, list):
-        return [_unnumbered(part) for part in value]
-    if not isinstance(value, dict):
-        return value
-    parts = {name: _unnumbered(part) for name, part in value.items()}
-    if "class_name" in parts and isinstance(parts.get("config"), dict):
-        parts["config"].pop("name", None)
-    return parts
+    # Keras numbers the names of a process.
+    return {
+        part: re.sub(r'"name": "\w*", ', "", json.dumps(config, default=str))
+        for part, config in made.items()
+    }
 
 
 class Init:

@@ -223,9 +223,7 @@ def train(
                 f"{batch + 1:,} of epoch {epoch + 1}",
             )
             report_other_machine(console, state.machine, machine(distribution))
-        batches = options.planned_updates(training.num_batches)
-        batches *= options.gradient_accumulation_steps
-        bar = TrainingBar(console, training.num_batches, options.epochs, batches)
+        bar = TrainingBar(console, training.num_batches, options, state)
         stack.enter_context(bar)
         signals = stack.enter_context(StopSignals())
         run = Run(
@@ -311,30 +309,24 @@ def _check_hosts(distribution):
 
 def _corpora(plan: Plan, directory: Path | None, console: Console):
     """Returns the plan with a schedule that fits the corpus, and both corpora."""
-    given = config = plan.config
-    options = {"console": console}
-    options["static_shapes"] = with_device_defaults(config.training).jit_compile
-    places = {
-        side: directory and directory / side for side in ("training", "validation")
-    }
-    training = Corpus(
-        plan.text, plan.tokenizers, config.data, seed=config.training.seed,
-        directory=places["training"], **options,
-    )  # fmt: skip
-    if "planned_updates" not in plan.data:
+    config, data = plan.config, plan.data
+    static_shapes = with_device_defaults(config.training).jit_compile
+
+    def corpus(text, name, **options):
+        place = directory and directory / name
+        options |= {"static_shapes": static_shapes, "console": console}
+        return Corpus(text, plan.tokenizers, config.data, directory=place, **options)
+
+    training = corpus(plan.text, "training", seed=config.training.seed)
+    if "planned_updates" not in data:
         planned = config.training.planned_updates(training.num_batches)
-        config = given.fitted_to(planned)
-        plan = plan._replace(
-            config=config, data=plan.data | {"planned_updates": planned}
-        )
-        if "optimizer" not in plan.data:
-            report_warm_up(console, given, config)
+        fitted, data = config.fitted_to(planned), data | {"planned_updates": planned}
+        if "optimizer" not in data:
+            report_warm_up(console, config, fitted)
+        plan = plan._replace(config=fitted, data=data)
     if plan.validation is None:
         return plan, training, None
-    validation = Corpus(
-        plan.validation, plan.tokenizers, config.data, buckets=training.buckets,
-        directory=places["validation"], **options,
-    )  # fmt: skip
+    validation = corpus(plan.validation, "validation", buckets=training.buckets)
     return plan, training, validation
 
 
@@ -363,10 +355,8 @@ def _is_over(run: Run, state: State) -> bool:
 
 def _train_to_the_end(run: Run, state: State) -> State:
     """Trains from a state, interval by interval, until a limit is reached."""
-    options, log = (
-        run.config.training,
-        Log(run.path, run.console, run.config.training.epochs),
-    )
+    options = run.config.training
+    log = Log(run.path, run.console, options.epochs)
     validation = Validation(
         run.translator, run.validation, run.config, run.distribution, run.console
     )
@@ -378,7 +368,8 @@ def _train_to_the_end(run: Run, state: State) -> State:
         state = run.callbacks.captured(0, 0.0)
     try:
         while state.finished != _limits(options):
-            if _is_over(run, state):  # The limits were lowered.
+            has_row = state.rows and state.rows[-1]["step"] == state.step
+            if _is_over(run, state) and has_row:  # The limits were lowered.
                 state.finished = _limits(options)
             else:
                 state = _next_state(run, state, validation, log)
@@ -405,15 +396,16 @@ def _next_state(run: Run, state: State, validation: Validation, log: Log) -> Sta
     What ends an interval early, but a limit, has no row: the next `fit` goes on with
     its rest.
     """
-    options, before = run.config.training, state
-    state, figures = fit_interval(run, state)
-    is_whole = state.step == end_of_interval(
-        options, run.training.num_batches, before.step
-    )
-    is_over = _is_over(run, state)
+    options, num_batches = run.config.training, run.training.num_batches
+    end, figures = end_of_interval(options, num_batches, state.step), {}
+    if _is_over(run, state):  # The limits were lowered, within an interval.
+        run.model.optimizer.finalize_variable_values(run.model.trainable_weights)
+    else:
+        state, figures = fit_interval(run, state)
+    is_whole, is_over = state.step == end, _is_over(run, state)
     if not (is_whole or is_over):
         return state
-    epochs = state.step / run.training.num_batches
+    epochs = state.step / num_batches
     epochs = int(epochs) if epochs.is_integer() else epochs
     row = {"step": state.step, "epoch": epochs, "updates": state.updates}
     figures |= validation.figures(run.callbacks)

@@ -297,6 +297,21 @@ def test_a_run_without_a_whole_state_does_not_throw_its_checkpoints_away(tmp_pat
 
 
 @pytest.mark.slow
+def test_a_limit_that_was_passed_within_an_interval_ends_the_run_there(tmp_path):
+    folder = Folder(tmp_path)
+    with pytest.raises(SystemExit):
+        folder.train(Signal(signal.SIGTERM))
+    state = folder.final()
+    trained = folder.train(max_updates=1).model
+    assert (state.rows, folder.final().step) == ([], 3)
+    # What is saved is the moving average.
+    saved = Translator.load(folder.run).model
+    averages = trained.optimizer._model_variables_moving_average
+    for weight, average in zip(saved.trainable_weights, averages, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), average.numpy())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [MemoryError(), OSError(5, "Input/output error")])
 def test_a_state_that_cannot_be_read_now_is_kept(whole, tmp_path, monkeypatch, error):
     def fail(*args, **kwargs):

@@ -19,9 +19,16 @@ import tensorflow as tf
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from keras_transformer import RunConfig, Transformer, Translator, train
+from keras_transformer import (
+    RunConfig,
+    TrainingConfig,
+    Transformer,
+    Translator,
+    train,
+)
 from keras_transformer.text import TokenizerPair
 from keras_transformer.training import dry_run, read_summary, report, summary_lines
+from keras_transformer.training.state import State
 from tests import tiny_run
 
 ROOT = Path(__file__).parents[2]
@@ -294,7 +301,8 @@ def test_the_bar_fits_in_a_line_and_says_once_how_long_it_takes(monkeypatch):
     clock, stream = [0.0], io.StringIO()
     monkeypatch.setattr(report.time, "monotonic", lambda: clock[0])
     console = Console(width=80, file=stream)
-    with report.TrainingBar(console, 12345, 20, 246900) as bar:
+    options = TrainingConfig(epochs=20)
+    with report.TrainingBar(console, 12345, options, State()) as bar:
         for clock[0], step in ((30.0, 60), (44.0, 90), (46.0, 92), (99.0, 234567)):
             bar.show(step, 12.345, 123456)
         # 32 batches in 16 seconds, after the first figures.
