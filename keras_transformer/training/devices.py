@@ -178,6 +178,9 @@ class TransformerParallel(keras.distribution.ModelParallel):
     """`ModelParallel` by `TRANSFORMER_LAYOUT`; what devices cannot share stays whole.
 
     `model_devices` share one copy of the model.
+
+    Raises:
+        ValueError: If they do not divide the number of devices.
     """
 
     def __init__(self, model_devices: int):

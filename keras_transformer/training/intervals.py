@@ -49,6 +49,9 @@ def fit_interval(run: Any, state: State) -> tuple[State, dict[str, float]]:
     A signal, a limit or a callback may. Returns the state there, and the figures of the
     interval so far. The model then has the moving average of its weights, if its
     optimizer keeps one.
+
+    Raises:
+        FloatingPointError: If a loss or gradient is not finite.
     """
     options, corpus, callbacks = run.config.training, run.training, run.callbacks
     end = end_of_interval(options, corpus.num_batches, state.step)

@@ -177,6 +177,9 @@ def freeze(model: Seq2Seq, names: str | None):
     average changes it. Dropout stays on in frozen layers. Matrices that the model
     shares are frozen as one: with `tied_embeddings`, the embedding of the target
     freezes the output matrix, and the reverse.
+
+    Raises:
+        ValueError: If there is no such layer, or nothing is left to train.
     """
     if names is None:
         return

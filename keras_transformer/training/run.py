@@ -65,6 +65,10 @@ class RunDirectory:
     Setting a run up writes tokenizer/ with its digests, data.json with the fingerprints
     of the text, and config.json last. If a process is killed before the end, the next
     one writes them again.
+
+    Raises:
+        FileExistsError: If it holds something else.
+        ValueError: If its name is not UTF-8.
     """
 
     def __init__(self, path: str | Path):
@@ -217,7 +221,11 @@ def made_of(optimizer: Any, loss: Any) -> dict[str, str]:
 
 
 class Init:
-    """The translator, or the directory of one, whose weights a run begins with."""
+    """The translator, or the directory of one, whose weights a run begins with.
+
+    Raises:
+        ValueError: If its model cannot be trained.
+    """
 
     def __init__(self, given: Translator | str | Path):
         is_made = isinstance(given, Translator)
@@ -319,7 +327,11 @@ def plan_run(
     init: Any,
     made: dict[str, Any],
 ) -> Plan:
-    """Finds options, vocabularies and beginning, of a new run or of one to go on."""
+    """Finds options, vocabularies and beginning, of a new run or of one to go on.
+
+    Raises:
+        ValueError: If they are not those of the run, or of `init`.
+    """
     text = open_pairs(text)
     validation = None if validation is None else open_pairs(validation)
     is_gone = not isinstance(init, Translator) and init and not Path(init).exists()
@@ -362,7 +374,11 @@ def plan_run(
 
 
 def begin(model: Transformer, plan: Plan, console: Console):
-    """Gives a new model the weights that its run begins with."""
+    """Gives a new model the weights that its run begins with.
+
+    Raises:
+        ValueError: If the run began with weights that are not given now.
+    """
     if plan.init is not None:
         model.take_weights_of(plan.init.translator.model)
         say(console, f"beginning with the weights of {plan.init.name}")
@@ -375,7 +391,11 @@ def begin(model: Transformer, plan: Plan, console: Console):
 
 
 def check_optimizer(optimizer: Any, options: TrainingConfig):
-    """Raises `ValueError` if an optimizer of one's own is used or has a rival."""
+    """Checks an optimizer of one's own.
+
+    Raises:
+        ValueError: If it is not new, or an option belongs to the options' own.
+    """
     if optimizer is not None and optimizer.built:
         raise ValueError(
             "`optimizer` must be new: one that has updated a model keeps its moments. "

@@ -69,7 +69,11 @@ def capture(model: ExactTraining, **fields: Any) -> State:
 
 
 def restore(model: keras.Model, state: State):
-    """Sets all variables, or raises `ValueError` if the state is another model's."""
+    """Sets all variables of a compiled model.
+
+    Raises:
+        ValueError: If the state is that of another model.
+    """
     variables = training_variables(model)
     # Paths are left out: they contain Keras' number of the model in its process.
     found = [kind for _, *kind in _described(variables)]

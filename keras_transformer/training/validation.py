@@ -27,7 +27,11 @@ _EXPORTS = 2
 
 
 def check_validated(options: TrainingConfig, validated: bool):
-    """Raises `ValueError` if an option needs validation pairs, or another backend."""
+    """Checks the options before the training.
+
+    Raises:
+        ValueError: If one needs validation pairs, or another backend.
+    """
     given = {
         "`average` 'best'": options.average == "best",
         "`monitor` 'bleu'": options.monitor == "bleu",
