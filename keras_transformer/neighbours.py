@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.text.subwords import Subwords
+from keras_transformer.text.tokenizer import Subwords
 from keras_transformer.translator import Translator
 
 

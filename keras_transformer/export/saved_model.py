@@ -91,7 +91,7 @@ class ExportedTranslator:
 
     def __init__(self, path: str | Path):
         # Registers the operations on text that the graph has.
-        importlib.import_module("keras_transformer.text.operations")
+        importlib.import_module("keras_transformer.text.tokenizer")
         self.path = latest_version(path)
         self._module = tf.saved_model.load(str(self.path))
 

@@ -73,7 +73,7 @@ def export_translator(
     Raises:
         FileExistsError: If it exists.
         RuntimeError: If the Keras backend is not TensorFlow.
-        ValueError: If `dtype` is any other, or a tokenizer has no form in a graph.
+        ValueError: If `dtype` is any other.
     """
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
@@ -85,7 +85,6 @@ def export_translator(
         raise ValueError(
             f"`dtype` must be one of {', '.join(DTYPES)}. Received: dtype={dtype!r}"
         )
-    tokenizers.check_in_graph()
     model = model.with_dtype(dtype)
     # A copy of the weights, laid out as a decoding step multiplies by them.
     decoding_weights = keras.tree.map_structure(
@@ -95,7 +94,7 @@ def export_translator(
     module = tf.Module(name="translator")
     module.weights = [weight.value for weight in model.weights]
     module.decoding_weights = keras.tree.flatten(decoding_weights)
-    module.tokenizers = tokenizers
+    module.tables = [*tokenizers.source.tables, *tokenizers.target.tables]
     signatures = {
         name: _signature(pipeline, name, inputs) for name, inputs in INPUTS.items()
     }

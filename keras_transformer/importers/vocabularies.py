@@ -9,12 +9,11 @@ import numpy as np
 from keras_transformer.config import TokenizerConfig
 from keras_transformer.importers.description import Vocabulary
 from keras_transformer.text.sentencepiece_model import (
-    Piece,
     cut_pieces,
     fitted,
     is_language,
     loaded,
-    made_of,
+    of_words,
     special_ids,
 )
 from keras_transformer.text.tokenizer import Tokenizer
@@ -152,7 +151,4 @@ def _content(side, names, hidden):
             f"a SentencePiece model must be given: the vocabulary has {spaced[0]!r}, "
             "a piece of one"
         )
-    pieces = [Piece(piece=_SPACE + name) for name in names[4:]]
-    return made_of(
-        pieces, "word", names[:4], name="identity", unk_surface=f" {names[3]}"
-    )
+    return of_words(names)

@@ -10,12 +10,17 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from keras_transformer.text.byte_pair import byte_characters
-
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 # Ends, unknown pieces and languages, such as "</s>", "[SEP]" and ">>fra<<".
 _SPECIAL = re.compile(r"</?[A-Za-z]+>|\[[A-Z]+\]|>>.+<<")
 _CLOSING = set(".,;:!?…»”)]")
+
+
+def byte_characters() -> list[str]:
+    """Returns the visible character by which byte-level BPE writes each byte."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = iter(range(256, 512))
+    return [chr(b if b in visible else next(others)) for b in range(256)]
 
 
 class Word(NamedTuple):

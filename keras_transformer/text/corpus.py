@@ -3,52 +3,49 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
 import tempfile
-import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.config import DataConfig, TokenizerConfig
+from keras_transformer.config import DataConfig
 from keras_transformer.files import replacing
-from keras_transformer.text.parallel_text import BadLines
-from keras_transformer.text.sources import open_pairs
-from keras_transformer.text.subwords import END_ID, PAD_ID, START_ID
+from keras_transformer.text.pairs import SIDES, BadLines, open_pairs
+from keras_transformer.text.tokenizer import END_ID, PAD_ID, START_ID
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 # Pairs that are tokenised at a time: enough to make the cost of a call negligible.
 _CHUNK = 1024
+# Batches whose pairs are cut into random pieces, and sorted by their length, together.
+_SAMPLED = 16
 # Where `batch_tokens` says nothing. It suits the caches of a processor.
 BATCH_TOKENS = 4096
-_SIDES = ("source", "target")
 
 
 class Corpus:
     """A training corpus: tokenises pairs once and gives any batch of any epoch at once.
 
-    Pairs of similar length share a batch, and a batch holds about
-    `config.batch_tokens` tokens, as in section 5.1 of Vaswani et al. (2017). With the
-    pieces x of the source and y of the target, a batch is
-    `((x + end, start + y), y + end)`, int32 arrays of shapes [B, S], [B, T] and [B, T],
-    padded with 0. Each side is padded to the upper end of a length bucket, not to its
-    longest sentence: that gives few distinct shapes and costs next to nothing.
+    Pairs of similar length share a batch of about `config.batch_tokens` tokens, as in
+    section 5.1 of Vaswani et al. (2017). With the pieces x of the source and y of the
+    target, a batch is `((x + end, start + y), y + end)`, int32 arrays of shapes [B, S],
+    [B, T] and [B, T], padded with 0. Each side is padded to the upper end of a length
+    bucket, not to its longest sentence: that gives few distinct shapes and costs next
+    to nothing.
 
     The constructor reads all text, names the bad lines, including pairs longer than
     `config.max_length` tokens, and writes the ids of each side into a flat file that is
     mapped into memory, so that a corpus larger than memory trains. After that the text
     is not read again. An epoch is a permutation by `seed` and the epoch's number.
 
-    With `config.subword_sampling` all pairs are cut anew into random pieces at the
-    beginning of each epoch, again by `seed` and the epoch's number, so that every
-    process has the same. Pairs then go to the length buckets by the rank of their new
-    length: every epoch has as many batches.
+    With `config.subword_sampling` the pairs of some batches at a time are cut anew into
+    random pieces, by `seed` and their number, so that every process has the same.
 
     Args:
         text: Pairs, as `open_pairs` returns or takes them: a list of (source, target),
@@ -71,18 +68,15 @@ class Corpus:
         text: The pairs, a `ParallelText`.
         fingerprint: Digest of its lines.
         buckets: The length buckets.
-        num_lines: Lines of the corpus, good and bad.
+        bad_lines: `BadLines`, the lines that are left out.
         num_pairs: Pairs of an epoch.
-        pairs_of_part: Pairs of an epoch from each part of `text`, which is a mix or a
-            single part.
         num_batches: Batches of an epoch.
         num_tokens: Source and target tokens of an epoch, with the end tokens, without
             padding and sampling.
-        padding: Share of padding in an epoch's batches if their shapes are static, else
-            `None`.
         shapes: An epoch's batches of each length bucket, by their rows and tokens
             (B, T): if shapes are static exactly those of each batch, else the most.
-        bad_lines: `BadLines`, the lines that are left out.
+        padding: Share of padding in an epoch's batches if their shapes are static, else
+            `None`.
 
     Raises:
         ValueError: If the two sides differ in number of lines, there are too many bad
@@ -110,38 +104,31 @@ class Corpus:
         directory: str | Path | None = None,
         console: Any = None,
     ):
-        self.text = text = open_pairs(text)
+        self.text = open_pairs(text)
         self.tokenizers = tokenizers
         self.config = config = DataConfig() if config is None else config
         self.seed = seed
         self.static_shapes = static_shapes or config.batch_shapes is not None
         self.directory = None if directory is None else Path(directory)
+        self.bad_lines = BadLines(config.bad_line_budget)
         self._cutters = [tokenizers.source, tokenizers.target]
-        self._types = {
+        # The files and the type of their numbers; the text only to be cut once more.
+        self._kinds = {
             f"{side}.ids": np.min_scalar_type(cutter.vocabulary_size - 1)
-            for side, cutter in zip(_SIDES, self._cutters, strict=True)
+            for side, cutter in zip(SIDES, self._cutters, strict=True)
         }
         if config.subword_sampling:
-            self._types |= {f"{side}.text": np.dtype(np.uint8) for side in _SIDES}
             tokenizers.check_sentencepiece("`subword_sampling`")
-        # Cheap, and first: misaligned files would otherwise look like bad lines.
-        self.num_lines = text.count()
-        self.fingerprint = text.fingerprint()
-        self.bad_lines = BadLines(config.bad_line_budget)
-        rows = self._kept() or self._made(console)
+            self._kinds |= {f"{side}.text": np.dtype(np.uint8) for side in SIDES}
+        num_lines, self.fingerprint = self.text.scan()
+        rows = self._kept() or self._made(num_lines, console)
         self._sides, self._texts = rows[:2], rows[2:]
-        # The pair of each entry of an epoch: one of the weight 4 has 4 entries.
-        ends = itertools.pairwise(np.cumsum([0, *self.pairs_of_part]))
-        self._pair_of = np.concatenate(
-            [
-                np.tile(np.arange(first, end), weight)
-                for (first, end), weight in zip(ends, text.weights, strict=True)
-            ]
-        )
-        self.pairs_of_part = np.multiply(self.pairs_of_part, text.weights).tolist()
-        self.num_pairs = len(self._pair_of)
-        lengths = [side.lengths(self._pair_of) + 1 for side in self._sides]
-        self.num_tokens = int(np.sum(lengths))
+        # A run asks for the batches of the epoch before, too, to count their tokens.
+        self._epoch = functools.lru_cache(2)(self._new_epoch)
+        self._sampled = functools.lru_cache(2)(self._newly_sampled)
+        self._tokens: dict[int, int] = {}  # Of sampled batches, by their steps.
+
+        lengths = [side.lengths() + 1 for side in self._sides]
         longer = np.maximum(*lengths)
         if buckets is None:
             boundaries, most = None, config.max_length
@@ -150,16 +137,15 @@ class Corpus:
             buckets = Buckets(most, config.batch_tokens or BATCH_TOKENS, boundaries)
         self.buckets = buckets
         self._bucket_of = buckets.of(longer)
-        batches = buckets.cut(np.arange(self.num_pairs), self._bucket_of)
+        batches = buckets.cut(np.arange(len(longer)), self._bucket_of)
+        self.num_pairs = len(longer)
         self.num_batches = len(batches)
-        self.shapes = dict(
-            Counter((buckets.sizes[b], buckets.boundaries[b]) for b, _ in batches)
-        )
-        self.padding = None
-        if self.static_shapes:
-            area = sum(rows * width * n for (rows, width), n in self.shapes.items())
-            self.padding = 1 - self.num_tokens / (2 * area)
-        self._epochs, self._lock = {}, threading.Lock()
+        self.num_tokens = int(np.sum(lengths))
+        counts = Counter(bucket for bucket, _ in batches)
+        shapes = list(zip(buckets.sizes, buckets.boundaries, strict=True))
+        self.shapes = {shapes[bucket]: n for bucket, n in counts.items()}
+        area = sum(rows * width * n for (rows, width), n in self.shapes.items())
+        self.padding = 1 - self.num_tokens / (2 * area) if self.static_shapes else None
 
     def dataset(
         self,
@@ -171,7 +157,7 @@ class Corpus:
         host: int = 0,
         hosts: int = 1,
     ) -> tf.data.Dataset:
-        """Returns some batches for `model.fit`.
+        """Returns batches for `model.fit`.
 
         Args:
             first: Number of the first batch, counted from 0 through all epochs.
@@ -196,10 +182,15 @@ class Corpus:
             number = self.num_batches
             firsts = itertools.count(first, number)
 
+        def share(ids):
+            rows = -(-len(ids) // replicas) * replicas
+            padded = np.pad(ids, ((0, rows - len(ids)), (0, 0)))
+            return np.split(padded, hosts)[host]
+
         def batches():
             begin = next(firsts)
             for step in range(begin, begin + number):
-                yield self.batch(step, shuffle, replicas, host, hosts)
+                yield tf.nest.map_structure(share, self.batch(step, shuffle))
 
         ids = tf.TensorSpec([None, None], tf.int32)
         data = tf.data.Dataset.from_generator(
@@ -212,125 +203,90 @@ class Corpus:
         options.autotune.enabled = False
         return data.prefetch(2).with_options(options)
 
-    def epoch(self, number: int, shuffle: bool = True) -> Iterator[tuple]:
-        """Yields the batches of an epoch as NumPy arrays.
-
-        Args:
-            number: Number of the epoch, which with `seed` determines the order.
-            shuffle: Whether to shuffle.
-
-        Yields:
-            `((source, target_in), target_out)`, int32 arrays.
-        """
-        first = number * self.num_batches
-        for step in range(first, first + self.num_batches):
-            yield self.batch(step, shuffle)
-
-    def batch(
-        self,
-        step: int,
-        shuffle: bool = True,
-        replicas: int = 1,
-        host: int = 0,
-        hosts: int = 1,
-    ) -> tuple:
-        """Returns one batch as NumPy arrays; the arguments are those of `dataset`.
+    def batch(self, step: int, shuffle: bool = True) -> tuple:
+        """Returns one batch as NumPy arrays.
 
         Args:
             step: Number of the batch, counted from 0 through all epochs.
+            shuffle: As for `dataset`.
         """
-        number, place = divmod(step, self.num_batches)
-        sides, batches = self._epoch(number, shuffle)
-        bucket, rows = batches[place]
-        longest = [side.lengths(rows).max() + 1 for side in sides]
-        widths, size = [self.buckets.width(length) for length in longest], len(rows)
+        epoch, place = divmod(step, self.num_batches)
+        bucket, places = self._epoch(epoch if shuffle else None)[place]
+        if self._texts and shuffle:
+            sides = self._sampled(epoch, place // _SAMPLED)[place % _SAMPLED]
+        else:
+            sides = [side.take(places) for side in self._sides]
+        longest = [max(map(len, side)) + 1 for side in sides]
+        widths, size = [self.buckets.width(length) for length in longest], len(places)
         if self.static_shapes:
             size, widths = self.buckets.sizes[bucket], [max(widths)] * 2
-        size = -(-size // replicas) * replicas // hosts
-        share = rows[host * size : (host + 1) * size]
-        source, target = (
-            _padded(side.take(share), (size, width))
-            for side, width in zip(sides, widths, strict=True)
-        )
-        target_in = np.full_like(target, PAD_ID)
-        target_in[: len(share), 0] = START_ID
-        target_in[:, 1:] = target[:, :-1]
+        source, target = (np.full((size, width), PAD_ID, np.int32) for width in widths)
+        for side, padded in zip(sides, (source, target), strict=True):
+            for row, ids in zip(padded, side, strict=False):
+                row[: len(ids)] = ids
+                row[len(ids)] = END_ID
+        target_in = np.roll(target, 1, axis=1)
+        target_in[: len(places), 0] = START_ID
         target_in[target_in == END_ID] = PAD_ID
         return (source, target_in), target
 
     def tokens(self, first: int, number: int, shuffle: bool = True) -> int:
         """Returns how many source and target tokens `number` batches have.
 
-        End tokens count, padding does not; `first` and `shuffle` are as in `dataset`.
+        End tokens count, padding does not; `first` and `shuffle` are as for `dataset`.
+        Sampled pieces count once a batch was made.
         """
         total = 0
         for step in range(first, first + number):
             epoch, place = divmod(step, self.num_batches)
-            sides, batches = self._epoch(epoch, shuffle)
-            rows = batches[place][1]
-            total += sum((side.lengths(rows) + 1).sum() for side in sides)
+            places = self._epoch(epoch if shuffle else None)[place][1]
+            usual = sum((side.lengths(places) + 1).sum() for side in self._sides)
+            total += self._tokens.get(step, usual) if shuffle else usual
         return int(total)
 
-    def _epoch(self, number, shuffle):
-        """An epoch's ids of both sides, and the bucket and rows of each batch."""
-        key = number if shuffle else None
-        # SentencePiece has one seed for the whole process.
-        with self._lock:
-            if key not in self._epochs:
-                while len(self._epochs) > 1:
-                    self._epochs.pop(next(iter(self._epochs)))
-                self._epochs[key] = self._new_epoch(number, shuffle)
-            return self._epochs[key]
-
-    def _new_epoch(self, number, shuffle):
-        sides, row_of, bucket_of = self._sides, self._pair_of, self._bucket_of
+    def _new_epoch(self, number):
+        """The bucket and the pairs of each batch of an epoch, or in their order."""
         order = np.arange(self.num_pairs)
-        if not shuffle:
-            batches = self.buckets.cut(order, bucket_of)
-            return sides, [(bucket, row_of[entries]) for bucket, entries in batches]
-        if self._texts:
-            sides, row_of = self._sampled(number), order
-            longer = np.maximum(*(side.lengths(order) for side in sides))
-            bucket_of = np.empty_like(bucket_of)
-            bucket_of[np.argsort(longer, kind="stable")] = np.sort(self._bucket_of)
+        if number is None:
+            return self.buckets.cut(order, self._bucket_of)
         rng = np.random.default_rng((self.seed, number))
-        batches = self.buckets.cut(rng.permutation(order), bucket_of)
-        shuffled = (batches[place] for place in rng.permutation(len(batches)))
-        return sides, [(bucket, row_of[entries]) for bucket, entries in shuffled]
+        batches = self.buckets.cut(rng.permutation(order), self._bucket_of)
+        return [batches[place] for place in rng.permutation(len(batches))]
 
-    def _sampled(self, number):
-        """The ids of an epoch's entries, cut into random pieces."""
+    def _newly_sampled(self, epoch, number):
+        """Both sides of the batches of a group, cut into random pieces.
+
+        The pairs go to the batches by the rank of their new length.
+        """
+        first = number * _SAMPLED
+        group = self._epoch(epoch)[first : first + _SAMPLED]
+        places = np.concatenate([places for _, places in group])
         sides, rate = [], self.config.subword_sampling
-        for side, (usual, texts) in enumerate(
-            zip(self._sides, self._texts, strict=True)
-        ):
-            with contextlib.ExitStack() as stack:
-                writer = _Writer(stack, usual.kind, folder=self.directory)
-                for first in range(0, self.num_pairs, _CHUNK):
-                    pairs = self._pair_of[first : first + _CHUNK]
-                    seed = np.random.SeedSequence((self.seed, number, side, first))
-                    drawn = self._cutters[side].sample(
-                        [text.tobytes().decode() for text in texts.take(pairs)],
-                        rate, int(seed.generate_state(1)[0]) >> 1,
-                    )  # fmt: skip
-                    rows = [
-                        new if 0 < len(new) < self.config.max_length else old
-                        for new, old in zip(drawn, usual.take(pairs), strict=True)
-                    ]
-                    writer.write(np.concatenate(rows), list(map(len, rows)))
-                sides.append(writer.rows())
-        return sides
+        for side, cutter in enumerate(self._cutters):
+            texts = [text.tobytes().decode() for text in self._texts[side].take(places)]
+            seed = np.random.SeedSequence((self.seed, epoch, number, side))
+            drawn = cutter.sample(texts, rate, int(seed.generate_state(1)[0]))
+            usual, most = self._sides[side].take(places), self.config.max_length
+            both = zip(drawn, usual, strict=True)
+            sides.append([new if 0 < len(new) < most else old for new, old in both])
+        longer = np.maximum(*([len(ids) for ids in side] for side in sides))
+        order = iter(np.argsort(longer, kind="stable"))
+        batches = [None] * len(group)
+        for place in sorted(range(len(group)), key=lambda place: group[place][0]):
+            rows = list(itertools.islice(order, len(group[place][1])))
+            batches[place] = [[side[row] for row in rows] for side in sides]
+            count = sum(len(ids) + 1 for side in batches[place] for ids in side)
+            self._tokens[epoch * self.num_batches + first + place] = count
+        return batches
 
     def _made_of(self):
         """What tells the files of this corpus from those of another."""
+        contents = [cutter.content for cutter in self._cutters]
         return {
             "text": self.fingerprint,
-            "tokenizers": [
-                hashlib.blake2b(cutter.content, digest_size=16).hexdigest()
-                for cutter in self._cutters
-            ],
+            "tokenizers": [hashlib.blake2b(c).hexdigest() for c in contents],
             "max_length": self.config.max_length,
-            "files": list(self._types),
+            "files": list(self._kinds),
         }
 
     def _kept(self):
@@ -339,58 +295,50 @@ class Corpus:
             return None
         try:
             facts = json.loads((self.directory / "corpus.json").read_bytes())
-            paths = [self.directory / name for name in facts["digests"]]
-            if facts["made_of"] != self._made_of() or (
-                [_digest(path) for path in paths] != list(facts["digests"].values())
+            digests, (count, examples) = facts["digests"], facts["bad_lines"]
+            paths = [self.directory / name for name in digests]
+            if (
+                facts["made_of"] != self._made_of()
+                or list(map(_digest, paths)) != list(digests.values())
+                # Read again, to say which line is one too many.
+                or count > self.bad_lines.budget
             ):
                 return None
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        count, examples = facts["bad_lines"]
-        if count > self.bad_lines.budget:
-            return None  # Read again, to say which line is one too many.
         self.bad_lines.count, self.bad_lines.examples = count, examples
-        self.pairs_of_part = facts["pairs_of_part"]
-        kinds = self._types.values()
-        return [
-            _Rows(*files, kind)
-            for *files, kind in zip(paths[::2], paths[1::2], kinds, strict=True)
-        ]
+        files = zip(paths[::2], paths[1::2], self._kinds.values(), strict=True)
+        return [_Rows(flat, ends, kind) for flat, ends, kind in files]
 
-    def _made(self, console):
+    def _made(self, num_lines, console):
         """Tokenises the text into the directory's files, and returns their rows."""
-        folder, parts = self.directory, self.text.parts
-        paths = [None] * len(self._types)
+        folder = self.directory
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            paths = [folder / name for name in self._types]
-        self.pairs_of_part = [0] * len(parts)
         with contextlib.ExitStack() as stack:
-            writers = [
-                _Writer(stack, kind, path)
-                for kind, path in zip(self._types.values(), paths, strict=True)
+            written = [
+                _Writer(stack, kind, folder and folder / name)
+                for name, kind in self._kinds.items()
             ]
-            for number, pairs in self._chunks(console):
-                texts = [[getattr(pair, side) for pair in pairs] for side in _SIDES]
+            for part, pairs in self._chunks(num_lines, console):
+                texts = [[getattr(pair, side) for pair in pairs] for side in SIDES]
                 ids = list(map(_ids, self._cutters, texts))
-                good = self._good(parts[number], pairs, [lengths for _, lengths in ids])
-                self.pairs_of_part[number] += int(good.sum())
-                for writer, (values, lengths) in zip(writers, ids, strict=False):
-                    writer.write(values[np.repeat(good, lengths)], lengths[good])
-                for writer, side in zip(writers[2:], texts, strict=False):
+                good = self._good(part, pairs, [lengths for _, lengths in ids])
+                for file, (values, lengths) in zip(written, ids, strict=False):
+                    file.write(values[np.repeat(good, lengths)], lengths[good])
+                for file, side in zip(written[2:], texts, strict=False):
                     rows = [side[place].encode() for place in np.flatnonzero(good)]
                     values = np.frombuffer(b"".join(rows), np.uint8)
-                    writer.write(values, list(map(len, rows)))
-            if not any(self.pairs_of_part):
+                    file.write(values, list(map(len, rows)))
+            if not written[0].end:
                 raise ValueError(f"The corpus has no good pair; {self.bad_lines}.")
             if self.text.files() and self.text.fingerprint() != self.fingerprint:
                 raise ValueError(f"{self.text.origin} changed while it was read.")
-            made = [writer.rows() for writer in writers]
+            made = [file.rows() for file in written]
         if folder is not None:
-            names = [name + end for name in self._types for end in ("", ".ends")]
+            names = [name + end for name in self._kinds for end in ("", ".ends")]
             facts = {
                 "made_of": self._made_of(),
-                "pairs_of_part": self.pairs_of_part,
                 "bad_lines": [self.bad_lines.count, self.bad_lines.examples],
                 "digests": {name: _digest(folder / name) for name in names},
             }
@@ -398,22 +346,21 @@ class Corpus:
                 temporary.write_text(json.dumps(facts, indent=2), encoding="utf-8")
         return made
 
-    def _chunks(self, console):
-        """Yields the number of a part and some of its pairs; moves a progress bar."""
-        bar = contextlib.nullcontext()
-        if console is not None:
-            import rich.progress
+    def _chunks(self, num_lines, console):
+        """Yields parts of the text and some pairs of each, and moves a progress bar."""
+        import rich.progress
 
-            bar = rich.progress.Progress(console=console, transient=True)
-        with bar as progress:
-            if progress:
-                task = progress.add_task("tokenising", total=self.num_lines)
-            for number, part in enumerate(self.text.parts):
+        columns = rich.progress.Progress.get_default_columns()
+        bar = rich.progress.Progress(
+            *columns, console=console, transient=True, disable=console is None
+        )
+        with bar:
+            task = bar.add_task("tokenising", total=num_lines)
+            for part in self.text.parts:
                 pairs = part.pairs(self.bad_lines)
                 while chunk := list(itertools.islice(pairs, _CHUNK)):
-                    yield number, chunk
-                    if progress:
-                        progress.advance(task, len(chunk))
+                    yield part, chunk
+                    bar.advance(task, len(chunk))
 
     def _good(self, part, pairs, lengths):
         """Whether both sides of each pair have a good length; others are bad lines."""
@@ -422,32 +369,29 @@ class Corpus:
         good = np.logical_and(*fits)
         for place in np.flatnonzero(~good):
             side = int(fits[0][place])
-            reason = f"{_SIDES[side]} has no visible character"
+            reason = f"{SIDES[side]} has no visible character"
             if length := lengths[side][place]:
                 reason = (
-                    f"{_SIDES[side]} has {length + 1} tokens, including the end token: "
+                    f"{SIDES[side]} has {length + 1} tokens, including the end token: "
                     f"more than `max_length` {most}"
                 )
-            self.bad_lines.add(part.place(pairs[place].line, _SIDES[side]), reason)
+            self.bad_lines.add(part.place(pairs[place].line, SIDES[side]), reason)
         return good
 
 
 class _Rows:
-    """Rows of numbers, one after the other in a file that is mapped into memory.
-
-    Args:
-        flat: The file, open or its path.
-        ends: That of the places at which rows end, after a 0.
-        kind: Type of the numbers.
-    """
+    """Rows of numbers, one after the other in a file that is mapped into memory."""
 
     def __init__(self, flat, ends, kind):
         self.kind = kind
         self._flat = np.asarray(np.memmap(flat, kind, "r"))
+        # The places at which rows end, after a 0.
         self._ends = np.asarray(np.memmap(ends, np.int64, "r"))
 
-    def lengths(self, places):
-        """The lengths of the rows at some places, an array."""
+    def lengths(self, places=None):
+        """The lengths of the rows at some places, or of all, an array."""
+        if places is None:
+            return np.diff(self._ends)
         return self._ends[places + 1] - self._ends[places]
 
     def take(self, places):
@@ -457,93 +401,72 @@ class _Rows:
 
 
 class _Writer:
-    """Writes rows into two files as `_Rows` reads them: temporary ones without a path.
+    """Writes the two files of `_Rows`, temporary ones without a path.
 
-    The files take their names at the end of the stack.
+    Files with a path appear at the end of the stack, if there is no error.
     """
 
-    def __init__(self, stack, kind, path=None, folder=None):
-        self.kind, self._end = kind, np.int64(0)
+    def __init__(self, stack, kind, path):
+        self.kind, self.end = kind, np.int64(0)
         if path is None:
-            opened = (tempfile.TemporaryFile(dir=folder) for _ in range(2))
+            opened = [tempfile.TemporaryFile() for _ in range(2)]
         else:
-            paths = (path, path.with_name(f"{path.name}.ends"))
-            opened = (open(stack.enter_context(replacing(p)), "w+b") for p in paths)
-        self._files = [stack.enter_context(file) for file in opened]
-        self._files[1].write(self._end.tobytes())
+            paths = [path, path.with_name(f"{path.name}.ends")]
+            opened = [open(stack.enter_context(replacing(p)), "w+b") for p in paths]
+        self._flat, self._ends = map(stack.enter_context, opened)
+        self._ends.write(self.end.tobytes())
 
     def write(self, values, lengths):
-        """Writes rows of some lengths, whose numbers are all in one array."""
-        ends = self._end + np.cumsum(lengths, dtype=np.int64)
-        self._files[0].write(values.astype(self.kind).tobytes())
-        self._files[1].write(ends.tobytes())
-        self._end += len(values)
+        """Adds rows of some lengths, whose numbers are one after the other."""
+        ends = self.end + np.cumsum(lengths, dtype=np.int64)
+        self._flat.write(values.astype(self.kind).tobytes())
+        self._ends.write(ends.tobytes())
+        self.end += len(values)
 
     def rows(self):
-        """Returns all that was written."""
-        for file in self._files:
-            file.flush()
-        return _Rows(*self._files, self.kind)
+        self._flat.flush()
+        self._ends.flush()
+        return _Rows(self._flat, self._ends, self.kind)
 
 
 class Buckets:
     """Length buckets: which pairs may share a batch, and how many.
 
     A pair belongs to the bucket of its longer side, and a batch of a bucket holds
-    about `batch_tokens` tokens, including padding.
-
-    Args:
-        max_length: Longest side of a pair (tokens, including the end token).
-        batch_tokens: Tokens of a batch on its longer side.
-        boundaries: Longest length of each bucket, rising to `max_length`; default
-            `bucket_boundaries`.
+    about `batch_tokens` tokens on that side, including padding.
     """
 
-    def __init__(
-        self,
-        max_length: int,
-        batch_tokens: int,
-        boundaries: Sequence[int] | None = None,
-    ):
+    def __init__(self, max_length, batch_tokens, boundaries=None):
+        # Longest length of each bucket, up to `max_length`, and rows of its batches.
         self.boundaries = list(boundaries or bucket_boundaries(max_length))
         self.sizes = [max(1, batch_tokens // longest) for longest in self.boundaries]
 
-    def of(self, lengths: np.ndarray) -> np.ndarray:
-        """Returns the numbers of the buckets of sides of some lengths (tokens)."""
+    def of(self, lengths):
+        """The numbers of the buckets of some lengths (tokens), an array."""
         return np.searchsorted(self.boundaries, lengths).astype(np.int16)
 
-    def width(self, length: int) -> int:
-        """Returns the width of a padded side whose longest row has `length` tokens."""
+    def width(self, length):
+        """The width of a padded side whose longest row has `length` tokens."""
         return self.boundaries[int(self.of(length))]
 
-    def cut(self, order: np.ndarray, bucket_of: np.ndarray) -> list[tuple]:
-        """Cuts an epoch into batches, those of the shortest pairs first.
+    def cut(self, order, bucket_of):
+        """The bucket and the pairs of each batch of an epoch, short pairs first.
 
-        What does not fill a batch goes to the next longer bucket, so that an epoch has
-        one batch that is not full, and not one for each bucket.
-
-        Args:
-            order: The entries, in the order in which they come.
-            bucket_of: Number of the bucket of each entry.
-
-        Returns:
-            For each batch its bucket, that of its longest pair, and its entries.
+        Pairs that fill no batch join the next longer bucket, so one batch is not full.
         """
         order = order[np.argsort(bucket_of[order], kind="stable")]
-        ends = np.cumsum(np.bincount(bucket_of, minlength=len(self.sizes)))
+        ends = np.cumsum(np.bincount(bucket_of))
         batches, first = [], 0
         for bucket in np.unique(bucket_of).tolist():
-            size, end = self.sizes[bucket], ends[bucket]
-            while first + size <= end:
+            size = self.sizes[bucket]
+            while first + size <= ends[bucket]:
                 batches.append((bucket, order[first : first + size]))
                 first += size
-        if first < len(order):
-            batches.append((bucket, order[first:]))
-        return batches
+        return [*batches, (bucket, order[first:])] if first < len(order) else batches
 
 
 def bucket_boundaries(max_length: int) -> list[int]:
-    """Returns the longest length of each bucket: steps of 4 tokens, then of 20 %.
+    """The longest length of each bucket: steps of 4 tokens, then of 20 %.
 
     Example:
         >>> bucket_boundaries(100)
@@ -557,16 +480,7 @@ def bucket_boundaries(max_length: int) -> list[int]:
 
 
 def few_boundaries(lengths: np.ndarray, max_length: int, number: int) -> list[int]:
-    """Chooses those of `bucket_boundaries` with which the least is padding.
-
-    Args:
-        lengths: Length of the longer side of each pair (tokens).
-        max_length: As for `bucket_boundaries`.
-        number: Buckets that may hold pairs.
-
-    Returns:
-        At most `number` boundaries, of which the last is no shorter than any length,
-        and `max_length`.
+    """The `number` of `bucket_boundaries` with the least padding, and `max_length`.
 
     Example:
         >>> few_boundaries(np.array([3, 3, 3, 9, 30]), max_length=100, number=2)
@@ -592,49 +506,12 @@ def few_boundaries(lengths: np.ndarray, max_length: int, number: int) -> list[in
     return chosen if chosen[-1] == max_length else [*chosen, max_length]
 
 
-def learn_tokenizers(
-    text: Any, config: TokenizerConfig | None = None, bad_line_budget: int = 100
-) -> TokenizerPair:
-    """Learns the vocabularies of a corpus.
-
-    Args:
-        text: Pairs, as `open_pairs` returns or takes them; read twice.
-        config: Size and kind of the vocabularies.
-        bad_line_budget: Bad lines that are skipped.
-
-    Returns:
-        A `TokenizerPair`.
-
-    Raises:
-        ValueError: If there are too many bad lines, a file is damaged, the two sides
-            differ in number of lines, or the text does not suit the vocabulary's size.
-
-    Example:
-        >>> pairs = [("Two men are talking.", "Zwei Männer unterhalten sich."), ...]
-        >>> tokenizers = learn_tokenizers(pairs, TokenizerConfig(vocabulary_size=4000))
-    """
-    text = open_pairs(text)
-    text.count()
-    sources = (pair.source for pair in text.pairs(BadLines(bad_line_budget)))
-    targets = (pair.target for pair in text.pairs(BadLines(bad_line_budget)))
-    return TokenizerPair.learn(sources, targets, config or TokenizerConfig())
-
-
 def _ids(tokenizer, texts):
-    """The ids of some texts, one after the other in an array, and their numbers."""
+    """The ids of some texts, one after the other, and how many each text has."""
     # Strings live on the CPU; so should the small tensors that go with them.
     with tf.device("CPU:0"):
         ids = tokenizer.tokenize(texts)
     return ids.values.numpy(), ids.row_lengths().numpy()
-
-
-def _padded(rows, shape):
-    """Returns ids of `shape`: each row, the end id, padding; then rows of padding."""
-    padded = np.full(shape, PAD_ID, np.int32)
-    for number, row in enumerate(rows):
-        padded[number, : len(row)] = row
-        padded[number, len(row)] = END_ID
-    return padded
 
 
 def _digest(path):

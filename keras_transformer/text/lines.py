@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -81,47 +80,6 @@ def lines_of(stream: BinaryIO) -> Iterator[bytes]:
         while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
             rest = stream.readline(MAX_LINE_BYTES)
         yield line.removesuffix(b"\n").removesuffix(b"\r")
-
-
-def count_lines(path: Path) -> int:
-    """Returns the number of lines of a file, as `read_lines` yields them."""
-    count, last = 0, b"\n"
-    with opened(path) as stream:
-        while block := stream.read(1 << 20):
-            count += block.count(b"\n")
-            last = block[-1:]
-    return count + (last != b"\n")
-
-
-class UnchangedFiles:
-    """Notices when files have changed since they were first read.
-
-    Args:
-        paths: The files, before they are read.
-    """
-
-    def __init__(self, paths: Iterable[Path]):
-        self._stamps = {path: _stamp(path) for path in paths}
-
-    def check(self):
-        """Compares their sizes and modification times.
-
-        Raises:
-            FileNotFoundError: If a file is gone.
-            ValueError: If a file has changed.
-        """
-        for path, stamp in self._stamps.items():
-            if _stamp(path) != stamp:
-                raise ValueError(
-                    f"{path} has changed since it was first read (its size or its "
-                    "modification time), but every epoch needs the same lines. Restore "
-                    "them: then the same command continues a run from its last state."
-                )
-
-
-def _stamp(path):
-    stat = os.stat(path)
-    return stat.st_size, stat.st_mtime_ns
 
 
 def one_line(text: str) -> str:

@@ -10,9 +10,8 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.config import TokenizerConfig
-from keras_transformer.text.subwords import END_ID, PAD_ID, START_ID, UNKNOWN_ID
 
-SPECIAL_IDS = (PAD_ID, START_ID, END_ID, UNKNOWN_ID)
+SPECIAL_IDS = PAD_ID, START_ID, END_ID, UNKNOWN_ID = 0, 1, 2, 3
 _NAMES = ("<pad>", "<s>", "</s>", "<unk>")
 _Proto = sentencepiece_model_pb2.ModelProto
 Piece = _Proto.SentencePiece
@@ -22,11 +21,7 @@ _ALGORITHMS = {"unigram": 1, "bpe": 2, "word": 3}  # Of its TrainerSpec.
 
 
 def loaded(model: bytes, origin: str) -> sentencepiece.SentencePieceProcessor:
-    """Returns the SentencePiece processor of a model.
-
-    Raises:
-        ValueError: If `model` is no SentencePiece model; `origin` names it.
-    """
+    """Returns the processor of a model, or raises `ValueError` that names `origin`."""
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(model)
@@ -42,40 +37,21 @@ def special_ids(processor: sentencepiece.SentencePieceProcessor) -> tuple:
     )  # fmt: skip
 
 
-def language_symbols(
-    processor: sentencepiece.SentencePieceProcessor,
-) -> dict[str, int]:
-    """Returns the ids of control symbols that name a language, such as ">>fra<<"."""
-    names = {id: processor.id_to_piece(id) for id in range(processor.get_piece_size())}
-    return {
-        name: id
-        for id, name in names.items()
-        if is_language(name) and processor.is_control(id)
-    }
-
-
-def additions(
-    processor: sentencepiece.SentencePieceProcessor,
-) -> dict[str, int]:
-    """Returns the ids of pieces that are not used to cut text: `fitted` adds them."""
-    ids = range(processor.get_piece_size())
-    return {processor.id_to_piece(id): id for id in ids if processor.is_unused(id)}
-
-
 def is_language(name: str) -> bool:
     """Whether a piece's name is that of a target language, such as ">>fra<<"."""
     return name.startswith(">>") and name.endswith("<<") and len(name) > 4
 
 
+def cut_pieces(model: bytes) -> list[str]:
+    """Returns the pieces that a model cuts text into, in their order."""
+    pieces = _Proto.FromString(model).pieces
+    return [piece.piece for piece in pieces if piece.type in _CUT]
+
+
 def renumbered(model: bytes, special: Sequence[int]) -> bytes:
     """Returns a model whose ids 0 to 3 are padding, start, end and unknown.
 
-    The other pieces follow in their order. Text is cut into the same pieces: neither
-    the pieces nor their scores change. What the model lacks is added.
-
-    Args:
-        model: Serialised SentencePiece model.
-        special: Its ids of padding, start, end and unknown; -1 is none.
+    `special` has its own ids of those, -1 for none. The other pieces follow in order.
     """
     proto = _Proto.FromString(model)
     pieces = list(proto.pieces)
@@ -93,41 +69,21 @@ def renumbered(model: bytes, special: Sequence[int]) -> bytes:
     return _with_pieces(proto, first, rest)
 
 
-def made_of(
-    pieces: Sequence[Piece], algorithm: str, special: Sequence[str] = _NAMES, **options
-) -> bytes:
-    """Returns a model of some pieces, which follow the four special ones.
-
-    Args:
-        pieces: All but the special ones, with their scores.
-        algorithm: "bpe", "unigram", or "word", which cuts at spaces alone.
-        special: Names of padding, start, end and unknown.
-        **options: Fields of SentencePiece's `NormalizerSpec`, and `byte_fallback` and
-            `unk_surface` of its `TrainerSpec`.
-    """
+def of_words(names: Sequence[str]) -> bytes:
+    """Returns a model of whole words, cut at spaces alone, after four special names."""
     proto = _Proto()
-    spec = proto.trainer_spec
-    spec.model_type = _ALGORITHMS[algorithm]
-    spec.byte_fallback = options.pop("byte_fallback", False)
-    if "unk_surface" in options:
-        spec.unk_surface = options.pop("unk_surface")
-    for name, value in options.items():
-        setattr(proto.normalizer_spec, name, value)
-    return _with_pieces(proto, [Piece(piece=name) for name in special], pieces)
-
-
-def cut_pieces(model: bytes) -> list[str]:
-    """Returns the pieces that a model cuts text into, in their order."""
-    pieces = _Proto.FromString(model).pieces
-    return [piece.piece for piece in pieces if piece.type in _CUT]
+    proto.trainer_spec.model_type = _ALGORITHMS["word"]
+    proto.trainer_spec.unk_surface = f" {names[3]}"
+    proto.normalizer_spec.name = "identity"
+    words = [Piece(piece=f"▁{name}") for name in names[4:]]
+    return _with_pieces(proto, [Piece(piece=name) for name in names[:4]], words)
 
 
 def fitted(model: bytes, names: Sequence[str], hidden: Collection[str] = ()) -> bytes:
     """Returns a model whose pieces are numbered as another vocabulary numbers them.
 
     Text is cut into the same pieces as before, of which those that are unknown to the
-    model, by their characters, may be in the vocabulary: `additions` has them. Joined,
-    they stand for themselves.
+    model, by their characters, may be in the vocabulary: they are of the type "unused".
 
     Args:
         model: Serialised SentencePiece model.
@@ -145,34 +101,25 @@ def fitted(model: bytes, names: Sequence[str], hidden: Collection[str] = ()) -> 
     others = known.keys() | controls | set(hidden)
     added = {name for name in names[4:] if name not in others}
     if proto.trainer_spec.model_type == _ALGORITHMS["bpe"]:
-        _check_not_merged(added, known)
+        # A piece that is not used is merged all the same and taken apart at the end,
+        # after it may have led to others.
+        for name in added:
+            for i in range(1, len(name)):
+                if all(len(h) == 1 or h in known for h in (name[:i], name[i:])):
+                    raise ValueError(
+                        f"the vocabulary's piece {name!r} is none of the SentencePiece "
+                        "model's, and its byte-pair merges would come by it"
+                    )
+    kinds = {True: Piece.UNUSED, False: Piece.CONTROL}
     rest = [
-        known[name]
-        if name in known
-        else Piece(piece=name, type=Piece.UNUSED if name in added else Piece.CONTROL)
+        known.get(name) or Piece(piece=name, type=kinds[name in added])
         for name in names[4:]
     ]
     return _with_pieces(proto, [Piece(piece=name) for name in names[:4]], rest)
 
 
-def _check_not_merged(added, known):
-    """Checks that byte-pair merges never come by a piece that is added.
-
-    A piece that is not used is merged all the same and taken apart at the end, after
-    it may have led to others.
-    """
-    for name in added:
-        for i in range(1, len(name)):
-            halves = name[:i], name[i:]
-            if all(len(half) == 1 or half in known for half in halves):
-                raise ValueError(
-                    f"the vocabulary's piece {name!r} is none of the SentencePiece "
-                    "model's, and its byte-pair merges would come by it"
-                )
-
-
 def _with_pieces(proto, special, rest):
-    """Returns the serialised model with the four special pieces first."""
+    """The serialised model with the four special pieces first."""
     for piece in special[:3]:
         piece.type = Piece.CONTROL
     special[3].type = Piece.UNKNOWN
@@ -191,15 +138,9 @@ def _with_pieces(proto, special, rest):
 def learned(
     sentences: Iterable[str], config: TokenizerConfig, most_sentences: int
 ) -> bytes:
-    """Returns the serialised SentencePiece model learned from some text.
+    """Returns the model learned from at most `most_sentences` sentences, read once.
 
-    Args:
-        sentences: Text, read once.
-        config: Size and kind of the vocabulary.
-        most_sentences: Sentences to learn from, at most.
-
-    Raises:
-        ValueError: If the text does not suit the vocabulary's size.
+    A text that does not suit the vocabulary's size is a `ValueError`.
     """
     model = io.BytesIO()
     failures = []
@@ -239,7 +180,7 @@ def learned(
 
 
 def _explain(message, config):
-    """Returns SentencePiece's error `message` in terms of our options."""
+    """SentencePiece's error `message` in terms of our options."""
     received = f"Received: vocabulary_size={config.vocabulary_size}"
     if match := re.search(r"Vocabulary size too high.*<= (\d+)", message):
         return (

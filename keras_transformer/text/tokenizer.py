@@ -6,25 +6,41 @@ TensorFlow Serving includes, so that training and serving cut text alike.
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+import keras
 import numpy as np
-import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.config import TokenizerConfig
-from keras_transformer.text.operations import tensorflow_text
+from keras_transformer.files import replacing
+from keras_transformer.text.sampling import Sampler
 from keras_transformer.text.sentencepiece_model import (
+    END_ID,
+    PAD_ID,
     SPECIAL_IDS,
-    additions,
-    language_symbols,
+    START_ID,
+    UNKNOWN_ID,
+    is_language,
     learned,
     loaded,
     renumbered,
     special_ids,
 )
-from keras_transformer.text.subwords import Subwords, as_utf8
+
+try:
+    import tensorflow_text
+except ImportError as error:
+    raise ImportError(
+        "Texts need tensorflow-text, which cannot be imported: pip install "
+        "'tensorflow-text>=2.20,!=2.21.0,<2.22'. There is none for Windows, except in "
+        "its Subsystem for Linux (WSL). Layers, models and `fit` on arrays do without."
+    ) from error
 
 # The name of a target language, as OPUS-MT's models have it, of RE2.
 _LANGUAGE = r">>(?s:.*?)<<"
@@ -32,12 +48,90 @@ _LANGUAGE = r">>(?s:.*?)<<"
 _BUCKETS = 2**62
 
 
+class Subwords:
+    """Base class of the tokenizers: text to ids and back, special ids 0 to 3.
+
+    The ids 0, 1, 2 and 3 are padding, start, end and unknown; no text is ever cut into
+    the first three. A subclass cuts and joins texts (`_tokenize`, `_detokenize`,
+    `pieces`) and has the file that it is made from.
+
+    Attributes:
+        content: Content of its file, bytes.
+        suffix: End of the file's name.
+        tables: What a module has to hold, beside the graph, to be saved.
+    """
+
+    pad_id, start_id, end_id, unknown_id = SPECIAL_IDS
+    tables: Sequence[Any] = ()
+    content: bytes
+    suffix: str
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of ids, the special ones counted."""
+        raise NotImplementedError
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Returns the piece of each id, for plots and debugging."""
+        raise NotImplementedError
+
+    def save(self, path: str | Path) -> None:
+        """Writes the tokenizer's file, whole or not at all."""
+        with replacing(Path(path)) as temporary:
+            temporary.write_bytes(self.content)
+
+    def tokenize(self, texts: str | Sequence[str] | tf.Tensor) -> tf.RaggedTensor:
+        """Cuts texts into pieces, without start and end.
+
+        Args:
+            texts: Strings, shape [B]; bytes that are not UTF-8 count as U+FFFD.
+
+        Returns:
+            Ragged int32 ids, shape [B, None].
+        """
+        return self._tokenize(texts)
+
+    def detokenize(
+        self, ids: tf.Tensor | tf.RaggedTensor | Sequence[Sequence[int]]
+    ) -> tf.Tensor:
+        """Joins pieces into texts.
+
+        Args:
+            ids: Ids, a dense or ragged integer tensor of shape [B, T]. Padding, start
+                ids and everything from the first end id of a row on are dropped.
+
+        Returns:
+            Strings, shape [B].
+        """
+        if isinstance(ids, tf.RaggedTensor):
+            ids = ids.to_tensor(PAD_ID)
+        ids = tf.cast(ids, tf.int32)
+        ended = tf.cumsum(tf.cast(ids == END_ID, tf.int32), axis=1) > 0
+        special = (ids == PAD_ID) | (ids == START_ID)
+        return self._detokenize(tf.ragged.boolean_mask(ids, ~(ended | special)))
+
+    def piece_strings(
+        self, ids: tf.Tensor | tf.RaggedTensor | Sequence[Sequence[int]]
+    ) -> tf.Tensor:
+        """Returns the piece of each id, as `pieces` does, inside a graph.
+
+        Args:
+            ids: Integer tensor of any shape.
+
+        Returns:
+            Strings of the same shape, "" for padding.
+        """
+        pieces = self.pieces(range(self.vocabulary_size))
+        pieces[PAD_ID] = ""
+        return tf.gather(tf.constant(pieces), ids)
+
+
 class Tokenizer(Subwords):
     """One SentencePiece vocabulary.
 
-    The ids 0, 1, 2 and 3 are padding, start, end and unknown; a model that has others
-    is renumbered, with its other pieces in their order. The special ids are control
-    symbols: no text is ever cut into them; the text "</s>" is ordinary characters.
+    A model whose ids of padding, start, end and unknown are not 0 to 3 is renumbered,
+    with its other pieces in their order. The special ids are control symbols: no text
+    is ever cut into them; the text "</s>" is ordinary characters.
     Text is normalised first, and loses leading, trailing and doubled spaces.
     SentencePiece writes a space as "▁" (U+2581), so a "▁" in a text becomes a space.
     Only a control symbol whose name is that of a target language, such as ">>fra<<",
@@ -45,8 +139,6 @@ class Tokenizer(Subwords):
     a model has any, another name of that form is unknown.
     Pieces of the type "unused" are no part of the cutting; characters that are unknown
     to it and spell one become its id.
-    A `tf.function` that calls a tokenizer carries the vocabulary within its graph: it
-    can be saved as a SavedModel with nothing else to track.
     Method: Kudo and Richardson, 2018, https://arxiv.org/abs/1808.06226.
 
     Args:
@@ -70,14 +162,19 @@ class Tokenizer(Subwords):
     suffix = ".model"
 
     def __init__(self, model: bytes, origin: str = "`model`"):
-        self._processor = loaded(model, origin)
-        special = special_ids(self._processor)
-        if special != SPECIAL_IDS:
+        processor = loaded(model, origin)
+        if (special := special_ids(processor)) != SPECIAL_IDS:
             model = renumbered(model, special)
-            self._processor = loaded(model, origin)
-        self.content = model
-        self.languages = language_symbols(self._processor)
-        self.additions = additions(self._processor)
+            processor = loaded(model, origin)
+        self.content, self._processor = model, processor
+        self._samplers: dict[float, Sampler] = {}
+        ids = {name: id for id, name in enumerate(self.pieces(range(len(processor))))}
+        self.languages = {
+            name: id
+            for name, id in ids.items()
+            if is_language(name) and processor.is_control(id)
+        }
+        self.additions = {n: id for n, id in ids.items() if processor.is_unused(id)}
 
     @classmethod
     def learn(cls, sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
@@ -92,9 +189,6 @@ class Tokenizer(Subwords):
             sentences: Text, read once.
             config: Size and kind of the vocabulary.
 
-        Returns:
-            A `Tokenizer`.
-
         Raises:
             ValueError: If the text does not suit the vocabulary's size.
         """
@@ -107,8 +201,10 @@ class Tokenizer(Subwords):
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of ids, the special ones and the bytes counted."""
-        return self._processor.get_piece_size()
+        return len(self._processor)
+
+    def pieces(self, ids):
+        return [self._processor.id_to_piece(int(id)) for id in ids]
 
     def sample(self, texts: Sequence[str], rate: float, seed: int) -> list[np.ndarray]:
         """Cuts training texts into random pieces, against overfitting.
@@ -122,7 +218,7 @@ class Tokenizer(Subwords):
         Args:
             texts: Strings.
             rate: Share of the merges left out, or alpha; above 0 and below 1.
-            seed: Seed of SentencePiece's generator, 0 to 2**32 - 2.
+            seed: Any integer.
 
         Returns:
             int32 ids of each text, without start and end, shape [None] each.
@@ -134,35 +230,18 @@ class Tokenizer(Subwords):
             raise ValueError(
                 f"`rate` must be above 0 and below 1. Received: rate={rate}"
             )
-        parts = [self._without_language(text) for text in texts]
-        rests = [rest for _, rest in parts]
-        # The one thread that SentencePiece makes for a call begins with this seed.
-        sentencepiece.set_random_generator_seed(seed)
-        # -1: among all segmentations, not the n best.
-        rows = self._processor.encode(
-            rests, out_type=str if self.additions else int, enable_sampling=True,
-            nbest_size=-1, alpha=rate, num_threads=1,
-        )  # fmt: skip
-        if self.additions:
-            rows = [[self._id_of(piece) for piece in row] for row in rows]
-        whole = (code + row for (code, _), row in zip(parts, rows, strict=True))
-        return [np.array(ids, np.int32) for ids in whole]
-
-    def _id_of(self, piece):
-        """The id of what a text was cut into, which may be characters of no piece."""
-        id = self._processor.piece_to_id(piece)
-        return self.unknown_id if self._processor.is_control(id) else id
-
-    def _without_language(self, text):
-        """Returns the id of the target language that a text names, and the rest."""
-        end = text.find("<<") + 2 if self.languages and text[:2] == ">>" else 1
-        if end < 2:
-            return [], text
-        return [self.languages.get(text[:end], self.unknown_id)], text[end:]
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Returns the piece of each id, for plots and debugging."""
-        return [self._processor.id_to_piece(int(id)) for id in ids]
+        languages, rests = [], []
+        for text in texts:
+            end = text.find("<<") + 2 if self.languages and text[:2] == ">>" else 0
+            named = end > 1
+            code = [self.languages.get(text[:end], UNKNOWN_ID)] if named else []
+            languages.append(code)
+            rests.append(text[end:] if named else text)
+        if rate not in self._samplers:
+            self._samplers[rate] = Sampler(self.content, rate)
+        rows = self._samplers[rate].sample(rests, seed)
+        whole = zip(languages, rows, strict=True)
+        return [np.array(code + row, np.int32) for code, row in whole]
 
     # The operation lives in these graphs and not in an attribute: one made outside a
     # graph stops working when TensorFlow drops its cache of kernels, which
@@ -170,16 +249,24 @@ class Tokenizer(Subwords):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def _tokenize(self, texts):
-        return self._cut_with_language(texts) if self.languages else self._cut(texts)
+        if not self.languages:
+            return self._cut(texts)
+        texts = _as_utf8(texts)  # A pattern matches no other bytes.
+        named = tf.strings.regex_full_match(texts, f"(?s){_LANGUAGE}.*")
+        names = tf.strings.regex_replace(texts, f"(?s)^({_LANGUAGE}).*$", r"\1")
+        rest = tf.strings.regex_replace(texts, f"^{_LANGUAGE}", "")
+        known = tf.expand_dims(names, 1) == tf.constant(list(self.languages))
+        ids = tf.gather(list(self.languages.values()), tf.argmax(known, axis=1))
+        ids = tf.where(tf.reduce_any(known, axis=1), ids, UNKNOWN_ID)
+        first = tf.RaggedTensor.from_row_lengths(ids[named], tf.cast(named, tf.int64))
+        return tf.concat([first, self._cut(rest)], axis=1)
 
     def _cut(self, texts):
         """Ragged ids of texts; unknown characters may spell a piece that is added."""
         ids = self._operation().tokenize(texts)
         if not self.additions:
             return ids
-        strings = tensorflow_text.SentencepieceTokenizer(
-            model=self.content, out_type=tf.string
-        ).tokenize(texts)
+        strings = self._operation(tf.string).tokenize(texts)
         # A table of TensorFlow's would be one more thing to save with a graph.
         names = np.array([name.encode() for name in self.additions], object)
         with tf.init_scope():
@@ -189,25 +276,126 @@ class Tokenizer(Subwords):
         found = tf.strings.to_hash_bucket_fast(strings.values, _BUCKETS)
         places = tf.minimum(tf.searchsorted(hashes[order], found), len(names) - 1)
         spelled = tf.gather(names, places) == strings.values
-        unknown = ids.values == self.unknown_id
         added = tf.gather(added.astype(np.int32), places)
-        return ids.with_values(tf.where(unknown & spelled, added, ids.values))
-
-    def _cut_with_language(self, texts):
-        """As `_cut`; what a text begins with may name its target language."""
-        texts = as_utf8(texts)  # A pattern matches no other bytes.
-        named = tf.strings.regex_full_match(texts, f"(?s){_LANGUAGE}.*")
-        names = tf.strings.regex_replace(texts, f"(?s)^({_LANGUAGE}).*$", r"\1")
-        rest = tf.strings.regex_replace(texts, f"^{_LANGUAGE}", "")
-        known = tf.expand_dims(names, 1) == tf.constant(list(self.languages))
-        ids = tf.gather(list(self.languages.values()), tf.argmax(known, axis=1))
-        ids = tf.where(tf.reduce_any(known, axis=1), ids, self.unknown_id)
-        first = tf.RaggedTensor.from_row_lengths(ids[named], tf.cast(named, tf.int64))
-        return tf.concat([first, self._cut(rest)], axis=1)
+        is_added = (ids.values == UNKNOWN_ID) & spelled
+        return ids.with_values(tf.where(is_added, added, ids.values))
 
     @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.int32)])
     def _detokenize(self, ids):
         return self._operation().detokenize(ids)
 
-    def _operation(self):
-        return tensorflow_text.SentencepieceTokenizer(model=self.content)
+    def _operation(self, out_type=tf.int32):
+        return tensorflow_text.SentencepieceTokenizer(self.content, out_type)
+
+
+class KerasHubTokenizer(Subwords):
+    """A tokenizer of KerasHub, with our special ids before its own.
+
+    Its id n is n + 4 here, but its `oov_token`, if it has one, is the unknown piece. It
+    works in a graph as KerasHub has it there: a `WordPieceTokenizer` forgets what lay
+    between words (none of `.,!?` gets a space before it again), and a
+    `BytePairTokenizer` keeps each word that it has cut in memory.
+
+    Args:
+        layer: A `keras_hub.tokenizers.Tokenizer` with ragged integer ids.
+
+    Raises:
+        TypeError: If it is no tokenizer of KerasHub.
+        ValueError: If it does not cut strings into ragged ids.
+    """
+
+    suffix = ".json"
+
+    def __init__(self, layer: Any):
+        import keras_hub  # Seconds to import, and few need it.
+
+        if not isinstance(layer, keras_hub.tokenizers.Tokenizer):
+            raise TypeError(
+                "A tokenizer must be a SentencePiece model, its file or a tokenizer of "
+                f"KerasHub. Received: {type(layer).__name__}"
+            )
+        self._layer = layer
+        self.tables = [
+            table
+            for table in vars(layer).values()
+            if isinstance(table, (tf.Module, tf.lookup.StaticHashTable))
+        ]
+        oov = getattr(layer, "oov_token", None)
+        self._unknown = -1 if oov is None else layer.token_to_id(oov)
+        if getattr(layer, "sequence_length", None) or not getattr(layer, "split", True):
+            raise ValueError(
+                "A tokenizer of KerasHub must cut strings into ragged ids: leave "
+                "`sequence_length` and `split` as they are."
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            layer.save_assets(folder)
+            assets = {path.name: path.read_text() for path in Path(folder).iterdir()}
+        spec = keras.saving.serialize_keras_object(layer)
+        if hasattr(layer, "split_on_cjk"):  # Its `get_config` leaves this out.
+            spec["config"]["split_on_cjk"] = layer.split_on_cjk
+        spec = {"keras_hub": spec, "assets": assets}
+        self.content = json.dumps(spec, ensure_ascii=False, sort_keys=True).encode()
+
+    @classmethod
+    def read(cls, content: bytes, origin: str) -> KerasHubTokenizer:
+        """Returns the tokenizer of a file's content; `origin` names it in errors."""
+        import keras_hub  # noqa: F401  Registers its classes.
+
+        try:
+            spec = json.loads(content)
+            layer = keras.saving.deserialize_keras_object(spec["keras_hub"])
+            with tempfile.TemporaryDirectory() as folder:
+                for name, text in spec["assets"].items():
+                    Path(folder, Path(name).name).write_text(text)
+                layer.load_assets(folder)
+            return cls(layer)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{origin} is not a tokenizer's file: {error}") from error
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self._layer.vocabulary_size() + 4
+
+    def pieces(self, ids):
+        special = ("<pad>", "<s>", "</s>", "<unk>")
+        name = self._layer.id_to_token
+        return [special[id] if id < 4 else name(int(id) - 4) for id in ids]
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def _tokenize(self, texts):
+        ids = tf.cast(self._layer.tokenize(_as_utf8(texts)), tf.int32)
+        known = tf.where(ids.values == self._unknown, UNKNOWN_ID, ids.values + 4)
+        return ids.with_values(known)
+
+    @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.int32)])
+    def _detokenize(self, ids):
+        theirs = tf.where(ids.values == UNKNOWN_ID, self._unknown, ids.values - 4)
+        ids = ids.with_values(theirs)
+        ids = tf.ragged.boolean_mask(ids, ids >= 0)
+        texts = _as_utf8(self._layer.detokenize(ids))
+        if hasattr(self._layer, "suffix_indicator"):
+            return tf.strings.regex_replace(texts, r" ([.,!?])", r"\1")
+        return texts
+
+
+def _as_utf8(texts):
+    """Strings whose bytes that are not UTF-8 have become U+FFFD."""
+    return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+
+
+def as_tokenizer(given: Any) -> Subwords:
+    """Returns a tokenizer of this package for one of another, as `TokenizerPair.of`."""
+    if isinstance(given, Subwords):
+        return given
+    if isinstance(given, (str, os.PathLike)):
+        content = Path(given).read_bytes()
+        if content.lstrip().startswith(b"{"):
+            return KerasHubTokenizer.read(content, str(given))
+        return Tokenizer(content, str(given))
+    if isinstance(given, bytes):
+        return Tokenizer(given)
+    if hasattr(given, "serialized_model_proto"):  # A SentencePieceProcessor.
+        return Tokenizer(given.serialized_model_proto())
+    if isinstance(getattr(given, "proto", None), bytes):  # KerasHub's of that kind.
+        return Tokenizer(given.proto)
+    return KerasHubTokenizer(given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,11 +10,9 @@ from typing import Any
 
 from keras_transformer.config import TokenizerConfig
 from keras_transformer.files import replacing
-from keras_transformer.text.digests import check_digests, write_digests
-from keras_transformer.text.given import as_tokenizer
+from keras_transformer.text.pairs import SIDES, BadLines, open_pairs
 from keras_transformer.text.sentencepiece_model import learned
-from keras_transformer.text.subwords import Subwords
-from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.tokenizer import Subwords, Tokenizer, as_tokenizer
 
 
 class TokenizerPair:
@@ -32,7 +31,7 @@ class TokenizerPair:
     Example:
         >>> tokenizers = TokenizerPair.learn(english, german, TokenizerConfig())
         >>> tokenizers.save("run/tokenizer")
-        >>> tokenizers = TokenizerPair.of("tokenizer.json")  # made elsewhere
+        >>> tokenizers = TokenizerPair.of("source.spm", "target.spm")  # made elsewhere
     """
 
     def __init__(
@@ -41,13 +40,12 @@ class TokenizerPair:
         target: Subwords,
         config: TokenizerConfig | None = None,
     ) -> None:
+        is_one = source is target
         if config is None:
             size = max(8, source.vocabulary_size)
-            config = TokenizerConfig(size, joint_vocabulary=source is target)
-        is_one = source is target
-        if config.joint_vocabulary != is_one and not (
-            config.joint_vocabulary and _same_pieces(source, target)
-        ):
+            config = TokenizerConfig(size, joint_vocabulary=is_one)
+        is_joint = is_one or (config.joint_vocabulary and _same_pieces(source, target))
+        if config.joint_vocabulary != is_joint:
             raise ValueError(
                 "`source` and `target` must be one tokenizer, or two with the same "
                 "pieces, if and only if the vocabulary is joint. Received: "
@@ -87,10 +85,9 @@ class TokenizerPair:
     def of(cls, source: Any, target: Any = None) -> TokenizerPair:
         """Returns tokenizers that were made elsewhere.
 
-        Each is a SentencePiece model with any ids, a tokenizer of Hugging Face or a
-        `WordPieceTokenizer`, `BytePairTokenizer` or `SentencePieceTokenizer` of
-        KerasHub: the object or its file, a `.model` or a `tokenizer.json`. Its pieces
-        keep their order; padding, start, end and unknown become the ids 0 to 3.
+        Each is a SentencePiece model with any ids, as a file, its content or a
+        processor, whose pieces keep their order while padding, start, end and unknown
+        become the ids 0 to 3; or a tokenizer of KerasHub, see `KerasHubTokenizer`.
 
         Args:
             source: Tokenizer of the source.
@@ -101,12 +98,68 @@ class TokenizerPair:
 
         Raises:
             FileNotFoundError: If a file is missing.
-            ImportError: If a library that reads it is not installed.
             TypeError: If it is none of these.
             ValueError: If a file is damaged or of another kind.
         """
         source = as_tokenizer(source)
         return cls(source, source if target is None else as_tokenizer(target))
+
+    @classmethod
+    def load(cls, directory: str | Path) -> TokenizerPair:
+        """Reads what `save` wrote.
+
+        Raises:
+            FileNotFoundError: If a file is missing.
+            ValueError: If a file is damaged or differs from its digest.
+        """
+        directory = Path(directory)
+        config = TokenizerConfig.load(directory / "tokenizer.json")
+        paths, digests = _files(directory), _list_of_digests(directory)
+        if digests.exists():  # Else no model goes with them.
+            known = digests.read_text(encoding="utf-8", errors="replace")
+            for path in paths:
+                if _line_of_digest(path) not in known:
+                    raise ValueError(
+                        f"{path} is not the file that the model beside it was made "
+                        f"with: {digests} has another SHA-256. Restore the model's own "
+                        "file."
+                    )
+        sides = [as_tokenizer(path) for path in paths]
+        return cls(sides[0], sides[-1], config)
+
+    def save(self, directory: str | Path) -> None:
+        """Writes joint.model, or source.model and target.model, and tokenizer.json.
+
+        What is no SentencePiece model is a .json in place of the .model.
+        """
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        sides = {f"{name}{side.suffix}": side for name, side in self._sides().items()}
+        for name, side in sides.items():
+            side.save(directory / name)
+        for name, end in itertools.product(("joint", *SIDES), (".model", ".json")):
+            if name + end not in sides:
+                (directory / f"{name}{end}").unlink(missing_ok=True)
+        with replacing(directory / "tokenizer.json") as temporary:
+            temporary.write_bytes(self.config.to_json().encode("utf-8"))
+
+    def save_digests(self, directory: str | Path) -> None:
+        """Writes digests of what `save` wrote; call it once the model is saved, too.
+
+        They lie beside the directory, with ".sha256" added to its name, so that
+        replacing it as a whole is noticed; `sha256sum --check` reads them.
+        """
+        directory = Path(directory)
+        with replacing(_list_of_digests(directory)) as temporary:
+            lines = map(_line_of_digest, _files(directory))
+            temporary.write_text("".join(lines), encoding="utf-8")
+
+    def same_as(self, other: TokenizerPair) -> bool:
+        """Returns whether another pair cuts and numbers text as this one does."""
+        ours, theirs = self._sides(), other._sides()
+        return ours.keys() == theirs.keys() and all(
+            ours[name].content == theirs[name].content for name in ours
+        )
 
     @property
     def vocabulary_sizes(self) -> dict[str, int]:
@@ -120,22 +173,13 @@ class TokenizerPair:
             "target_vocabulary_size": self.target.vocabulary_size,
         }
 
-    def check_in_graph(self) -> None:
-        """Raises `ValueError` unless both can be part of a graph that is saved."""
-        for side in ("source", "target"):
-            if problem := getattr(self, side).graph_problem:
-                raise ValueError(
-                    f"The {side} tokenizer cannot be exported: {problem}. It trains "
-                    "and translates in Python; for an export take another."
-                )
-
     def check_sentencepiece(self, what: str) -> None:
-        """Raises `ValueError` unless both are SentencePiece models.
+        """Raises `ValueError` unless both are SentencePiece models without languages.
 
         Args:
             what: What needs them, for the message.
         """
-        for side in ("source", "target"):
+        for side in SIDES:
             tokenizer = getattr(self, side)
             if not isinstance(tokenizer, Tokenizer):
                 raise ValueError(
@@ -150,50 +194,39 @@ class TokenizerPair:
                     f"{side} tokenizer with {len(tokenizer.languages)} of them"
                 )
 
-    def save(self, directory: str | Path) -> None:
-        """Writes joint.model, or source.model and target.model, and tokenizer.json.
-
-        What is no SentencePiece model is a .json in place of the .model.
-        """
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        for name, side in self._sides().items():
-            side.save(directory / f"{name}{side.suffix}")
-            other = {".model": ".json", ".json": ".model"}[side.suffix]
-            (directory / f"{name}{other}").unlink(missing_ok=True)
-        with replacing(directory / "tokenizer.json") as temporary:
-            temporary.write_bytes(self.config.to_json().encode("utf-8"))
-
     def _sides(self):
-        """Returns the tokenizers by the names of their files, without the end."""
+        """The tokenizers by the names of their files, without the end."""
         if self.source is self.target:
             return {"joint": self.source}
         return {"source": self.source, "target": self.target}
 
-    def save_digests(self, directory: str | Path) -> None:
-        """Writes digests of what `save` wrote; call it once the model is saved, too."""
-        write_digests(_files(Path(directory), self.config))
 
-    def same_as(self, other: TokenizerPair) -> bool:
-        """Returns whether another pair cuts and numbers text as this one does."""
-        ours, theirs = self._sides(), other._sides()
-        return ours.keys() == theirs.keys() and all(
-            ours[name].content == theirs[name].content for name in ours
-        )
+def learn_tokenizers(
+    text: Any, config: TokenizerConfig | None = None, bad_line_budget: int = 100
+) -> TokenizerPair:
+    """Learns the vocabularies of a corpus.
 
-    @classmethod
-    def load(cls, directory: str | Path) -> TokenizerPair:
-        """Reads what `save` wrote.
+    Args:
+        text: Pairs, as `open_pairs` returns or takes them; read three times.
+        config: Size and kind of the vocabularies.
+        bad_line_budget: Bad lines that are skipped.
 
-        Raises:
-            ValueError: If a file is damaged or differs from its digest.
-        """
-        directory = Path(directory)
-        config = TokenizerConfig.load(directory / "tokenizer.json")
-        paths = _files(directory, config)
-        check_digests(paths)
-        sides = [as_tokenizer(path) for path in paths]
-        return cls(sides[0], sides[-1], config)
+    Returns:
+        A `TokenizerPair`.
+
+    Raises:
+        ValueError: If there are too many bad lines, a file is damaged, the two sides
+            differ in number of lines, or the text does not suit the vocabulary's size.
+
+    Example:
+        >>> pairs = [("Two men are talking.", "Zwei Männer unterhalten sich."), ...]
+        >>> tokenizers = learn_tokenizers(pairs, TokenizerConfig(vocabulary_size=4000))
+    """
+    text = open_pairs(text)
+    text.scan()  # Misaligned files would otherwise look like bad lines.
+    sources = (pair.source for pair in text.pairs(BadLines(bad_line_budget)))
+    targets = (pair.target for pair in text.pairs(BadLines(bad_line_budget)))
+    return TokenizerPair.learn(sources, targets, config or TokenizerConfig())
 
 
 def _same_pieces(source, target):
@@ -204,12 +237,20 @@ def _same_pieces(source, target):
     )
 
 
-def _files(directory, config):
-    """Returns the paths of the source's and the target's file, or of the joint one."""
-    are_two = any((directory / f"source.{end}").exists() for end in ("model", "json"))
-    is_one = config.joint_vocabulary and not are_two
-    names = ("joint",) if is_one else ("source", "target")
-    paths = [
-        (directory / f"{name}.model", directory / f"{name}.json") for name in names
-    ]
-    return [json if json.exists() else model for model, json in paths]
+def _files(directory):
+    """The files of the tokenizers in a directory: one, or source and target."""
+    for names in (SIDES, ("joint",)):
+        jsons = [directory / f"{name}.json" for name in names]
+        paths = [p if p.exists() else p.with_suffix(".model") for p in jsons]
+        if any(path.exists() for path in paths):
+            break
+    return paths
+
+
+def _list_of_digests(directory):
+    return directory.parent / f"{directory.name}.sha256"
+
+
+def _line_of_digest(path):
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return f"{digest}  {path.parent.name}/{path.name}\n"

@@ -1,24 +1,32 @@
-import gzip
+"""Batches of a corpus: what they hold, their order, the files that they are made from."""
+
+from __future__ import annotations
+
+import collections
 import itertools
-import os
+import json
+import subprocess
+import sys
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
+from rich.console import Console
 
 from keras_transformer.config import DataConfig, TokenizerConfig
 from keras_transformer.text import (
     Corpus,
-    TokenizerPair,
-    TsvFile,
+    Tokenizer,
     learn_tokenizers,
+    mixed_pairs,
     open_pairs,
 )
-from keras_transformer.text.batches import bucket_boundaries, few_boundaries
+from keras_transformer.text.corpus import Buckets, bucket_boundaries, few_boundaries
+from tests import tiny_run
 
 WORDS = "one two three four five six seven eight nine ten".split()
 NUM_PAIRS = 211
+CONFIG = DataConfig(batch_tokens=200)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +39,7 @@ def text(tmp_path_factory):
         source, target = (rng.choice(WORDS, rng.integers(1, 18)) for _ in range(2))
         lines.append(f"{number} {' '.join(source)}\t{number} {' '.join(target)}\n")
     path.write_text("".join(lines), encoding="utf-8")
-    return TsvFile(path)
+    return open_pairs(path)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +49,12 @@ def tokenizers(text):
 
 @pytest.fixture(scope="module")
 def corpus(text, tokenizers):
-    return Corpus(text, tokenizers, DataConfig(batch_tokens=200), seed=3)
+    return Corpus(text, tokenizers, CONFIG, seed=3)
+
+
+def epoch(corpus, number=0, shuffle=True):
+    first = number * corpus.num_batches
+    return [corpus.batch(first + i, shuffle) for i in range(corpus.num_batches)]
 
 
 def flat(batches):
@@ -58,234 +71,104 @@ def texts(tokenizer, ids):
 
 
 def numbers(batches, tokenizers):
-    """Returns the identifying number of each pair, in order."""
-    return [
-        int(text.split()[0])
-        for (source, _), _ in batches
-        for text in texts(tokenizers.source, source)
-    ]
-
-
-def test_a_batch_holds_source_end_and_start_target_end(tmp_path, tokenizers):
-    path = tmp_path / "a.tsv"
-    path.write_text("one\ttwo three\nfour five six seven\teight\n")
-    ((source, target_in), target_out), *rest = Corpus(TsvFile(path), tokenizers).epoch(
-        0, shuffle=False
-    )
-    assert not rest
-    pieces = tokenizers.source.tokenize(
-        ["one", "two three", "four five six seven", "eight"]
-    ).to_list()
-
-    def padded(row, array):
-        return row + [0] * (array.shape[1] - len(row))
-
-    for row, (x, y) in enumerate((pieces[:2], pieces[2:])):
-        assert source[row].tolist() == padded(x + [2], source)
-        assert target_in[row].tolist() == padded([1] + y, target_in)
-        assert target_out[row].tolist() == padded(y + [2], target_out)
-    assert {array.dtype for array in (source, target_in, target_out)} == {
-        np.dtype("int32")
-    }
-
-
-def test_every_pair_comes_once_an_epoch_and_stays_a_pair(corpus, tokenizers):
-    batches = list(corpus.epoch(0))
-    assert sorted(numbers(batches, tokenizers)) == list(range(NUM_PAIRS))
-    assert corpus.num_lines == corpus.num_pairs == NUM_PAIRS
-    real = sum((s != 0).sum() + (t != 0).sum() for (s, _), t in batches)
-    assert corpus.num_tokens == real
+    """The identifying number of each pair, in order; both sides must have it."""
+    found = []
     for (source, _), target in batches:
-        pairs = zip(
-            texts(tokenizers.source, source),
-            texts(tokenizers.target, target),
-            strict=True,
-        )
-        assert all(s.split()[0] == t.split()[0] for s, t in pairs)
+        sides = texts(tokenizers.source, source), texts(tokenizers.target, target)
+        for sentences in zip(*sides, strict=True):
+            (number,) = {int(sentence.split()[0]) for sentence in sentences}
+            found.append(number)
+    return found
 
 
-def test_batches_have_at_most_the_given_tokens_and_are_well_filled(corpus):
+def test_a_batch_holds_source_end_and_start_target_end(tokenizers):
+    pairs = [("one", "two three"), ("four five six seven", "eight")]
+    corpus = Corpus(pairs, tokenizers)
+    (((source, target_in), target_out),) = epoch(corpus, shuffle=False)
+    for row, (x, y) in enumerate(pairs):
+        x, y = tokenizers.source.tokenize([x, y]).to_list()
+        for found, ids in (
+            (source, x + [2]),
+            (target_in, [1] + y),
+            (target_out, y + [2]),
+        ):
+            assert found.dtype == np.int32
+            assert found[row].tolist() == ids + [0] * (found.shape[1] - len(ids))
+
+
+def test_every_pair_comes_once_an_epoch_in_well_filled_batches(corpus, tokenizers):
+    batches = epoch(corpus)
+    assert sorted(numbers(batches, tokenizers)) == list(range(NUM_PAIRS))
+    assert corpus.num_pairs == NUM_PAIRS
     boundaries = bucket_boundaries(corpus.config.max_length)
-    batches = list(corpus.epoch(0))
-    filled = 0
-    for (source, target_in), target_out in batches:
-        assert target_in.shape == target_out.shape
-        assert source.shape[1] in boundaries and target_out.shape[1] in boundaries
-        tokens = len(source) * max(source.shape[1], target_out.shape[1])
+    real = padded = filled = 0
+    for (source, target_in), target in batches:
+        assert target_in.shape == target.shape
+        assert {source.shape[1], target.shape[1]} <= set(boundaries)
+        tokens = len(source) * max(source.shape[1], target.shape[1])
         assert tokens <= 200
         filled += tokens > 150
-    assert filled >= len(batches) - 2
-
-
-def test_pairs_of_a_batch_have_similar_lengths(corpus):
-    real = padded = 0
-    for (source, _), target in corpus.epoch(0):
-        longer = max((source != 0).sum(1).max(), (target != 0).sum(1).max())
-        real += np.maximum((source != 0).sum(1), (target != 0).sum(1)).sum()
-        padded += longer * len(source)
-    assert real / padded > 0.85
+        real += (source != 0).sum() + (target != 0).sum()
+        padded += source.size + target.size
+    assert corpus.num_tokens == real
+    assert filled >= len(batches) - 2 and real / padded > 0.75
 
 
 def test_a_pair_larger_than_a_batch_gets_its_own(text, tokenizers):
     tiny = Corpus(text, tokenizers, DataConfig(batch_tokens=1))
-    assert [len(source) for (source, _), _ in tiny.epoch(0)] == [1] * NUM_PAIRS
+    assert [len(target) for _, target in epoch(tiny)] == [1] * NUM_PAIRS
 
 
-def widths(batches):
-    return [source.shape[1] for (source, _), _ in batches]
-
-
-def test_batches_are_not_sorted_by_length(corpus):
-    assert widths(corpus.epoch(0)) != sorted(widths(corpus.epoch(0)))
-
-
-def test_batches_of_leftovers_are_not_sorted_by_length(text, tokenizers):
-    # So large that no bucket fills before the end, where they join one another.
-    corpus = Corpus(text, tokenizers, DataConfig(batch_tokens=4000))
-    in_order = widths(corpus.epoch(0, shuffle=False))
-    assert len(in_order) > 1 and in_order == sorted(in_order)
-    assert any(widths(corpus.epoch(n)) != in_order for n in range(5))
-
-
-def test_seed_and_epoch_determine_the_order(corpus, text, tokenizers):
-    again = Corpus(text, tokenizers, corpus.config, seed=3)
-    other = Corpus(text, tokenizers, corpus.config, seed=4)
-    assert same(corpus.epoch(5), again.epoch(5))
-    assert not same(corpus.epoch(5), corpus.epoch(6))
-    assert not same(corpus.epoch(5), other.epoch(5))
-
-
-def test_the_order_depends_on_nothing_but_seed_and_epoch(tmp_path, tokenizers):
-    path = tmp_path / "a.tsv"
-    path.write_text("".join(f"{n} one\t{n} two\n" for n in range(8)))
-    expected = list(range(8))
-    np.random.default_rng((1, 2)).shuffle(expected)
+def test_seed_and_number_alone_determine_an_epoch(corpus, text, tokenizers):
+    again, other = (Corpus(text, tokenizers, CONFIG, seed=seed) for seed in (3, 4))
     keras.utils.set_random_seed(int(np.random.default_rng().integers(10**6)))
-    corpus = Corpus(TsvFile(path), tokenizers, seed=1)
-    assert numbers(corpus.epoch(2), tokenizers) == expected
+    assert same(epoch(corpus, 5), epoch(again, 5))
+    assert not same(epoch(corpus, 5), epoch(corpus, 6))
+    assert not same(epoch(corpus, 5), epoch(other, 5))
+    # Any batch is reached at once, whatever was asked for before.
+    step = 7 * corpus.num_batches + 2
+    assert same([again.batch(step)], [epoch(corpus, 7)[2]])
+    widths = [source.shape[1] for (source, _), _ in epoch(corpus)]
+    assert widths != sorted(widths)
+    assert same(epoch(corpus, 0, shuffle=False), epoch(corpus, 6, shuffle=False))
 
 
-def test_each_iteration_of_the_dataset_is_the_next_epoch(corpus):
-    dataset = corpus.dataset()
-    for epoch in range(3):
-        assert same(dataset, corpus.epoch(epoch))
-    assert same(corpus.dataset(first_epoch=2), corpus.epoch(2))
+def test_a_dataset_is_an_interval_or_one_epoch_after_the_other(corpus):
+    size = corpus.num_batches
+    interval = corpus.dataset(size - 2, 5)
+    assert interval.cardinality() == 5
+    expected = [*epoch(corpus, 0)[-2:], *epoch(corpus, 1)[:3]]
+    assert same(interval, expected) and same(interval, expected)
+    epochs = corpus.dataset(size)
+    assert epochs.cardinality() == size
+    assert same(epochs, epoch(corpus, 1)) and same(epochs, epoch(corpus, 2))
+    unshuffled = corpus.dataset(shuffle=False)
+    assert same(unshuffled, epoch(corpus, 0, False)) and same(unshuffled, unshuffled)
 
 
-def test_without_shuffling_every_epoch_is_the_same(corpus, tokenizers):
-    dataset = corpus.dataset(shuffle=False)
-    assert same(dataset, dataset)
-    one_bucket = DataConfig(batch_tokens=10000, max_length=128)
-    whole = Corpus(corpus.text, tokenizers, one_bucket).epoch(0, shuffle=False)
-    assert sorted(numbers(whole, tokenizers)) == list(range(NUM_PAIRS))
+def test_shares_of_hosts_make_up_the_batch(corpus):
+    shares = [corpus.dataset(0, 4, replicas=6, host=h, hosts=3) for h in range(3)]
+    for whole, *parts in zip(epoch(corpus), *shares, strict=False):
+        for array, *pieces in zip(*map(flat, ([whole], *([p] for p in parts)))):
+            joined = np.concatenate(pieces)
+            assert len(joined) % 6 == 0 and len(joined) - len(array) < 6
+            assert len({len(piece) for piece in pieces}) == 1
+            np.testing.assert_array_equal(joined[: len(array)], array)
+            assert not joined[len(array) :].any()
 
 
-def test_a_corpus_larger_than_the_buffer_is_shuffled_in_windows(text, tokenizers):
-    config = DataConfig(batch_tokens=1, shuffle_buffer=50)
-    order = numbers(Corpus(text, tokenizers, config).epoch(0), tokenizers)
-    assert sorted(order[:50]) == list(range(50)) != order[:50]
-    assert sorted(order[200:]) == list(range(200, NUM_PAIRS))
+def test_tokens_of_some_batches_are_counted(corpus, text, tokenizers):
+    config = CONFIG.replace(subword_sampling=0.3)
+    for counted in (corpus, Corpus(text, tokenizers, config)):
+        last = counted.num_batches - 1
+        arrays = flat([counted.batch(last), counted.batch(last + 1)])
+        real = sum((array != 0).sum() for array in arrays[::3] + arrays[2::3])
+        assert counted.tokens(last, 2) == real
+    assert corpus.tokens(0, corpus.num_batches) == corpus.num_tokens
 
 
-def test_only_a_window_of_the_corpus_is_read_ahead(text, tokenizers):
-    read = []
-
-    class Watched(TsvFile):
-        def pairs(self, bad_lines=None):
-            for pair in super().pairs(bad_lines):
-                read.append(pair.line)
-                yield pair
-
-    config = DataConfig(batch_tokens=1, shuffle_buffer=50)
-    corpus = Corpus(Watched(text.path), tokenizers, config)
-    read.clear()
-    next(corpus.epoch(0))
-    assert len(read) == 50
-
-
-def test_over_long_and_invisible_pairs_are_bad_lines(tmp_path, tokenizers):
-    source, target = tmp_path / "a.en", tmp_path / "a.de"
-    source.write_text("one\n" + "two " * 20 + "\nthree\n\u200b\nfive\n")
-    target.write_text("one\ntwo\n" + "three " * 9 + "\nfour\nfive\n")
-    config = DataConfig(max_length=8, bad_line_budget=3)
-    corpus = Corpus(open_pairs(source, target), tokenizers, config)
-    assert len(flat(corpus.epoch(0))[0]) == 2
-    assert (corpus.num_lines, corpus.num_pairs, corpus.bad_lines.count) == (5, 2, 3)
-    long_source, long_target = (
-        len(tokenizers.source.tokenize([text])[0]) + 1
-        for text in ("two " * 20, "three " * 9)
-    )
-    rest = "tokens, including the end token: more than `max_length` 8"
-    assert sorted(corpus.bad_lines.examples) == [
-        f"{target}:3: target has {long_target} {rest}",
-        f"{source}:2: source has {long_source} {rest}",
-        f"{source}:4: source has no visible character",
-    ]
-
-
-def test_max_length_counts_the_end_token(tmp_path, tokenizers):
-    path = tmp_path / "a.tsv"
-    path.write_text("one two three\tone\n")
-    pieces = len(tokenizers.source.tokenize(["one two three"])[0])
-    fits = Corpus(TsvFile(path), tokenizers, DataConfig(max_length=pieces + 1))
-    (((source, _), _),) = fits.epoch(0)
-    assert source.shape == (1, pieces + 1)
-    short = DataConfig(max_length=pieces, bad_line_budget=0)
-    with pytest.raises(ValueError, match=rf"a\.tsv:1: source has {pieces + 1} tokens"):
-        Corpus(TsvFile(path), tokenizers, short)
-
-
-def test_the_budget_holds_for_each_pass_anew(tmp_path, tokenizers):
-    path = tmp_path / "a.tsv"
-    path.write_text("bad\none\ttwo\n")
-    corpus = Corpus(TsvFile(path), tokenizers, DataConfig(bad_line_budget=1))
-    assert [len(list(corpus.epoch(epoch))) for epoch in range(3)] == [1, 1, 1]
-    assert corpus.bad_lines.count == 1
-
-
-def test_too_many_bad_lines_are_an_error_before_training(tmp_path, tokenizers):
-    path = tmp_path / "a.tsv"
-    path.write_text("one\ttwo\nbad\n")
-    with pytest.raises(ValueError, match=r"a\.tsv:2: no tab.*`bad_line_budget` is 0"):
-        Corpus(TsvFile(path), tokenizers, DataConfig(bad_line_budget=0))
-
-
-def test_a_corpus_without_a_good_pair_is_an_error(tmp_path, tokenizers):
-    path = tmp_path / "a.tsv"
-    path.write_text("bad\t\n")
-    with pytest.raises(ValueError, match=r"no good pair; bad lines: 1 \(.*a\.tsv:1"):
-        Corpus(TsvFile(path), tokenizers)
-
-
-def test_every_epoch_has_the_number_of_batches_that_was_counted(corpus):
-    lengths = {len(list(corpus.epoch(epoch))) for epoch in range(5)}
-    lengths.add(len(list(corpus.epoch(0, shuffle=False))))
-    assert lengths == {corpus.num_batches}
-    assert corpus.dataset().cardinality() == corpus.num_batches
-
-
-def test_misaligned_files_are_refused_before_anything_is_read(tmp_path, tokenizers):
-    source, target = tmp_path / "a.en", tmp_path / "a.de"
-    source.write_text("one\ntwo\n")
-    target.write_text("one\n")
-    text = open_pairs(source, target)
-    with pytest.raises(ValueError, match="has 2 lines but .* has 1"):
-        Corpus(text, tokenizers)
-    with pytest.raises(ValueError, match="has 2 lines but .* has 1"):
-        learn_tokenizers(text, TokenizerConfig())
-
-
-def test_model_fit_takes_one_epoch_after_the_other(text, tokenizers):
-    epochs = []
-
-    class Watched(Corpus):
-        def epoch(self, epoch, **options):
-            epochs.append(epoch)
-            return super().epoch(epoch, **options)
-
-    corpus = Watched(text, tokenizers, DataConfig(batch_tokens=200))
-    source = keras.Input([None], dtype="int32")
-    target_in = keras.Input([None], dtype="int32")
+def test_model_fit_takes_one_epoch_after_the_other(corpus):
+    source, target_in = (keras.Input([None], dtype="int32") for _ in range(2))
     embedding = keras.layers.Embedding(300, 8)
     context = keras.layers.GlobalAveragePooling1D(keepdims=True)(embedding(source))
     logits = keras.layers.Dense(300)(embedding(target_in) + context)
@@ -295,55 +178,36 @@ def test_model_fit_takes_one_epoch_after_the_other(text, tokenizers):
     fitted = model.fit(corpus.dataset(), epochs=3, shuffle=False, verbose=0)
     first, second, third = fitted.history["loss"]
     assert third < second < first
-    assert epochs == [0, 1, 2]
     assert model.optimizer.iterations == 3 * corpus.num_batches
 
 
 def test_static_shapes_give_each_bucket_one_shape(text, tokenizers, corpus):
-    static = Corpus(text, tokenizers, corpus.config, seed=3, static_shapes=True)
-    shapes, pairs = set(), 0
-    for plain, padded in zip(corpus.epoch(0), static.epoch(0), strict=True):
+    static = Corpus(text, tokenizers, CONFIG, seed=3, static_shapes=True)
+    shapes = collections.Counter()
+    for plain, padded in zip(epoch(corpus), epoch(static), strict=True):
         for array, wider in zip(flat([plain]), flat([padded]), strict=True):
             rows, columns = array.shape
             np.testing.assert_array_equal(wider[:rows, :columns], array)
             assert not wider[rows:].any() and not wider[:, columns:].any()
-        (source, target_in), target_out = padded
-        assert source.shape == target_in.shape == target_out.shape
-        shapes.add(source.shape)
-        pairs += len(plain[1])
-    assert pairs == NUM_PAIRS
-    assert len({columns for _, columns in shapes}) == len(shapes)
+        (source, target_in), target = padded
+        assert source.shape == target_in.shape == target.shape
+        shapes[source.shape] += 1
+    assert static.shapes == shapes == corpus.shapes
+    tokens = sum(2 * rows * width * n for (rows, width), n in shapes.items())
+    assert static.padding == pytest.approx(1 - static.num_tokens / tokens)
+    assert corpus.padding is None
 
 
 def test_few_shapes_serve_training_and_validation(text, tokenizers):
     config = DataConfig(batch_tokens=256, max_length=100, batch_shapes=3)
     training = Corpus(text, tokenizers, config)
-    validation = Corpus(text, tokenizers, config, buckets=training.buckets)
-    shapes, tokens, pairs = set(), 0, 0
-    for corpus in (training, validation):
-        for epoch in range(3):
-            for (source, target_in), target_out in corpus.epoch(epoch):
-                assert source.shape == target_in.shape == target_out.shape
-                shapes.add(source.shape)
-                tokens += source.size + target_out.size
-                pairs += (target_out[:, 0] != 0).sum()
+    long = [("one two " * 12, "three")]
+    buckets = training.buckets
+    validation = Corpus(long, tokenizers, config, buckets=buckets)
+    shapes = {t.shape for n in range(3) for _, t in epoch(training, n)}
     assert 1 < len(shapes) <= 3
-    assert pairs == 6 * NUM_PAIRS
-    assert training.padding == pytest.approx(1 - 6 * training.num_tokens / tokens)
-    assert Corpus(text, tokenizers, DataConfig()).padding is None
-
-
-def test_a_validation_pair_longer_than_all_of_training_has_a_bucket(
-    tokenizers, tmp_path
-):
-    short, long = tmp_path / "short.tsv", tmp_path / "long.tsv"
-    short.write_text("a b\tc d\n" * 3, encoding="utf-8")
-    long.write_text("one two " * 12 + "\tthree\n", encoding="utf-8")
-    config = DataConfig(batch_tokens=256, max_length=100, batch_shapes=1)
-    training = Corpus(open_pairs(short), tokenizers, config)
-    validation = Corpus(open_pairs(long), tokenizers, config, buckets=training.buckets)
-    assert [batch[1].shape[1] for batch in validation.epoch(0)] == [100]
-    assert len(training.buckets.boundaries) == 2
+    # A pair longer than all of training has a bucket, too.
+    assert [target.shape[1] for _, target in epoch(validation)] == [100]
 
 
 @pytest.mark.parametrize("number", range(1, 8))
@@ -373,185 +237,225 @@ def test_boundaries_rise_by_4_then_by_a_fifth_and_end_at_the_maximum():
     assert bucket_boundaries(100) == [
         4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 76, 88, 100,
     ]  # fmt: skip
-    assert bucket_boundaries(2) == [2]
-    assert bucket_boundaries(13) == [4, 8, 12, 13]
+    assert bucket_boundaries(3) == [3]
 
 
-def test_separate_vocabularies_tokenise_each_side_with_its_own(text):
-    config = TokenizerConfig(vocabulary_size=290, joint_vocabulary=False)
-    pair = learn_tokenizers(text, config)
-    assert isinstance(pair, TokenizerPair) and pair.source is not pair.target
-    batches = list(Corpus(text, pair).epoch(0))
-    assert sorted(numbers(batches, pair)) == list(range(NUM_PAIRS))
+def test_what_fills_no_batch_joins_the_next_bucket():
+    buckets = Buckets(12, 12)  # Batches of 3 rows of 4 tokens, 1 of 8, 1 of 12.
+    bucket_of = buckets.of(np.array([3, 9, 4, 2, 1, 8]))
+    batches = buckets.cut(np.arange(6), bucket_of)
+    assert [(b, rows.tolist()) for b, rows in batches] == [
+        (0, [0, 2, 3]), (1, [4]), (1, [5]), (2, [1])
+    ]  # fmt: skip
 
 
-def test_an_epoch_can_be_gone_on_with_at_any_batch(corpus):
-    whole = list(corpus.epoch(4))
-    for batch in (0, 1, len(whole) // 2, len(whole) - 1):
-        assert same(corpus.epoch(4, first_batch=batch), whole[batch:])
-    rest = corpus.dataset(first_epoch=4, first_batch=3)
-    assert rest.cardinality() == len(whole) - 3
-    assert same(rest, whole[3:])
-
-
-def test_passing_over_batches_needs_no_tokenising(text, tokenizers, monkeypatch):
-    config = DataConfig(batch_tokens=200, shuffle_buffer=50)
-    corpus = Corpus(text, tokenizers, config)
-    expected = list(corpus.epoch(2))
-    tokenized = []
-    tokenize = Corpus._tokenized
-    monkeypatch.setattr(
-        Corpus, "_tokenized", lambda *a: tokenized.append(a) or tokenize(*a)
+def test_over_long_and_invisible_pairs_are_bad_lines(tmp_path, tokenizers):
+    source, target = tmp_path / "a.en", tmp_path / "a.de"
+    source.write_text("one\n" + "two " * 20 + "\nthree\n\u200b\nfive\n")
+    target.write_text("one\ntwo\n" + "three " * 9 + "\nfour\nfive\n")
+    config = DataConfig(max_length=8, bad_line_budget=3)
+    corpus = Corpus(open_pairs(source, target), tokenizers, config)
+    assert (corpus.num_pairs, corpus.bad_lines.count) == (2, 3)
+    long_source, long_target = (
+        len(tokenizers.source.tokenize([text])[0]) + 1
+        for text in ("two " * 20, "three " * 9)
     )
-    assert same(corpus.epoch(2, first_batch=len(expected) - 2), expected[-2:])
-    assert len(tokenized) == 2
+    rest = "tokens, including the end token: more than `max_length` 8"
+    assert sorted(corpus.bad_lines.examples) == [
+        f"{target}:3: target has {long_target} {rest}",
+        f"{source}:2: source has {long_source} {rest}",
+        f"{source}:4: source has no visible character",
+    ]
+    with pytest.raises(ValueError, match=r"`bad_line_budget` is 2"):
+        Corpus(corpus.text, tokenizers, config.replace(bad_line_budget=2))
 
 
-def test_ids_in_memory_are_those_of_the_text(text, tokenizers, corpus):
-    config = corpus.config.replace(shuffle_buffer=NUM_PAIRS)
-    cached = Corpus(text, tokenizers, config, seed=3)
-    assert cached._cached is not None
-    streamed = Corpus(text, tokenizers, config, seed=3)
-    streamed._cached = None
-    assert same(cached.epoch(1), streamed.epoch(1))
-    beyond = Corpus(text, tokenizers, config.replace(shuffle_buffer=NUM_PAIRS - 1))
-    assert beyond._cached is None
+def test_max_length_counts_the_end_token(tokenizers):
+    pairs = [("one two three", "one")]
+    pieces = len(tokenizers.source.tokenize(["one two three"])[0])
+    fits = Corpus(pairs, tokenizers, DataConfig(max_length=pieces + 1))
+    assert fits.batch(0)[0][0].shape == (1, pieces + 1)
+    with pytest.raises(ValueError, match=rf"no good pair.*has {pieces + 1} tokens"):
+        Corpus(pairs, tokenizers, DataConfig(max_length=pieces))
+
+
+def test_misaligned_files_are_refused_before_anything_is_read(tmp_path, tokenizers):
+    source, target = tmp_path / "a.en", tmp_path / "a.de"
+    source.write_text("one\n\ntwo\n")
+    target.write_text("one\n")
+    text = open_pairs(source, target)
+    with pytest.raises(ValueError, match="has 3 lines but .* has 1"):
+        Corpus(text, tokenizers, DataConfig(bad_line_budget=0))
+    with pytest.raises(ValueError, match="has 3 lines but .* has 1"):
+        learn_tokenizers(text, TokenizerConfig())
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_the_tokens_of_each_batch_are_counted(text, tokenizers, rate):
-    config = DataConfig(batch_tokens=200, subword_sampling=rate)
-    corpus = Corpus(text, tokenizers, config)
-    expected = [
-        int((source != 0).sum() + (target != 0).sum())
-        for (source, _), target in corpus.epoch(3)
-    ]
-    assert corpus.batch_tokens == expected
-    rest = list(corpus.epoch(3, first_batch=5))
-    assert len(corpus.batch_tokens) == len(expected)
-    assert corpus.batch_tokens[5:] == [
-        int((source != 0).sum() + (target != 0).sum()) for (source, _), target in rest
-    ]
+def test_what_a_directory_keeps_is_not_made_again(
+    tmp_path, text, tokenizers, monkeypatch, rate
+):
+    config = CONFIG.replace(subword_sampling=rate)
+    folder = tmp_path / "run" / "training"
+    expected = Corpus(text, tokenizers, config)
+    made = Corpus(text, tokenizers, config, directory=folder)
+    assert same(epoch(made, 1), epoch(expected, 1))
+    times = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert len(times) == (9 if rate else 5)
+
+    cut = []
+    tokenize = Tokenizer.tokenize
+    monkeypatch.setattr(
+        Tokenizer,
+        "tokenize",
+        lambda self, texts: cut.append(1) or tokenize(self, texts),
+    )
+
+    def again(text=text, config=config, tokenizers=tokenizers):
+        cut.clear()
+        corpus = Corpus(text, tokenizers, config, directory=folder)
+        return corpus, bool(cut)
+
+    found, made_again = again()
+    assert not made_again and same(epoch(found, 1), epoch(expected, 1))
+    assert found.bad_lines.count == 0 and found.num_tokens == expected.num_tokens
+    assert times == {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    # One byte of a file, a file cut off, a damaged or missing list.
+    for name, damage in (
+        ("source.ids", lambda content: content[:7] + b"\x09" + content[8:]),
+        ("target.ids.ends", lambda content: content[:-8]),
+        ("corpus.json", lambda content: content[:40]),
+        ("corpus.json", lambda content: b"[]"),
+    ):
+        path = folder / name
+        path.write_bytes(damage(path.read_bytes()))
+        found, made_again = again()
+        assert made_again and same(epoch(found, 1), epoch(expected, 1))
+        assert not again()[1]
+    # Another text, length or vocabulary.
+    assert again(text=open_pairs([("one", "two")]))[1]
+    assert again()[1] and again(config=config.replace(max_length=90))[1]
+    other = learn_tokenizers(text, TokenizerConfig(vocabulary_size=310))
+    assert again(tokenizers=other)[1]
+
+
+def test_bad_lines_are_kept_and_the_budget_is_asked_again(tmp_path, tokenizers):
+    path = tmp_path / "a.tsv"
+    path.write_text("bad\none\ttwo\n")
+    options = {"directory": tmp_path / "corpus"}
+    for _ in range(2):
+        corpus = Corpus(open_pairs(path), tokenizers, **options)
+        assert corpus.bad_lines.examples == [
+            f"{path}:1: no tab, expected source, one tab, target"
+        ]
+    with pytest.raises(ValueError, match=r"a\.tsv:1: no tab.*budget` is 0"):
+        Corpus(open_pairs(path), tokenizers, DataConfig(bad_line_budget=0), **options)
+    facts = json.loads((tmp_path / "corpus" / "corpus.json").read_text())
+    assert facts["bad_lines"][0] == 1
+
+
+def test_an_error_leaves_no_file_of_the_corpus(tmp_path, tokenizers):
+    path = tmp_path / "a.tsv"
+    path.write_text("one\ttwo\n" * 3000 + "bad\n")
+    config = DataConfig(bad_line_budget=0)
+    with pytest.raises(ValueError, match=r"a\.tsv:3001: no tab"):
+        Corpus(open_pairs(path), tokenizers, config, directory=tmp_path / "corpus")
+    assert not list((tmp_path / "corpus").iterdir())
+
+
+def test_a_file_that_changes_while_it_is_tokenised_is_noticed(tmp_path, tokenizers):
+    path = tmp_path / "a.tsv"
+    path.write_text("one\ttwo\n" * 9)
+    text = open_pairs(path)
+    scan, scans = text.scan, []
+
+    def scanned():
+        found = scan()
+        if not scans:
+            path.write_text("one\ttwo\n" * 8 + "two\ttwo\n")
+        scans.append(found)
+        return found
+
+    text.scan = scanned
+    with pytest.raises(ValueError, match=r"a\.tsv changed while it was read"):
+        Corpus(text, tokenizers)
+
+
+def test_the_text_is_needed_no_more(tmp_path, tokenizers):
+    path = tmp_path / "a.tsv"
+    path.write_text("one\ttwo\n" * 9)
+    corpus = Corpus(open_pairs(path), tokenizers, DataConfig(subword_sampling=0.1))
+    path.unlink()
+    assert texts(tokenizers.target, corpus.batch(0)[1]) == ["two"] * 9
+
+
+def test_a_bar_moves_while_tokenising(text, tokenizers, tmp_path):
+    with open(tmp_path / "screen", "w+") as file:
+        console = Console(file=file, force_terminal=True, width=80)
+        Corpus(text, tokenizers, CONFIG, console=console)
+        file.seek(0)
+        assert "tokenising" in file.read()
+
+
+SAMPLED = """
+import hashlib, json, sys
+from keras_transformer import Corpus, DataConfig, TokenizerPair
+tokenizers = TokenizerPair.of(sys.argv[1])
+config = DataConfig(batch_tokens=64, subword_sampling=0.3)
+corpus = Corpus(json.loads(sys.argv[2]), tokenizers, config)
+for step in map(int, sys.argv[3:]):
+    print(hashlib.md5(corpus.batch(step)[1].tobytes()).hexdigest())
+"""
+
+
+def test_another_process_samples_the_same_pieces(tmp_path):
+    tokenizers = tiny_run.tokenizers()
+    tokenizers.source.save(tmp_path / "joint.model")
+    words = [tmp_path / "joint.model", json.dumps(tiny_run.TRAIN)]
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", SAMPLED, *map(str, words), *steps],
+            capture_output=True, text=True, check=True,
+        ).stdout.split()
+        for steps in (("0", "31", "40"), ("40", "31"))
+    ]  # fmt: skip
+    assert len(set(found[0])) == 3
+    assert found[1] == found[0][:0:-1]
 
 
 def test_sampled_pieces_spell_the_same_pairs_anew_in_each_epoch(text, tokenizers):
-    config = DataConfig(batch_tokens=200, subword_sampling=0.3)
-    plain = Corpus(text, tokenizers, config.replace(subword_sampling=0.0))
-    corpus = Corpus(text, tokenizers, config)
-    whole = list(corpus.epoch(1))
-    assert len(list(corpus.epoch(1, first_batch=4))) == len(whole) - 4
-    assert sorted(numbers(whole, tokenizers)) == list(range(NUM_PAIRS))
-    assert not same(whole, plain.epoch(1))
-    assert len({str(row[row > 0]) for n in range(3) for (s, _), _ in corpus.epoch(n)
-                for row in s}) > 2 * NUM_PAIRS  # fmt: skip
-    assert same(corpus.epoch(0, shuffle=False), plain.epoch(0, shuffle=False))
-
-
-def test_batches_of_sampled_pieces_are_as_many_and_well_filled(tmp_path, tokenizers):
-    """Cut at random, pairs of one length before are of many lengths."""
-    path, rng = tmp_path / "long.tsv", np.random.default_rng(5)
-    rows = [" ".join(rng.choice(WORDS, rng.integers(1, 40))) for _ in range(3000)]
-    path.write_text("".join(f"{row}\tone\n" for row in rows), encoding="utf-8")
-    config = DataConfig(batch_tokens=800, subword_sampling=0.3)
-    plain = Corpus(TsvFile(path), tokenizers, config.replace(subword_sampling=0.0))
-    corpus = Corpus(TsvFile(path), tokenizers, config)
-    assert corpus.num_batches == plain.num_batches == len(list(plain.epoch(2)))
-    sources = [source for (source, _), _ in corpus.epoch(2)]
-    assert len(sources) == corpus.num_batches
-    assert sorted(map(len, sources)) == sorted(len(s) for (s, _), _ in plain.epoch(2))
-    assert sum((s > 0).sum() for s in sources) > 0.86 * sum(s.size for s in sources)
-
-
-def test_sampled_pairs_keep_within_the_longest(text, tokenizers):
     lengths = [
         len(ids)
         for pair in text.pairs()
         for ids in tokenizers.source.tokenize([pair.source, pair.target])
     ]
-    most = max(lengths) + 1
-    config = DataConfig(batch_tokens=200, subword_sampling=0.9, max_length=most)
-    batches = list(Corpus(text, tokenizers, config).epoch(0))
-    assert max((s != 0).sum(1).max() for (s, _), _ in batches) <= most
-    assert sorted(numbers(batches, tokenizers)) == list(range(NUM_PAIRS))
-
-
-def write_aligned(folder):
-    """Returns two files of nine lines, and a corpus that streams them."""
-    paths = [folder / "a.en", folder / "a.de"]
-    for path in paths:
-        path.write_text("one\n" * 9)
-    return paths, open_pairs(*paths)
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.3])
-@pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize(
-    "lines", ["one\n" * 8, "one\n" * 10, "one two three\n" * 9, "two\n" * 9]
-)
-def test_a_file_that_changes_while_it_is_streamed_is_noticed(
-    tmp_path, tokenizers, lines, shuffle, rate
-):
-    (source, target), text = write_aligned(tmp_path)
-    config = DataConfig(batch_tokens=4, shuffle_buffer=4, subword_sampling=rate)
+    config = CONFIG.replace(subword_sampling=0.3, max_length=max(lengths) + 1)
+    plain = Corpus(text, tokenizers, config.replace(subword_sampling=0.0))
     corpus = Corpus(text, tokenizers, config)
-    assert len(list(corpus.epoch(0, shuffle=shuffle))) == corpus.num_batches == 9
-    batches = corpus.epoch(1, shuffle=shuffle)
-    next(batches)
-    later = os.stat(target).st_mtime_ns + 1
-    (tmp_path / "new").write_text(lines)
-    os.replace(tmp_path / "new", target)
-    # A clock that stands still would give both files one time.
-    os.utime(target, ns=(later, later))
-    with pytest.raises(ValueError, match=r"a\.de has changed since it was first read"):
-        list(corpus.epoch(2, shuffle=shuffle))
-    if shuffle and not rate:
-        with pytest.raises(ValueError, match=r"a\.de has changed since"):
-            list(batches)
-    source.unlink()
-    with pytest.raises(FileNotFoundError, match=r"a\.en"):
-        list(corpus.epoch(2, shuffle=shuffle))
+    assert corpus.num_batches == plain.num_batches
+    first, second = epoch(corpus, 0), epoch(corpus, 1)
+    for batches in (first, second):
+        assert sorted(numbers(batches, tokenizers)) == list(range(NUM_PAIRS))
+        assert max((s != 0).sum(1).max() for (s, _), _ in batches) <= max(lengths) + 1
+    rows = {str(r[r > 0]) for (s, _), _ in first + second for r in s}
+    assert len(rows) > 1.5 * NUM_PAIRS
+    assert same(epoch(corpus, 0, False), epoch(plain, 0, False))
 
 
-def test_ids_in_memory_need_no_file(tmp_path, tokenizers):
-    (source, target), text = write_aligned(tmp_path)
-    corpus = Corpus(text, tokenizers)
-    source.unlink()
-    target.write_text("two two two\n" * 9)
-    assert texts(tokenizers.target, next(corpus.epoch(0))[1]) == ["one"] * 9
-
-
-def test_text_that_is_no_file_must_keep_its_number_of_pairs(tmp_path, tokenizers):
-    class Elsewhere(TsvFile):
-        def files(self):
-            return []
-
-    path = tmp_path / "a.tsv"
-    path.write_text("one\ttwo\n" * 9)
-    corpus = Corpus(Elsewhere(path), tokenizers, DataConfig(shuffle_buffer=4))
-    for lines in (8, 10):
-        path.write_text("one\ttwo\n" * lines)
-        with pytest.raises(ValueError, match="training data has changed since"):
-            list(corpus.epoch(0))
-
-
-def test_the_error_behind_that_of_tensorflow_is_kept(tmp_path, tokenizers):
-    (source, _), text = write_aligned(tmp_path)
-    corpus = Corpus(text, tokenizers, DataConfig(shuffle_buffer=4))
-    dataset = corpus.dataset()
-    assert len(list(dataset)) == corpus.num_batches and corpus.failure is None
-    source.rename(tmp_path / "gone")
-    with pytest.raises(tf.errors.OpError):
-        list(dataset)
-    assert isinstance(corpus.failure, FileNotFoundError)
-    assert corpus.failure.filename == str(source)
-    (tmp_path / "gone").rename(source)
-    assert len(list(dataset)) == corpus.num_batches and corpus.failure is None
-
-
-def test_a_fingerprint_is_that_of_the_lines(tmp_path, text):
-    copy = tmp_path / "copy.tsv.gz"
-    copy.write_bytes(gzip.compress(text.path.read_bytes()))
-    assert TsvFile(copy).fingerprint() == text.fingerprint()
-    changed = tmp_path / "changed.tsv"
-    changed.write_bytes(text.path.read_bytes().replace(b"one", b"eno", 1))
-    assert TsvFile(changed).fingerprint() != text.fingerprint()
+def test_a_mix_has_each_pair_as_often_as_its_weight(tmp_path):
+    general, domain = tiny_run.TRAIN, tiny_run.VALID  # 40 and 8 pairs.
+    mixed = mixed_pairs([(general, 1), (domain, 4)])
+    corpus = Corpus(mixed, tiny_run.tokenizers(), DataConfig(batch_tokens=64))
+    assert corpus.num_pairs == 72
+    first, second = (
+        [tuple(r[r > 0]) for (s, _), _ in epoch(corpus, n) for r in s] for n in range(2)
+    )
+    assert first != second and sorted(first) == sorted(second)
+    assert sorted(collections.Counter(first).values()) == [1] * 40 + [4] * 8
+    # A pair that is too long is one bad line, whatever its weight.
+    path = tmp_path / "domain.tsv"
+    path.write_text("word " * 90 + "\tb\na\tb\n", encoding="utf-8")
+    mixed = mixed_pairs([(general, 1), (path, 4)])
+    config = DataConfig(max_length=40, bad_line_budget=1)
+    corpus = Corpus(mixed, tiny_run.tokenizers(), config)
+    assert corpus.bad_lines.count == 1 and corpus.num_pairs == 44
+    assert corpus.bad_lines.examples[0].startswith(f"{path}:1: source has ")

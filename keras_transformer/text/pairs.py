@@ -1,0 +1,523 @@
+"""Pairs of sentences from files and from what a program holds, checked line by line."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import functools
+import hashlib
+import io
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from keras_transformer.text.lines import checked_path, opened, read_lines
+
+MAX_SENTENCE_BYTES = 1 << 16
+EXAMPLES_KEPT = 5
+# Characters of a field of a CSV file. A quote that nothing closes makes one field of
+# the rest of the file, which must not fill the memory.
+_MAX_FIELD = 1 << 24
+SIDES = ("source", "target")
+_EXPECTED = (
+    "Pairs must be (source, target) of strings, rows with named columns, a frame, a "
+    "data set or the name of a file"
+)
+
+
+class Pair(NamedTuple):
+    """One line of a corpus: its number, counted from 1, and its two sentences."""
+
+    line: int
+    source: str
+    target: str
+
+
+class BadLines:
+    """Counts the bad lines of one pass over a corpus; too many are an error.
+
+    Args:
+        budget: Bad lines that are skipped; one more is an error.
+    """
+
+    def __init__(self, budget: int):
+        self.budget = budget
+        self.count = 0
+        self.examples: list[str] = []
+        self._places: set[str] = set()
+
+    def add(self, place: str, reason: str):
+        """Counts a bad line.
+
+        Args:
+            place: File and line, such as "train.de:17".
+            reason: What is wrong with it.
+
+        Raises:
+            ValueError: If the budget is used up.
+        """
+        if place in self._places:
+            return  # A mix has the lines of a corpus several times.
+        self._places.add(place)
+        self.count += 1
+        if len(self.examples) < EXAMPLES_KEPT:
+            self.examples.append(f"{place}: {reason}")
+        if self.count > self.budget:
+            raise ValueError(
+                f"{place}: {reason}. This is bad line number {self.count}, and "
+                f"`bad_line_budget` is {self.budget}: mend the file, or raise "
+                "`bad_line_budget` to skip more lines."
+            )
+
+    def __str__(self):
+        if not self.count:
+            return "no bad lines"
+        more = self.count - len(self.examples)
+        listed = "; ".join(self.examples) + (f"; and {more} more" if more else "")
+        return f"bad lines: {self.count} ({listed})"
+
+
+class ParallelText:
+    """Pairs of sentences that are read as a stream, again and again.
+
+    `open_pairs` makes one from a file or from what a program holds.
+
+    Args:
+        rows: Returns an iterator of each line's number and fields, bytes or text, of
+            which a good line has two.
+        files: The files that are read, if there are any.
+        place: Format of a place in messages, with `path` and `line`.
+        problem: Returns what is wrong with a line that has so many fields.
+    """
+
+    def __init__(
+        self,
+        rows: Callable[[], Iterable[tuple[int, Sequence]]],
+        files: Sequence[Path] = (),
+        place: str = "row {line}",
+        problem: Callable[[int], str] = "{} fields, expected source and target".format,
+    ):
+        self._rows, self._files = rows, list(files)
+        self._place, self._problem = place, problem
+
+    @property
+    def parts(self) -> Sequence[ParallelText]:
+        """The corpora that this one is made of; itself, unless it is a mix."""
+        return (self,)
+
+    def files(self) -> list[Path]:
+        """Returns the files that are read; none if the lines come from elsewhere."""
+        return self._files
+
+    @property
+    def origin(self) -> str:
+        """Where the pairs come from, for reports."""
+        return " and ".join(map(str, self.files())) or "the program's rows"
+
+    def place(self, line: int, side: str) -> str:
+        """Returns the file and line of a sentence, for messages."""
+        path = self._files[-1 if side == "target" else 0] if self._files else None
+        return self._place.format(path=path, line=line)
+
+    def scan(self) -> tuple[int, str]:
+        """Returns the number of lines, good and bad, and a digest of them.
+
+        The digest does not depend on the files' names or compression.
+
+        Raises:
+            ValueError: If there is no line, one side has more lines than the other, no
+                line has two fields, or a file is damaged.
+        """
+        digest, count = hashlib.blake2b(digest_size=16), 0
+        for _, fields in self._rows():
+            count += 1
+            digest.update(b"\t".join(map(_bytes, fields)) + b"\n")
+        return count, digest.hexdigest()
+
+    def fingerprint(self) -> str:
+        """Returns the digest of `scan`."""
+        return self.scan()[1]
+
+    def pairs(self, bad_lines: BadLines | None = None) -> Iterator[Pair]:
+        """Streams the good pairs in their order.
+
+        Args:
+            bad_lines: Counter of the bad ones; by default none is allowed.
+
+        Yields:
+            One `Pair` at a time.
+
+        Raises:
+            ValueError: If there are more bad lines than allowed, or as `scan` does.
+        """
+        bad_lines = BadLines(0) if bad_lines is None else bad_lines
+        for line, fields in self._rows():
+            texts, problems = [], [self._problem(len(fields))]
+            if len(fields) == 2:
+                texts, problems = zip(*map(_checked, SIDES, fields), strict=True)
+            if any(problems):
+                side = "source" if problems[0] else "target"
+                bad_lines.add(self.place(line, side), problems[0] or problems[1])
+            else:
+                yield Pair(line, *texts)
+
+
+class MixedPairs(ParallelText):
+    """Several corpora one after the other; one may come several times."""
+
+    def __init__(self, parts: Sequence[ParallelText]):
+        self._parts = parts
+        super().__init__(list, [path for part in parts for path in part.files()])
+
+    @property
+    def parts(self):
+        return self._parts
+
+    def scan(self):
+        scanned = {id(part): part.scan() for part in self.parts}
+        counts, digests = zip(*(scanned[id(p)] for p in self.parts), strict=True)
+        mixed = json.dumps(digests).encode()
+        return sum(counts), hashlib.blake2b(mixed, digest_size=16).hexdigest()
+
+    def pairs(self, bad_lines=None):
+        bad_lines = BadLines(0) if bad_lines is None else bad_lines
+        for part in self.parts:
+            yield from part.pairs(bad_lines)
+
+
+def open_pairs(
+    source: Any,
+    target: Any = None,
+    *,
+    source_key: str | None = None,
+    target_key: str | None = None,
+) -> ParallelText:
+    """Opens a corpus of sentence pairs, whatever holds it.
+
+    | `source`                                        | pairs                          |
+    |-------------------------------------------------|--------------------------------|
+    | a file; `target` another                        | their lines                    |
+    | a file                                          | source, tab, target on a line  |
+    | a .csv or other file with a header; two keys    | two columns                    |
+    | a .parquet file                                 | two columns (PyArrow)          |
+    | a list, a generator, any iterable of pairs      | those                          |
+    | a list; `target` another                        | their items                    |
+    | a pandas frame, a `datasets.Dataset`, an        | two columns, or two fields of  |
+    | iterable of dictionaries                        | one, such as of "translation"  |
+
+    Text files may be gzip, whatever their names. What has exactly two columns needs no
+    keys: the first is the source. A generator is read once and kept in memory; all else
+    is read again and again, and must give the same pairs each time.
+
+    Args:
+        source: What holds the pairs, or the source side.
+        target: The target side, or `None`.
+        source_key: Name of the column of source sentences, or of a field of a column
+            that holds both, such as "en" of `translation: {en, de}`.
+        target_key: The same for the target.
+
+    Returns:
+        A `ParallelText`.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ImportError: If PyArrow is needed and missing.
+        TypeError: If `source` holds no pairs.
+        ValueError: If a path is a directory or a pipe, a file is damaged, there is no
+            such column, or names are given for what has none.
+
+    Example:
+        >>> open_pairs("train.en.gz", "train.de.gz").scan()[0]
+        29000
+        >>> open_pairs([("Hello.", "Hallo."), ("Thanks.", "Danke.")]).scan()[0]
+        2
+        >>> open_pairs("train.csv", source_key="en", target_key="de").scan()[0]
+        29000
+    """
+    keys = (source_key, target_key)
+    if isinstance(source, (str, os.PathLike)):
+        path = checked_path(source)
+        kind = Path(path.name.lower().removesuffix(".gz")).suffix
+        if target is None and kind == ".parquet":
+            return _parquet(path, keys)
+        if target is None and any(keys):
+            return _delimited(path, kind == ".csv", keys)
+        _check_no_keys(keys, "two files, or a file of tab-separated pairs")
+        if target is None:
+            rows = functools.partial(_tab_separated, path)
+            return ParallelText(rows, [path], "{path}:{line}", _tabs)
+        paths = [path, checked_path(target)]
+        return ParallelText(functools.partial(_aligned, *paths), paths, "{path}:{line}")
+    if target is not None:
+        source, target = list(source), list(target)
+        if len(source) != len(target):
+            raise ValueError(
+                "`source` and `target` must have as many sentences. Received: "
+                f"{len(source)} and {len(target)}"
+            )
+        source = list(zip(source, target, strict=True))
+    if isinstance(source, ParallelText):
+        _check_no_keys(keys, "a ParallelText")
+        return source
+    if hasattr(source, "columns"):
+        chosen = _chosen(list(source.columns), keys, "the frame")
+        return _held(lambda: zip(*(source[key] for key in chosen), strict=True))
+    if not isinstance(source, Iterable):
+        raise TypeError(f"{_EXPECTED}. Received: {type(source).__name__}")
+    source = list(source) if iter(source) is source else source
+    first = next(iter(source), ("", ""))
+    if isinstance(first, Mapping):
+        columns = {n: v if isinstance(v, Mapping) else () for n, v in first.items()}
+        parent = _parent(columns, keys)
+        names = list(first[parent] if parent else first)
+        chosen = _chosen(names, keys, "the rows")
+        inner = (lambda row: row[parent]) if parent else (lambda row: row)
+        return _held(lambda: ([inner(row).get(k) for k in chosen] for row in source))
+    _check_no_keys(keys, f"a {type(source).__name__} of pairs")
+    if len(_fields(first)) != 2:
+        raise TypeError(f"{_EXPECTED}. Received: first row {first!r:.100}")
+    return _held(lambda: map(_fields, source))
+
+
+def mixed_pairs(parts: Iterable[tuple[Any, int]]) -> ParallelText:
+    """Mixes corpora, such as much general text and a little of a domain.
+
+    In each epoch a pair of a corpus with the weight 4 comes four times, shuffled among
+    the others. A bad line is counted once.
+
+    Args:
+        parts: For each corpus its pairs, as `open_pairs` returns or takes them, and its
+            weight, an integer of at least 1.
+
+    Returns:
+        A `ParallelText`, to be used as any other.
+
+    Raises:
+        TypeError: If something else is given, or holds no pairs.
+        ValueError: If there is no corpus, or a weight is less than 1.
+
+    Example:
+        >>> general, domain = open_pairs("news.tsv"), open_pairs("manuals.tsv")
+        >>> train(mixed_pairs([(general, 1), (domain, 4)]), "runs/manuals")
+    """
+    mixed = []
+    for number, part in enumerate(parts, 1):
+        if not isinstance(part, (tuple, list)) or len(part) != 2:
+            raise TypeError(
+                "`parts` must be (pairs, weight), one for each corpus. Received: "
+                f"{part!r:.100}"
+            )
+        text, weight = open_pairs(part[0]), part[1]
+        if isinstance(weight, bool) or not isinstance(weight, int):
+            raise TypeError(
+                "A weight must be an integer, how many times an epoch has the pairs. "
+                f"Received: {weight!r:.100}"
+            )
+        if weight < 1:
+            raise ValueError(f"A weight must be at least 1. Received: {weight}")
+        if not text.files():
+            text = copy.copy(text)
+            text._place += f" of corpus {number}"
+        mixed += [text] * weight
+    if not mixed:
+        raise ValueError("`parts` must have at least one corpus. Received: none")
+    return MixedPairs(mixed)
+
+
+def _aligned(source, target):
+    """Yields the lines of two files in pairs."""
+    counts = [0, 0]
+    # Read to the end of the longer one, so that the error can name both numbers.
+    lines = itertools.zip_longest(read_lines(source), read_lines(target))
+    for line, fields in enumerate(lines, 1):
+        for side, field in enumerate(fields):
+            counts[side] += field is not None
+        if None not in fields:
+            yield line, fields
+    if counts[0] != counts[1]:
+        raise ValueError(
+            f"{source} has {counts[0]} lines but {target} has {counts[1]}: line n of "
+            "one must be the translation of line n of the other."
+        )
+    if not counts[0]:
+        raise ValueError(f"{source} and {target} are empty.")
+
+
+def _tab_separated(path):
+    """Yields the fields of each line of a file."""
+    line, most = 0, 0
+    for line, text in enumerate(read_lines(path), 1):
+        fields = text.split(b"\t")
+        most = max(most, len(fields))
+        yield line, fields
+    if not line:
+        raise ValueError(f"{path} is empty.")
+    if most == 1:
+        raise ValueError(
+            f"{path}:1: no tab, expected source, one tab, target; no line has one. To "
+            "read columns of a file with a header, name two of them: `source_key` and "
+            "`target_key`, or --columns."
+        )
+
+
+def _tabs(count):
+    problem = "no tab" if count == 1 else f"{count - 1} tabs"
+    return f"{problem}, expected source, one tab, target"
+
+
+def _delimited(path, is_csv, keys):
+    """Two columns of a file with a header: CSV with quotes, or with tabs and none."""
+    csv.field_size_limit(max(_MAX_FIELD, csv.field_size_limit()))
+    options = {} if is_csv else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+
+    def records():
+        with opened(path) as stream:
+            # Bytes that are no UTF-8 pass, to be reported with their line.
+            text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
+            reader, line = csv.reader(text, strict=True, **options), 1
+            try:
+                for record in reader:
+                    if record:
+                        yield line, record
+                    line = reader.line_num + 1
+            except csv.Error as error:
+                raise ValueError(f"{path}:{line}: {error}") from error
+
+    header = next(records(), None)
+    if header is None:
+        raise ValueError(f"{path} is empty.")
+    names = header[1]
+    places = [names.index(key) for key in _chosen(names, keys, str(path))]
+
+    def rows():
+        found = False
+        for line, record in itertools.islice(records(), 1, None):
+            found = True
+            whole = len(record) == len(names)
+            texts = [record[place] for place in places] if whole else []
+            yield line, [text.encode("utf-8", "surrogateescape") for text in texts]
+        if not found:
+            raise ValueError(f"{path} has no line below its header.")
+
+    problem = f"not {len(names)} columns, as the header has"
+    return ParallelText(rows, [path], "{path}:{line}", lambda count: problem)
+
+
+def _parquet(path, keys):
+    """Two columns of a Parquet file, or two fields of one of its columns."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError(
+            "Reading Parquet files needs PyArrow: "
+            'pip install "keras-transformer-seq2seq[parquet]"'
+        ) from error
+
+    def file():
+        try:
+            return pyarrow.parquet.ParquetFile(path)
+        except ValueError as error:  # PyArrow's ArrowInvalid is one.
+            raise ValueError(f"{path} is no Parquet file: {error}") from error
+
+    with file() as opened_file:
+        schema = opened_file.schema_arrow
+    columns = {
+        field.name: [field.type.field(i).name for i in range(field.type.num_fields)]
+        for field in schema
+    }
+    parent = _parent(columns, keys)
+    chosen = _chosen(columns[parent] if parent else list(columns), keys, str(path))
+
+    def read():
+        with file() as opened_file:
+            columns = [parent] if parent else chosen
+            for batch in opened_file.iter_batches(1024, columns=columns):
+                column = batch.column(parent).field if parent else batch.column
+                sides = (column(key).to_pylist() for key in chosen)
+                yield from zip(*sides, strict=True)
+
+    def rows():
+        line = 0
+        for line, fields in enumerate(read(), 1):
+            yield line, fields
+        if not line:
+            raise ValueError(f"{path} has no row.")
+
+    return ParallelText(rows, [path], "{path}: row {line}")
+
+
+def _held(rows):
+    """The pairs of a function that returns an iterator of fields."""
+
+    def numbered():
+        line = 0
+        for line, fields in enumerate(rows(), 1):
+            yield line, fields
+        if not line:
+            raise ValueError(
+                "There are no pairs: what was given is empty. A generator can be read "
+                "only once: give it to `open_pairs`, and use what that returns."
+            )
+
+    return ParallelText(numbered)
+
+
+def _chosen(names, keys, where):
+    """Returns the names of the source's and the target's column; two need no keys."""
+    if not any(keys) and len(names) == 2:
+        return names
+    for name, key in zip(("source_key", "target_key"), keys, strict=True):
+        if key not in names:
+            raise ValueError(
+                f"`{name}` must be one of {', '.join(map(repr, names))} for {where}. "
+                f"Received: {name}={key!r}"
+            )
+    return keys
+
+
+def _parent(columns, keys):
+    """Returns the column whose fields hold both sides, or `None`."""
+    for name, fields in columns.items():
+        if all(key in fields for key in keys):
+            return name
+    return next(iter(columns)) if len(columns) == 1 and any(columns.values()) else None
+
+
+def _check_no_keys(keys, what):
+    if any(keys):
+        raise ValueError(
+            "`source_key` and `target_key` only go with data that has names: rows, a "
+            f"frame, a .csv, .tsv or .parquet file. Received: {what}"
+        )
+
+
+def _fields(row):
+    """Returns a row as a sequence; text alone is one field, not its characters."""
+    is_one = isinstance(row, (str, bytes)) or not isinstance(row, Iterable)
+    return [row] if is_one else list(row)
+
+
+def _checked(side, field):
+    """Returns a field as text and what is wrong with it; one of them is `None`."""
+    if not isinstance(field, (bytes, str)):
+        return None, f"{side} is not text: {field!r:.50}"
+    content = _bytes(field)
+    if len(content) > MAX_SENTENCE_BYTES:
+        return None, f"{side} is longer than {MAX_SENTENCE_BYTES} bytes"
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return None, f"{side} is not valid UTF-8 (byte {error.start + 1})"
+    return (text, None) if text.strip() else (None, f"{side} is empty")
+
+
+def _bytes(field):
+    """Returns a field as bytes; a surrogate, which no text has, gives invalid ones."""
+    if isinstance(field, bytes):
+        return field
+    # What is not text is a bad line; here it only has to tell corpora apart.
+    text = field if isinstance(field, str) else repr(field)
+    return text.encode("utf-8", "surrogatepass")
