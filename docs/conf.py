@@ -108,12 +108,12 @@ class PublicNames(SphinxDirective):
     """The names of `keras_transformer` itself, each with its line and a link."""
 
     def run(self):
-        homes = keras_transformer._HOMES
         lines = []
         for name in keras_transformer.__all__:
-            documented = inspect.getdoc(getattr(keras_transformer, name))
-            summary = documented.splitlines()[0]
-            path = f"~keras_transformer.{homes[name]}.{name}"
+            value = getattr(keras_transformer, name)
+            summary = inspect.getdoc(value).splitlines()[0]
+            package = ".".join(value.__module__.split(".")[:2])
+            path = f"~{package}.{name}"
             lines.append(f"* :py:obj:`{path}`: {summary}")
         return self.parse_text_to_nodes("\n".join(lines))
 

@@ -8,112 +8,31 @@ translation and export need TensorFlow.
 import importlib
 import sys
 
-_MODULES = {
-    "config": (
-        "DataConfig",
-        "DecodingConfig",
-        "EncoderConfig",
-        "LanguageModelConfig",
-        "RunConfig",
-        "TokenizerConfig",
-        "TrainingConfig",
-        "TransformerConfig",
-    ),
-    "decoding": ("SpecialIds", "beam_search", "greedy_search", "reordering", "sample"),
-    "evaluation": ("evaluate", "ngram_bleu"),
-    "export": ("ExportedTranslator", "export_litert_model"),
-    "exact_training": ("ExactModel", "split_batches_over_cores"),
-    "generation": ("Generator", "LanguageSampler"),
-    "importers": (
-        "import_ctranslate2",
-        "import_hugging_face",
-        "import_marian",
-        "import_model",
-    ),
-    "layers": (
-        "SSRU",
-        "enable_lora",
-        "AdditiveAttention",
-        "AlibiPositions",
-        "CausalLayer",
-        "ClassToken",
-        "DecoderLayer",
-        "EncoderLayer",
-        "FeatureEmbedding",
-        "FeedForward",
-        "LinearAttention",
-        "LocalAttention",
-        "MultiHeadAdditiveAttention",
-        "MultiHeadAttention",
-        "PatchEmbedding",
-        "PerformerAttention",
-        "PositionalEmbedding",
-        "PositionalEncoding",
-        "ReluAttention",
-        "RotaryPositions",
-        "scaled_dot_product_attention",
-        "sinusoidal_encoding",
-    ),
-    "lite": ("LiteTranslator",),
-    "losses": ("MaskedCrossentropy",),
-    "masks": (
-        "causal_mask",
-        "graph_mask",
-        "local_window_mask",
-        "padding_mask",
-        "valid_length_mask",
-    ),
-    "metrics": ("MaskedAccuracy", "Perplexity"),
-    "models": (
-        "EncoderStack",
-        "Ensemble",
-        "LanguageModel",
-        "MaskedLanguageModel",
-        "MaskedTokens",
-        "Tagger",
-        "TextClassifier",
-        "Encoder",
-        "Transformer",
-    ),
-    "neighbours": ("PieceVectors",),
-    "optimizers": ("Adam",),
-    "schedules": ("TransformerSchedule", "WarmupSchedule"),
-    "text": (
-        "Corpus",
-        "Tokenizer",
-        "TokenizerPair",
-        "learn_tokenizers",
-        "mixed_pairs",
-        "open_pairs",
-    ),
-    "training": ("train",),
-    "translator": ("Translator",),
-}
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+import lazy_loader
 
-__all__ = sorted(_HOMES)
 _DISTRIBUTION = "keras-transformer-seq2seq"
-
-
 # Keras loads a file of ours only after these have registered their classes.
 _REGISTERING = (
     "exact_training", "layers", "losses", "metrics", "models", "optimizers",
     "schedules",
 )  # fmt: skip
 
+# The names are those of __init__.pyi.
+_load, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
 
 def __getattr__(name):
     if name == "__version__":
         return _version()
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value = _load(name)
     _register_if_keras_is_there()
     return value
 
 
 def __dir__():
-    return sorted([*__all__, "__version__"])
+    return sorted([*_names(), "__version__"])
 
 
 def _version():

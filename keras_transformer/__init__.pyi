@@ -1,199 +1,105 @@
-"""The public names for editors and type checkers, which do not run `__init__.py`."""
+"""The public names, for type checkers; `__init__.py` loads each when asked for."""
 
-from keras_transformer.config import (
-    DataConfig,
-    DecodingConfig,
-    EncoderConfig,
-    LanguageModelConfig,
-    RunConfig,
-    TokenizerConfig,
-    TrainingConfig,
-    TransformerConfig,
+from .config import (
+    DataConfig as DataConfig,
+    DecodingConfig as DecodingConfig,
+    EncoderConfig as EncoderConfig,
+    LanguageModelConfig as LanguageModelConfig,
+    RunConfig as RunConfig,
+    TokenizerConfig as TokenizerConfig,
+    TrainingConfig as TrainingConfig,
+    TransformerConfig as TransformerConfig,
 )
-from keras_transformer.decoding import (
-    SpecialIds,
-    beam_search,
-    greedy_search,
-    reordering,
-    sample,
+from .decoding import (
+    SpecialIds as SpecialIds,
+    beam_search as beam_search,
+    greedy_search as greedy_search,
+    reordering as reordering,
+    sample as sample,
 )
-from keras_transformer.evaluation import (
-    evaluate,
-    ngram_bleu,
+from .evaluation import evaluate as evaluate
+from .evaluation import ngram_bleu as ngram_bleu
+from .exact_training import (
+    ExactModel as ExactModel,
+    split_batches_over_cores as split_batches_over_cores,
 )
-from keras_transformer.exact_training import (
-    ExactModel,
-    split_batches_over_cores,
+from .export import (
+    ExportedTranslator as ExportedTranslator,
+    export_litert_model as export_litert_model,
 )
-from keras_transformer.export import (
-    ExportedTranslator,
-    export_litert_model,
+from .generation import (
+    Generator as Generator,
+    LanguageSampler as LanguageSampler,
 )
-from keras_transformer.generation import (
-    Generator,
-    LanguageSampler,
+from .importers import (
+    import_ctranslate2 as import_ctranslate2,
+    import_hugging_face as import_hugging_face,
+    import_marian as import_marian,
+    import_model as import_model,
 )
-from keras_transformer.importers import (
-    import_ctranslate2,
-    import_hugging_face,
-    import_marian,
-    import_model,
+from .layers import (
+    SSRU as SSRU,
+    AdditiveAttention as AdditiveAttention,
+    AlibiPositions as AlibiPositions,
+    CausalLayer as CausalLayer,
+    ClassToken as ClassToken,
+    DecoderLayer as DecoderLayer,
+    EncoderLayer as EncoderLayer,
+    FeatureEmbedding as FeatureEmbedding,
+    FeedForward as FeedForward,
+    LinearAttention as LinearAttention,
+    LocalAttention as LocalAttention,
+    MultiHeadAdditiveAttention as MultiHeadAdditiveAttention,
+    MultiHeadAttention as MultiHeadAttention,
+    PatchEmbedding as PatchEmbedding,
+    PerformerAttention as PerformerAttention,
+    PositionalEmbedding as PositionalEmbedding,
+    PositionalEncoding as PositionalEncoding,
+    ReluAttention as ReluAttention,
+    RotaryPositions as RotaryPositions,
+    enable_lora as enable_lora,
+    scaled_dot_product_attention as scaled_dot_product_attention,
+    sinusoidal_encoding as sinusoidal_encoding,
 )
-from keras_transformer.layers import (
-    SSRU,
-    AdditiveAttention,
-    AlibiPositions,
-    CausalLayer,
-    ClassToken,
-    DecoderLayer,
-    EncoderLayer,
-    FeatureEmbedding,
-    FeedForward,
-    LinearAttention,
-    LocalAttention,
-    MultiHeadAdditiveAttention,
-    MultiHeadAttention,
-    PatchEmbedding,
-    PerformerAttention,
-    PositionalEmbedding,
-    PositionalEncoding,
-    ReluAttention,
-    RotaryPositions,
-    enable_lora,
-    scaled_dot_product_attention,
-    sinusoidal_encoding,
+from .lite import LiteTranslator as LiteTranslator
+from .losses import MaskedCrossentropy as MaskedCrossentropy
+from .masks import (
+    causal_mask as causal_mask,
+    graph_mask as graph_mask,
+    local_window_mask as local_window_mask,
+    padding_mask as padding_mask,
+    valid_length_mask as valid_length_mask,
 )
-from keras_transformer.lite import (
-    LiteTranslator,
+from .metrics import (
+    MaskedAccuracy as MaskedAccuracy,
+    Perplexity as Perplexity,
 )
-from keras_transformer.losses import (
-    MaskedCrossentropy,
+from .models import (
+    Encoder as Encoder,
+    EncoderStack as EncoderStack,
+    Ensemble as Ensemble,
+    LanguageModel as LanguageModel,
+    MaskedLanguageModel as MaskedLanguageModel,
+    MaskedTokens as MaskedTokens,
+    Tagger as Tagger,
+    TextClassifier as TextClassifier,
+    Transformer as Transformer,
 )
-from keras_transformer.masks import (
-    causal_mask,
-    graph_mask,
-    local_window_mask,
-    padding_mask,
-    valid_length_mask,
+from .neighbours import PieceVectors as PieceVectors
+from .optimizers import Adam as Adam
+from .schedules import (
+    TransformerSchedule as TransformerSchedule,
+    WarmupSchedule as WarmupSchedule,
 )
-from keras_transformer.metrics import (
-    MaskedAccuracy,
-    Perplexity,
+from .text import (
+    Corpus as Corpus,
+    Tokenizer as Tokenizer,
+    TokenizerPair as TokenizerPair,
+    learn_tokenizers as learn_tokenizers,
+    mixed_pairs as mixed_pairs,
+    open_pairs as open_pairs,
 )
-from keras_transformer.models import (
-    Encoder,
-    EncoderStack,
-    Ensemble,
-    LanguageModel,
-    MaskedLanguageModel,
-    MaskedTokens,
-    Tagger,
-    TextClassifier,
-    Transformer,
-)
-from keras_transformer.neighbours import (
-    PieceVectors,
-)
-from keras_transformer.optimizers import (
-    Adam,
-)
-from keras_transformer.schedules import (
-    TransformerSchedule,
-    WarmupSchedule,
-)
-from keras_transformer.text import (
-    Corpus,
-    Tokenizer,
-    TokenizerPair,
-    learn_tokenizers,
-    mixed_pairs,
-    open_pairs,
-)
-from keras_transformer.training import (
-    train,
-)
-from keras_transformer.translator import (
-    Translator,
-)
+from .training import train as train
+from .translator import Translator as Translator
 
 __version__: str
-
-__all__ = [
-    "Adam",
-    "AdditiveAttention",
-    "AlibiPositions",
-    "CausalLayer",
-    "ClassToken",
-    "Corpus",
-    "DataConfig",
-    "DecoderLayer",
-    "DecodingConfig",
-    "Encoder",
-    "EncoderConfig",
-    "EncoderLayer",
-    "EncoderStack",
-    "Ensemble",
-    "ExactModel",
-    "ExportedTranslator",
-    "FeatureEmbedding",
-    "FeedForward",
-    "Generator",
-    "LanguageModel",
-    "LanguageModelConfig",
-    "LanguageSampler",
-    "LinearAttention",
-    "LiteTranslator",
-    "LocalAttention",
-    "MaskedAccuracy",
-    "MaskedCrossentropy",
-    "MaskedLanguageModel",
-    "MaskedTokens",
-    "MultiHeadAdditiveAttention",
-    "MultiHeadAttention",
-    "PatchEmbedding",
-    "PerformerAttention",
-    "Perplexity",
-    "PieceVectors",
-    "PositionalEmbedding",
-    "PositionalEncoding",
-    "ReluAttention",
-    "RotaryPositions",
-    "RunConfig",
-    "SSRU",
-    "SpecialIds",
-    "Tagger",
-    "TextClassifier",
-    "Tokenizer",
-    "TokenizerConfig",
-    "TokenizerPair",
-    "TrainingConfig",
-    "Transformer",
-    "TransformerConfig",
-    "TransformerSchedule",
-    "Translator",
-    "WarmupSchedule",
-    "beam_search",
-    "causal_mask",
-    "enable_lora",
-    "evaluate",
-    "export_litert_model",
-    "graph_mask",
-    "greedy_search",
-    "import_ctranslate2",
-    "import_hugging_face",
-    "import_marian",
-    "import_model",
-    "learn_tokenizers",
-    "local_window_mask",
-    "mixed_pairs",
-    "ngram_bleu",
-    "open_pairs",
-    "padding_mask",
-    "reordering",
-    "sample",
-    "scaled_dot_product_attention",
-    "sinusoidal_encoding",
-    "split_batches_over_cores",
-    "train",
-    "valid_length_mask",
-]

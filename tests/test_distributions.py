@@ -80,7 +80,12 @@ def package_files():
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
     names = {name for name in wheel.namelist() if not INFO.match(name)}
     assert names == package_files()
-    for name in ("py.typed", "__init__.pyi", "export/web_page/index.html"):
+    for name in (
+        "py.typed",
+        "__init__.pyi",
+        "export/web_page/index.html",
+        "cli/verbs.toml",
+    ):
         assert f"keras_transformer/{name}" in names
     about = {INFO.sub("", name) for name in wheel.namelist() if INFO.match(name)}
     assert {"METADATA", "RECORD", "entry_points.txt", "licenses/LICENSE"} <= about

@@ -39,7 +39,7 @@ def test_the_commands_of_the_page_on_fine_tuning_are_understood():
         make_parser().parse_args(command)
     known = set()
     for verb in ("train", "export"):
-        known |= {*make_parser()._verbs[verb]._option_string_actions}
+        known |= {*make_parser().verbs[verb].flags()}
     flags = set(re.findall(r"--[a-z][a-z-]+", page))
     assert len(flags) > 15 and flags <= known
 
@@ -104,7 +104,7 @@ def test_every_script_that_is_named_exists():
 def test_every_verb_is_shown():
     pages = (ROOT / "docs").glob("*.md")
     shown = {command.split()[0] for command in commands(README, *pages)}
-    assert shown == set(make_parser()._verbs)
+    assert shown == {name.split()[0] for name in make_parser().verbs}
 
 
 def test_the_signatures_and_their_inputs_are_those_of_an_export():

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from keras_transformer import cli
-from keras_transformer.cli import translate as verbs
+from keras_transformer.cli import use as verbs
 from keras_transformer.cli.flags import sentence
 from keras_transformer.evaluation import Scores
 from keras_transformer.serving import server
@@ -172,6 +172,7 @@ json.dump(statuses, open(path, "w"))
 def test_every_verb_does_without_standard_streams(tmp_path_factory, tmp_path):
     """The shell closes all three; what the verbs open must not take their places."""
     model = tiny_run.saved_model(tmp_path_factory)
+    run = tiny_run.run_directory(tmp_path_factory)
     output, test = tmp_path / "out.txt", tiny_run.write_pairs(tmp_path / "test.tsv")
     (tmp_path / "in.txt").write_text("a dog\n", encoding="utf-8")
     translate = ["translate", "--model", model]
@@ -182,7 +183,7 @@ def test_every_verb_does_without_standard_streams(tmp_path_factory, tmp_path):
         (*translate, "--input", tmp_path / "in.txt", "--output", output): 0,
         ("average", "--run", tmp_path, "--output", tmp_path / "mean"): 1,
         ("export", "--run", tmp_path, "--output", tmp_path / "saved"): 1,
-        ("plot", "mask", "-o", tmp_path / "a.svg"): 0,
+        ("plot", "training", "--run", run, "--output", tmp_path / "a.svg"): 0,
         ("serve", tmp_path): 1,
         ("--help",): 0,
         ("paint",): 2,

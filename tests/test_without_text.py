@@ -27,8 +27,12 @@ sys.meta_path.insert(0, Hidden())
 for name in Hidden.names:
     sys.modules.pop(name, None)
 """
-# Parts of the package whose names need texts, and so does `ExportedTranslator`.
-OF_TEXTS = {"evaluation", "importers", "neighbours", "text", "training", "translator"}
+# Public names that need texts, and some that do not.
+OF_TEXTS = {
+    "Corpus", "Tokenizer", "TokenizerPair", "Translator", "evaluate", "import_model",
+    "learn_tokenizers", "open_pairs", "train",
+}  # fmt: skip
+OF_TENSORS = {"EncoderLayer", "Transformer", "Generator", "LiteTranslator", "RunConfig"}
 
 FIT = """
 Hidden.names |= {"fcntl", "resource"}  # Windows has neither.
@@ -87,12 +91,11 @@ def test_names_that_need_texts_say_what_is_missing(tmp_path):
 import keras_transformer as kt
 import keras_transformer.cli
 
-for part, names in kt._MODULES.items():
+for name in kt.__all__:
     try:
-        for name in names:
-            getattr(kt, name)
+        getattr(kt, name)
     except ImportError as error:
-        print(part, error)
+        print(name, error)
 try:
     kt.ExportedTranslator("none")
 except ImportError as error:
@@ -100,9 +103,8 @@ except ImportError as error:
 assert kt.cli.main(["quickstart"]) == 1
 """
     lines, errors = run(program, tmp_path)
-    assert {line.partition(" ")[0] for line in lines} == OF_TEXTS | {
-        "ExportedTranslator"
-    }
+    names = {line.partition(" ")[0] for line in lines}
+    assert OF_TEXTS | {"ExportedTranslator"} <= names and not OF_TENSORS & names
     for line in lines:
         assert "pip install 'tensorflow-text>=2.20,!=2.21.0,<2.22'" in line
     # So does the command line, in a line.

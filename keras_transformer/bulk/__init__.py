@@ -2,6 +2,7 @@
 
 from keras_transformer.bulk.partial_output import PartialOutput
 from keras_transformer.bulk.translate import (
+    WINDOW,
     BulkSummary,
     model_fingerprint,
     read_texts,
@@ -13,6 +14,7 @@ from keras_transformer.bulk.translate import (
 )
 
 __all__ = [
+    "WINDOW",
     "BulkSummary",
     "PartialOutput",
     "model_fingerprint",

@@ -1,4 +1,4 @@
-"""The command line: a file for each group of verbs, with its flags and its calls.
+"""The command line: verbs.toml says what there is, a function of each verb does it.
 
 Importing it loads neither Keras nor TensorFlow; a verb does, when it is called.
 """
@@ -7,39 +7,36 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
+import io
+import json
 import os
 import signal
 import sys
+import warnings
+from importlib import metadata
 
-from keras_transformer.cli import (
-    completion,
-    export,
-    importing,
-    neighbours,
-    playground,
-    plot,
-    serve,
-    train,
-    translate,
-)
-from keras_transformer.cli.messages import print_error
-from keras_transformer.cli.parser import Parser
-from keras_transformer.cli.results import run_verb
+from keras_transformer.cli import export, train, use
+from keras_transformer.cli.flags import Parser, add_verbs, check_standard_output
 from keras_transformer.terminal import (
     print_message,
     print_result,
     replace_closed_streams,
 )
 
-_GROUPS = (
-    train, importing, translate, export, serve, playground, plot, neighbours, completion
-)  # fmt: skip
-_EXAMPLES = (
-    "quickstart",
-    "train --train train.en train.de --valid valid.en valid.de --run runs/en-de",
-    'translate --model runs/en-de "Two men are talking."',
-    "train --help",
-)
+_CALLS = {
+    "quickstart": train.quickstart,
+    "train": train.train,
+    "average": train.average,
+    "import": train.import_foreign,
+    "evaluate": use.evaluate,
+    "translate": use.translate,
+    "export": export.export,
+    "serve": export.serve,
+    "playground": export.playground,
+    "plot attention": export.plot_attention,
+    "plot training": export.plot_training,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,9 +51,15 @@ def main(arguments: list[str] | None = None) -> int:
         status 2, as `argparse` does.
     """
     replace_closed_streams()
-    options = make_parser().parse_args(arguments)
+    warnings.showwarning = _show_warning
+    options, unknown = make_parser().parse_known_args(arguments)
+    if unknown:
+        flags = options.parser.flags()
+        near = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=2)
+        hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     try:
-        run_verb(options)
+        _run(options)
         # If the reader has gone, fail here and not in Python's own flush at exit.
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -71,40 +74,66 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if options.traceback:
             raise
-        print_error(error)
+        print_message(f"keras-transformer: error: {_in_a_line(error)}")
         return 1
     return 0
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser.
+    """Returns the parser; its `verbs` has those of the verbs by their names.
 
-    What it parses has the `verb`, the `call` that runs it, and the `parser` itself.
+    What it parses has the `verb`, its `call`, and its `parser`.
     """
     parser = Parser(
         prog="keras-transformer",
         description="Train a Transformer on pairs of sentences and serve it.",
+        examples=(
+            "quickstart",
+            "train --train train.en train.de --valid valid.en valid.de --run runs/a",
+            'translate --model runs/a "Two men are talking."',
+            "train --help",
+        ),
     )
-    parser.add_general_flags(reports=False)
-    parser.add_version(_Version)
-    parser.add_examples(_EXAMPLES)
-    parser.set_defaults(traceback=False, quiet=False, json=False, parser=parser)
-    verbs = parser.add_subparsers(required=True, metavar="VERB", dest="verb")
-    for group in _GROUPS:
-        group.add_verbs(verbs)
+    parser.set_defaults(traceback=False, quiet=False, json=False)
+    parser.general.add_argument(
+        "--version", action="version", version=_versions(), help="show versions and end"
+    )
+    parser.verbs = add_verbs(parser, _CALLS)
     return parser
 
 
-class _Version(argparse.Action):
-    """Prints the versions of the package and of what it stands on; loads none."""
+def _versions():
+    """Returns the versions of the package and of what it stands on; loads none."""
+    words = []
+    for name in "keras-transformer-seq2seq", "keras", "tensorflow", "tensorflow-text":
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            words.append(f"{name} {metadata.version(name)}")
+    return ", ".join([*words, f"Python {sys.version.split()[0]}"])
 
-    def __call__(self, parser, namespace, values, option_string=None):
-        from importlib import metadata
 
-        names = "keras-transformer-seq2seq", "keras", "tensorflow", "tensorflow-text"
-        words = [f"Python {sys.version.split()[0]}"]
-        for name in names:
-            with contextlib.suppress(metadata.PackageNotFoundError):
-                words.append(f"{name} {metadata.version(name)}")
-        print_result(", ".join([*words[1:], words[0]]))
-        parser.exit()
+def _run(options):
+    """Runs the verb; with `--json` what it returns is all of standard output."""
+    if not options.json:
+        options.call(options)
+        return
+    check_standard_output()
+    with contextlib.redirect_stdout(io.StringIO() if options.quiet else sys.stderr):
+        values = json.dumps(options.call(options), default=os.fspath)
+    # JSON has no NaN and no infinity.
+    print_result(json.dumps(json.loads(values, parse_constant=lambda name: None)))
+
+
+def _show_warning(message, *place):
+    print_message(f"keras-transformer: warning: {' '.join(str(message).split())}")
+
+
+def _in_a_line(error):
+    """Returns an error in words; its kind too where these say too little."""
+    expected = (ValueError, TypeError, ImportError, FloatingPointError, OSError)
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    message = " ".join(str(error).split())
+    if isinstance(error, expected) and message:
+        return message
+    hint = "keras-transformer --traceback VERB ... shows where"
+    return f"{type(error).__name__}: {message} ({hint})"

@@ -1,185 +1,245 @@
-"""Verbs and their flags, those made from the configuration classes read back."""
+"""The verbs and flags of verbs.toml, those of options made from `config`."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import importlib
 import os
+import sys
+import textwrap
+import tomllib
 import types
 import typing
+from pathlib import Path
 
-from keras_transformer.config import (
-    DataConfig,
-    DecodingConfig,
-    RunConfig,
-    TokenizerConfig,
-    TrainingConfig,
-    TransformerConfig,
-)
+from keras_transformer.config import RunConfig
+from keras_transformer.config.options import broken_rule
+from keras_transformer.terminal import native_messages_hidden, printable
 
-PAIRS_HELP = (
-    "two aligned text files, one file of source<TAB>target lines, gzipped or not, or "
-    "tfds:NAME; with --columns a .csv or another text file with a header, or a .parquet"
-)
-# The learned vocabulary sets them.
-_NOT_FLAGS = {
-    "source_vocabulary_size",
-    "target_vocabulary_size",
-    "pad_id",
-    "start_id",
-    "end_id",
-    "unknown_id",
-}
-SECTIONS = {
-    "model": TransformerConfig,
-    "tokenizer": TokenizerConfig,
-    "data": DataConfig,
-    "training": TrainingConfig,
-    "decoding": DecodingConfig,
-}
+_VERBS = Path(__file__).with_name("verbs.toml")
 
 
-def add_verb(
-    verbs, name, call, help, description=None, examples=(), reports=True
-) -> argparse.ArgumentParser:
-    """Adds a verb.
+class Parser(argparse.ArgumentParser):
+    """Takes flags by their whole names alone: `--batch` is not `--batch-tokens`."""
 
-    Args:
-        verbs: What `add_subparsers` returned.
-        name: The word.
-        call: Function of the parsed options, which prints results and returns them as
-            JSON can hold them, for `--json`.
-        help: One sentence.
-        description: More of it, for the verb's own help.
-        examples: Command lines of it, without the program's name.
-        reports: Whether it has results; if not, neither `--json` nor `--quiet`.
+    def __init__(self, description, examples=(), has_rare=False, **details):
+        lines = "".join(f"\n  keras-transformer {line}" for line in examples)
+        super().__init__(
+            description=textwrap.fill(description, 78),
+            epilog=f"example{'s' * (len(examples) > 1)}:{lines}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            add_help=False,
+            **details,
+        )
+        # The flags of every verb.
+        self.general = self.add_argument_group("general options")
+        how = {"nargs": 0, "help": "show this and end"}
+        if has_rare:
+            how = {"nargs": "?", "metavar": "all", "help": "show this, or all flags"}
+        self.general.add_argument("-h", "--help", action=_Help, **how)
+        what = "show where an error came from"
+        self.add_switch("--traceback", what)
 
-    Returns:
-        Its parser.
+    def add_switch(self, flag, help):
+        """Adds a general flag, which may have been given before the verb."""
+        self.general.add_argument(
+            flag, action="store_true", default=argparse.SUPPRESS, help=help
+        )
+
+    def format_help(self):
+        # What every verb has comes after what is its own.
+        self._action_groups.sort(key=lambda group: group is self.general)
+        return super().format_help()
+
+    def error(self, message):
+        # A name that a `*` matched may hold anything.
+        super().error(printable(message))
+
+    def flags(self) -> list[str]:
+        """Returns the flags by their names."""
+        return [flag for flag in self._option_string_actions if flag[:2] == "--"]
+
+
+class _Help(argparse.Action):
+    """`--help` shows the flags that many need, `--help all` the rare ones too."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        for action in parser._actions:
+            if values != "all" and getattr(action, "is_rare", False):
+                action.help = argparse.SUPPRESS
+        parser.print_help()
+        parser.exit()
+
+
+def add_verbs(parser, calls):
+    """Adds the verbs of verbs.toml, and returns the parser of each.
+
+    Its function in `calls` gets the parsed options, prints results, and returns them
+    for `--json`.
     """
-    parser = verbs.add_parser(name, help=help, description=description or help)
-    parser.set_defaults(call=call)
-    parser.add_general_flags(reports)
-    parser.add_examples(examples)
-    return parser
+    parsers = {}
+    tables = tomllib.loads(_VERBS.read_text(encoding="utf-8"))
+    places = {"": parser.add_subparsers(required=True, metavar="VERB", dest="verb")}
+    for name, verb in tables["verbs"].items():
+        above, _, word = name.rpartition(" ")
+        groups = [tables["groups"][group] for group in verb.get("groups", ())]
+        own = places[above].add_parser(
+            word,
+            prog=f"keras-transformer {name}",
+            help=verb["help"],
+            description=f"{verb['help']} {verb.get('more', '')}",
+            examples=[f"{name} {rest}".rstrip() for rest in verb["examples"]],
+            usage=f"%(prog)s {verb['needs']}[OPTION ...]",
+            has_rare=any("rare" in group for group in groups),
+        )
+        own.set_defaults(parser=own, call=calls.get(name))
+        parsers[name] = own
+        if name not in calls:
+            places[name] = own.add_subparsers(required=True, metavar="KIND")
+            continue
+        if verb.get("reports", True):
+            own.add_switch("--quiet", "print results, warnings and errors only")
+            own.add_switch(
+                "--json", "print one JSON object, the rest on standard error"
+            )
+        place = own.add_argument_group(verb["title"]) if "title" in verb else own
+        for flag, details in verb["flags"].items():
+            if isinstance(details, str):
+                details = tables["flags"][details]
+            _add_flag(place, flag, **details)
+        for group in groups:
+            _add_options(own, **group)
+    return parsers
 
 
-def add_columns_flag(parser):
-    """Adds `--columns` to a verb that reads pairs."""
-    parser.add_argument(
-        "--columns",
-        nargs=2,
-        metavar=("SOURCE", "TARGET"),
-        help="names of the two columns in files that have a header, such as en de",
-    )
+def _add_flag(place, flag, rare=False, type="str", metavar=None, **details):
+    """Adds a flag as verbs.toml describes it."""
+    kinds = {"path": Path, "directory": directory, "sentence": sentence, "int": int}
+    if details.get("action") != "store_true":
+        details["type"] = kinds.get(type, str)
+        details["metavar"] = tuple(metavar) if isinstance(metavar, list) else metavar
+    place.add_argument(flag, **details).is_rare = rare
+
+
+def _add_options(parser, title, options=(), rare=(), shows_defaults=True):
+    """Adds a group of flags, one for each of some options of a run."""
+    group = parser.add_argument_group(title)
+    for name in (*options, *rare):
+        field, kind = _OPTIONS[name]
+        text, choices = field.metadata["help"], field.metadata["choices"]
+        if shows_defaults and field.default is not None:
+            text += f" (default: {field.default})"
+        details = {"help": text, "dest": _OPTION + name, "default": argparse.SUPPRESS}
+        if kind is bool:
+            details["action"] = argparse.BooleanOptionalAction
+        elif choices is not None:
+            details["choices"] = choices
+        else:
+            details["metavar"] = {int: "N", float: "X", str: "NAME"}[kind]
+            details["type"] = _reader(kind, field.metadata)
+        if name == "mixed_precision":  # Alone it is what most processors have.
+            details |= {"nargs": "?", "const": "bfloat16"}
+        flag = "--" + name.replace("_", "-")
+        group.add_argument(flag, **details).is_rare = name in rare
+
+
+def _reader(kind, rules):
+    """Returns a function that reads a word as an option's value, within its bounds."""
+
+    def value(word):
+        value = kind(word)
+        if rule := broken_rule(value, rules):
+            raise argparse.ArgumentTypeError(f"must be {rule}. Received: {word}")
+        return value
+
+    value.__name__ = kind.__name__  # What argparse calls it in an error.
+    return value
+
+
+def _options():
+    """Returns field and kind of value of every option of a run, by its name."""
+    found = {}
+    for section in dataclasses.fields(RunConfig):
+        hints = typing.get_type_hints(type(section.default))
+        for field in dataclasses.fields(section.default):
+            kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
+            kind = next(kind for kind in kinds if kind is not types.NoneType)
+            found[field.name] = field, kind
+    return found
+
+
+_OPTIONS = _options()
+_OPTION = "option."  # Before the names of the options that were parsed.
+
+
+def given(options):
+    """Returns the options of a run that the command line gave, by their names."""
+    named = vars(options).items()
+    return {n.removeprefix(_OPTION): v for n, v in named if n.startswith(_OPTION)}
+
+
+def directory(word: str) -> Path:
+    """Reads a path that Keras and TensorFlow can open too, or says why they cannot."""
+    stored = os.fsencode(word)
+    problem = None
+    if _decoded(stored) is None:
+        problem = "not valid UTF-8"
+    elif word != _decoded(stored):
+        problem = "this locale lacks such characters: set PYTHONUTF8=1"
+    if problem:
+        shown = stored.decode("utf-8", "backslashreplace")
+        raise argparse.ArgumentTypeError(f"{shown}: {problem}")
+    return Path(word)
 
 
 def sentence(word: str) -> str:
-    """Returns an argument as text, read as UTF-8 in every locale.
+    """Reads text as UTF-8 in every locale, even where Python could not."""
+    text = _decoded(os.fsencode(word))
+    if text is None:
+        raise argparse.ArgumentTypeError("not valid UTF-8")
+    return text
 
-    Args:
-        word: As Python gives it, with surrogates for bytes that the locale cannot read.
 
-    Raises:
-        argparse.ArgumentTypeError: If it is not UTF-8.
+def _decoded(stored):
+    with contextlib.suppress(UnicodeDecodeError):
+        return stored.decode("utf-8")
+    return None
+
+
+def load_pairs(files, columns=None):
+    """Returns the `ParallelText` of a flag such as `--train`, and of `--columns`."""
+    if len(files) > 2:
+        raise ValueError(
+            "Pairs come in two aligned files or in one file of tab-separated lines. "
+            f"Received: {len(files)} files"
+        )
+    keys = {}
+    if columns is not None:
+        if len(files) > 1:
+            raise ValueError(
+                "`--columns` goes with one file that has both. Received: "
+                f"{' '.join(files)}"
+            )
+        keys = dict(zip(("source_key", "target_key"), columns, strict=True))
+    return load_module("text").open_pairs(*files, **keys)
+
+
+def load_module(name: str) -> types.ModuleType:
+    """Imports a module of the package without a word of TensorFlow's native code.
+
+    A verb loads what it needs when it is called: help and bad usage need nothing.
     """
-    try:
-        word.encode("utf-8")
-        return word
-    except UnicodeEncodeError:
-        pass
-    try:
-        return os.fsencode(word).decode("utf-8")
-    except UnicodeError as error:
-        raise argparse.ArgumentTypeError("not valid UTF-8") from error
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with native_messages_hidden():
+        return importlib.import_module(f"keras_transformer.{name}")
 
 
-class _SwitchOrWord(argparse.BooleanOptionalAction):
-    """A flag that may be followed by a word: `--flag`, `--flag WORD` or `--no-flag`."""
-
-    def __init__(self, option_strings, dest, choices, **details):
-        super().__init__(option_strings, dest, **details)
-        self.nargs, self.choices = "?", choices
-
-    def __call__(self, parser, namespace, values, option_string=None):
-        if not option_string.startswith("--no-"):
-            setattr(namespace, self.dest, True if values is None else values)
-        elif values is None:
-            setattr(namespace, self.dest, False)
-        else:
-            parser.error(f"argument {option_string}: takes no value")
-
-
-def add_flags(parser, sections, default="{}", without=(), first=(None, ())):
-    """Adds a flag for every option.
-
-    Args:
-        parser: An `argparse.ArgumentParser`.
-        sections: Configuration classes by section name.
-        default: Wording of each default in the help.
-        without: Names of options that get no flag.
-        first: A group that takes some options in place of their section's, and the
-            names of these.
-    """
-    for section, config in sections.items():
-        group = parser.add_argument_group(f"{section} options")
-        hints = typing.get_type_hints(config)
-        for field in dataclasses.fields(config):
-            if field.name in _NOT_FLAGS or field.name in without:
-                continue
-            kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
-            kind = next(kind for kind in kinds if kind is not types.NoneType)
-            details = {"type": kind, "choices": field.metadata["choices"]}
-            if kind is bool and str in kinds:
-                words = [word for word in details["choices"] if isinstance(word, str)]
-                details = {"action": _SwitchOrWord, "choices": words}
-            elif kind is bool:
-                details = {"action": argparse.BooleanOptionalAction}
-            elif field.metadata["choices"] is None:
-                details["metavar"] = "NAME" if kind is str else kind.__name__.upper()
-            text = field.metadata["help"].replace("%", "%%")
-            if field.default is not None:
-                text += f" (default: {default.format(field.default)})"
-            details["dest"] = f"{section}.{field.name}"
-            details["default"] = argparse.SUPPRESS
-            place = first[0] if field.name in first[1] else group
-            flag = "--" + field.name.replace("_", "-")
-            place.add_argument(flag, help=text, **details)
-
-
-def given(options, section):
-    """Returns the options of a section that the command line gave."""
-    prefix = section + "."
-    return {
-        name.removeprefix(prefix): value
-        for name, value in vars(options).items()
-        if name.startswith(prefix)
-    }
-
-
-def run_config(options, base=None) -> RunConfig:
-    """Returns a run's options: flags override the file, which overrides the preset.
-
-    Args:
-        options: The parsed command line.
-        base: Options of sections that all of these override, or `None` for the
-            defaults.
-    """
-    values = {} if options.config is None else RunConfig.given_in(options.config)
-    sections = {
-        section: values.get(section, {}) | given(options, section)
-        for section in SECTIONS
-    }
-    if options.preset:
-        preset = TransformerConfig.PRESETS[options.preset]
-        sections["model"] = preset | sections["model"]
-    if base is not None:
-        for section, defaults in base._asdict().items():
-            sections[section] = defaults.to_dict() | sections[section]
-    return RunConfig.from_dict(sections)
-
-
-def add_decoding_flags(parser, without=()):
-    """Adds the flags of the search to a verb that uses a trained model."""
-    sections = {"decoding": DecodingConfig}
-    add_flags(parser, sections, default="as in the run", without=without)
+def check_standard_output(instead: str = ""):
+    """Raises `ValueError`, before hours of work, if results cannot be printed."""
+    if sys.stdout is None:
+        raise ValueError(
+            f"Standard output must be open{instead}. Received: it is closed"
+        )

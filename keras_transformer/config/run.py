@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from keras_transformer.config.models import TransformerConfig
 from keras_transformer.config.options import (
@@ -51,8 +51,8 @@ class DataConfig(Config):
 
     batch_tokens: int | None = option(
         None,
-        "tokens per batch on the longer side, padding counted; default 4096, of a run "
-        "that trains on a GPU the paper's 25000",
+        "tokens per batch on the longer side, padding counted; default 4096, on a GPU "
+        "the paper's 25000",
         minimum=1,
     )
     max_length: int = option(
@@ -62,15 +62,13 @@ class DataConfig(Config):
     )
     batch_shapes: int | None = option(
         None,
-        "shapes of batches, chosen so that the corpus's lengths need little padding: "
-        "XLA compiles the training step for each; default one a length bucket, of a "
-        "run that XLA compiles 6",
+        "shapes of batches, for each of which XLA compiles the training step; default "
+        "one a length bucket, of a run that XLA compiles 6",
         minimum=1,
     )
     subword_sampling: float = option(
         0.0,
-        "randomness of the pieces in training: the share of merges that BPE-dropout "
-        "leaves out, or alpha of a unigram vocabulary; 0 is none",
+        "share of merges that BPE-dropout leaves out, or alpha of a unigram vocabulary",
         minimum=0.0,
         below=1.0,
     )
@@ -88,9 +86,7 @@ class DecodingConfig(Config):
         4, "hypotheses per sentence; 1 is greedy", minimum=1, maximum=MOST_HYPOTHESES
     )
     n_best: int | None = option(
-        None,
-        "translations that an export's `nbest` returns; default beam_size",
-        minimum=1,
+        None, "translations that `nbest` of an export returns; default all", minimum=1
     )
     length_penalty: float = option(
         0.6, "alpha of the length penalty; 0 is none", minimum=0.0
@@ -103,13 +99,10 @@ class DecodingConfig(Config):
     )
     ends_within_beam: bool = option(
         False,
-        "let an output end only where its end is among the beam_size best "
-        "continuations, as other systems do, and not among twice as many",
+        "let an output end only where that is one of the beam_size best continuations",
     )
     coverage_penalty: float = option(
-        0.0,
-        "beta of the penalty for source tokens that get little attention",
-        minimum=0.0,
+        0.0, "beta of the penalty for sources that get little attention", minimum=0.0
     )
     no_repeat_ngram_size: int = option(
         0,
@@ -168,31 +161,23 @@ class DecodingConfig(Config):
         return min(longest, self.max_output_length or longest)
 
 
-class Recipe(NamedTuple):
-    """A preset: a name of `TransformerConfig.PRESETS`, and options by their names."""
-
-    most_pairs: float  # It is chosen for a corpus of up to so many.
-    size: str
-    norm_first: bool
-    dropout_rate: float
-    vocabulary_size: int
-    batch_tokens: int | None
-    warmup_steps: int
-    epochs: int
-    average_checkpoints: int
-    length_penalty: float
-
-
-RECIPES = {
-    #                    up to    size    norm_  drop  pieces batch warm- ep- aver- pen-
-    #                    pairs            first  out         tokens up   ochs aged alty
-    "micro": Recipe(   8_000, "tiny",  True,  0.3,  2_000, 1_024,  200,  60,  5, 1.0),
-    "tiny":  Recipe(  60_000, "tiny",  True,  0.2,  4_000, 2_048,  400,  40,  5, 1.0),
-    "small": Recipe( 500_000, "small", True,  0.1,  8_000, 4_096, 1000,  20,  5, 1.0),
-    "base":  Recipe(math.inf, "base",  False, 0.1, 32_000, None,  4000,  20,  5, 0.6),
+# Presets: whole runs for corpora of up to so many pairs. The sizes are a name of
+# `TransformerConfig.PRESETS`, what follows them are options.
+_COLUMNS = (
+    "most_pairs", "sizes", "norm_first", "dropout_rate", "vocabulary_size",
+    "batch_tokens", "warmup_steps", "epochs", "average_checkpoints", "length_penalty",
+)  # fmt: skip
+_ROWS = {
+    #          pairs    sizes    pre-   drop- pieces  batch  warm- ep-  aver- pen-
+    #          up to             norm   out           tokens up    ochs aged  alty
+    "micro": (   8_000, "tiny",  True,  0.3,   2_000, 1_024,   200, 60,    5, 1.0),
+    "tiny":  (  60_000, "tiny",  True,  0.2,   4_000, 2_048,   400, 40,    5, 1.0),
+    "small": ( 500_000, "small", True,  0.1,   8_000, 4_096, 1_000, 20,    5, 1.0),
+    "base":  (math.inf, "base",  False, 0.1,  32_000,  None, 4_000, 20,    5, 0.6),
     # Never chosen by the number of pairs: it wants more than one GPU.
-    "big":   Recipe(math.inf, "big",   False, 0.3, 32_000, None,  4000,  20, 20, 0.6),
+    "big":   (math.inf, "big",   False, 0.3,  32_000,  None, 4_000, 20,   20, 0.6),
 }  # fmt: skip
+RECIPES = {name: dict(zip(_COLUMNS, row, strict=True)) for name, row in _ROWS.items()}
 # Of few pairs half as many pieces are learned, beginning with bytes and letters.
 _FEWEST_PIECES = 300
 # Options of a run that begins with the weights of another, which has the rest.
@@ -206,7 +191,7 @@ WARMUP_SHARE = 0.2
 
 def recipe_for(num_pairs: int) -> str:
     """Returns the name of the recipe for so many pairs."""
-    return next(name for name, one in RECIPES.items() if num_pairs <= one.most_pairs)
+    return next(n for n, recipe in RECIPES.items() if num_pairs <= recipe["most_pairs"])
 
 
 @documented
@@ -265,12 +250,13 @@ class RunConfig(Config):
             raise ValueError(
                 f"`name` must be one of {', '.join(RECIPES)}. Received: {name!r}"
             )
-        _, size, *_ = recipe = RECIPES[name]
-        named = dict(list(recipe._asdict().items())[2:])
+        recipe = dict(RECIPES[name])
+        del recipe["most_pairs"]
+        sizes = TransformerConfig.PRESETS[recipe.pop("sizes")]
         if num_pairs is not None:
             most = max(_FEWEST_PIECES, num_pairs // 2)
-            named["vocabulary_size"] = min(most, recipe.vocabulary_size)
-        return cls().with_options(**TransformerConfig.PRESETS[size] | named | options)
+            recipe["vocabulary_size"] = min(most, recipe["vocabulary_size"])
+        return cls().with_options(**sizes | recipe | options)
 
     def with_options(self, **options: Any) -> Self:
         """Returns a copy with options changed, each in the section that has it.

@@ -19,27 +19,20 @@ class TrainingConfig(Config):
     max_minutes: float | None = option(
         None, "stop at the first update after this time (minutes)", above=0.0
     )
-    optimizer: str = option(
-        "adam",
-        "Adam, or Adam with decoupled weight decay",
-        choices=("adam", "adamw"),
-    )
+    optimizer: str = option("adam", "Keras optimizer", choices=("adam", "adamw"))
     weight_decay: float | None = option(
-        None,
-        "share of each weight, times the learning rate, that an update takes away; "
-        "default 0.004 with adamw and none with adam",
-        minimum=0.0,
+        None, "decay of the weights; default 0.004 with adamw, else none", minimum=0.0
     )
     schedule: str = option(
         "paper",
-        "learning rate after the warm-up: the paper's, which falls with the inverse "
-        "square root; constant; or falling as a cosine",
+        "learning rate after the warm-up; the paper's falls with the inverse square "
+        "root",
         choices=("paper", "constant", "cosine"),
     )
     learning_rate: float | None = option(
         None,
-        "peak of the learning rate, at the end of the warm-up; default with the "
-        "paper's schedule (d_model * warmup_steps)^-0.5",
+        "peak of the learning rate; default of the paper's schedule (d_model * "
+        "warmup_steps)^-0.5",
         above=0.0,
     )
     decay_steps: int | None = option(
@@ -60,49 +53,37 @@ class TrainingConfig(Config):
     freeze: str | None = option(
         None,
         "parts whose weights stay as they are, with commas between: encoder, decoder, "
-        "embeddings, output, or names of layers, such as encoder_layer_0 or "
-        "decoder_layer_1/self_attention; a matrix that embeddings and output share "
-        "is frozen by either name",
+        "embeddings, output, or layers such as decoder_layer_1/self_attention",
     )
     nonfinite: str = option(
         "stop",
-        "on a loss or gradient that is not finite: stop the run, or skip the batch; "
-        "its update is never made",
+        "what to do where a loss or gradient is not finite: stop, or skip the batch",
         choices=("stop", "skip"),
     )
     save_every: int | None = option(
         None,
-        "length of an interval (batches), at whose end the run is validated and saved; "
-        "default an epoch, at most 1000",
+        "batches from one validation and saved state to the next, an interval; default "
+        "an epoch, at most 1000",
         minimum=1,
     )
     average_checkpoints: int = option(
-        5,
-        "checkpoints, one an interval, averaged into the final model; 1 averages none",
-        minimum=1,
+        5, "checkpoints, one an interval, that become the final model", minimum=1
     )
     average: str = option(
-        "last",
-        "which checkpoints are averaged: the last, or the best by `monitor`",
-        choices=("last", "best"),
+        "last", "checkpoints to average: last or best ones", choices=("last", "best")
     )
     monitor: str = option(
-        "loss",
-        "what makes a checkpoint best on validation pairs: loss or BLEU",
-        choices=("loss", "bleu"),
+        "loss", "validation score that decides what is best", choices=("loss", "bleu")
     )
     patience: int | None = option(
-        None,
-        "stop after so many intervals in a row without a better `monitor`",
-        minimum=1,
+        None, "stop after so many intervals without a better `monitor`", minimum=1
     )
     bleu_sentences: int = option(
         200, "validation pairs to translate for BLEU", minimum=1
     )
     ema_decay: float | None = option(
         None,
-        "decay of an exponential moving average of the weights, which is then what is "
-        "validated and saved",
+        "decay of a moving average of the weights, which is validated and saved",
         above=0.0,
         below=1.0,
     )
@@ -111,9 +92,8 @@ class TrainingConfig(Config):
     )
     mixed_precision: str | None = option(
         None,
-        "compute in half precision, keep float32 weights: in bfloat16, or in float16 "
-        "with a scaled loss, for GPUs without bfloat16; default bfloat16 on a GPU, "
-        "else none",
+        "compute in half precision, keep float32 weights; float16, with a scaled loss, "
+        "is for GPUs without bfloat16; default bfloat16 on a GPU, else none",
         choices=("none", "bfloat16", "float16"),
     )
     jit_compile: bool | None = option(
@@ -121,9 +101,8 @@ class TrainingConfig(Config):
     )
     distribute: str = option(
         "none",
-        "devices to train on: one (none); all of this host (mirrored); all of several "
-        "hosts (multi_worker); with JAX, all with a copy of the model each "
-        "(data_parallel) or with its matrices split among them (model_parallel)",
+        "devices to train on: one, all of this host (mirrored) or of many; with JAX, "
+        "all with a copy of the model each, or with its matrices split among them",
         choices=("none", "mirrored", "multi_worker", "data_parallel", "model_parallel"),
     )
     seed: int = option(

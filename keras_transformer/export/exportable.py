@@ -38,7 +38,8 @@ class Exportable:
     def export(
         self, path: str | Path, dtype: str = "float32", jit_compile: bool = False,
         run: str | Path | RunFacts | None = None,
-        languages: Sequence[str] | None = None,
+        languages: Sequence[str] | None = None, *,
+        format: str = "saved_model", **options: Any,
     ) -> Path:  # fmt: skip
         """Writes a SavedModel that translates strings, for TensorFlow Serving.
 
@@ -60,6 +61,8 @@ class Exportable:
                 for what the card says of data, training and scores; or a `RunFacts`
                 with what is known of a run that goes on; or `None`.
             languages: Codes of source and target language, for the card, or `None`.
+            format: "saved_model", or that of another method.
+            **options: Arguments of that method.
 
         Returns:
             The directory of the version.
@@ -72,6 +75,10 @@ class Exportable:
         Example:
             >>> Translator.load("runs/en-de").export("saved_models/en-de/1")
         """
+        if format != "saved_model":
+            if languages is not None:
+                options["languages"] = languages
+            return getattr(self, f"export_{format}")(path, **options)
         path = version_path(path, "saved_model.pb")
         subject = {"name": model_name(path), "version": path.name, "dtype": dtype}
         card = self.model_card(run, languages, **subject)

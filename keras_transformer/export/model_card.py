@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.config.options import Config
-from keras_transformer.export.run_facts import RunFacts
+from keras_transformer.export.run_facts import RunFacts, record_scores  # noqa: F401
 
 _FILL_IN = "*to fill in*"
 # Options that say how large a model is and how it searches, whatever their values.

@@ -24,8 +24,9 @@ logger = logging.getLogger(__package__)
 
 
 def play(
-    paths: Sequence[str | Path],
-    config: PlaygroundConfig | None = None,
+    path: str | Path,
+    host: str = "127.0.0.1",
+    port: int = 8600,
     languages: Sequence[str] | None = None,
 ):
     """Serves a page on which to try one translator, or two side by side.
@@ -34,8 +35,9 @@ def play(
     models. It returns when the process gets SIGTERM or SIGINT.
 
     Args:
-        paths: Directories of training runs, or SavedModels: NAME, or NAME/VERSION.
-        config: Address and limits; default `PlaygroundConfig()`.
+        path: Directory of a training run.
+        host: Address to listen on.
+        port: Port to listen on; 0 picks a free one.
         languages: Codes of source and target language for the page, such as "en" and
             "de", or `None`.
 
@@ -47,9 +49,9 @@ def play(
             that is no translator, or the languages are not two.
 
     Example:
-        >>> play(["runs/en-de"], PlaygroundConfig(port=8600), ["en", "de"])
+        >>> play("runs/en-de", languages=["en", "de"])
     """
-    config = PlaygroundConfig() if config is None else config
+    config, paths = PlaygroundConfig(host=host, port=port), [path]
     if languages is not None and len(languages) != 2:
         raise ValueError(
             "`languages` must be those of source and target. Received: "

@@ -51,12 +51,11 @@ CONFIG = RunConfig(
     ),
 )
 _TEST = "generated test sentences"
-NAME = "quickstart-en-{}"  # With the target language, of the run and the SavedModel.
+NAME = "quickstart-en-de"  # Of the run and the SavedModel.
 SIZES = {"train": 100000, "valid": 500, "test": 500}
 
 
 def quickstart(
-    language: str = "de",
     directory: str | Path | None = None,
     saved_models: str | Path = "saved_models",
     console: Console | None = None,
@@ -70,9 +69,8 @@ def quickstart(
     and say nothing about real text. The scores are those of the SavedModel, read back.
 
     Args:
-        language: "de" for German or "fr" for French, from English.
-        directory: Directory of the run; by default runs/quickstart-en-LANGUAGE.
-        saved_models: Directory for the SavedModel, quickstart-en-LANGUAGE/VERSION.
+        directory: Directory of the run; by default runs/quickstart-en-de.
+        saved_models: Directory for the SavedModel, quickstart-en-de/VERSION.
         console: Where progress goes; by default the terminal.
         config: Options of the run.
         sizes: Pairs of each split, "train", "valid" and "test"; default `SIZES`.
@@ -90,7 +88,7 @@ def quickstart(
             f"Received: backend {keras.backend.backend()!r}"
         )
     console = plain_console() if console is None else console
-    name = NAME.format(language)
+    name, language = NAME, "de"
     directory = Path("runs") / name if directory is None else Path(directory)
     with tempfile.TemporaryDirectory() as temporary:
         say(console, f"generating English-{language} sentences from the grammar")

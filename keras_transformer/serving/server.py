@@ -24,7 +24,7 @@ _RUNS_AT_A_TIME = 2
 logger = logging.getLogger(__package__)
 
 
-def serve(directory: str | Path, config: ServingConfig | None = None):
+def serve(directory: str | Path, host: str = "127.0.0.1", port: int = 8501):
     """Serves the SavedModels of a directory over TensorFlow Serving's REST interface.
 
     It is for trying a model out; in production use TensorFlow Serving itself. It
@@ -34,7 +34,8 @@ def serve(directory: str | Path, config: ServingConfig | None = None):
 
     Args:
         directory: saved_models/NAME, with SavedModels in NAME/VERSION.
-        config: Address and limits; default `ServingConfig()`.
+        host: Address to listen on.
+        port: Port to listen on; 0 picks a free one.
 
     Raises:
         FileNotFoundError: If the directory holds no SavedModel.
@@ -43,9 +44,9 @@ def serve(directory: str | Path, config: ServingConfig | None = None):
         ValueError: If no version loads.
 
     Example:
-        >>> serve("saved_models/en-de", ServingConfig(port=8501))
+        >>> serve("saved_models/en-de", port=8501)
     """
-    config = ServingConfig() if config is None else config
+    config = ServingConfig(host=host, port=port)
     check_installed("The local server", "serve")
     check_directory(directory)
     log_to_stderr(logger)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import typing
 
-import numpy as np
 import pytest
-from keras import ops
 
 from keras_transformer import (
     CausalLayer,
     DecoderLayer,
-    Encoder,
     EncoderConfig,
     EncoderLayer,
     LanguageModelConfig,
@@ -19,13 +16,6 @@ from keras_transformer import (
     TransformerConfig,
 )
 from keras_transformer.config.layers import ATTENTION_KINDS
-from keras_transformer.layers import (
-    LinearAttention,
-    LocalAttention,
-    MultiHeadAdditiveAttention,
-    PerformerAttention,
-    ReluAttention,
-)
 from keras_transformer.layers.transformer_layer import _KINDS, LayerArguments
 
 CONFIGS = (TransformerConfig, EncoderConfig, LanguageModelConfig)
@@ -102,51 +92,9 @@ def test_an_ssru_stands_only_where_no_position_sees_a_later_one():
     assert LanguageModelConfig(attention="ssru").attention == "ssru"
 
 
-@pytest.mark.parametrize(
-    "options, layer_class",
-    [
-        ({"attention": "local", "attention_window": 2}, LocalAttention),
-        ({"attention": "relu"}, ReluAttention),
-        (LINEAR, LinearAttention),
-        ({"attention": "additive"}, MultiHeadAdditiveAttention),
-        (PERFORMER, PerformerAttention),
-    ],
-)
-def test_layers_look_back_or_around(options, layer_class):
-    """Self-attention alone is of the kind; it sees the past where the layer does."""
-    for outer, is_causal in (
-        (EncoderLayer, False), (DecoderLayer, True), (CausalLayer, True),
-    ):  # fmt: skip
-        layer = outer(num_heads=2, d_ff=5, kernel_initializer="zeros", **options)
-        shapes = [(None, None, 8)] * (2 if outer is DecoderLayer else 1)
-        layer.build(*shapes)
-        assert type(layer.self_attention) is layer_class
-        assert layer.causal is is_causal
-        assert not np.any(layer.self_attention.query_dense.kernel)
-        if outer is DecoderLayer:
-            assert type(layer.cross_attention).__name__ == "MultiHeadAttention"
-
-
 def test_an_object_of_positions_reaches_the_self_attention_and_its_file():
     layer = DecoderLayer(num_heads=2, d_ff=5, positions=RotaryPositions(base=77.0))
     again = DecoderLayer.from_config(layer.get_config())
     again.build((None, None, 8), (None, None, 8))
     assert again.self_attention.positions.base == 77.0
     assert again.cross_attention.positions is None
-
-
-@pytest.mark.parametrize("positions", ["rotary", "alibi"])
-def test_positions_of_attention_replace_the_vectors_of_an_encoder(positions):
-    sizes = {"num_layers": 1, "d_model": 8, "d_ff": 5, "num_heads": 2}
-    config = EncoderConfig(**sizes, positions=positions)
-    assert Encoder(EncoderConfig(**sizes), 9).embedding.positions == "sinusoidal"
-    encoder = Encoder(config, 9)
-    assert encoder.embedding.positions == "none"
-    there, back = (
-        ops.convert_to_numpy(encoder(np.array(ids)))
-        for ids in ([[3, 4, 5]], [[5, 4, 3]])
-    )
-    assert np.abs(there - back[:, ::-1]).max() > 1e-3
-    rows = encoder.embedding(np.array([[3, 4, 3]]))
-    rows = ops.convert_to_numpy(rows)
-    np.testing.assert_array_equal(rows[0, 0], rows[0, 2])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -201,8 +203,8 @@ def test_defaults_are_the_papers():
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_sets_what_its_row_says_and_nothing_else(name):
-    row = RECIPES[name]._asdict()
-    sizes = TransformerConfig.PRESETS[row.pop("size")]
+    row = dict(RECIPES[name])
+    sizes = TransformerConfig.PRESETS[row.pop("sizes")]
     del row["most_pairs"]
     assert RunConfig.preset(name) == RunConfig().with_options(**sizes | row)
     assert RunConfig.preset(name, epochs=3, top_k=4).training.epochs == 3
@@ -247,3 +249,19 @@ def test_a_warm_up_is_a_share_of_the_run_and_keeps_its_peak():
         warmup_steps=20, decay_steps=80
     )
     assert cosine.with_options(decay_steps=7).fitted_to(9999).training.decay_steps == 7
+
+
+def test_the_page_on_training_shows_the_recipes():
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", page, re.MULTILINE)
+    cells = {name: [cell.strip() for cell in rest.split("|")] for name, rest in rows}
+    assert list(cells) == list(RECIPES)
+    for name, recipe in RECIPES.items():
+        most, _, norm_first, dropout, *rest = recipe.values()
+        shown = [
+            "4,096, on a GPU 25,000" if value is None else f"{value:,}"
+            for value in rest
+        ]
+        assert cells[name][2:] == ["yes" if norm_first else "no", str(dropout), *shown]
+        if math.isfinite(most):
+            assert cells[name][0] == f"{most:,}"

@@ -1,0 +1,200 @@
+"""The verbs that translate with a trained model: `evaluate` and `translate`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+from keras_transformer.cli.flags import (
+    check_standard_output,
+    given,
+    load_module,
+    load_pairs,
+)
+from keras_transformer.files import check_not_directory
+from keras_transformer.terminal import (
+    native_messages_hidden,
+    print_message,
+    print_result,
+)
+
+_LINES_OF_A_PIPE = 32  # Translated together, where a program may write them slowly.
+
+
+def evaluate(options):
+    """Scores the translations of a test set."""
+    check_standard_output()
+    evaluation, translator = load_module("evaluation"), load_translator(options)
+    text = load_pairs(options.test, options.columns)
+    pairs = ((pair.source, pair.target) for pair in text.pairs())
+    scores = evaluation.evaluate(
+        translator, pairs, options.output, show_progress=not options.quiet
+    )
+    for line in str(scores).splitlines():
+        print_result(line)
+    values = dataclasses.asdict(scores)
+    if is_run(options.model):
+        name = " and ".join(Path(name).name for name in options.test)
+        facts = name, text.fingerprint(), translator.config, values
+        try:
+            load_module("export.model_card").record_scores(options.model, *facts)
+        except OSError as error:
+            print_message(
+                f"keras-transformer: warning: the scores were not recorded: {error}"
+            )
+    return values | {"output": options.output}
+
+
+def translate(options):
+    """Translates arguments, a file or standard input."""
+    if options.texts and options.input:
+        raise ValueError("Give sentences or `--input`, not both.")
+    if options.output is None:
+        check_standard_output(", or give `--output`")
+    else:
+        check_not_directory(options.output)
+    if not options.texts and options.input is None and sys.stdin is None:
+        raise ValueError(
+            "Standard input must be open, or give sentences or `--input`. Received: it "
+            "is closed"
+        )
+    workers = _ray_workers(options)
+    if workers:
+        translator = load_module("bulk").RayTranslator(options.model, workers)
+    else:
+        translator = load_translator(options)
+    if options.output is None and options.json:
+        return {"translations": list(_found(translator, options))}
+    translate = _with_columns(translator, options)
+    if options.output is None:
+        return _print_translations(translate, options)
+    if options.texts:
+        translations = translate(options.texts)
+        load_module("evaluation").write_lines(options.output, translations)
+        return {"output": options.output, "sentences": len(translations)}
+    bulk = load_module("bulk")
+    summary = bulk.translate_file(
+        translate,
+        sys.stdin.buffer if options.input is None else options.input,
+        options.output,
+        window=bulk.WINDOW * (workers or 1),
+        fingerprint=_fingerprint(translator, options),
+        show_progress=not options.quiet,
+    )
+    if not options.quiet:
+        print_message(str(summary))
+    return dataclasses.asdict(summary) | {"output": options.output}
+
+
+def _ray_workers(options):
+    """Returns the number of `--ray-workers`, or `None`, after checking the rest."""
+    number = options.ray_workers
+    if number is None:
+        return None
+    if number < 1:
+        raise ValueError(
+            f"`--ray-workers` must be at least 1. Received: --ray-workers {number}"
+        )
+    if options.input is None or options.output is None:
+        raise ValueError("`--ray-workers` needs `--input` and `--output`.")
+    if options.n_best is not None or options.scores:
+        raise ValueError("Leave out `--n-best` and `--scores`, or `--ray-workers`.")
+    if is_run(options.model):
+        raise ValueError(
+            "`--ray-workers` needs a SavedModel: `export` writes one. Received: "
+            f"--model {options.model}, a training run"
+        )
+    _check_no_search(options)
+    return number
+
+
+def _found(translator, options):
+    """Yields what was found for each text, for `--json`."""
+    bulk = load_module("bulk")
+    texts = options.texts or bulk.read_texts(options.input or sys.stdin.buffer)
+    for window in bulk.windows_of(texts, bulk.WINDOW):
+        found = translator.translate(window, options.n_best or 1)
+        for source, several in zip(window, found, strict=True):
+            alternatives = [{"text": one.text, "score": one.score} for one in several]
+            more = {} if options.n_best is None else {"n_best": alternatives}
+            yield {"source": source, **alternatives[0], **more}
+
+
+def _with_columns(translator, options):
+    """Returns a function of texts that gives the line of each."""
+    if options.n_best is None and not options.scores:
+        return translator
+    count = 1 if options.n_best is None else options.n_best
+
+    def line(translations):
+        columns = []
+        for text, score in translations:
+            columns += [f"{score:.4f}"] if options.scores else []
+            columns.append(" ".join(text.split("\t")))
+        return "\t".join(columns)
+
+    return lambda texts: [line(found) for found in translator.translate(texts, count)]
+
+
+def _print_translations(translate, options):
+    bulk, lines = load_module("bulk"), load_module("text.lines")
+    texts, window = options.texts, bulk.WINDOW
+    if not texts:
+        texts = bulk.read_texts(options.input or sys.stdin.buffer)
+    if not options.texts and options.input is None and not sys.stdin.seekable():
+        # A person waits for each line.
+        window = 1 if sys.stdin.isatty() else _LINES_OF_A_PIPE
+    for translation in bulk.translate_lines(translate, texts, window=window):
+        print_result(lines.one_line(translation))
+
+
+def _fingerprint(translator, options):
+    """Identifies model and options: only the same may continue an output."""
+    what = ""
+    if options.n_best is not None or options.scores:
+        what = f"n_best={options.n_best}, scores={options.scores}"
+    path = options.model
+    if is_run(path):
+        what = translator.config.to_json() + what
+    else:
+        path = translator.path  # With the version that was chosen.
+    return load_module("bulk").model_fingerprint(path, what)
+
+
+def load_translator(options):
+    """Returns the translator of a run directory, a SavedModel or a LiteRT export."""
+    if not options.model.is_dir():
+        raise FileNotFoundError(
+            f"{options.model} is not a directory: `--model` takes the directory of a "
+            "training run, a SavedModel or a LiteRT export."
+        )
+    if is_run(options.model):
+        return load_runs([options.model], options)
+    _check_no_search(options)
+    if (options.model / "translator.json").exists():
+        lite = load_module("lite").LiteTranslator
+        with native_messages_hidden():
+            return lite(options.model)
+    return load_module("export").ExportedTranslator(options.model)
+
+
+def is_run(path: Path) -> bool:
+    """Whether it is the directory of a training run, and not an export."""
+    return (path / "model.keras").exists()
+
+
+def load_runs(runs, options):
+    """Returns a run's translator, or several as an ensemble, with the search given."""
+    kind = load_module("translator").Translator
+    translator = kind.load(*runs) if len(runs) == 1 else kind.ensemble(runs)
+    config = translator.config.replace(**given(options))
+    return kind(translator.model, translator.tokenizers, config)
+
+
+def _check_no_search(options):
+    if changes := given(options):
+        raise ValueError(
+            "An export decodes as it was written; give decoding options to "
+            f"`export`. Received: {', '.join(sorted(changes))}"
+        )

@@ -1,0 +1,308 @@
+"""What the command line says of itself, what it understands, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from keras_transformer import RunConfig, cli, training
+from keras_transformer.cli import make_parser
+from keras_transformer.config.run import FINE_TUNING, RECIPES
+from tests import tiny_run
+
+VERBS = (
+    "quickstart train average import evaluate translate export serve playground plot"
+).split()
+PARSERS = {"": make_parser(), **make_parser().verbs}
+
+
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def printed(capsys, *words, status=0):
+    """What a command that ends the process prints on standard output and error."""
+    with pytest.raises(SystemExit, match=str(status)):
+        cli.main(list(map(str, words)))
+    return capsys.readouterr()
+
+
+@pytest.mark.parametrize("verb", PARSERS)
+def test_every_help_has_examples_that_are_understood(verb, capsys):
+    text = printed(capsys, *verb.split(), "--help").out
+    assert text.startswith(f"usage: keras-transformer {verb}".rstrip())
+    lines = text.partition("\nexample")[2].splitlines()[1:]
+    assert lines
+    for line in lines:
+        words = shlex.split(line.partition("keras-transformer ")[2])
+        words = words[: words.index("<")] if "<" in words else words
+        if words[-1] == "--help":
+            printed(capsys, *words)
+            continue
+        options = make_parser().parse_args(words)
+        assert verb in ("", options.verb) or verb.split()[0] == options.verb
+
+
+def test_the_verbs_are_these_and_the_console_script_names_them():
+    assert [name for name in PARSERS if name and " " not in name] == VERBS
+    script = Path(sys.executable).with_name("keras-transformer")
+    done = subprocess.run([script, "--help"], capture_output=True, encoding="utf-8")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(f"\n    {verb}" in done.stdout for verb in VERBS)
+
+
+def test_train_has_at_most_sixty_flags_and_a_help_of_two_screens(capsys):
+    actions = PARSERS["train"]._actions
+    assert len(actions) <= 60
+    short = printed(capsys, "train", "--help").out
+    every = printed(capsys, "train", "--help", "all").out
+    assert len(short.splitlines()) <= 100
+    rare = [action for action in actions if getattr(action, "is_rare", False)]
+    for action in actions:
+        flag = action.option_strings[-1]
+        assert flag in every
+        assert (f"\n  {action.option_strings[0]}" in short) == (action not in rare)
+    assert every.index("general options:") > every.index("--beam-size")
+    head = short.split("usage: keras-transformer ")[1].splitlines()[0]
+    assert head == "train --train FILE [FILE] --run RUN [OPTION ...]"
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    out = printed(capsys, "--version").out
+    version = metadata.version("keras-transformer-seq2seq")
+    assert out.startswith(f"keras-transformer-seq2seq {version}, keras ")
+    assert f"tensorflow {metadata.version('tensorflow')}" in out
+    assert out.count("\n") == 1
+
+
+TRAIN = "train --train a --run b "
+REFUSED = {
+    "": "the following arguments are required: VERB",
+    "trian --run x": "invalid choice: 'trian'",
+    "train": "the following arguments are required: --train, --run",
+    "export --run x": "the following arguments are required: --output",
+    "serve --json x": "unrecognized arguments: --json",
+    # Never a part of a flag, nor a flag of the verb before it.
+    "translate --model=x --ouput y": "--ouput (did you mean --output or --input?)",
+    TRAIN + "--batch 64": "--batch 64 (did you mean --batch-tokens?)",
+    TRAIN + "--vocabulary-siz=9": "--vocabulary-siz=9 (did you mean --vocabulary-size",
+    TRAIN + "--source-vocabulary-size 7": "unrecognized arguments",
+    # Bounds and choices, in words that name the flag.
+    TRAIN + "--vocabulary-size 2147483648": (
+        "argument --vocabulary-size: must be at most 1000000. Received: 2147483648"
+    ),
+    TRAIN + "--seed 18446744073709551616": (
+        "argument --seed: must be at most 4294967295. Received: 18446744073709551616"
+    ),
+    TRAIN + "--dropout-rate nan": "argument --dropout-rate: must be finite",
+    TRAIN + "--epochs many": "argument --epochs: invalid int value: 'many'",
+    TRAIN + "--preset huge": "argument --preset: invalid choice: 'huge'",
+    TRAIN + "--mixed-precision int8": "argument --mixed-precision: invalid choice",
+    "plot atention x": "argument KIND: invalid choice: 'atention'",
+}
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_bad_usage_is_answered_in_our_words_and_has_status_2(command, capsys):
+    error = printed(capsys, *command.split(), status=2).err.splitlines()[-1]
+    assert REFUSED[command] in error
+
+
+NOT_UTF8 = "argument {}: caf\\xe9: not valid UTF-8"
+LACKING = "argument {}: \\xfcn\\xef: this locale lacks such characters"
+
+
+@pytest.mark.parametrize("word", [b"caf\xe9", "ünï".encode()])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train --train a --run",
+        "export --run a --output",
+        "translate x --model",
+        "serve",
+    ],
+)
+def test_a_directory_that_others_cannot_open_is_refused_by_name(words, word, tmp_path):
+    program = "from keras_transformer.cli import main; main()"
+    command = [sys.executable, "-c", program, *words.split(), word]
+    # As in a container without a locale; Python itself would choose UTF-8.
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environments = [ascii_only] if word.startswith(b"\xc3") else [ascii_only, {}]
+    for environment in environments:
+        path = {"PYTHONPATH": str(Path(cli.__file__).parents[2])}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=os.environ | path | environment,
+            capture_output=True, encoding="utf-8",
+        )  # fmt: skip
+        flag = words.split()[-1] if "--" in words else "MODEL"
+        line = done.stderr.splitlines()[-1]
+        assert (NOT_UTF8 if word == b"caf\xe9" else LACKING).format(flag) in line
+        assert done.returncode == 2 and not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    return tiny_run.write_pairs(tmp_path_factory.mktemp("pairs") / "train.tsv")
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What `train` was called with; nothing is trained."""
+    calls = []
+    monkeypatch.setattr(
+        training, "train", lambda *arguments, **more: calls.append((*arguments, more))
+    )
+    monkeypatch.setattr(training, "read_summary", lambda run: {})
+    monkeypatch.setattr(training, "summary_lines", lambda summary, run: [])
+    return calls
+
+
+def config_of(asked, pairs, *flags):
+    """The options of the command with some flags."""
+    words = ["train", "--train", pairs, "--run", "unused", *flags]
+    assert cli.main(list(map(str, words))) == 0
+    return asked.pop()[2]
+
+
+def other_value(field):
+    """A value that is not the field's default, as a word for its flag."""
+    if field.metadata["choices"]:
+        return [c for c in field.metadata["choices"] if c != field.default][0]
+    if field.name in ("activation", "freeze"):
+        return "gelu"
+    if "float" in field.type:
+        return (field.default or 0.5) * 0.95
+    return (field.default or 8) * 2
+
+
+# Separate vocabularies cannot share all three matrices, for example.
+COMPANIONS = {
+    "joint_vocabulary": {"tied_embeddings": "none"},
+    "schedule": {"learning_rate": 0.5},
+    "decay_steps": {"schedule": "cosine", "learning_rate": 0.5},
+}
+
+
+def test_every_flag_of_an_option_sets_it_and_nothing_else(asked, pairs):
+    flags = PARSERS["train"].flags()
+    sections = [field.default for field in dataclasses.fields(RunConfig)]
+    fields = [field for part in sections for field in dataclasses.fields(part)]
+    seen = 0
+    for field in fields:
+        flag = "--" + field.name.replace("_", "-")
+        if flag not in flags:
+            continue
+        if field.type.startswith("bool"):
+            value, words = not field.default, [flag if not field.default else None]
+            words = [flag] if not field.default else [f"--no-{flag[2:]}"]
+        else:
+            value = other_value(field)
+            words = [flag, value]
+        more = COMPANIONS.get(field.name, {})
+        for name, one in more.items():
+            words += ["--" + name.replace("_", "-"), one]
+        wanted = RunConfig.preset("base").with_options(**{field.name: value} | more)
+        assert config_of(asked, pairs, "--preset", "base", *words) == wanted
+        seen += 1
+    assert seen > 35
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["--mixed-precision"], "bfloat16"),
+        (["--mixed-precision", "--epochs", "3"], "bfloat16"),
+        (["--mixed-precision=float16"], "float16"),
+        (["--mixed-precision", "none"], "none"),
+        ([], None),
+    ],
+)
+def test_half_precision_is_bfloat16_unless_float16_is_said(asked, pairs, words, value):
+    assert config_of(asked, pairs, *words).training.mixed_precision == value
+
+
+def test_the_number_of_pairs_chooses_a_preset_that_is_said(asked, pairs, capsys):
+    assert config_of(asked, pairs) == RunConfig.preset("micro", 40)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("preset micro, for 40 pairs: ")
+    assert config_of(asked, pairs, "--preset", "small") == RunConfig.preset("small")
+    assert capsys.readouterr().out == ""
+    choices = next(a.choices for a in PARSERS["train"]._actions if a.dest == "preset")
+    assert list(choices) == list(RECIPES)
+
+
+def test_flags_go_before_the_file_which_goes_before_the_preset(asked, pairs, tmp_path):
+    path = tmp_path / "config.json"
+    values = {"model": {"d_model": 96, "d_ff": 77, "num_heads": 3, "key_dim": 5}}
+    path.write_text(json.dumps(values), encoding="utf-8")
+    flags = "--preset", "tiny", "--config", path, "--d-model", "48"
+    model = config_of(asked, pairs, *flags).model
+    assert (model.d_model, model.d_ff, model.num_heads) == (48, 77, 3)
+    # The preset, as the file does not say; and an option that has no flag.
+    assert (model.num_encoder_layers, model.key_dim) == (4, 5)
+
+
+def test_a_run_that_exists_keeps_its_options(asked, pairs, tmp_path):
+    run = RunConfig.preset("small", epochs=3, key_dim=5)
+    (tmp_path / "config.json").write_text(run.to_json(), encoding="utf-8")
+    flags = "--run", tmp_path, "--epochs", "4"
+    assert config_of(asked, pairs, *flags) == run.with_options(epochs=4)
+    assert config_of(asked, pairs, *flags, "--preset", "tiny") == RunConfig.preset(
+        "tiny", epochs=4
+    )
+
+
+def test_a_run_that_begins_with_another_has_its_sizes(asked, pairs, tmp_path_factory):
+    init = tiny_run.run_directory(tmp_path_factory)
+    config = config_of(asked, pairs, "--init", init, "--epochs", "2")
+    begun = RunConfig.load(init / "config.json")
+    assert (config.model, config.decoding) == (begun.model, begun.decoding)
+    assert config.tokenizer == begun.tokenizer
+    options = {"epochs": 2} | FINE_TUNING
+    assert config.training == RunConfig().with_options(**options).training
+
+
+def test_what_has_no_flag_is_in_no_help_and_bounds_stand_at_the_flag():
+    for name in ("subword_sampling", "key_dim", "nonfinite", "length_penalty_form"):
+        assert "--" + name.replace("_", "-") not in PARSERS["train"].flags()
+    for verb in ("evaluate", "translate", "export"):
+        flags = PARSERS[verb].flags()
+        assert ("--top-k" in flags) == (verb == "export")
+        assert ("--n-best" in flags) == (verb != "evaluate")
+
+
+def test_pairs_are_one_file_two_or_several_mixed(asked, pairs, tmp_path, capsys):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("x\ty\n", encoding="utf-8")
+    (tmp_path / "x.csv").write_text("n,de,en\n1,eins,one\n", encoding="utf-8")
+    a, b, table = (str(tmp_path / name) for name in ("a", "b", "x.csv"))
+    start = ["train", "--run", "unused"]
+    tokenizer = ["--tokenizer", a, b]
+    assert cli.main([*start, "--train", a, b, "--valid", a, *tokenizer]) == 0
+    text, _, _, validation, more = asked.pop()
+    assert [tuple(pair)[1:] for pair in text.pairs()] == [("x\ty", "x\ty")]
+    assert [tuple(pair)[1:] for pair in validation.pairs()] == [("x", "y")]
+    assert more["tokenizers"] == (a, b)
+    assert cli.main([*start, "--train", table, "--columns", "en", "de"]) == 0
+    assert [tuple(pair)[1:] for pair in asked.pop()[0].pairs()] == [("one", "eins")]
+    mix = ["--train", a, "--train", a, "--train-weights"]
+    assert cli.main([*start, *mix, "1", "4"]) == 0
+    assert asked.pop()[0].count() == 2
+    for words, line in (
+        ([*mix, "1"], "`--train-weights` must have a number for each `--train`"),
+        (["--train", a, "--tokenizer", a, a, a], "`--tokenizer` takes one file for"),
+        (["--train", a, b, a], "two aligned files or in one file"),
+        (["--train", a, b, "--columns", "x", "y"], "`--columns` goes with one file"),
+    ):
+        capsys.readouterr()
+        assert cli.main([*start, *words]) == 1
+        assert line in capsys.readouterr().err

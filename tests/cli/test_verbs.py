@@ -1,0 +1,405 @@
+"""The verbs, at the smallest sizes: lines, files, objects, errors."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import sacrebleu
+from rich.console import Console
+
+from keras_transformer import RunConfig, cli, playground, serving
+from keras_transformer.bulk import model_fingerprint
+from keras_transformer.cli import export, flags, make_parser, use
+from keras_transformer.terminal import warnings_only
+from tests import tiny_run
+
+SIZES = (
+    "--preset tiny --num-encoder-layers 1 --num-decoder-layers 1 --d-model 16 "
+    "--d-ff 32 --num-heads 2 --vocabulary-size 300 --batch-tokens 256 --warmup-steps 1 "
+    "--average-checkpoints 1 --beam-size 1 --epochs 2"
+).split()
+TEXTS = ["the good dog runs.", "a bear", "the old man sings."]
+
+
+@pytest.fixture(scope="module")
+def saved_model(tmp_path_factory):
+    return tiny_run.saved_model(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Training and validation pairs, one file each."""
+    folder = tmp_path_factory.mktemp("files")
+    train = tiny_run.write_pairs(folder / "train.tsv")
+    return train, tiny_run.write_pairs(folder / "valid.tsv", tiny_run.VALID)
+
+
+def in_a_process(*words):
+    """Runs the command line as a shell does: what TensorFlow prints is seen too."""
+    program = "import sys; from keras_transformer.cli import main; sys.exit(main())"
+    environment = {**os.environ}
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    command = [sys.executable, "-c", program, *map(str, words)]
+    return subprocess.run(
+        command, capture_output=True, env=environment, encoding="utf-8"
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, files):
+    """The process that trained, and its run."""
+    run = tmp_path_factory.mktemp("cli") / "run"
+    words = "--train", files[0], "--valid", files[1], "--run", run, *SIZES
+    return in_a_process("train", *words, "--json"), run
+
+
+def run(*words):
+    return cli.main(list(map(str, words)))
+
+
+def objects(capsys, *words):
+    """The object that a verb prints, and what it printed on standard error."""
+    assert run(*words, "--json") == 0
+    printed = capsys.readouterr()
+    (line,) = printed.out.splitlines()
+    return json.loads(line), printed.err
+
+
+def test_a_training_prints_one_object_and_no_line_of_tensorflow(trained):
+    done, directory = trained
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    result = json.loads(line)
+    assert result["run"] == str(directory)
+    assert result["model"]["parameters"] == 10240
+    assert result["data"]["training"]["pairs"] == 40
+    assert (result["updates"], result["epochs"]) == (8, 2)
+    assert result["last_epoch"]["val_loss"] > 0
+    config = RunConfig.load(directory / "config.json")
+    assert (config.model.d_model, config.model.norm_first) == (16, True)
+    assert "Traceback" not in done.stderr and "tensorflow/" not in done.stderr
+    # The commands to type next are understood.
+    lines = [row for row in done.stderr.splitlines() if "keras-transformer " in row]
+    assert len(lines) == 3
+    for row in lines:
+        options = make_parser().parse_args(
+            row.partition("keras-transformer ")[2].split()
+        )
+        names = getattr(options, "model", None), getattr(options, "run", None)
+        assert directory in names or [directory] in names
+
+
+def test_a_quiet_training_prints_nothing(trained, files, capsys):
+    """It is finished: without the flag that would be said."""
+    words = "train", "--train", files[0], "--valid", files[1], "--run", trained[1]
+    assert run(*words, "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
+    assert run(*words) == 0
+    assert "is finished: 8 updates" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_evaluate_export_and_translate_agree(trained, files, tmp_path, capsys):
+    output, version = tmp_path / "out" / "test.txt", tmp_path / "saved" / "tiny" / "1"
+    words = "--test", files[1], "--output", output
+    assert run("evaluate", "--model", trained[1], *words) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 3 and printed[0].startswith("BLEU ")
+    live = output.read_text("utf-8").splitlines()
+    done = in_a_process("export", "--run", trained[1], "--output", version, "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{version}\n", "")
+    sources = [source for source, _ in tiny_run.VALID]
+    assert run("translate", "--model", version.parent, *sources) == 0
+    assert capsys.readouterr().out.splitlines() == live
+
+
+def test_a_dry_run_and_an_average_have_results(trained, files, tmp_path, capsys):
+    words = "--train", files[0], "--run", tmp_path / "dry", *SIZES, "--dry-run"
+    result, said = objects(capsys, "train", *words)
+    assert result["data"]["training"]["pairs"] == 40
+    assert "this was a dry run" in said and not (tmp_path / "dry").exists()
+    mean = tmp_path / "mean"
+    result, _ = objects(capsys, "average", "--run", trained[1], "--output", mean)
+    assert result["run"] == str(mean)
+    assert all(path.endswith(".weights.h5") for path in result["checkpoints"])
+
+
+def test_evaluate_scores_a_saved_model_and_records_those_of_a_run(
+    saved_model, trained, files, tmp_path, capsys
+):
+    result, said = objects(
+        capsys, "evaluate", "--model", saved_model, "--test", files[1]
+    )
+    sources, references = zip(*tiny_run.VALID, strict=True)
+    translations = tiny_run.translator()(list(sources))
+    bleu = sacrebleu.corpus_bleu(translations, [list(references)])
+    assert result["bleu"] == bleu.score and result["sentences"] == len(sources)
+    assert f"BLEU {bleu.score:.2f}  nrefs:1|case:mixed" in said
+    assert run("evaluate", "--model", trained[1], "--test", files[1]) == 0
+    assert "valid.tsv" in (trained[1] / "scores.json").read_text("utf-8")
+
+
+def test_translate_takes_arguments_a_file_or_standard_input(
+    saved_model, tmp_path, monkeypatch, capsys
+):
+    expected = tiny_run.translator()(TEXTS)
+    content = "".join(text + "\n" for text in TEXTS)
+    source, output = tmp_path / "in.txt", tmp_path / "new" / "out.txt"
+    source.write_text(content, encoding="utf-8")
+    stream = io.TextIOWrapper(io.BytesIO(content.encode("utf-8")))
+    monkeypatch.setattr("sys.stdin", stream)
+    words = "translate", "--model", saved_model
+    for rest in (TEXTS, ["--input", source], []):
+        assert run(*words, *rest) == 0
+        assert capsys.readouterr().out.splitlines() == expected
+    assert run(*words, "--output", output, *TEXTS) == 0
+    assert output.read_text("utf-8").splitlines() == expected
+    assert capsys.readouterr() == ("", "")
+
+
+def test_translate_goes_from_file_to_file_and_says_how_fast(
+    saved_model, tmp_path, capsys
+):
+    source, output = tmp_path / "in.txt.gz", tmp_path / "out.txt"
+    with gzip.open(source, "wt", encoding="utf-8") as stream:
+        stream.writelines(text + "\n" for text in TEXTS)
+    words = "translate", "--model", saved_model, "--input", source, "--output", output
+    result, said = objects(capsys, *words)
+    assert output.read_text("utf-8").splitlines() == tiny_run.translator()(TEXTS)
+    assert said.startswith("3 sentences in ")
+    assert (result["sentences"], result["output"]) == (3, str(output))
+    assert objects(capsys, *words, "--quiet")[1] == ""
+
+
+@pytest.mark.slow
+def test_scores_and_alternatives_stand_in_columns(saved_model, tmp_path, capsys):
+    live = tiny_run.translator().translate(TEXTS, n_best=3)
+    words = "translate", "--model", saved_model, *TEXTS
+    assert run(*words, "--n-best", 3, "--scores") == 0
+    lines = capsys.readouterr().out.splitlines()
+    for line, found in zip(lines, live, strict=True):
+        columns = line.split("\t")
+        assert columns[1::2] == [one.text for one in found]
+        scores = [float(column) for column in columns[::2]]
+        np.testing.assert_allclose(scores, [one.score for one in found], atol=2e-4)
+    for flags_, part in ((["--scores"], slice(2)), (["--n-best", 3], slice(1, 9, 2))):
+        assert run(*words, *flags_) == 0
+        assert [line.split("\t") for line in capsys.readouterr().out.splitlines()] == [
+            line.split("\t")[part] for line in lines
+        ]
+    result, _ = objects(capsys, *words, "--n-best", 3)
+    for one, several in zip(result["translations"], live, strict=True):
+        assert [each["text"] for each in one["n_best"]] == [t.text for t in several]
+        assert one["text"] == several[0].text
+
+
+def test_an_output_is_continued_with_the_same_model_search_and_columns(
+    saved_model, trained
+):
+    def fingerprint(model, *words):
+        options = make_parser().parse_args(
+            ["translate", "--model", str(model), *map(str, words)]
+        )
+        return use._fingerprint(use.load_translator(options), options)
+
+    assert fingerprint(saved_model) == model_fingerprint(saved_model)
+    exported = (), ("--scores",), ("--n-best", 1), ("--n-best", 2)
+    assert len({fingerprint(saved_model, *words) for words in exported}) == 4
+    assert fingerprint(trained[1]) == fingerprint(trained[1])
+    assert fingerprint(trained[1]) != fingerprint(trained[1], "--beam-size", 2)
+
+
+def test_flags_of_the_search_replace_those_of_the_run(trained):
+    words = ["translate", "--model", str(trained[1]), "--beam-size", "3", "a"]
+    config = use.load_translator(make_parser().parse_args(words)).config
+    assert (config.beam_size, config.length_penalty) == (3, 1.0)
+
+
+class Input(io.TextIOWrapper):
+    """Standard input of a kind."""
+
+    def __init__(self, content, terminal, file):
+        super().__init__(io.BytesIO(content))
+        self._kinds = (terminal, file)
+
+    def isatty(self):
+        return self._kinds[0]
+
+    def seekable(self):
+        return self._kinds[1]
+
+
+@pytest.mark.parametrize(
+    ("terminal", "file", "first"), [(True, False, 1), (False, False, 32)]
+)
+def test_a_terminal_is_answered_line_by_line(
+    monkeypatch, capsys, terminal, file, first
+):
+    content = b"".join(b"%s\n" % (b"a" * (1 + i)) for i in range(70))
+    monkeypatch.setattr("sys.stdin", Input(content, terminal, file))
+    seen = []
+    monkeypatch.setattr(use, "load_translator", lambda _: lambda x: seen.append(x) or x)
+    assert run("translate", "--model", "any") == 0
+    assert capsys.readouterr().out.encode() == content
+    assert len(seen[0]) == first
+
+
+def test_a_line_of_input_gives_a_line_of_output(tmp_path, monkeypatch, capsys):
+    source, seen = tmp_path / "in.txt", []
+    source.write_bytes("a\rb\u2028c\r\nd\n".encode())
+    monkeypatch.setattr(use, "load_translator", lambda _: lambda x: seen.extend(x) or x)
+    assert run("translate", "--model", "any", "--input", source) == 0
+    assert seen == ["a\rb\u2028c", "d"]
+    capsys.readouterr()
+    monkeypatch.setattr(
+        use, "load_translator", lambda _: lambda x: [f"{t}\n{t}" for t in x]
+    )
+    assert run("translate", "--model", "any", "a", "b") == 0
+    assert capsys.readouterr().out == "a a\nb b\n"
+
+
+def test_bad_bytes_on_standard_input_are_named_by_line(trained, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n\xff\n")))
+    assert run("translate", "--model", trained[1]) == 1
+    error = "keras-transformer: error: standard input:2: not valid UTF-8\n"
+    assert capsys.readouterr() == ("", error)
+
+
+def test_export_gives_each_format_its_flags(monkeypatch, capsys):
+    calls = []
+
+    class Recorder:
+        def export(self, path, **options):
+            calls.append(options)
+            return path
+
+    monkeypatch.setattr(export, "load_runs", lambda runs, options: Recorder())
+    words = "export", "--output", "x/1", "--run", "a"
+    pair = ["en", "de"]
+    for more, options in {
+        "": {"format": "saved_model", "run": flags.Path("a")},
+        "--dtype bfloat16 --languages en de": {
+            "format": "saved_model", "run": flags.Path("a"), "dtype": "bfloat16",
+            "languages": pair,
+        },
+        "--run a b": {"format": "saved_model"},  # An ensemble: no card of a run.
+        "--format litert --quantize int8": {"format": "litert", "quantize": "int8"},
+        "--format web --languages en de": {"format": "web", "languages": pair},
+        "--format ctranslate2 --max-source-length 9": {"format": "ctranslate2"},
+        "--format safetensors --quiet": {"format": "safetensors"},
+    }.items():  # fmt: skip
+        assert run(*words, *more.split()) == 0
+        assert calls.pop() == options
+        assert capsys.readouterr().out == "x/1\n"
+    for more, line in (
+        ("--quantize int8", "`--quantize` goes with `--format litert or web or ctr"),
+        ("--format litert --dtype float32", "`--dtype` goes with `--format saved_mo"),
+        ("--format safetensors --languages a b", "Received: --format safetensors"),
+        ("--format ctranslate2 --beam-size 2", "told how to search in each call"),
+    ):
+        assert run(*words, *more.split()) == 1
+        assert line in capsys.readouterr().err
+
+
+def test_serve_and_playground_get_their_address(monkeypatch):
+    calls = []
+    monkeypatch.setattr(serving, "serve", lambda *given: calls.append(given))
+    monkeypatch.setattr(playground, "play", lambda *given: calls.append(given))
+    for words in ("serve a", "serve a --host ::1 --port 0", "playground r",
+                  "playground r --port 9 --languages en de"):  # fmt: skip
+        assert run(*words.split()) == 0
+    a, r = flags.Path("a"), flags.Path("r")
+    assert calls == [
+        (a, "127.0.0.1", 8501), (a, "::1", 0), (r, "127.0.0.1", 8600, None),
+        (r, "127.0.0.1", 9, ["en", "de"]),
+    ]  # fmt: skip
+
+
+def test_plot_draws_what_a_run_attends_to_and_how_it_went(trained, tmp_path, capsys):
+    picture = tmp_path / "new" / "a.svg"
+    words = "--run", trained[1], "--output", picture
+    for kind in (["attention", "a dog", "--head", 0], ["training"]):
+        assert run("plot", *kind, *words) == 0
+        assert capsys.readouterr().out == f"{picture}\n"
+        assert "<svg" in picture.read_text("utf-8")
+        picture.unlink()
+    assert run("plot", "training", "--run", trained[1], "--output", tmp_path / "x") == 1
+    assert "`--output` must end with the name of a kind" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (ValueError("two\nlines"), 1, "error: two lines"),
+        (KeyError("x"), 1, "error: KeyError: 'x' (keras-transformer --traceback VERB"),
+        (OSError(28, "No space left on device", "a.txt"), 1, "error: a.txt: No space"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_an_error_is_one_line_and_a_status(monkeypatch, capsys, error, status, line):
+    def fail(options):
+        raise error
+
+    monkeypatch.setattr(use, "load_translator", fail)
+    for json_too in ([], ["--json"]):
+        assert run("translate", "--model", "any", "a", *json_too) == status
+        printed = capsys.readouterr()
+        assert printed.err.startswith(f"keras-transformer: {line}")
+        assert printed.err.count("\n") == 1 and printed.out == ""
+    if status == 1:
+        with pytest.raises(type(error)):
+            run("--traceback", "translate", "--model", "any", "a")
+
+
+def test_a_warning_is_one_line(monkeypatch, capsys):
+    def warn(options):
+        warnings.showwarning("odd\ncharacters", UserWarning, "file.py", 1)
+        return lambda texts: texts
+
+    monkeypatch.setattr(use, "load_translator", warn)
+    assert run("translate", "--model", "any", "a") == 0
+    line = "keras-transformer: warning: odd characters\n"
+    assert capsys.readouterr() == ("a\n", line)
+
+
+def test_no_number_is_one_that_json_lacks(monkeypatch, capsys):
+    class Empty:
+        def translate(self, texts, count):
+            worst = {"text": "", "score": float("-inf")}
+            return [[type("T", (), worst)] for _ in texts]
+
+    monkeypatch.setattr(use, "load_translator", lambda options: Empty())
+    result, _ = objects(capsys, "translate", "--model", "any", "a")
+    assert result["translations"] == [{"source": "a", "text": "", "score": None}]
+    monkeypatch.setattr("sys.stdout", None)
+    assert run("translate", "--model", "any", "a", "--json") == 1
+    assert "Standard output must be open" in capsys.readouterr().err
+
+
+def test_what_native_code_prints_while_a_module_loads_is_hidden(monkeypatch, capfd):
+    def import_module(name):
+        os.write(2, b"noise")
+        return name
+
+    monkeypatch.setattr(flags.importlib, "import_module", import_module)
+    assert flags.load_module("text") == "keras_transformer.text"
+    os.write(2, b"heard")
+    assert capfd.readouterr().err == "heard"
+
+
+def test_a_quiet_console_prints_warnings_alone(capsys):
+    console = warnings_only()
+    for text in ("epoch 1", "warning: skipped 3 batches"):
+        console.out(text)
+        console.print(text)
+    console.print()
+    assert capsys.readouterr() == ("", "warning: skipped 3 batches\n" * 2)
+    assert isinstance(console, Console)
