@@ -21,12 +21,10 @@ from rich.console import Console
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
 
-FLAGS = (
-    "--num-encoder-layers 1 --num-decoder-layers 1 --d-model 16 --d-ff 32 "
-    "--num-heads 2 --vocabulary-size 300 --batch-tokens 120 --warmup-steps 10 "
-    "--average-checkpoints 2 --epochs 10 --save-every 1 --ema-decay 0.9 "
-    "--gradient-accumulation-steps 2"
-).split()
+CONFIG = tiny_run.CONFIG.with_options(
+    batch_tokens=120, epochs=10, save_every=1, ema_decay=0.9,
+    gradient_accumulation_steps=2,
+)  # fmt: skip
 
 
 class Training:
@@ -36,10 +34,12 @@ class Training:
         folder.mkdir(exist_ok=True)
         text = tiny_run.write_pairs(folder / "train.tsv")
         valid = tiny_run.write_pairs(folder / "valid.tsv", tiny_run.VALID)
-        self.run = folder / "run"
+        self.run, config = folder / "run", folder / "config.json"
+        config.write_text(CONFIG.to_json(), "utf-8")
         files = ["--train", text, "--valid", valid, "--run", self.run]
+        files += ["--config", config]
         script = Path(sys.executable).with_name("keras-transformer")
-        self.command = [script, "train", *map(str, files), *FLAGS]
+        self.command = [script, "train", *map(str, files)]
 
     def start(self, command=None, **options):
         # Without the tests' number of threads: each core has a part of a batch.
