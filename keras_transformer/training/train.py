@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
+from keras import ops
 from rich.console import Console
 
 from keras_transformer.config import RunConfig, TrainingConfig
@@ -408,6 +409,10 @@ def _next_state(run: Run, state: State, validation: Validation, log: Log) -> Sta
     epochs = state.step / num_batches
     epochs = int(epochs) if epochs.is_integer() else epochs
     row = {"step": state.step, "epoch": epochs, "updates": state.updates}
+    if keras.backend.backend() == "jax":
+        # The steps of JAX take over the memory of weights, which may be the average's.
+        for weight in run.model.trainable_variables:
+            weight.assign(ops.copy(weight.value))
     figures |= validation.figures(run.callbacks)
     rows = [*state.history, row | figures]
     if run.distribution.is_chief:

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from keras_transformer import TrainingConfig, train
-from keras_transformer.config import DataConfig
+from keras_transformer import RunConfig, TrainingConfig, train
 from keras_transformer.text import Corpus, TokenizerPair
 from keras_transformer.training import intervals
 from keras_transformer.training.intervals import StopSignals, end_of_interval
@@ -182,7 +181,8 @@ def test_a_bad_batch_stops_the_run_and_is_kept(tmp_path):
     assert final(tmp_path).step == 7
     (path,) = (tmp_path / "run" / "nonfinite").iterdir()
     tokenizers = TokenizerPair.load(tmp_path / "run" / "tokenizer")
-    corpus = Corpus(tiny_run.TRAIN, tokenizers, DataConfig(batch_tokens=120), seed=1)
+    config = RunConfig.load(tmp_path / "run" / "config.json")
+    corpus = Corpus(tiny_run.TRAIN, tokenizers, config.data, seed=1)
     (source, target_in), target_out = corpus.batch(9)
     with np.load(path, allow_pickle=False) as batch:
         np.testing.assert_array_equal(batch["source"], source)
