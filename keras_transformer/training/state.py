@@ -84,7 +84,8 @@ def restore(model: keras.Model, state: State):
             "shapes differ."
         )
     for variable, value in zip(variables, state.values, strict=True):
-        variable.assign(value)
+        # JAX may share the memory of an array, and its steps take memory over.
+        variable.assign(np.array(value))
 
 
 def training_variables(model: keras.Model) -> list[keras.Variable]:
