@@ -14,8 +14,8 @@ import pytest
 
 from keras_transformer.bulk import translate_file
 from keras_transformer.files import replacing
-from keras_transformer.training.checkpoints import KeepCheckpoints
-from keras_transformer.training.state import StateFiles, TrainingState
+from keras_transformer.training.averages import save_checkpoint
+from keras_transformer.training.state import State, StateFiles
 from tests import tiny_run
 
 LIMIT = 30_000
@@ -32,10 +32,8 @@ def files_stay_small():
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def save_checkpoint(folder):
-    keep = KeepCheckpoints(folder, 1)
-    keep.set_model(tiny_run.model())
-    keep.on_epoch_end(0)
+def save_weights(folder):
+    save_checkpoint(tiny_run.model(), folder, 1)
 
 
 def save_model(folder):
@@ -46,8 +44,7 @@ def save_model(folder):
 def save_state(folder):
     variables = [["kernel", [LIMIT], "float32"]]
     values = [np.zeros(LIMIT, "float32")]
-    state = TrainingState(7, variables=variables, values=values)
-    StateFiles(folder, 1).save(state)
+    StateFiles(folder).save(State(7, variables=variables, values=values))
 
 
 def save_text(folder):
@@ -61,9 +58,9 @@ def save_translations(folder):
 
 
 WRITERS = {
-    "epoch-0001.weights.h5": save_checkpoint,
+    "step-000000001.weights.h5": save_weights,
     "model.keras": save_model,
-    "update-000000007-epoch-0000-batch-000000.npz": save_state,
+    "step-000000007.npz": save_state,
     "config.json": save_text,
     "out.partial": save_translations,
 }
@@ -86,10 +83,10 @@ def test_a_checkpoint_is_written_to_no_file_by_hdf5(tmp_path, monkeypatch):
     monkeypatch.setattr(
         type(model), "save_weights", lambda m, to: names.append(to) or save(m, to)
     )
-    save_checkpoint(tmp_path)
+    save_weights(tmp_path)
     assert [isinstance(name, (str, os.PathLike)) for name in names] == [False]
     weights = [np.array(weight) for weight in model.weights]
-    model.load_weights(tmp_path / "epoch-0001.weights.h5")
+    model.load_weights(tmp_path / "step-000000001.weights.h5")
     for weight, expected in zip(model.weights, weights, strict=True):
         np.testing.assert_array_equal(weight, expected)
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import RunConfig, TrainingConfig, TransformerConfig
-from keras_transformer.training import compiled_model, make_optimizer
+from keras_transformer.training import compiled_model
 from tests.reference import numpy_transformer as reference
 
 MODEL = TransformerConfig(
@@ -52,38 +52,15 @@ def losses_of(model, data=None, epochs=1, **options):
     return history.history["loss"]
 
 
-# Plain gradient descent needs a far larger rate than the paper's, made for Adam.
-SCALES = {"adam": 1.0, "sgd": 30.0, "momentum": 3.0, "adagrad": 10.0, "rmsprop": 0.3}
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize("optimizer", SCALES)
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_every_optimizer_lowers_the_loss_by_the_schedule(optimizer):
-    scale = SCALES[optimizer]
-    model = model_for(optimizer=optimizer, learning_rate_scale=scale)
+    model = model_for(optimizer=optimizer)
     losses = losses_of(model, epochs=12)
     assert np.isfinite(losses).all()
     assert losses[-1] < 0.95 * losses[0]
-    expected = scale * reference.learning_rate(13, MODEL.d_model, 10)
+    expected = reference.learning_rate(13, MODEL.d_model, 10)
     rate = float(model.optimizer.learning_rate)
     np.testing.assert_allclose(rate, expected, rtol=1e-6)
-
-
-def test_optimizers_are_the_papers():
-    adam = make_optimizer(TrainingConfig(), 512)
-    assert (adam.beta_1, adam.beta_2, adam.epsilon) == (0.9, 0.98, 1e-9)
-    made = {
-        name: make_optimizer(TrainingConfig(optimizer=name), 512) for name in SCALES
-    }
-    classes = {name: type(optimizer).__name__ for name, optimizer in made.items()}
-    assert classes == {
-        "adam": "Adam",
-        "sgd": "SGD",
-        "momentum": "SGD",
-        "adagrad": "Adagrad",
-        "rmsprop": "RMSprop",
-    }
-    assert (made["sgd"].momentum, made["momentum"].momentum) == (0.0, 0.9)
 
 
 def test_first_loss_is_that_of_the_logits():
@@ -137,7 +114,7 @@ def test_batches_of_different_lengths_train_one_model():
 
 
 def test_mixed_precision_trains_with_float32_weights_and_loss():
-    model = model_for(mixed_precision=True)
+    model = model_for(mixed_precision="bfloat16")
     logits = model(INPUTS)
     assert logits.dtype == "bfloat16"
     assert model.compute_loss(y=TARGETS, y_pred=logits).dtype == "float32"

@@ -99,5 +99,4 @@ def _read_file(path):
                     columns[name].append(float(row[name] or "nan"))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}:{rows.line_num}: {error}") from error
-    columns["epoch"] = [epoch + 1 for epoch in columns["epoch"]]
     return columns

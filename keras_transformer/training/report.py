@@ -1,41 +1,78 @@
-"""What a run says before it trains: its data, and what it computes on."""
+"""What a run says while it trains, and what it writes about itself.
+
+Lines on the console, the bar at a terminal, log.csv, TensorBoard, summary.json.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
+import json
 import math
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import keras
+import tensorflow as tf
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
 
-from keras_transformer.config import RunConfig
+from keras_transformer.config import RunConfig, TrainingConfig
 from keras_transformer.exact_training.cores import available_cores
+from keras_transformer.export.run_facts import SUMMARY
+from keras_transformer.files import replacing
+from keras_transformer.kernels.execution import has_gpu
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.terminal import say
-from keras_transformer.text import Corpus, MixedPairs
-from keras_transformer.training.devices import gpu_names, has_nvidia_gpu
-from keras_transformer.training.freezing import shares_frozen_output
+from keras_transformer.text import BadLines, Corpus
+from keras_transformer.training.devices import gpu_names
+from keras_transformer.training.model import half_precision_cost, shares_frozen_output
+from keras_transformer.training.state import State
 
 # The extras of the package with each backend's own libraries for NVIDIA GPUs.
 _EXTRAS = {"tensorflow": "gpu", "jax": "gpu-jax"}
+# What says how large a model is.
+_SIZES = ("num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads")
+_MACHINE = {"parts": "cores that share a batch"}
+# Pairs of the validation data that are kept, for a model card.
+_EXAMPLES = 3
+# Seconds to watch after the first figures, before which the step is compiled.
+_WATCHED = 15.0
+
+
+def plural(number: int, noun: str) -> str:
+    """Returns a number with its noun: "1 update", "1,200 updates"."""
+    ending = "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else ending}"
 
 
 def report_data(console: Console, training: Corpus, validation: Corpus | None):
-    """Says how many pairs and batches there are, and in how many shapes.
-
-    Args:
-        console: Where it is printed.
-        training: Training corpus.
-        validation: Validation corpus, or `None`.
-    """
+    """Says how many pairs and batches there are, and in how many shapes."""
     for name, corpus in (("training", training), ("validation", validation)):
-        if corpus is not None:
-            say(
-                console,
-                f"{name} data: {corpus.num_pairs:,} pairs, {corpus.num_batches:,} "
-                f"batches, {corpus.bad_lines}",
-            )
-            if isinstance(corpus.text, MixedPairs):
-                say(console, f"mixed of {_mix(corpus)}")
+        if corpus is None:
+            continue
+        say(
+            console,
+            f"{name} data: {plural(corpus.num_pairs, 'pair')}, "
+            f"{plural(corpus.num_batches, 'batch')}, {corpus.bad_lines}",
+        )
+        text = corpus.text
+        if len(text.parts) > 1:
+            parts = zip(text.weights, text.parts, corpus.pairs_of_part, strict=True)
+            mix = [f"{n} x {pairs // n:,} pairs of {p.origin}" for n, p, pairs in parts]
+            say(console, f"mixed of {', '.join(mix)}")
     say(
         console,
         f"a batch has {training.num_tokens / training.num_batches:,.0f} tokens of both "
@@ -44,100 +81,280 @@ def report_data(console: Console, training: Corpus, validation: Corpus | None):
     if training.padding is not None:
         say(
             console,
-            f"batches of {len(training.shapes)} shapes, each compiled when it first "
-            f"comes, with {training.padding:.0%} padding",
+            f"batches of {plural(len(training.shapes), 'shape')}, each compiled when "
+            f"it first comes, with {training.padding:.0%} padding",
         )
 
 
-def report_warm_up(console: Console, given: RunConfig, fitted: RunConfig, updates: int):
-    """Says that the warm-up is shorter than was given, where it is.
-
-    Args:
-        console: Where it is printed.
-        given: Options of the run.
-        fitted: Those with a schedule that fits into the planned updates.
-        updates: The planned updates.
-    """
-    long, short = given.training.warmup_steps, fitted.training.warmup_steps
-    if short < long:
+def report_warm_up(console: Console, given: RunConfig, fitted: RunConfig):
+    """Says where a run's warm-up is shorter than was given, for a short training."""
+    before, now = given.training.warmup_steps, fitted.training.warmup_steps
+    if now < before:
         say(
             console,
-            f"warm-up: {short:,} of the {updates:,} updates planned, in place of "
-            f"{long:,}",
+            f"the learning rate rises for {plural(now, 'update')}, not {before:,}: "
+            "a warm-up is at most a fifth of the training",
         )
-
-
-def _mix(corpus):
-    """Says how many pairs of an epoch come from each corpus of a mix."""
-    mix = corpus.text
-    parts = zip(mix.weights, mix.parts, corpus.pairs_of_part, strict=True)
-    return ", ".join(
-        f"{weight} x {pairs // weight:,} pairs of {part.origin}"
-        for weight, part, pairs in parts
-    )
-
-
-# What says how large a model is.
-_SIZES = ("num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads")
-
-
-def describe_model(model: Seq2Seq) -> str:
-    """Returns the class of a model and its sizes in words.
-
-    Args:
-        model: The model.
-    """
-    config = model.config
-    sizes = [f"{name} {getattr(config, name)}" for name in _SIZES]
-    vocabularies = {config.source_vocabulary_size, config.target_vocabulary_size}
-    pieces = " and ".join(f"{size:,}" for size in sorted(vocabularies))
-    return f"{type(model).__name__}: {', '.join(sizes)}; {pieces} pieces"
-
-
-def count_parameters(model: Seq2Seq, freeze: str | None) -> str:
-    """Returns in words how many weights a model has, and how many are trained.
-
-    Args:
-        model: The model, with weights frozen.
-        freeze: The option that says which.
-    """
-    total = f"{model.count_params():,} parameters"
-    if freeze is None:
-        return total
-    frozen = sum(math.prod(v.shape) for v in model.non_trainable_weights)
-    trained = model.count_params() - frozen
-    words = f"{trained:,} of {total}, without {freeze}"
-    if shares_frozen_output(model, freeze):
-        words += (
-            f"; `tied_embeddings` is {model.config.tied_embeddings}, so that one "
-            "frozen matrix is both the output's and an embedding's"
-        )
-    return words
 
 
 def report_devices(console: Console, dtype: str):
-    """Says what a run computes on, and warns of a GPU that it cannot use.
-
-    Args:
-        console: Where it is printed.
-        dtype: Float type that the model computes in.
-    """
-    backend = keras.backend.backend()
-    names = gpu_names()
-    cores = available_cores()
-    processor = f"{cores} processor core{'s' * (cores > 1)}"
-    where = (
-        f"{len(names)} GPU{'s' * (len(names) > 1)}, {names[0]}" if names else processor
-    )
+    """Says what a run computes on; warns of what it cannot use or what slows it."""
+    backend, names, cores = keras.backend.backend(), gpu_names(), available_cores()
+    where = plural(cores, "processor core")
+    if names:
+        where = f"{plural(len(names), 'GPU')}, {names[0]}"
     say(console, f"computing in {dtype} with {backend} on {where}")
-    if not names and has_nvidia_gpu():
+    gpus = Path("/proc/driver/nvidia/gpus")
+    if not names and gpus.is_dir() and any(gpus.iterdir()):
         extra = _EXTRAS.get(backend)
-        remedy = (
-            f"install keras-transformer-seq2seq[{extra}]" if extra
-            else "install a PyTorch that is built for CUDA"
-        )  # fmt: skip
+        remedy = "install a PyTorch that is built for CUDA"
+        if extra is not None:
+            remedy = f"install keras-transformer-seq2seq[{extra}]"
         say(
             console,
             f"warning: {backend} cannot use the NVIDIA GPU of this machine: {remedy}, "
             "and see docs/gpu.md",
         )
+    if dtype != "float32" and not has_gpu():
+        cost = half_precision_cost(dtype)
+        if cost > 1:
+            say(
+                console,
+                f"warning: on this processor a product in {dtype} takes {cost:.1f} "
+                "times as long as in float32: leave out `mixed_precision`",
+            )
+
+
+def report_model(console: Console, model: Seq2Seq, freeze: str | None):
+    """Says the class of a model, its sizes, and how many weights are trained."""
+    config = model.config
+    sizes = ", ".join(f"{name} {getattr(config, name)}" for name in _SIZES)
+    vocabularies = {config.source_vocabulary_size, config.target_vocabulary_size}
+    pieces = " and ".join(f"{size:,}" for size in sorted(vocabularies))
+    words = f"{model.count_params():,} parameters"
+    if freeze is not None:
+        frozen = sum(math.prod(v.shape) for v in model.non_trainable_weights)
+        words = f"{model.count_params() - frozen:,} of {words}, without {freeze}"
+        if shares_frozen_output(model, freeze):
+            words += (
+                f"; `tied_embeddings` is {config.tied_embeddings}, so that one frozen "
+                "matrix is both the output's and an embedding's"
+            )
+    say(console, f"{type(model).__name__}: {sizes}; {pieces} pieces; {words}")
+
+
+def report_other_machine(console: Console, before: dict, now: dict):
+    """Warns if a run cannot end with the same bits as an uninterrupted one."""
+    found = [
+        f"{value} {_MACHINE.get(name, name)} (before: {before[name]})"
+        for name, value in now.items()
+        if name in before and before[name] != value
+    ]
+    if found:
+        say(
+            console,
+            f"warning: going on with {'; '.join(found)}: the result is that of an "
+            "uninterrupted run to rounding only, and dropout may draw other numbers",
+        )
+
+
+class TrainingBar:
+    """The bar of a run at a terminal, and once a line that says how long it will take.
+
+    `num_batches` are those of an epoch.
+    """
+
+    def __init__(
+        self, console: Console, num_batches: int, options: TrainingConfig, state: State
+    ):
+        self._console, self._num_batches = console, num_batches
+        self._epochs, self._first = options.epochs, None
+        updates = options.planned_updates(num_batches)
+        self._batches = updates * options.gradient_accumulation_steps
+        seconds = 60 * (options.max_minutes or math.inf) - state.seconds
+        self._until = time.monotonic() + seconds
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(None, table_column=Column(ratio=1)),  # The rest of the line.
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            expand=True,
+            disable=not console.is_terminal,  # It would leave an empty line.
+        )
+        self._task = self._bar.add_task("starting", total=self._batches)
+
+    def __enter__(self):
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exception):
+        self._bar.stop()
+
+    def show(self, step: int, loss: float, rate: float):
+        """Shows how far the run is, its loss, and its tokens a second."""
+        epoch = (step - 1) // self._num_batches + 1
+        words = f"epoch {epoch}/{self._epochs}  loss {loss:.3f}  {rate:,.0f} tokens/s"
+        self._bar.update(self._task, completed=step, description=words)
+        if self._first == "said":
+            return
+        if self._first is None:
+            self._first = step, time.monotonic()
+            return
+        batches, seconds = step - self._first[0], time.monotonic() - self._first[1]
+        if seconds >= _WATCHED and batches > 0:
+            self._first = "said"
+            left = max(self._batches - step, 0) * seconds / batches
+            left = min(left, self._until - time.monotonic())
+            say(
+                self._console,
+                f"expected: {duration(left)} more, at {batches / seconds:.2g} batches "
+                "a second",
+            )
+
+
+def duration(seconds: float) -> str:
+    """Returns a time in words, with two units at most: "2 h 1 min"."""
+    if seconds < 60:
+        return f"{math.ceil(seconds)} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 10:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    words = f"{hours} h {minutes} min" if hours else f"{minutes} min"
+    return words if hours < 48 else f"{hours // 24} days {hours % 24} h"
+
+
+class Log:
+    """log.csv and TensorBoard's files, made anew from the rows when a run goes on.
+
+    So they lose and repeat no row, whenever the run was killed.
+    """
+
+    def __init__(self, directory: Path, console: Console, epochs: int):
+        self._directory, self._console, self._epochs = directory, console, epochs
+        self._writers = {}
+
+    def begin(self, rows: Sequence[dict]):
+        """Writes the rows that a run has when it begins or goes on."""
+        for path in (self._directory / "tensorboard").rglob("events.out.tfevents.*"):
+            path.unlink()
+        self._write_csv(rows)
+        for row in rows:
+            self._draw(row)
+
+    def add(self, rows: Sequence[dict]):
+        """Says and writes the last of the rows."""
+        words = [f"epoch {rows[-1]['epoch']:g}/{self._epochs}"]
+        for name, value in rows[-1].items():
+            digits = {"tokens_per_second": ",.0f", "updates": ",.0f"}.get(name, ".4f")
+            if name not in ("epoch", "step", "learning_rate"):
+                words.append(f"{name} {value:{digits}}")
+        say(self._console, "  ".join(words))
+        self._write_csv(rows)
+        self._draw(rows[-1])
+
+    def _write_csv(self, rows):
+        stream = io.StringIO(newline="")
+        names = ["epoch", *sorted({name for row in rows for name in row} - {"epoch"})]
+        writer = csv.DictWriter(stream, names)
+        writer.writeheader()
+        writer.writerows(rows)
+        with replacing(self._directory / "log.csv") as temporary:
+            temporary.write_text(stream.getvalue(), encoding="utf-8", newline="")
+
+    def _draw(self, row):
+        """Adds a row to TensorBoard, under the names that Keras gives its figures."""
+        for name, value in row.items():
+            kind = "validation" if name.startswith("val_") else "train"
+            if kind not in self._writers:
+                path = self._directory / "tensorboard" / kind
+                self._writers[kind] = tf.summary.create_file_writer(str(path))
+            with self._writers[kind].as_default(step=int(row["updates"])):
+                tf.summary.scalar(f"epoch_{name.removeprefix('val_')}", value)
+        for writer in self._writers.values():
+            writer.flush()
+
+
+def run_facts(
+    model: Seq2Seq, training: Corpus, validation: Corpus | None
+) -> dict[str, Any]:
+    """Returns what is known of a run before it trains, as JSON can hold it."""
+    corpora, examples = {"training": training}, []
+    if validation is not None:
+        corpora["validation"] = validation
+        bad_lines = BadLines(validation.config.bad_line_budget)
+        pairs = validation.text.pairs(bad_lines)
+        examples = [pair[1:] for pair in itertools.islice(pairs, _EXAMPLES)]
+    return {
+        "model": {
+            "class": type(model).__name__,
+            "parameters": model.count_params(),
+            "dtype": model.compute_dtype,
+        },
+        "data": {
+            name: {
+                "files": [path.name for path in corpus.text.files()],
+                "pairs": corpus.num_pairs,
+                "bad_lines": corpus.bad_lines.count,
+                "batches": corpus.num_batches,
+                "tokens": corpus.num_tokens,
+            }
+            for name, corpus in corpora.items()
+        },
+        "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
+        "examples": examples,
+    }
+
+
+def write_summary(directory: Path, summary: Mapping[str, Any]):
+    """Writes what a training came to: summary.json."""
+    with replacing(directory / SUMMARY) as temporary:
+        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+def read_summary(directory: str | Path) -> dict[str, Any] | None:
+    """Returns what a run wrote about its training, or `None` if it did not end.
+
+    Args:
+        directory: The run's directory.
+
+    Raises:
+        ValueError: If the file is damaged.
+    """
+    path = Path(directory) / SUMMARY
+    if not path.exists():
+        return None
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        summary_lines(summary, Path())
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged: remove it") from error
+    return summary
+
+
+def summary_lines(summary: dict[str, Any], directory: str | Path) -> list[str]:
+    """Returns what a person wants to read after a training, as lines.
+
+    Args:
+        summary: As `read_summary` returns it.
+        directory: The run's directory.
+    """
+    scores = "".join(
+        f", {name} {value:.4f}"
+        for name, value in summary["last_epoch"].items()
+        if name.startswith("val_")
+    )
+    run = shlex.quote(str(directory))
+    return [
+        f"trained {summary['model']['parameters']:,} parameters: "
+        f"{plural(summary['updates'], 'update')}, {summary['epochs']:g} epochs in "
+        f"{duration(summary['seconds'])}{scores}",
+        f"written to {directory}: model.keras, tokenizer/, config.json, log.csv, "
+        "tensorboard/, checkpoints/",
+        f"next: keras-transformer evaluate --model {run} --test FILE FILE",
+        f"      keras-transformer translate --model {run} TEXT",
+        f"      keras-transformer export --run {run} --output saved_models/NAME",
+    ]

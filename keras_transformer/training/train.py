@@ -8,100 +8,83 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
-import tensorflow as tf
+from keras import ops
 from rich.console import Console
 
-from keras_transformer.config import RunConfig
-from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.config import RunConfig, TrainingConfig
+from keras_transformer.export.run_facts import RunFacts
+from keras_transformer.models.transformer import Transformer
 from keras_transformer.terminal import plain_console, say
-from keras_transformer.text import (
-    Corpus,
-    TokenizerPair,
-    open_pairs,
+from keras_transformer.text import Corpus
+from keras_transformer.training.averages import (
+    checkpoint_path,
+    checkpoints_in,
+    load_average,
+    save_checkpoint,
 )
-from keras_transformer.training.batch_seeds import batch_seeds
-from keras_transformer.training.beginning import (
-    begin_with,
-    begins_with,
-    begun_or_new,
-    open_init,
+from keras_transformer.training.devices import (
+    Distribution,
+    distribution_scope,
+    gpu_names,
+    machine,
 )
-from keras_transformer.training.callback_list import RunCallbacks
-from keras_transformer.training.callbacks import (
-    NonfiniteBatches,
-    ProgressReport,
-    StopAtLimit,
-    TokenRate,
+from keras_transformer.training.intervals import (
+    RunCallbacks,
+    StopSignals,
+    end_of_interval,
+    fit_interval,
 )
-from keras_transformer.training.checkpoints import load_average
-from keras_transformer.training.compiling import (
+from keras_transformer.training.model import (
+    build_training_variables,
     compiled_model,
-    given_options,
     with_device_defaults,
 )
-from keras_transformer.training.distribution import (
-    Distribution,
-    check_hosts,
-    distribution_scope,
-)
-from keras_transformer.training.ema import averaged_weights
-from keras_transformer.training.expected_time import ExpectedTime
-from keras_transformer.training.logs import EpochLog, TensorBoardLog
-from keras_transformer.training.machine import machine, report_other_machine
-from keras_transformer.training.own_parts import Own, check_given
 from keras_transformer.training.report import (
-    count_parameters,
-    describe_model,
+    Log,
+    TrainingBar,
+    plural,
     report_data,
     report_devices,
+    report_model,
+    report_other_machine,
     report_warm_up,
+    run_facts,
+    write_summary,
 )
-from keras_transformer.training.run_directory import (
+from keras_transformer.training.run import (
+    Plan,
     RunDirectory,
-    compiled_with,
-    fingerprints,
+    begin,
+    check_optimizer,
+    made_of,
+    plan_run,
 )
-from keras_transformer.training.saving import SaveState, limits
-from keras_transformer.training.selection import Selection, make_selection
-from keras_transformer.training.state import (
-    StateFiles,
-    TrainingState,
-    build_training_variables,
-    capture,
-    restore,
-    restore_callbacks,
+from keras_transformer.training.state import KEPT_STATES, State, StateFiles, capture
+from keras_transformer.training.validation import (
+    Validation,
+    check_validated,
+    export_new_best,
+    rows_to_average,
+    without_progress,
 )
-from keras_transformer.training.stop_signals import StopSignals
-from keras_transformer.training.summary import FactsSoFar, write_summary
 from keras_transformer.translator import Translator
 
 
 class Run(NamedTuple):
-    """Everything a training needs, made from text and options.
-
-    Attributes:
-        path: Directory of the run.
-        config: All options, with the vocabulary sizes.
-        model: The model, compiled.
-        training: Training corpus.
-        validation: Validation corpus, or `None`.
-        selection: Callbacks that choose among the states.
-        states: Files of the states to resume from.
-        distribution: The devices.
-        console: Where progress goes.
-        own: What the program gave beside the options.
-    """
+    """A run that trains."""
 
     path: Path
     config: RunConfig
-    model: Seq2Seq
+    model: Transformer
+    translator: Translator
     training: Corpus
     validation: Corpus | None
-    selection: Selection
     states: StateFiles
     distribution: Distribution
     console: Console
-    own: Own
+    callbacks: RunCallbacks
+    signals: StopSignals
+    facts: RunFacts
 
 
 def train(
@@ -120,36 +103,37 @@ def train(
     """Learns a vocabulary, trains a model with `model.fit`, and saves everything.
 
     The directory then holds config.json, data.json, tokenizer/, its digests in
-    tokenizer.sha256, states/, checkpoints/, log.csv, tensorboard/, the translator,
-    whose weights are the mean of the checkpoints (model.keras and decoding.json), and
-    summary.json: what was trained on what, how long, and the last scores.
-    `Translator.load(directory)` reads it.
+    tokenizer.sha256, corpus/, states/, checkpoints/, log.csv, tensorboard/, the
+    translator, whose weights are the mean of the checkpoints (model.keras and
+    decoding.json), and summary.json: what was trained on what, how long, and the last
+    scores. `Translator.load(directory)` reads it.
 
-    An interrupted run continues from its last state when this is called again with the
+    A run is a chain of intervals of `save_every` batches. Each is a `fit` that begins
+    with the state at the end of the one before; then the model is validated, its
+    weights are kept as a checkpoint, and its state is saved.
+
+    An interrupted run goes on from its last state when this is called again with the
     same text and options; options that say when to stop may differ. On the same kind
     and number of processor cores it ends with exactly the weights of an uninterrupted
     run; on others they differ by rounding, and a warning is printed. A finished run is
-    only loaded, unless its limits now allow more training.
-
-    SIGTERM, SIGHUP (a closed terminal), or Ctrl-C once, ends the run after the current
-    batch with its state saved.
+    only loaded, unless its limits now allow more training. SIGTERM, SIGHUP (a closed
+    terminal), or Ctrl-C once, ends it after the current batch with its state saved.
 
     Args:
         text: Training pairs, as `open_pairs` returns or takes them.
         directory: Directory of the run: new, empty, or that of a run to continue.
         config: All options; the vocabulary sizes are those of the tokenizers.
-        validation: Pairs whose loss, accuracy and perplexity are logged every epoch.
+        validation: Pairs whose loss, accuracy and perplexity are logged every interval.
         console: Where progress goes; default the terminal.
         tokenizers: A `TokenizerPair`, or one tokenizer for both sides as
             `TokenizerPair.of` takes it, or a tuple of two; default a vocabulary learned
-            from `text`. Several workers need their files: TensorFlow must do nothing
-            before the run joins them.
-        callbacks: Keras callbacks, called before the logs are written, which have what
-            they add. With an `on_train_batch_end` among them the run waits for the
-            device after every batch: see `RunCallback.wants_every_batch`. A continued
-            run calls `on_train_begin` anew, and once more after the rest of an epoch.
-            It is exact if they remember nothing, or are `training.RunCallback`s with
-            `state` and `restore`, each of a class of another name.
+            from `text`. Several workers need files: TensorFlow must do nothing before.
+        callbacks: Keras callbacks, for which an interval is an epoch. They are called
+            before the logs are written, which have what they add. With an
+            `on_train_batch_end` the run waits for the device after every batch. A run
+            that goes on calls `on_train_begin` anew. It is exact if they remember
+            nothing, or have methods `state()`, whose result JSON can hold, and
+            `restore(state)`, which are called around each interval.
         optimizer: A new Keras optimizer in place of that of the options `optimizer`,
             `schedule`, `learning_rate` and so on. Its variables are in the states.
         loss: A Keras loss that is a mean over targets, in place of a
@@ -157,8 +141,8 @@ def train(
         init: A `Translator`, or a directory that `Translator.load` takes, whose weights
             and tokenizers the run begins with (fine-tuning); default random weights.
             The optimizer and its schedule are new. `model`, `tokenizer` and `decoding`
-            of `config` are then those of `init` unless they are given. Where they are,
-            the first two must be those of `init`, but for the dropout rates:
+            of `config` are those of `init` where they are the defaults. Others must be
+            those of `init`, but for the search and the dropout rates:
             `init.model.config.replace(dropout_rate=0.3)`. A run that has a state goes
             on without.
 
@@ -183,247 +167,335 @@ def train(
     """
     console = plain_console() if console is None else console
     config = RunConfig() if config is None else config
-    own = Own(tokenizers, tuple(callbacks), optimizer, loss, init)
-    check_given(config, own, validated=validation is not None)
-    validation = None if validation is None else open_pairs(validation)
-    return _run(
-        open_pairs(text), validation, RunDirectory(directory), config, console, own
-    )
-
-
-def _run(text, validation, directory, config, console, own) -> Translator:
-    """Trains, or goes on training, in a directory."""
+    check_validated(config.training, validation is not None)
+    check_optimizer(optimizer, config.training)
+    directory = RunDirectory(directory)
+    path = directory.path
     with contextlib.ExitStack() as stack:
         kind = config.training.distribute
         distribution = stack.enter_context(distribution_scope(kind))
-        check_hosts(distribution)
-        config, tokenizers = given_options(config, own.tokenizers, own.init)
+        _check_hosts(distribution)
         if distribution.is_chief:
             stack.enter_context(directory.locked())
-            directory.remove_temporary_files()
         else:
             console = Console(quiet=True)
-        init = open_init(own.init, directory)  # It draws random numbers.
-        keras.utils.set_random_seed(config.training.seed)
-        data = fingerprints(text, validation)
-        data |= compiled_with(own.optimizer, own.loss) | begins_with(init)
-        config, tokenizers = begun_or_new(
-            directory, config, data, text, console, tokenizers, init
-        )
-        path = directory.path
-        states = StateFiles(path / "states", 2, writes=distribution.is_chief)
-        state = _state_to_go_on_from(states, path, console)
-        if _is_finished(path, state, config):
-            return _load_finished(path, state, console)
-        # Bad options and data raise errors in these two, before they are saved.
-        corpora = make_corpora(text, validation, tokenizers, config)
-        planned = config.training.planned_updates(corpora[0].num_batches)
-        # Raising a limit later does not change the schedule.
-        data["planned_updates"] = planned = directory.planned_updates or planned
-        fitted = config.fitted_to(planned)
-        if own.optimizer is None:
-            report_warm_up(console, config, fitted, planned)
-        translator = _new_translator(fitted, tokenizers, distribution, own)
-        if state is None:
-            begin_with(init, translator.model, directory, console)
-        _save_options(directory, config, data, tokenizers, distribution)
-        facts = FactsSoFar(config, data, *corpora, machine(distribution))
-        selection = make_selection(
-            config, path, translator, validation, console, distribution.is_chief, facts
-        )
-        run = Run(
-            path, config, translator.model, *corpora, selection, states, distribution,
-            console, own,
+        plan = plan_run(
+            directory, config, text, validation, console, tokenizers, init,
+            made_of(optimizer, loss),
         )  # fmt: skip
-        del init  # The memory of a model that is no longer needed.
-        with StopSignals() as signals:
-            state = _train_to_the_end(run, state, signals)
-        return _finish(run, state, translator)
+        states = StateFiles(path / "states", writes=distribution.is_chief)
+        state = states.latest(console)
+        if state is None and states.damaged() and checkpoints_in(path / "checkpoints"):
+            raise ValueError(
+                f"No state in {states.directory} can be read, so the run cannot go on. "
+                "Its checkpoints are whole: `keras-transformer average` makes a model "
+                f"of them. To begin again, remove {path} or choose another directory."
+            )
+        options = plan.config.training
+        has_ended = state is not None and state.finished == _limits(options)
+        files = [path / name for name in ("model.keras", "decoding.json")]
+        if has_ended and all(file.exists() for file in files):
+            say(
+                console,
+                f"{path} is finished: {plural(state.updates, 'update')}. To train on, "
+                "raise `epochs`, `max_updates`, `max_minutes` or `patience`.",
+            )
+            return Translator.load(path)
+        # Bad options and data raise errors in these two, before they are saved.
+        plan, training, validation = _corpora(plan, path / "corpus", console)
+        model = _new_model(plan.config, distribution, optimizer, loss)
+        if state is None:
+            begin(model, plan, console)
+        if distribution.is_chief and directory.is_set_up:
+            directory.save_config(plan.config)
+        elif distribution.is_chief:
+            directory.set_up(plan.config, plan.data, plan.tokenizers)
+        report_data(console, training, validation)
+        report_devices(console, model.compute_dtype)
+        options = plan.config.training
+        if state is None:
+            report_model(console, model, options.freeze)
+            state = capture(model)
+        else:
+            epoch, batch = divmod(state.step, training.num_batches)
+            say(
+                console,
+                f"going on after {plural(state.updates, 'update')}, at batch "
+                f"{batch + 1:,} of epoch {epoch + 1}",
+            )
+            report_other_machine(console, state.machine, machine(distribution))
+        bar = TrainingBar(console, training.num_batches, options, state)
+        stack.enter_context(bar)
+        signals = stack.enter_context(StopSignals())
+        run = Run(
+            path, plan.config, model,
+            Translator(model, plan.tokenizers, plan.config.decoding), training,
+            validation, states, distribution, console,
+            RunCallbacks(
+                callbacks, model, training, options, distribution, signals, bar
+            ),
+            signals,
+            RunFacts(
+                plan.config, run_facts(model, training, validation), data=plan.data
+            ),
+        )  # fmt: skip
+        del plan  # The memory of a model that is no longer needed.
+        return _finish(run, _train_to_the_end(run, state))
 
 
-def _load_finished(path, state, console):
-    say(
-        console,
-        f"{path} is finished: {state.updates:,} updates. To train on, raise "
-        "`epochs`, `max_updates`, `max_minutes` or `patience`.",
-    )
-    return Translator.load(path)
+def dry_run(
+    text: Any,
+    directory: str | Path,
+    config: RunConfig | None = None,
+    validation: Any = None,
+    console: Console | None = None,
+    *,
+    tokenizers: Any = None,
+    init: Translator | str | Path | None = None,
+) -> dict[str, Any]:
+    """Says what `train` would do with these arguments, and does none of it.
 
-
-def _save_options(directory, config, data, tokenizers, distribution):
-    if not distribution.is_chief:
-        return
-    if directory.is_set_up:
-        directory.save_config(config)
-    else:
-        directory.set_up(config, data, tokenizers)
-
-
-def _new_translator(config, tokenizers, distribution, own):
-    with distribution.scope():
-        model = compiled_model(config, own.optimizer, own.loss)
-        build_training_variables(model)
-    return Translator(model, tokenizers, config.decoding)
-
-
-def _state_to_go_on_from(states, path, console):
-    """Returns the last state, or `None` if the run has to start from the beginning."""
-    state = states.latest(console)
-    if state is None and states.damaged() and any((path / "checkpoints").glob("*")):
-        raise ValueError(
-            f"No state in {states.directory} can be read, so the run cannot go on. Its "
-            "checkpoints are whole: `keras-transformer average` makes a model of them. "
-            f"To begin again, remove {path} or choose another directory."
-        )
-    return state
-
-
-def _is_finished(path, state, config):
-    """Whether the run ended with its present limits and saved its model."""
-    ended = state is not None and state.finished == limits(config.training)
-    return ended and all((path / n).exists() for n in ("model.keras", "decoding.json"))
-
-
-def make_corpora(text, validation, tokenizers: TokenizerPair, config: RunConfig):
-    """Returns the training corpus and the validation corpus or `None`."""
-    options = {"static_shapes": with_device_defaults(config.training).jit_compile}
-    training = Corpus(
-        text, tokenizers, config.data, seed=config.training.seed, **options
-    )
-    if validation is None:
-        return training, None
-    options["buckets"] = training.buckets
-    return training, Corpus(validation, tokenizers, config.data, **options)
-
-
-def _train_to_the_end(
-    run: Run, state: TrainingState | None, signals: StopSignals
-) -> TrainingState:
-    """Trains from a state, or from the beginning, until a limit is reached.
-
-    The rest of an interrupted epoch is a `fit` of its own, since Keras has no other way
-    to begin within an epoch. The next `fit` starts from the state at its end, just as
-    another process would.
-    """
-    report_data(run.console, run.training, run.validation)
-    report_devices(run.console, run.model.compute_dtype)
-    if state is None:
-        parameters = count_parameters(run.model, run.config.training.freeze)
-        say(run.console, f"training a {describe_model(run.model)}; {parameters}")
-        state = capture(run.model, epoch=0, batch=0)
-    else:
-        say(
-            run.console,
-            f"going on after {state.updates:,} updates, at batch {state.batch + 1:,} "
-            f"of epoch {state.epoch + 1}",
-        )
-        report_other_machine(run.console, state.machine, run.distribution)
-    if state.finished == limits(run.config.training):
-        restore(run.model, state)  # It ended before, but left no model.
-    while state.finished != limits(run.config.training):
-        state = _fit(run, state, signals)
-    return state
-
-
-def _fit(run: Run, state: TrainingState, signals: StopSignals) -> TrainingState:
-    """Runs `model.fit` from a state; from within an epoch only to the epoch's end.
+    That is its data and bad lines, the device and the float type, the shapes of its
+    batches, how often XLA compiles, and the parameters. It reads the text and learns
+    the vocabulary as `train` does, makes the model, and writes nothing. Arguments and
+    errors are those of `train`.
 
     Returns:
-        The state at the end.
+        The same as numbers: "model", "data", and "shapes", the batches of each.
+
+    Example:
+        >>> dry_run(open_pairs("train.en", "train.de"), "runs/en-de")
     """
-    options, distribution = run.config.training, run.distribution
-    limit = StopAtLimit(options.max_updates, options.max_minutes, distribution)
-    run.selection.facts.seconds = limit.seconds
-    callbacks = _callbacks(run, limit, state)
-    restore(run.model, state, callbacks)
-    distribution.separate_dropout(run.model)
-    if state.epoch >= options.epochs or limit.reached(state.updates):
-        state.finished = limits(options)
-        state.callbacks_at_end = state.callbacks_at_end or state.callbacks
-        run.states.save(state)
-        return state
-    saver = SaveState(
-        run.states, callbacks, options, run.training.num_batches, state, signals,
-        distribution, run.console,
-    )  # fmt: skip
-    callbacks.append(saver)
-    epochs = state.epoch + 1 if state.batch else options.epochs
-    steps = run.training.num_batches - state.batch
-    batches = run.training.dataset(first_epoch=state.epoch, first_batch=state.batch)
-    validation = run.validation and run.validation.dataset(shuffle=False)
-    try:
-        run.model.fit(
-            distribution.dataset(batches),
-            validation_data=validation and distribution.dataset(validation),
-            initial_epoch=state.epoch,
-            epochs=epochs,
-            callbacks=RunCallbacks(callbacks, run.model, epochs, steps, distribution),
-            shuffle=False,  # The corpus shuffles.
-            verbose=0,
+    console = plain_console() if console is None else console
+    config = RunConfig() if config is None else config
+    check_validated(config.training, validation is not None)
+    directory = RunDirectory(directory)
+    with distribution_scope(config.training.distribute) as distribution:
+        plan = plan_run(
+            directory, config, text, validation, console, tokenizers, init, {}
         )
-    except BaseException as error:
-        # Keras leaves callbacks open after an error: a bar that runs, an unwritten log.
-        for callback in callbacks:
-            callback.on_train_end()
-        if isinstance(error, tf.errors.OpError):
-            _raise_failure_of_text(run)
-        raise
-    return saver.newest
+        plan, training, validation = _corpora(plan, None, console)
+        model = _new_model(plan.config, distribution)
+        if not StateFiles(directory.path / "states").paths():
+            begin(model, plan, console)
+        report_data(console, training, validation)
+        report_devices(console, model.compute_dtype)
+        shapes = [
+            {"rows": rows, "tokens": tokens, "batches": number}
+            for (rows, tokens), number in training.shapes.items()
+        ]
+        words = ["{batches:,} of {rows} x {tokens}".format(**shape) for shape in shapes]
+        say(console, f"batches (sentences x tokens): {', '.join(words)}")
+        if with_device_defaults(plan.config.training).jit_compile:
+            words = f"the training step {plural(len(shapes), 'time')}"
+            if validation is not None:
+                times = plural(len(validation.shapes), "time")
+                words += f" and the validation step {times}"
+            say(console, f"XLA compiles {words}")
+        report_model(console, model, plan.config.training.freeze)
+        facts = run_facts(model, training, validation)
+    say(console, "nothing was trained or written: this was a dry run")
+    return {"model": facts["model"], "data": facts["data"], "shapes": shapes}
 
 
-def _raise_failure_of_text(run):
-    """Raises the error of the text, if TensorFlow's error was caused by one."""
-    for corpus in (run.training, run.validation):
-        if corpus is not None and corpus.failure is not None:
-            raise corpus.failure from None
+def _check_hosts(distribution):
+    """The first host alone averages the checkpoints, for which JAX needs all."""
+    if keras.backend.backend() == "jax" and distribution.num_processes > 1:
+        raise ValueError(
+            "A run trains on one host with JAX: on several, call `model.fit` within "
+            "`distribution_scope`, or train with TensorFlow and `multi_worker`. "
+            f"Received: {distribution.num_processes} processes"
+        )
 
 
-def _callbacks(run: Run, limit: StopAtLimit, state: TrainingState) -> list:
-    """Returns the callbacks of a `fit` in order, except the last, `SaveState`.
+def _corpora(plan: Plan, directory: Path | None, console: Console):
+    """Returns the plan with a schedule that fits the corpus, and both corpora."""
+    config, data = plan.config, plan.data
+    static_shapes = with_device_defaults(config.training).jit_compile
 
-    The selection's and the program's own come after those that may stop the run, and
-    before the logs, to which they add. Only the chief of several processes writes.
-    """
-    is_chief, own = run.distribution.is_chief, list(run.own.callbacks)
-    callbacks = [
-        NonfiniteBatches(run.training, run.path / "nonfinite", run.console, is_chief),
-        limit,
-        TokenRate(run.training),
-        *batch_seeds(run.config.training.seed),
-    ]
-    if not is_chief:
-        return callbacks + run.selection.callbacks + own
-    logs = [EpochLog(run.path / "log.csv"), TensorBoardLog(run.path / "tensorboard")]
-    if not state.callbacks:
-        # The logs were written before the first state was saved.
-        for log in logs:
-            log.restore({})
+    def corpus(text, name, **options):
+        place = directory and directory / name
+        options |= {"static_shapes": static_shapes, "console": console}
+        return Corpus(text, plan.tokenizers, config.data, directory=place, **options)
+
+    training = corpus(plan.text, "training", seed=config.training.seed)
+    if "planned_updates" not in data:
+        planned = config.training.planned_updates(training.num_batches)
+        fitted, data = config.fitted_to(planned), data | {"planned_updates": planned}
+        if "optimizer" not in data:
+            report_warm_up(console, config, fitted)
+        plan = plan._replace(config=fitted, data=data)
+    if plan.validation is None:
+        return plan, training, None
+    validation = corpus(plan.validation, "validation", buckets=training.buckets)
+    return plan, training, validation
+
+
+def _new_model(config, distribution, optimizer=None, loss=None):
+    with distribution.scope():
+        model = compiled_model(config, optimizer, loss)
+        build_training_variables(model)
+    return model
+
+
+def _limits(options: TrainingConfig) -> dict[str, Any]:
+    """Returns the options that say when a training ends."""
+    names = ("epochs", "max_updates", "max_minutes", "patience")
+    return {name: getattr(options, name) for name in names}
+
+
+def _is_over(run: Run, state: State) -> bool:
     options = run.config.training
-    reports = [
-        ProgressReport(run.training, run.console, options.epochs),
-        ExpectedTime(run.training.num_batches, options, limit, run.console),
-    ]
-    return callbacks + run.selection.callbacks + own + logs + reports
+    return (
+        run.callbacks.stopped
+        or state.step >= options.epochs * run.training.num_batches
+        or state.updates >= (options.max_updates or float("inf"))
+        or state.seconds >= 60 * (options.max_minutes or float("inf"))
+    )
 
 
-def _finish(run: Run, state: TrainingState, translator: Translator) -> Translator:
-    """Makes the final model from the checkpoints, saves it and returns it."""
-    checkpoints = run.selection.checkpoints
+def _train_to_the_end(run: Run, state: State) -> State:
+    """Trains from a state, interval by interval, until a limit is reached."""
+    options = run.config.training
+    log = Log(run.path, run.console, options.epochs)
+    validation = Validation(
+        run.translator, run.validation, run.config, run.distribution, run.console
+    )
     if run.distribution.is_chief:
-        restore_callbacks([checkpoints], state.callbacks_at_end)
-        if checkpoints.paths():
-            load_average(run.model, checkpoints.paths())
-        if not state.batch:
-            # A run that continues within an epoch may need older ones.
-            checkpoints.prune()
-        # With checkpoints the weights are their mean; the moving average is the run's.
-        with contextlib.ExitStack() as stack:
-            if not checkpoints.paths():
-                stack.enter_context(averaged_weights(run.model))
-            translator.save(run.path)
-        number = len(checkpoints.paths())
-        corpora = run.training, run.validation
-        write_summary(run.path, run.model, *corpora, state, number)
+        log.begin(state.rows)
+    run.callbacks.restore(state)
+    run.callbacks.begin_run(state)
+    if not state.step:  # A callback of the program may have changed a weight.
+        state = run.callbacks.captured(0, 0.0)
+    try:
+        while state.finished != _limits(options):
+            has_row = state.rows and state.rows[-1]["step"] == state.step
+            if _is_over(run, state) and has_row:  # The limits were lowered.
+                state.finished = _limits(options)
+            else:
+                state = _next_state(run, state, validation, log)
+            run.states.save(state)
+            _remove_old_checkpoints(run, state)
+            if run.distribution.any(run.signals.received is not None):
+                name = "a signal to another process"
+                if run.signals.received is not None:
+                    name = run.signals.received.name
+                say(
+                    run.console,
+                    f"stopped by {name} after {plural(state.updates, 'update')}; the "
+                    "same command goes on from there",
+                )
+                run.signals.stop()
+    finally:
+        run.callbacks.end_run()
+    return state
+
+
+def _next_state(run: Run, state: State, validation: Validation, log: Log) -> State:
+    """Fits one interval, validates, keeps the weights; returns the state at the end.
+
+    What ends an interval early, but a limit, has no row: the next `fit` goes on with
+    its rest.
+    """
+    options, num_batches = run.config.training, run.training.num_batches
+    end, figures = end_of_interval(options, num_batches, state.step), {}
+    if _is_over(run, state):  # The limits were lowered, within an interval.
+        run.model.optimizer.finalize_variable_values(run.model.trainable_weights)
+    else:
+        state, figures = fit_interval(run, state)
+    is_whole, is_over = state.step == end, _is_over(run, state)
+    if not (is_whole or is_over):
+        return state
+    epochs = state.step / num_batches
+    epochs = int(epochs) if epochs.is_integer() else epochs
+    row = {"step": state.step, "epoch": epochs, "updates": state.updates}
+    if keras.backend.backend() == "jax":
+        # The steps of JAX take over the memory of weights, which may be the average's.
+        for weight in run.model.trainable_variables:
+            weight.assign(ops.copy(weight.value))
+    figures |= validation.figures(run.callbacks)
+    rows = [*state.history, row | figures]
+    if run.distribution.is_chief:
+        save_checkpoint(run.model, run.path / "checkpoints", state.step)
+        if options.export_best:
+            _export(run, state, rows)
+    # From the average of the weights back to the weights themselves.
+    run.callbacks.restore(state)
+    run.callbacks.end_interval(figures)
+    rows[-1] = row | {name: float(value) for name, value in figures.items()}
+    if is_whole:
+        # A callback of the program may have changed a rate, or a weight.
+        state = run.callbacks.captured(state.step, state.seconds)
+        state.history = rows
+    else:
+        state.last = rows[-1]
+    if options.patience is not None:
+        waited = without_progress(rows, options)
+        if waited >= options.patience and not is_over:
+            is_over = True
+            say(
+                run.console,
+                f"val_{options.monitor} has not been better for "
+                f"{plural(waited, 'interval')}: the training ends",
+            )
+    if is_over or run.callbacks.stopped:
+        state.finished = _limits(options)
+    if run.distribution.is_chief:
+        log.add(rows)
+    return state
+
+
+def _export(run, state, rows):
+    directory = run.path / "export" / run.path.resolve().name
+    facts = run.facts._replace(summary=_summary(run, state, rows))
+    options = run.config.training
+    if path := export_new_best(run.translator, directory, rows, options, facts):
+        name = f"val_{options.monitor}"
+        say(run.console, f"exported {path}: {name} {rows[-1][name]:.4f}")
+
+
+def _summary(run, state, rows):
+    """What a run has come to: summary.json, and a part of a model's card."""
+    return run.facts.summary | {
+        "machine": state.machine | {"gpus": gpu_names()},
+        "updates": state.updates,
+        "epochs": rows[-1]["epoch"],
+        "seconds": state.seconds,
+        # Before checkpoints were averaged.
+        "last_epoch": {
+            name: value for name, value in rows[-1].items() if name != "step"
+        },
+    }
+
+
+def _remove_old_checkpoints(run: Run, state: State):
+    """Keeps the checkpoints that a saved state needs to go on or to end with."""
+    if not run.distribution.is_chief:
+        return
+    options, history = run.config.training, state.history
+    needed = rows_to_average(state.rows, options)
+    for back in range(KEPT_STATES):
+        needed += rows_to_average(history[: max(len(history) - back, 0)], options)
+    kept = {checkpoint_path(run.path / "checkpoints", row["step"]) for row in needed}
+    for path in checkpoints_in(run.path / "checkpoints"):
+        if path not in kept:
+            path.unlink(missing_ok=True)
+
+
+def _finish(run: Run, state: State) -> Translator:
+    """Makes the final model from the checkpoints, saves it and returns it."""
+    folder = run.path / "checkpoints"
+    rows = rows_to_average(state.rows, run.config.training)
+    if run.distribution.is_chief:
+        paths = [checkpoint_path(folder, row["step"]) for row in rows]
+        load_average(run.model, paths)
+        if state.last is None:
+            # A run that goes on within an interval may need older ones.
+            for path in set(checkpoints_in(folder)) - set(paths):
+                path.unlink(missing_ok=True)
+        run.translator.save(run.path)
+        summary = _summary(run, state, state.rows)
+        write_summary(run.path, summary | {"averaged_checkpoints": len(rows)})
     # All processes wait until it is written.
     run.distribution.any(False)
-    return translator if run.distribution.is_chief else Translator.load(run.path)
+    return run.translator if run.distribution.is_chief else Translator.load(run.path)

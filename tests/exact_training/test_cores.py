@@ -190,15 +190,15 @@ def test_a_bad_number_of_cores(num_cores):
     ),
 )
 def test_the_command_splits_where_it_is_faster(monkeypatch, available, options, splits):
-    from keras_transformer.training import compiling
+    from keras_transformer.training import model
 
     calls = []
-    for variable in compiling._THREADS:
+    for variable in model._THREADS:
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(compiling, "available_cores", lambda: available)
-    monkeypatch.setattr(compiling, "split_batches_over_cores", lambda: calls.append(1))
-    compiling.split_by_default(TrainingConfig(**options))
+    monkeypatch.setattr(model, "available_cores", lambda: available)
+    monkeypatch.setattr(model, "split_batches_over_cores", lambda: calls.append(1))
+    model.split_by_default(TrainingConfig(**options))
     assert bool(calls) == splits
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "2")
-    compiling.split_by_default(TrainingConfig(**options))
+    model.split_by_default(TrainingConfig(**options))
     assert bool(calls) == splits == len(calls)

@@ -12,11 +12,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.training.state import (
-    build_training_variables,
-    capture,
-    restore,
-)
+from keras_transformer.training.model import build_training_variables
+from keras_transformer.training.state import capture, restore
 from tests.exact_training.test_exact_training import (
     RATE,
     change_of,
@@ -157,7 +154,7 @@ def test_a_state_goes_on_to_the_bit():
 
     whole, resumed = model(), model()
     fit(whole, [heavy(first), second, third], weighted=True)
-    state = capture(whole, epoch=0, batch=3)
+    state = capture(whole, step=3)
     fit(whole, [first, second, third], weighted=True)
     restore(resumed, state)
     assert (resumed.updates, scale_of(resumed)) == (0, 2.0**14)

@@ -134,7 +134,7 @@ def train(options):
     import keras
     import numpy as np
 
-    from keras_transformer.training.distribution import distribution_scope
+    from keras_transformer.training.devices import distribution_scope
 
     batch_losses = []
     record = keras.callbacks.LambdaCallback(

@@ -1,7 +1,7 @@
 """`keras-transformer` in a process that dies as by kill -9 within the save of a state.
 
-Run by tests as `python -m tests.training.killed_run UPDATE train ...`: the state after
-UPDATE updates is written, and never gets its name.
+Run by tests as `python -m tests.training.killed_run STEP train ...`: the state after
+STEP batches is written, and never gets its name.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import sys
 from keras_transformer.cli import main
 
 
-def die_at(update):
+def die_at(step):
     replace = os.replace
 
     def replace_or_die(source, target, **options):
-        if f"update-{update:09d}" in str(target):
+        if str(target).endswith(f"step-{step:09d}.npz"):
             os.kill(os.getpid(), signal.SIGKILL)
         replace(source, target, **options)
 

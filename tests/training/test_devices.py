@@ -1,99 +1,307 @@
-"""What a run computes on, and who may take the GPUs."""
+"""Many devices and hosts train as one process does: the same losses and weights."""
 
 from __future__ import annotations
 
-import io
-from types import SimpleNamespace
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
-from rich.console import Console
 
-from keras_transformer.training import devices, report
-
-on_tensorflow = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="TensorFlow's own list"
+from keras_transformer.exact_training import cores
+from keras_transformer.training import devices
+from keras_transformer.training.devices import (
+    Distribution,
+    TransformerParallel,
+    distribution_scope,
+    machine,
+    pad_rows,
 )
+from tests.training import distributed_run
+
+ROOT = Path(__file__).parents[2]
+HARD = {"steps": 2, "clipnorm": 0.3}
 
 
-def reported(dtype="float32"):
-    stream = io.StringIO()
-    report.report_devices(Console(file=stream, width=80), dtype)
-    return stream.getvalue()
-
-
-@pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setattr(report, "gpu_names", lambda: [])
-    monkeypatch.setattr(report, "available_cores", lambda: 2)
-
-
-def test_the_processor_is_named(no_gpu, monkeypatch):
-    monkeypatch.setattr(report, "has_nvidia_gpu", lambda: False)
-    backend = keras.backend.backend()
-    assert reported() == f"computing in float32 with {backend} on 2 processor cores\n"
-
-
-def test_a_gpu_is_named(monkeypatch):
-    monkeypatch.setattr(report, "gpu_names", lambda: ["Tesla T4"])
-    assert reported("bfloat16").endswith("on 1 GPU, Tesla T4\n")
-    monkeypatch.setattr(report, "gpu_names", lambda: ["Tesla T4"] * 2)
-    assert reported("bfloat16").endswith("on 2 GPUs, Tesla T4\n")
-
-
-@on_tensorflow
-def test_a_gpu_that_cannot_be_used_is_a_warning_with_the_remedy(no_gpu, monkeypatch):
-    monkeypatch.setattr(report, "has_nvidia_gpu", lambda: True)
-    _, warning = reported().splitlines()
-    assert warning == (
-        "warning: tensorflow cannot use the NVIDIA GPU of this machine: install "
-        "keras-transformer-seq2seq[gpu], and see docs/gpu.md"
+def started(path, backend="tensorflow", environment=None, **options):
+    """Starts `distributed_run`, which will write `path`."""
+    command = [
+        sys.executable, "-m", "tests.training.distributed_run", path,
+        json.dumps(options),
+    ]  # fmt: skip
+    environment = os.environ | {"KERAS_BACKEND": backend} | (environment or {})
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
     )
 
 
-def test_a_gpu_of_the_driver_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "Path", lambda _: tmp_path / "gpus")
-    assert not devices.has_nvidia_gpu()
-    (tmp_path / "gpus").mkdir()
-    assert not devices.has_nvidia_gpu()
-    (tmp_path / "gpus" / "0000:01:00.0").mkdir()
-    assert devices.has_nvidia_gpu()
+def finished(process, path):
+    """What a run that was started has written."""
+    _, errors = process.communicate(timeout=900)
+    assert process.returncode == 0, errors[-6000:]
+    return json.loads(path.read_text("utf-8"))
 
 
-@on_tensorflow
-def test_tensorflows_gpus_are_listed_by_name(monkeypatch):
-    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["a", "b"])
-    monkeypatch.setattr(
-        tf.config.experimental,
-        "get_device_details",
-        lambda device: {"device_name": "Tesla T4"} if device == "a" else {},
+def run(path, **options):
+    """The result of `distributed_run`."""
+    return finished(started(path, **options), path)
+
+
+def free_addresses(count):
+    """Addresses on loopback that nobody uses."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
+    for s in sockets:
+        s.close()
+    return addresses
+
+
+def workers_of_tensorflow(count):
+    """The environment of each of `count` workers."""
+    cluster = {"worker": free_addresses(count)}
+    tasks = [{"type": "worker", "index": index} for index in range(count)]
+    return [
+        {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})} for task in tasks
+    ]
+
+
+def hosts_of_jax(count):
+    """The environment of each of `count` hosts."""
+    (first,) = free_addresses(1)
+    common = {
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": first,
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": str(count),
+    }
+    name = "KERAS_DISTRIBUTION_PROCESS_ID"
+    return [common | {name: str(index)} for index in range(count)]
+
+
+def run_workers(folder, environments, **options):
+    """The results of processes that train together, the chief's first."""
+    processes = {}
+    for index, environment in enumerate(environments):
+        path = folder / f"worker-{index}.json"
+        processes[path] = started(path, environment=environment, **options)
+    try:
+        return [finished(process, path) for path, process in processes.items()]
+    finally:
+        for process in processes.values():
+            process.kill()
+
+
+def assert_same_run(result, expected):
+    """The same losses to 1e-5, and weights as near as Adam leaves them."""
+    assert result["updates"] == expected["updates"]
+    assert result["history"].keys() == expected["history"].keys()
+    for name, values in expected["history"].items():
+        np.testing.assert_allclose(result["history"][name], values, rtol=1e-5)
+    np.testing.assert_allclose(
+        result["batch_losses"], expected["batch_losses"], rtol=1e-5
     )
-    assert devices.gpu_names() == ["Tesla T4", "GPU"]
+    weights, wanted = result["weights"], expected["weights"]
+    assert weights.keys() == wanted.keys()
+    for path in weights:
+        # The softmax does not see the bias of a key: its gradient is the rounding of
+        # zero, and Adam makes steps of full length of it.
+        if not path.endswith("key/bias"):
+            values = weights[path], wanted[path]
+            # Both runs have the same mistakes, so nothing may be no number.
+            np.testing.assert_allclose(*values, rtol=0, atol=2e-4, equal_nan=False)
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+@pytest.mark.slow
+def test_two_mirrored_devices_train_as_one(tmp_path):
+    path, options = tmp_path / "two.json", {"epochs": 1}
+    two = started(path, distribute="mirrored", devices=2, **options)
+    expected = distributed_run.train(distributed_run.DEFAULTS | options)
+    result = finished(two, path)
+    assert (expected["replicas"], result["replicas"]) == (1, 2)
+    assert_same_run(result, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        HARD,
+        {"poison": 2},
+        {"sgd": {"clipnorm": 0.02, "loss_scale_factor": 8.0}},
+        {"sgd": {"clipvalue": 2e-3}, **HARD},
+    ],
+    ids=(
+        "plain",
+        "accumulated and clipped",
+        "with a bad batch",
+        "clipped by the optimizer",
+        "accumulated and clipped twice",
+    ),
+)
+def test_four_mirrored_devices_train_as_one(tmp_path, options):
+    expected = run(tmp_path / "one.json", **options)
+    result = run(tmp_path / "four.json", distribute="mirrored", devices=4, **options)
+    assert (expected["replicas"], result["replicas"]) == (1, 4)
+    assert_same_run(result, expected)
+    # One batch of five in both epochs.
+    bad = 2 if "poison" in options else 0
+    assert result["updates"] == (10 - bad) // options.get("steps", 1)
+    assert result["nonfinite_batches"] == expected["nonfinite_batches"] == bad
+
+
+@pytest.mark.slow
+def test_replicas_drop_other_units_and_the_same_again_in_the_next_run(tmp_path):
+    options = {"distribute": "mirrored", "devices": 2, "dropout": 0.3}
+    result = run(tmp_path / "first.json", **options)
+    again = run(tmp_path / "second.json", **options)
+    assert result["batch_losses"] == again["batch_losses"]
+    # Ten batches, in each of which the tied embedding drops units of the source and of
+    # the target; separated a second time, they go on from where they were.
+    assert result["draws"] == [[20, 2**22 + 20]] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, HARD], ids=("plain", "accumulated, clipped"))
+def test_two_workers_train_as_one_process(tmp_path, options):
+    expected = run(tmp_path / "one.json", **options)
+    options |= {"distribute": "multi_worker"}
+    chief, other = run_workers(tmp_path, workers_of_tensorflow(2), **options)
+    assert (chief["replicas"], other["replicas"]) == (2, 2)
+    assert (chief["chief"], other["chief"]) == (True, False)
+    assert_same_run(chief, expected)
+    assert_same_run(other, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["data_parallel", "model_parallel"])
+@pytest.mark.parametrize("tied", ["three-way", "none"])
+def test_four_jax_devices_train_as_one(tmp_path, kind, tied):
+    options = {"backend": "jax", "tied_embeddings": tied}
+    expected = run(tmp_path / "one.json", **options)
+    result = run(tmp_path / "four.json", distribute=kind, devices=4, **options)
+    assert_same_run(result, expected)
+    # In each layer, of 2 with 3 attentions: 4 kernels and 3 biases of an attention, 2
+    # kernels and 1 bias of a feed-forward network. And the vocabulary's matrices.
+    split = 3 * 7 + 2 * 3 + (3 if tied == "none" else 1)
+    # And Adam's two moments of each, of which a device holds a quarter as well.
+    assert result["split"] == ([split, 2 * split] if "model" in kind else [0, 0])
+
+
+# The first needs one compilation of each step, the other five.
+JAX_HOSTS = [
+    {"epochs": 1, "batches": 1},
+    pytest.param(HARD | {"poison": 2, "devices": 2}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", JAX_HOSTS, ids=("plain", "hard"))
+def test_two_jax_hosts_train_as_one(tmp_path, options):
+    pytest.importorskip("jax")
+    options = {"backend": "jax"} | options
+    expected = run(tmp_path / "one.json", **options)
+    options |= {"distribute": "data_parallel"}
+    chief, other = run_workers(tmp_path, hosts_of_jax(2), **options)
+    replicas = 2 * options.get("devices", 1)
+    assert (chief["replicas"], other["replicas"]) == (replicas, replicas)
+    assert (chief["chief"], other["chief"]) == (True, False)
+    assert_same_run(chief, expected)
+    assert_same_run(other, expected)
+
+
+def test_one_device_changes_nothing():
+    data = tf.data.Dataset.from_tensors(tf.ones((3, 2)))
+    with distribution_scope() as one:
+        assert one.dataset(data) is data
+        assert one.is_chief
+        assert one.num_replicas == one.num_processes == 1
+        assert one.any(True) is True
+        assert one.any(False) is False
+        assert one.mean(0.3) == 0.3
+
+
+def test_rows_of_padding_fill_up_to_a_multiple():
+    pair = (tf.ones((3, 2)), tf.ones((3,)))
+    data = tf.data.Dataset.from_tensors((pair, tf.ones((3, 4, 5))))
+    ((first, second), third) = next(iter(pad_rows(data, 4)))
+    assert (first.shape, second.shape, third.shape) == ((4, 2), (4,), (4, 4, 5))
+    np.testing.assert_array_equal(first, [[1, 1], [1, 1], [1, 1], [0, 0]])
+    assert next(iter(pad_rows(data, 3)))[1].shape == (3, 4, 5)
+    alone = tf.data.Dataset.from_tensors(tf.ones((3, 2)))
+    assert next(iter(pad_rows(alone, 2))).shape == (4, 2)
+
+
+@pytest.mark.parametrize(
+    "distribute, message",
+    [
+        ("all", "must be one of none, mirrored, multi_worker"),
+        ("model_parallel", "set KERAS_BACKEND=jax"),
+        ("multi_worker", "needs the environment variable TF_CONFIG"),
+    ],
+)
+def test_bad_distribution_is_refused(monkeypatch, distribute, message):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(ValueError, match=message), distribution_scope(distribute):
+        pass
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{bad", "{}", "[1]", '{"cluster": {"worker": []}, "task": {"index": 0}}'],
+)
+def test_a_cluster_that_is_none_is_refused(monkeypatch, text):
+    monkeypatch.setenv("TF_CONFIG", text)
+    message = r"TF_CONFIG, such as .*Received: [\[{]"
+    with pytest.raises(ValueError, match=message), distribution_scope("multi_worker"):
+        pass
+
+
+def test_hosts_of_jax_are_named_whole(monkeypatch):
+    pytest.importorskip("jax")
+    for name, value in hosts_of_jax(2)[0].items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("KERAS_DISTRIBUTION_PROCESS_ID")
+    with pytest.raises(ValueError, match="Missing: KERAS_DISTRIBUTION_PROCESS_ID$"):
+        devices._join_hosts_of_jax()
+
+
+def test_model_parallel_refuses_several_hosts(monkeypatch):
+    jax = pytest.importorskip("jax")
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="one host.*Received: 2 processes"):
+        devices._check_one_host()
+
+
+def test_model_devices_must_divide_the_devices():
+    count = len(keras.distribution.list_devices())
+    with pytest.raises(ValueError, match="must divide the number of devices"):
+        TransformerParallel(count + 1)
+
+
+def test_a_machine_goes_through_json_and_names_its_threads(monkeypatch):
+    here = machine(Distribution())
+    assert json.loads(json.dumps(here)) == here
+    assert here["backend"].split()[0] == keras.backend.backend()
+    assert here["replicas"] == 1
+    if keras.backend.backend() != "tensorflow":
+        return
+    monkeypatch.setattr(cores, "_num_parts", 3)
+    monkeypatch.setattr(devices, "available_cores", lambda: 5)
+    for value, expected in (("7", 7), ("0", 5), ("many", 5), ("", 5)):
+        monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", value)
+        found = machine(Distribution())
+        assert (found["threads"], found["parts"]) == (expected, 3)
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_gpus_are_hidden_from_tensorflow_for_another_backend(backend, monkeypatch):
-    hidden = []
-    monkeypatch.setattr(
-        devices,
-        "keras",
-        SimpleNamespace(backend=SimpleNamespace(backend=lambda: backend)),
-    )
-    monkeypatch.setattr(
-        tf.config,
-        "set_visible_devices",
-        lambda found, kind: hidden.append((found, kind)),
-    )
-    devices.leave_gpus_to_backend()
-    assert hidden == ([] if backend == "tensorflow" else [([], "GPU")])
-
-
-def test_it_is_too_late_once_tensorflow_has_computed(monkeypatch):
-    tf.constant(1) + 1
-    monkeypatch.setattr(
-        devices,
-        "keras",
-        SimpleNamespace(backend=SimpleNamespace(backend=lambda: "jax")),
-    )
-    devices.leave_gpus_to_backend()  # TensorFlow raises RuntimeError: no error here.
+    hidden, hide = [], lambda found, kind: hidden.append((found, kind))
+    monkeypatch.setattr(keras.backend, "backend", lambda: backend)
+    monkeypatch.setattr(tf.config, "set_visible_devices", hide)
+    with distribution_scope():
+        assert hidden == ([] if backend == "tensorflow" else [([], "GPU")])

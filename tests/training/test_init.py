@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import shutil
@@ -22,14 +21,10 @@ from keras_transformer import (
     train,
 )
 from keras_transformer.training import dry_run
-from keras_transformer.training.beginning import Init, begun_or_new
-from keras_transformer.training.run_directory import RunDirectory
+from keras_transformer.training.run import Init
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
 from tests.training.test_resume import KillAfter, Killed
-
-# The package's attribute of this name is the function.
-fit = importlib.import_module("keras_transformer.training.train")
 
 # A learning rate that changes no weight, and one that does.
 STILL = {"schedule": "constant", "learning_rate": 1e-30, "warmup_steps": 1}
@@ -50,15 +45,13 @@ def options(training=STILL, **sections):
     return config.replace(**sections)
 
 
-def run(directory, init=None, config=None, extra=None, screen=None, **given):
-    """Trains in a directory; `extra` is a callback that comes before all others."""
+def run(directory, init=None, config=None, *callbacks, screen=None, **given):
+    """Trains in a directory."""
     console = Console(file=io.StringIO() if screen is None else screen, width=200)
-    made = fit._callbacks
-    with pytest.MonkeyPatch.context() as patch:
-        if extra is not None:
-            patch.setattr(fit, "_callbacks", lambda *a: [extra, *made(*a)])
-        config = options() if config is None else config
-        return train(PAIRS, directory, config, console=console, init=init, **given)
+    return train(
+        PAIRS, directory, config or options(), console=console, init=init,
+        callbacks=callbacks, **given,
+    )  # fmt: skip
 
 
 def assert_same_weights(found, expected):
@@ -90,10 +83,9 @@ def test_dropout_and_search_may_be_the_new_runs_own(trained, tmp_path):
     model = translator.model.config.replace(dropout_rate=0.3)
     decoding = tiny_run.CONFIG.decoding.replace(beam_size=1)
     given = options(model=model, decoding=decoding)
-    directory, init = RunDirectory(tmp_path / "run"), Init("it", translator)
-    config, tokenizers = begun_or_new(directory, given, {}, PAIRS, quiet, None, init)
+    config = Init(translator).config_of(given)
     assert (config.model, config.decoding) == (model, decoding)
-    assert tokenizers is translator.tokenizers
+    assert config.tokenizer == tiny_run.CONFIG.tokenizer
     same = TokenizerPair.load(trained / "tokenizer")
     dry_run(PAIRS, tmp_path, given, console=quiet, tokenizers=same, init=trained)
 
@@ -113,7 +105,7 @@ def test_a_translator_is_taken_too_and_left_as_it_was(trained, tmp_path):
 
 
 MISMATCHES = {
-    "`d_model` is 512 and there 16": {"model": TransformerConfig()},
+    "`d_model` is 256 and there 16": {"model": TransformerConfig(d_model=256)},
     "`num_heads` is 4 and there 2": {
         "model": tiny_run.CONFIG.model.replace(num_heads=4)
     },
@@ -172,12 +164,12 @@ def uninterrupted(trained, tmp_path_factory):
 
 
 def steady():
-    """Options of a run of two epochs that saves a state after every update."""
-    return options(FAST | {"epochs": 2, "checkpoint_updates": 1, "ema_decay": 0.9})
+    """Options of a run of two epochs."""
+    return options(FAST | {"epochs": 2, "save_every": 3, "ema_decay": 0.9})
 
 
 def final(directory):
-    return StateFiles(directory / "states", 1).latest(Console(quiet=True))
+    return StateFiles(directory / "states").latest(Console(quiet=True))
 
 
 SLOW = pytest.mark.slow
@@ -227,7 +219,7 @@ def test_a_run_goes_on_with_the_weights_that_it_began_with_alone(
     with pytest.raises(ValueError, match=message):
         run(directory, directory, steady())
     data = json.loads((directory / "data.json").read_text("utf-8"))
-    assert sorted(data) == ["init", "training", "validation"]
+    assert sorted(data) == ["init", "planned_updates", "training", "validation"]
     assert data["init"]["name"] == str(trained)
     with pytest.raises(ValueError, match="holds a run that began with random weights"):
         tiny = tiny_run.CONFIG.replace(training=options().training)
@@ -239,7 +231,7 @@ def test_a_dry_run_says_what_it_would_begin_with(trained, tmp_path):
     stream = io.StringIO()
     console = Console(file=stream, width=200)
     dry_run(PAIRS, tmp_path / "run", options(), console=console, init=trained)
-    lines = stream.getvalue().splitlines()
+    lines = [line for line in stream.getvalue().splitlines() if line]
     assert lines[0] == f"beginning with the weights of {trained}"
     assert any(line.endswith("; 10,176 parameters") for line in lines)
     assert not list(tmp_path.iterdir())

@@ -1,50 +1,36 @@
-"""Runs that were killed go on as if nothing had happened."""
+"""Runs that were interrupted end as if nothing had happened."""
 
 from __future__ import annotations
 
-import csv
-import importlib
 import io
+import json
 import os
 import shutil
 import signal
-from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 from rich.console import Console
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from keras_transformer import TokenizerPair, Translator, open_pairs, train
-from keras_transformer.training import average_run, machine, run_directory, state
+from keras_transformer import TokenizerPair, Translator, train
+from keras_transformer.training import average_run, devices, run, state
+from keras_transformer.training.run import RunDirectory
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
 
-# The package's attribute of this name is the function.
-fit = importlib.import_module("keras_transformer.training.train")
-
 # Everything that has a state: dropout, accumulated gradients, moving averages.
 OPTIONS = {
-    "epochs": 2,
-    "checkpoint_updates": 2,
-    "gradient_accumulation_steps": 2,
-    "ema_decay": 0.9,
-    "global_clipnorm": 1.0,
-}
+    "epochs": 2, "save_every": 4, "gradient_accumulation_steps": 2, "ema_decay": 0.9,
+    "global_clipnorm": 1.0, "average_checkpoints": 2,
+}  # fmt: skip
 
 
 class Killed(Exception):
     """Stands for the end of the process."""
 
 
-class Extra(keras.callbacks.Callback):
-    """A callback that a test adds; it comes before the others unless it `is_last`."""
-
-    is_last = False
-
-
-class KillAfter(Extra):
+class KillAfter(keras.callbacks.Callback):
     """Ends the run after some batches, before its state is saved."""
 
     def __init__(self, batches):
@@ -57,6 +43,29 @@ class KillAfter(Extra):
             raise Killed
 
 
+class Count(keras.callbacks.Callback):
+    """Counts batches over the whole run, and adds a figure to the logs."""
+
+    def __init__(self):
+        super().__init__()
+        self.batches = self.begun = 0
+
+    def on_train_begin(self, logs=None):
+        self.begun += 1
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.batches += 1
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs["seen"] = self.batches
+
+    def state(self):
+        return self.batches
+
+    def restore(self, state):
+        self.batches = state
+
+
 class Folder:
     """A directory for one run and its text."""
 
@@ -67,230 +76,235 @@ class Folder:
         self.valid = tiny_run.write_pairs(path / "valid.tsv", tiny_run.VALID)
         self.screen = io.StringIO()
 
-    def train(self, data=None, extra=None, **training):
-        """Trains, with a callback `extra` if given; returns the translator."""
-        training = {"average_checkpoints": 2, "warmup_steps": 10} | OPTIONS | training
+    def train(self, *callbacks, data=None, **training):
+        """Trains; returns the translator."""
+        data = {"batch_tokens": 120} | (data or {})
         config = tiny_run.CONFIG.replace(
-            training=tiny_run.CONFIG.training.replace(**training),
-            data=tiny_run.CONFIG.data.replace(**{"batch_tokens": 120} | (data or {})),
+            training=tiny_run.CONFIG.training.replace(**OPTIONS | training),
+            data=tiny_run.CONFIG.data.replace(**data),
         )
-        made = fit._callbacks
-        with pytest.MonkeyPatch.context() as patch:
-            if extra is not None:
-                # Before all others, or after those that write and before the state.
-                first, last = ([], [extra]) if extra.is_last else ([extra], [])
-                patch.setattr(fit, "_callbacks", lambda *a: first + made(*a) + last)
-            return train(
-                open_pairs(self.text), self.run, config, open_pairs(self.valid),
-                Console(file=self.screen, width=200),
-            )  # fmt: skip
+        console = Console(file=self.screen, width=200)
+        return train(
+            self.text, self.run, config, self.valid, console, callbacks=callbacks
+        )
+
+    def killed(self, batches, *callbacks, **options):
+        with pytest.raises(Killed):
+            self.train(KillAfter(batches), *callbacks, **options)
 
     def final(self):
-        """All variables at the end, those of optimizer, dropout and metrics too."""
-        return StateFiles(self.run / "states", 1).latest(Console(quiet=True))
-
-    def log(self):
-        with open(self.run / "log.csv", encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-        # The one figure that is of the clock.
-        return [row.pop("tokens_per_second") and row for row in rows]
+        return StateFiles(self.run / "states").latest(Console(quiet=True))
 
     def said(self, words):
         return words in self.screen.getvalue()
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    """A whole run, its final weights and its batches an epoch."""
-    folder = Folder(tmp_path_factory.mktemp("uninterrupted"))
+def whole(tmp_path_factory):
+    """A run that was not interrupted: seven batches an epoch."""
+    folder = Folder(tmp_path_factory.mktemp("whole"))
     folder.weights = folder.train().model.get_weights()
-    folder.batches = int(folder.screen.getvalue().split(" batches")[0].split()[-1])
+    assert folder.said("training data: 40 pairs, 7 batches")
+    assert [row["step"] for row in folder.final().history] == [4, 7, 11, 14]
     return folder
+
+
+def timeless(row):
+    return {n: value for n, value in row.items() if n != "tokens_per_second"}
 
 
 def assert_same_run(folder, weights, expected):
     for found, weight in zip(weights, expected.weights, strict=True):
         np.testing.assert_array_equal(found, weight)
     found, other = folder.final(), expected.final()
-    assert (found.updates, found.epoch, found.batch) == (
-        other.updates, other.epoch, other.batch,
-    )  # fmt: skip
+    assert (found.step, found.updates) == (other.step, other.updates)
     for value, other_value in zip(found.values, other.values, strict=True):
         np.testing.assert_array_equal(value, other_value)
-    assert folder.log() == expected.log()
-    names = sorted(path.name for path in (folder.run / "checkpoints").iterdir())
-    assert names == sorted(p.name for p in (expected.run / "checkpoints").iterdir())
+    assert [*map(timeless, found.rows)] == [*map(timeless, other.rows)]
+    for name in ("log.csv", "checkpoints"):
+        assert names(folder, name) == names(expected, name)
 
 
-def killed(folder, batches, **training):
+def names(folder, name):
+    """Names of files, or how many rows a file has."""
+    path = folder.run / name
+    if path.is_dir():
+        return sorted(each.name for each in path.iterdir())
+    return len(path.read_text("utf-8").splitlines())
+
+
+def test_a_run_killed_within_intervals_and_epochs_ends_the_same(whole, tmp_path):
+    folder = Folder(tmp_path)
+    folder.killed(6)
+    assert folder.final().step == 4
+    # In the second epoch, reached from within the first.
+    folder.killed(6)
+    assert folder.final().step == 7
+    weights = folder.train().model.get_weights()
+    assert folder.said("going on after 3 updates, at batch 1 of epoch 2")
+    assert_same_run(folder, weights, whole)
+
+
+KINDS = {
+    "BLEU": {"monitor": "bleu", "average": "best", "bleu_sentences": 3},
+    "sampling": {"data": {"subword_sampling": 0.3}},
+    "plain": {"gradient_accumulation_steps": 1, "ema_decay": None},
+    "float16": {"mixed_precision": "float16"},
+    "skipping": {"nonfinite": "skip", "save_every": None},
+    "patience": {"patience": 1, "epochs": 9, "learning_rate": 10.0},
+    "one": {"save_every": 1, "average_checkpoints": 1, "freeze": "encoder"},
+}
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_run_ends_the_same(kind, tmp_path):
+    options = KINDS[kind]
+    expected, folder = Folder(tmp_path / "whole"), Folder(tmp_path / "killed")
+    expected.weights = expected.train(Count(), **options).model.get_weights()
+    for batches in (3, 5):
+        folder.killed(batches, Count(), **options)
+    weights = folder.train(Count(), **options).model.get_weights()
+    assert_same_run(folder, weights, expected)
+    rows = folder.final().rows
+    assert [row["seen"] for row in rows] == [row["step"] for row in rows]
+    assert len(rows) < 18  # Patience ends its run.
+
+
+@pytest.mark.slow
+def test_a_run_killed_after_every_batch_ends_the_same(tmp_path):
+    expected, folder = Folder(tmp_path / "whole"), Folder(tmp_path / "killed")
+    expected.weights = expected.train(save_every=1).model.get_weights()
+    for _ in range(13):
+        folder.killed(2, save_every=1)
+    weights = folder.train(save_every=1).model.get_weights()
+    assert_same_run(folder, weights, expected)
+
+
+@pytest.mark.slow
+def test_intervals_of_any_length_give_the_same_weights(whole, tmp_path):
+    for every in (1, 3, None):
+        folder = Folder(tmp_path / str(every))
+        folder.train(save_every=every)
+        final = folder.final()
+        for value, other in zip(final.values, whole.final().values, strict=True):
+            np.testing.assert_array_equal(value, other)
+
+
+@pytest.mark.slow
+def test_a_row_written_after_the_last_state_is_not_repeated(
+    whole, tmp_path, monkeypatch
+):
+    folder, save = Folder(tmp_path), StateFiles.save
+
+    def dying(files, state):
+        if state.step == 7:
+            raise Killed
+        save(files, state)
+
+    monkeypatch.setattr(StateFiles, "save", dying)
     with pytest.raises(Killed):
-        folder.train(extra=KillAfter(batches), **training)
+        folder.train()
+    monkeypatch.undo()
+    assert names(folder, "log.csv") == 3
+    assert_same_run(folder, folder.train().model.get_weights(), whole)
 
 
-def test_a_run_killed_in_the_middle_of_epochs_ends_the_same(uninterrupted, tmp_path):
-    folder, batches = Folder(tmp_path), uninterrupted.batches
-    assert batches >= 6
-    killed(folder, batches - 1)
-    assert folder.final().batch % 4 == 0 < folder.final().batch
-    # In the second epoch, reached from the middle of the first.
-    killed(folder, batches)
-    weights = folder.train().model.get_weights()
-    assert folder.said("of epoch 2")
-    assert_same_run(folder, weights, uninterrupted)
-    assert logged_epochs(folder) == [0, 1]
+class Signal(keras.callbacks.Callback):
+    """Sends the process a signal in the third batch."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number, self.left = number, 3
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), self.number)
 
 
-@pytest.mark.slow
-def test_a_run_killed_before_its_first_state_begins_anew(uninterrupted, tmp_path):
-    folder = Folder(tmp_path)
-    killed(folder, 1)
-    weights = folder.train().model.get_weights()
-    assert_same_run(folder, weights, uninterrupted)
-
-
-class KillAtEpochEnd(Extra):
-    """Ends the run when the logs of an epoch are written and its state is not."""
-
-    is_last = True
-
-    def on_epoch_end(self, epoch, logs=None):
-        raise Killed
-
-
-@pytest.mark.slow
-def test_what_was_logged_after_the_last_state_is_not_repeated(uninterrupted, tmp_path):
-    folder = Folder(tmp_path)
-    with pytest.raises(Killed):
-        folder.train(extra=KillAtEpochEnd())
-    assert len(folder.log()) == 1
-    weights = folder.train().model.get_weights()
-    assert_same_run(folder, weights, uninterrupted)
-    assert logged_epochs(folder) == [0, 1]
-
-
-def logged_epochs(folder):
-    log = EventAccumulator(str(folder.run / "tensorboard" / "validation")).Reload()
-    return [event.step for event in log.Tensors("epoch_loss")]
+def test_sigterm_ctrl_c_and_a_closed_terminal_save_the_batch(whole, tmp_path):
+    folder, before = Folder(tmp_path), signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as stopped:
+        folder.train(Signal(signal.SIGTERM))
+    assert stopped.value.code == 143
+    assert (folder.final().step, folder.final().history) == (3, [])
+    assert folder.said("stopped by SIGTERM after 1 update; the same command goes on")
+    with pytest.raises(KeyboardInterrupt):
+        folder.train(Signal(signal.SIGINT))
+    assert folder.final().step == 6
+    with pytest.raises(SystemExit) as stopped:
+        folder.train(Signal(signal.SIGHUP))
+    assert (stopped.value.code, folder.final().step) == (129, 9)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert_same_run(folder, folder.train().model.get_weights(), whole)
 
 
 @pytest.mark.slow
-def test_a_run_killed_after_every_batch_ends_the_same(uninterrupted, tmp_path):
-    # Each run gets one update further, and loses the batch after it.
+@pytest.mark.parametrize(
+    "limit", [{"max_updates": 1}, {"max_updates": 3}, {"epochs": 1}]
+)
+def test_a_run_with_a_higher_limit_goes_on_exactly(limit, whole, tmp_path):
     folder = Folder(tmp_path)
-    for _ in range(uninterrupted.batches - 1):
-        killed(folder, 3, checkpoint_updates=1)
-    weights = folder.train(checkpoint_updates=1).model.get_weights()
-    assert_same_run(folder, weights, uninterrupted)
+    # The schedule stays that of the run's first limits.
+    options = {"warmup_steps": 1, "learning_rate": 0.08}
+    translator = folder.train(**options | limit)
+    assert translator.model.updates == limit.get("max_updates", 3)
+    assert (folder.run / "model.keras").exists() and folder.final().rows
+    expected = Folder(tmp_path / "whole")
+    expected.weights = expected.train(**options).model.get_weights()
+    assert_same_run(folder, folder.train(**options).model.get_weights(), expected)
+
+
+def test_a_finished_run_is_only_loaded(whole, tmp_path, monkeypatch):
+    folder = Folder(tmp_path)
+    shutil.copytree(whole.run, folder.run)
+    monkeypatch.setattr(keras.Model, "fit", lambda *_, **__: pytest.fail("trained"))
+    assert_same_run(folder, folder.train().model.get_weights(), whole)
+    assert folder.said("is finished: 7 updates.")
+    # Killed after the last state and before the model was written.
+    (folder.run / "model.keras").unlink()
+    assert_same_run(folder, folder.train().model.get_weights(), whole)
+    assert (folder.run / "model.keras").exists()
 
 
 @pytest.mark.slow
-def test_several_batches_a_call_give_the_same_run(uninterrupted, tmp_path):
+def test_a_damaged_state_falls_back_to_the_one_before(whole, tmp_path):
     folder = Folder(tmp_path)
-    options = {"steps_per_execution": 4}
-    killed(folder, 2, checkpoint_updates=1, **options)
-    assert folder.final().batch == 4
-    weights = folder.train(**options).model.get_weights()
-    assert_same_run(folder, weights, uninterrupted)
-
-
-@pytest.mark.slow
-def test_a_damaged_state_falls_back_to_the_one_before(uninterrupted, tmp_path):
-    folder = Folder(tmp_path)
-    killed(folder, uninterrupted.batches - 1, checkpoint_updates=1)
-    older, newest = StateFiles(folder.run / "states", 2).paths()
+    folder.killed(9)
+    older, newest = StateFiles(folder.run / "states").paths()
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
     weights = folder.train().model.get_weights()
     assert folder.said(f"warning: {newest} is damaged")
-    assert_same_run(folder, weights, uninterrupted)
+    assert_same_run(folder, weights, whole)
     assert not older.exists()
 
 
-def cut_states(folder):
+@pytest.mark.slow
+def test_a_run_without_a_whole_state_does_not_throw_its_checkpoints_away(tmp_path):
+    folder = Folder(tmp_path)
+    folder.killed(6)
     for path in (folder.run / "states").iterdir():
         path.write_bytes(path.read_bytes()[:-1000])
-
-
-@pytest.mark.slow
-def test_a_run_without_a_whole_state_begins_anew(uninterrupted, tmp_path):
-    folder = Folder(tmp_path)
-    killed(folder, uninterrupted.batches - 1)
-    cut_states(folder)
-    weights = folder.train().model.get_weights()
-    assert_same_run(folder, weights, uninterrupted)
-
-
-@pytest.mark.slow
-def test_but_does_not_throw_its_checkpoints_away(uninterrupted, tmp_path):
-    folder = Folder(tmp_path)
-    killed(folder, uninterrupted.batches + 2)
-    cut_states(folder)
     before = (folder.run / "log.csv").read_bytes()
     for _ in range(2):
         with pytest.raises(ValueError, match="No state in .* can be read.*begin again"):
             folder.train()
     assert (folder.run / "log.csv").read_bytes() == before
-    assert len(list((folder.run / "checkpoints").iterdir())) == 1
+    assert names(folder, "checkpoints") == ["step-000000004.weights.h5"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "error",
-    [
-        MemoryError(),
-        pytest.param(OSError(5, "Input/output error"), marks=pytest.mark.slow),
-    ],
-)
-def test_a_state_that_cannot_be_read_now_is_kept(
-    uninterrupted, tmp_path, monkeypatch, error
-):
+def test_a_limit_that_was_passed_within_an_interval_ends_the_run_there(tmp_path):
     folder = Folder(tmp_path)
-    killed(folder, uninterrupted.batches + 2)
-    names = sorted((folder.run / "states").iterdir())
-    with monkeypatch.context() as patch:
-        patch.setattr(state.np, "load", failing(error))
-        with pytest.raises(type(error)):
-            folder.train()
-    assert sorted((folder.run / "states").iterdir()) == names
-    weights = folder.train().model.get_weights()
-    assert_same_run(folder, weights, uninterrupted)
-
-
-def failing(error):
-    def fail(*args, **kwargs):
-        raise error
-
-    return fail
-
-
-@pytest.mark.slow
-def test_a_run_that_ended_without_its_model_makes_it_of_the_state(
-    tmp_path, monkeypatch
-):
-    folder = Folder(tmp_path)
-    killed(folder, 5, ema_decay=None)
-    # A limit that was passed before the first epoch ended, so before a checkpoint.
-    limits = {"max_updates": 2, "ema_decay": None}
-    with monkeypatch.context() as patch:
-        patch.setattr(Translator, "save", failing(OSError(28, "No space left")))
-        with pytest.raises(OSError, match="No space left"):
-            folder.train(**limits)
-    assert not list((folder.run / "checkpoints").glob("*"))
-    weights = folder.train(**limits).model.get_weights()
-    final = folder.final()
-    kept = zip(final.variables, final.values, strict=True)
-    values = [value for (path, *_), value in kept if "seed_generator" not in path]
-    for weight, value in zip(weights, values, strict=False):
-        np.testing.assert_array_equal(weight, value)
-
-
-@pytest.mark.slow
-def test_a_run_without_checkpoints_saves_the_moving_average(tmp_path):
-    folder = Folder(tmp_path)
-    killed(folder, 5)
-    trained = folder.train(max_updates=2).model
-    assert not list((folder.run / "checkpoints").glob("*"))
+    with pytest.raises(SystemExit):
+        folder.train(Signal(signal.SIGTERM))
+    state = folder.final()
+    trained = folder.train(max_updates=1).model
+    assert (state.rows, folder.final().step) == ([], 3)
+    # What is saved is the moving average.
     saved = Translator.load(folder.run).model
     averages = trained.optimizer._model_variables_moving_average
     for weight, average in zip(saved.trainable_weights, averages, strict=True):
@@ -298,9 +312,25 @@ def test_a_run_without_checkpoints_saves_the_moving_average(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_full_disk_leaves_the_older_state(uninterrupted, tmp_path, monkeypatch):
-    folder, saved = Folder(tmp_path), []
-    savez = np.savez
+@pytest.mark.parametrize("error", [MemoryError(), OSError(5, "Input/output error")])
+def test_a_state_that_cannot_be_read_now_is_kept(whole, tmp_path, monkeypatch, error):
+    def fail(*args, **kwargs):
+        raise error
+
+    folder = Folder(tmp_path)
+    folder.killed(6)
+    before = names(folder, "states")
+    with monkeypatch.context() as patch:
+        patch.setattr(state.np, "load", fail)
+        with pytest.raises(type(error)):
+            folder.train()
+    assert names(folder, "states") == before
+    assert_same_run(folder, folder.train().model.get_weights(), whole)
+
+
+@pytest.mark.slow
+def test_a_full_disk_leaves_the_older_state(whole, tmp_path, monkeypatch):
+    folder, saved, savez = Folder(tmp_path), [], np.savez
 
     def full(stream, **parts):
         saved.append(stream)
@@ -313,115 +343,14 @@ def test_a_full_disk_leaves_the_older_state(uninterrupted, tmp_path, monkeypatch
     with pytest.raises(OSError, match="No space left"):
         folder.train()
     monkeypatch.undo()
-    assert [path.name for path in (folder.run / "states").iterdir()] == [
-        "update-000000002-epoch-0000-batch-000004.npz"
-    ]
-    weights = folder.train().model.get_weights()
-    assert_same_run(folder, weights, uninterrupted)
+    assert names(folder, "states") == ["step-000000004.npz"]
+    assert_same_run(folder, folder.train().model.get_weights(), whole)
 
 
-@pytest.mark.slow
-def test_sigterm_ctrl_c_and_a_closed_terminal_save_and_stop(uninterrupted, tmp_path):
-    class Signal(Extra):
-        def __init__(self, number):
-            super().__init__()
-            self.number = number
-
-        def on_train_batch_end(self, batch, logs=None):
-            if batch == 2:
-                os.kill(os.getpid(), self.number)
-
+def test_other_options_and_other_text_are_refused(whole, tmp_path):
     folder = Folder(tmp_path)
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as stopped:
-        folder.train(extra=Signal(signal.SIGTERM))
-    assert stopped.value.code == 143
-    assert (folder.final().epoch, folder.final().batch) == (0, 3)
-    assert folder.said("stopped by SIGTERM after 1 updates; the same command goes on")
-    with pytest.raises(KeyboardInterrupt):
-        folder.train(extra=Signal(signal.SIGINT))
-    assert (folder.final().epoch, folder.final().batch) == (0, 6)
-    with pytest.raises(SystemExit) as stopped:
-        folder.train(extra=Signal(signal.SIGHUP))
-    assert stopped.value.code == 129
-    assert (folder.final().epoch, folder.final().batch) == (1, 3)
-    assert signal.getsignal(signal.SIGTERM) is before
-    weights = folder.train().model.get_weights()
-    assert_same_run(folder, weights, uninterrupted)
-
-
-class MoveAway(Extra):
-    """Moves a file of text away in the second epoch."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.path = path
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == 1:
-            self.path.rename(self.path.with_suffix(".moved"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "side", ["text", pytest.param("valid", marks=pytest.mark.slow)]
-)
-def test_text_that_goes_or_changes_is_named_in_one_line(uninterrupted, tmp_path, side):
-    folder, streamed = Folder(tmp_path), {"shuffle_buffer": 5}
-    path = getattr(folder, side)
-    with pytest.raises(FileNotFoundError) as gone:
-        folder.train(data=streamed, extra=MoveAway(path))
-    assert gone.value.filename == str(path)
-    moved = path.with_suffix(".moved")
-    moved.rename(path)
-
-    class Replace(MoveAway):
-        def on_epoch_begin(self, epoch, logs=None):
-            super().on_epoch_begin(epoch)
-            if epoch == 1:
-                lines = moved.read_text(encoding="utf-8").splitlines(keepends=True)
-                path.write_text("".join(reversed(lines)), encoding="utf-8")
-                os.utime(path, ns=(1, 1))
-
-    with pytest.raises(ValueError) as changed:
-        folder.train(data=streamed, extra=Replace(path))
-    assert str(changed.value).startswith(f"{path} has changed since it was first read")
-    assert "\n" not in str(changed.value) and "PyFunc" not in str(changed.value)
-    moved.rename(path)
-    folder.train(data=streamed)
-    assert folder.final().updates == uninterrupted.final().updates
-
-
-@pytest.mark.slow
-def test_a_run_with_a_higher_limit_goes_on_exactly(uninterrupted, tmp_path):
-    folder = Folder(tmp_path)
-    folder.train(max_updates=2)
-    assert (folder.run / "model.keras").exists()
-    assert len(folder.log()) == 1
-    assert folder.final().batch == 4
-    weights = folder.train().model.get_weights()
-    assert_same_run(folder, weights, uninterrupted)
-
-
-def test_a_finished_run_is_only_loaded(uninterrupted, tmp_path, monkeypatch):
-    folder = Folder(tmp_path)
-    shutil.copytree(uninterrupted.run, folder.run)
-    monkeypatch.setattr(keras.Model, "fit", lambda *_, **__: pytest.fail("trained"))
-    weights = folder.train().model.get_weights()
-    assert folder.said("is finished:")
-    assert_same_run(folder, weights, uninterrupted)
-    # Killed after the last state and before the model was written.
-    (folder.run / "model.keras").unlink()
-    weights = folder.train().model.get_weights()
-    assert_same_run(folder, weights, uninterrupted)
-    assert (folder.run / "model.keras").exists()
-
-
-def test_other_options_and_other_text_are_refused(uninterrupted, tmp_path):
-    folder = Folder(tmp_path)
-    shutil.copytree(uninterrupted.run, folder.run)
-    expected = "other options: `seed` is 5 and was 1; .*may change: .*max_updates"
-    expected = expected.replace("; ", r"\. ")
+    shutil.copytree(whole.run, folder.run)
+    expected = "other options: `seed` is 5 and was 1. .*may change: .* max_updates,"
     with pytest.raises(ValueError, match=expected):
         folder.train(seed=5)
     with pytest.raises(ValueError, match="`batch_tokens` is 99 and was 120"):
@@ -435,87 +364,50 @@ def test_other_options_and_other_text_are_refused(uninterrupted, tmp_path):
         folder.train()
 
 
-def swap_two_letters(folder):
-    """Makes the tokenizer of a run another one of as many pieces; returns its file."""
+@pytest.mark.parametrize("content", ["{", "[]", '{"training": "x"}', "\udcff"])
+def test_a_damaged_data_json_is_named(whole, tmp_path, content):
+    folder = Folder(tmp_path)
+    shutil.copytree(whole.run, folder.run)
+    path = folder.run / "data.json"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ValueError) as raised:
+        folder.train()
+    assert str(raised.value).startswith(f"{path} is damaged: ")
+
+
+def test_another_tokenizer_is_refused_wherever_the_run_is_read(whole, tmp_path):
+    folder = Folder(tmp_path)
+    shutil.copytree(whole.run, folder.run)
     path = folder.run / "tokenizer" / "joint.model"
     content = path.read_bytes()
     # The piece "▁the", of which three letters come in any order as often.
-    changed = content.replace("▁the".encode(), "▁teh".encode())
-    assert changed != content
-    path.write_bytes(changed)
-    return path
-
-
-def test_another_tokenizer_is_refused_wherever_the_run_is_read(uninterrupted, tmp_path):
-    finished, broken_off = Folder(tmp_path / "finished"), Folder(tmp_path / "broken")
-    shutil.copytree(uninterrupted.run, finished.run)
-    killed(broken_off, uninterrupted.batches + 2)
-    for folder in (finished, broken_off):
-        path = swap_two_letters(folder)
-        refused = pytest.raises(ValueError, match=f"{path} is not the file that")
-        with refused:
-            folder.train()
-        with refused:
-            average_run(folder.run, tmp_path / "mean")
+    path.write_bytes(content.replace("▁the".encode(), "▁teh".encode()))
+    assert path.read_bytes() != content
+    refused = pytest.raises(ValueError, match=f"{path} is not the file that")
     with refused:
-        TokenizerPair.load(broken_off.run / "tokenizer")
-    with pytest.raises(ValueError, match="is not the file that the model"):
-        Translator.load(finished.run)
+        folder.train()
+    with refused:
+        average_run(folder.run, tmp_path / "mean")
+    with refused:
+        TokenizerPair.load(folder.run / "tokenizer")
+    with refused:
+        Translator.load(folder.run)
 
 
 @pytest.mark.slow
-def test_a_run_begun_before_there_were_digests_goes_on(uninterrupted, tmp_path):
+def test_going_on_with_other_cores_is_said_in_a_line(tmp_path, monkeypatch):
     folder = Folder(tmp_path)
-    killed(folder, uninterrupted.batches - 1)
-    (folder.run / "tokenizer.sha256").unlink()
-    weights = folder.train().model.get_weights()
-    assert_same_run(folder, weights, uninterrupted)
-    assert (folder.run / "tokenizer.sha256").exists()
-
-
-@pytest.mark.slow
-def test_going_on_with_other_threads_is_said_in_a_line(uninterrupted, tmp_path):
-    folder = Folder(tmp_path)
-    killed(folder, uninterrupted.batches - 1)
-    assert folder.final().machine["parts"] == 1
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "num_parts", lambda: 7)
-        killed(folder, 3)
-    said = "warning: going on with parts 7 (before: 1): the result is that of an "
-    said += "uninterrupted run to rounding only, and dropout may draw other numbers\n"
-    assert folder.screen.getvalue().count("warning") == 1
-    assert folder.said(said)
-
-
-@pytest.mark.slow
-def test_states_that_tell_no_machine_go_on_without_a_word(uninterrupted, tmp_path):
-    folder = Folder(tmp_path)
-    killed(folder, uninterrupted.batches - 1)
-    files = StateFiles(folder.run / "states", 1)
-    # As they were written before: with a rate that went on, and nothing of the machine.
-    old = files.latest(Console(quiet=True))
-    old.callbacks["TokenRate"] = {"tokens": 7, "seconds": 0.5}
-    written = state._without_values
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state, "_without_values", lambda s: without_machine(written(s)))
-        files.save(old)
-    assert files.latest(Console(quiet=True)).machine == {}
-    weights = folder.train().model.get_weights()
-    assert_same_run(folder, weights, uninterrupted)
-    assert not folder.said("warning")
-
-
-def without_machine(header):
-    return {name: value for name, value in header.items() if name != "machine"}
+    folder.killed(6)
+    monkeypatch.setattr(devices, "num_parts", lambda: 7)
+    folder.killed(3)
+    said = "warning: going on with 7 cores that share a batch (before: 1): the result "
+    assert folder.said(said) and folder.screen.getvalue().count("warning") == 1
 
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("step", ["tokenizer", "data.json", "config.json"])
-def test_a_run_killed_while_it_was_set_up_starts_again(
-    tmp_path, monkeypatch, step, uninterrupted
-):
-    folder = Folder(tmp_path)
-    replacing = run_directory.replacing
+def test_a_run_killed_while_it_was_set_up_starts_again(whole, tmp_path, step):
+    folder, replacing = Folder(tmp_path), run.replacing
 
     def dying(path):
         if path.name == step:
@@ -524,53 +416,58 @@ def test_a_run_killed_while_it_was_set_up_starts_again(
 
     def half_saved(tokenizers, directory):
         directory.mkdir()
-        (directory / "joint.model").write_bytes(b"")
         (directory / ".partial-7-joint.model").write_bytes(b"half")
         raise Killed
 
-    monkeypatch.setattr(run_directory, "replacing", dying)
-    if step == "tokenizer":
-        monkeypatch.setattr(run_directory.TokenizerPair, "save", half_saved)
-    with pytest.raises(Killed):
-        folder.train(epochs=1)
-    monkeypatch.undo()
-    monkeypatch.setattr(fit, "_train_to_the_end", lambda *_: fail_later())
-    with pytest.raises(Killed):
-        folder.train(epochs=1)
-    names = sorted(path.name for path in folder.run.iterdir())
-    assert names == ["config.json", "data.json", "tokenizer", "tokenizer.sha256"]
-    assert [path.name for path in sorted((folder.run / "tokenizer").iterdir())] == [
-        "joint.model", "tokenizer.json",
-    ]  # fmt: skip
-    same = (p / "tokenizer" / "joint.model" for p in (folder.run, uninterrupted.run))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "replacing", dying)
+        if step == "tokenizer":
+            patch.setattr(TokenizerPair, "save", half_saved)
+        with pytest.raises(Killed):
+            folder.train()
+    folder.killed(1)
+    found = ["config.json", "corpus", "data.json", "log.csv", "tokenizer",
+             "tokenizer.sha256"]  # fmt: skip
+    assert [name for name in names(folder, ".") if name != "tensorboard"] == found
+    assert names(folder, "tokenizer") == ["joint.model", "tokenizer.json"]
+    same = (p / "tokenizer" / "joint.model" for p in (folder.run, whole.run))
     assert len({path.read_bytes() for path in same}) == 1
-
-
-def test_half_an_export_is_removed(tmp_path):
-    half = tmp_path / "export" / "en-de" / ".4-12ab.partial"
-    half.mkdir(parents=True)
-    (half / "saved_model.pb").write_bytes(b"half")
-    (half.parent / "3").mkdir()
-    run_directory.RunDirectory.remove_temporary_files(SimpleNamespace(path=tmp_path))
-    assert [path.name for path in half.parent.iterdir()] == ["3"]
-
-
-def fail_later():
-    raise Killed
 
 
 def test_two_processes_do_not_train_in_one_directory(tmp_path):
     folder = Folder(tmp_path)
-    with run_directory.RunDirectory(folder.run).locked():
+    with RunDirectory(folder.run).locked():
         with pytest.raises(BlockingIOError, match="Another process is training in"):
             folder.train()
 
 
 def test_a_directory_with_something_else_is_refused(tmp_path):
-    for name in ("tokenizer/mine.txt", "notes.txt", "config.json"):
-        directory = tmp_path / name.replace("/", "-")
-        path = directory / name
-        path.parent.mkdir(parents=True)
+    for name in ("notes.txt", "config.json", "states"):
+        path = tmp_path / name / name
+        path.parent.mkdir()
         path.write_text("mine")
         with pytest.raises(FileExistsError, match="holds something already"):
-            run_directory.RunDirectory(directory)
+            RunDirectory(path.parent)
+    with pytest.raises(FileExistsError, match="holds something already"):
+        RunDirectory(path)
+
+
+@pytest.mark.parametrize("name", ["caf\udce9", "a/caf\udce9/b"])
+def test_a_directory_whose_name_is_not_utf8_is_refused_at_once(tmp_path, name):
+    with pytest.raises(ValueError) as raised:
+        RunDirectory(tmp_path / name)
+    assert "must be UTF-8" in str(raised.value) and "caf\\udce9" in str(raised.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_half_written_files_are_removed(tmp_path):
+    (tmp_path / "states").mkdir()
+    (tmp_path / "states" / ".partial-7-step-000000001.npz").write_bytes(b"half")
+    half = tmp_path / "export" / "en-de" / ".4-12ab.partial"
+    half.mkdir(parents=True)
+    (half.parent / "3").mkdir()
+    for name in ("config.json", "data.json", "tokenizer"):
+        (tmp_path / name).write_text(json.dumps({}))
+    with RunDirectory(tmp_path).locked():
+        assert not list((tmp_path / "states").iterdir())
+        assert [path.name for path in half.parent.iterdir()] == ["3"]

@@ -1,32 +1,37 @@
-"""Training runs, from files to a directory with a translator."""
+"""Training runs, from files to a directory with a translator; and what they say."""
 
 from __future__ import annotations
 
 import csv
-import importlib
+import importlib.util
 import io
 import json
-import threading
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from keras_transformer import RunConfig, Transformer, Translator, open_pairs, train
-from keras_transformer.config import DataConfig, TrainingConfig
-from keras_transformer.text import Corpus, TokenizerPair
-from keras_transformer.training import compiled_model, make_optimizer
-from keras_transformer.training.compiling import (
-    with_data_defaults,
-    with_device_defaults,
+from keras_transformer import (
+    RunConfig,
+    TrainingConfig,
+    Transformer,
+    Translator,
+    train,
 )
-from keras_transformer.training.run_directory import RunDirectory
+from keras_transformer.text import TokenizerPair
+from keras_transformer.training import dry_run, read_summary, report, summary_lines
+from keras_transformer.training.state import State
 from tests import tiny_run
 
-# The package's attribute of this name is the function.
-fit = importlib.import_module("keras_transformer.training.train")
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -40,149 +45,104 @@ def log(directory):
         return list(csv.DictReader(file))
 
 
-def weights_of(path, config):
-    model = Transformer(config.model)
-    model.load_weights(path)
-    return model.get_weights()
-
-
 def test_a_run_leaves_everything_in_its_directory(directory):
     assert sorted(path.name for path in directory.iterdir()) == [
-        "checkpoints", "config.json", "data.json", "decoding.json", "log.csv",
+        "checkpoints", "config.json", "corpus", "data.json", "decoding.json", "log.csv",
         "model.keras", "states", "summary.json", "tensorboard", "tokenizer",
         "tokenizer.sha256",
     ]  # fmt: skip
-    assert list((directory / "tensorboard").rglob("events.out.tfevents.*"))
-
-
-def test_the_last_checkpoints_alone_are_kept(directory):
+    # Four batches an epoch, three epochs; the last checkpoints alone are kept.
     names = sorted(path.name for path in (directory / "checkpoints").iterdir())
-    assert names == ["epoch-0002.weights.h5", "epoch-0003.weights.h5"]
+    assert names == ["step-000000008.weights.h5", "step-000000012.weights.h5"]
+    data = json.loads((directory / "data.json").read_text("utf-8"))
+    assert sorted(data) == ["planned_updates", "training", "validation"]
 
 
-def test_the_config_has_the_options_and_the_learned_vocabulary(directory):
-    config = RunConfig.load(directory / "config.json")
+def test_the_config_has_the_options_and_what_was_learned_or_fitted(directory):
+    config, given = RunConfig.load(directory / "config.json"), tiny_run.CONFIG
     assert config.model.source_vocabulary_size == 300
     assert config.model.target_vocabulary_size == 300
-    assert config.training == tiny_run.CONFIG.training
-    assert config.decoding == tiny_run.CONFIG.decoding
-    assert config.data == tiny_run.CONFIG.data
+    # A warm-up is at most a fifth of 12 updates, and its peak stays.
+    assert config.training == given.training.replace(
+        warmup_steps=2, learning_rate=(16 * 10) ** -0.5
+    )
+    assert (config.decoding, config.data) == (given.decoding, given.data)
 
 
-def test_the_log_has_a_row_an_epoch_with_every_figure(log):
+def test_the_log_has_a_row_an_interval_with_every_figure(log):
     assert list(log[0]) == [
-        "epoch", "accuracy", "loss", "perplexity", "tokens_per_second",
-        "val_accuracy", "val_loss", "val_perplexity",
+        "epoch", "accuracy", "learning_rate", "loss", "perplexity", "step",
+        "tokens_per_second", "updates", "val_accuracy", "val_loss", "val_perplexity",
     ]  # fmt: skip
-    assert [row["epoch"] for row in log] == ["0", "1", "2"]
+    assert [row["epoch"] for row in log] == ["1", "2", "3"]
+    assert [row["updates"] for row in log] == ["4", "8", "12"]
     for row in log:
         assert 0 <= float(row["accuracy"]) <= 1
         assert float(row["tokens_per_second"]) > 0
         assert float(row["val_perplexity"]) > 1
-
-
-def test_a_run_learns(log):
     assert float(log[-1]["loss"]) < float(log[0]["loss"]) - 0.1
     assert float(log[-1]["val_loss"]) < float(log[0]["val_loss"]) - 0.1
 
 
+def test_tensorboard_has_the_same_figures(directory, log):
+    for side, name in (("train", "loss"), ("validation", "val_loss")):
+        events = EventAccumulator(str(directory / "tensorboard" / side)).Reload()
+        found = events.Tensors("epoch_loss")
+        assert [event.step for event in found] == [4, 8, 12]
+        values = [float(tf.make_ndarray(event.tensor_proto)) for event in found]
+        assert values == pytest.approx([float(row[name]) for row in log])
+
+
 def test_the_final_model_is_the_float64_mean_of_the_checkpoints(directory):
-    config = RunConfig.load(directory / "config.json")
-    paths = sorted((directory / "checkpoints").iterdir())
-    final = keras.models.load_model(directory / "model.keras").get_weights()
-    kept = [weights_of(path, config) for path in paths]
+    config, kept = RunConfig.load(directory / "config.json"), []
+    for path in sorted((directory / "checkpoints").iterdir()):
+        model = Transformer(config.model)
+        model.load_weights(path)
+        kept.append(model.get_weights())
     assert any(np.any(a != b) for a, b in zip(*kept, strict=True))
+    final = keras.models.load_model(directory / "model.keras").get_weights()
     for weight, *values in zip(final, *kept, strict=True):
         mean = np.mean(np.stack(values).astype(np.float64), axis=0)
         np.testing.assert_array_equal(weight, mean.astype(np.float32))
-
-
-def test_a_run_can_be_loaded_and_translates(directory):
     translator = Translator.load(directory)
     assert translator.config == tiny_run.CONFIG.decoding
-    assert translator.tokenizers.source.vocabulary_size == 300
 
 
-@pytest.fixture(scope="module")
-def short_runs(tmp_path_factory):
-    """Two runs of 7 updates with the same seed, and where they are."""
-    folders = [tmp_path_factory.mktemp("short") for _ in range(2)]
-    translators = [tiny_run.run(folder, max_updates=7, seed=3) for folder in folders]
-    return translators, [folder / "run" for folder in folders]
+def test_a_run_keeps_what_it_was(directory):
+    summary = read_summary(directory)
+    assert summary["model"]["class"] == "Transformer"
+    assert summary["data"]["training"]["pairs"] == len(tiny_run.TRAIN)
+    assert summary["data"]["validation"]["files"] == ["valid.tsv"]
+    assert (summary["epochs"], summary["updates"]) == (3, 12)
+    assert summary["averaged_checkpoints"] == 2
+    assert summary["examples"] == [list(pair) for pair in tiny_run.VALID[:3]]
+    assert summary["machine"]["backend"].startswith("tensorflow ")
+    first, written, *following = summary_lines(summary, directory)
+    assert first.startswith("trained 10,176 parameters: 12 updates, 3 epochs in ")
+    assert f"val_loss {summary['last_epoch']['val_loss']:.4f}" in first
+    listed = written.partition(": ")[2].split(", ")
+    assert listed and all((directory / name).exists() for name in listed)
+    assert len(following) == 3
 
 
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_weights(short_runs):
-    first, again = (translator.model.get_weights() for translator in short_runs[0])
-    for a, b in zip(first, again, strict=True):
-        np.testing.assert_array_equal(a, b)
+def test_a_damaged_summary_is_named(tmp_path):
+    assert read_summary(tmp_path) is None
+    for text in ("[1", "[]", json.dumps({"seconds": 1})):
+        (tmp_path / "summary.json").write_text(text, "utf-8")
+        with pytest.raises(ValueError, match="summary.json is damaged: remove it"):
+            read_summary(tmp_path)
 
 
-def test_a_run_stops_exactly_at_max_updates(short_runs):
-    translators, folders = short_runs
-    assert int(translators[0].model.optimizer.iterations.numpy()) == 7
-    assert (folders[0] / "model.keras").exists()
-
-
-def test_a_run_refuses_a_directory_that_holds_something(tmp_path):
-    text = open_pairs(tiny_run.write_pairs(tmp_path / "train.tsv"))
-    with pytest.raises(FileExistsError, match="needs a new or empty directory, or"):
-        train(text, tmp_path, tiny_run.CONFIG)
-    assert [path.name for path in tmp_path.iterdir()] == ["train.tsv"]
-
-
-@pytest.fixture(scope="module")
-def diverged(tmp_path_factory):
-    """A run whose weights are NaN from the second epoch on: its directory, screen."""
-
-    class PlantNaN(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            weight = self.model.weights[0]
-            weight.assign(np.full(weight.shape, np.nan))
-
-    folder, screen = tmp_path_factory.mktemp("diverged"), io.StringIO()
-    console = Console(file=screen, force_terminal=True)
-    made = fit._callbacks
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit, "_callbacks", lambda *a: [*made(*a), PlantNaN()])
-        message = "loss or the gradient of a batch is not finite after . updates.*npz"
-        with pytest.raises(FloatingPointError, match=message):
-            tiny_run.run(folder, console=console)
-    return folder / "run", screen.getvalue()
-
-
-def test_a_diverging_run_stops_and_keeps_earlier_checkpoints(diverged):
-    directory, _ = diverged
-    (checkpoint,) = (directory / "checkpoints").iterdir()
-    assert checkpoint.name == "epoch-0001.weights.h5"
-    config = RunConfig.load(directory / "config.json")
-    assert all(np.isfinite(w).all() for w in weights_of(checkpoint, config))
-    assert not (directory / "model.keras").exists()
-
-
-def test_a_diverging_run_keeps_the_batch(diverged):
-    (path,) = (diverged[0] / "nonfinite").iterdir()
-    assert path.name == "epoch-0002-batch-000001.npz"
-    config = RunConfig.load(diverged[0] / "config.json")
-    text = open_pairs(diverged[0].parent / "train.tsv")
-    tokenizers = TokenizerPair.load(diverged[0] / "tokenizer")
-    corpus = Corpus(text, tokenizers, config.data, seed=config.training.seed)
-    (source, target_in), target_out = next(corpus.epoch(1))
-    with np.load(path, allow_pickle=False) as batch:
-        np.testing.assert_array_equal(batch["source"], source)
-        np.testing.assert_array_equal(batch["target_in"], target_in)
-        np.testing.assert_array_equal(batch["target_out"], target_out)
-        pairs = list(zip(batch["source_text"], batch["target_text"], strict=True))
-    assert set(pairs) <= set(tiny_run.TRAIN)
-
-
-def test_a_run_that_fails_gives_the_terminal_back(diverged):
-    _, screen = diverged
-    hide, show = "\x1b[?25l", "\x1b[?25h"
-    assert hide in screen
-    assert screen.rindex(show) > screen.rindex(hide)
-    bars = [t for t in threading.enumerate() if type(t).__name__ == "_RefreshThread"]
-    assert not bars
+def test_a_run_stops_exactly_at_max_updates_and_a_seed_is_a_run(tmp_path):
+    weights = []
+    for number, seed in enumerate((3, 3, 4)):
+        (tmp_path / str(number)).mkdir()
+        model = tiny_run.run(tmp_path / str(number), max_updates=5, seed=seed).model
+        assert model.updates == 5
+        weights.append(model.get_weights())
+    for same, again, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(same, again)
+        assert np.any(same != other)
 
 
 BAD_DATA = {
@@ -193,155 +153,169 @@ BAD_DATA = {
 
 
 @pytest.mark.parametrize("name", BAD_DATA)
-def test_bad_data_stops_a_run_before_it_trains(tmp_path, monkeypatch, name):
+def test_bad_data_stops_a_run_before_it_trains_as_often_as_it_is_given(tmp_path, name):
     line, message = BAD_DATA[name]
     path = tiny_run.write_pairs(tmp_path / "train.tsv")
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join([*lines[:2], line, *lines[2:]]), encoding="utf-8")
-    monkeypatch.setattr(Transformer, "fit", lambda *_, **__: pytest.fail("trained"))
-    data = tiny_run.CONFIG.data.replace(bad_line_budget=0)
-    config = tiny_run.CONFIG.replace(data=data)
-    with pytest.raises(ValueError, match=message):
-        train(open_pairs(path), tmp_path / "run", config, console=Console(quiet=True))
-
-
-def test_a_run_that_stops_on_bad_data_can_be_started_again(tmp_path):
-    path = tmp_path / "train.tsv"
-    path.write_text("dog Hund\n", encoding="utf-8")
     data = tiny_run.CONFIG.data.replace(bad_line_budget=0)
     config = tiny_run.CONFIG.replace(data=data)
     for _ in range(2):
-        with pytest.raises(ValueError, match="no tab"):
-            train(open_pairs(path), tmp_path / "run", config, None, Console(quiet=True))
+        with pytest.raises(ValueError, match=message):
+            train(path, tmp_path / "run", config, console=Console(quiet=True))
+    assert not (tmp_path / "run" / "config.json").exists()
 
 
-def test_every_optimizer_has_the_papers_schedule():
-    rates = {}
-    for name in ("adam", "sgd", "momentum", "adagrad", "rmsprop"):
-        options = TrainingConfig(optimizer=name, warmup_steps=10)
-        optimizer = make_optimizer(options, d_model=16)
-        optimizer.build([keras.Variable(np.ones(2, "float32"))])
-        # The first update: 16^-0.5 * 1 * 10^-1.5.
-        rates[name] = float(optimizer.learning_rate)
-    assert rates == pytest.approx(dict.fromkeys(rates, 0.25 * 10**-1.5))
-
-
-def test_adam_has_the_papers_constants():
-    adam = make_optimizer(TrainingConfig(), d_model=16)
-    assert (adam.beta_1, adam.beta_2, adam.epsilon) == (0.9, 0.98, 1e-9)
-
-
-def test_the_moving_average_is_the_optimizers():
-    plain, averaged = (
-        make_optimizer(TrainingConfig(ema_decay=decay), d_model=16)
-        for decay in (None, 0.95)
+def mean_crossentropy(y_true, y_pred):
+    """A loss that is a plain function."""
+    losses = keras.losses.sparse_categorical_crossentropy(
+        y_true, y_pred, from_logits=True
     )
-    assert not plain.use_ema
-    assert (averaged.use_ema, averaged.ema_momentum) == (True, 0.95)
+    return keras.ops.mean(losses)
 
 
-def test_a_processor_computes_in_float32_without_xla_unless_asked(monkeypatch):
-    def chosen(**options):
-        options = with_device_defaults(TrainingConfig(**options))
-        return options.mixed_precision, options.jit_compile
-
-    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [])
-    assert chosen() == (False, False)
-    assert chosen(mixed_precision=True) == (True, False)
-    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["gpu"])
-    assert chosen() == (True, True)
-    assert chosen(jit_compile=False) == (True, False)
-    # XLA cannot compile a step of several replicas.
-    assert chosen(distribute="mirrored") == (True, False)
-    assert chosen(distribute="multi_worker") == (True, False)
+def own_parts(rate=3e-3):
+    schedule = keras.optimizers.schedules.ExponentialDecay(rate, 20, 0.9)
+    inner = keras.optimizers.AdamW(schedule, weight_decay=0.01)
+    return {
+        "tokenizers": tiny_run.tokenizers(),
+        "optimizer": keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0),
+        "loss": mean_crossentropy,
+    }
 
 
-@pytest.mark.parametrize(("backend", "compiles"), [("jax", True), ("torch", False)])
-def test_other_backends_are_asked_for_their_devices(monkeypatch, backend, compiles):
-    pytest.importorskip(backend)
-    monkeypatch.setattr(keras.backend, "backend", lambda: backend)
-    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["gpu"])
-    options = with_device_defaults(TrainingConfig())
-    assert (options.mixed_precision, options.jit_compile) == (False, compiles)
+def run(directory, own, **training):
+    config = tiny_run.CONFIG.replace(
+        training=tiny_run.CONFIG.training.replace(**training)
+    )
+    quiet = Console(quiet=True)
+    return train(tiny_run.TRAIN, directory, config, console=quiet, **own)
 
 
-def test_replicas_are_not_compiled():
-    with pytest.raises(ValueError, match="XLA cannot compile a step of several"):
-        TrainingConfig(jit_compile=True, distribute="mirrored")
+def test_a_run_goes_on_with_its_own_parts_alone(tmp_path):
+    parts = own_parts()
+    translator = run(tmp_path / "run", parts, max_updates=6)
+    assert translator.model.optimizer is parts["optimizer"]
+    assert translator.model.loss is mean_crossentropy
+    assert translator.tokenizers is parts["tokenizers"]
+    # Keras numbers the objects of a process: "adamw_1" is the same optimizer.
+    expected = run(tmp_path / "whole", own_parts()).model.get_weights()
+    found = run(tmp_path / "run", own_parts()).model.get_weights()
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    sides = zip(*tiny_run.VALID, strict=True)
+    other = TokenizerPair.learn(*sides, tiny_run.CONFIG.tokenizer)
+    changed = {
+        "another optimizer: .*AdamW": own_parts(1e-3),
+        "another loss: .*mean_crossentropy": own_parts() | {"loss": None},
+        "holds a run with another tokenizer": own_parts() | {"tokenizers": other},
+    }
+    for message, parts in changed.items():
+        with pytest.raises(ValueError, match=message):
+            run(tmp_path / "run", parts)
 
 
-def test_momentum_is_a_tenth_short_of_one():
-    options = (TrainingConfig(optimizer=name) for name in ("sgd", "momentum"))
-    momenta = [make_optimizer(o, d_model=16).momentum for o in options]
-    assert momenta == [0.0, 0.9]
+def test_parts_that_do_not_go_together_are_told(tmp_path):
+    optimizer = keras.optimizers.Adam()
+    with pytest.raises(ValueError, match="`ema_decay` belongs to the options' optim"):
+        run(tmp_path / "run", {"optimizer": optimizer}, ema_decay=0.9)
+    optimizer.build([keras.Variable(np.ones(2, "float32"))])
+    with pytest.raises(ValueError, match="`optimizer` must be new: .* a Adam that is"):
+        run(tmp_path / "run", {"optimizer": optimizer})
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("given", [True, "bfloat16", "float16"])
-def test_mixed_precision_keeps_the_weights_in_float32(given):
-    training = tiny_run.CONFIG.training.replace(mixed_precision=given)
-    model = compiled_model(tiny_run.CONFIG.replace(training=training))
-    assert model.compute_dtype == ("bfloat16" if given is True else given)
-    is_scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
-    assert is_scaled == (given == "float16")
-    assert {weight.dtype for weight in model.trainable_weights} == {"float32"}
+def said_by_dry_run(directory, config=tiny_run.CONFIG, validation=tiny_run.VALID):
+    stream = io.StringIO()
+    console = Console(file=stream, width=200)
+    dry_run(tiny_run.TRAIN, directory, config, validation, console)
+    return stream.getvalue().splitlines()
 
 
-class Stop(Exception):
-    """Ends a run where the training would begin."""
+def test_a_dry_run_names_everything_and_writes_nothing(tmp_path):
+    lines = [line for line in said_by_dry_run(tmp_path / "run") if line]
+    assert lines[1:4] == [
+        "the learning rate rises for 2 updates, not 10: a warm-up is at most a fifth "
+        "of the training",
+        "training data: 40 pairs, 4 batches, no bad lines",
+        "validation data: 8 pairs, 1 batch, no bad lines",
+    ]
+    tokens = re.fullmatch(r"a batch has (\d+) tokens of both sides on .*", lines[4])
+    assert 256 < int(tokens[1]) < 2 * 256
+    assert lines[6:] == [
+        "batches (sentences x tokens): 2 of 12 x 20, 2 of 10 x 24",
+        "Transformer: num_encoder_layers 1, num_decoder_layers 1, d_model 16, d_ff 32, "
+        "num_heads 2; 300 pieces; 10,176 parameters",
+        "nothing was trained or written: this was a dry run",
+    ]
+    assert not list(tmp_path.iterdir())
 
 
-def test_epochs_see_the_same_pairs_in_different_orders(tmp_path, monkeypatch):
-    epochs = []
-
-    def look(model, dataset, **options):
-        assert options["shuffle"] is False
-        for _ in range(2):
-            rows = [row for _, batch in dataset for row in batch.numpy()]
-            epochs.append([str(row[row > 0]) for row in rows])
-        raise Stop
-
-    monkeypatch.setattr(Transformer, "fit", look)
-    with pytest.raises(Stop):
-        tiny_run.run(tmp_path)
-    first, second = epochs
-    assert len(set(first)) == len(tiny_run.TRAIN)
-    assert first != second
-    assert sorted(first) == sorted(second)
+def test_a_dry_run_refuses_what_train_does_and_says_what_is_compiled(tmp_path):
+    config = tiny_run.CONFIG.replace(
+        data=tiny_run.CONFIG.data.replace(batch_shapes=1),
+        training=tiny_run.CONFIG.training.replace(jit_compile=True, freeze="encoder"),
+    )
+    lines = said_by_dry_run(tmp_path / "run", config, None)
+    assert "XLA compiles the training step 1 time" in lines
+    assert lines[-2].endswith("; 8,016 of 10,176 parameters, without encoder")
+    short = config.replace(data=config.data.replace(max_length=2))
+    patient = config.replace(training=config.training.replace(patience=3))
+    for bad, message in ((short, "no good pair"), (patient, "needs validation pairs")):
+        with pytest.raises(ValueError, match=message):
+            said_by_dry_run(tmp_path / "run", bad, None)
+        with pytest.raises(ValueError, match=message):
+            train(tiny_run.TRAIN, tmp_path / "run", bad, console=Console(quiet=True))
 
 
-def test_another_seed_gives_other_initial_weights(tmp_path, monkeypatch):
-    initial = []
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_an_interrupted_run_is_exact_on_other_backends(backend):
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    environment = os.environ | {"KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": ""}
+    kinds = "every_kind and (BLEU or skipping or float16) or bad_batch"
+    files = [f"tests/training/test_{name}.py" for name in ("resume", "intervals")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
+    finished = subprocess.run(
+        [*command, "-k", kinds, "-m", "slow or not slow"],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stdout[-6000:]
+    assert "4 passed" in finished.stdout
 
-    def look(model, *_, **__):
-        initial.append(model.get_weights()[0])
-        raise Stop
 
-    monkeypatch.setattr(Transformer, "fit", look)
-    for number, seed in enumerate((1, 1, 2)):
-        (tmp_path / str(number)).mkdir()
-        with pytest.raises(Stop):
-            tiny_run.run(tmp_path / str(number), seed=seed)
-    np.testing.assert_array_equal(initial[0], initial[1])
-    assert np.all(np.abs(initial[0] - initial[2]).max(axis=1) > 0)
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.2, "1 s"), (59, "59 s"), (60, "1 min"), (200, "3 min 20 s"),
+        (3599, "59 min"), (7300, "2 h 1 min"), (50 * 3600, "2 days 2 h"),
+    ],
+)  # fmt: skip
+def test_a_time_has_two_units_at_most(seconds, words):
+    assert report.duration(seconds) == words
 
 
-def test_a_new_run_has_batches_for_its_device_and_keeps_them(tmp_path, monkeypatch):
-    compiling = "keras_transformer.training.compiling"
-    config = RunConfig(training=TrainingConfig(jit_compile=True))
-    plain = with_data_defaults(RunConfig(training=TrainingConfig(jit_compile=False)))
-    assert (plain.data.batch_tokens, plain.data.batch_shapes) == (4096, None)
-    chosen = with_data_defaults(config)
-    assert (chosen.data.batch_tokens, chosen.data.batch_shapes) == (4096, 6)
-    monkeypatch.setattr(f"{compiling}.has_gpu", lambda: True)
-    chosen = with_data_defaults(config)
-    assert (chosen.data.batch_tokens, chosen.data.batch_shapes) == (25000, 6)
-    given = config.replace(data=DataConfig(batch_tokens=7, batch_shapes=2))
-    assert with_data_defaults(given) == given
+def test_the_bar_fits_in_a_line_and_says_once_how_long_it_takes(monkeypatch):
+    """Of a long run on a fast machine, with the times at its end."""
+    clock, stream = [0.0], io.StringIO()
+    monkeypatch.setattr(report.time, "monotonic", lambda: clock[0])
+    console = Console(width=80, file=stream)
+    options = TrainingConfig(epochs=20)
+    with report.TrainingBar(console, 12345, options, State()) as bar:
+        for clock[0], step in ((30.0, 60), (44.0, 90), (46.0, 92), (99.0, 234567)):
+            bar.show(step, 12.345, 123456)
+        # 32 batches in 16 seconds, after the first figures.
+        said = "expected: 34 h 16 min more, at 2 batches a second"
+        assert stream.getvalue().strip() == said
+        text = "epoch 20/20  loss 12.345  123,456 tokens/s"
+        console.print(bar._bar.make_tasks_table(bar._bar.tasks))
+    line = stream.getvalue().splitlines()[-1]
+    assert line.startswith(text + " ") and len(line) <= 80
+    assert line.split()[-3] == "234567/246900"
 
-    directory = RunDirectory(tmp_path)
-    fingerprints = {"training": "x", "validation": None}
-    directory.save_config(chosen)
-    (tmp_path / "data.json").write_text(json.dumps(fingerprints), encoding="utf-8")
-    assert directory.config_to_go_on(config, fingerprints) == chosen
-    with pytest.raises(ValueError, match="`batch_tokens` is 7 and was 25000"):
-        directory.config_to_go_on(given, fingerprints)
+
+def test_numbers_have_their_nouns():
+    words = [report.plural(*pair) for pair in ((1, "update"), (1200, "update"),
+                                               (1, "batch"), (0, "batch"))]  # fmt: skip
+    assert words == ["1 update", "1,200 updates", "1 batch", "0 batches"]

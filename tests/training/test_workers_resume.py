@@ -78,7 +78,7 @@ def test_workers_that_are_killed_go_on_and_train_as_one_process(tmp_path):
     model = tiny_run.CONFIG.model
     rates = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
     plain = tiny_run.CONFIG.replace(model=model.replace(**dict.fromkeys(rates, 0.0)))
-    config = write_config(tmp_path, plain, epochs=1, checkpoint_updates=1)
+    config = write_config(tmp_path, plain, epochs=1, save_every=1)
     text = tiny_run.write_pairs(tmp_path / "train.tsv")
     killed = "-m", "tests.training.killed_run", "3"
     chief, other = workers = start_workers(tmp_path, text, config, program=killed)
@@ -102,7 +102,7 @@ def test_workers_that_are_killed_go_on_and_train_as_one_process(tmp_path):
 @pytest.mark.slow
 def test_a_killed_worker_is_started_again_and_the_run_goes_on(tmp_path):
     text = tiny_run.write_pairs(tmp_path / "train.tsv")
-    config = write_config(tmp_path, epochs=20, checkpoint_updates=5)
+    config = write_config(tmp_path, epochs=20, save_every=3)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
     broken.mkdir()
@@ -133,7 +133,7 @@ def test_a_killed_worker_is_started_again_and_the_run_goes_on(tmp_path):
 def test_what_the_chief_does_alone_keeps_the_workers_in_step(tmp_path):
     text = tiny_run.write_pairs(tmp_path / "train.tsv")
     options = {"monitor": "bleu", "average": "best", "export_best": True}
-    options |= {"bleu_updates": 1, "ema_decay": 0.9, "gradient_accumulation_steps": 2}
+    options |= {"ema_decay": 0.9, "gradient_accumulation_steps": 2}
     config = write_config(tmp_path, epochs=2, **options)
     workers = start_workers(tmp_path, text, config, "--valid", text)
     try:

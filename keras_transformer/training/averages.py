@@ -1,17 +1,81 @@
-"""Makes a new run of the mean of another run's checkpoints."""
+"""Checkpoints of a run, and their mean."""
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
+
+import keras
+import numpy as np
 
 from keras_transformer.config import RunConfig
 from keras_transformer.files import replacing
 from keras_transformer.models.transformer import Transformer
-from keras_transformer.text.tokenizer_pair import TokenizerPair
-from keras_transformer.training.checkpoints import checkpoints_in, load_average
-from keras_transformer.training.run_directory import check_new_directory
+from keras_transformer.text import TokenizerPair
+from keras_transformer.training.run import check_new_directory
 from keras_transformer.translator import Translator
+
+_NAME = re.compile(r"step-\d+\.weights\.h5")
+
+
+class _WeightsInMemory(io.BytesIO):
+    """A file in memory for Keras to write weights to.
+
+    HDF5 ends the whole process if the disk becomes full while it writes.
+    """
+
+    def __str__(self):
+        # Keras requires this ending.
+        return "memory.weights.h5"
+
+
+def save_checkpoint(model: keras.Model, directory: str | Path, step: int):
+    """Writes the weights of a model after so many batches, whole or not at all."""
+    path = checkpoint_path(directory, step)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        weights = _WeightsInMemory()
+        model.save_weights(weights)
+        temporary.write_bytes(weights.getbuffer())
+
+
+def checkpoint_path(directory: str | Path, step: int) -> Path:
+    """Returns the file of the weights after so many batches."""
+    return Path(directory) / f"step-{step:09d}.weights.h5"
+
+
+def checkpoints_in(directory: str | Path) -> list[Path]:
+    """Returns the checkpoints in a directory, oldest first."""
+    paths = Path(directory).glob("*.h5")
+    return sorted(path for path in paths if _NAME.fullmatch(path.name))
+
+
+def load_average(model: keras.Model, paths: Sequence[Path]):
+    """Sets the model's weights to the mean of several checkpoints.
+
+    Section 6.1 of Vaswani et al., 2017, averages the last 5 checkpoints of the base
+    model and the last 20 of the big one. The mean is taken in float64, so that of equal
+    values it is that value.
+
+    Args:
+        model: Model whose weights are set; the checkpoints must fit it.
+        paths: Files that `model.save_weights` wrote.
+
+    Raises:
+        ValueError: If there is no path.
+    """
+    if not paths:
+        raise ValueError("There is no checkpoint to average. Received: no paths")
+    model.load_weights(paths[0])
+    # Not a sum that begins with 0, which would make 0 of -0.
+    totals = [weight.astype(np.float64) for weight in model.get_weights()]
+    for path in paths[1:]:
+        model.load_weights(path)
+        for total, weight in zip(totals, model.get_weights(), strict=True):
+            total += weight
+    model.set_weights([total / len(paths) for total in totals])
 
 
 def average_run(
@@ -73,7 +137,7 @@ def _chosen(run, last, checkpoints):
             if not path.is_file():
                 raise FileNotFoundError(f"{path}: no such file")
         return paths
-    paths = list(checkpoints_in(run / "checkpoints").values())
+    paths = checkpoints_in(run / "checkpoints")
     if not paths:
         raise FileNotFoundError(f"{run / 'checkpoints'} holds no checkpoint.")
     if last is not None and not 1 <= last <= len(paths):

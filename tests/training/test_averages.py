@@ -1,4 +1,4 @@
-"""A new run made of the mean of checkpoints."""
+"""Checkpoints, their mean, and a new run made of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 from keras_transformer import RunConfig, Transformer, Translator
 from keras_transformer.cli import main
-from keras_transformer.training import average_run
+from keras_transformer.training import average_run, load_average
+from keras_transformer.training.averages import checkpoints_in, save_checkpoint
 from tests import tiny_run
 
 
@@ -28,9 +29,9 @@ def run(tmp_path_factory):
     (run / "config.json").write_text(config.to_json(), encoding="utf-8")
     tiny_run.tokenizers().save(run / "tokenizer")
     rng, model = np.random.default_rng(5), Transformer(config.model)
-    for epoch in (8, 9, 10):
+    for step in (8, 9, 10):
         model.set_weights([rng.standard_normal(w.shape) for w in model.get_weights()])
-        model.save_weights(run / "checkpoints" / f"epoch-{epoch:04d}.weights.h5")
+        model.save_weights(run / "checkpoints" / f"step-{step:09d}.weights.h5")
     return run
 
 
@@ -40,13 +41,13 @@ def weights_of(path, run):
     return model.get_weights()
 
 
-def checkpoints(run, *epochs):
-    return [run / "checkpoints" / f"epoch-{epoch:04d}.weights.h5" for epoch in epochs]
+def checkpoints(run, *steps):
+    return [run / "checkpoints" / f"step-{step:09d}.weights.h5" for step in steps]
 
 
-def assert_is_mean(output, run, *epochs):
+def assert_is_mean(output, run, *steps):
     """Checks the weights of `output` against NumPy's mean in float64."""
-    each = [weights_of(path, run) for path in checkpoints(run, *epochs)]
+    each = [weights_of(path, run) for path in checkpoints(run, *steps)]
     found = keras.models.load_model(output / "model.keras").get_weights()
     for weight, *values in zip(found, *each, strict=True):
         mean = np.mean(np.stack(values).astype("float64"), axis=0)
@@ -78,7 +79,7 @@ def test_the_command_line_makes_what_evaluate_reads(run, tmp_path, capsys):
     output = tmp_path / "mean"
     command = ["average", "--run", str(run), "--output", str(output)]
     assert main([*command, "--last", "2"]) == 0
-    names = "epoch-0009.weights.h5, epoch-0010.weights.h5"
+    names = "step-000000009.weights.h5, step-000000010.weights.h5"
     assert capsys.readouterr().out == f"{output}: the mean of {names}\n"
     assert_is_mean(output, run, 9, 10)
     test = str(tiny_run.write_pairs(tmp_path / "test.tsv", tiny_run.VALID))
@@ -127,3 +128,38 @@ def test_what_cannot_be_averaged_is_an_error(run, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
         average_run(tmp_path, output)
     assert not output.exists()
+
+
+def small_model():
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+
+
+def test_the_mean_is_that_of_float64_and_of_equal_values_is_their_bytes(tmp_path):
+    model, rng, weights = small_model(), np.random.default_rng(3), []
+    for step in range(8, 12):
+        weights.append([rng.standard_normal((3, 2)), np.array([-0.0, 1 / 3])])
+        model.set_weights(weights[-1])
+        save_checkpoint(model, tmp_path, step)
+    paths = checkpoints_in(tmp_path)
+    assert [path.name[5:14] for path in paths] == [f"{n:09d}" for n in range(8, 12)]
+    load_average(model, paths)
+    kernel, bias = model.get_weights()
+    each = np.stack([values.astype("float32") for values, _ in weights])
+    np.testing.assert_array_equal(kernel, each.mean(0, "float64").astype("float32"))
+    assert bias.tobytes() == np.array([-0.0, 1 / 3], "float32").tobytes()
+    with pytest.raises(ValueError, match="no checkpoint to average"):
+        load_average(model, [])
+
+
+def test_a_failing_save_leaves_the_earlier_checkpoints(tmp_path, monkeypatch):
+    model = small_model()
+    save_checkpoint(model, tmp_path, 1)
+
+    def half(stream):
+        stream.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(model, "save_weights", half)
+    with pytest.raises(OSError, match="No space left"):
+        save_checkpoint(model, tmp_path, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000001.weights.h5"]

@@ -1,0 +1,341 @@
+"""One interval of a run: `fit` from a state to the next save.
+
+Every interval begins with the state at the end of the one before, in a run that was
+never interrupted too. So a run that was ends with the same weights.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.config import TrainingConfig
+from keras_transformer.exact_training.update import inner_optimizer
+from keras_transformer.files import replacing
+from keras_transformer.terminal import say
+from keras_transformer.text import Corpus
+from keras_transformer.training.devices import Distribution, machine
+from keras_transformer.training.report import TrainingBar, plural
+from keras_transformer.training.state import State, capture, restore
+
+# Most batches of an interval, unless `save_every` says so.
+_LONGEST = 1000
+# Reading a figure waits for the device: every so many batches, or seconds, is enough.
+_READ_EVERY, _READ_SECONDS = 16, 1.0
+
+
+def end_of_interval(options: TrainingConfig, num_batches: int, step: int) -> int:
+    """Returns where the interval of a batch ends; none goes beyond an epoch's end."""
+    begin = step // num_batches * num_batches
+    equal_parts = math.ceil(num_batches / math.ceil(num_batches / _LONGEST))
+    every = options.save_every or equal_parts
+    return min(begin + ((step - begin) // every + 1) * every, begin + num_batches)
+
+
+def fit_interval(run: Any, state: State) -> tuple[State, dict[str, float]]:
+    """Fits from a state to the end of its interval, or to where something ends it.
+
+    A signal, a limit or a callback may. Returns the state there, and the figures of the
+    interval so far. The model then has the moving average of its weights, if its
+    optimizer keeps one.
+
+    Raises:
+        FloatingPointError: If a loss or gradient is not finite.
+    """
+    options, corpus, callbacks = run.config.training, run.training, run.callbacks
+    end = end_of_interval(options, corpus.num_batches, state.step)
+    steps = end - state.step
+    if options.max_updates is not None:
+        # Batches that are skipped make no update: then another piece follows.
+        missing = options.max_updates - state.updates
+        missing *= options.gradient_accumulation_steps
+        steps = min(steps, missing - state.accumulated)
+    callbacks.begin_interval(state, end)
+    data = run.distribution.dataset(corpus.dataset(state.step, steps))
+    try:
+        run.model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
+    except FloatingPointError:
+        if callbacks.bad_step is None:
+            raise
+        path = run.path / "nonfinite"
+        if run.distribution.is_chief:
+            path = _write_batch(path, corpus, callbacks.bad_step)
+        raise FloatingPointError(
+            "The loss or the gradient of a batch is not finite after "
+            f"{plural(run.model.updates, 'update')}; the weights are those before it. "
+            f"The batch is in {path}. Lower `learning_rate`, lengthen `warmup_steps`, "
+            "set `global_clipnorm`, or skip such batches with `nonfinite` 'skip'."
+        ) from None
+    skipped = run.model.nonfinite_batches - callbacks.skipped_before
+    if skipped:
+        say(
+            run.console,
+            f"warning: skipped {plural(skipped, 'batch')} whose loss or gradient was "
+            "not finite",
+        )
+    if skipped == steps:
+        raise FloatingPointError(
+            f"Each of {plural(steps, 'batch')} was skipped, because its loss or "
+            "gradient was not finite: the weights no longer change. Begin again with a "
+            "lower `learning_rate`, a longer `warmup_steps` or `global_clipnorm`."
+        )
+    return callbacks.state, callbacks.figures
+
+
+def _write_batch(directory, corpus, step):
+    """Writes a batch, ids and texts, and returns the file's path."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (source, target_in), target_out = corpus.batch(step)
+    texts = {
+        f"{side}_text": np.array(
+            [text.decode() for text in tokenizer.detokenize(ids).numpy()]
+        )
+        for side, tokenizer, ids in (
+            ("source", corpus.tokenizers.source, source),
+            ("target", corpus.tokenizers.target, target_out),
+        )
+    }
+    path = directory / f"step-{step:09d}.npz"
+    with replacing(path) as temporary:
+        with open(temporary, "wb") as stream:
+            ids = {"source": source, "target_in": target_in, "target_out": target_out}
+            np.savez(stream, **ids, **texts)
+    return path
+
+
+class RunCallbacks(keras.callbacks.CallbackList):
+    """What `fit` calls in each interval, and the callbacks of the program.
+
+    For those a run is one `fit` and an interval an epoch of it: `on_train_begin` comes
+    once in a process, `on_epoch_end` with the figures of the validation. What has
+    methods `state` and `restore` goes on where a run was interrupted.
+
+    Attributes:
+        state: The state that the interval begins with, after `fit` the one at its end.
+        figures: The figures of the interval.
+        bad_step: Number of a batch whose loss or gradient is not finite, or `None`.
+        skipped_before: Batches skipped before the interval.
+        stopped: Whether a callback of the program has ended the training.
+    """
+
+    def __init__(
+        self,
+        callbacks: Any,
+        model: keras.Model,
+        corpus: Corpus,
+        options: TrainingConfig,
+        distribution: Distribution,
+        signals: StopSignals,
+        bar: TrainingBar,
+    ):
+        epochs, steps = options.epochs, corpus.num_batches
+        super().__init__(
+            list(callbacks), add_history=True, model=model, epochs=epochs, steps=steps,
+            verbose=0,
+        )  # fmt: skip
+        self._corpus, self._options, self._distribution = corpus, options, distribution
+        self._signals, self._bar = signals, bar
+        self._machine = machine(distribution)
+        hooks = ("on_train_batch_end", "on_batch_end")
+        base = keras.callbacks.Callback
+        self._wants_every_batch = any(
+            getattr(type(callback), hook) is not getattr(base, hook)
+            or hook in vars(callback)
+            for callback in self.callbacks
+            for hook in hooks
+        )
+        self.stopped = False
+
+    def begin_run(self, state: State):
+        """Calls `on_train_begin` of the program's callbacks."""
+        self.state, self._since = state, time.monotonic() - state.seconds
+        for callback in self.callbacks:
+            callback.on_train_begin()
+
+    def end_run(self):
+        """Calls `on_train_end` of the program's callbacks."""
+        for callback in self.callbacks:
+            callback.on_train_end()
+
+    def begin_interval(self, state: State, end: int):
+        """Says with which state `fit` begins, and at which step the interval ends."""
+        self.state, self._end, self.bad_step = state, end, None
+
+    def end_interval(self, figures: dict[str, float]):
+        """Calls `on_epoch_end` of the program's callbacks, which may add figures."""
+        self.model.stop_training = False
+        for callback in self.callbacks:
+            callback.on_epoch_end(len(self.state.history), figures)
+        self.stopped |= self.model.stop_training
+
+    def captured(self, step: int, seconds: float) -> State:
+        """Returns the state of the model and of the program's callbacks."""
+        remembered = {name: one.state() for name, one in self._with_state()}
+        return capture(
+            self.model, step=step, seconds=seconds, history=[*self.state.history],
+            callbacks=remembered, machine=self._machine,
+        )  # fmt: skip
+
+    def _with_state(self) -> Iterator[tuple[str, Any]]:
+        """Yields the callbacks that remember something, with names of their own."""
+        numbers = Counter()
+        for callback in self.callbacks:
+            methods = (getattr(callback, name, None) for name in ("state", "restore"))
+            if all(map(callable, methods)):
+                name = type(callback).__name__
+                numbers[name] += 1
+                yield f"{name}-{numbers[name]}", callback
+
+    def restore(self, state: State):
+        """Sets model and callbacks to a state."""
+        restore(self.model, state)
+        self._distribution.separate_dropout(self.model)
+        for name, callback in self._with_state():
+            if name in state.callbacks:
+                callback.restore(state.callbacks[name])
+
+    # What `fit` calls. A run begins and ends above.
+
+    def on_train_begin(self, logs=None):
+        pass
+
+    def on_train_end(self, logs=None):
+        pass
+
+    def on_epoch_begin(self, epoch, logs=None):
+        # Here, since Keras has just reset the metrics, whose sums are in the state.
+        self.restore(self.state)
+        self.skipped_before = self.model.nonfinite_batches
+        self._done = self._counted = self._tokens = 0
+        self._stops = False
+        self._began = self._read = time.monotonic()
+        super().on_epoch_begin(len(self.state.history))
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if keras.backend.backend() == "torch":
+            # Dropout draws from PyTorch's own generator, which no state holds.
+            import torch
+
+            place = [self._options.seed, self.state.step + batch]
+            (seed,) = np.random.SeedSequence(place).generate_state(1, np.uint64)
+            torch.manual_seed(int(seed))
+        super().on_train_batch_begin(batch)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._done = batch + 1
+        # All processes must wait, and stop, after the same batches.
+        is_alone = self._distribution.num_processes == 1
+        is_due = self._done % _READ_EVERY == 0
+        is_late = is_alone and time.monotonic() - self._read >= _READ_SECONDS
+        if self._wants_every_batch or is_due or is_late:
+            self._look(batch, logs)
+        if is_alone or is_due:
+            most = self._options.max_minutes
+            is_over = most is not None and self._seconds() >= 60 * most
+            is_asked = is_over or self._signals.received is not None
+            if self._distribution.any(is_asked):
+                self._stop()
+
+    def _stop(self):
+        self.model.stop_training = self._stops = True
+
+    def _look(self, batch, logs):
+        """Waits for the device and tells what it has computed."""
+        # From one tensor, since each transfer waits.
+        values = [ops.reshape(ops.cast(v, "float32"), ()) for v in logs.values()]
+        values = ops.convert_to_numpy(ops.stack(values))
+        figures = dict(zip(logs, map(float, values), strict=True))
+        if self._wants_every_batch:
+            for callback in self.callbacks:
+                callback.on_train_batch_end(batch, figures)
+        if self._options.nonfinite == "stop" and self.model.held_batches:
+            self._stop()
+        self._read = time.monotonic()
+        self._bar.show(self.state.step + self._done, figures["loss"], self._rate())
+
+    def _rate(self):
+        """Tokens a second since the `fit` began."""
+        first = self.state.step + self._counted
+        self._tokens += self._corpus.tokens(first, self._done - self._counted)
+        self._counted = self._done
+        return self._tokens / max(time.monotonic() - self._began, 1e-9)
+
+    def _seconds(self):
+        return time.monotonic() - self._since
+
+    def on_epoch_end(self, epoch, logs=None):
+        step = self.state.step + self._done
+        if self._options.nonfinite == "stop" and (held := self.model.held_batches):
+            self.bad_step = step - held
+            return
+        numbers = {name: np.ravel(value) for name, value in logs.items()}
+        self.figures = {name: float(value) for name, (value,) in numbers.items()}
+        self.stopped |= self.model.stop_training and not self._stops
+        self.figures["tokens_per_second"] = self._rate()
+        rate = inner_optimizer(self.model.optimizer).learning_rate
+        self.figures["learning_rate"] = float(ops.convert_to_numpy(rate))
+        if step == self._end:
+            self.model.reset_metrics()
+        # Before Keras puts the moving average of the weights in their place.
+        self.state = self.captured(step, self._distribution.mean(self._seconds()))
+
+
+class StopSignals:
+    """Notes SIGTERM, SIGHUP and the first SIGINT (Ctrl-C) while the block runs.
+
+    A closed terminal sends SIGHUP; if it is ignored, as under `nohup`, it stays
+    ignored. Outside the main thread, where Python allows no handlers, nothing is noted.
+    """
+
+    def __init__(self):
+        self.received: signal.Signals | None = None
+        self._previous = {}
+
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread():
+            numbers = [signal.SIGTERM, signal.SIGINT]
+            if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+                numbers.append(signal.SIGHUP)
+            for number in numbers:
+                self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exception):
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number, frame):
+        self.received = signal.Signals(number)
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        elif number == signal.SIGHUP:
+            # A line that cannot be printed would end the run before its state is saved:
+            # outputs whose reader has gone lead to nowhere.
+            outputs = select.poll()
+            for descriptor in (1, 2):
+                outputs.register(descriptor, 0)  # A closed end is always reported.
+            for descriptor, _ in outputs.poll(0):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
+
+    def stop(self):
+        """Ends the program as the signal asks, or another process's signal.
+
+        `KeyboardInterrupt` after SIGINT; otherwise `SystemExit` with the status that a
+        shell reports: 129, that is 128 + 1, for SIGHUP, SIGTERM's 143 for the others.
+        """
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + (self.received or signal.SIGTERM))

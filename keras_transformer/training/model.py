@@ -1,0 +1,240 @@
+"""The compiled model of a run, made from its options."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.config import RunConfig, TrainingConfig
+from keras_transformer.exact_training.cores import (
+    available_cores,
+    split_batches_over_cores,
+)
+from keras_transformer.kernels.execution import has_gpu
+from keras_transformer.losses import MaskedCrossentropy
+from keras_transformer.metrics import MaskedAccuracy, Perplexity
+from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.optimizers import Adam
+from keras_transformer.schedules import TransformerSchedule, WarmupSchedule
+from keras_transformer.text.corpus import BATCH_TOKENS
+
+# Two were measured; with many, the parts become small and the graph large.
+_MOST_CORES = 4
+# The paper's batches, and as few shapes as cost little padding: with 6, 1.4 % more of
+# Multi30k's tokens are padding than with one for each length bucket.
+_GPU_BATCH_TOKENS, _COMPILED_SHAPES = 25000, 6
+_THREADS = {"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"}
+# Names that stand for more than one layer, or for none.
+_PARTS = ("encoder", "decoder", "embeddings", "output")
+
+
+def compiled_model(
+    config: RunConfig,
+    optimizer: keras.optimizers.Optimizer | None = None,
+    loss: Any = None,
+) -> Transformer:
+    """Returns a new model, compiled with the run's optimizer, loss and metrics.
+
+    Args:
+        config: All options.
+        optimizer: A Keras optimizer in place of the options' one.
+        loss: A Keras loss in place of `MaskedCrossentropy`.
+    """
+    options = with_device_defaults(config.training)
+    half = options.mixed_precision
+    dtype = "float32" if half == "none" else f"mixed_{half}"
+    model = Transformer(config.model, dtype=dtype)
+    freeze(model, options.freeze)
+    pad_id = config.model.pad_id
+    optimizer = optimizer or make_optimizer(options, config.model.d_model)
+    if options.global_clipnorm is not None:
+        optimizer.global_clipnorm = options.global_clipnorm
+    model.compile(
+        optimizer=optimizer,
+        loss=loss or MaskedCrossentropy(options.label_smoothing, pad_id),
+        metrics=[MaskedAccuracy(pad_id), Perplexity(pad_id)],
+        jit_compile=options.jit_compile,
+        gradient_accumulation_steps=options.gradient_accumulation_steps,
+        nonfinite=options.nonfinite,
+    )
+    return model
+
+
+def build_training_variables(model: keras.Model):
+    """Makes the variables that Keras would make for the first batch."""
+    # Any sizes will do; of unknown ones JAX cannot tell what attention in blocks needs.
+    ids = keras.KerasTensor((2, 3), "int32")
+    # Keras has no public name for it; its own trainers call it on JAX and PyTorch.
+    model._symbolic_build(data_batch=((ids, ids), ids))
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+
+
+def make_optimizer(options: TrainingConfig, d_model: int) -> keras.optimizers.Optimizer:
+    """Returns the run's optimizer with its learning rate.
+
+    Its beta_1 is 0.9, beta_2 0.98 and epsilon 1e-9 for "adam", as in the paper's
+    section 5.3; "adamw" has the constants that Keras gives it.
+
+    Args:
+        options: Optimizer, learning rate and factor of the weights' moving average.
+        d_model: Width of the model, for the paper's schedule.
+    """
+    constants = {}
+    if options.weight_decay is not None:
+        constants["weight_decay"] = options.weight_decay
+    if options.ema_decay is not None:
+        constants |= {"use_ema": True, "ema_momentum": options.ema_decay}
+    rate = make_schedule(options, d_model)
+    if options.optimizer == "adamw":
+        return keras.optimizers.AdamW(rate, **constants)
+    return Adam(rate, beta_1=0.9, beta_2=0.98, epsilon=1e-9, **constants)
+
+
+def make_schedule(
+    options: TrainingConfig, d_model: int
+) -> keras.optimizers.schedules.LearningRateSchedule:
+    """Returns the learning rate of each update; the paper's hangs on the width."""
+    peak, warmup = options.learning_rate, options.warmup_steps
+    if options.schedule == "paper":
+        scale = 1.0 if peak is None else peak * (d_model * warmup) ** 0.5
+        return TransformerSchedule(d_model, warmup, scale)
+    later = None
+    if options.schedule == "cosine":
+        later = keras.optimizers.schedules.CosineDecay(peak, options.decay_steps)
+    return WarmupSchedule(peak, warmup, later)
+
+
+def with_device_defaults(options: TrainingConfig) -> TrainingConfig:
+    """Returns the options with `mixed_precision` and `jit_compile` chosen.
+
+    Unless given, `mixed_precision` is bfloat16 on a GPU. `jit_compile` follows Keras:
+    on with JAX, off with PyTorch, and with TensorFlow on with a GPU, except under
+    `tf.distribute`, whose step XLA cannot compile.
+    """
+    on_gpu = has_gpu()
+    compiles = on_gpu and options.distribute == "none"
+    compiled = {"tensorflow": compiles, "jax": True, "torch": False}
+    chosen = {
+        "mixed_precision": "bfloat16" if on_gpu else "none",
+        "jit_compile": compiled[keras.backend.backend()],
+    }
+    return options.replace(
+        **{name: on for name, on in chosen.items() if getattr(options, name) is None}
+    )
+
+
+def with_data_defaults(config: RunConfig) -> RunConfig:
+    """Returns the options of a new run with those of its batches chosen.
+
+    Unless given, `batch_tokens` is the paper's on a GPU (section 5.1), and if XLA
+    compiles the training step, `batch_shapes` bounds how often.
+    """
+    data, compiled = config.data, with_device_defaults(config.training).jit_compile
+    chosen = {
+        "batch_tokens": _GPU_BATCH_TOKENS if has_gpu() else BATCH_TOKENS,
+        "batch_shapes": _COMPILED_SHAPES if compiled else None,
+    }
+    new = {name: n for name, n in chosen.items() if getattr(data, name) is None}
+    return config.replace(data=data.replace(**new))
+
+
+def split_by_default(options: TrainingConfig):
+    """Splits batches over the processor cores where that is faster.
+
+    That is the case with TensorFlow on a few cores without XLA and `tf.distribute`. A
+    number of threads set in the environment is left alone. Call it before TensorFlow
+    computes anything.
+    """
+    if keras.backend.backend() != "tensorflow" or _THREADS & set(os.environ):
+        return
+    alone = options.distribute == "none" and not options.jit_compile
+    if alone and 1 < available_cores() <= _MOST_CORES:
+        split_batches_over_cores()
+
+
+def half_precision_cost(dtype: str, size: int = 768) -> float:
+    """Returns how many times as long a product of matrices takes as in float32."""
+
+    def seconds(kind):
+        matrix, times = ops.ones((size, size), kind), []
+        for _ in range(4):  # The first may compile something.
+            start = time.perf_counter()
+            ops.convert_to_numpy(ops.matmul(matrix, matrix)[0, 0])
+            times.append(time.perf_counter() - start)
+        return min(times[1:])
+
+    return seconds(dtype) / seconds("float32")
+
+
+def freeze(model: Seq2Seq, names: str | None):
+    """Makes weights untrainable, by names of parts and layers; call before `compile`.
+
+    A frozen weight keeps its value to the bit: no optimizer, weight decay or moving
+    average changes it. Dropout stays on in frozen layers. Matrices that the model
+    shares are frozen as one: with `tied_embeddings`, the embedding of the target
+    freezes the output matrix, and the reverse.
+
+    Raises:
+        ValueError: If there is no such layer, or nothing is left to train.
+    """
+    if names is None:
+        return
+    for name in map(str.strip, names.split(",")):
+        for variable in _weights_of(model, name):
+            variable.trainable = False
+    if not model.trainable_variables:
+        tied = model.config.tied_embeddings
+        tied = "" if tied == "none" else f", whose output matrix is tied ({tied})"
+        raise ValueError(
+            f"`freeze` must leave weights to train. Received: freeze={names!r}, which "
+            f"are all weights of the model{tied}"
+        )
+
+
+def shares_frozen_output(model: Seq2Seq, names: str) -> bool:
+    """Whether a shared matrix is frozen under one of its two names alone."""
+    matrices = {id(v) for v in _weights_of(model, "output")}
+    matrices &= {id(v) for v in _weights_of(model, "embeddings")}
+    is_frozen = any(id(v) in matrices and not v.trainable for v in model.weights)
+    return is_frozen and not {"embeddings", "output"} <= set(
+        map(str.strip, names.split(","))
+    )
+
+
+def _weights_of(model, name):
+    """Returns the weights that a name stands for."""
+    if name in ("encoder", "decoder"):
+        return [v for layer in model.layers_of(name) for v in layer.weights]
+    if name == "embeddings":
+        sides = (model.source_embedding, model.target_embedding)
+        return [v for layer in sides for v in layer.weights]
+    if name == "output":
+        bias = [] if model.output_bias is None else [model.output_bias]
+        if model.config.tied_embeddings == "none":
+            return [*model.output_dense.weights, *bias]
+        return [*model.target_embedding.token_embedding.weights, *bias]
+    # The names of the layers that each weight is in: the model's own name comes first
+    # in its path, and the weight's last.
+    paths = [(v, v.path.split("/")[1:-1]) for v in model.weights]
+    words = name.split("/")
+    found = [
+        variable
+        for variable, layers in paths
+        for start in range(len(layers))
+        if layers[start : start + len(words)] == words
+    ]
+    if not found:
+        outer = dict.fromkeys(layers[0] for _, layers in paths if layers)
+        inner = dict.fromkeys(word for _, layers in paths for word in layers[1:])
+        raise ValueError(
+            f"`freeze` must name parts ({', '.join(_PARTS)}) or layers: "
+            f"{', '.join(outer)}; or layers in them: {', '.join(inner)}. Received: "
+            f"{name!r}"
+        )
+    return found
