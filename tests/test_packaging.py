@@ -65,9 +65,7 @@ def test_an_extra_has_all_that_it_needs_of_another(setup):
     assert extras["docs"] <= extras["test"]
 
 
-@pytest.mark.parametrize(
-    "options", CONFIGS, ids=lambda options: options.__name__
-)
+@pytest.mark.parametrize("options", CONFIGS, ids=lambda options: options.__name__)
 def test_every_option_has_its_line_in_the_docstring(options):
     arguments = options.__doc__.split("\nArgs:\n")[1]
     names = re.findall(r"^    (\w+): [A-Z0-9].*", arguments, re.MULTILINE)

@@ -31,7 +31,7 @@ from rich.table import Column
 
 from keras_transformer.config import RunConfig, TrainingConfig
 from keras_transformer.exact_training.cores import available_cores
-from keras_transformer.export.run_facts import SUMMARY
+from keras_transformer.export.model_card import SUMMARY
 from keras_transformer.files import replacing
 from keras_transformer.kernels.execution import has_gpu
 from keras_transformer.models.seq2seq import Seq2Seq

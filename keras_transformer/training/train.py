@@ -12,7 +12,7 @@ from keras import ops
 from rich.console import Console
 
 from keras_transformer.config import RunConfig, TrainingConfig
-from keras_transformer.export.run_facts import RunFacts
+from keras_transformer.export.model_card import RunFacts
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.terminal import plain_console, say
 from keras_transformer.text import Corpus

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from keras_transformer.config import RunConfig, TrainingConfig
 from keras_transformer.evaluation import evaluate
-from keras_transformer.export.run_facts import RunFacts
+from keras_transformer.export.model_card import RunFacts
 from keras_transformer.terminal import say
 from keras_transformer.text import BadLines, Corpus
 from keras_transformer.training.devices import Distribution
