@@ -113,7 +113,7 @@ def given_options(
         tokenizers.check_in_graph()
     if rate := config.data.subword_sampling:
         for side in (tokenizers.source, tokenizers.target):
-            side.sample([], rate)  # Raises unless it can.
+            side.sample([], rate, seed=0)  # Raises unless it can.
     if init is not None:
         return config, tokenizers  # They must be those of `init`, which has options.
     return config.replace(tokenizer=tokenizers.config), tokenizers
