@@ -74,7 +74,8 @@ class Corpus:
         num_tokens: Source and target tokens of an epoch, with the end tokens, without
             padding and sampling.
         shapes: An epoch's batches of each length bucket, by their rows and tokens
-            (B, T): if shapes are static exactly those of each batch, else the most.
+            (B, T): if shapes are static and no pieces are sampled exactly those of each
+            batch, else the most.
         padding: Share of padding in an epoch's batches if their shapes are static, else
             `None`.
 

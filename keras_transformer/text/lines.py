@@ -15,17 +15,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_LINE_BYTES = 1 << 18
-GZIP_MAGIC = b"\x1f\x8b"
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def checked_path(path: str | Path) -> Path:
-    """Returns `path`, if it is a file that can be read more than once.
-
-    Raises:
-        FileNotFoundError: If it is missing.
-        ValueError: If it is a directory or a pipe.
-    """
+    """Returns `path`, if it is a file that can be read more than once, or raises."""
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file")
@@ -41,20 +34,15 @@ def checked_path(path: str | Path) -> Path:
 def opened(path: Path) -> Iterator[io.BufferedReader]:
     """Opens a file, unpacked, after its byte order mark; errors name the file."""
     with open(path, "rb") as raw:
-        packed = raw.peek(2)[:2] == GZIP_MAGIC
+        packed = raw.peek(2)[:2] == b"\x1f\x8b"
         # The buffer makes reading line by line several times faster.
         stream = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
         try:
-            skip_byte_order_mark(stream)
+            if stream.peek(3)[:3] == b"\xef\xbb\xbf":
+                stream.read(3)
             yield stream
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path} is a damaged gzip file: {error}") from error
-
-
-def skip_byte_order_mark(stream: io.BufferedReader):
-    """Skips the byte order mark, if there is one, at the start of a stream."""
-    if stream.peek(3)[:3] == _BYTE_ORDER_MARK:
-        stream.read(3)
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
