@@ -265,7 +265,8 @@ def _training(summary):
         f"{machine.get('backend', 'backend not known')}, in "
         f"{summary['model']['dtype']}",
     ]
-    if averaged := summary.get("averaged_checkpoints"):
+    averaged = summary.get("averaged_checkpoints", 0)
+    if averaged > 1:
         lines.append(f"the weights are the mean of {averaged} checkpoints")
     if last := summary.get("last_epoch"):
         shown = ", ".join(
