@@ -12,14 +12,11 @@ import json
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from keras_transformer.config import DecodingConfig, RunConfig
 from keras_transformer.export.serving_files import filled, model_name
 from keras_transformer.files import replacing
-
-if TYPE_CHECKING:
-    from keras_transformer.translator import Translator
 
 SUMMARY, DATA, SCORES = "summary.json", "data.json", "scores.json"
 # Options that say how large a model is and how it searches, whatever their values.
@@ -133,7 +130,7 @@ def _read(path, kind):
 
 
 def model_card(
-    translator: Translator,
+    translator: Any,
     version: Path,
     run: str | Path | RunFacts | None = None,
     languages: Sequence[str] | None = None,
