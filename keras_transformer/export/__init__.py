@@ -1,6 +1,7 @@
 """Writes translators for other programs, and calls SavedModels. Needs TensorFlow.
 
-Each writer takes a `Translator`, a path and options of its own.
+Each writer takes a `Translator`, a path and options of its own. A translator stands
+above this folder, which cannot import its class.
 """
 
 from keras_transformer.export.ctranslate2 import export_ctranslate2

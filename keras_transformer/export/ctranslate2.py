@@ -7,7 +7,7 @@ in), the projections of queries, keys and values in one. Needs the extra `ctrans
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -17,9 +17,6 @@ from keras_transformer.export.safetensors import check_plain
 from keras_transformer.files import check_absent, creating_directory
 from keras_transformer.layers.embedding import sinusoidal_encoding
 from keras_transformer.models.transformer import Transformer
-
-if TYPE_CHECKING:
-    from keras_transformer.translator import Translator
 
 # Our names of the types of the weights, and CTranslate2's.
 QUANTIZATIONS = {"none": "float32", "float16": "float16", "int8": "int8"}
@@ -33,7 +30,7 @@ _FEWEST_POSITIONS = 1024
 
 
 def export_ctranslate2(
-    translator: Translator, path: str | Path, quantize: str = "none"
+    translator: Any, path: str | Path, quantize: str = "none"
 ) -> Path:
     """Writes a directory that `ctranslate2.Translator` loads, and the tokenizers.
 

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -39,16 +39,13 @@ from keras_transformer.kernels.keras_private import (
 from keras_transformer.lite import translator as lite
 from keras_transformer.models.language_model import LanguageModel
 
-if TYPE_CHECKING:
-    from keras_transformer.translator import Translator
-
 QUANTIZATIONS = ("none", "float16", "int8")
 # The two ways in which the converter names an operation that LiteRT lacks.
 _LACKS = r"error: loc\(callsite\(fused\[\"(\w+):|'tf\.(\w+)' op"
 
 
 def export_litert(
-    translator: Translator,
+    translator: Any,
     path: str | Path,
     quantize: str = "none",
     languages: Sequence[str] | None = None,
@@ -139,7 +136,7 @@ def export_litert(
 
 
 def check_arguments(
-    translator: Translator,
+    translator: Any,
     path: Path,
     quantize: str,
     languages: Sequence[str] | None,
@@ -210,7 +207,7 @@ def convert(model: keras.Model, signatures: dict, quantize: str = "none") -> byt
             ) from error
 
 
-def save_sentencepiece(translator: Translator, directory: Path) -> dict[str, str]:
+def save_sentencepiece(translator: Any, directory: Path) -> dict[str, str]:
     """Writes the SentencePiece models; returns the file of each side."""
     tokenizers = translator.tokenizers
     sides = {"source": tokenizers.source, "target": tokenizers.target}
@@ -222,7 +219,7 @@ def save_sentencepiece(translator: Translator, directory: Path) -> dict[str, str
 
 
 def describe(
-    translator: Translator,
+    translator: Any,
     directory: Path,
     quantize: str,
     languages: Sequence[str] | None,

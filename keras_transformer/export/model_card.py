@@ -12,14 +12,11 @@ import json
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from keras_transformer.config import DecodingConfig, RunConfig
 from keras_transformer.export.serving_files import filled, model_name
 from keras_transformer.files import replacing
-
-if TYPE_CHECKING:
-    from keras_transformer.translator import Translator
 
 SUMMARY, DATA, SCORES = "summary.json", "data.json", "scores.json"
 # Options that say how large a model is and how it searches, whatever their values.
@@ -133,7 +130,7 @@ def _read(path, kind):
 
 
 def model_card(
-    translator: Translator,
+    translator: Any,
     version: Path,
     run: str | Path | RunFacts | None = None,
     languages: Sequence[str] | None = None,
@@ -265,7 +262,8 @@ def _training(summary):
         f"{machine.get('backend', 'backend not known')}, in "
         f"{summary['model']['dtype']}",
     ]
-    if averaged := summary.get("averaged_checkpoints"):
+    averaged = summary.get("averaged_checkpoints", 0)
+    if averaged > 1:
         lines.append(f"the weights are the mean of {averaged} checkpoints")
     if last := summary.get("last_epoch"):
         shown = ", ".join(

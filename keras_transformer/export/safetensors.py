@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import keras
 import numpy as np
@@ -18,11 +18,8 @@ from keras_transformer.files import check_absent, creating_directory
 from keras_transformer.kernels.keras_private import layers_within
 from keras_transformer.models.seq2seq import Seq2Seq
 
-if TYPE_CHECKING:
-    from keras_transformer.translator import Translator
 
-
-def export_safetensors(translator: Translator, path: str | Path) -> Path:
+def export_safetensors(translator: Any, path: str | Path) -> Path:
     """Writes model.safetensors and the tokenizers.
 
     Each weight has the name of its path in the model, such as

@@ -7,7 +7,7 @@ import importlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -19,16 +19,13 @@ from keras_transformer.files import creating_directory, version_path, versions_i
 from keras_transformer.generation.pipeline import INPUTS, Pipeline
 from keras_transformer.generation.results import Translation
 
-if TYPE_CHECKING:
-    from keras_transformer.translator import Translator
-
 CARD = "README.md"
 TRAINING_DATA = "assets.extra/training_data.json"
 DTYPES = ("float32", "bfloat16")
 
 
 def export_saved_model(
-    translator: Translator,
+    translator: Any,
     path: str | Path,
     dtype: str = "float32",
     run: str | Path | RunFacts | None = None,

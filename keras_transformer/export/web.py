@@ -13,7 +13,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import tensorflow as tf
 
@@ -30,9 +30,6 @@ from keras_transformer.export.litert import (
 from keras_transformer.files import creating_directory
 from keras_transformer.generation.generator import Generator
 from keras_transformer.models.seq2seq import Seq2Seq
-
-if TYPE_CHECKING:
-    from keras_transformer.translator import Translator
 
 FORMAT = "keras_transformer.web"
 FORMAT_VERSION = 1
@@ -51,7 +48,7 @@ _SHORTEST = 16
 
 
 def export_web(
-    translator: Translator,
+    translator: Any,
     path: str | Path,
     quantize: str = "int8",
     languages: Sequence[str] | None = None,
