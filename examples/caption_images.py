@@ -49,8 +49,9 @@ def make_model(image_shape, patch_size, vocabulary_size, config=CONFIG):
     rate = config.dropout_rate
     images = keras.Input(image_shape, name="images")
     words = keras.Input((None,), dtype="int32", name="words")
-    patches = kt.PatchEmbedding(image_shape, patch_size, config.d_model)
-    positions = kt.PositionalEncoding("learned", patches.num_patches, rate)
+    patches = kt.PatchEmbedding(image_shape, patch_size, config.d_model, name="patches")
+    count = patches.num_patches
+    positions = kt.PositionalEncoding("learned", count, rate, name="positions")
     seen = kt.EncoderStack(config, name="encoder")(positions(patches(images)))
     embedding = kt.PositionalEmbedding(
         vocabulary_size, config.d_model, dropout_rate=rate, name="embedding"

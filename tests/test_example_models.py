@@ -113,7 +113,7 @@ def of_captions(model, config, inputs=(IMAGES, WORDS)):
     decoders = [x for x in model.layers if isinstance(x, captions.kt.DecoderLayer)]
     weights = {
         "patches": linear_weights_of(patches.patch_map),
-        "source_positions": array(patches.position_layer.position_embeddings),
+        "source_positions": array(model.get_layer("positions").position_embeddings),
         "encoder_layers": [layer_weights_of(x) for x in encoder.encoder_layers],
         "decoder_layers": [layer_weights_of(x) for x in decoders],
         "target_embeddings": array(model.get_layer("embedding").embeddings),
