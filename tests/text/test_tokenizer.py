@@ -401,9 +401,9 @@ HUB = {
     "WordPiece": word_pieces,
     "WordPiece without CJK": lambda: word_pieces(split_on_cjk=False),
     "byte pairs": byte_pairs,
-    "bytes": keras_hub.tokenizers.ByteTokenizer,
+    "bytes": lambda: keras_hub.tokenizers.ByteTokenizer(lowercase=False),
     "characters": lambda: keras_hub.tokenizers.UnicodeCodepointTokenizer(
-        vocabulary_size=40_000
+        vocabulary_size=40_000, lowercase=False
     ),
 }
 UNSEEN = ["Two young men.", "", "das Haus 漢字 über", "one [PAD] two </s>"]
