@@ -37,7 +37,7 @@ class Training:
         self.run, config = folder / "run", folder / "config.json"
         config.write_text(CONFIG.to_json(), "utf-8")
         files = ["--train", text, "--valid", valid, "--run", self.run]
-        files += ["--config", config]
+        files += ["--config", config, "--preset", "tiny"]
         script = Path(sys.executable).with_name("keras-transformer")
         self.command = [script, "train", *map(str, files)]
 
@@ -122,7 +122,7 @@ def test_kill_9_within_a_save_changes_nothing(tmp_path_factory, tmp_path):
     valid = tiny_run.write_pairs(tmp_path / "valid.tsv", tiny_run.VALID)
     files = ["--train", text, "--valid", valid, "--run", tmp_path / "run"]
     program = [sys.executable, "-m", "tests.training.killed_run", "4", "train"]
-    command = [*program, *files, "--config", config]
+    command = [*program, *files, "--config", config, "--preset", "tiny"]
     process = subprocess.run(list(map(str, command)), cwd=Path(__file__).parents[2])
     assert process.returncode == -signal.SIGKILL
     states = [path.name for path in (tmp_path / "run" / "states").iterdir()]

@@ -39,6 +39,7 @@ def start_workers(folder, text, config, *options, program=PROGRAM):
     command = [
         sys.executable, *program, "train", "--train", text,
         "--run", folder / "run", "--config", config, "--distribute", "multi_worker",
+        "--preset", "tiny",
         *options,
     ]  # fmt: skip
     workers = []
