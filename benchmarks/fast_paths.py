@@ -41,6 +41,17 @@ def fast_paths() -> dict[str, dict[str, tuple]]:
     def normalise(x, gamma, beta, epsilon):
         return ops.layer_normalization(x, gamma, beta, axis=-1, epsilon=epsilon)
 
+    def drop_softmax(scores, mask, dropout):
+        return dropout(few.masked_softmax(scores, mask), training=True)
+
+    def drop(x, keep, scale):
+        return ops.where(keep, x * scale, ops.zeros_like(x))
+
+    def attend(queries, keys, values, bias):
+        scores = ops.add(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), bias)
+        weights = ops.cast(few.masked_softmax(scores), values.dtype)
+        return ops.matmul(weights, values), weights
+
     def draw(rows, columns, threshold, state):  # as Keras' dropout does
         shape, seed = (rows, columns), tf.cast(state, tf.int32)
         numbers = tf.random.stateless_uniform(shape, seed)
@@ -56,6 +67,8 @@ def fast_paths() -> dict[str, dict[str, tuple]]:
 
     training = {
         "normalisation": (few, "normalise", normalise),
+        "dropped softmax": (few, "_dropped_softmax_in_graph", drop_softmax),
+        "dropout as a product": (few, "_drop_in_graph", drop),
         "dropout, packed": (few, "_packed_keep_mask", few.keep_mask),
         "dropout by a hash": (few, "_packed_keep_mask", draw),
         "loss without logits": (Transformer, "trains_without_logits", False),
@@ -65,6 +78,7 @@ def fast_paths() -> dict[str, dict[str, tuple]]:
     }
     decode = {
         "writing in place": (decoding, "cache_place", place),
+        "attention by row": (decoding, "_attend_by_row", attend),
         "joined projections": (projections, "joined", joined),
     }
     return {"training": training, "decoding": decode}

@@ -1,4 +1,4 @@
-"""What decoding keeps of the past.
+"""What decoding keeps of the past, and attention of one new position to it.
 
 A cache (B, H, L * N, K) has the entry l * N + n for position l of hypothesis n. A
 hypothesis attends to all entries and a mask says which of them are its own past, so
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from keras_transformer.kernels.execution import in_tensorflow_graph
+from keras_transformer.kernels.few_passes import masked_softmax, wide_dtype
 
 
 def new_cache(sentences, heads, entries, width, dtype):
@@ -84,3 +85,45 @@ def resize_cache(cache, sentences, more):
     """Returns the cache of the sentences (B',) alone, with room for more entries."""
     kept = ops.take(cache, sentences, axis=0)
     return ops.pad(kept, ((0, 0), (0, 0), (0, more), (0, 0)))
+
+
+def attend(queries, keys, values, bias, by_row=False):
+    """Attends from queries (B, H, N, K), scaled by 1 / sqrt(K), to S keys and values.
+
+    Returns the output (B, H, N, Kv) and the attention weights (B, H, N, S).
+    """
+    # The bias, of `attention_bias`, leaves every query something to attend to. `by_row`
+    # multiplies the N rows one by one, which pays where S is the length of a sentence.
+    if (by_row or queries.shape[2] == 1) and in_tensorflow_graph():
+        return _attend_by_row(queries, keys, values, bias)
+    scores = ops.add(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), bias)
+    weights = ops.cast(masked_softmax(scores), values.dtype)
+    return ops.matmul(weights, values), weights
+
+
+def _attend_by_row(queries, keys, values, bias):
+    """As `attend`, with operations that oneDNN leaves alone."""
+    import tensorflow as tf
+
+    dtype = queries.dtype
+    wide = wide_dtype(dtype)
+    weights = tf.cast(_product(queries, keys, adj_y=True), wide)
+    weights += tf.cast(bias, wide)
+    weights = tf.exp(weights - tf.reduce_max(weights, axis=-1, keepdims=True))
+    weights /= tf.reduce_sum(weights, axis=-1, keepdims=True)
+    weights = tf.cast(weights, dtype)
+    return _product(weights, values), weights
+
+
+def _product(x, y, adj_y=False):
+    """Multiplies (B, H, N, M) by (B, H, M, O), or by its transpose."""
+    import tensorflow as tf
+
+    product = tf.raw_ops.BatchMatMulV3
+    if x.dtype == tf.float16:  # The operation has no kernel for it.
+        return tf.matmul(x, y, transpose_b=adj_y)
+    if x.shape[2] == 1:
+        return product(x=x, y=y, Tout=x.dtype, adj_y=adj_y)
+    # One row at a time: above some size a product is several times slower.
+    rows = product(x=x[:, :, :, None], y=y[:, :, None], Tout=x.dtype, adj_y=adj_y)
+    return tf.squeeze(rows, 3)

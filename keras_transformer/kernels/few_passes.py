@@ -2,8 +2,8 @@
 
 A TensorFlow graph that XLA does not compile makes a pass over memory for each
 operation, and a training step spends more time on those than on products. So there
-`normalise` and the mask of dropout go ways of their own, with fewer passes. What each
-gains stands in benchmarks/README.md.
+some go a way of their own with fewer passes, in a function named `_..._in_graph` or
+`_packed_...`. What each gains stands in benchmarks/README.md.
 
 Letters: R rows, D width, B sentences, H heads, T queries, S keys.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -99,6 +100,76 @@ def masked_softmax(scores: TensorLike, mask: TensorLike | None = None) -> Tensor
     return ops.cast(weights, dtype)
 
 
+def dropped_weights(scores, mask=None, weigh=masked_softmax, dropout=None):
+    """Returns the attention weights of scores (B, H, T, S), dropped and before that.
+
+    `weigh` makes them of scores and mask; `dropout` is a `layers.Dropout`, or `None`.
+    """
+    weights = weigh(scores, mask)
+    if dropout is None:
+        return weights, weights
+    if weigh is masked_softmax and in_tensorflow_graph():
+        # Where nobody reads `weights`, the graph does not compute them.
+        return _dropped_softmax_in_graph(scores, mask, dropout), weights
+    return dropout(weights, training=True), weights
+
+
+def _dropped_softmax_in_graph(scores, mask, dropout):
+    """The weights after dropout alone."""
+    dtype, wide = scores.dtype, wide_dtype(scores.dtype)
+    # True where a weight is kept, and the factor on it; `None` and 1 if all are.
+    keep, factors = dropout.next_mask(ops.shape(scores))
+    if mask is not None:
+        # A row without anything to attend to has weights of zero.
+        factors = ops.cast(ops.any(mask, axis=-1, keepdims=True), dtype) * factors
+    if keep is not None:
+        factors = ops.cast(keep, dtype) * factors
+
+    @ops.custom_gradient
+    def dropped_softmax(scores):
+        scores = ops.cast(scores, wide)
+        if mask is not None:
+            # Adding is cheaper than selecting.
+            scores = scores + attention_bias(mask, wide)
+        weights = ops.softmax(scores, axis=-1)
+        dropped = ops.cast(weights, dtype) * factors
+
+        def gradient(upstream):
+            # w (u - sum(w u)), with u = factors * upstream; w u are the products.
+            products = ops.cast(dropped, wide) * ops.cast(upstream, wide)
+            total = ops.sum(products, axis=-1, keepdims=True)
+            return ops.cast(products - weights * total, dtype)
+
+        return dropped, gradient
+
+    return dropped_softmax(scores)
+
+
+def attention_bias(mask, dtype):
+    """Returns what, added to scores of a type, masks them: 0 or a very low number."""
+    dtype = keras.backend.standardize_dtype(dtype)
+    # Half of the lowest value, because a score added to the lowest could overflow.
+    # bfloat16 has the range of float32.
+    lowest = float(np.finfo("float16" if dtype == "float16" else "float32").min) / 2
+    return ops.cast(ops.where(mask, 0.0, lowest), dtype)
+
+
+class PreparedMask(NamedTuple):
+    """A mask that many layers share; `&` allows what both allow."""
+
+    mask: Any  # boolean, broadcasts to the scores
+    bias: Any  # `attention_bias` of it
+
+    def __and__(self, mask):
+        bias = ops.minimum(self.bias, attention_bias(mask, self.bias.dtype))
+        return PreparedMask(ops.logical_and(self.mask, mask), bias)
+
+
+def prepare_mask(mask, dtype):
+    """Returns the `PreparedMask` of a boolean mask, for scores of a float type."""
+    return PreparedMask(mask, attention_bias(mask, dtype))
+
+
 # Dropout whose mask is a hash of the seed, the call's number and the position: each
 # element gets 16 bits, and is dropped if they are below `rate` times 2^16.
 STEPS = 2**16
@@ -114,14 +185,33 @@ SEED_FACTOR, CALL_FACTOR = np.uint32(0x27D4EB2F), np.uint32(0x165667B1)
 def hashed_dropout(inputs, rate, state):
     """Sets a random share of the inputs, `rate`, to 0 and scales up the others."""
     # state: integers (2,), the seed and the number of the call
-    threshold, shape = round(rate * STEPS), ops.shape(inputs)
+    keep, scale = keep_and_scale(ops.shape(inputs), rate, state)
+    if in_tensorflow_graph():
+        return _drop_in_graph(inputs, keep, scale)
+    # A product with the mask would keep what is not finite.
+    return ops.where(keep, inputs * scale, ops.zeros_like(inputs))
+
+
+def _drop_in_graph(inputs, keep, scale):
+    """As a product, because a selection takes longer."""
+    factors = ops.cast(keep, inputs.dtype) * scale
+
+    @ops.custom_gradient
+    def drop(inputs):
+        return inputs * factors, lambda upstream: upstream * factors
+
+    return drop(inputs)
+
+
+def keep_and_scale(shape, rate, state):
+    """Returns a mask of that shape, True where an element is kept, and their factor."""
+    threshold = round(rate * STEPS)
     # Rows and columns of the tensor as a matrix; the last axis may be very short.
     trailing = 2 if len(shape) > 3 else 1
     sizes = math.prod(shape[:-trailing]), math.prod(shape[-trailing:])
     mask = _packed_keep_mask if in_tensorflow_graph() else keep_mask
     keep = ops.reshape(mask(*sizes, threshold, state), shape)
-    # A product with the mask would keep what is not finite.
-    return ops.where(keep, inputs * (STEPS / (STEPS - threshold)), 0.0)
+    return keep, STEPS / (STEPS - threshold)
 
 
 def keep_mask(num_rows, num_columns, threshold, state):

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.kernels.few_passes import masked_softmax
+from keras_transformer.kernels.few_passes import dropped_weights, masked_softmax
 from keras_transformer.kernels.fused_attention import fused_attention, obstacle
 from keras_transformer.types import Tensor, TensorLike
 
@@ -82,11 +82,13 @@ def dot_product_attention(
         scores = score(queries, keys)
     if bias is not None:
         scores = ops.add(scores, bias)
-    # A float32 bias has made half-precision scores float32.
-    attention_weights = ops.cast(weigh(scores, mask), values.dtype)
-    dropped = attention_weights
-    if dropout is not None:
-        dropped = dropout(attention_weights, training=True)
+    if dropout is None:
+        dropped = attention_weights = weigh(scores, mask)
+    else:
+        dropped, attention_weights = dropped_weights(scores, mask, weigh, dropout)
+    # A float32 bias has made half-precision weights float32.
+    dropped = ops.cast(dropped, values.dtype)
+    attention_weights = ops.cast(attention_weights, values.dtype)
     return grouped_product(dropped, values), attention_weights
 
 

@@ -41,15 +41,27 @@ class Dropout(keras.layers.Dropout):
     """
 
     def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
-        is_hashed = self.noise_shape is None and keras.backend.backend() != "torch"
-        steps = few_passes.STEPS
-        if not (training and is_hashed and 0 < round(self.rate * steps) < steps):
+        if not training or not self.is_hashed:
             return super().call(inputs, training=training)
-        # The seed and the number of the call, a different one in each replica.
+        return few_passes.hashed_dropout(inputs, self.rate, self._next_state())
+
+    @property
+    def is_hashed(self):
+        """Whether the mask is a hash, and so neither Keras' own nor without effect."""
+        by_us = self.noise_shape is None and keras.backend.backend() != "torch"
+        steps = few_passes.STEPS
+        return by_us and 0 < round(self.rate * steps) < steps
+
+    def next_mask(self, shape):
+        """Returns a mask of a shape and a factor, for a kernel that drops by itself."""
+        if not self.is_hashed:
+            return None, 1.0
+        return few_passes.keep_and_scale(shape, self.rate, self._next_state())
+
+    def _next_state(self):
+        """The seed and the number of the call, a different one in each replica."""
         state = self.seed_generator.next()
-        if in_replica():
-            state = few_passes.of_this_replica(state)
-        return few_passes.hashed_dropout(inputs, self.rate, state)
+        return few_passes.of_this_replica(state) if in_replica() else state
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.kernels.few_passes import prepare_mask
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.attention import dot_product_attention, refuse_fused
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
@@ -63,7 +64,7 @@ class LocalAttention(MultiHeadAttention):
         if places is not None:  # a step
             position, entries = places
             near = within_window(position, entries, self.window)
-            mask = ops.logical_and(mask, near)
+            mask = prepare_mask(ops.logical_and(mask, near), queries.dtype)
             return super().attend(queries, keys, values, mask, places=places)
         length, size = ops.shape(queries)[2], max(self.window, SMALLEST_BLOCK)
         if mask is None:

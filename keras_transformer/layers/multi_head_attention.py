@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels import decoding
-from keras_transformer.kernels.few_passes import masked_softmax
+from keras_transformer.kernels.few_passes import PreparedMask, masked_softmax
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.attention import (
     dot_product_attention,
@@ -259,6 +259,8 @@ class MultiHeadAttention(ComposedLayer):
             The outputs (B, H, T, Kv) and the attention weights (B, H, T, S) before
             dropout; `None` in their place if they are not made.
         """
+        if isinstance(mask, PreparedMask):
+            return self._attend_in_step(queries, keys, values, mask, places)
         if causal:
             mask = with_causal(mask, ops.shape(queries)[2], ops.shape(keys)[2])
         bias = None
@@ -277,6 +279,27 @@ class MultiHeadAttention(ComposedLayer):
         return dot_product_attention(
             queries, keys, values, mask, bias, self.weigh, dropout, fused, self.score
         )
+
+    def _attend_in_step(self, queries, keys, values, mask, places):
+        """As `attend`, of N hypotheses' queries (B, H, N, K) and a prepared mask."""
+        bias = None
+        if self.positions is not None and places is not None:
+            bias = self.positions.bias(self.num_heads, *places)
+        if self.weigh is not masked_softmax or self.score is not None:
+            return dot_product_attention(
+                queries, keys, values, mask.mask, bias, self.weigh, score=self.score
+            )
+        bias = mask.bias if bias is None else ops.add(mask.bias, bias)
+        if keys.shape[1] == self.num_heads:
+            # Rows are multiplied one by one where S is the length of a sentence.
+            return decoding.attend(queries, keys, values, bias, by_row=places is None)
+        return dot_product_attention(queries, keys, values, bias=bias)
+
+    def _mask_of_step(self, mask):
+        # Who overrides `attend` gets a boolean mask, as in a call.
+        is_own = type(self).attend is MultiHeadAttention.attend
+        is_prepared = isinstance(mask, PreparedMask)
+        return mask.mask if is_prepared and not is_own else mask
 
     def project_to_heads(
         self, query: TensorLike, value: TensorLike, key: TensorLike,
@@ -336,9 +359,8 @@ class MultiHeadAttention(ComposedLayer):
         return tuple(map(self._split, parts, [self.heads["key"], self.heads["value"]]))
 
     def step(
-        self, inputs: TensorLike, cache: Nest, place: Nest, mask: TensorLike,
-        weights: Nest,
-    ) -> tuple[Tensor, Nest]:  # fmt: skip
+        self, inputs: TensorLike, cache: Nest, place: Nest, mask: Nest, weights: Nest
+    ) -> tuple[Tensor, Nest]:
         """Attends from one new position of N hypotheses to itself and those before it.
 
         Returns the output (B, N, D) and the cache with the position written.
@@ -348,8 +370,8 @@ class MultiHeadAttention(ComposedLayer):
             cache: Keys and values of the earlier positions, from `initial_cache` or the
                 step before; it must not be used again.
             place: `kernels.decoding.cache_place` of the position.
-            mask: Boolean tensor that broadcasts to (B, 1, N, L * N), True for the
-                entries of a hypothesis's past and for the new one itself.
+            mask: `prepare_mask` of a mask (B, 1, N, L * N), True for the entries of a
+                hypothesis's past and for the new one itself.
             weights: `step_weights()`.
         """
         heads = self.project_to_heads(inputs, inputs, inputs, weights[0])
@@ -361,21 +383,22 @@ class MultiHeadAttention(ComposedLayer):
         entries = ops.arange(ops.shape(cache[0])[2], dtype="int32")
         # Entry l * N + n is position l of hypothesis n.
         places = position, entries // inputs.shape[1]
+        mask = self._mask_of_step(mask)
         outputs, _ = self.attend(queries, *cache, mask, places=places)
         return self.merge(outputs, weights[1]), cache
 
     def look_up(
-        self, inputs: TensorLike, source: Nest, mask: TensorLike, weights: Nest
+        self, inputs: TensorLike, source: Nest, mask: Nest, weights: Nest
     ) -> tuple[Tensor, Tensor]:
         """Attends from one new position to a source, as `step` does to the past.
 
-        Of inputs (B, N, D), `keys_and_values` of the source, a boolean mask that
-        broadcasts to (B, H, N, S), and `step_weights(across=True)`. Returns the output
-        (B, N, D) and the attention weights (B, H, N, S).
+        Of inputs (B, N, D), `keys_and_values` of the source, `prepare_mask` of a mask
+        that broadcasts to (B, H, N, S), and `step_weights(across=True)`. Returns the
+        output (B, N, D) and the attention weights (B, H, N, S).
         """
         parts = project([self.query_dense], inputs, self.query_scale, weights[0])
         queries = self._split(parts[0], self.heads["query"])
-        with_weights = not self.flash_attention
+        with_weights, mask = not self.flash_attention, self._mask_of_step(mask)
         outputs, shares = self.attend(queries, *source, mask, with_weights=with_weights)
         return self.merge(outputs, weights[1]), shares
 

@@ -87,7 +87,6 @@ def joined(denses, scale=1.0):
             and dense.activation is keras.activations.linear
             and dense.activity_regularizer is None
             and dense.quantization_mode is None
-            and "call" not in vars(dense)  # There GPTQ and AWQ see what comes in.
         )
         if not is_plain:  # Quantised, for example, or a class of the user's.
             return ()

@@ -14,6 +14,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.decoding import cache_place, of_parents, resize_cache
+from keras_transformer.kernels.few_passes import prepare_mask
 
 
 def new_state(layers, sentences, hypotheses, length):
@@ -56,7 +57,10 @@ def step_through(layers, norm, x, parents, state, weights):
     ancestors, mask = _past(state, parents)
     # "sources", each layer's, and "source_mask" (B, 1, 1, S) are a `Transformer`'s.
     sources = state.get("sources", (None,) * len(layers))
-    masks = mask, state.get("source_mask")
+    source_mask, dtype = state.get("source_mask"), layers[0].compute_dtype
+    if source_mask is not None:
+        source_mask = prepare_mask(source_mask, dtype)
+    masks = prepare_mask(mask, dtype), source_mask
     caches, places, attention_weights = [], {}, None
     for layer, cache, source, layer_weights in zip(
         layers, state["caches"], sources, weights, strict=True

@@ -204,9 +204,13 @@ class Transformer(Seq2Seq):
         """
         check_length(self.config, length)
         encoder_output, source_mask = self.encode(source, training=False)
-        sources = [
-            layer.keys_and_values(encoder_output) for layer in self.decoder_layers
-        ]
+        is_token = ops.expand_dims(ops.swapaxes(source_mask, 1, 2), 1)  # (B, 1, S, 1)
+        sources = []
+        for layer in self.decoder_layers:
+            keys, values = layer.keys_and_values(encoder_output)
+            # A step adds its mask to the scores, so that a source without any token
+            # gets the mean of its values: zeros, as in a call.
+            sources.append((keys, ops.where(is_token, values, 0.0)))
         batch, _, source_length = ops.shape(source_mask)
         state = new_state(self.decoder_layers, batch, beam_size, length) | {
             "sources": tuple(sources),

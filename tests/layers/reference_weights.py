@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from keras import ops
 
+from keras_transformer.kernels.few_passes import prepare_mask
 from tests.reference import numpy_transformer as reference
 from tests.reference.numpy_attention import kind_of_self_attention
 
@@ -156,7 +157,8 @@ def assert_close(actual, expected, tolerance=1e-5):
 
 
 def past_mask(index, length, hypotheses=1):
-    """The mask of a step for hypotheses that have all kept their place."""
+    """The mask of a step for hypotheses that have all kept their place, prepared."""
     own = np.eye(hypotheses, dtype=bool)[:, None, :]  # (N, 1, N)
     past = own & (np.arange(length) <= index)[:, None]  # (N, L, N)
-    return ops.convert_to_tensor(past.reshape(1, 1, hypotheses, -1))
+    mask = ops.convert_to_tensor(past.reshape(1, 1, hypotheses, -1))
+    return prepare_mask(mask, "float32")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_transformer.kernels.few_passes import prepare_mask
 from keras_transformer.layers import (
     AdditiveAttention,
     LinearAttention,
@@ -202,7 +203,7 @@ def test_attention_to_another_sequence_agrees_with_the_reference(name, rng, use_
     expected = array(layer(query, value, mask=mask))
     source = layer.keys_and_values(ops.convert_to_tensor(value))
     weights = layer.step_weights(across=True)
-    allowed = attention_mask(mask)[:, None]
+    allowed = prepare_mask(attention_mask(mask)[:, None], "float32")
     found, found_weights = layer.look_up(query, source, allowed, weights)
     assert_close(found, expected)
     if not kind.has_state:

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_transformer.config.layers import ATTENTION_KINDS
 from keras_transformer.kernels.decoding import cache_place
+from keras_transformer.kernels.few_passes import prepare_mask
 from keras_transformer.layers import (
     CausalLayer,
     DecoderLayer,
@@ -142,7 +143,7 @@ def steps_of(layer, target, source=None, hypotheses=1, mask=None):
     projected, source_mask = None, None
     if source is not None:
         projected = layer.keys_and_values(ops.convert_to_tensor(source))
-        source_mask = attention_mask(mask)[:, None]
+        source_mask = prepare_mask(attention_mask(mask)[:, None], "float32")
     cache = layer.initial_cache(2, hypotheses, TARGET + 2)
     weights, outputs, found = layer.step_weights(), [], []
     target = ops.convert_to_tensor(target)
