@@ -144,7 +144,7 @@ def test_what_the_chief_does_alone_keeps_the_workers_in_step(tmp_path):
             worker.kill()
     run = tmp_path / "run"
     assert (run / "model.keras").exists()
-    assert (run / "export" / "run" / "1" / "saved_model.pb").exists()
+    assert (run / "export" / "run" / "2" / "saved_model.pb").exists()
     # The name of an event file ends with host, process, a number and "v2".
     events = (run / "tensorboard").rglob("events.*")
     writers = {path.name.split(".")[-3] for path in events}
