@@ -17,7 +17,11 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from keras_transformer.kernels.execution import in_tensorflow_graph
-from keras_transformer.kernels.few_passes import masked_softmax, wide_dtype
+from keras_transformer.kernels.few_passes import (
+    attention_bias,
+    masked_softmax,
+    wide_dtype,
+)
 
 
 def new_cache(sentences, heads, entries, width, dtype):
@@ -85,6 +89,18 @@ def resize_cache(cache, sentences, more):
     """Returns the cache of the sentences (B',) alone, with room for more entries."""
     kept = ops.take(cache, sentences, axis=0)
     return ops.pad(kept, ((0, 0), (0, 0), (0, more), (0, 0)))
+
+
+class PreparedMask(NamedTuple):
+    """A mask that many layers share."""
+
+    mask: Any  # boolean, broadcasts to the scores
+    bias: Any  # `attention_bias` of it
+
+
+def prepare_mask(mask, dtype):
+    """Returns the `PreparedMask` of a boolean mask, for scores of a float type."""
+    return PreparedMask(mask, attention_bias(mask, dtype))
 
 
 def attend(queries, keys, values, bias, by_row=False):

@@ -8,7 +8,8 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels import decoding
-from keras_transformer.kernels.few_passes import PreparedMask, masked_softmax
+from keras_transformer.kernels.decoding import PreparedMask
+from keras_transformer.kernels.few_passes import masked_softmax
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.attention import (
     dot_product_attention,
