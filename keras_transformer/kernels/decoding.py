@@ -17,7 +17,11 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from keras_transformer.kernels.execution import in_tensorflow_graph
-from keras_transformer.kernels.few_passes import masked_softmax, wide_dtype
+from keras_transformer.kernels.few_passes import (
+    attention_bias,
+    masked_softmax,
+    wide_dtype,
+)
 
 
 def new_cache(sentences, heads, entries, width, dtype):
@@ -85,6 +89,49 @@ def resize_cache(cache, sentences, more):
     """Returns the cache of the sentences (B',) alone, with room for more entries."""
     kept = ops.take(cache, sentences, axis=0)
     return ops.pad(kept, ((0, 0), (0, 0), (0, more), (0, 0)))
+
+
+class PreparedMask(NamedTuple):
+    """A mask that many layers share."""
+
+    mask: Any  # boolean, broadcasts to the scores
+    bias: Any  # `attention_bias` of it
+
+
+def prepare_mask(mask, dtype):
+    """Returns the `PreparedMask` of a boolean mask, for scores of a float type."""
+    return PreparedMask(mask, attention_bias(mask, dtype))
+
+
+def split_heads(projected, hypotheses, heads, widths):
+    """Cuts one projection (B * N, H * sum(widths)) into parts (B, H, N, width)."""
+    if len(set(widths)) > 1:
+        ends = [heads * sum(widths[:i]) for i in range(1, len(widths))]
+        parts = zip(ops.split(projected, ends, axis=-1), widths, strict=True)
+        return tuple(split_heads(part, hypotheses, heads, [w])[0] for part, w in parts)
+    count, width = len(widths), widths[0]
+    if count == 1 and hypotheses == 1:
+        return (ops.reshape(projected, (-1, heads, 1, width)),)
+    parts = ops.reshape(projected, (-1, hypotheses, count, heads, width))
+    return tuple(ops.unstack(transpose(parts, (2, 0, 3, 1, 4)), count))
+
+
+def merge_heads(outputs):
+    """Joins heads (B, H, N, K) to rows (B * N, H * K)."""
+    _, heads, hypotheses, width = outputs.shape
+    if hypotheses > 1:
+        outputs = transpose(outputs, (0, 2, 1, 3))
+    return ops.reshape(outputs, (-1, heads * width))
+
+
+def transpose(x, axes):
+    """As `ops.transpose`; a graph moves integers, because oneDNN is slow at floats."""
+    if not in_tensorflow_graph():
+        return ops.transpose(x, axes)
+    import tensorflow as tf
+
+    integers = {2: tf.int16, 4: tf.int32, 8: tf.int64}[x.dtype.size]
+    return tf.bitcast(tf.transpose(tf.bitcast(x, integers), axes), x.dtype)
 
 
 def attend(queries, keys, values, bias, by_row=False):

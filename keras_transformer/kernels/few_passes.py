@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -152,22 +151,6 @@ def attention_bias(mask, dtype):
     # bfloat16 has the range of float32.
     lowest = float(np.finfo("float16" if dtype == "float16" else "float32").min) / 2
     return ops.cast(ops.where(mask, 0.0, lowest), dtype)
-
-
-class PreparedMask(NamedTuple):
-    """A mask that many layers share; `&` allows what both allow."""
-
-    mask: Any  # boolean, broadcasts to the scores
-    bias: Any  # `attention_bias` of it
-
-    def __and__(self, mask):
-        bias = ops.minimum(self.bias, attention_bias(mask, self.bias.dtype))
-        return PreparedMask(ops.logical_and(self.mask, mask), bias)
-
-
-def prepare_mask(mask, dtype):
-    """Returns the `PreparedMask` of a boolean mask, for scores of a float type."""
-    return PreparedMask(mask, attention_bias(mask, dtype))
 
 
 # Dropout whose mask is a hash of the seed, the call's number and the position: each

@@ -10,10 +10,10 @@ Letters: B sentences, H heads, G heads of keys and values, T queries, S keys, K 
 from __future__ import annotations
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_transformer.kernels.execution import has_gpu
+from keras_transformer.kernels.few_passes import attention_bias
 
 _HALF = ("float16", "bfloat16")
 # PyTorch's kernel on a processor, measured on an AMD EPYC: slower on sentences of 30 to
@@ -98,10 +98,7 @@ def fused_attention(queries, keys, values, mask=None, bias=None, must=False):
         options = {"mask": mask, "flash_attention": must or None}
     else:
         if mask is not None:
-            # Half of the lowest value: a score added to the lowest could overflow.
-            dtype = keras.backend.standardize_dtype(queries.dtype)
-            lowest = np.finfo("float16" if dtype == "float16" else "float32").min / 2
-            masked = ops.cast(ops.where(mask, 0.0, float(lowest)), dtype)
+            masked = attention_bias(mask, queries.dtype)
             bias = masked if bias is None else masked + ops.cast(bias, queries.dtype)
         if keys.shape[1] == 1:
             # Keras copies heads that queries share; a view of a single one will do.

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.kernels.few_passes import prepare_mask
+from keras_transformer.kernels.decoding import prepare_mask
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.attention import dot_product_attention, refuse_fused
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention

@@ -8,7 +8,8 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels import decoding
-from keras_transformer.kernels.few_passes import PreparedMask, masked_softmax
+from keras_transformer.kernels.decoding import PreparedMask
+from keras_transformer.kernels.few_passes import masked_softmax
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.attention import (
     dot_product_attention,
@@ -18,7 +19,7 @@ from keras_transformer.layers.attention import (
 )  # fmt: skip
 from keras_transformer.layers.basic import Dropout
 from keras_transformer.layers.from_keras import attention_from_keras
-from keras_transformer.layers.projections import ComposedLayer, joined, project
+from keras_transformer.layers.projections import ComposedLayer, affine, joined, project
 from keras_transformer.layers.relative_positions import (
     RelativePositions,
     relative_positions,
@@ -374,7 +375,7 @@ class MultiHeadAttention(ComposedLayer):
                 hypothesis's past and for the new one itself.
             weights: `step_weights()`.
         """
-        heads = self.project_to_heads(inputs, inputs, inputs, weights[0])
+        heads = self._step_heads(inputs, weights[0], "query", "key", "value")
         queries, keys, values = heads
         position = ops.reshape(ops.cast(place.position, "int32"), (1,))
         if self.positions is not None:
@@ -385,7 +386,7 @@ class MultiHeadAttention(ComposedLayer):
         places = position, entries // inputs.shape[1]
         mask = self._mask_of_step(mask)
         outputs, _ = self.attend(queries, *cache, mask, places=places)
-        return self.merge(outputs, weights[1]), cache
+        return self._merge_step(outputs, weights[1]), cache
 
     def look_up(
         self, inputs: TensorLike, source: Nest, mask: Nest, weights: Nest
@@ -396,11 +397,33 @@ class MultiHeadAttention(ComposedLayer):
         that broadcasts to (B, H, N, S), and `step_weights(across=True)`. Returns the
         output (B, N, D) and the attention weights (B, H, N, S).
         """
-        parts = project([self.query_dense], inputs, self.query_scale, weights[0])
-        queries = self._split(parts[0], self.heads["query"])
+        (queries,) = self._step_heads(inputs, weights[0], "query")
         with_weights, mask = not self.flash_attention, self._mask_of_step(mask)
         outputs, shares = self.attend(queries, *source, mask, with_weights=with_weights)
-        return self.merge(outputs, weights[1]), shares
+        return self._merge_step(outputs, weights[1]), shares
+
+    def _step_heads(self, inputs, weights, *names):
+        """Projects (B, N, D) to heads (B, G, N, K), one tensor a name."""
+        hypotheses = inputs.shape[1]
+        rows = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, inputs.shape[-1]))
+        heads = [self.heads[name] for name in names]
+        if weights and {number for number, _ in heads} == {self.num_heads}:
+            widths = [width for _, width in heads]
+            projected = affine(rows, *weights)
+            return decoding.split_heads(projected, hypotheses, self.num_heads, widths)
+        # Heads differ in number, or `joined` gave no weights.
+        denses = [getattr(self, f"{name}_dense") for name in names]
+        parts = project(denses, rows, self.query_scale, weights)
+        return tuple(
+            decoding.split_heads(part, hypotheses, number, [width])[0]
+            for part, (number, width) in zip(parts, heads, strict=True)
+        )
+
+    def _merge_step(self, outputs, weights):
+        """(B, H, N, Kv) --> (B, N, D)."""
+        rows = decoding.merge_heads(outputs)
+        merged = affine(rows, *weights) if weights else self.output_dense(rows)
+        return ops.reshape(merged, (-1, outputs.shape[2], merged.shape[-1]))
 
     def compute_output_shape(self, query_shape: Shape, *others: Shape) -> Shape:
         return (*query_shape[:-1], self.output_dim or query_shape[-1])

@@ -13,8 +13,12 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.kernels.decoding import cache_place, of_parents, resize_cache
-from keras_transformer.kernels.few_passes import prepare_mask
+from keras_transformer.kernels.decoding import (
+    cache_place,
+    of_parents,
+    prepare_mask,
+    resize_cache,
+)
 
 
 def new_state(layers, sentences, hypotheses, length):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from keras import ops
 
-from keras_transformer.kernels.few_passes import prepare_mask
+from keras_transformer.kernels.decoding import prepare_mask
 from tests.reference import numpy_transformer as reference
 from tests.reference.numpy_attention import kind_of_self_attention
 

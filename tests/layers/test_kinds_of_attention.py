@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels.few_passes import prepare_mask
+from keras_transformer.kernels.decoding import prepare_mask
 from keras_transformer.layers import (
     AdditiveAttention,
     LinearAttention,

@@ -8,8 +8,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.config.layers import ATTENTION_KINDS
-from keras_transformer.kernels.decoding import cache_place
-from keras_transformer.kernels.few_passes import prepare_mask
+from keras_transformer.kernels.decoding import cache_place, prepare_mask
 from keras_transformer.layers import (
     CausalLayer,
     DecoderLayer,
