@@ -69,7 +69,7 @@ print(outputs.ids.shape[:2])
 
 
 WITHOUT_TENSORFLOW = """
-Hidden.names.add("tensorflow")
+sys.modules["tensorflow"] = None
 import keras, numpy as np
 import keras_transformer as kt
 
