@@ -17,20 +17,23 @@ ROOT = Path(__file__).parents[2]
 # after the examples run those, tests/serving the server, test_ray_data.py the workers.
 NOT_RUN = (
     "python3 -m venv", "pip install", "docker compose ",
-    "keras-transformer serve", "keras-transformer completion", "curl ",
+    "keras-transformer serve", "curl ",
     "python examples/", "python benchmarks/", "node examples/", "kubectl ",
     "keras-transformer train --preset small --train train.en-fr.tsv.gz",
 )  # fmt: skip
 TINY = (
     "--num-encoder-layers 1 --num-decoder-layers 1 --d-model 16 --d-ff 32 "
     "--num-heads 2 --vocabulary-size 300 --batch-tokens 4096 --epochs 3 "
-    "--max-extra-length 3 --beam-size 3"
+    "--beam-size 3"
 ).split()
 # What a model of the reader's is made smaller by.
 SMALLER = {
     "norm_first=True": "norm_first=True, num_encoder_layers=1, num_decoder_layers=1, "
     "d_model=16, d_ff=32, num_heads=2",
     "vocabulary_size=4000": "vocabulary_size=300",
+    'preset("tiny", epochs=20': 'preset("tiny", num_encoder_layers=1, '
+    "num_decoder_layers=1, d_model=16, d_ff=32, num_heads=2, vocabulary_size=300, "
+    "epochs=2",
     "epochs=20": "epochs=2",
 }
 
