@@ -106,9 +106,9 @@ COMMANDS = {
     "export --run {r} --output {o}/1 --top-p 0": "argument --top-p: must be above 0.0",
     "export --run {r} --output {o}/1 --dtype int8": "argument --dtype: invalid choice",
     # Serving.
-    "serve {f}/full": "full holds no SavedModel: no directory that has a version",
-    "serve {s}": "1 is one version: give the directory above it",
-    "serve {o} --port 65536": "`port` must be at most 65535",
+    "serve {f}/full": "full must hold SavedModels, each in a directory",
+    "serve {s}": "1 must hold SavedModels, each in a directory",
+    "serve {s}/.. --port 65536": "`port` must be from 0 to 65535",
     # Text to translate.
     "translate --model {s} --input {f}/good.tsv dog": "or `--input`, not both",
     "translate --model {s} --input {f}/missing": "missing: No such file or directory",

@@ -24,10 +24,10 @@ PAGES = {
     "start": "train evaluate translate export",
     "your_data": "",
     "training": "average evaluate plot",
-    "serving": "export card translate translate evaluate translate",
+    "serving": "export translate translate evaluate translate",
     "layers_in_keras": "",
-    "paper": "plot plot plot plot plot plot",
-    "gallery": "plot plot plot plot plot plot",
+    "paper": "plot plot plot",
+    "gallery": "plot plot",
 }
 # Each trains or exports for a minute, as the README does, which another test runs.
 HEAVY = {"start", "your_data", "serving"}
