@@ -95,11 +95,8 @@ def _run_config(options, pairs, console):
         count = pairs.count()
         name = recipe_for(count)
         config = RunConfig.preset(name, count)
-        say(
-            console,
-            f"preset {name}, for {count:,} pairs: {config.training.epochs} epochs, "
-            "unless --preset or another flag says otherwise",
-        )
+        what = "--preset and other flags override it"
+        say(console, f"the preset for {count:,} pairs is {name}: {what}")
     return config.with_options(**chosen)
 
 

@@ -233,7 +233,7 @@ def test_half_precision_is_bfloat16_unless_float16_is_said(asked, pairs, words, 
 def test_the_number_of_pairs_chooses_a_preset_that_is_said(asked, pairs, capsys):
     assert config_of(asked, pairs) == RunConfig.preset("micro", 40)
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("preset micro, for 40 pairs: ")
+    assert line.startswith("the preset for 40 pairs is micro: ")
     assert config_of(asked, pairs, "--preset", "small") == RunConfig.preset("small")
     assert capsys.readouterr().out == ""
     choices = next(a.choices for a in PARSERS["train"]._actions if a.dest == "preset")
