@@ -203,7 +203,7 @@ class Tokenizer(Subwords):
     def vocabulary_size(self) -> int:
         return len(self._processor)
 
-    def pieces(self, ids):
+    def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._processor.id_to_piece(int(id)) for id in ids]
 
     def sample(self, texts: Sequence[str], rate: float, seed: int) -> list[np.ndarray]:

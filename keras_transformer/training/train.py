@@ -257,11 +257,16 @@ def dry_run(
 
     That is its data and bad lines, the device and the float type, the shapes of its
     batches, how often XLA compiles, and the parameters. It reads the text and learns
-    the vocabulary as `train` does, makes the model, and writes nothing. Arguments and
-    errors are those of `train`.
+    the vocabulary as `train` does, makes the model, and writes nothing. The arguments
+    are those of `train`.
 
     Returns:
         The same as numbers: "model", "data", and "shapes", the batches of each.
+
+    Raises:
+        FileExistsError: As `train`.
+        OSError: As `train`.
+        ValueError: As `train`.
 
     Example:
         >>> dry_run(open_pairs("train.en", "train.de"), "runs/en-de")
