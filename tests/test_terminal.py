@@ -118,7 +118,7 @@ def test_a_run_and_a_corpus_may_have_any_name(tmp_path, monkeypatch):
     name = f"{tmp_path}/c[/t]B\\xe4r\\x1b[31mred.tsv"
     assert f"bad lines: 1 ({name}:41: no tab" in written(made).decode("ascii")
     assert cli.main(words) == 0
-    finished = f"\n{tmp_path}/a[/b][bold]x is finished: 1 updates."
+    finished = f"\n{tmp_path}/a[/b][bold]x is finished: 1 update."
     assert finished in written(made).decode("ascii")
 
 
