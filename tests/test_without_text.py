@@ -29,7 +29,7 @@ for name in Hidden.names:
 """
 # Public names that need texts, and some that do not.
 OF_TEXTS = {
-    "Corpus", "Tokenizer", "TokenizerPair", "Translator", "evaluate", "import_model",
+    "Corpus", "Tokenizer", "TokenizerPair", "Translator", "import_model",
     "learn_tokenizers", "open_pairs", "train",
 }  # fmt: skip
 OF_TENSORS = {"EncoderLayer", "Transformer", "Generator", "LiteTranslator", "RunConfig"}

@@ -111,8 +111,14 @@ def documented_modules():
 def test_the_reference_has_every_module_of_public_names():
     modules = documented_modules()
     assert len(set(modules)) == len(modules)
-    public = {getattr(keras_transformer, n).__module__ for n in keras_transformer.__all__}
-    parts = {module.split(".")[1] for module in public} | {"plots", "serving", "testing"}
+    public = {
+        getattr(keras_transformer, n).__module__ for n in keras_transformer.__all__
+    }
+    parts = {module.split(".")[1] for module in public} | {
+        "plots",
+        "serving",
+        "testing",
+    }
     assert parts <= {module.split(".")[0] for module in modules}
 
 

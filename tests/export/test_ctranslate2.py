@@ -201,7 +201,7 @@ def test_the_command_line_writes_it_and_overwrites_nothing(tmp_path, capsys):
     assert capsys.readouterr().out.strip() == str(output)
     assert ctranslate2.contains_model(str(output))
     assert cli.main([*command, "--format", "ctranslate2"]) == 1
-    assert f"{output} exists." in capsys.readouterr().err
+    assert f"{output} exists, and is never overwritten" in capsys.readouterr().err
     words = [*command[:-1], str(tmp_path / "other"), "--format", "ctranslate2"]
     assert cli.main([*words, "--beam-size", "2"]) == 1
     assert "told how to search in each call" in capsys.readouterr().err

@@ -60,8 +60,8 @@ def test_what_is_invisible_gets_a_sign_and_nothing_is_a_formula():
 
 
 LOG = """epoch,accuracy,loss,val_bleu,val_loss
-0,0.25,3.5,,3.75
-1,0.5,1.5,12.5,2.25
+1,0.25,3.5,,3.75
+2,0.5,1.5,12.5,2.25
 """
 
 

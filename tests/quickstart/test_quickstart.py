@@ -33,4 +33,4 @@ def test_quickstart_trains_exports_and_scores(tmp_path, capsys):
     assert len(lines) == 10
     card = (exported.path / "README.md").read_text("utf-8")
     assert f"| generated test sentences | 10 | {scores.bleu:.2f} |" in card
-    assert '\n- "en"\n- "de"\n' in card and "# quickstart-en-de\n" in card
+    assert '\nlanguage: ["en", "de"]\n' in card and "# quickstart-en-de\n" in card
