@@ -274,8 +274,7 @@ class MultiHeadAttention(ComposedLayer):
         if with_weights and fused:
             refuse_fused("it gives no attention weights to return or to record")
         is_disabled = keras.config.is_flash_attention_enabled() is False
-        has_none = keras.backend.backend() == "tensorflow"
-        if fused is None and (with_weights or is_disabled or has_none):
+        if fused is None and (with_weights or is_disabled):
             fused = False
         return dot_product_attention(
             queries, keys, values, mask, bias, self.weigh, dropout, fused, self.score

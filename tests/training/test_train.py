@@ -243,7 +243,7 @@ def test_a_dry_run_names_everything_and_writes_nothing(tmp_path):
     tokens = re.fullmatch(r"a batch has (\d+) tokens of both sides on .*", lines[4])
     assert 256 < int(tokens[1]) < 2 * 256
     assert lines[6:] == [
-        "batches (sentences x tokens): 2 of 12 x 20, 2 of 10 x 24",
+        "batches (sentences x tokens): 1 of 16 x 16, 2 of 12 x 20, 1 of 10 x 24",
         "Transformer: num_encoder_layers 1, num_decoder_layers 1, d_model 16, d_ff 32, "
         "num_heads 2; 300 pieces; 10,176 parameters",
         "nothing was trained or written: this was a dry run",
