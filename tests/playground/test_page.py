@@ -146,7 +146,8 @@ def test_another_translation_layer_head_and_pieces_can_be_chosen(url, toy, open_
     page.get_by_role("button", name="Elephants Run -2.00", exact=True).click()
     expect(translation(page)).to_have_text("Elephants Run")
     expect(units(page, "target").nth(0)).to_have_text(re.compile("^Elephants"))
-    page.get_by_label("Layer").select_option(label="1")
+    with page.expect_response("**/api/attend"):
+        page.get_by_label("Layer").select_option(label="1")
     with page.expect_response("**/api/attend"):
         page.get_by_label("Head").select_option(label="2")
     assert toy.asked[-1] == {"tokens": [6, 2], "layer": 0, "head": 1}
