@@ -42,10 +42,6 @@ class TransformerConfig(LayerConfig):
     max_positions: int = option(
         512, "most positions of learned position vectors (tokens)", **ROWS
     )
-    source_end: bool = option(
-        True,
-        "attend to the end token of the source, which some systems train without",
-    )
     normalize_embeddings: bool = option(
         False, "normalise the sum of embedding and position, before its dropout"
     )

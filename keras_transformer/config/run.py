@@ -101,9 +101,6 @@ class DecodingConfig(Config):
         False,
         "let an output end only where that is one of the beam_size best continuations",
     )
-    coverage_penalty: float = option(
-        0.0, "beta of the penalty for sources that get little attention", minimum=0.0
-    )
     no_repeat_ngram_size: int = option(
         0,
         "never repeat an n-gram of this size in an output; 0 allows all",

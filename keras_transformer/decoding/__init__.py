@@ -1,6 +1,6 @@
 """Search over a step function; no model is known here."""
 
-from keras_transformer.decoding.constraints import Constraints, coverage_penalty
+from keras_transformer.decoding.constraints import Constraints
 from keras_transformer.decoding.result import DecodingResult, SpecialIds, length_penalty
 from keras_transformer.decoding.sampling import sample
 from keras_transformer.decoding.search import FIRST_ROOM, beam_search, reordering
@@ -11,7 +11,6 @@ __all__ = [
     "DecodingResult",
     "SpecialIds",
     "beam_search",
-    "coverage_penalty",
     "length_penalty",
     "reordering",
     "sample",

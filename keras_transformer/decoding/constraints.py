@@ -7,19 +7,17 @@ vocabulary. A banned token is passed over after that and keeps its share of the
 probability, so a score is the model's own, with or without constraints.
 
 Letters: B sentences, N beam size, R = B * N rows, C tokens of a row, L longest output,
-P longest prefix, S source length, V vocabulary.
+P longest prefix, V vocabulary.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.result import IMPOSSIBLE
 from keras_transformer.decoding.tokens import ban, pick
-from keras_transformer.types import Tensor, TensorLike
 
 
 class Constraints(NamedTuple):
@@ -123,34 +121,3 @@ def force(tokens, log_probabilities, logits, normaliser, forced):
     its = ops.where(ops.logical_and(is_first, ops.isfinite(its)), its, IMPOSSIBLE)
     tokens = ops.where(is_forced, forced, tokens)
     return tokens, ops.where(is_forced, its, log_probabilities)
-
-
-def coverage_penalty(
-    coverage: TensorLike, source_mask: TensorLike, beta: float
-) -> Tensor:
-    """Penalises an output for the source tokens that it attended to too little.
-
-    beta * sum_i log(min(sum_j p_ij, 1)), with p_ij the attention of target token j to
-    source token i: cp of equation 14 of Wu et al., 2016,
-    https://arxiv.org/abs/1609.08144. It is added to a score and never above 0, and it
-    only rises while an output grows. A source token without any attention counts as
-    one with the smallest float32, not as minus infinity.
-
-    Args:
-        coverage: Float tensor (..., S), attention summed over the target tokens.
-        source_mask: Boolean tensor that broadcasts to `coverage`, True where a source
-            token counts.
-        beta: Weight of the penalty, at least 0.
-
-    Returns:
-        Float32 tensor (...), nats.
-
-    Example:
-        >>> counts = np.array([True, True, False])
-        >>> penalty = coverage_penalty(np.array([1.7, 0.5, 0.0]), counts, 2)
-        >>> round(float(ops.exp(penalty)), 4)  # 2 log 0.5
-        0.25
-    """
-    smallest = float(np.finfo("float32").tiny)
-    covered = ops.clip(ops.cast(coverage, "float32"), smallest, 1.0)
-    return beta * ops.sum(ops.where(source_mask, ops.log(covered), 0.0), axis=-1)

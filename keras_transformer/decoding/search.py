@@ -60,7 +60,6 @@ def beam_search(
     limit: int, special_ids: SpecialIds, beam_size: int = 4, n_best: int = 1,
     alpha: float = 0.6, length_penalty_form: LengthPenaltyForm = "gnmt",
     constraints: Constraints = Constraints(),  # noqa: B008, it is a tuple
-    penalty: Callable[..., Any] | None = None,
     resize: Callable[..., Any] | None = None, ends_within_beam: bool = False,
 ) -> DecodingResult:  # fmt: skip
     """Searches for the outputs with the highest scores.
@@ -94,8 +93,6 @@ def beam_search(
         alpha: Exponent of `length_penalty`, at least 0.
         length_penalty_form: Form of `length_penalty`, "gnmt" or "power".
         constraints: What every output must obey.
-        penalty: Function from the state to (R,), never above 0, which is added to the
-            scores, such as `coverage_penalty`; or `None`.
         resize: Function `resize(state, sentences, length)` that returns the state of
             the sentences at the positions (B',) alone, with room for `length` tokens
             or more; or `None`. With it, sentences that are done cost nothing, and
@@ -143,9 +140,7 @@ def beam_search(
     check_constraints(constraints)
     max_lengths = ops.minimum(ops.cast(max_lengths, "int32"), ops.cast(limit, "int32"))
     divisor = functools.partial(length_penalty, alpha=alpha, form=length_penalty_form)
-    rules = _Rules(
-        step, limit, special_ids, divisor, constraints, penalty, ends_within_beam
-    )
+    rules = _Rules(step, limit, special_ids, divisor, constraints, ends_within_beam)
     batch, (pad_id, start_id, _) = ops.shape(max_lengths)[0], special_ids
     # One hypothesis at first: N equal ones would stay equal.
     first = ops.where(ops.arange(beam_size) == 0, 0.0, IMPOSSIBLE)
@@ -181,7 +176,6 @@ class _Rules(NamedTuple):
     special_ids: SpecialIds
     divisor: Callable  # the length penalty of outputs of a length
     constraints: Constraints
-    penalty: Callable | None
     ends_within_beam: bool
 
 
@@ -204,7 +198,6 @@ class _Candidates(NamedTuple):
     ids: Any  # (B, C) int32, the token added
     log_probabilities: Any  # (B, C) float32, of the whole continuation
     ends: Any  # (B, C) bool, whether nothing may follow
-    penalties: Any  # (B, C) float32, or `None`
 
 
 def _search(beam, rules, room, enough=0.0):
@@ -217,8 +210,7 @@ def _search(beam, rules, room, enough=0.0):
     def advance(position, sentences, state):
         ids = ops.reshape(sentences.last_ids, (-1,))
         logits, state = rules.step(ids, sentences.parents, state)
-        penalties = None if rules.penalty is None else rules.penalty(state)
-        candidates = _best_candidates(position, sentences, logits, penalties, rules)
+        candidates = _best_candidates(position, sentences, logits, rules)
         return position + 1, _add_token(position, sentences, candidates, rules), state
 
     return ops.while_loop(unfinished, advance, beam)
@@ -262,7 +254,7 @@ def _is_alive(sentences):
     return sentences.log_probabilities[:, 0] > IMPOSSIBLE
 
 
-def _best_candidates(position, sentences, logits, penalties, rules):
+def _best_candidates(position, sentences, logits, rules):
     """Returns the best 2N continuations of a sentence, the best one if N is 1."""
     beam_size = sentences.last_ids.shape[1]
     constraints, special_ids = rules.constraints, rules.special_ids
@@ -289,9 +281,7 @@ def _best_candidates(position, sentences, logits, penalties, rules):
     parents = sentences.parents if beam_size == 1 else order // width
     cut = ops.expand_dims(position + 1 >= sentences.max_lengths, 1)  # (B, 1)
     ends = ops.logical_or(ids == special_ids.end_id, cut)
-    if penalties is not None:
-        penalties = pick(ops.reshape(penalties, (-1, beam_size)), parents)
-    return _Candidates(parents, ids, best, ends, penalties)
+    return _Candidates(parents, ids, best, ends)
 
 
 def _add_token(position, sentences, candidates, rules):
@@ -327,8 +317,6 @@ def _finish(position, sentences, candidates, rules):
         ends = ops.logical_and(ends, ops.arange(ends.shape[1]) < beam_size)
     ending = ops.where(ends, candidates.log_probabilities, IMPOSSIBLE)
     scores = ending / rules.divisor(length)  # (B, C)
-    if candidates.penalties is not None:
-        scores = scores + candidates.penalties
     # The whole outputs, written where they grew from.
     ids = sentences.ids if beam_size == 1 else select(sentences.ids, candidates.parents)
     ids = write(ids, candidates.ids, position)

@@ -144,7 +144,7 @@ def _spec_of(translator):
         "unk_token": pieces["target"][sizes.unknown_id],
         "decoder_start_token": pieces["target"][sizes.start_id],
         "add_source_bos": False,
-        "add_source_eos": sizes.source_end,
+        "add_source_eos": True,
         # Without it CTranslate2 takes 1e-5.
         "layer_norm_epsilon": sizes.layer_norm_epsilon,
     }

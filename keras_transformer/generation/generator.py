@@ -16,7 +16,6 @@ from keras_transformer.decoding import (
     DecodingResult,
     SpecialIds,
     beam_search,
-    coverage_penalty,
     sample,
 )
 from keras_transformer.decoding.constraints import check_constraints
@@ -114,19 +113,13 @@ class Generator(_Decoding):
         config, model = self.config, self.model
         source, longest, limit = self._sizes(source, lengths, prefix, prefix_lengths)
         room = limit if self.fixed_shapes else ops.minimum(limit, FIRST_ROOM)
-        beta = config.coverage_penalty
-
-        def penalty(state):
-            return ops.reshape(coverage_penalty(*model.coverage(state), beta), (-1,))
-
         return beam_search(
             self._step(),
-            model.start_decoding(source, room, config.beam_size, beta > 0),
+            model.start_decoding(source, room, config.beam_size),
             max_lengths=longest,
             limit=limit,
             beam_size=config.beam_size,
             n_best=n_best,
-            penalty=penalty if beta > 0 else None,
             resize=None if self.fixed_shapes else model.resize_decoding,
             ends_within_beam=config.ends_within_beam,
             **self._rules(config.longest_output, prefix),

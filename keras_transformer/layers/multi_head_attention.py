@@ -389,17 +389,16 @@ class MultiHeadAttention(ComposedLayer):
 
     def look_up(
         self, inputs: TensorLike, source: Nest, mask: Nest, weights: Nest
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         """Attends from one new position to a source, as `step` does to the past.
 
         Of inputs (B, N, D), `keys_and_values` of the source, `prepare_mask` of a mask
         that broadcasts to (B, H, N, S), and `step_weights(across=True)`. Returns the
-        output (B, N, D) and the attention weights (B, H, N, S).
+        output (B, N, D).
         """
         (queries,) = self._step_heads(inputs, weights[0], "query")
-        with_weights, mask = not self.flash_attention, self._mask_of_step(mask)
-        outputs, shares = self.attend(queries, *source, mask, with_weights=with_weights)
-        return self._merge_step(outputs, weights[1]), shares
+        outputs, _ = self.attend(queries, *source, self._mask_of_step(mask))
+        return self._merge_step(outputs, weights[1])
 
     def _step_heads(self, inputs, weights, *names):
         """Projects (B, N, D) to heads (B, G, N, K), one tensor a name."""

@@ -298,16 +298,15 @@ class CausalLayer(TransformerLayer):
     def step(
         self, inputs: TensorLike, cache: Nest, place: Nest, masks: Nest, weights: Nest,
         source: Nest = None,
-    ) -> tuple[Tensor, Nest, Tensor | None]:  # fmt: skip
+    ) -> tuple[Tensor, Nest]:  # fmt: skip
         """Computes one position (B, N, D) as `call` does, for N hypotheses a sentence.
 
         `cache` and `place` are as of `MultiHeadAttention.step`, `masks` that of the
         past and that of the source, `weights` as `step_weights` returns them, `source`
-        what `keys_and_values` does. Returns the output (B, N, D), the cache with the
-        position written, and the weights (B, H, N, S) of the attention to the source.
+        what `keys_and_values` does. Returns the output (B, N, D) and the cache with the
+        position written.
         """
         past_mask, source_mask = masks
-        shares = None  # the weights of the attention to the source
 
         def look_back(x):
             nonlocal cache
@@ -316,16 +315,14 @@ class CausalLayer(TransformerLayer):
             return x
 
         def look_across(x):
-            nonlocal shares
             what = source, source_mask, weights["source"]
-            x, shares = self.cross_attention.look_up(x, *what)
-            return x
+            return self.cross_attention.look_up(x, *what)
 
         x = self.residual("self_attention", inputs, look_back)
         if source is not None:
             x = self.residual("cross_attention", x, look_across)
         x = self.residual("feed_forward", x, self.feed_forward)
-        return x, cache, shares
+        return x, cache
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -54,7 +54,7 @@ def resized_state(state, sentences, length):
 
 def step_through(layers, norm, x, parents, state, weights):
     """Takes one position (R, 1, D) through the layers, and a norm if there is one."""
-    # Returns rows (R, D), the new state, and the last layer's attention to the source.
+    # Returns rows (R, D) and the new state.
     # parents (B, N): the hypothesis of the step before that each one continues.
     hypotheses, width, index = parents.shape[1], x.shape[-1], state["index"]
     x = ops.reshape(x, (-1, hypotheses, width))  # (B, N, D)
@@ -65,7 +65,7 @@ def step_through(layers, norm, x, parents, state, weights):
     if source_mask is not None:
         source_mask = prepare_mask(source_mask, dtype)
     masks = prepare_mask(mask, dtype), source_mask
-    caches, places, attention_weights = [], {}, None
+    caches, places = [], {}
     for layer, cache, source, layer_weights in zip(
         layers, state["caches"], sources, weights, strict=True
     ):
@@ -74,13 +74,11 @@ def step_through(layers, norm, x, parents, state, weights):
         if size not in places:
             who = None if hypotheses == 1 else parents
             places[size] = cache_place(cache[0], hypotheses, index, who)
-        x, cache, attention_weights = layer.step(
-            x, cache, places[size], masks, layer_weights, source
-        )
+        x, cache = layer.step(x, cache, places[size], masks, layer_weights, source)
         caches.append(cache)
     x = x if norm is None else norm(x)
     new = {"index": index + 1, "ancestors": ancestors, "caches": tuple(caches)}
-    return ops.reshape(x, (-1, width)), state | new, attention_weights
+    return ops.reshape(x, (-1, width)), state | new
 
 
 def _past(state, parents):

@@ -123,12 +123,11 @@ class Ensemble(ExportableModel):
         return ops.stack(means, axis=1)
 
     def start_decoding(
-        self, source: TensorLike, length: int, beam_size: int = 1,
-        coverage: bool = False,
-    ) -> Nest:  # fmt: skip
+        self, source: TensorLike, length: int, beam_size: int = 1
+    ) -> Nest:
         """Returns the state of `decode_step` before the first token."""
-        options = length, beam_size, coverage
-        return tuple(m.start_decoding(source, *options) for m in self.members)
+        sizes = length, beam_size
+        return tuple(m.start_decoding(source, *sizes) for m in self.members)
 
     def decoding_weights(self) -> Nest:
         """Returns the weights of `decode_step`, prepared."""
@@ -151,12 +150,6 @@ class Ensemble(ExportableModel):
         steps = [m.decode_step(ids, parents, *own) for m, *own in parts]
         scores, states = zip(*steps, strict=True)
         return _log_of_mean(scores), states
-
-    def coverage(self, state: Nest) -> tuple[Tensor, Tensor]:
-        """Returns the mean of the members' attention, summed up, and its mask."""
-        parts = [m.coverage(own) for m, own in zip(self.members, state, strict=True)]
-        covered, masks = zip(*parts, strict=True)
-        return ops.mean(ops.stack(covered), axis=0), masks[0]
 
     def with_dtype(self, dtype: str) -> Ensemble:
         """Returns an ensemble whose members compute and store in `dtype`."""

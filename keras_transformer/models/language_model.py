@@ -109,7 +109,7 @@ class LanguageModel(TokenModel):
         """As `Transformer.decode_step`: ids (R,) --> logits (R, V), and the state."""
         weights = self.decoding_weights() if weights is None else weights
         x = self.embedding(ids[:, None], start=state["index"], training=False)
-        x, state, _ = step_through(
+        x, state = step_through(
             self.decoder_layers, self.norm, x, parents, state, weights["layers"]
         )
         return self.step_logits(x, weights["output"]), state

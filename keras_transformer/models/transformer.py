@@ -8,7 +8,6 @@ import keras
 from keras import ops
 
 from keras_transformer.config import TransformerConfig
-from keras_transformer.kernels.decoding import of_parents
 from keras_transformer.layers.attention import recorded_attention
 from keras_transformer.layers.basic import Dropout
 from keras_transformer.layers.transformer_layer import DecoderLayer, EncoderLayer
@@ -144,13 +143,9 @@ class Transformer(Seq2Seq):
     ) -> tuple[Tensor, Tensor]:
         """Returns the encoder's output (B, S, D) of ids (B, S), and its mask.
 
-        The mask (B, 1, S) is True where a position is not padding, and without
-        `source_end` not the end either.
+        The mask (B, 1, S) is True where a position is not padding.
         """
         source_mask = padding_mask(source, self.config.pad_id)
-        if not self.config.source_end:
-            is_end = ops.equal(ops.expand_dims(source, 1), self.config.end_id)
-            source_mask = ops.logical_and(source_mask, ops.logical_not(is_end))
         states = self._embed("source", source, training)
         for layer in self.encoder_layers:
             states = layer(states, mask=source_mask, training=training)
@@ -191,16 +186,17 @@ class Transformer(Seq2Seq):
         return record[self.decoder_layers[layer].cross_attention][0]
 
     def start_decoding(
-        self, source: TensorLike, length: int, beam_size: int = 1,
-        coverage: bool = False,
-    ) -> Nest:  # fmt: skip
+        self, source: TensorLike, length: int, beam_size: int = 1
+    ) -> Nest:
         """Encodes the source (B, S) and makes the state of `decode_step`.
 
         For `length` target positions at most, L, and N = `beam_size` hypotheses of each
         sentence. The state is a dictionary: "index", "caches" and "ancestors", as
-        `models.decoding` has them; "sources", keys and values in each layer;
-        "source_mask" (B, 1, 1, S); with `coverage`, "coverage" (B, N, S), the attention
-        summed up. A `ValueError` if learned positions are fewer than `length`.
+        `models.decoding` has them; "sources", keys and values in each layer; and
+        "source_mask" (B, 1, 1, S).
+
+        Raises:
+            ValueError: If learned positions are fewer than `length`.
         """
         check_length(self.config, length)
         encoder_output, source_mask = self.encode(source, training=False)
@@ -211,14 +207,11 @@ class Transformer(Seq2Seq):
             # A step adds its mask to the scores, so that a source without any token
             # gets the mean of its values: zeros, as in a call.
             sources.append((keys, ops.where(is_token, values, 0.0)))
-        batch, _, source_length = ops.shape(source_mask)
-        state = new_state(self.decoder_layers, batch, beam_size, length) | {
+        batch = ops.shape(source_mask)[0]
+        return new_state(self.decoder_layers, batch, beam_size, length) | {
             "sources": tuple(sources),
             "source_mask": ops.expand_dims(source_mask, 1),
         }
-        if coverage:
-            state["coverage"] = ops.zeros((batch, beam_size, source_length))
-        return state
 
     def decode_step(
         self, ids: TensorLike, parents: TensorLike, state: Nest,
@@ -238,15 +231,7 @@ class Transformer(Seq2Seq):
         """
         weights = self.decoding_weights() if weights is None else weights
         x = self._embed("target", ids[:, None], training=False, start=state["index"])
-        x, state, attention_weights = step_through(
+        x, state = step_through(
             self.decoder_layers, self.decoder_norm, x, parents, state, weights["layers"]
         )
-        if "coverage" in state:
-            attention_weights = ops.cast(attention_weights, "float32")  # (B, H, N, S)
-            before = of_parents(state["coverage"], parents)
-            state["coverage"] = before + ops.mean(attention_weights, axis=1)
         return self.step_logits(x, weights["output"]), state
-
-    def coverage(self, state: Nest) -> tuple[Tensor, Tensor]:
-        """Returns a state's attention summed up (B, N, S) and its mask (B, 1, S)."""
-        return state["coverage"], state["source_mask"][:, :, 0]

@@ -15,7 +15,6 @@ from keras_transformer.decoding.constraints import (
     banned_tokens,
     check_constraints,
     constrain,
-    coverage_penalty,
     force,
     forced_tokens,
 )
@@ -147,31 +146,6 @@ def test_a_forced_token_comes_first_and_alone_with_the_models_probability(count)
     assert np.all(result_added[[0, 2, 3, 4], 1:] == -np.inf)
     expected = [logits[0, 4] - normaliser[0, 0], -np.inf, -np.inf, -np.inf]
     np.testing.assert_allclose(result_added[[0, 2, 3, 4], 0], expected, rtol=1e-5)
-
-
-def test_the_coverage_penalty_is_the_papers_formula(rng):
-    # One attention distribution over 5 source tokens, 2 of them padding in sentence 1,
-    # for each of 4 target tokens of 3 hypotheses.
-    mask = np.array([[True] * 5, [True, True, True, False, False]])
-    attention = rng.random((2, 3, 4, 5)) ** 3 * mask[:, None, None]
-    attention /= attention.sum(axis=-1, keepdims=True)
-    expected = np.zeros((2, 3))
-    for sentence, hypothesis in np.ndindex(2, 3):
-        for i in np.flatnonzero(mask[sentence]):
-            covered = sum(attention[sentence, hypothesis, j, i] for j in range(4))
-            expected[sentence, hypothesis] += 0.7 * np.log(min(covered, 1.0))
-    result = coverage_penalty(attention.sum(axis=2), mask[:, None], 0.7)
-    np.testing.assert_allclose(numpy(result), expected, rtol=1e-5)
-    assert np.all(expected <= 0) and np.all(expected.min(axis=1) < 0)
-
-
-def test_full_coverage_costs_nothing_and_none_is_finite():
-    every = np.ones(4, bool)
-    full = coverage_penalty(np.array([1.0, 1.5, 3.0, 1.0]), every, 0.3)
-    assert float(full) == 0.0
-    none = float(coverage_penalty(np.zeros(4), every, 0.5))
-    assert none == pytest.approx(2 * np.log(np.finfo("float32").tiny))
-    assert float(coverage_penalty(np.zeros(4), every, 0.0)) == 0.0
 
 
 @pytest.mark.parametrize(

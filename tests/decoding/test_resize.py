@@ -11,11 +11,9 @@ from keras_transformer.decoding import (
     FIRST_ROOM,
     Constraints,
     beam_search,
-    coverage_penalty,
 )
 from tests.decoding.table_steps import (
     END,
-    HASHES,
     IDS,
     history_state,
     history_step,
@@ -41,48 +39,30 @@ def table_of_lengths(seed=41):
     return table
 
 
-def attention_rows(source_length=5):
-    rows = np.random.default_rng(43).random((HASHES, source_length)) ** 4
-    return ops.convert_to_tensor((rows / rows.sum(-1, keepdims=True)).astype("float32"))
-
-
 class Steps:
-    """The history step with coverage and room; keeps what shapes it saw."""
+    """The history step with room; keeps what shapes it saw."""
 
     def __init__(self, table, beam_size):
         self.plain = history_step(table)
         self.beam_size = beam_size
-        self.attention = attention_rows()
         self.rows, self.rooms = [], []
 
     def state(self, sentences, room):
         sentences = np.asarray(sentences)
-        rows = len(sentences) * self.beam_size
         return {
             "inner": history_state(sentences, self.beam_size),
-            "coverage": ops.zeros((rows, 5)),
-            "room": ops.zeros((rows, room)),
+            "room": ops.zeros((len(sentences) * self.beam_size, room)),
         }
-
-    def _rows_of(self, sentences, places):
-        starts = ops.expand_dims(sentences, 1) * self.beam_size
-        return ops.reshape(starts + places, (-1,))
 
     def step(self, ids, parents, state):
         self.rows.append(ids.shape[0])
         self.rooms.append(state["room"].shape[1])
         logits, inner = self.plain(ids, parents, state["inner"])
-        sentences = ops.arange(ops.shape(parents)[0], dtype="int32")
-        rows = self._rows_of(sentences, parents)
-        added = ops.take(self.attention, inner["history"], axis=0)
-        coverage = ops.take(state["coverage"], rows, axis=0) + added
-        return logits, dict(state, inner=inner, coverage=coverage)
-
-    def penalty(self, state):
-        return coverage_penalty(state["coverage"], True, 0.7)
+        return logits, dict(state, inner=inner)
 
     def resize(self, state, sentences, length):
-        rows = self._rows_of(sentences, ops.arange(self.beam_size, dtype="int32"))
+        rows = ops.expand_dims(sentences, 1) * self.beam_size
+        rows = ops.reshape(rows + ops.arange(self.beam_size, dtype="int32"), (-1,))
         position = state["inner"].pop("position")
         state = keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), state)
         state["inner"]["position"] = position
@@ -98,8 +78,7 @@ def search(beam_size, resized, n_best=1, **options):
         steps.step, steps.state(range(len(MAX_LENGTHS)), room),
         max_lengths=np.array(MAX_LENGTHS), limit=max(MAX_LENGTHS), special_ids=IDS,
         beam_size=beam_size, n_best=n_best,
-        resize=steps.resize if resized else None,
-        penalty=steps.penalty if options.pop("coverage", False) else None, **options,
+        resize=steps.resize if resized else None, **options,
     )  # fmt: skip
     return [numpy(x) for x in result], steps
 
@@ -118,7 +97,6 @@ OPTIONS = {
     "all of the beam": {"n_best": 3},
     "no length penalty": {"alpha": 0.0},
     "a large length penalty": {"alpha": 2.0},
-    "coverage": {"coverage": True, "n_best": 2},
     "constraints": {"constraints": Constraints(4, 3, PREFIX), "n_best": 2},
 }
 
@@ -194,8 +172,7 @@ def test_a_graph_for_any_number_of_sentences_finds_the_same(beam_size):
     import tensorflow as tf
 
     table = table_of_lengths()
-    options = dict(n_best=beam_size, coverage=True)
-    expected, _ = search(beam_size, resized=False, **options)
+    expected, _ = search(beam_size, resized=False, n_best=beam_size)
 
     @tf.function(
         input_signature=[
@@ -214,13 +191,11 @@ def test_a_graph_for_any_number_of_sentences_finds_the_same(beam_size):
                 "sentence": repeated,
                 "position": tf.zeros([], "int32"),
             },
-            "coverage": tf.zeros([tf.size(repeated), 5]),
             "room": tf.zeros([tf.size(repeated), tf.minimum(limit, FIRST_ROOM)]),
         }
         return beam_search(
             steps.step, state, max_lengths=max_lengths, limit=limit, special_ids=IDS,
-            beam_size=beam_size, n_best=beam_size, penalty=steps.penalty,
-            resize=steps.resize,
+            beam_size=beam_size, n_best=beam_size, resize=steps.resize,
         )  # fmt: skip
 
     everything = np.arange(len(MAX_LENGTHS), dtype="int32")

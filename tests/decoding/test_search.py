@@ -17,7 +17,6 @@ from keras_transformer.decoding import (
     DecodingResult,
     SpecialIds,
     beam_search,
-    coverage_penalty,
     length_penalty,
     reordering,
 )
@@ -282,60 +281,6 @@ def test_a_narrow_beam_never_breaks_a_constraint():
         result[0].reshape(-1, 11), result[1].reshape(-1), strict=True
     ):
         assert obeys(tuple(ids[:length]), 11, 5, 2)
-
-
-def attention_rows(seed, source_length):
-    """An attention distribution (S,) for each hash of a history."""
-    rows = np.random.default_rng(seed).random((HASHES, source_length)) ** 6
-    return (rows / rows.sum(axis=-1, keepdims=True)).astype("float32")
-
-
-@pytest.mark.parametrize("beta", [0.0, 0.3, 5.0])
-def test_the_coverage_penalty_ranks_whole_outputs(beta):
-    table = random_logits(37, sentences=2, vocabulary=5)
-    attention = attention_rows(37, source_length=4)
-    mask = np.array([[True] * 4, [True, True, False, False]])
-    plain, beam_size = history_step(table), 24
-
-    def step(ids, parents, state):
-        logits, inner = plain(ids, parents, state["inner"])
-        order = parents + ops.arange(2, dtype="int32")[:, None] * beam_size
-        coverage = ops.take(state["coverage"], ops.reshape(order, (-1,)), axis=0)
-        coverage = coverage + ops.take(attention, inner["history"], axis=0)
-        return logits, {"inner": inner, "coverage": coverage}
-
-    def penalty(state):
-        of_rows = ops.convert_to_tensor(np.repeat(mask, beam_size, axis=0))
-        return coverage_penalty(state["coverage"], of_rows, beta)
-
-    state = {
-        "inner": history_state([0, 1], beam_size),
-        "coverage": ops.zeros((2 * beam_size, 4)),
-    }
-    result = beam_search(
-        step, state, max_lengths=np.array([4, 3]), limit=4, special_ids=IDS,
-        beam_size=beam_size, n_best=5, penalty=penalty,
-    )  # fmt: skip
-    result = [numpy(x) for x in result]
-
-    def expected_penalty(ids, counted):
-        history, coverage = 0, np.zeros(4)
-        for position, token in enumerate((START, *ids[:-1])):
-            history = (history * 31 + token + position) % HASHES
-            coverage += attention[history]
-        return beta * np.log(np.minimum(coverage, 1))[counted].sum()
-
-    for sentence, length in enumerate([4, 3]):
-        expected = sorted(
-            (score(total, len(ids), 0.6) + expected_penalty(ids, mask[sentence]), ids)
-            for ids, total in every_output(table[sentence], length)
-        )
-        for n, (value, ids) in enumerate(expected[:-6:-1]):
-            assert result[0][sentence, n].tolist() == [*ids] + [PAD] * (4 - len(ids))
-            assert result[1][sentence, n] == len(ids)
-            np.testing.assert_allclose(result[2][sentence, n], value, rtol=1e-5)
-            total = log_probability(table[sentence], ids)
-            np.testing.assert_allclose(result[3][sentence, n], total, rtol=1e-5)
 
 
 def plain_step(table):

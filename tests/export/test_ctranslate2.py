@@ -36,7 +36,6 @@ OPTIONS = {
     "Marian's": {"positions": "sinusoidal-marian", "layer_norm_epsilon": 1e-3},
     "tied": {"tied_embeddings": "three-way"},
     "normalised": {"normalize_embeddings": True, "tied_embeddings": "two-way"},
-    "without end": {"source_end": False},
     "gelu": {"activation": "gelu", "num_encoder_layers": 2},
     "silu": {"activation": "silu", "num_decoder_layers": 3, "num_heads": 4},
 }

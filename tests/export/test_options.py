@@ -66,7 +66,7 @@ CASES = {
     "every option of the search": (
         {},
         {
-            "beam_size": 2, "coverage_penalty": 0.3, "no_repeat_ngram_size": 2,
+            "beam_size": 2, "no_repeat_ngram_size": 2,
             "length_penalty": 1.0, "min_output_length": 4, "max_output_length": 9,
             "top_k": 7, "top_p": 0.9,
         },

@@ -99,8 +99,8 @@ def test_the_export_holds_only_what_tensorflow_serving_has(tmp_path_factory):
 @pytest.mark.slow
 def test_so_does_an_export_in_bfloat16_with_every_option_of_the_search(tmp_path):
     config = tiny_run.CONFIG.decoding.replace(
-        beam_size=3, coverage_penalty=0.2, no_repeat_ngram_size=2, min_output_length=2,
-        max_output_length=9, top_k=20, top_p=0.9,
+        beam_size=3, no_repeat_ngram_size=2, min_output_length=2, max_output_length=9,
+        top_k=20, top_p=0.9,
     )  # fmt: skip
     translator = Translator(tiny_run.model(), tiny_run.tokenizers(), config)
     path = translator.export(tmp_path / "tiny" / "1", dtype="bfloat16")

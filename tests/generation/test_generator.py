@@ -47,29 +47,21 @@ def outputs():
 
 @functools.cache
 def witnessed(sentence):
-    """Of each output: its log-probability and its attention [S], summed over it.
-
-    Both come from the uncached model, the logits normalised in float64.
-    """
+    """The log-probability of each output, by the uncached model and float64."""
     every, target_out = outputs()
     target_in = np.pad(target_out, ((0, 0), (1, 0)), constant_values=1)[:, :-1]
     source = np.repeat(SOURCE[sentence : sentence + 1], len(every), axis=0)
-    is_token = target_out != 0
     scores = reference.log_softmax(numpy(model()((source, target_in))))
     scores = np.take_along_axis(scores, target_out[..., None], axis=-1)[..., 0]
-    attention = numpy(model().attention(target_in, *model().encode(source)))
-    coverage = (attention.mean(axis=1) * is_token[..., None]).sum(axis=1)
-    return (scores * is_token).sum(axis=1), coverage[:, : LENGTHS[sentence]]
+    return (scores * (target_out != 0)).sum(axis=1)
 
 
-def ranked(sentence, alpha=0.6, beta=0.0, longest=LONGEST, **constraints):
+def ranked(sentence, alpha=0.6, longest=LONGEST, **constraints):
     """(score, ids) of every output that obeys, best first."""
-    totals, coverage = witnessed(sentence)
-    penalties = beta * np.log(np.minimum(coverage, 1.0)).sum(axis=1)
     return sorted(
         (
-            (total / ((5 + len(ids)) / 6) ** alpha + penalty, ids)
-            for ids, total, penalty in zip(outputs()[0], totals, penalties, strict=True)
+            (total / ((5 + len(ids)) / 6) ** alpha, ids)
+            for ids, total in zip(outputs()[0], witnessed(sentence), strict=True)
             if obeys(ids, longest, **constraints)
         ),
         reverse=True,
@@ -96,15 +88,13 @@ OPTIONS = {
     "the paper's": ({}, {}),
     "no length penalty": ({"length_penalty": 0.0}, {"alpha": 0.0}),
     "a large length penalty": ({"length_penalty": 2.0}, {"alpha": 2.0}),
-    "coverage": ({"coverage_penalty": 0.4}, {"beta": 0.4}),
-    "much coverage": ({"coverage_penalty": 5.0}, {"beta": 5.0}),
     "shortest": ({"min_output_length": 4}, {"min_length": 4}),
     "no piece twice": ({"no_repeat_ngram_size": 1}, {"no_repeat_ngram_size": 1}),
     "no pair twice": ({"no_repeat_ngram_size": 2}, {"no_repeat_ngram_size": 2}),
     "prefix": ({}, {"prefix": (5, 3)}),
     "all": (
-        {"min_output_length": 3, "no_repeat_ngram_size": 1, "coverage_penalty": 0.7},
-        {"min_length": 3, "no_repeat_ngram_size": 1, "beta": 0.7, "prefix": (6,)},
+        {"min_output_length": 3, "no_repeat_ngram_size": 1},
+        {"min_length": 3, "no_repeat_ngram_size": 1, "prefix": (6,)},
     ),
 }
 
@@ -187,9 +177,7 @@ NO_SOURCES = {"a column": SOURCE[:0], "no column": np.zeros((0, 0), "int32")}
 @pytest.mark.parametrize("source", NO_SOURCES.values(), ids=NO_SOURCES)
 @pytest.mark.parametrize("fixed_shapes", [False, True], ids=["resized", "fixed"])
 def test_no_sentence_gives_no_row(source, fixed_shapes):
-    config = DecodingConfig(
-        beam_size=3, coverage_penalty=0.4, no_repeat_ngram_size=2, top_k=3, top_p=0.5
-    )
+    config = DecodingConfig(beam_size=3, no_repeat_ngram_size=2, top_k=3, top_p=0.5)
     nobody = generator(config, fixed_shapes=fixed_shapes)
     nothing = np.zeros(0, "int32")
     found = nobody.search(source, nothing, n_best=2)
@@ -262,14 +250,10 @@ def long_search(config, fixed_shapes):
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("beam_size", [1, 3])
-@pytest.mark.parametrize("beta", [0.0, 0.5])
-def test_resizing_changes_nothing_for_sources_of_very_different_lengths(
-    beam_size, beta
-):
+def test_resizing_changes_nothing_for_sources_of_very_different_lengths(beam_size):
     config = DecodingConfig(
-        beam_size=beam_size, coverage_penalty=beta, max_extra_length=47,
-        length_penalty=2.0,
-    )  # fmt: skip
+        beam_size=beam_size, max_extra_length=47, length_penalty=2.0
+    )
     whole, resized = (long_search(config, fixed) for fixed in (True, False))
     ids = numpy(whole.ids)
     np.testing.assert_array_equal(numpy(resized.ids), ids[..., : resized.ids.shape[-1]])
@@ -305,7 +289,7 @@ def test_lengths_may_be_any_integers():
 
 @pytest.mark.slow
 def test_a_sentence_is_searched_for_alone_as_in_a_batch():
-    config = DecodingConfig(beam_size=3, max_extra_length=15, coverage_penalty=0.2)
+    config = DecodingConfig(beam_size=3, max_extra_length=15)
     together = generator(config).search(LONG_SOURCE, LONG_LENGTHS)
     for row, length in enumerate(LONG_LENGTHS):
         alone = generator(config).search(

@@ -113,7 +113,6 @@ TRANSFORMERS = {
     "output_bias": dict(output_bias=True),
     "untied_output_bias": UNTIED | dict(output_bias=True),
     "normalize_embeddings": dict(normalize_embeddings=True, layer_norm_epsilon=1e-3),
-    "source_end_false": dict(source_end=False),
     "ssru": dict(decoder_self_attention="ssru", num_decoder_layers=2),
     "grouped": dict(num_heads=6, num_key_value_heads=2),
     "value_dim": dict(value_dim=5),
