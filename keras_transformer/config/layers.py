@@ -22,8 +22,8 @@ class AttentionKind(NamedTuple):
     """What a kind of self-attention takes, beside heads, widths and biases."""
 
     needs_window: bool = False  # needs an `attention_window`; others take none
-    positions: tuple[str, ...] = RELATIVE_POSITIONS  # those that can enter it
-    has_weights: bool = True  # has attention weights, of heads that may share keys
+    positions: tuple[str, ...] = RELATIVE_POSITIONS  # can enter this attention
+    has_weights: bool = True  # attention weights; only then may heads share keys
 
 
 # A new kind is an entry here and one in `layers.transformer_layer`, which makes it.
@@ -145,7 +145,7 @@ class LayerConfig(SublayerConfig):
 
     d_model: int = option(512, "width of the model", **UNITS)
 
-    # An option of those that have any.
+    # A subclass makes it an option.
     positions: ClassVar[str | None] = None
 
     def __post_init__(self):
@@ -165,7 +165,7 @@ class LayerConfig(SublayerConfig):
 
     @property
     def relative_positions(self) -> str | None:
-        """What of `positions` enters self-attention itself, or `None`: vectors do."""
+        """The `positions` if they enter self-attention itself, else `None`."""
         return self.positions if self.positions in RELATIVE_POSITIONS else None
 
     def layer_options(self) -> dict[str, Any]:

@@ -99,14 +99,12 @@ def masked_softmax(scores: TensorLike, mask: TensorLike | None = None) -> Tensor
     return ops.cast(weights, dtype)
 
 
-def dropped_weights(scores, mask=None, weigh=masked_softmax, dropout=None):
+def dropped_weights(scores, mask, weigh, dropout):
     """Returns the attention weights of scores (B, H, T, S), dropped and before that.
 
-    `weigh` makes them of scores and mask; `dropout` is a `layers.Dropout`, or `None`.
+    `weigh` makes them of scores and mask or `None`; `dropout` is a `layers.Dropout`.
     """
     weights = weigh(scores, mask)
-    if dropout is None:
-        return weights, weights
     if weigh is masked_softmax and in_tensorflow_graph():
         # Where nobody reads `weights`, the graph does not compute them.
         return _dropped_softmax_in_graph(scores, mask, dropout), weights

@@ -260,8 +260,9 @@ class MultiHeadAttention(ComposedLayer):
             The outputs (B, H, T, Kv) and the attention weights (B, H, T, S) before
             dropout; `None` in their place if they are not made.
         """
-        if isinstance(mask, PreparedMask):
-            return self._attend_in_step(queries, keys, values, mask, places)
+        # A step has few queries, which no fused kernel takes; in `look_up`, also few
+        # keys, so that its rows are multiplied one by one.
+        in_step, by_row = isinstance(mask, PreparedMask), places is None
         if causal:
             mask = with_causal(mask, ops.shape(queries)[2], ops.shape(keys)[2])
         bias = None
@@ -269,8 +270,15 @@ class MultiHeadAttention(ComposedLayer):
             if places is None:
                 places = [ops.arange(ops.shape(queries)[2], dtype="int32")] * 2
             bias = self.positions.bias(self.num_heads, *places)
+        if in_step:
+            mask, mask_bias = mask
+            if self.weigh is masked_softmax and self.score is None:
+                bias = mask_bias if bias is None else ops.add(mask_bias, bias)
+                mask = None  # The bias masks the scores.
+                if keys.shape[1] == self.num_heads:
+                    return decoding.attend(queries, keys, values, bias, by_row)
         dropout = self.attention_dropout if training else None
-        fused = self.flash_attention
+        fused = False if in_step else self.flash_attention
         if with_weights and fused:
             refuse_fused("it gives no attention weights to return or to record")
         is_disabled = keras.config.is_flash_attention_enabled() is False
@@ -279,21 +287,6 @@ class MultiHeadAttention(ComposedLayer):
         return dot_product_attention(
             queries, keys, values, mask, bias, self.weigh, dropout, fused, self.score
         )
-
-    def _attend_in_step(self, queries, keys, values, mask, places):
-        """As `attend`, of N hypotheses' queries (B, H, N, K) and a prepared mask."""
-        bias = None
-        if self.positions is not None and places is not None:
-            bias = self.positions.bias(self.num_heads, *places)
-        if self.weigh is not masked_softmax or self.score is not None:
-            return dot_product_attention(
-                queries, keys, values, mask.mask, bias, self.weigh, score=self.score
-            )
-        bias = mask.bias if bias is None else ops.add(mask.bias, bias)
-        if keys.shape[1] == self.num_heads:
-            # Rows are multiplied one by one where S is the length of a sentence.
-            return decoding.attend(queries, keys, values, bias, by_row=places is None)
-        return dot_product_attention(queries, keys, values, bias=bias)
 
     def _mask_of_step(self, mask):
         # Who overrides `attend` gets a boolean mask, as in a call.
@@ -336,7 +329,7 @@ class MultiHeadAttention(ComposedLayer):
     # Decoding one position at a time: B sentences of N hypotheses, L positions.
 
     def step_weights(self, across: bool = False) -> Nest:
-        """Returns what `step` multiplies by, or if `across` `look_up`, made once."""
+        """Prepares the matrices of `step` once, or those of `look_up` if `across`."""
         denses = [self.query_dense]
         if not across:
             denses += [self.key_dense, self.value_dense]
@@ -392,9 +385,13 @@ class MultiHeadAttention(ComposedLayer):
     ) -> Tensor:
         """Attends from one new position to a source, as `step` does to the past.
 
-        Of inputs (B, N, D), `keys_and_values` of the source, `prepare_mask` of a mask
-        that broadcasts to (B, H, N, S), and `step_weights(across=True)`. Returns the
-        output (B, N, D).
+        Returns the output (B, N, D).
+
+        Args:
+            inputs: Float tensor (B, N, D), as of `step`.
+            source: `keys_and_values` of the source.
+            mask: `prepare_mask` of a mask that broadcasts to (B, H, N, S).
+            weights: `step_weights(across=True)`.
         """
         (queries,) = self._step_heads(inputs, weights[0], "query")
         outputs, _ = self.attend(queries, *source, self._mask_of_step(mask))

@@ -108,8 +108,8 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
 def additive_scores(queries, keys, kernel):
     """Scores each pair of query and key by w . tanh(q_t + k_s).
 
-    Of (..., T, U) and (..., S, U) with w (U,), or (B, H, T, U) and (B, H, S, U) with w
-    (H, U), that of each head; returns (..., T, S).
+    Takes queries (..., T, U), keys (..., S, U) and w (U,); or (B, H, T, U),
+    (B, H, S, U) and a w for each head (H, U). Returns (..., T, S).
     """
     hidden = ops.tanh(ops.expand_dims(queries, -2) + ops.expand_dims(keys, -3))
     by_head = len(kernel.shape) == 2

@@ -301,10 +301,13 @@ class CausalLayer(TransformerLayer):
     ) -> tuple[Tensor, Nest]:  # fmt: skip
         """Computes one position (B, N, D) as `call` does, for N hypotheses a sentence.
 
-        `cache` and `place` are as of `MultiHeadAttention.step`, `masks` that of the
-        past and that of the source, `weights` as `step_weights` returns them, `source`
-        what `keys_and_values` does. Returns the output (B, N, D) and the cache with the
-        position written.
+        Returns the output (B, N, D) and the cache with the position written.
+
+        Args:
+            inputs: As of `MultiHeadAttention.step`, like `cache` and `place`.
+            masks: `prepare_mask` of the mask of the past, and of that of the source.
+            weights: `step_weights()`.
+            source: `keys_and_values` of the source; `None` without one.
         """
         past_mask, source_mask = masks
 

@@ -1,9 +1,10 @@
 """Decoding step by step: the state, and one position through all layers.
 
-The state is a dictionary: "index" is the position (); "caches" are the keys and values
-of the positions before, a pair a layer, or what else a layer keeps of them; "ancestors"
-(B, N, L) says, for each hypothesis and position, which of the N cache entries of that
-position is in its own past. So hypotheses change places and caches never move.
+The state is a dictionary. "index" is the position (). "caches" has what each layer
+keeps of the positions before: a pair of keys and values, or a recurrent state.
+"ancestors" (B, N, L) says, for each hypothesis and position, which of the N cache
+entries of that position is in its own past. So hypotheses change places and caches
+never move.
 
 B sentences, N hypotheses of each, L positions.
 """

@@ -96,8 +96,11 @@ class LanguageModel(TokenModel):
     def start_decoding(self, texts: int, length: int, beam_size: int = 1) -> Nest:
         """Makes the state of `decode_step`, as `models.decoding` describes it.
 
-        Of B `texts`, an integer or a scalar tensor, with N = `beam_size` hypotheses and
-        at most `length` positions. A `ValueError` if learned positions are fewer.
+        `texts` is their number B, an integer or a scalar tensor. The state has room for
+        `length` positions of N = `beam_size` hypotheses of each text.
+
+        Raises:
+            ValueError: If learned positions are fewer than `length`.
         """
         check_length(self.config, length)
         return new_state(self.decoder_layers, texts, beam_size, length)

@@ -159,7 +159,8 @@ class Transformer(Seq2Seq):
     ) -> Tensor:  # fmt: skip
         """Returns the decoder's last states (B, T, D), for `logits`.
 
-        Of target_in (B, T), and the output (B, S, D) and mask (B, 1, S) of `encode`.
+        Takes target_in (B, T), and what `encode` returns: the encoder's output
+        (B, S, D) and its mask (B, 1, S).
         """
         # Padding ends a row, so the causal mask hides it from every real position.
         states = self._embed("target", target_in, training)
@@ -178,8 +179,8 @@ class Transformer(Seq2Seq):
     ) -> Tensor:  # fmt: skip
         """Returns how a decoder layer, such as the last, attends to the source.
 
-        Of target_in (B, T) and what `encode` returns, (B, H, T, S): row t is the
-        attention with which the token after target_in[t] is chosen.
+        Takes target_in (B, T) and what `encode` returns. In the result (B, H, T, S),
+        row t is the attention with which the token after target_in[t] is chosen.
         """
         with recorded_attention() as record:  # {attention layer: [weights of a call]}
             self.decode_states(target_in, encoder_output, source_mask, training=False)
@@ -190,7 +191,7 @@ class Transformer(Seq2Seq):
     ) -> Nest:
         """Encodes the source (B, S) and makes the state of `decode_step`.
 
-        For `length` target positions at most, L, and N = `beam_size` hypotheses of each
+        It has room for L = `length` positions of N = `beam_size` hypotheses of each
         sentence. The state is a dictionary: "index", "caches" and "ancestors", as
         `models.decoding` has them; "sources", keys and values in each layer; and
         "source_mask" (B, 1, 1, S).

@@ -88,6 +88,6 @@ def _others(values, array, ids_below, rng):
             "There must be two ids or more beside 0 to change one into the other: give "
             f"`ids_below`. Received: ids_below={count}"
         )
-    # From 1 to count - 1, as those are that are drawn.
+    # From 1 to count - 1, like the ids that are drawn.
     moved = values + rng.integers(1, count - 1, size=values.shape)
     return (moved - 1) % (count - 1) + 1
