@@ -68,8 +68,8 @@ def export_saved_model(
             the model, "saved_models/en-de", where the next version is created.
         dtype: "float32", or "bfloat16" for half the memory, and more speed on
             processors that compute with it.
-        run: Directory of the training run that the translator was loaded from, for what
-            the card says of data, training and scores; or a `RunFacts`; or `None`.
+        run: Directory of the training run that the translator was loaded from, or a
+            `RunFacts`: the card tells its data, training and scores. Or `None`.
         languages: Codes of source and target language, for the card, or `None`.
 
     Returns:

@@ -89,9 +89,10 @@ def tokenizers_of(
 
 
 def _ordered(side, cut):
-    """Returns the names of a side's pieces by our ids, and the `Rows` they come from.
+    """Returns the names of a side's pieces by our ids, and their `Rows`.
 
-    Special pieces, the others, then what is `cut` and lacks a row: it is unknown.
+    Special pieces come first, then the others. Pieces of `cut` that lack a row come
+    last, with the row of the unknown piece.
     """
     pieces = side.pieces
     if len(set(pieces)) < len(pieces) or "" in pieces:
