@@ -58,10 +58,11 @@ def write_serving_files(version: Path) -> list[Path]:
     # letters, digits and "-", the first a letter.
     word = re.sub("[^a-z0-9]+", "-", f"translator-{name}".lower())[:63].strip("-")
     written = []
-    for file in (version.parent / file_name for file_name in NAMES):
+    for template in NAMES:
+        file = version.parent / template
         if not file.exists():
             with replacing(file) as temporary:
-                text = filled(file.name, name=name, object=word)
+                text = filled(template, name=name, object=word)
                 temporary.write_text(text, encoding="utf-8", newline="\n")
             written.append(file)
     return written

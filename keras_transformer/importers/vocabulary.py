@@ -91,8 +91,7 @@ def tokenizers_of(
 def _ordered(side, cut):
     """Returns the names of a side's pieces by our ids, and their `Rows`.
 
-    Special pieces come first, then the others. Pieces of `cut` that lack a row come
-    last, with the row of the unknown piece.
+    Special pieces, the others, then pieces of `cut` that lack a row: they are unknown.
     """
     pieces = side.pieces
     if len(set(pieces)) < len(pieces) or "" in pieces:
