@@ -181,7 +181,7 @@ def check_languages(languages: Sequence[str] | None):
 
 
 def _list(lines):
-    return "\n".join(f"- {line}" for line in lines)
+    return "- " + "\n- ".join(lines)
 
 
 def _head(name, languages, scores):
