@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import uuid
@@ -46,7 +47,7 @@ def creating_directory(path: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def naming(path: str | Path, temporary: str | Path | None = None) -> Iterator[None]:
-    """Names a file in the errors of a block that writes it, or `temporary` for it."""
+    """Names `path` in the errors of a block that writes it, or writes `temporary`."""
     try:
         yield
     except OSError as error:
@@ -72,6 +73,12 @@ def check_absent(path: str | Path):
         )
 
 
+def digest(path: str | Path) -> str:
+    """Returns the SHA-256 of a file in hexadecimal digits."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def sync_directory(path: str | Path):
     """Flushes a directory to disk, so that its file names survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -82,9 +89,9 @@ def sync_directory(path: str | Path):
 
 
 def take_lock(descriptor: int, path: str | Path) -> bool:
-    """Locks a directory, opened for reading, until the process ends in whatever way.
+    """Locks an opened file or directory until the process ends in whatever way.
 
-    Returns False if another process holds it, or removed it since it was opened.
+    Returns False if another process holds it, or moved it since it was opened.
     """
     import fcntl  # Windows has none, and no training of text.
 
@@ -105,27 +112,18 @@ def versions_in(directory: str | Path) -> dict[int, Path]:
     return dict(sorted((int(path.name), path) for path in numbered))
 
 
-def next_version(directory: str | Path) -> int:
-    """Returns one more than the highest of `versions_in`, or 1 if there is none."""
-    return max(versions_in(directory), default=0) + 1
-
-
 def version_path(path: str | Path, content: str) -> Path:
-    """Returns NAME/VERSION for that path, or for NAME, which gets its next version.
+    """Returns NAME/VERSION as it is, and for NAME the path of its next version.
 
-    `content` is a file of every version: NAME must not have it itself.
+    The first is 1. `content` is a file of every version: NAME must not have it itself.
     """
     path = Path(path)
     if path.name.isascii() and path.name.isdecimal():
-        if path.exists():
-            raise FileExistsError(
-                f"{path} exists. An exported version is never overwritten: choose "
-                "another version or remove it."
-            )
+        check_absent(path)
         return path
     if (path / content).exists():
         raise FileExistsError(
             f"{path} holds an export itself, and so no versions of one: remove "
             f"{path / content}, or choose another directory, such as {path.parent}."
         )
-    return path / str(next_version(path))
+    return path / str(max(versions_in(path), default=0) + 1)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding.sampling import check_temperature
 from keras_transformer.export import FORMATS
-from keras_transformer.export.saved_model import check_texts
+from keras_transformer.export.saved_model import check_choice, check_texts
 from keras_transformer.files import replacing
 from keras_transformer.generation.generator import as_graph
 from keras_transformer.generation.pipeline import INPUTS, Pipeline, check_fit
@@ -192,11 +192,7 @@ class Translator:
             >>> translator.export("saved_models/en-de", languages=("en", "de"))
             >>> translator.export("lite/en-de", "litert", quantize="int8")
         """
-        if format not in FORMATS:
-            raise ValueError(
-                f"`format` must be one of {', '.join(FORMATS)}. Received: "
-                f"format={format!r}"
-            )
+        check_choice("format", format, FORMATS)
         return FORMATS[format](self, path, **options)
 
     def __call__(self, texts: Sequence[str], batch_size: int = 32) -> list[str]:

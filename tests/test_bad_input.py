@@ -101,7 +101,7 @@ COMMANDS = {
     "evaluate --model {f}/full --test {f}/good.tsv": "full holds no SavedModel",
     "export --run {f}/full --output {o}/1": "full holds no",
     "export --run {s} --output {o}/1": "holds no trained translator",
-    "export --run {r} --output {s}": "An exported version is never overwritten",
+    "export --run {r} --output {s}": "exists, and is never overwritten",
     "export --run {r} --output {o}/1 --n-best 9": "`n_best` must be from 1 to `beam",
     "export --run {r} --output {o}/1 --top-p 0": "argument --top-p: must be above 0.0",
     "export --run {r} --output {o}/1 --dtype int8": "argument --dtype: invalid choice",

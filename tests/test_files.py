@@ -8,9 +8,7 @@ import sys
 
 import pytest
 
-from keras_transformer.export import latest_version
 from keras_transformer.files import (
-    next_version,
     take_lock,
     version_path,
     versions_in,
@@ -50,21 +48,21 @@ def test_a_directory_that_was_removed_or_made_anew_is_not_locked(tmp_path, opene
 
 
 def test_versions_are_the_whole_numbers_in_their_order(tmp_path):
-    assert next_version(tmp_path / "none") == next_version(tmp_path) == 1
     # A superscript and an Arabic digit are no version to TensorFlow Serving.
     for name in ("10", "9", "2", "011", "x", "-3", "1.5", "²", "٩٩", ".12"):
         (tmp_path / name).mkdir()
     found = {number: path.name for number, path in versions_in(tmp_path).items()}
     assert list(found.items()) == [(2, "2"), (9, "9"), (10, "10"), (11, "011")]
-    assert next_version(tmp_path) == 12
+    assert version_path(tmp_path, "model") == tmp_path / "12"
 
 
 def test_an_export_goes_to_its_version_or_to_the_next_one(tmp_path):
-    assert version_path(tmp_path / "x", "model") == tmp_path / "x" / "1"
+    for path in (tmp_path, tmp_path / "x"):  # One without versions, one not there.
+        assert version_path(path, "model") == path / "1"
     assert version_path(tmp_path / "x" / "7", "model") == tmp_path / "x" / "7"
     (tmp_path / "x" / "7").mkdir(parents=True)
     assert version_path(tmp_path / "x", "model") == tmp_path / "x" / "8"
-    with pytest.raises(FileExistsError, match="7 exists. An exported version is never"):
+    with pytest.raises(FileExistsError, match="x/7 exists, and is never overwritten"):
         version_path(tmp_path / "x" / "7", "model")
     # What a server takes for no version is the name of a model.
     assert version_path(tmp_path / "v7", "model") == tmp_path / "v7" / "1"
@@ -75,13 +73,3 @@ def test_an_export_without_versions_gets_none(tmp_path):
     (tmp_path / "model").touch()
     with pytest.raises(FileExistsError, match=f"{tmp_path} holds an export itself"):
         version_path(tmp_path, "model")
-
-
-def test_the_latest_version_is_the_highest_that_holds_a_model(tmp_path):
-    for name in ("2", "10", "011", "x"):
-        (tmp_path / name).mkdir()
-    for name in ("2", "10", "x"):
-        (tmp_path / name / "saved_model.pb").touch()
-    assert latest_version(tmp_path) == tmp_path / "10"
-    (tmp_path / "011" / "saved_model.pb").touch()
-    assert latest_version(tmp_path) == tmp_path / "011"

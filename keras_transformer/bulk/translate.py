@@ -21,6 +21,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from keras_transformer.files import (
     check_not_directory,
+    digest,
     naming,
     sync_directory,
     take_lock,
@@ -33,8 +34,8 @@ from keras_transformer.text.lines import (
 )
 
 WINDOW = 1024
-# What decides the translations of a SavedModel, of a training run and, by the digests
-# that it has of the other files, of a LiteRT export.
+# What decides the translations of a SavedModel, of a training run and of a LiteRT
+# export, whose translator.json holds the digests of its other files.
 _MODEL_PARTS = (
     "saved_model.pb", "variables", "assets", "model.keras", "tokenizer",
     "translator.json",
@@ -109,11 +110,10 @@ def translate_file(
     """
     texts = read_texts(source)
     windows = windows_of(texts, window)
-    is_path = isinstance(source, str | Path)
-    if is_path and Path(output).exists() and Path(source).samefile(output):
-        raise ValueError(f"The output must be another file than the input, {source}.")
     total = None
-    if is_path and Path(source).is_file():
+    if isinstance(source, str | Path) and Path(source).is_file():
+        if Path(output).exists() and Path(source).samefile(output):
+            raise ValueError(f"The output must be another file than the input {source}")
         # A bad line stops the work before it begins, not hours later.
         total = sum(1 for _ in read_texts(source))
     console = Console(stderr=True)
@@ -209,7 +209,7 @@ def model_fingerprint(directory: str | Path, options: str = "") -> str:
             as JSON.
 
     Returns:
-        32 hexadecimal digits.
+        64 hexadecimal digits.
 
     Raises:
         FileNotFoundError: If the directory holds no model.
@@ -223,12 +223,11 @@ def model_fingerprint(directory: str | Path, options: str = "") -> str:
     ]
     if not files:
         raise FileNotFoundError(f"{directory} holds no model.")
-    digest = _digest(options.encode("utf-8"))
+    whole = hashlib.sha256(options.encode("utf-8"))
     for path in files:
-        digest.update(b"\n" + os.fsencode(path.relative_to(directory)) + b"\n")
-        with open(path, "rb") as stream:
-            digest.update(hashlib.file_digest(stream, _digest).digest())
-    return digest.hexdigest()
+        name = os.fsencode(path.relative_to(directory))
+        whole.update(b"\n" + name + b"\n" + digest(path).encode())
+    return whole.hexdigest()
 
 
 def _translated(translate, texts):
@@ -243,10 +242,6 @@ def _translated(translate, texts):
         )
     places = dict(zip(order, translations, strict=True))
     return [places[i] for i in range(len(texts))]
-
-
-def _digest(content=b""):
-    return hashlib.blake2b(content, digest_size=16)
 
 
 class _Done(NamedTuple):
@@ -270,7 +265,7 @@ class _PartialOutput:
         self._output, self._fingerprint = output, fingerprint
         self._path = output.with_name(f"{output.name}.partial")
         self._sidecar = output.with_name(f"{output.name}.partial.json")
-        self._read, self._written = _digest(), _digest()
+        self._read, self._written = hashlib.sha256(), hashlib.sha256()
         self.done = _Done()
 
     def __enter__(self):
@@ -323,7 +318,7 @@ class _PartialOutput:
         self._stream.seek(0)
         if done.bytes and done.fingerprint != self._fingerprint:
             raise self._refused("it was made with another model or other options")
-        self._written = hashlib.file_digest(self._stream, _digest)
+        self._written = hashlib.file_digest(self._stream, "sha256")
         if done.bytes and done.written != self._written.hexdigest():
             raise self._refused("it has changed since it was written")
         self.done = done

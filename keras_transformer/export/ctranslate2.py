@@ -14,6 +14,7 @@ from keras import ops
 
 from keras_transformer.export.litert import save_sentencepiece
 from keras_transformer.export.safetensors import check_plain
+from keras_transformer.export.saved_model import check_choice
 from keras_transformer.files import check_absent, creating_directory
 from keras_transformer.layers.embedding import sinusoidal_encoding
 from keras_transformer.models.transformer import Transformer
@@ -25,7 +26,7 @@ _ACTIVATIONS = {
     "relu": "RELU", "gelu": "GELU", "silu": "SWISH", "tanh": "Tanh",
     "sigmoid": "Sigmoid",
 }  # fmt: skip
-# Positions that the table has at least; CTranslate2 decodes no longer text.
+# Rows of the table of positions, at least: CTranslate2 decodes no longer text.
 _FEWEST_POSITIONS = 1024
 
 
@@ -35,9 +36,9 @@ def export_ctranslate2(
     """Writes a directory that `ctranslate2.Translator` loads, and the tokenizers.
 
     CTranslate2 works on pieces: `source.model` and `target.model`, or `joint.model`,
-    cut a text into them and join them. How to search is said in every call there, as
-    `docs/other_systems.md` shows; of the search's options the file has the alignment
-    layer and, in a table of positions, the longest source and output.
+    cut a text into them and join them. Every call there says how to search, as
+    `docs/other_systems.md` shows. The file keeps two options of the search: the
+    alignment layer, and the longest text, as the size of its table of positions.
 
     Args:
         translator: A `Translator` of a `Transformer`, with SentencePiece models.
@@ -56,11 +57,7 @@ def export_ctranslate2(
     """
     path = Path(path)
     check_absent(path)
-    if quantize not in QUANTIZATIONS:
-        raise ValueError(
-            f"`quantize` must be one of {', '.join(QUANTIZATIONS)}. Received: "
-            f"quantize={quantize!r}"
-        )
+    check_choice("quantize", quantize, QUANTIZATIONS)
     translator.tokenizers.check_sentencepiece("An export for CTranslate2")
     _check_model(translator.model)
     spec = _spec_of(translator)

@@ -1,14 +1,13 @@
 """LiteRT files: ids in, ids out, the search inside. Needs TensorFlow.
 
-`keras_transformer.lite` translates with them, on devices that have neither Keras nor
-TensorFlow; phones and browsers do with the same file.
+`keras_transformer.lite` translates with them where neither Keras nor TensorFlow is
+installed. Phones and browsers run the same files.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
 import re
 import shutil
@@ -22,11 +21,16 @@ import tensorflow as tf
 from keras import ops
 
 from keras_transformer.export.model_card import check_languages
-from keras_transformer.export.saved_model import check_backend
+from keras_transformer.export.saved_model import (
+    check_backend,
+    check_choice,
+    signature,
+)
 from keras_transformer.files import (
     check_absent,
     check_not_directory,
     creating_directory,
+    digest,
     replacing,
 )
 from keras_transformer.generation.generator import Generator, LanguageSampler
@@ -70,7 +74,8 @@ def export_litert(
     | score     | source, target [B, T]        | token_log_probabilities [B, T]     |
     | attention | source, target               | attention [B, H, T, S]             |
 
-    Ids are int32, a source ends with the end id, then padding; all else is float32.
+    Ids and lengths are int32, all else is float32. Each source ends with the end id;
+    padding follows.
 
     Args:
         translator: A `Translator` with SentencePiece models; a client cannot change its
@@ -141,21 +146,12 @@ def check_arguments(
     quantize: str,
     languages: Sequence[str] | None,
 ):
-    """Checks what LiteRT and the web ask for; raises as `export_litert` does."""
-    check_quantize(quantize)
+    """Raises the errors of `export_litert`, which are those of `export_web` too."""
+    check_backend("A LiteRT file")
+    check_choice("quantize", quantize, QUANTIZATIONS)
     check_languages(languages)
     translator.tokenizers.check_sentencepiece("An export for LiteRT")
     check_absent(path)
-
-
-def check_quantize(quantize: str):
-    """Raises an error unless LiteRT files can be written, and in that form."""
-    check_backend("A LiteRT file")
-    if quantize not in QUANTIZATIONS:
-        raise ValueError(
-            f"`quantize` must be one of {', '.join(QUANTIZATIONS)}. Received: "
-            f"quantize={quantize!r}"
-        )
 
 
 def found_by(search: Callable) -> Callable:
@@ -166,12 +162,6 @@ def found_by(search: Callable) -> Callable:
         return {"ids": result.ids, "scores": result.scores}
 
     return found
-
-
-def signature(function: Callable, **specs: tf.TensorSpec):
-    """Returns the `tf.function` of a function whose inputs have names and specs."""
-    inputs = [tf.TensorSpec(x.shape, x.dtype, name) for name, x in specs.items()]
-    return tf.function(function, input_signature=inputs, autograph=False)
 
 
 def convert(model: keras.Model, signatures: dict, quantize: str = "none") -> bytes:
@@ -245,19 +235,13 @@ def write_description(directory: Path, **description: Any):
     (directory / lite.DESCRIPTION).write_text(text + "\n", encoding="utf-8")
 
 
-def digest(path: Path) -> str:
-    """Returns the SHA-256 of a file in hexadecimal digits."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def export_litert_language_model(
     model: LanguageModel, path: str | Path, quantize: str = "none", **sampling: Any
 ) -> Path:
     """Writes a language model as one file for LiteRT, which continues texts.
 
-    It draws as `LanguageSampler` does and ends when every text has. Any other model,
-    such as a `Tagger`, is written by Keras: `model.export(path, format="litert")`.
+    It draws as `LanguageSampler` does, and stops when every text has ended. Keras
+    writes any other model, such as a `Tagger`: `model.export(path, format="litert")`.
 
     Sizes are free in every call: B rows, S tokens, P tokens of a prompt, L of the
     longest text (prompt and end token counted). The signatures share their weights:
@@ -294,7 +278,8 @@ def export_litert_language_model(
         >>> export_litert_language_model(model, "model.tflite", "int8", top_k=40)
     """
     path = Path(path)
-    check_quantize(quantize)
+    check_backend("A LiteRT file")
+    check_choice("quantize", quantize, QUANTIZATIONS)
     check_not_directory(path)
     if not isinstance(model, LanguageModel):
         raise TypeError(

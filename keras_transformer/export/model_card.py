@@ -7,7 +7,6 @@ that is not known is left to fill in; none is invented.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from importlib import metadata
@@ -16,10 +15,10 @@ from typing import Any, NamedTuple
 
 from keras_transformer.config import DecodingConfig, RunConfig
 from keras_transformer.export.serving_files import filled, model_name
-from keras_transformer.files import replacing
+from keras_transformer.files import digest, replacing
 
 SUMMARY, DATA, SCORES = "summary.json", "data.json", "scores.json"
-# Options that say how large a model is and how it searches, whatever their values.
+# Options that a card shows even where they have their defaults.
 _SIZES = (
     "num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads",
     "source_vocabulary_size", "target_vocabulary_size",
@@ -82,7 +81,7 @@ def record_scores(
     entry = {
         "name": name,
         "fingerprint": fingerprint,
-        "model": _digest(directory),
+        "model": _model(directory),
         "search": search.to_dict(),
         "scores": scores,
     }
@@ -102,18 +101,14 @@ def recorded_scores(directory: str | Path) -> list[dict[str, Any]]:
     entries = _read(directory / SCORES, list)
     if not entries:
         return []
-    digest = _digest(directory)
-    return [entry for entry in entries if entry["model"] == digest]
+    model = _model(directory)
+    return [entry for entry in entries if entry["model"] == model]
 
 
-def _digest(directory):
-    """What tells the weights and the vocabulary of a run from any other's."""
-    digest = hashlib.sha256()
-    for path in (directory / "model.keras", directory / "tokenizer.sha256"):
-        if path.exists():
-            with path.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()
+def _model(directory):
+    """Digests of the weights and of the vocabulary of a run."""
+    paths = directory / "model.keras", directory / "tokenizer.sha256"
+    return " ".join(digest(path) for path in paths if path.exists())
 
 
 def _read(path, kind):
@@ -122,17 +117,17 @@ def _read(path, kind):
         return None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, kind):
+            raise ValueError(f"it holds no {kind.__name__}")
     except ValueError as error:
         raise ValueError(f"{path} is damaged: remove it") from error
-    if not isinstance(content, kind):
-        raise ValueError(f"{path} is damaged: remove it")
     return content
 
 
 def model_card(
     translator: Any,
     version: Path,
-    run: str | Path | RunFacts | None = None,
+    facts: RunFacts,
     languages: Sequence[str] | None = None,
     dtype: str = "float32",
 ) -> str:
@@ -141,7 +136,7 @@ def model_card(
     Where a run has no scores, sentences of its validation data are translated.
     """
     check_languages(languages)
-    facts, config, model = RunFacts.of(run), translator.config, translator.model
+    config, model, name = translator.config, translator.model, model_name(version)
     summary, data = facts.summary or {}, facts.config and facts.config.data
     members = getattr(model, "members", [model])
     parameters = sum(member.count_params() for member in members)
@@ -163,8 +158,8 @@ def model_card(
         trained_on = f"of at most {data.max_length} tokens"
     return filled(
         "model_card.md",
-        head=_head(model_name(version), languages, facts.scores),
-        name=model_name(version),
+        head=_head(name, languages, facts.scores),
+        name=name,
         version=version.name,
         languages=from_to,
         max_source_length=str(config.max_source_length),
@@ -186,11 +181,11 @@ def check_languages(languages: Sequence[str] | None):
 
 
 def _list(lines):
-    return "\n".join(f"- {line}" for line in lines)
+    return "- " + "\n- ".join(lines)
 
 
 def _head(name, languages, scores):
-    """The YAML of a card but the licence: a value of JSON is one of YAML too."""
+    """The YAML of a card without the licence. JSON is YAML too."""
     values = {
         "library_name": "keras",
         "pipeline_tag": "translation",

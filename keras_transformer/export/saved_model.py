@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,11 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.export.model_card import RunFacts, model_card
-from keras_transformer.export.serving_files import model_name, write_serving_files
-from keras_transformer.export.warmup import write_warmup_requests
+from keras_transformer.export.serving_files import (
+    model_name,
+    write_serving_files,
+    write_warmup_requests,
+)
 from keras_transformer.files import creating_directory, version_path, versions_in
 from keras_transformer.generation.pipeline import INPUTS, Pipeline
 from keras_transformer.generation.results import Translation
@@ -65,8 +68,8 @@ def export_saved_model(
             the model, "saved_models/en-de", where the next version is created.
         dtype: "float32", or "bfloat16" for half the memory, and more speed on
             processors that compute with it.
-        run: Directory of the training run that the translator was loaded from, for what
-            the card says of data, training and scores; or a `RunFacts`; or `None`.
+        run: Directory of the training run that the translator was loaded from, or a
+            `RunFacts`: the card tells its data, training and scores. Or `None`.
         languages: Codes of source and target language, for the card, or `None`.
 
     Returns:
@@ -79,16 +82,13 @@ def export_saved_model(
             graph.
     """
     check_backend("A SavedModel")
-    if dtype not in DTYPES:
-        raise ValueError(
-            f"`dtype` must be one of {', '.join(DTYPES)}. Received: dtype={dtype!r}"
-        )
+    check_choice("dtype", dtype, DTYPES)
     path = version_path(path, "saved_model.pb")
     tokenizers, config = translator.tokenizers, translator.config
     facts = RunFacts.of(run)
     card = model_card(translator, path, facts, languages, dtype)
     model = translator.model.with_dtype(dtype)
-    # A copy of the weights, laid out as a decoding step multiplies by them.
+    # A copy of the weights in the layout that a decoding step multiplies by.
     decoding_weights = keras.tree.map_structure(
         lambda weight: tf.Variable(weight, trainable=False), model.decoding_weights()
     )
@@ -99,13 +99,8 @@ def export_saved_model(
     module.tables = [*tokenizers.source.tables, *tokenizers.target.tables]
     # Made once: warm-up and saving would make these graphs anew.
     signatures = {
-        name: tf.function(
-            functools.partial(pipeline.run, name),
-            input_signature=[
-                tf.TensorSpec(spec.shape, spec.dtype, name=key)
-                for key, spec in inputs.items()
-            ],
-            autograph=False,
+        name: signature(
+            functools.partial(pipeline.run, name), **inputs
         ).get_concrete_function()
         for name, inputs in INPUTS.items()
     }
@@ -128,6 +123,20 @@ def check_backend(what: str):
             "KERAS_BACKEND=tensorflow; every backend reads model.keras files. "
             f"Received: backend {keras.backend.backend()!r}"
         )
+
+
+def check_choice(name: str, value: Any, choices: Collection[str]):
+    """Raises `ValueError` unless the argument `name` has one of some values."""
+    if value not in choices:
+        raise ValueError(
+            f"`{name}` must be one of {', '.join(choices)}. Received: {name}={value!r}"
+        )
+
+
+def signature(function: Callable, **specs: tf.TensorSpec):
+    """Returns the `tf.function` of a function whose inputs have names and specs."""
+    inputs = [tf.TensorSpec(x.shape, x.dtype, name) for name, x in specs.items()]
+    return tf.function(function, input_signature=inputs, autograph=False)
 
 
 class ExportedTranslator:

@@ -1,6 +1,8 @@
-"""The files beside the versions of an export, which configure TensorFlow Serving.
+"""What TensorFlow Serving reads of an export besides the graph.
 
-They are filled from templates/, and start a server with Docker or Kubernetes.
+Beside the versions stand its configuration and what starts it with Docker or
+Kubernetes, filled from templates/. In each version stand warm-up requests: the server
+runs them while it loads the version, so no client waits for TensorFlow's plans.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ import re
 from pathlib import Path
 from string import Template
 
+import tensorflow as tf
+
 from keras_transformer.files import replacing
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -17,6 +21,16 @@ NAMES = (
     "models.config", "batching_parameters.txt", "monitoring.config",
     "docker-compose.yml", "docker-compose.gpu.yml", "kubernetes.yml",
 )  # fmt: skip
+_SENTENCES = (
+    "Good morning.",
+    "The train to the coast leaves in ten minutes from the other platform.",
+    "When the rain stopped at last, the children ran out of the house, and their "
+    "grandmother, who had been waiting for this moment since noon, opened every "
+    "window and sat down with a cup of tea.",
+)
+# Each sentence alone, then eight together: one plan serves every size of a batch.
+# The server's max_batch_size, in templates/batching_parameters.txt, is no smaller.
+BATCHES = (*([sentence] for sentence in _SENTENCES), [*_SENTENCES * 2, *_SENTENCES[:2]])
 
 
 def model_name(path: str | Path) -> str:
@@ -44,10 +58,67 @@ def write_serving_files(version: Path) -> list[Path]:
     # letters, digits and "-", the first a letter.
     word = re.sub("[^a-z0-9]+", "-", f"translator-{name}".lower())[:63].strip("-")
     written = []
-    for file in (version.parent / file_name for file_name in NAMES):
+    for template in NAMES:
+        file = version.parent / template
         if not file.exists():
             with replacing(file) as temporary:
-                text = filled(file.name, name=name, object=word)
+                text = filled(template, name=name, object=word)
                 temporary.write_text(text, encoding="utf-8", newline="\n")
             written.append(file)
     return written
+
+
+def write_warmup_requests(directory: Path, name: str, signatures: dict) -> Path:
+    """Writes requests for signatures, concrete functions of inputs of shape [B].
+
+    A server does not load a version if a request fails: each fits its signature.
+    """
+    records = []
+    for signature, function in signatures.items():
+        specs = tf.nest.flatten(function.structured_input_signature)
+        for spec in specs:
+            if spec.shape.rank != 1:
+                raise ValueError(
+                    "An input of a signature must have shape [B], so that TensorFlow "
+                    "Serving can join requests to batches. Received: input "
+                    f"{spec.name!r} of {signature!r} with shape {spec.shape}"
+                )
+        for texts in BATCHES:
+            ones = [1] * len(texts)  # Temperatures, and seeds.
+            inputs = {
+                spec.name: tf.make_tensor_proto(
+                    texts if spec.dtype == tf.string else ones, spec.dtype
+                )
+                for spec in specs
+            }
+            records.append(_prediction_log(name, signature, inputs))
+    file = directory / "assets.extra" / "tf_serving_warmup_requests"
+    file.parent.mkdir(exist_ok=True)
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for record in records:
+            writer.write(record)
+    return file
+
+
+def _prediction_log(name, signature, inputs):
+    """A serialized tensorflow.serving.PredictionLog of one request.
+
+    Field numbers are those of prediction_log.proto, predict.proto and model.proto in
+    tensorflow_serving/apis, whose package nothing else here needs.
+    """
+    model_spec = _field(1, name.encode("utf-8")) + _field(3, signature.encode("utf-8"))
+    request = _field(1, model_spec)
+    for key, tensor in inputs.items():
+        content = tensor.SerializeToString()
+        request += _field(2, _field(1, key.encode("utf-8")) + _field(2, content))
+    return _field(6, _field(1, request))  # predict_log { request { ... } }
+
+
+def _field(number, content):
+    """A field of a protocol buffer: string, bytes or message, number up to 15."""
+    length, size = len(content), bytearray()
+    while length > 127:  # A varint: seven bits a byte, the lowest ones first.
+        size.append(length & 127 | 128)
+        length >>= 7
+    size.append(length)
+    return bytes([number << 3 | 2]) + bytes(size) + content

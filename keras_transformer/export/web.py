@@ -22,12 +22,11 @@ from keras_transformer.export.litert import (
     check_arguments,
     convert,
     describe,
-    digest,
     found_by,
-    signature,
     write_description,
 )
-from keras_transformer.files import creating_directory
+from keras_transformer.export.saved_model import signature
+from keras_transformer.files import creating_directory, digest
 from keras_transformer.generation.generator import Generator
 from keras_transformer.models.seq2seq import Seq2Seq
 

@@ -1,9 +1,9 @@
 """Weights from other systems: their trained translators as ours.
 
-`marian` and `hugging_face` read a folder: sizes, arrays, pieces by their rows, and
-whose name a weight of ours has there. `vocabulary` makes the tokenizers of it and the
-order of the rows, `build` the `Translator`. A model with an option or a tensor that has
-no form here is refused by its name.
+`marian` and `hugging_face` read a folder: sizes, arrays, the piece of each row, and the
+other system's name of each weight. `vocabulary` makes the tokenizers and puts the rows
+in our order; `build` makes the `Translator`. An option or a tensor that has no form
+here is an error that names it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FORMATS: dict[str, Callable[[str | Path], Translator]] = {
 
 
 def import_model(path: str | Path) -> Translator:
-    """Returns a translator of another system, whichever it is.
+    """Returns a translator of another system, which its files tell.
 
     Args:
         path: As `import_marian` or `import_hugging_face` takes it.
@@ -41,7 +41,7 @@ def import_model(path: str | Path) -> Translator:
     Raises:
         FileNotFoundError: If a file is missing.
         ImportError: If a library is not installed: extra `import`.
-        ValueError: If it is none of them, or what the format's own function raises.
+        ValueError: If it has none of the `FORMATS`, or as that format's function says.
 
     Example:
         >>> import_model("opus-mt-en-de").save("runs/opus-en-de")

@@ -13,10 +13,10 @@ from keras_transformer.importers.vocabulary import Rows, Vocabulary, tokenizers_
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.translator import Translator
 
-# A logit so low takes an id out of a float32 softmax, its share is exactly 0, and
-# every sum with it stays finite.
+# With a bias so low the share of an id in a float32 softmax is exactly 0, and every
+# sum stays finite.
 _NEVER = np.float32(-1000.0)
-# Where a `Transformer` has its matrices.
+# Paths of the matrices in a `Transformer`.
 _SOURCE = "source_embedding/token_embedding/embeddings"
 _TARGET = "target_embedding/token_embedding/embeddings"
 
@@ -75,7 +75,7 @@ def translator_of(
 
 
 def renamed(path: str, names: dict[str, str]) -> str:
-    """Returns a path with our parts of it replaced by theirs, in the table's order."""
+    """Returns a path with our names replaced by theirs, in the table's order."""
     for ours, theirs in names.items():
         path = path.replace(ours, theirs)
     return path

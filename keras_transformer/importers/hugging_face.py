@@ -18,7 +18,7 @@ from keras_transformer.translator import Translator
 _ACTIVATIONS = {
     "relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu", "tanh": "tanh",
 }  # fmt: skip
-# What `MarianConfig` has and its model does not look at, or not to compute logits.
+# Options of `MarianConfig` that do not change the logits.
 _IDLE = """
 _name_or_path _num_labels architectures attention_dropout activation_dropout
 bos_token_id classif_dropout classifier_dropout decoder_layerdrop decoder_vocab_size
@@ -34,13 +34,13 @@ return_dict_in_generate temperature tf_legacy_loss top_k top_p typical_p use_bfl
 remove_invalid_values finetuning_task pruned_heads renormalize_logits unk_token_id
 is_decoder cross_attention_hidden_size add_cross_attention
 """.split()
-# What must be off in the model, where it is given.
+# Options of the model that must be off where they are given.
 _NEEDED = dict.fromkeys(
     ("normalize_before", "normalize_embedding", "add_final_layer_norm",
      "add_bias_logits"),
     (False,),
 )  # fmt: skip
-# What would change the search in ways that are not here.
+# Options of the search that have no form here, and the values that turn them off.
 _SEARCH_NEEDED = {
     "do_sample": (False, None), "num_beam_groups": (1, None),
     "repetition_penalty": (1, None), "encoder_repetition_penalty": (1, None),

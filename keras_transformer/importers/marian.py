@@ -39,11 +39,11 @@ ulr-trainable-transformation ulr-dropout ulr-keys-vectors ulr-query-vectors
 ulr-softmax-temperature version original-type max-length lemma-dependency
 guided-alignment dim-vocabs dropout-rnn dropout-src dropout-trg label-smoothing
 """.split()
-# What `_matrices` is told, in its order.
+# Options that `_matrices` takes, in its order.
 _FLAGS = """
 tied-embeddings-all tied-embeddings-src tied-embeddings output-omit-bias
 """.split()
-# Options that must be off, and others that must have one of these values.
+# Options that must be off; `_NEEDED` has others that must have one of some values.
 _OFF = """
 layer-normalization right-left transformer-no-affine transformer-no-bias
 transformer-no-projection transformer-pool transformer-rnn-projection
@@ -58,7 +58,7 @@ _NEEDED = {
     "transformer-tied-layers": ([], "", None),
     **dict.fromkeys(_OFF, (False,)),
 }
-# The same of decoder.yml: what would change the translations and has no form here.
+# Options of decoder.yml that have no form here, and the values that turn them off.
 _SEARCH_NEEDED = {
     "output-sampling": (False, [], ""),
     **dict.fromkeys(

@@ -89,9 +89,9 @@ def tokenizers_of(
 
 
 def _ordered(side, cut):
-    """Returns the names of a side's pieces by our ids, and the `Rows` they come from.
+    """Returns the names of a side's pieces by our ids, and their `Rows`.
 
-    Special pieces, the others, then what is `cut` and lacks a row: it is unknown.
+    Special pieces, the others, then pieces of `cut` that lack a row: they are unknown.
     """
     pieces = side.pieces
     if len(set(pieces)) < len(pieces) or "" in pieces:

@@ -93,12 +93,12 @@ class LiteTranslator:
         self.path = Path(directory)
         self.description = _read_description(self.path)
         self.threads = threads or os.cpu_count() or 1
-        files = {
-            side: str(self.path / name)
-            for side, name in self.description["tokenizers"].items()
-        }
-        self._source = SentencePieceProcessor(model_file=files["source"])
-        self._target = SentencePieceProcessor(model_file=files["target"])
+        self._source, self._target = (
+            SentencePieceProcessor(
+                str(self.path / self.description["tokenizers"][side])
+            )
+            for side in ("source", "target")
+        )
         self._ids = self.description["special_ids"]
         model = Interpreter(str(self.path / "model.tflite"), num_threads=self.threads)
         self._signatures = {
@@ -121,10 +121,10 @@ class LiteTranslator:
             batch_size: Sentences translated at a time.
 
         Returns:
-            For each text its `n_best` translations, best first. A search
-            that finds fewer leaves out the rest; one that finds none gives an empty
-            translation with score -inf. A text with nothing but spaces gives empty
-            ones with score 0.
+            For each text its `n_best` translations, best first. A search that finds
+            fewer leaves out the rest; one that finds none gives an empty translation
+            with score -inf. A text with nothing but spaces gives empty ones with
+            score 0.
         """
         most = self.description["n_best"]
         if not 1 <= n_best <= most:
@@ -134,10 +134,9 @@ class LiteTranslator:
             )
         name = "translate" if n_best == 1 else "nbest"
         sources = self._sources(texts)
+        rows = self._found(name, batch_size, sources)
         translations = []
-        for source, row in zip(
-            sources, self._found(name, batch_size, sources), strict=True
-        ):
+        for source, row in zip(sources, rows, strict=True):
             found = [
                 Translation(self._text(ids), float(score))
                 for ids, score in zip(row["ids"], row["scores"], strict=True)
@@ -349,7 +348,7 @@ def _check_texts(texts, expected=None):
 
 
 def _ids_of(processor, text):
-    """Ids of a text; unknown characters may spell a piece that cuts no text itself."""
+    """Ids of a text; unknown characters that spell an unused piece are that piece."""
     ids = processor.encode(text)
     unknown = processor.unk_id()
     if unknown not in ids:

@@ -21,7 +21,6 @@ from keras_transformer import (
     LanguageSampler,
     LiteTranslator,
     Tagger,
-    Transformer,
     Translator,
     cli,
     export_litert_language_model,
@@ -85,24 +84,6 @@ def test_a_model_in_half_precision_becomes_one_in_float32(tmp_path):
     whole = Translator(half.model.with_dtype("float32"), live.tokenizers, live.config)
     lite = LiteTranslator(half.export(tmp_path / "lite", "litert"))
     assert lite(TEXTS) == whole(TEXTS)
-
-
-class Rolling(Transformer):
-    """A model with an operation that LiteRT lacks."""
-
-    def encode(self, source, training=None):
-        states, mask = super().encode(source, training)
-        return ops.roll(states, 1, axis=1), mask
-
-
-@pytest.mark.slow
-def test_a_model_that_cannot_convert_is_named_with_the_operation(tmp_path):
-    model = Rolling(tiny_run.model().config)
-    live = Translator(model, tiny_run.tokenizers(), tiny_run.CONFIG.decoding)
-    message = "A Rolling with these options.* LiteRT lacks, Roll"
-    with pytest.raises(ValueError, match=message):
-        live.export(tmp_path / "lite", "litert")
-    assert not list(tmp_path.iterdir())
 
 
 def test_an_operation_that_litert_lacks_is_named():

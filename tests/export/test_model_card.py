@@ -50,7 +50,7 @@ def section(card, title):
 
 
 def test_a_card_without_a_run_invents_nothing():
-    card = model_card(tiny_run.translator(), VERSION)
+    card = model_card(tiny_run.translator(), VERSION, RunFacts())
     data = hub.ModelCard(card).data
     assert data.pipeline_tag == "translation" and data.library_name == "keras"
     assert data.license is None and data.language is None
@@ -66,7 +66,7 @@ def test_a_card_without_a_run_invents_nothing():
 
 
 def test_the_card_of_a_run_has_its_data_training_and_sentences(live, run):
-    card = model_card(live, VERSION, run, ("en", "de"))
+    card = model_card(live, VERSION, RunFacts.of(run), ("en", "de"))
     assert hub.ModelCard(card).data.language == ["en", "de"]
     assert card.split("---\n")[2].lstrip().startswith("# en-de\n")
     assert "sentences from `en` to `de`:" in card
@@ -90,7 +90,7 @@ def test_the_card_of_a_run_has_its_data_training_and_sentences(live, run):
 
 def test_scores_stand_with_signature_name_and_search(live, run):
     scores = scored(live, run)
-    card = model_card(live, VERSION, run)
+    card = model_card(live, VERSION, RunFacts.of(run))
     results = hub.ModelCard(card).data.eval_results
     assert [result.metric_type for result in results] == ["sacrebleu", "chrf"]
     assert [r.metric_value for r in results] == [
@@ -115,16 +115,16 @@ def test_scores_of_other_weights_are_not_shown(live, run):
     other.model.weights[0].assign_add(other.model.weights[0])
     other.save(run)
     assert recorded_scores(run) == []
-    assert "None is recorded" in model_card(other, VERSION, run)
+    assert "None is recorded" in model_card(other, VERSION, RunFacts.of(run))
 
 
-def test_a_damaged_file_is_named(live, run):
+def test_a_damaged_file_is_named(run):
     for name in ("summary.json", "scores.json", "data.json"):
         for content in ("[1", '"text"'):
             before = (run / name).read_bytes() if (run / name).exists() else b"[]"
             (run / name).write_text(content, "utf-8")
             with pytest.raises(ValueError, match=f"{name} is damaged"):
-                model_card(live, VERSION, run)
+                RunFacts.of(run)
             (run / name).write_bytes(before)
 
 
@@ -149,7 +149,7 @@ def test_what_is_written_in_a_text_is_no_markdown_and_no_yaml(live, run):
     name = 'a": [b] | <b>*x*\n- y $name'
     values = dataclasses.asdict(evaluate(live, [("a | b", "<i>c</i>")]))
     record_scores(run, name, "lines", live.config, values)
-    card = model_card(live, VERSION, run)
+    card = model_card(live, VERSION, RunFacts.of(run))
     results = hub.ModelCard(card).data.eval_results
     assert {result.dataset_name for result in results} == {name}
     assert "| a \\| b |" in card and "\\<i\\>c" in card

@@ -169,18 +169,22 @@ def test_graphs_are_made_once_and_the_next_version_has_all_its_files(
 
 def test_an_existing_version_is_never_overwritten(path):
     before = sorted((f, f.stat().st_mtime_ns) for f in path.rglob("*"))
-    with pytest.raises(FileExistsError, match="version is never overwritten"):
+    with pytest.raises(
+        FileExistsError, match="tiny/1 exists, and is never overwritten"
+    ):
         tiny_run.translator().export(path)
     assert sorted((f, f.stat().st_mtime_ns) for f in path.rglob("*")) == before
 
 
 def test_the_latest_version_is_the_largest_whole_number(tmp_path):
-    for name in ("2", "10", "9", "11", ".12.partial", "thirteen"):
+    for name in ("2", "10", "9", "011", ".12.partial", "thirteen"):
         (tmp_path / name).mkdir()
-        if name != "11":  # An empty directory is no version.
+        if name != "011":  # An empty directory is no version.
             (tmp_path / name / "saved_model.pb").touch()
     assert latest_version(tmp_path) == tmp_path / "10"
     assert latest_version(tmp_path / "9") == tmp_path / "9"
+    (tmp_path / "011" / "saved_model.pb").touch()
+    assert latest_version(tmp_path) == tmp_path / "011"
 
 
 @pytest.mark.parametrize("name", ["missing", "empty", "file"])

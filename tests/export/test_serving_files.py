@@ -21,12 +21,12 @@ from google.protobuf import (
 )
 
 from keras_transformer.export.serving_files import (
+    BATCHES,
     NAMES,
     TEMPLATES,
     model_name,
     write_serving_files,
 )
-from keras_transformer.export.warmup import BATCHES
 from tests import tiny_run
 
 yaml = pytest.importorskip("yaml")

@@ -6,55 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.export.serving_files import model_name
-from keras_transformer.export.warmup import write_warmup_requests
+from keras_transformer.export.serving_files import write_warmup_requests
+from keras_transformer.generation.pipeline import INPUTS
 from tests import tiny_run
-
-
-class Module(tf.Module):
-    """Signatures with every kind of input that exports have."""
-
-    def __init__(self):
-        super().__init__()
-        text, other = (
-            tf.TensorSpec([None], tf.string, name=name) for name in ("text", "prefix")
-        )
-        temperature = tf.TensorSpec([None], tf.float32, name="temperature")
-        seed = tf.TensorSpec([None], tf.int64, name="seed")
-        self.serve = tf.function(self.translate, input_signature=[text])
-        self.complete = tf.function(self.join, input_signature=[text, other])
-        self.sample = tf.function(
-            self.draw, input_signature=[text, temperature, seed], autograph=False
-        )
-
-    def translate(self, text):
-        return {"translation": tf.strings.upper(text)}
-
-    def join(self, text, prefix):
-        return {"translation": prefix + text}
-
-    def draw(self, text, temperature, seed):
-        tf.debugging.assert_positive(temperature)
-        return {"score": temperature * tf.cast(seed, tf.float32), "translation": text}
-
-    @property
-    def signatures(self):
-        functions = {
-            "serving_default": self.serve,
-            "complete": self.complete,
-            "sample": self.sample,
-        }
-        return {name: f.get_concrete_function() for name, f in functions.items()}
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """A SavedModel, tiny/1, with its warm-up requests."""
-    path = tmp_path_factory.mktemp("saved_models") / "tiny" / "1"
-    module = Module()
-    tf.saved_model.save(module, str(path), signatures=module.signatures)
-    write_warmup_requests(path, model_name(path), module.signatures)
-    return path
+    return tiny_run.saved_model(tmp_path_factory)
 
 
 def read_requests(file):
@@ -95,11 +54,10 @@ def test_every_signature_is_warmed_up_alone_and_in_a_batch(requests):
         assert request.model_spec.name == "tiny"
         (size,) = {t.tensor_shape.dim[0].size for t in request.inputs.values()}
         found.setdefault(request.model_spec.signature_name, []).append(size)
-    assert found == dict.fromkeys(Module().signatures, [1, 1, 1, 8])
+    assert found == dict.fromkeys(INPUTS, [1, 1, 1, 8])
 
 
-def replay(path, requests):
-    """Runs requests on the SavedModel and yields their outputs."""
+def test_every_warmup_request_runs_on_the_loaded_model(path, requests):
     loaded = tf.saved_model.load(str(path))
     for request in requests:
         signature = loaded.signatures[request.model_spec.signature_name]
@@ -114,19 +72,14 @@ def replay(path, requests):
         outputs = signature(**inputs)
         (size,) = {len(values) for values in inputs.values()}
         assert {len(values) for values in outputs.values()} == {size}
-        yield outputs
-
-
-def test_every_warmup_request_runs_on_the_loaded_model(path, requests):
-    for outputs in replay(path, requests):
-        assert all(len(text) > 5 for text in outputs["translation"].numpy())
 
 
 def test_warmup_sentences_are_of_several_lengths_and_numbers_are_one(requests):
     lengths = {
         len(tf.make_ndarray(request.inputs["text"])[0].split())
         for request in requests
-        if request.inputs["text"].tensor_shape.dim[0].size == 1
+        if request.model_spec.signature_name == "serving_default"
+        and request.inputs["text"].tensor_shape.dim[0].size == 1
     }
     assert min(lengths) <= 3 < 10 < max(lengths)
     sampled = [r for r in requests if r.model_spec.signature_name == "sample"]
@@ -141,7 +94,9 @@ def test_warmup_sentences_are_of_several_lengths_and_numbers_are_one(requests):
 def test_names_of_any_length_are_written_as_protocol_buffers(tmp_path, length):
     """A length takes one byte more at 128, 128^2 and 128^3."""
     name, signature = "n" * length, "s" * length
-    signatures = {signature: Module().serve.get_concrete_function()}
+    spec = tf.TensorSpec([None], tf.string, name="text")
+    function = tf.function(lambda text: text, input_signature=[spec])
+    signatures = {signature: function.get_concrete_function()}
     file = write_warmup_requests(tmp_path, name, signatures)
     model_spec = read_requests(file)[0].model_spec
     assert (model_spec.name, model_spec.signature_name) == (name, signature)
@@ -153,13 +108,4 @@ def test_an_input_without_a_batch_axis_is_refused_and_leaves_no_file(tmp_path):
     signatures = {"sample": function.get_concrete_function()}
     with pytest.raises(ValueError, match="shape .B.* 'temperature' of 'sample'"):
         write_warmup_requests(tmp_path, "x", signatures)
-    assert not list((tmp_path / "assets.extra").iterdir())
-
-
-def test_an_export_holds_requests_that_its_signatures_answer(tmp_path_factory):
-    path = tiny_run.saved_model(tmp_path_factory)
-    requests = read_requests(path / "assets.extra" / "tf_serving_warmup_requests")
-    assert {request.model_spec.name for request in requests} == {"tiny"}
-    signatures = {request.model_spec.signature_name for request in requests}
-    assert signatures == set(tf.saved_model.load(str(path)).signatures)
-    assert len(list(replay(path, requests))) == len(requests)
+    assert not list(tmp_path.iterdir())
