@@ -36,8 +36,9 @@ class LSHAttention(kt.MultiHeadAttention):
     The keys are the queries divided by their lengths. In each of R rounds a random
     projection hashes every position to one of N buckets, and a position attends to at
     most 2 C positions of its bucket, C = `chunk_size` (see `lsh_attention`). All rounds
-    make one softmax. A position attends to itself only if it sees no other. The projections are the weight `hash_vectors` (R, K, N / 2),
-    which all heads share; they are drawn once, saved and not trained.
+    make one softmax. A position attends to itself only if it sees no other. The
+    projections are the weight `hash_vectors` (R, K, N / 2), which all heads share; they
+    are drawn once, saved and not trained.
 
     Args:
         num_buckets: Buckets of a round, an even number, N. The paper has 2 S / C at a
