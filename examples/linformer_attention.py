@@ -1,4 +1,4 @@
-"""Attention of your own, by one method: the Linformer's, to mixtures of positions.
+"""Another attention by one method: the Linformer's, to mixtures of positions.
 
 A subclass of `MultiHeadAttention` overrides `attend`: the keys and values of all S
 positions become a few mixtures of them (Wang et al., 2020,
@@ -90,8 +90,8 @@ class LinformerLayer(kt.EncoderLayer):
 def make_data(rows, seed):
     """Returns tokens of two ids (N, S, 2), a key's and a value's, and answers.
 
-    A row gives each key one value. Its first token asks for the value of a key, which
-    stands in the second half of the row alone.
+    A row gives each key one value. Its first token asks for the value of a key that is
+    only in the second half of the row.
     """
     rng = np.random.default_rng(seed)
     keys = rng.permuted(np.tile(np.arange(LENGTH) % KEYS, (rows, 1)), axis=1)

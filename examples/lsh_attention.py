@@ -1,7 +1,7 @@
-"""Attention of your own, by one method: the Reformer's, among what hashes alike.
+"""Another attention by one method: the Reformer's, within hash buckets.
 
-A subclass of `MultiHeadAttention` overrides `attend`: a position attends to those that
-a random projection hashes to its bucket (Kitaev et al., 2020,
+A subclass of `MultiHeadAttention` overrides `attend`. A random projection hashes every
+position to a bucket, and a position attends to its own bucket (Kitaev et al., 2020,
 https://arxiv.org/abs/2001.04451), so the cost grows with the length and not with its
 square. The task is that of linformer_attention.py: a key stands somewhere in a long
 row; what is its value?
@@ -23,22 +23,22 @@ from keras_transformer.layers.local_attention import (
 )
 from keras_transformer.layers.projections import project
 
-# Score of a position with itself: the paper's, so low that any other one wins.
+# Score of a position with itself, as in the paper: any other position wins.
 OWN_SCORE = -1e5
-# Score of what may not be attended to.
+# Score of a position that may not be attended to.
 LOWEST = -1e9
 
 
 @keras.saving.register_keras_serializable(package="examples")
 class LSHAttention(kt.MultiHeadAttention):
-    """Self-attention of each position to those that hash alike, for encoders.
+    """Self-attention of each position to its hash bucket, for encoders.
 
-    Queries are keys too, as such divided by their lengths. In each of R rounds a random
-    projection hashes every position to one of N buckets, and a position attends to
-    those of its bucket that `lsh_attention` lets it see: with C = `chunk_size` at most
-    2 C a round. All rounds make one softmax. A position attends to itself only where
-    there is nothing else. The projections are the weight `hash_vectors` (R, K, N / 2),
-    which all heads share; they are drawn once, saved and not trained.
+    The keys are the queries divided by their lengths. In each of R rounds a random
+    projection hashes every position to one of N buckets, and a position attends to at
+    most 2 C positions of its bucket, C = `chunk_size` (see `lsh_attention`). All rounds
+    make one softmax. A position attends to itself only if it sees no other. The
+    projections are the weight `hash_vectors` (R, K, N / 2), which all heads share; they
+    are drawn once, saved and not trained.
 
     Args:
         num_buckets: Buckets of a round, an even number, N. The paper has 2 S / C at a
@@ -99,9 +99,9 @@ class LSHAttention(kt.MultiHeadAttention):
             raise ValueError("`mask` must be the same for all queries, so not causal")
         buckets = hash_buckets(queries, self.hash_vectors)
         if mask is not None:
-            # What is masked stands last in the order, so that it moves no chunk.
+            # Masked positions come last in the order, so that they move no chunk.
             buckets = ops.where(mask, buckets, self.num_buckets)
-        # Each head of each row by itself: (B, H, ...) --> (G, ...).
+        # Each head of each row is a group: (B, H, ...) --> (G, ...).
         groups = [
             ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in (queries, values, buckets)
         ]
@@ -142,14 +142,14 @@ def lsh_attention(queries, values, buckets, num_buckets, chunk_size, dropout=Non
     """Attends to positions that share a bucket in some round, with keys q / |q|.
 
     Each round sorts the positions by bucket and then by place and cuts them into chunks
-    (figure 2 of the paper). A position sees those of its bucket in its own chunk and
-    the one before. The result is one softmax over all that the rounds let it see, each
-    counted once (appendix A). A position sees itself only where it sees nothing else.
+    (figure 2 of the paper). A position sees its bucket in its own chunk and in the one
+    before. The result is one softmax over the positions that it sees in any round, each
+    counted once (appendix A). A position attends to itself only if it sees no other.
 
     Args:
         queries: Float tensor (G, T, K), multiplied by 1 / sqrt(K).
         values: Float tensor (G, T, Kv).
-        buckets: Integer tensor (G, R, T), N for what may not be attended to.
+        buckets: Integer tensor (G, R, T), N where it may not be attended to.
         num_buckets: Buckets, N.
         chunk_size: Positions in a chunk, C.
         dropout: `Dropout` layer in training, or `None`.
@@ -178,12 +178,12 @@ def lsh_attention(queries, values, buckets, num_buckets, chunk_size, dropout=Non
     keys = near(chunks(unit_vectors(queries)))
     scores = ops.matmul(chunks(queries), ops.swapaxes(keys, -1, -2))
     scores = ops.cast(scores, "float32")  # (G, R, M, C, 2 C)
-    # Chunks are filled up with zeros, so what is there counts from 1.
+    # Chunks are filled up with zeros, so real positions count from 1.
     marks = ops.stack([order, marks // length], axis=-1) + 1  # (G, R, T, 2)
     (own, other), (bucket, other_bucket) = pairs(split_blocks(marks, chunk_size))
     is_seen = (bucket == other_bucket) & (other_bucket <= num_buckets)
     if rounds > 1:
-        # The same pair counts once: in how many rounds can it be seen?
+        # A pair counts once, so divide by the number of rounds that see it.
         marks = ops.concatenate([buckets, places // chunk_size], axis=1)
         alike = pairs(chunks(ops.swapaxes(marks, 1, 2)))
         number = 0.0

@@ -1,10 +1,10 @@
-"""The pieces that a trained model holds for alike, by the angle of their vectors.
+"""The pieces that a trained model takes as similar, by the angle of their vectors.
 
     python examples/nearest_words.py runs/en-de dog seven
     python examples/nearest_words.py runs/en-de --analogy king man woman --count 5
 
-A model learns a vector for each piece of its vocabulary, and pieces that can stand in
-each other's place get like vectors. An analogy A B C asks for the nearest to A - B + C
+A model learns a vector for each piece of its vocabulary, and pieces that can replace
+each other get similar vectors. An analogy A B C asks for the nearest to A - B + C
 (Mikolov et al., 2013, https://aclanthology.org/N13-1090). A word that is cut into
 several pieces has no vector. "▁" stands for a space.
 """

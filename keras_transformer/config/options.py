@@ -16,8 +16,8 @@ from typing import Any, Self, TypeVar
 
 _T = TypeVar("_T")
 
-# What options may ask for at most, far beyond what anybody uses: a file that claims
-# more, damaged or made to harm, would be followed until memory ends.
+# Upper limits, far beyond what anybody uses: without them a damaged or harmful file of
+# options could ask for all memory.
 UNITS = {"minimum": 1, "maximum": 2**20}
 LAYERS = {"minimum": 1, "maximum": 1000}
 ROWS = {"minimum": 1, "maximum": 10**8}  # of a table of vectors, as of a vocabulary

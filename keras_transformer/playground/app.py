@@ -4,8 +4,8 @@
 - `GET /api/run`: what there is to choose;
 - `POST /api/translate`, `POST /api/attend`: a JSON object of a method's arguments.
 
-The model answers one question at a time; a question whose page has gone, or has asked
-anew, is not begun.
+The model answers one question at a time. It does not begin with a question whose page
+has been closed or has asked another one since.
 """
 
 from __future__ import annotations
