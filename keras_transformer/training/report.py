@@ -247,7 +247,7 @@ class Log:
 
     def add(self, rows: Sequence[dict]):
         """Says and writes the last of the rows."""
-        words = [f"epoch {rows[-1]['epoch']:g}/{self._epochs}"]
+        words = [f"epoch {round(rows[-1]['epoch'], 2):g}/{self._epochs}"]
         for name, value in rows[-1].items():
             digits = {"tokens_per_second": ",.0f", "updates": ",.0f"}.get(name, ".4f")
             if name not in ("epoch", "step", "learning_rate"):
@@ -350,7 +350,7 @@ def summary_lines(summary: dict[str, Any], directory: str | Path) -> list[str]:
     run = shlex.quote(str(directory))
     return [
         f"trained {summary['model']['parameters']:,} parameters: "
-        f"{plural(summary['updates'], 'update')}, {summary['epochs']:g} epochs in "
+        f"{plural(summary['updates'], 'update')}, {round(summary['epochs'], 2):g} epochs in "
         f"{duration(summary['seconds'])}{scores}",
         f"written to {directory}: model.keras, tokenizer/, config.json, log.csv, "
         "tensorboard/, checkpoints/",
