@@ -276,6 +276,7 @@ def dry_run(
     check_validated(config.training, validation is not None)
     directory = RunDirectory(directory)
     with distribution_scope(config.training.distribute) as distribution:
+        _check_hosts(distribution)
         plan = plan_run(
             directory, config, text, validation, console, tokenizers, init, {}
         )
@@ -292,7 +293,8 @@ def dry_run(
         words = ["{batches:,} of {rows} x {tokens}".format(**shape) for shape in shapes]
         say(console, f"batches (sentences x tokens): {', '.join(words)}")
         if with_device_defaults(plan.config.training).jit_compile:
-            words = f"the training step {plural(len(shapes), 'time')}"
+            least = "at least " if plan.config.data.subword_sampling else ""
+            words = f"the training step {least}{plural(len(shapes), 'time')}"
             if validation is not None:
                 times = plural(len(validation.shapes), "time")
                 words += f" and the validation step {times}"

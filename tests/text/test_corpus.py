@@ -146,18 +146,6 @@ def test_a_dataset_is_an_interval_or_one_epoch_after_the_other(corpus):
     assert same(unshuffled, epoch(corpus, 0, False)) and same(unshuffled, unshuffled)
 
 
-def test_shares_of_hosts_make_up_the_batch(corpus):
-    shares = [corpus.dataset(0, 4, replicas=6, host=h, hosts=3) for h in range(3)]
-    for whole, *parts in zip(epoch(corpus), *shares, strict=False):
-        arrays = [flat([batch]) for batch in (whole, *parts)]
-        for array, *pieces in zip(*arrays, strict=True):
-            joined = np.concatenate(pieces)
-            assert len(joined) % 6 == 0 and len(joined) - len(array) < 6
-            assert len({len(piece) for piece in pieces}) == 1
-            np.testing.assert_array_equal(joined[: len(array)], array)
-            assert not joined[len(array) :].any()
-
-
 def test_tokens_of_some_batches_are_counted(corpus, text, tokenizers):
     config = CONFIG.replace(subword_sampling=0.3)
     for counted in (corpus, Corpus(text, tokenizers, config)):

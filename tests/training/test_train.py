@@ -26,7 +26,7 @@ from keras_transformer import (
     Translator,
     train,
 )
-from keras_transformer.text import TokenizerPair
+from keras_transformer.text import TokenizerPair, mixed_pairs
 from keras_transformer.training import dry_run, read_summary, report, summary_lines
 from keras_transformer.training.state import State
 from tests import tiny_run
@@ -225,10 +225,12 @@ def test_parts_that_do_not_go_together_are_told(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def said_by_dry_run(directory, config=tiny_run.CONFIG, validation=tiny_run.VALID):
+def said_by_dry_run(
+    directory, config=tiny_run.CONFIG, validation=tiny_run.VALID, text=tiny_run.TRAIN
+):
     stream = io.StringIO()
     console = Console(file=stream, width=200)
-    dry_run(tiny_run.TRAIN, directory, config, validation, console)
+    dry_run(text, directory, config, validation, console)
     return stream.getvalue().splitlines()
 
 
@@ -249,6 +251,14 @@ def test_a_dry_run_names_everything_and_writes_nothing(tmp_path):
         "nothing was trained or written: this was a dry run",
     ]
     assert not list(tmp_path.iterdir())
+
+
+def test_the_corpora_of_a_mix_are_named_with_their_weights(tmp_path):
+    path = tiny_run.write_pairs(tmp_path / "domain.tsv", tiny_run.VALID)
+    mixed = mixed_pairs([(tiny_run.TRAIN, 1), (path, 4)])
+    lines = said_by_dry_run(tmp_path / "run", text=mixed)
+    place = lines.index(f"mixed of 1 x the program's rows, 4 x {path}")
+    assert lines[place - 1].startswith("training data: 72 pairs, ")
 
 
 def test_a_dry_run_refuses_what_train_does_and_says_what_is_compiled(tmp_path):
