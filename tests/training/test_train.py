@@ -166,6 +166,26 @@ def test_bad_data_stops_a_run_before_it_trains_as_often_as_it_is_given(tmp_path,
     assert not (tmp_path / "run" / "config.json").exists()
 
 
+def test_a_failed_run_leaves_ids_that_the_next_one_takes_if_they_are_its_own(tmp_path):
+    run, config = tmp_path / "run", tiny_run.CONFIG.with_options(
+        bad_line_budget=0, max_updates=1
+    )  # fmt: skip
+    options = {"config": config, "console": Console(quiet=True)}
+    made = []
+    for _ in range(2):
+        with pytest.raises(ValueError, match="row 1: target is empty"):
+            train(tiny_run.TRAIN, run, validation=[("dog", "")], **options)
+        files = (run / "corpus" / "training").iterdir()
+        made.append({path.name: path.stat().st_mtime_ns for path in files})
+    assert made[0] == made[1] and len(made[0]) == 5
+    sides = zip(*tiny_run.VALID, strict=True)
+    other = TokenizerPair.learn(*sides, tiny_run.CONFIG.tokenizer)
+    train(tiny_run.TRAIN, run, tokenizers=other, **options)
+    ids = np.fromfile(run / "corpus" / "training" / "source.ids", np.uint16)
+    sources = [source for source, _ in tiny_run.TRAIN]
+    assert ids.tolist() == other.source.tokenize(sources).values.numpy().tolist()
+
+
 def mean_crossentropy(y_true, y_pred):
     """A loss that is a plain function."""
     losses = keras.losses.sparse_categorical_crossentropy(
