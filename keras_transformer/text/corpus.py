@@ -55,8 +55,8 @@ class Corpus:
         seed: Seed of the order and of sampled pieces.
         static_shapes: Give all batches of a length bucket one shape [B, S] = [B, T]:
             both sides as wide as the bucket, missing pairs replaced by rows of padding.
-            For XLA, which compiles the training step anew for every shape. So it is
-            with `config.batch_shapes`, which says how many buckets there are.
+            For XLA, which compiles the training step anew for every shape. They are
+            static, too, if `config.batch_shapes` says how many buckets there are.
         buckets: Length buckets of another corpus, so that the batches have the same
             shapes; default those of `config`.
         directory: Where the files are kept. If it holds those of the same text,
@@ -301,15 +301,21 @@ class Corpus:
 
     def _made(self, num_lines, console):
         """Tokenises the text into the directory's files, and returns their rows."""
+        import rich.progress
+
         folder = self.directory
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
+        silent = console is None or not console.is_terminal
+        bar = rich.progress.Progress(console=console, transient=True, disable=silent)
+        task = bar.add_task("tokenising", total=num_lines)
         with contextlib.ExitStack() as stack:
+            stack.enter_context(bar)
             written = [
                 _Writer(stack, kind, folder and folder / name)
                 for name, kind in self._kinds.items()
             ]
-            for part, pairs in self._chunks(num_lines, console):
+            for part, pairs in self._chunks():
                 texts = [[getattr(pair, side) for pair in pairs] for side in SIDES]
                 ids = list(map(_ids, self._cutters, texts))
                 good = self._good(part, pairs, [lengths for _, lengths in ids])
@@ -319,6 +325,7 @@ class Corpus:
                     rows = [side[place].encode() for place in np.flatnonzero(good)]
                     values = np.frombuffer(b"".join(rows), np.uint8)
                     file.write(values, list(map(len, rows)))
+                bar.advance(task, len(pairs))
             if not written[0].end:
                 raise ValueError(f"The corpus has no good pair; {self.bad_lines}.")
             if self.text.files() and self.text.fingerprint() != self.fingerprint:
@@ -335,19 +342,12 @@ class Corpus:
                 temporary.write_text(json.dumps(facts, indent=2), encoding="utf-8")
         return made
 
-    def _chunks(self, num_lines, console):
-        """Yields parts of the text and some pairs of each, and moves a progress bar."""
-        import rich.progress
-
-        silent = console is None or not console.is_terminal
-        bar = rich.progress.Progress(console=console, transient=True, disable=silent)
-        with bar:
-            task = bar.add_task("tokenising", total=num_lines)
-            for part in self.text.parts:
-                pairs = part.pairs(self.bad_lines)
-                while chunk := list(itertools.islice(pairs, _CHUNK)):
-                    yield part, chunk
-                    bar.advance(task, len(chunk))
+    def _chunks(self):
+        """Yields parts of the text and some pairs of each."""
+        for part in self.text.parts:
+            pairs = part.pairs(self.bad_lines)
+            while chunk := list(itertools.islice(pairs, _CHUNK)):
+                yield part, chunk
 
     def _good(self, part, pairs, lengths):
         """Whether both sides of each pair have a good length; others are bad lines."""

@@ -434,7 +434,7 @@ def test_a_mix_has_each_pair_as_often_as_its_weight(tmp_path):
     general, domain = tiny_run.TRAIN, tiny_run.VALID  # 40 and 8 pairs.
     mixed = mixed_pairs([(general, 1), (domain, 4)])
     corpus = Corpus(mixed, tiny_run.tokenizers(), DataConfig(batch_tokens=64))
-    assert corpus.num_pairs == 72
+    assert corpus.num_pairs == mixed.count() == 72
     first, second = (
         [tuple(r[r > 0]) for (s, _), _ in epoch(corpus, n) for r in s] for n in range(2)
     )

@@ -166,24 +166,15 @@ def test_bad_data_stops_a_run_before_it_trains_as_often_as_it_is_given(tmp_path,
     assert not (tmp_path / "run" / "config.json").exists()
 
 
-def test_a_failed_run_leaves_ids_that_the_next_one_takes_if_they_are_its_own(tmp_path):
-    run, config = tmp_path / "run", tiny_run.CONFIG.with_options(
-        bad_line_budget=0, max_updates=1
-    )  # fmt: skip
-    options = {"config": config, "console": Console(quiet=True)}
-    made = []
+def test_a_failed_run_leaves_the_ids_to_the_next(tmp_path):
+    config = tiny_run.CONFIG.with_options(bad_line_budget=0)
+    options = {"validation": [("dog", "")], "console": Console(quiet=True)}
+    times = set()
     for _ in range(2):
         with pytest.raises(ValueError, match="row 1: target is empty"):
-            train(tiny_run.TRAIN, run, validation=[("dog", "")], **options)
-        files = (run / "corpus" / "training").iterdir()
-        made.append({path.name: path.stat().st_mtime_ns for path in files})
-    assert made[0] == made[1] and len(made[0]) == 5
-    sides = zip(*tiny_run.VALID, strict=True)
-    other = TokenizerPair.learn(*sides, tiny_run.CONFIG.tokenizer)
-    train(tiny_run.TRAIN, run, tokenizers=other, **options)
-    ids = np.fromfile(run / "corpus" / "training" / "source.ids", np.uint16)
-    sources = [source for source, _ in tiny_run.TRAIN]
-    assert ids.tolist() == other.source.tokenize(sources).values.numpy().tolist()
+            train(tiny_run.TRAIN, tmp_path, config, **options)
+        times.add((tmp_path / "corpus/training/source.ids").stat().st_mtime_ns)
+    assert len(times) == 1
 
 
 def mean_crossentropy(y_true, y_pred):
@@ -277,8 +268,7 @@ def test_the_corpora_of_a_mix_are_named_with_their_weights(tmp_path):
     path = tiny_run.write_pairs(tmp_path / "domain.tsv", tiny_run.VALID)
     mixed = mixed_pairs([(tiny_run.TRAIN, 1), (path, 4)])
     lines = said_by_dry_run(tmp_path / "run", text=mixed)
-    place = lines.index(f"mixed of 1 x the program's rows, 4 x {path}")
-    assert lines[place - 1].startswith("training data: 72 pairs, ")
+    assert f"mixed of 1 x the program's rows, 4 x {path}" in lines
 
 
 def test_a_dry_run_refuses_what_train_does_and_says_what_is_compiled(tmp_path):
