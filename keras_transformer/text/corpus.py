@@ -55,8 +55,8 @@ class Corpus:
         seed: Seed of the order and of sampled pieces.
         static_shapes: Give all batches of a length bucket one shape [B, S] = [B, T]:
             both sides as wide as the bucket, missing pairs replaced by rows of padding.
-            For XLA, which compiles the training step anew for every shape. So it is
-            with `config.batch_shapes`, which says how many buckets there are.
+            For XLA, which compiles the training step anew for every shape. They are
+            static, too, if `config.batch_shapes` says how many buckets there are.
         buckets: Length buckets of another corpus, so that the batches have the same
             shapes; default those of `config`.
         directory: Where the files are kept. If it holds those of the same text,
@@ -74,8 +74,8 @@ class Corpus:
         num_tokens: Source and target tokens of an epoch, with the end tokens, without
             padding and sampling.
         shapes: An epoch's batches of each length bucket, by their rows and tokens
-            (B, T): if shapes are static and no pieces are sampled exactly those of each
-            batch, else the most.
+            (B, T): the most that a batch has, and if shapes are static exactly what it
+            has. Sampled pieces may give a batch another width.
         padding: Share of padding in an epoch's batches if their shapes are static, else
             `None`.
 
@@ -126,8 +126,8 @@ class Corpus:
         self._sides, self._texts = rows[:2], rows[2:]
         # A run asks for the batches of the epoch before, too, to count their tokens.
         self._epoch = functools.lru_cache(2)(self._new_epoch)
-        self._sampled = functools.lru_cache(2)(self._newly_sampled)
-        self._tokens: dict[int, int] = {}  # Of sampled batches, by their steps.
+        # Batches are made ahead of the step that asks for the tokens of those before.
+        self._sampled = functools.lru_cache(4)(self._newly_sampled)
 
         lengths = [side.lengths() + 1 for side in self._sides]
         longer = np.maximum(*lengths)
@@ -154,9 +154,6 @@ class Corpus:
         number: int | None = None,
         *,
         shuffle: bool = True,
-        replicas: int = 1,
-        host: int = 0,
-        hosts: int = 1,
     ) -> tf.data.Dataset:
         """Returns batches for `model.fit`.
 
@@ -167,9 +164,6 @@ class Corpus:
                 where the one before ended.
             shuffle: Give every epoch an order of its own. Otherwise all epochs are the
                 same, as validation needs, and no pieces are sampled.
-            replicas: Rows of padding make the rows of each batch a multiple of it.
-            host: Number of the share of each batch's rows that the dataset has.
-            hosts: Shares that the rows are split into, a divisor of `replicas`.
 
         Returns:
             A `tf.data.Dataset` of `((source, target_in), target_out)`, int32, shapes
@@ -183,15 +177,10 @@ class Corpus:
             number = self.num_batches
             firsts = itertools.count(first, number)
 
-        def share(ids):
-            rows = -(-len(ids) // replicas) * replicas
-            padded = np.pad(ids, ((0, rows - len(ids)), (0, 0)))
-            return np.split(padded, hosts)[host]
-
         def batches():
             begin = next(firsts)
             for step in range(begin, begin + number):
-                yield tf.nest.map_structure(share, self.batch(step, shuffle))
+                yield self.batch(step, shuffle)
 
         ids = tf.TensorSpec([None, None], tf.int32)
         data = tf.data.Dataset.from_generator(
@@ -235,14 +224,16 @@ class Corpus:
         """Returns how many source and target tokens `number` batches have.
 
         End tokens count, padding does not; `first` and `shuffle` are as for `dataset`.
-        Sampled pieces count once a batch was made.
         """
         total = 0
         for step in range(first, first + number):
             epoch, place = divmod(step, self.num_batches)
-            places = self._epoch(epoch if shuffle else None)[place][1]
-            usual = sum((side.lengths(places) + 1).sum() for side in self._sides)
-            total += self._tokens.get(step, usual) if shuffle else usual
+            if self._texts and shuffle:
+                sides = self._sampled(epoch, place // _SAMPLED)[place % _SAMPLED]
+                total += sum(len(ids) + 1 for side in sides for ids in side)
+            else:
+                places = self._epoch(epoch if shuffle else None)[place][1]
+                total += sum((side.lengths(places) + 1).sum() for side in self._sides)
         return int(total)
 
     def _new_epoch(self, number):
@@ -259,8 +250,7 @@ class Corpus:
 
         The pairs go to the batches by the rank of their new length.
         """
-        first = number * _SAMPLED
-        group = self._epoch(epoch)[first : first + _SAMPLED]
+        group = self._epoch(epoch)[number * _SAMPLED :][:_SAMPLED]
         places = np.concatenate([places for _, places in group])
         sides, rate = [], self.config.subword_sampling
         for side, cutter in enumerate(self._cutters):
@@ -276,8 +266,6 @@ class Corpus:
         for place in sorted(range(len(group)), key=lambda place: group[place][0]):
             rows = list(itertools.islice(order, len(group[place][1])))
             batches[place] = [[side[row] for row in rows] for side in sides]
-            count = sum(len(ids) + 1 for side in batches[place] for ids in side)
-            self._tokens[epoch * self.num_batches + first + place] = count
         return batches
 
     def _made_of(self):
@@ -313,15 +301,21 @@ class Corpus:
 
     def _made(self, num_lines, console):
         """Tokenises the text into the directory's files, and returns their rows."""
+        import rich.progress
+
         folder = self.directory
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
+        silent = console is None or not console.is_terminal
+        bar = rich.progress.Progress(console=console, transient=True, disable=silent)
+        task = bar.add_task("tokenising", total=num_lines)
         with contextlib.ExitStack() as stack:
+            stack.enter_context(bar)
             written = [
                 _Writer(stack, kind, folder and folder / name)
                 for name, kind in self._kinds.items()
             ]
-            for part, pairs in self._chunks(num_lines, console):
+            for part, pairs in self._chunks():
                 texts = [[getattr(pair, side) for pair in pairs] for side in SIDES]
                 ids = list(map(_ids, self._cutters, texts))
                 good = self._good(part, pairs, [lengths for _, lengths in ids])
@@ -331,6 +325,7 @@ class Corpus:
                     rows = [side[place].encode() for place in np.flatnonzero(good)]
                     values = np.frombuffer(b"".join(rows), np.uint8)
                     file.write(values, list(map(len, rows)))
+                bar.advance(task, len(pairs))
             if not written[0].end:
                 raise ValueError(f"The corpus has no good pair; {self.bad_lines}.")
             if self.text.files() and self.text.fingerprint() != self.fingerprint:
@@ -347,19 +342,12 @@ class Corpus:
                 temporary.write_text(json.dumps(facts, indent=2), encoding="utf-8")
         return made
 
-    def _chunks(self, num_lines, console):
-        """Yields parts of the text and some pairs of each, and moves a progress bar."""
-        import rich.progress
-
-        silent = console is None or not console.is_terminal
-        bar = rich.progress.Progress(console=console, transient=True, disable=silent)
-        with bar:
-            task = bar.add_task("tokenising", total=num_lines)
-            for part in self.text.parts:
-                pairs = part.pairs(self.bad_lines)
-                while chunk := list(itertools.islice(pairs, _CHUNK)):
-                    yield part, chunk
-                    bar.advance(task, len(chunk))
+    def _chunks(self):
+        """Yields parts of the text and some pairs of each."""
+        for part in self.text.parts:
+            pairs = part.pairs(self.bad_lines)
+            while chunk := list(itertools.islice(pairs, _CHUNK)):
+                yield part, chunk
 
     def _good(self, part, pairs, lengths):
         """Whether both sides of each pair have a good length; others are bad lines."""

@@ -274,7 +274,14 @@ def distribution_scope(
         if distribute == "data_parallel":
             spread = keras.distribution.DataParallel(auto_shard_dataset=False)
         else:
-            _check_one_host()
+            import jax
+
+            if jax.process_count() > 1:
+                raise ValueError(
+                    "`distribute` 'model_parallel' spreads the matrices over the "
+                    f"devices of one host: leave out {', '.join(_JAX_HOSTS)}, or use "
+                    f"'data_parallel'. Received: {jax.process_count()} processes"
+                )
             count = model_devices or len(keras.distribution.list_devices())
             spread = TransformerParallel(count)
         with spread.scope():
@@ -309,18 +316,6 @@ def _join_hosts_of_jax():
             f"without any of them a host trains alone. Missing: {', '.join(missing)}"
         )
     keras.distribution.initialize()
-
-
-def _check_one_host():
-    """Raises `ValueError` if JAX runs on several hosts."""
-    import jax
-
-    if jax.process_count() > 1:
-        raise ValueError(
-            "`distribute` 'model_parallel' spreads the matrices over the devices of "
-            f"one host: leave out {', '.join(_JAX_HOSTS)}, or use 'data_parallel'. "
-            f"Received: {jax.process_count()} processes"
-        )
 
 
 def pad_rows(batches: tf.data.Dataset, multiple: int) -> tf.data.Dataset:

@@ -12,6 +12,7 @@ import json
 import math
 import shlex
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,9 @@ def report_data(console: Console, training: Corpus, validation: Corpus | None):
             f"{name} data: {plural(corpus.num_pairs, 'pair')}, "
             f"{plural(corpus.num_batches, 'batch')}, {corpus.bad_lines}",
         )
-        text = corpus.text
-        if len(text.parts) > 1:
-            parts = zip(text.weights, text.parts, corpus.pairs_of_part, strict=True)
-            mix = [f"{n} x {pairs // n:,} pairs of {p.origin}" for n, p, pairs in parts]
+        if len(corpus.text.parts) > 1:
+            weights = Counter(corpus.text.parts).items()
+            mix = [f"{weight} x {part.origin}" for part, weight in weights]
             say(console, f"mixed of {', '.join(mix)}")
     say(
         console,

@@ -84,12 +84,10 @@ class RunDirectory:
         needed = ("config.json", "data.json", "tokenizer")
         self.is_set_up = all((self.path / name).exists() for name in needed)
         if not self.is_set_up:
-            names = {p.name for p in self.path.glob("*")}
-            names -= {name for name in names if name.startswith(".partial-")}
-            # All that is there may come from a process that was killed.
-            if not names <= {"tokenizer", "tokenizer.sha256", "data.json", "corpus"}:
-                check_new_directory(self.path)
-            if self.path.exists() and not self.path.is_dir():
+            # What a process leaves that was killed before it had set up the run.
+            left = {"tokenizer", "tokenizer.sha256", "data.json", "corpus"}
+            names = {path.name for path in self.path.glob("*")} - left
+            if self.path.is_file() or any(not n.startswith(".partial-") for n in names):
                 check_new_directory(self.path)
 
     @contextlib.contextmanager
@@ -207,7 +205,7 @@ def check_new_directory(directory: Path):
 
 
 def made_of(optimizer: Any, loss: Any) -> dict[str, str]:
-    """Returns what tells an optimizer and a loss of one's own from any other."""
+    """Describes a program's own optimizer and loss, to be compared with a run's."""
     made = {}
     if optimizer is not None:
         made["optimizer"] = keras.optimizers.serialize(optimizer)

@@ -38,8 +38,8 @@ class State:
     updates: int = 0  # Weight updates made.
     accumulated: int = 0  # Batches since the last update.
     seconds: float = 0.0  # Time trained, interruptions left out.
-    # A row of figures for each interval that has ended; and of one that a limit cut
-    # short, in whose place a run that goes on puts that of the whole interval.
+    # A row of figures for each whole interval; and the row of an interval that a limit
+    # cut short. A run that goes on replaces that row by one for the whole interval.
     history: list[dict[str, float]] = field(default_factory=list)
     last: dict[str, float] | None = None
     callbacks: dict[str, Any] = field(default_factory=dict)  # What they remember.
@@ -56,7 +56,7 @@ class State:
 
 
 def capture(model: ExactTraining, **fields: Any) -> State:
-    """Copies the state of a compiled model, with the fields that it does not know."""
+    """Copies the state of a compiled model; `fields` are the rest of the `State`."""
     model.sync_variables()
     variables = training_variables(model)
     return State(

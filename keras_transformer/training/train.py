@@ -129,9 +129,9 @@ def train(
             `TokenizerPair.of` takes it, or a tuple of two; default a vocabulary learned
             from `text`. Several workers need files: TensorFlow must do nothing before.
         callbacks: Keras callbacks, for which an interval is an epoch. They are called
-            before the logs are written, which have what they add. With an
-            `on_train_batch_end` the run waits for the device after every batch. A run
-            that goes on calls `on_train_begin` anew. It is exact if they remember
+            before the logs are written, so the figures that they add are logged. With
+            an `on_train_batch_end` the run waits for the device after every batch. A
+            run that goes on calls `on_train_begin` anew. It is exact if they remember
             nothing, or have methods `state()`, whose result JSON can hold, and
             `restore(state)`, which are called around each interval.
         optimizer: A new Keras optimizer in place of that of the options `optimizer`,
@@ -276,6 +276,7 @@ def dry_run(
     check_validated(config.training, validation is not None)
     directory = RunDirectory(directory)
     with distribution_scope(config.training.distribute) as distribution:
+        _check_hosts(distribution)
         plan = plan_run(
             directory, config, text, validation, console, tokenizers, init, {}
         )
@@ -292,7 +293,8 @@ def dry_run(
         words = ["{batches:,} of {rows} x {tokens}".format(**shape) for shape in shapes]
         say(console, f"batches (sentences x tokens): {', '.join(words)}")
         if with_device_defaults(plan.config.training).jit_compile:
-            words = f"the training step {plural(len(shapes), 'time')}"
+            least = "at least " if plan.config.data.subword_sampling else ""
+            words = f"the training step {least}{plural(len(shapes), 'time')}"
             if validation is not None:
                 times = plural(len(validation.shapes), "time")
                 words += f" and the validation step {times}"
@@ -399,8 +401,8 @@ def _train_to_the_end(run: Run, state: State) -> State:
 def _next_state(run: Run, state: State, validation: Validation, log: Log) -> State:
     """Fits one interval, validates, keeps the weights; returns the state at the end.
 
-    What ends an interval early, but a limit, has no row: the next `fit` goes on with
-    its rest.
+    An interval that ends early has a row only if the training ends there. Otherwise the
+    next `fit` trains the rest.
     """
     options, num_batches = run.config.training, run.training.num_batches
     end, figures = end_of_interval(options, num_batches, state.step), {}

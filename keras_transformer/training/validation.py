@@ -152,7 +152,7 @@ def export_new_best(
     ends = range(1, len(rows) + 1)
     best = [int(rows[i - 1]["updates"]) for i in ends if is_new_best(rows[:i], options)]
     path = directory / str(int(rows[-1]["updates"]))
-    # What a process that was killed since exported has the same weights.
+    # A process that was killed after it exported left the same weights there.
     if not is_new_best(rows, options) or path.exists():
         return None
     translator.export(path, run=facts)

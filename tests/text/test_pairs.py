@@ -1,6 +1,5 @@
 """Pairs from whatever holds them: `open_pairs` gives the same from each."""
 
-import collections
 import gzip
 import os
 import sys
@@ -445,13 +444,6 @@ def test_a_cut_line_is_always_a_bad_line():
 
 
 GENERAL, DOMAIN = tiny_run.TRAIN, tiny_run.VALID  # 40 and 8 pairs.
-
-
-def test_a_mix_has_each_pair_as_often_as_its_weight():
-    mixed = mixed_pairs([(GENERAL, 1), (DOMAIN, 4)])
-    assert mixed.scan()[0] == 40 + 4 * 8
-    counts = collections.Counter(read(mixed))
-    assert counts == dict.fromkeys(GENERAL, 1) | dict.fromkeys(DOMAIN, 4)
 
 
 def test_a_bad_line_of_a_mix_names_its_own_file_and_is_counted_once(tmp_path):

@@ -461,13 +461,16 @@ def test_a_directory_whose_name_is_not_utf8_is_refused_at_once(tmp_path, name):
 
 
 def test_half_written_files_are_removed(tmp_path):
-    (tmp_path / "states").mkdir()
-    (tmp_path / "states" / ".partial-7-step-000000001.npz").write_bytes(b"half")
+    halves = ("states/.partial-7-step-000000001.npz",
+              "corpus/training/.partial-7-source.ids")  # fmt: skip
+    for name in halves:
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(b"half")
     half = tmp_path / "export" / "en-de" / ".4-12ab.partial"
     half.mkdir(parents=True)
     (half.parent / "3").mkdir()
     for name in ("config.json", "data.json", "tokenizer"):
         (tmp_path / name).write_text(json.dumps({}))
     with RunDirectory(tmp_path).locked():
-        assert not list((tmp_path / "states").iterdir())
+        assert not any((tmp_path / name).exists() for name in halves)
         assert [path.name for path in half.parent.iterdir()] == ["3"]

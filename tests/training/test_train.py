@@ -26,7 +26,7 @@ from keras_transformer import (
     Translator,
     train,
 )
-from keras_transformer.text import TokenizerPair
+from keras_transformer.text import TokenizerPair, mixed_pairs
 from keras_transformer.training import dry_run, read_summary, report, summary_lines
 from keras_transformer.training.state import State
 from tests import tiny_run
@@ -166,6 +166,17 @@ def test_bad_data_stops_a_run_before_it_trains_as_often_as_it_is_given(tmp_path,
     assert not (tmp_path / "run" / "config.json").exists()
 
 
+def test_a_failed_run_leaves_the_ids_to_the_next(tmp_path):
+    config = tiny_run.CONFIG.with_options(bad_line_budget=0)
+    options = {"validation": [("dog", "")], "console": Console(quiet=True)}
+    times = set()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="row 1: target is empty"):
+            train(tiny_run.TRAIN, tmp_path, config, **options)
+        times.add((tmp_path / "corpus/training/source.ids").stat().st_mtime_ns)
+    assert len(times) == 1
+
+
 def mean_crossentropy(y_true, y_pred):
     """A loss that is a plain function."""
     losses = keras.losses.sparse_categorical_crossentropy(
@@ -225,10 +236,12 @@ def test_parts_that_do_not_go_together_are_told(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def said_by_dry_run(directory, config=tiny_run.CONFIG, validation=tiny_run.VALID):
+def said_by_dry_run(
+    directory, config=tiny_run.CONFIG, validation=tiny_run.VALID, text=tiny_run.TRAIN
+):
     stream = io.StringIO()
     console = Console(file=stream, width=200)
-    dry_run(tiny_run.TRAIN, directory, config, validation, console)
+    dry_run(text, directory, config, validation, console)
     return stream.getvalue().splitlines()
 
 
@@ -249,6 +262,13 @@ def test_a_dry_run_names_everything_and_writes_nothing(tmp_path):
         "nothing was trained or written: this was a dry run",
     ]
     assert not list(tmp_path.iterdir())
+
+
+def test_the_corpora_of_a_mix_are_named_with_their_weights(tmp_path):
+    path = tiny_run.write_pairs(tmp_path / "domain.tsv", tiny_run.VALID)
+    mixed = mixed_pairs([(tiny_run.TRAIN, 1), (path, 4)])
+    lines = said_by_dry_run(tmp_path / "run", text=mixed)
+    assert f"mixed of 1 x the program's rows, 4 x {path}" in lines
 
 
 def test_a_dry_run_refuses_what_train_does_and_says_what_is_compiled(tmp_path):
