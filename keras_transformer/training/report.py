@@ -350,7 +350,8 @@ def summary_lines(summary: dict[str, Any], directory: str | Path) -> list[str]:
     run = shlex.quote(str(directory))
     return [
         f"trained {summary['model']['parameters']:,} parameters: "
-        f"{plural(summary['updates'], 'update')}, {round(summary['epochs'], 2):g} epochs in "
+        f"{plural(summary['updates'], 'update')}, "
+        f"{round(summary['epochs'], 2):g} epochs in "
         f"{duration(summary['seconds'])}{scores}",
         f"written to {directory}: model.keras, tokenizer/, config.json, log.csv, "
         "tensorboard/, checkpoints/",
