@@ -69,6 +69,8 @@ def test_every_warmup_request_runs_on_the_loaded_model(path, requests):
         assert {n: v.dtype for n, v in inputs.items()} == {
             n: spec.dtype for n, spec in specs.items()
         }
+        texts = inputs["source" if "source" in inputs else "text"].numpy()
+        assert all(len(text) > 5 for text in texts)
         outputs = signature(**inputs)
         (size,) = {len(values) for values in inputs.values()}
         assert {len(values) for values in outputs.values()} == {size}
