@@ -53,7 +53,7 @@ _EXAMPLES = 3
 _WATCHED = 15.0
 
 
-def plural(number: int, noun: str) -> str:
+def plural(number: float, noun: str) -> str:
     """Returns a number with its noun: "1 update", "1,200 updates"."""
     ending = "es" if noun.endswith("ch") else "s"
     return f"{number:,} {noun}{'' if number == 1 else ending}"
@@ -351,7 +351,7 @@ def summary_lines(summary: dict[str, Any], directory: str | Path) -> list[str]:
     return [
         f"trained {summary['model']['parameters']:,} parameters: "
         f"{plural(summary['updates'], 'update')}, "
-        f"{round(summary['epochs'], 2):g} epochs in "
+        f"{plural(round(summary['epochs'], 2), 'epoch')} in "
         f"{duration(summary['seconds'])}{scores}",
         f"written to {directory}: model.keras, tokenizer/, config.json, log.csv, "
         "tensorboard/, checkpoints/",
