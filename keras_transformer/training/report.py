@@ -55,7 +55,7 @@ _WATCHED = 15.0
 
 def plural(number: float, noun: str) -> str:
     """Returns a number with its noun: "1 update", "1,200 updates"."""
-    ending = "es" if noun.endswith("ch") else "s"
+    ending = "es" if noun.endswith("tch") else "s"
     return f"{number:,} {noun}{'' if number == 1 else ending}"
 
 

@@ -119,6 +119,8 @@ def test_a_run_keeps_what_it_was(directory):
     assert summary["machine"]["backend"].startswith("tensorflow ")
     first, written, *following = summary_lines(summary, directory)
     assert first.startswith("trained 10,176 parameters: 12 updates, 3 epochs in ")
+    one = summary_lines(summary | {"epochs": 1, "updates": 1}, directory)[0]
+    assert ": 1 update, 1 epoch in " in one
     assert f"val_loss {summary['last_epoch']['val_loss']:.4f}" in first
     listed = written.partition(": ")[2].split(", ")
     assert listed and all((directory / name).exists() for name in listed)
