@@ -9,7 +9,6 @@ import hashlib
 import itertools
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -284,7 +283,10 @@ class _PartialOutput:
                     f"Another process is writing {self._output}: wait until it ends, "
                     "or choose another output."
                 )
-            self._recover()
+            if size := self._stream.seek(0, os.SEEK_END):
+                self._recover(size)
+            else:  # One of an output that was renamed, or that somebody has removed.
+                self._sidecar.unlink(missing_ok=True)
         except BaseException:
             self._stream.close()
             raise
@@ -295,31 +297,20 @@ class _PartialOutput:
         with contextlib.suppress(OSError):
             self._stream.close()
 
-    def _recover(self):
+    def _recover(self, size):
         """Goes back to the last window that the sidecar counts."""
-        done = _Done()
+        done = _Done(written=self._written.hexdigest(), fingerprint=self._fingerprint)
         if self._sidecar.exists():
             try:
                 done = _Done(**json.loads(self._sidecar.read_bytes()))
             except (ValueError, TypeError) as error:
                 raise self._refused(f"{self._sidecar} is damaged") from error
-        size = self._stream.seek(0, os.SEEK_END)
-        if size < done.bytes:
-            output = self._output
-            if output.is_file() and output.stat().st_size == done.bytes:
-                # It was moved, and no process lived to remove the sidecar.
-                self._stream.truncate(0)
-                with open(output, "rb") as whole:
-                    shutil.copyfileobj(whole, self._stream)
-                size = self._stream.tell()
-            elif not size:  # Somebody has removed it, to start again.
-                done = _Done()
+        if done.fingerprint != self._fingerprint:
+            raise self._refused("it was made with another model or other options")
         self._stream.truncate(min(size, done.bytes))
         self._stream.seek(0)
-        if done.bytes and done.fingerprint != self._fingerprint:
-            raise self._refused("it was made with another model or other options")
         self._written = hashlib.file_digest(self._stream, "sha256")
-        if done.bytes and done.written != self._written.hexdigest():
+        if done.written != self._written.hexdigest():
             raise self._refused("it has changed since it was written")
         self.done = done
 
@@ -340,10 +331,19 @@ class _PartialOutput:
         """Adds a window; once this returns, no crash can lose it."""
         for text in texts:
             self._read.update(text.encode("utf-8") + b"\n")
-        size = self._write(translations)
+        content = "".join(one_line(text) + "\n" for text in translations)
+        content = content.encode("utf-8")
+        if self._output.suffix == ".gz":
+            # A member of its own, without a time: a resumed file has the same bytes.
+            content = gzip.compress(content, mtime=0)
+        self._written.update(content)
+        with naming(self._path):
+            self._stream.write(content)
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
         self.done = _Done(
             self.done.lines + len(texts),
-            self.done.bytes + size,
+            self.done.bytes + len(content),
             self._read.hexdigest(),
             self._written.hexdigest(),
             self._fingerprint,
@@ -355,25 +355,10 @@ class _PartialOutput:
             os.fsync(stream.fileno())
         os.replace(new, self._sidecar)
 
-    def _write(self, translations):
-        """Writes translations to the disk, and returns how many bytes they are."""
-        content = "".join(one_line(text) + "\n" for text in translations)
-        content = content.encode("utf-8")
-        if self._output.suffix == ".gz":
-            # A member of its own, without a time: a resumed file has the same bytes.
-            content = gzip.compress(content, mtime=0)
-        with naming(self._path):
-            self._stream.write(content)
-            self._stream.flush()
-            os.fsync(self._stream.fileno())
-        self._written.update(content)
-        return len(content)
-
     def finish(self):
         """Gives the file its name and removes the sidecar."""
         if not self.done.bytes:
-            # Even without a line, a gzip file has a header.
-            self._write([])
+            self.append([], [])  # Even without a line, a gzip file has a header.
         os.replace(self._path, self._output)
         sync_directory(self._output.parent)
         self._sidecar.unlink(missing_ok=True)
