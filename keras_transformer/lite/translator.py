@@ -133,16 +133,14 @@ class LiteTranslator:
                 f"Received: n_best={n_best}"
             )
         name = "translate" if n_best == 1 else "nbest"
-        sources = self._sources(texts)
-        rows = self._found(name, batch_size, sources)
         translations = []
-        for source, row in zip(sources, rows, strict=True):
+        for is_empty, row in self._search(name, batch_size, texts):
             found = [
                 Translation(self._text(ids), float(score))
                 for ids, score in zip(row["ids"], row["scores"], strict=True)
                 if np.isfinite(score)
             ]
-            if len(source) <= 1:
+            if is_empty:
                 found = [Translation("", 0.0)] * n_best
             translations.append(found[:n_best] or [Translation("", -math.inf)])
         return translations
@@ -166,18 +164,17 @@ class LiteTranslator:
         Returns:
             The best translation of each text that begins with the prefix's pieces.
         """
-        sources = self._sources(texts)
         _check_texts(prefixes, len(texts))
         longest = self.description["longest_output"] - 1
         begun = [_ids_of(self._target, text)[:longest] for text in prefixes]
         lengths = np.array([len(ids) for ids in begun], np.int32)
-        rows = self._found(
-            "complete", batch_size, sources, prefix=begun, prefix_lengths=lengths
+        rows = self._search(
+            "complete", batch_size, texts, prefix=begun, prefix_lengths=lengths
         )
         # Without source and prefix there is nothing to say.
         return [
-            self._best(row) if len(source) > 1 or prefix else Translation("", 0.0)
-            for source, prefix, row in zip(sources, begun, rows, strict=True)
+            self._best(row, is_empty and not prefix)
+            for prefix, (is_empty, row) in zip(begun, rows, strict=True)
         ]
 
     def sample(
@@ -204,18 +201,15 @@ class LiteTranslator:
                 "`temperature` must be finite and at least 0. Received: "
                 f"temperature={temperature}"
             )
-        sources, longest = self._sources(texts), self.description["longest_output"]
-        uniforms = np.empty((len(sources), longest), np.float32)
+        _check_texts(texts)
+        uniforms = np.empty((len(texts), self.description["longest_output"]), "float32")
         for i, row in enumerate(uniforms):
-            row[:] = np.random.default_rng(seed + i).random(longest, np.float32)
-        temperatures = np.full(len(sources), temperature, np.float32)
-        rows = self._found(
-            "sample", batch_size, sources, uniforms=uniforms, temperature=temperatures
+            row[:] = np.random.default_rng(seed + i).random(len(row), np.float32)
+        temperatures = np.full(len(texts), temperature, np.float32)
+        rows = self._search(
+            "sample", batch_size, texts, uniforms=uniforms, temperature=temperatures
         )
-        return [
-            self._best(row) if len(source) > 1 else Translation("", 0.0)
-            for source, row in zip(sources, rows, strict=True)
-        ]
+        return [self._best(row, is_empty) for is_empty, row in rows]
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 32
@@ -256,10 +250,9 @@ class LiteTranslator:
             The `Alignment` of each text.
         """
         sources, pad_id = self._sources(texts), self._ids["pad_id"]
-        found = self._found("translate", batch_size, sources)
         targets = [
-            [int(i) for i in row["ids"][0] if i != pad_id and len(source) > 1]
-            for source, row in zip(sources, found, strict=True)
+            [] if is_empty else [int(i) for i in row["ids"][0] if i != pad_id]
+            for is_empty, row in self._search("translate", batch_size, texts)
         ]
         rows = self._run("attention", batch_size, source=sources, target=targets)
         alignments = []
@@ -283,11 +276,16 @@ class LiteTranslator:
     def _ended(self, ids, longest):
         return [*ids[: longest - 1], self._ids["end_id"]]
 
-    def _found(self, signature, batch_size, sources, **columns):
-        """Runs a search; returns the ids (N, L) and scores (N,) of each source."""
+    def _search(self, signature, batch_size, texts, **columns):
+        """Returns, for each text, whether it is empty, and ids (N, T) and scores (N,).
+
+        What a model says of the end token alone is no translation.
+        """
+        sources = self._sources(texts)
         lengths = np.array([len(ids) for ids in sources], np.int32)
         columns = {"source": sources, "lengths": lengths, **columns}
-        return self._run(signature, batch_size, **columns)
+        rows = self._run(signature, batch_size, **columns)
+        return [(len(ids) == 1, row) for ids, row in zip(sources, rows, strict=True)]
 
     def _run(self, signature, batch_size, **columns):
         """Runs rows of similar length together; returns the outputs of each, in order.
@@ -321,7 +319,9 @@ class LiteTranslator:
             row[: len(ids)] = ids
         return padded
 
-    def _best(self, row):
+    def _best(self, row, is_empty):
+        if is_empty:
+            return Translation("", 0.0)
         return Translation(self._text(row["ids"][0]), float(row["scores"][0]))
 
     def _text(self, ids):
