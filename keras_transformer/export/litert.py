@@ -6,7 +6,6 @@ installed. Phones and browsers run the same files.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import re
@@ -223,7 +222,7 @@ def describe(
         "max_source_length": config.max_source_length,
         "longest_output": config.longest_output,
         "n_best": config.n_best or config.beam_size,
-        "search": dataclasses.asdict(config),
+        "search": config.to_dict(),
         "quantize": quantize,
         "languages": None if languages is None else list(languages),
     }

@@ -1,13 +1,14 @@
 """The model card, README.md of an export, and what it says of a training run.
 
 A card is YAML between two lines of dashes, as
-https://huggingface.co/docs/hub/model-cards says, then Markdown, of templates/. A value
-that is not known is left to fill in; none is invented.
+https://huggingface.co/docs/hub/model-cards says, then Markdown: the text is
+templates/model_card.md. A value that is not known is left out or left to fill in.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -57,13 +58,12 @@ class RunFacts(NamedTuple):
 
         It is a digest of the lines, whatever the files' names and compression.
         """
-        sizes = (self.summary or {}).get("data", {})
-        known = {
-            split: {"fingerprint": (self.data or {}).get(split)} | sizes.get(split, {})
+        data, sizes = self.data or {}, (self.summary or {}).get("data", {})
+        return {
+            split: {"fingerprint": data[split], **sizes.get(split, {})}
             for split in ("training", "validation")
-            if split in (self.data or {}) or split in sizes
-        }
-        return known or None
+            if split in data
+        } or None
 
 
 def record_scores(
@@ -137,39 +137,42 @@ def model_card(
     """
     check_languages(languages)
     config, model, name = translator.config, translator.model, model_name(version)
-    summary, data = facts.summary or {}, facts.config and facts.config.data
     members = getattr(model, "members", [model])
-    parameters = sum(member.count_params() for member in members)
     try:
         package = metadata.version("keras-transformer-seq2seq")
     except metadata.PackageNotFoundError:  # A checkout on the path.
         package = "(version not known)"
-    described = [
-        f"{type(model).__name__}, {parameters:,} parameters",
-        *(_options(member.config, _SIZES) for member in members),
-        f"weights and computation in {dtype}",
-        f"search: {_options(config, _SEARCH)}",
-        f"written by keras_transformer {package}",
-    ]
-    from_to, trained_on = "sentences", "like those of its data"
+    values = {
+        "languages": "# to fill in: a list of codes, such as [en, de]",
+        "from_to": "",
+        "name": name,
+        "version": version.name,
+        "max_source_length": config.max_source_length,
+        "class": type(model).__name__,
+        "parameters": f"{sum(member.count_params() for member in members):,}",
+        "sizes": "\n- ".join(_options(member.config, _SIZES) for member in members),
+        "dtype": dtype,
+        "search": _options(config, _SEARCH),
+        "package": package,
+        "no_training": "Not recorded.",
+        "scores": "None is recorded: `keras-transformer evaluate` on the training run "
+        "records them.",
+        "examples": "None is recorded.",
+    }
     if languages:
-        from_to = f"sentences from `{languages[0]}` to `{languages[1]}`"
-    if data:
-        trained_on = f"of at most {data.max_length} tokens"
-    return filled(
-        "model_card.md",
-        head=_head(name, languages, facts.scores),
-        name=name,
-        version=version.name,
-        languages=from_to,
-        max_source_length=str(config.max_source_length),
-        model=_list(described),
-        data=_data(summary, data),
-        training=_training(summary) if summary else "Not recorded.",
-        scores=_scores(facts.scores),
-        examples=_examples(translator, summary, facts.scores),
-        trained_on=trained_on,
-    )
+        values["languages"] = json.dumps(list(languages))
+        values["from_to"] = f" from `{languages[0]}` to `{languages[1]}`"
+    if facts.config:
+        values["max_length"] = facts.config.data.max_length
+    if facts.summary:
+        values |= {"no_training": None, **_training(facts.summary)}
+    if facts.scores:
+        values |= _scores(name, facts.scores)
+    elif facts.summary and (pairs := facts.summary["examples"]):
+        sources, references = zip(*pairs, strict=True)
+        rows = zip(sources, translator(sources), references, strict=True)
+        values |= _examples("the validation data", rows)
+    return filled("model_card.md", **values)
 
 
 def check_languages(languages: Sequence[str] | None):
@@ -178,43 +181,6 @@ def check_languages(languages: Sequence[str] | None):
         raise ValueError(
             f"`languages` must be two codes, such as en and de. Received: {languages!r}"
         )
-
-
-def _list(lines):
-    return "- " + "\n- ".join(lines)
-
-
-def _head(name, languages, scores):
-    """The YAML of a card without the licence. JSON is YAML too."""
-    values = {
-        "library_name": "keras",
-        "pipeline_tag": "translation",
-        "tags": ["translation", "transformer", "tensorflow", "tf-serving"],
-    }
-    if scores:
-        values["metrics"] = ["sacrebleu", "chrf"]
-        results = [
-            {
-                "task": {"type": "translation"},
-                "dataset": {"name": entry["name"], "type": entry["name"]},
-                "metrics": [
-                    _metric("sacrebleu", "BLEU", "bleu", entry["scores"]),
-                    _metric("chrf", "chrF2", "chrf", entry["scores"]),
-                ],
-            }
-            for entry in scores
-        ]
-        values["model-index"] = [{"name": name, "results": results}]
-    language = " # to fill in: a list of codes, such as [en, de]"
-    if languages:
-        language = json.dumps(list(languages))
-    lines = [f"{key}: {json.dumps(value)}" for key, value in values.items()]
-    return "\n".join([f"language: {language}", *lines, ""])
-
-
-def _metric(kind, title, key, scores):
-    named = f"{title} {scores[key + '_signature']}"
-    return {"type": kind, "value": round(scores[key], 2), "name": named}
 
 
 def _options(config, always):
@@ -227,82 +193,69 @@ def _options(config, always):
     )
 
 
-def _data(summary, options):
-    lines = []
-    for split, data in summary.get("data", {}).items():
-        files = ", ".join(f"`{name}`" for name in data["files"]) or "a program's rows"
-        lines.append(
-            f"{split}: {data['pairs']:,} pairs, {data['tokens']:,} tokens of both "
-            f"sides, from {files}; {data['bad_lines']:,} bad lines left out (empty, "
-            "not text, or too long)"
-        )
-    if options is not None and lines:
-        most = options.max_length
-        lines.append(f"pairs with more than {most} tokens on a side were left out")
-    lines.append("where the text comes from, its licence and domain: *to fill in*")
-    return _list(lines)
-
-
 def _training(summary):
-    machine = summary.get("machine", {})
-    devices = ", ".join(machine.get("gpus") or [machine.get("processor", "not known")])
-    spent = f"{summary['updates']:,} updates, {summary['epochs']} epochs"
-    if summary.get("seconds") is not None:
-        spent += f", {summary['seconds'] / 60:,.1f} minutes"
-    # Each part of a batch has threads of its own.
-    threads = machine.get("threads", 1) * machine.get("parts", 1)
-    lines = [
-        spent,
-        f"on {devices}, {threads} thread{'s' * (threads > 1)}, "
-        f"{machine.get('backend', 'backend not known')}, in "
-        f"{summary['model']['dtype']}",
-    ]
-    averaged = summary.get("averaged_checkpoints", 0)
-    if averaged > 1:
-        lines.append(f"the weights are the mean of {averaged} checkpoints")
-    if last := summary.get("last_epoch"):
-        shown = ", ".join(
-            f"{name} {value:.4f}" for name, value in last.items() if name != "epoch"
-        )
-        lines.append(f"last epoch, before any averaging: {shown}")
-    return _list(lines)
+    """What a card says of a run's data and training."""
+    values, machine = {}, summary["machine"]
+    for split, data in summary["data"].items():
+        files = ", ".join(f"`{name}`" for name in data["files"])
+        values[f"{split}_files"] = files or "a program's rows"
+        for name in ("pairs", "tokens", "bad_lines"):
+            values[f"{split}_{name}"] = f"{data[name]:,}"
+    if summary.get("averaged_checkpoints", 0) > 1:
+        values["averaged"] = summary["averaged_checkpoints"]
+    return values | {
+        "updates": f"{summary['updates']:,}",
+        "epochs": summary["epochs"],
+        "minutes": f"{summary['seconds'] / 60:,.1f}",
+        "devices": ", ".join(machine["gpus"] or [machine["processor"]]),
+        # Each part of a batch has threads of its own.
+        "threads": machine["threads"] * machine["parts"],
+        "backend": machine["backend"],
+        "trained_dtype": summary["model"]["dtype"],
+        "last_epoch": ", ".join(
+            f"{name} {value:.4f}"
+            for name, value in summary["last_epoch"].items()
+            if name != "epoch"
+        ),
+    }
 
 
-def _scores(entries):
-    if not entries:
-        return (
-            "None is recorded: `keras-transformer evaluate` on the training run "
-            "records them."
-        )
-    rows = []
+def _scores(model, entries):
+    """What a card says of test sets. Its head is YAML, which JSON is too."""
+    results, rows, first = [], [], entries[0]["scores"]
     for entry in entries:
-        scores, search = entry["scores"], DecodingConfig.from_dict(entry["search"])
-        sizes = f"{scores['sentences']:,}", f"{scores['bleu']:.2f}"
-        searched = f"{scores['chrf']:.2f}", _options(search, _SEARCH)
-        rows.append([_cell(entry["name"]), *sizes, *searched])
-    head = ["test set", "sentences", "BLEU", "chrF2", "search"]
-    first = entries[0]["scores"]
-    return (
-        f"{_table(head, rows)}\n\n"
-        "By sacreBLEU on detokenised text, of the model in float32: BLEU "
-        f"`{first['bleu_signature']}`, chrF2 `{first['chrf_signature']}`."
-    )
+        name, scores = entry["name"], entry["scores"]
+        metrics = [
+            {
+                "type": kind,
+                "value": round(scores[key], 2),
+                "name": f"{title} {scores[f'{key}_signature']}",
+            }
+            for kind, title, key in (
+                ("sacrebleu", "BLEU", "bleu"), ("chrf", "chrF2", "chrf"),
+            )
+        ]  # fmt: skip
+        dataset = {"name": name, "type": name}
+        task = {"type": "translation"}
+        results.append({"task": task, "dataset": dataset, "metrics": metrics})
+        numbers = (f"{scores['sentences']:,}", *(f"{m['value']:.2f}" for m in metrics))
+        search = _options(DecodingConfig.from_dict(entry["search"]), _SEARCH)
+        rows.append([_cell(name), *numbers, search])
+    return {
+        "metrics": json.dumps(["sacrebleu", "chrf"]),
+        "results": json.dumps([{"name": model, "results": results}]),
+        "scores": _table(["test set", "sentences", "BLEU", "chrF2", "search"], rows),
+        "bleu_signature": first["bleu_signature"],
+        "chrf_signature": first["chrf_signature"],
+        **_examples(_cell(entries[0]["name"]), first["examples"]),
+    }
 
 
-def _examples(translator, summary, scores):
-    """A section with the first sentences of a test set, or of the validation data."""
-    rows, origin = (), "the validation data"
-    if scores:
-        rows, origin = scores[0]["scores"].get("examples", ()), _cell(scores[0]["name"])
-    elif pairs := summary.get("examples"):
-        sources, references = zip(*pairs, strict=True)
-        rows = list(zip(sources, translator(sources), references, strict=True))
-    if not rows:
-        return ""
-    table = _table(
-        ["source", "translation", "reference"], [map(_cell, row) for row in rows]
-    )
-    return f"\n## Examples\n\nThe first sentences of {origin}, not chosen.\n\n{table}\n"
+def _examples(origin, rows):
+    """What a card says of sentences: source, translation and reference of each."""
+    cells = [[_cell(text) for text in row] for row in rows]
+    table = _table(["source", "translation", "reference"], cells)
+    return {"examples_of": origin, "examples": table} if cells else {}
 
 
 def _table(head, rows):
@@ -312,7 +265,4 @@ def _table(head, rows):
 
 def _cell(text):
     """A text as it stands in a cell of a table: nothing in it is Markdown."""
-    text = " ".join(text.split())
-    for character in "\\`*_{}[]<>#|~&":
-        text = text.replace(character, "\\" + character)
-    return text
+    return re.sub(r"([\\`*_{}\[\]<>#|~&])", r"\\\1", " ".join(text.split()))

@@ -11,6 +11,7 @@ import os
 import re
 from pathlib import Path
 from string import Template
+from typing import Any
 
 import tensorflow as tf
 
@@ -42,10 +43,18 @@ def model_name(path: str | Path) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name) or "model"
 
 
-def filled(template: str, **values: str) -> str:
-    """Returns the text of a file of templates/ with its `$names` replaced."""
-    text = (TEMPLATES / template).read_text(encoding="utf-8")
-    return Template(text).substitute(values)
+def filled(template: str, **values: Any) -> str:
+    """Returns the text of a file of templates/ with its `$names` replaced.
+
+    A line with a name that has no value, or `None`, is left out.
+    """
+    text = ""
+    lines = (TEMPLATES / template).read_text("utf-8").splitlines(keepends=True)
+    for line in lines:
+        names = Template(line).get_identifiers()
+        if all(values.get(name) is not None for name in names):
+            text += Template(line).substitute(values)
+    return text
 
 
 def write_serving_files(version: Path) -> list[Path]:
@@ -76,13 +85,6 @@ def write_warmup_requests(directory: Path, name: str, signatures: dict) -> Path:
     records = []
     for signature, function in signatures.items():
         specs = tf.nest.flatten(function.structured_input_signature)
-        for spec in specs:
-            if spec.shape.rank != 1:
-                raise ValueError(
-                    "An input of a signature must have shape [B], so that TensorFlow "
-                    "Serving can join requests to batches. Received: input "
-                    f"{spec.name!r} of {signature!r} with shape {spec.shape}"
-                )
         for texts in BATCHES:
             ones = [1] * len(texts)  # Temperatures, and seeds.
             inputs = {

@@ -58,7 +58,7 @@ def test_a_card_without_a_run_invents_nothing():
     assert section(card, "Training").strip() == "Not recorded."
     assert "None is recorded" in section(card, "Scores")
     assert section(card, "Data").count("\n- ") == 1  # One line: to fill in.
-    assert "## Examples" not in card
+    assert section(card, "Examples").strip() == "None is recorded."
     assert f"{tiny_run.model().count_params():,} parameters" in card
     assert "d_model 16" in card and "beam_size 3" in card
     assert card.count("*to fill in*") == 4
@@ -75,7 +75,8 @@ def test_the_card_of_a_run_has_its_data_training_and_sentences(live, run):
     assert "- validation: 8 pairs, " in data
     summary = json.loads((run / "summary.json").read_text("utf-8"))
     training = section(card, "Training")
-    assert "- 12 updates, 3 epochs, " in training
+    assert "- updates: 12, epochs: 3, minutes: " in training
+    assert "Not recorded" not in training
     assert summary["machine"]["processor"] in training
     assert f"val_loss {summary['last_epoch']['val_loss']:.4f}" in training
     assert "mean of 2 checkpoints" in training
@@ -197,6 +198,9 @@ def test_the_signatures_are_those_of_an_export(tmp_path_factory):
         types["truncated"] = 1, tf.bool
         specs = found[name].structured_outputs
         assert types == {k: (s.shape.rank, s.dtype) for k, s in specs.items()}, name
+        taken = found[name].structured_input_signature[1].values()
+        assert all(spec.shape[0] is None for spec in (*specs.values(), *taken))
+    assert found["nbest"].structured_outputs["scores"].shape[1] == 3
 
 
 @pytest.mark.slow
