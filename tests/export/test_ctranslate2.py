@@ -11,7 +11,6 @@ from keras_transformer import (
     TokenizerPair,
     Transformer,
     Translator,
-    cli,
     enable_lora,
 )
 from keras_transformer.generation.generator import Generator
@@ -190,18 +189,3 @@ def test_models_of_another_kind_are_refused(tmp_path):
     with pytest.raises(ValueError, match="with an adapter"):
         export(adapted)
     assert not list(tmp_path.iterdir())
-
-
-def test_the_command_line_writes_it_and_overwrites_nothing(tmp_path, capsys):
-    run, output = tmp_path / "run", tmp_path / "out"
-    translator_of({}).save(run)
-    command = ["export", "--run", str(run), "--output", str(output)]
-    assert cli.main([*command, "--format", "ctranslate2", "--quantize", "int8"]) == 0
-    assert capsys.readouterr().out.strip() == str(output)
-    assert ctranslate2.contains_model(str(output))
-    assert cli.main([*command, "--format", "ctranslate2"]) == 1
-    assert f"{output} exists, and is never overwritten" in capsys.readouterr().err
-    words = [*command[:-1], str(tmp_path / "other"), "--format", "ctranslate2"]
-    assert cli.main([*words, "--beam-size", "2"]) == 1
-    assert "told how to search in each call" in capsys.readouterr().err
-    assert not (tmp_path / "other").exists()

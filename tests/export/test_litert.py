@@ -86,15 +86,6 @@ def test_a_model_in_half_precision_becomes_one_in_float32(tmp_path):
     assert lite(TEXTS) == whole(TEXTS)
 
 
-def test_an_operation_that_litert_lacks_is_named():
-    function = tf.function(
-        lambda source: {"y": tf.strings.as_string(source)},
-        input_signature=[tf.TensorSpec([None], tf.int32, name="source")],
-    )
-    with pytest.raises(ValueError, match=r"A Transformer with these options.*AsString"):
-        litert.convert(tiny_run.model(), {"translate": function})
-
-
 def test_bad_arguments_leave_nothing(tmp_path, monkeypatch):
     live = tiny_run.translator()
     (tmp_path / "old").mkdir()

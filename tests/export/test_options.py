@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import LiteTranslator, Translator, enable_lora
+from keras_transformer import LiteTranslator, Translator, cli, enable_lora
 from tests import tiny_run
 
 TEXTS = ["the old man sleeps.", "a bear", "the good dog runs. the big bird sings."]
@@ -140,3 +140,28 @@ def test_an_unknown_format_and_an_option_of_another_one_are_refused(tmp_path):
         with pytest.raises(TypeError, match=f"'{option}'"):
             translator.export(tmp_path / "model", format, **{option: None})
     assert not list(tmp_path.iterdir())
+
+
+def test_the_command_line_writes_weights_and_refuses_flags_of_others(tmp_path, capsys):
+    run, new = tmp_path / "run", tmp_path / "new"
+    tiny_run.translator().save(run)
+
+    def export(output, *words):
+        command = ["export", "--run", str(run), "--output", str(output), "--format"]
+        return cli.main([*command, *words])
+
+    assert export(tmp_path / "a", "ctranslate2", "--quantize", "int8") == 0
+    assert export(tmp_path / "b", "safetensors") == 0
+    assert capsys.readouterr().out == f"{tmp_path}/a\n{tmp_path}/b\n"
+    assert (tmp_path / "a/model.bin").exists()
+    assert (tmp_path / "b/model.safetensors").exists()
+    for output, words, message in (
+        (tmp_path / "a", ["ctranslate2"], "exists, and is never overwritten"),
+        (new, ["ctranslate2", "--beam-size", "2"], "told how to search in each call"),
+        (new, ["safetensors", "--quantize", "int8"], "`--quantize` goes with"),
+        (new, ["web", "--litert-js", str(run)], "must be a node_modules folder"),
+    ):
+        assert export(output, *words) == 1
+        error = capsys.readouterr().err
+        assert message in error and "Traceback" not in error
+    assert not new.exists()

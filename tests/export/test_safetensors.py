@@ -14,7 +14,6 @@ from keras_transformer import (
     DecodingConfig,
     TokenizerPair,
     TransformerConfig,
-    cli,
     enable_lora,
 )
 from tests import tiny_run
@@ -58,29 +57,16 @@ def test_weights_in_bfloat16_are_written_as_float32(tmp_path):
     np.testing.assert_array_equal(gamma, keras.ops.convert_to_numpy(expected))
 
 
-def test_the_command_line_writes_it(tmp_path, capsys):
-    run, output = tmp_path / "run", tmp_path / "out"
-    tiny_run.translator().save(run)
-    command = ["export", "--run", str(run), "--output", str(output)]
-    assert cli.main([*command, "--format", "safetensors"]) == 0
-    assert capsys.readouterr().out.strip() == str(output)
-    assert (output / "model.safetensors").exists()
-    assert cli.main([*command, "--format", "safetensors", "--quantize", "int8"]) == 1
-    assert "`--quantize` goes with" in capsys.readouterr().err
-
-
-def test_adapters_are_refused(tmp_path):
-    translator = tiny_run.translator()
-    model = translator.model.with_dtype("bfloat16")
-    enable_lora(model, 2)
-    other = type(translator)(model, translator.tokenizers, translator.config)
-    with pytest.raises(ValueError, match="merges them.*with an adapter"):
-        other.export(tmp_path / "weights", "safetensors")
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_ensemble_is_refused(tmp_path):
+def test_adapters_and_an_ensemble_are_refused(tmp_path):
     member = tiny_run.translator()
     both = type(member).ensemble([member, member])
-    with pytest.raises(ValueError, match="holds one model.*Received: an Ensemble"):
-        both.export(tmp_path / "weights", "safetensors")
+    model = member.model.with_dtype("bfloat16")
+    enable_lora(model, 2)
+    other = type(member)(model, member.tokenizers, member.config)
+    for translator, message in (
+        (other, "merges them.*with an adapter"),
+        (both, "holds one model.*Received: an Ensemble"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            translator.export(tmp_path / "weights", "safetensors")
+    assert not list(tmp_path.iterdir())

