@@ -132,7 +132,6 @@ def export_litert(
         write_description(
             temporary,
             format=lite.FORMAT,
-            format_version=lite.FORMAT_VERSION,
             **description,
             files={name: digest(temporary / name) for name in sorted(files)},
         )

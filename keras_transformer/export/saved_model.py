@@ -135,7 +135,7 @@ def check_choice(name: str, value: Any, choices: Collection[str]):
 
 def signature(function: Callable, **specs: tf.TensorSpec):
     """Returns the `tf.function` of a function whose inputs have names and specs."""
-    inputs = [tf.TensorSpec(x.shape, x.dtype, name) for name, x in specs.items()]
+    inputs = [tf.TensorSpec.from_spec(spec, name) for name, spec in specs.items()]
     return tf.function(function, input_signature=inputs, autograph=False)
 
 

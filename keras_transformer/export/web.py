@@ -30,8 +30,6 @@ from keras_transformer.files import creating_directory, digest
 from keras_transformer.generation.generator import Generator
 from keras_transformer.models.seq2seq import Seq2Seq
 
-FORMAT = "keras_transformer.web"
-FORMAT_VERSION = 1
 PAGE = Path(__file__).with_name("web_page")
 # The version that the page was tried with.
 LITERT_JS = "2.5.3"
@@ -102,8 +100,7 @@ def export_web(
         content = convert(model, signatures_of(model, config), quantize)
         (temporary / "model.tflite").write_bytes(content)
         description = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
+            "format": "keras_transformer.web",
             **describe(translator, temporary, quantize, languages),
             "lengths": source_lengths(config.max_source_length),
             "litert": litert,

@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 DESCRIPTION = "translator.json"
-FORMAT = "keras_transformer.litert"
-FORMAT_VERSION = 1
+FORMAT = "keras_transformer.litert.1"
 
 
 class Translation(NamedTuple):
@@ -63,7 +62,7 @@ class LiteTranslator:
     `ValueError` if these differ in length or a number is out of range.
 
     Args:
-        directory: Directory that `Translator.export_litert` wrote.
+        directory: Directory that `Translator.export` wrote with the format "litert".
         threads: Threads that compute; default all cores.
 
     Raises:
@@ -368,13 +367,13 @@ def _read_description(directory):
         raise FileNotFoundError(f"{directory} holds no LiteRT export: no {DESCRIPTION}")
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
-        found = description["format"], description["format_version"]
+        found = description["format"]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged. Export it again.") from error
-    if found != (FORMAT, FORMAT_VERSION):
+    if found != FORMAT:
         raise ValueError(
-            f"{path} must have the format {FORMAT}, version {FORMAT_VERSION}. Export "
-            f"it again with this version. Received: {found[0]}, version {found[1]}"
+            f"{path} must have the format {FORMAT}. Export it again with this version. "
+            f"Received: {found}"
         )
     for name, digest in description["files"].items():
         file = directory / name

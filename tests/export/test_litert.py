@@ -41,8 +41,7 @@ def test_the_description_tells_a_client_what_it_needs(exported):
     description = json.loads((exported / "translator.json").read_text("utf-8"))
     files = description.pop("files")
     assert description == {
-        "format": "keras_transformer.litert",
-        "format_version": 1,
+        "format": "keras_transformer.litert.1",
         "special_ids": {"pad_id": 0, "start_id": 1, "end_id": 2, "unknown_id": 3},
         "tokenizers": {"source": "joint.model", "target": "joint.model"},
         "max_source_length": 32,

@@ -1,8 +1,7 @@
 """Tiny models of other systems, with random weights, written as those systems do.
 
-Nothing here uses the package: files are made with `struct`, NumPy, SentencePiece and
-JSON. Hugging Face's tensors are Marian's by other names, (out, in), and safetensors are
-written by hand.
+Nothing here uses the package: files are made with `struct`, NumPy, SentencePiece, JSON
+and safetensors. Hugging Face's tensors are Marian's by other names, (out, in).
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import struct
 
 import numpy as np
 import sentencepiece
+from safetensors.numpy import save_file
 
 from tests.reference.numpy_marian import Form
 
@@ -166,19 +166,8 @@ def bin_bytes(tensors, options, quantised=False):
     return start + struct.pack("<Q", gap) + bytes(gap) + values
 
 
-def rounded(tensors):
-    """The tensors as 8 bits hold them, float64."""
-    found = {}
-    for name, array in tensors.items():
-        found[name] = array.astype(np.float64)
-        if array.shape[0] > 1 or name == "Wemb":
-            multiplier = np.float32(127 / np.abs(array).max())
-            found[name] = np.rint(array * multiplier).astype(np.float64) / multiplier
-    return found
-
-
 def write_student(folder, rng, quantised=True, **changes):
-    """A folder as of Firefox: .bin, one vocab.spm and a yml; returns the tensors."""
+    """Writes a folder as of Firefox: .bin, one vocab.spm and a yml."""
     folder.mkdir(parents=True, exist_ok=True)
     model = sentencepiece_model()
     size = len(pieces_of(model))
@@ -192,7 +181,6 @@ def write_student(folder, rng, quantised=True, **changes):
         "  - vocab.ende.spm\n  - vocab.ende.spm\nbeam-size: 1\nnormalize: 1.0\n"
         "word-penalty: 0\nshortlist:\n  - lex.bin\n  - false\n"
     )
-    return rounded(tensors) if quantised else tensors
 
 
 def write_opus(folder, rng, form=None, pieces=None, tied="all", **changes):
@@ -282,20 +270,6 @@ def hugging_face_tensors(tensors, form, tied):
     return found
 
 
-def safetensors_bytes(tensors):
-    """The content of a .safetensors: length of the header, header, numbers."""
-    header, values = {}, b""
-    for name, array in tensors.items():
-        content = np.ascontiguousarray(array, "<f4").tobytes()
-        places = [len(values), len(values) + len(content)]
-        shape = list(array.shape)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": places}
-        values += content
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + values
-
-
 def write_hugging_face(folder, rng, form=None, tied=True, **changes):
     """A folder as `save_pretrained` writes it; returns the tensors and the pieces."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -305,7 +279,8 @@ def write_hugging_face(folder, rng, form=None, tied=True, **changes):
     size = len(pieces)
     tensors = random_tensors(rng, form, (size, size), "all" if tied else "none")
     theirs = hugging_face_tensors(tensors, form, tied)
-    (folder / "model.safetensors").write_bytes(safetensors_bytes(theirs))
+    theirs = {name: np.ascontiguousarray(array) for name, array in theirs.items()}
+    save_file(theirs, folder / "model.safetensors")
     for side, model in models.items():
         (folder / f"{side}.spm").write_bytes(model)
     ids = {piece: i for i, piece in enumerate(pieces)}

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import sentencepiece
 
-pytest.importorskip("safetensors", reason="the extra `import`")
-
 from keras_transformer.importers import import_hugging_face
 from tests.importers import foreign
 from tests.importers.witness import ids_of, log_softmax, logits_of

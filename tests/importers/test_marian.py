@@ -60,10 +60,8 @@ def test_the_logits_of_an_npz_are_those_of_the_formulas(tmp_path, rng, name, tie
 
 @pytest.mark.parametrize("quantised", [True, False])
 def test_a_student_of_firefox_translates_as_the_formulas_do(tmp_path, rng, quantised):
-    tensors = foreign.write_student(tmp_path, rng, quantised)
-    read, options = numpy_marian.read_bin(tmp_path / "model.ende.bin")
-    for tensor, array in tensors.items():
-        np.testing.assert_allclose(read[tensor], array, rtol=1e-6)
+    foreign.write_student(tmp_path, rng, quantised)
+    read, _ = numpy_marian.read_bin(tmp_path / "model.ende.bin")
     translator = import_marian(tmp_path)
     assert translator.config.beam_size == 1
     form = Form(2, 1, foreign.HEADS)

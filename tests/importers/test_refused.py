@@ -11,8 +11,6 @@ import struct
 import numpy as np
 import pytest
 
-pytest.importorskip("safetensors", reason="the extra `import`")
-
 from keras_transformer.importers import FORMATS, import_model
 from tests.importers import foreign
 
@@ -165,17 +163,6 @@ def headers_of(content):
     return np.frombuffer(content, "<u8", 4 * count, 16).reshape(count, 4)
 
 
-def in_shapes(*numbers):
-    """A change of the shape of the first item of a .bin."""
-
-    def change(content):
-        headers = headers_of(content)
-        at = 16 + headers.nbytes + int(headers[:, 0].sum())
-        return put(at, "i", *numbers)(content)
-
-    return change
-
-
 def in_first_item(at, kind, number):
     """A change of the numbers of the first item of a .bin."""
 
@@ -210,22 +197,12 @@ def npz(**arrays):
     return stream.getvalue()
 
 
-def npz_of_absurd_size(content):
-    """Claims 10**24 numbers in the first header that has room for it."""
-    old = content[content.index(b"'shape': (") :][:30]
-    new = b"'shape': (1000000000000, 1000000000000), }"
-    return content.replace(old + b" " * 12, new[:42], 1)
-
-
 # What to change in which file of which folder, and what the error names.
 DAMAGED = {
     "half a .bin": ("student", BIN, lambda c: c[: len(c) // 2], BIN),
     "version": ("student", BIN, put(0, "Q", 2), "version"),
     "count": ("student", BIN, put(8, "Q", 2**64 - 1), BIN),
-    "length of a name": ("student", BIN, put(16, "Q", 2**40), BIN),
     "type": ("student", BIN, put(24, "Q", 0x4801), "0x4801"),
-    "large shape": ("student", BIN, in_shapes(2**31 - 1, 2**31 - 1), BIN),
-    "negative shape": ("student", BIN, in_shapes(-12, -12), BIN),
     "name": (
         "student", BIN,
         lambda c: c.replace(b"encoder_l2_self_Wq\0", b"encoder_l1_self_Wq\0"),
@@ -242,10 +219,8 @@ DAMAGED = {
         "student", "vocab.ende.spm", lambda c: foreign.sentencepiece_model(size=40),
         "40 pieces",
     ),
-    "no zip": ("opus", NPZ, lambda c: b"PK" + c[9:], NPZ),
     "pickle": ("opus", NPZ, lambda c: pickle.dumps(Harm()), NPZ),
     "pickle in a zip": ("opus", NPZ, lambda c: npz(Wemb=np.array([Harm()])), NPZ),
-    "absurd shape": ("opus", NPZ, npz_of_absurd_size, NPZ),
     "gap in YAML's numbers": (
         "opus", "opus.vocab.yml", lambda c: c.replace(b'"nor": ', b'"nor": 9'),
         "opus.vocab.yml",
@@ -253,21 +228,11 @@ DAMAGED = {
     "no end": (
         "opus", "opus.vocab.yml", lambda c: c.replace(b"</s>", b"<end>"), "</s>"
     ),
-    "vocabulary's bytes": (
-        "opus", "opus.vocab.yml", lambda c: c + b"\xff", "opus.vocab.yml"
-    ),
     "two models": (
         "opus", "decoder.yml", lambda c: c.replace(b"models:", b"models: [a, b]\nx:"),
         "`models`",
     ),
     "no JSON": ("hugging_face", "config.json", lambda c: c[:-9], "config.json"),
-    "deep JSON": ("hugging_face", "config.json", lambda c: b"[" * 10**5, "config.json"),
-    "JSON's bytes": (
-        "hugging_face", "config.json", lambda c: b"\xff" + c, "config.json"
-    ),
-    "safetensors' header": (
-        "hugging_face", SAFETENSORS, put(0, "Q", 2**60), SAFETENSORS
-    ),
     "safetensors' end": ("hugging_face", SAFETENSORS, lambda c: c[:-99], SAFETENSORS),
     "safetensors' type": (
         "hugging_face", SAFETENSORS, lambda c: c.replace(b'"F32"', b'"I32"', 1), "int32"
@@ -294,12 +259,8 @@ def test_a_damaged_file(spoiled, case):
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [
-        ("student", BIN), ("student", "vocab.ende.spm"), ("opus", "source.spm"),
-        ("opus", "opus.vocab.yml"), ("hugging_face", "config.json"),
-        ("hugging_face", "target.spm"), ("hugging_face", SAFETENSORS),
-    ],
-)  # fmt: skip
+    [("student", BIN), ("opus", "source.spm"), ("hugging_face", SAFETENSORS)],
+)
 def test_a_missing_file(spoiled, kind, name):
     folder = spoiled(kind)
     (folder / name).unlink()

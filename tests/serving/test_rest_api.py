@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-
-import httpx
 import pytest
 import tensorflow as tf
 from starlette.testclient import TestClient
 
 from keras_transformer.serving.app import make_app
 from keras_transformer.serving.model import ServedModel
-from tests.serving.tiny_models import serving, write_model
+from tests.serving.tiny_models import write_model
 
 URL = "/v1/models/tiny"
 
@@ -217,18 +214,6 @@ def test_a_large_request_is_cut_and_answered_as_one(client):
 def test_a_signature_without_rows_in_its_outputs_runs_whole(client):
     body = {"inputs": [1.0] * 40, "signature_name": "total"}
     assert predict(client, body).json()["outputs"]["sum"] == 40
-
-
-def test_concurrent_clients_get_what_a_lone_client_gets(app):
-    bodies = [{"instances": ["x" * n, f"é{n}"]} for n in range(16)]
-    with serving(app) as url, concurrent.futures.ThreadPoolExecutor(16) as threads:
-
-        def ask(body):
-            return httpx.post(f"{url}{URL}:predict", json=body, timeout=60).json()
-
-        answers = list(threads.map(ask, bodies))
-    expected = [["X" * n, f"É{n}"] for n in range(16)]
-    assert answers == [{"predictions": rows} for rows in expected]
 
 
 @pytest.mark.parametrize(

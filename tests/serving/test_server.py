@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import os
 import re
 import shutil
 import signal
@@ -12,14 +11,12 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import httpx
 import pytest
 
 from keras_transformer.serving import serve
-from tests import tiny_run
-from tests.serving.tiny_models import running, write_model
+from tests.serving.tiny_models import write_model
 
 PROGRAM = """
 import sys
@@ -99,30 +96,3 @@ def test_a_missing_extra_is_named(directory, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(ImportError, match=r"keras-transformer-seq2seq\[serve\]"):
         serve(directory)
-
-
-def test_a_served_translator_translates_as_the_live_one(tmp_path_factory):
-    texts = [source for source, _ in tiny_run.PAIRS[:12]] + ["", "\0", "\N{SNOWMAN}"]
-    live = tiny_run.translator()(texts)
-    with running(tiny_run.saved_model(tmp_path_factory).parent) as server:
-        for text, expected in zip(texts[-4:], live[-4:], strict=True):
-            [row] = server.predict({"instances": [text]}).json()["predictions"]
-            assert row["translation"] == expected
-        rows = server.predict({"instances": texts * 3}).json()["predictions"]
-        assert [row["translation"] for row in rows] == live * 3
-        columns = server.predict({"inputs": texts}).json()["outputs"]
-        assert columns["translation"] == live
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
-def test_the_client_in_javascript_reads_its_translations(tmp_path_factory):
-    texts = [source for source, _ in tiny_run.VALID[:2]]
-    client = Path(__file__).parents[2] / "examples" / "rest_client.mjs"
-    with running(tiny_run.saved_model(tmp_path_factory).parent) as server:
-        done = subprocess.run(
-            ["node", client, "tiny", *texts], capture_output=True, timeout=60,
-            env=os.environ | {"SERVER": server.url.partition("/v1")[0]},
-            encoding="utf-8", check=False,
-        )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == tiny_run.translator()(texts)

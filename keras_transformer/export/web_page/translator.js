@@ -8,8 +8,6 @@
 import { SentencePiece } from "./sentencepiece.js";
 
 const DESCRIPTION = "translator.json";
-const FORMAT = "keras_transformer.web";
-const FORMAT_VERSION = 1;
 
 export class Translator {
   #description;
@@ -130,20 +128,11 @@ export async function load(base, onProgress) {
 
 async function readDescription(base) {
   const response = await fetchChecked(new URL(DESCRIPTION, base).href);
-  let description;
   try {
-    description = await response.json();
+    return await response.json();
   } catch {
     throw new Error(`${DESCRIPTION} is damaged. Export the folder again.`);
   }
-  const { format, format_version: version } = description;
-  if (format !== FORMAT || version !== FORMAT_VERSION) {
-    throw new Error(
-      `${DESCRIPTION} must have the format ${FORMAT}, version ${FORMAT_VERSION}. Export ` +
-        `the folder again. Received: ${format}, version ${version}`,
-    );
-  }
-  return description;
 }
 
 async function importFrom(url) {
