@@ -215,7 +215,7 @@ def _training(summary):
         "last_epoch": ", ".join(
             f"{name} {value:.4f}"
             for name, value in summary["last_epoch"].items()
-            if name != "epoch"
+            if name not in ("epoch", "updates")
         ),
     }
 

@@ -100,6 +100,8 @@ class LiteTranslator:
         )
         self._ids = self.description["special_ids"]
         model = Interpreter(str(self.path / "model.tflite"), num_threads=self.threads)
+        # The runtime tells of its delegate here, not in the midst of translations.
+        model.allocate_tensors()
         self._signatures = {
             name: model.get_signature_runner(name)
             for name in model.get_signature_list()
