@@ -51,8 +51,7 @@ def filled(template: str, **values: Any) -> str:
     text = ""
     lines = (TEMPLATES / template).read_text("utf-8").splitlines(keepends=True)
     for line in lines:
-        names = Template(line).get_identifiers()
-        if all(values.get(name) is not None for name in names):
+        if None not in map(values.get, Template(line).get_identifiers()):
             text += Template(line).substitute(values)
     return text
 

@@ -179,12 +179,9 @@ class LiteTranslator:
         ]
 
     def sample(
-        self,
-        texts: Sequence[str],
-        temperature: float = 1.0,
-        seed: int = 0,
+        self, texts: Sequence[str], temperature: float = 1.0, seed: int = 0,
         batch_size: int = 32,
-    ) -> list[Translation]:
+    ) -> list[Translation]:  # fmt: skip
         """Draws a translation of each text, with the export's `top_k` and `top_p`.
 
         Args:
