@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers import SSRU, CausalLayer, DecoderLayer
+from keras_transformer.layers import SSRU
 from keras_transformer.layers.adaptation import enable_lora
 from tests.layers.reference_weights import assert_close, randomise, weights_of
 from tests.layers.step_by_step import (
@@ -14,9 +14,6 @@ from tests.layers.step_by_step import (
     check_state_follows_the_hypotheses,
     decode_steps,
 )
-from tests.layers.test_transformer_layers import expected_of, steps_of
-from tests.layers.test_transformer_layers import random_inputs as inputs_of
-from tests.layers.test_transformer_layers import random_layer as random_layer_of
 from tests.reference import numpy_transformer as reference
 
 WIDTH, LENGTH = 11, 7
@@ -83,19 +80,6 @@ def test_half_precision_adds_up_in_float32():
     last = ops.convert_to_numpy(ops.cast(outputs, "float32"))[0, -1]
     kept = 1 / (1 + np.exp(-6.0))
     np.testing.assert_allclose(last, 1 - kept**800, rtol=0.02)
-
-
-@pytest.mark.parametrize("norm_first", (False, True))
-@pytest.mark.parametrize("layer_class", (CausalLayer, DecoderLayer))
-def test_layers_agree_with_the_reference_and_their_steps(rng, layer_class, norm_first):
-    options = {"norm_first": norm_first, "attention": "ssru"}
-    layer = random_layer_of(rng, layer_class, **options)
-    inputs = inputs_of(rng, layer_class)
-    expected = expected_of(
-        layer, inputs, function=lambda x, _k, _v, w, *_: (reference.ssru(x, w), None)
-    )
-    assert_close(layer(*inputs), expected)
-    assert_close(steps_of(layer, *inputs), expected)
 
 
 def test_adapters_and_integers_stay_close(rng):
