@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_transformer import MaskedAccuracy, MaskedCrossentropy, Perplexity
 from tests.reference import numpy_transformer as reference
+from tests.test_losses import MODES, in_mode, on_tensorflow
 
 VOCABULARY_SIZE = 7
 # 5, 1 and 3 tokens that count, so that a mean of means is another number.
@@ -72,20 +73,21 @@ def test_three_words_by_hand():
     assert value(perplexity) == pytest.approx(np.sqrt(8), rel=1e-6)
 
 
-def test_mean_over_the_tokens_of_all_batches(metric_and_reference, logits):
-    metric, function = metric_and_reference
-    expected = of_all_tokens(function, logits)
-    np.testing.assert_allclose(value(updated(metric, logits)), expected, rtol=1e-6)
-    of_batches = [function(b, t) for t, b in zip(BATCHES, logits, strict=True)]
-    assert abs(np.mean(of_batches) - expected) > 1e-2
-
-
+@on_tensorflow
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", METRICS)
-def test_other_padding_id(name, logits):
+@pytest.mark.parametrize("pad_id", (0, 6))
+def test_mean_over_the_tokens_of_all_batches(name, mode, pad_id, logits):
     metric_class, function = METRICS[name]
-    expected = of_all_tokens(function, logits, pad_id=6)
-    metric = updated(metric_class(pad_id=6), logits)
-    np.testing.assert_allclose(value(metric), expected, rtol=1e-6)
+    metric, expected = metric_class(pad_id), of_all_tokens(function, logits, pad_id)
+    update = in_mode(metric.update_state, mode)
+    for _ in range(2):  # Once more after a reset, which forgets.
+        metric.reset_state()
+        for targets, batch in zip(BATCHES, logits, strict=True):
+            update(ops.convert_to_tensor(targets), ops.convert_to_tensor(batch))
+        np.testing.assert_allclose(value(metric), expected, rtol=1e-5)
+    of_batches = [function(b, t, pad_id) for t, b in zip(BATCHES, logits, strict=True)]
+    assert pad_id or abs(np.mean(of_batches) - expected) > 1e-2
 
 
 @pytest.mark.parametrize("garbage", (1e30, np.inf, -np.inf, np.nan))
@@ -96,14 +98,6 @@ def test_logits_at_padding_change_nothing(metric_and_reference, logits, garbage)
     for targets, batch in zip(BATCHES, logits, strict=True):
         batch[targets == 0] = garbage
     assert value(updated(metric, logits)) == expected
-
-
-def test_reset_forgets_earlier_batches(metric_and_reference, logits):
-    metric, function = metric_and_reference
-    updated(metric, logits).reset_state()
-    metric.update_state(BATCHES[0], logits[0])
-    expected = function(logits[0], BATCHES[0])
-    np.testing.assert_allclose(value(metric), expected, rtol=1e-6)
 
 
 def test_nothing_counted_yet(logits):
@@ -148,28 +142,8 @@ def test_half_precision_logits_are_summed_in_float32(metric_and_reference, logit
     exact = [ops.convert_to_numpy(ops.cast(batch, "float32")) for batch in rounded]
     expected = of_all_tokens(function, exact)
     result = updated(metric, rounded).result()
-    assert result.dtype == "float32"
+    assert keras.backend.standardize_dtype(result.dtype) == "float32"
     np.testing.assert_allclose(float(result), expected, rtol=1e-6)
-
-
-def test_sums_stay_float32_under_mixed_precision(metric_and_reference):
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        metric = type(metric_and_reference[0])()
-    finally:
-        keras.config.set_dtype_policy("float32")
-    assert [variable.dtype for variable in metric.variables] == ["float32", "float32"]
-
-
-@pytest.mark.parametrize("metric_class", (MaskedAccuracy, Perplexity))
-def test_serialization_keeps_every_argument(metric_class, logits):
-    metric = metric_class(pad_id=6, name="named")
-    serialized = keras.saving.serialize_keras_object(metric)
-    again = keras.saving.deserialize_keras_object(serialized)
-    assert type(again) is metric_class
-    assert (again.pad_id, again.name) == (6, "named")
-    assert again.get_config() == metric.get_config()
-    assert value(updated(again, logits)) == value(updated(metric, logits))
 
 
 @pytest.fixture
@@ -206,3 +180,5 @@ def test_saved_model_keeps_its_metrics(compiled_model, tmp_path):
     results = loaded.evaluate(targets, targets, verbose=0, return_dict=True)
     assert results == expected
     assert set(results) == {"loss", "accuracy", "perplexity"}
+    for metric in (MaskedAccuracy(pad_id=6), Perplexity(pad_id=6)):
+        assert type(metric).from_config(metric.get_config()).pad_id == 6

@@ -87,20 +87,6 @@ def test_without_a_stream_nothing_is_printed(monkeypatch):
     say(Console(), "c")
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_translations_reach_a_pipe_unchanged(monkeypatch, terminal):
-    made = stream(terminal=terminal)
-    monkeypatch.setattr("sys.stdout", made)
-
-    def translate(texts):
-        return [f"é{RED}" for _ in texts]
-
-    monkeypatch.setattr(verbs, "load_translator", lambda _: translate)
-    assert cli.main(["translate", "--model", "any", "a"]) == 0
-    red = "\\x1b[31mred" if terminal else RED
-    assert written(made).decode() == f"é{red}\n"
-
-
 def test_a_run_and_a_corpus_may_have_any_name(tmp_path, monkeypatch):
     corpus = tmp_path / "c[" / f"t]Bär{RED}.tsv"
     run = tmp_path / "a[" / "b][bold]x"
