@@ -191,6 +191,7 @@ def test_a_file_brings_it_back(model, tmp_path):
 WAYS = {"int8": (0.1, 1), "int4": (1.0, 2)}
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("way", WAYS)
 def test_integers(model, way, tmp_path):
     """Every matrix is rounded, the outputs stay near, and a file keeps the integers."""
@@ -217,6 +218,7 @@ def test_integers(model, way, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Invalid quantization mode")
+@pytest.mark.one_case
 @pytest.mark.parametrize("way", ("gptq", "awq"))
 def test_calibrated_integers(way, rng):
     """Every matrix of the blocks is rounded by Keras, and the outputs stay near."""

@@ -148,16 +148,6 @@ OF_WEIGHTS = {
 }
 
 
-def test_regularizers_add_the_same_loss(rng):
-    for kind in [k for k in OF_WEIGHTS if k.endswith("regularizer")]:
-        losses = []
-        for layer in pair({kind: OF_WEIGHTS[kind]}, CROSS, rng):
-            layer(*CROSS)
-            losses.append(float(sum(map(ops.convert_to_numpy, layer.losses))))
-        assert losses[0] > 0.1
-        assert losses[1] == pytest.approx(losses[0], rel=1e-5), kind
-
-
 @pytest.mark.one_case
 @pytest.mark.parametrize("options", ({}, OF_WEIGHTS), ids=("plain", "all"))
 def test_training_takes_the_same_steps(rng, options):
