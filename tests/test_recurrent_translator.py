@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 import keras
@@ -44,13 +43,10 @@ VARIANTS = {
 }  # fmt: skip
 
 
-def random_model(rng, **options):
-    return randomise(recurrent.make_model(**(SIZES | options)), rng)
-
-
 @pytest.fixture(params=VARIANTS)
 def model(request, rng):
-    return random_model(rng, **VARIANTS[request.param])
+    sizes = SIZES | VARIANTS[request.param]
+    return randomise(recurrent.make_model(**sizes), rng)
 
 
 @pytest.mark.one_case
@@ -70,46 +66,6 @@ def test_it_learns_to_reverse():
     assert losses[-1] < 0.05 < 3.0 < losses[0]
     found = recurrent.Translator(model, extra=0).search(SOURCE)
     np.testing.assert_array_equal(numpy(found.ids)[:, 0, :5], TARGET_OUT)
-
-
-# Text.
-
-TEXTS = [source for source, _ in tiny_run.PAIRS[:9]] + ["", "dog", "日本語 " * 30]
-
-
-@functools.cache
-def translator():
-    """A translator of random weights: its words make no sense, but they differ."""
-    tokenizers = tiny_run.tokenizers()
-    sizes = {"width": 16, "units": 12, "cell": "lstm", "decoder_layers": 2}
-    model = recurrent.make_model(**tokenizers.vocabulary_sizes, **sizes, tied="none")
-    randomise(model, np.random.default_rng(16))
-    scale = np.full(tokenizers.target.vocabulary_size, 3.0, "float32")
-    scale[4:260] = 0.0  # Bytes: seldom good UTF-8 together.
-    table = model.get_layer("embedding").reverse_embeddings
-    table.assign(numpy(table) * scale)
-    return recurrent.Translator(model, tokenizers, beam_size=3, extra=20)
-
-
-@pytest.mark.slow
-def test_export_gives_the_live_translations(tmp_path):
-    import tensorflow as tf
-
-    live = translator()(TEXTS)
-    assert len({*live}) >= 6
-    translator().export(tmp_path / "recurrent" / "1")
-    loaded = tf.saved_model.load(tmp_path / "recurrent" / "1")
-    found = loaded.signatures["serving_default"](text=tf.constant(TEXTS))
-    found = [text.decode("utf-8") for text in found["translation"].numpy()]
-    assert found == live
-
-
-def test_alignments_have_a_row_for_each_piece_and_sum_to_one():
-    (seen,) = translator().align(TEXTS[:1])
-    rows, columns = len(seen.target_tokens), len(seen.source_tokens)
-    assert seen.attention.shape == (rows, columns)
-    assert seen.source_tokens[-1] == "</s>"
-    np.testing.assert_allclose(seen.attention.sum(axis=-1), 1.0, rtol=1e-5)
 
 
 # The two programs that use it.

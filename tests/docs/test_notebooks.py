@@ -74,8 +74,11 @@ def run(name, folder):
     check_outputs(notebook)
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize("name", TINY)
+# The README's commands train and serve in every run.
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n != "layers")) for n in TINY],
+)
 def test_a_notebook_runs(name, folder):
     if name == "read_attention":
         options = folder / "runs" / "notebook-en-de" / "decoding.json"

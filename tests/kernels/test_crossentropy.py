@@ -145,6 +145,29 @@ def padded_batch():
     return states.reshape(ROWS, LENGTH, WIDTH), matrix, targets
 
 
+@pytest.mark.parametrize("way", ways())
+@pytest.mark.parametrize("any_target", [True, False])
+def test_masked_crossentropy_from_states(way, any_target):
+    states, matrix, targets = padded_batch()
+    targets = targets if any_target else np.zeros_like(targets)
+    loss, sample_weight = MaskedCrossentropy(0.1), np.array([0.5, 2.0, 1.0], "float32")
+
+    def of_logits(states, matrix):
+        logits = ops.matmul(states, ops.transpose(matrix))
+        return (loss(targets, logits, sample_weight),)
+
+    def of_states(states, matrix):
+        return loss.from_states(targets, states, matrix, sample_weight)[:1]
+
+    actual, expected = (
+        run(way, function, states, matrix) for function in (of_states, of_logits)
+    )
+    for value, wanted in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(value), ops.convert_to_numpy(wanted), atol=1e-6
+        )
+
+
 @pytest.mark.parametrize("metric_class", [MaskedAccuracy, Perplexity])
 @pytest.mark.parametrize("sample_weight", [None, np.array([0.5, 2.0, 1.0], "float32")])
 def test_metrics_from_scores_are_those_of_the_logits(metric_class, sample_weight):

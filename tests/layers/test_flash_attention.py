@@ -130,25 +130,6 @@ def test_true_is_refused_where_there_is_no_kernel(monkeypatch):
         layer(QUERY)
 
 
-@pytest.mark.skipif(not ON_TORCH, reason="PyTorch has a kernel everywhere")
-@pytest.mark.parametrize(
-    ("flash_attention", "length", "fused"),
-    ((None, 127, False), (None, 128, True), (False, 128, False), (True, 5, True)),
-)
-def test_pytorch_uses_its_kernel_on_a_processor(
-    rng, monkeypatch, flash_attention, length, fused
-):
-    calls = []
-    monkeypatch.setattr(f"{KERNEL}.has_gpu", lambda: False)
-    monkeypatch.setattr(
-        f"{PACKAGE}.attention.fused_attention",
-        lambda *tensors: calls.append(tensors[-1]) or fused_attention(*tensors[:-1]),
-    )
-    layer = MultiHeadAttention(**ARGUMENTS, flash_attention=flash_attention)
-    layer(rng.standard_normal((1, length, 6)).astype("float32"))
-    assert len(calls) == fused
-
-
 def test_true_is_refused_where_weights_are_wanted(kernel):
     layer = MultiHeadAttention(**ARGUMENTS, flash_attention=True)
     message = f"{REFUSED} .* it gives no attention weights"

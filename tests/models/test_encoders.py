@@ -60,17 +60,6 @@ def random_states(rng):
 
 
 @BOTH_NORMS
-def test_stack_agrees_with_the_reference(rng, config):
-    stack, states = random_stack(rng, config), random_states(rng)
-    assert_close(stack(states), stack_output(stack, states))
-    expected = stack_output(stack, states, MASK[:, None])
-    assert_close(stack(states, mask=MASK), expected)
-    of_each_query = MASK[:, None] & reference.causal_mask(7)
-    expected = stack_output(stack, states, of_each_query)
-    assert_close(stack(states, mask=of_each_query), expected)
-
-
-@BOTH_NORMS
 def test_attention_of_a_layer_agrees_with_the_reference(rng, config):
     model = randomise(tagger(config), rng)
     first, last = map(layer_weights_of, model.encoder.stack.encoder_layers)
