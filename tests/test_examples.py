@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_transformer import Translator
 from tests import tiny_run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -165,6 +166,17 @@ def test_files_are_read_and_learned(name, tmp_path):
     assert rest == ([] if baseline is None else [baseline])
 
 
+def test_a_graph_of_files_is_that_of_the_files(tmp_path):
+    pytest.importorskip("sklearn")
+    _, *paths = write_nodes(tmp_path)
+    features, links, classes, splits = load("classify_nodes").read_graph(*paths)
+    expected = [[1, 0, 1, 0], [0, 1, 0, 0], [1, 0, 0, 1], [0, 0, 0, 0]]
+    np.testing.assert_array_equal(features, expected)
+    np.testing.assert_array_equal(links, [[0, 2], [1, 3]])
+    assert classes.tolist() == [1, 2, 1, 0]
+    assert splits.tolist() == ["train", "train", "valid", "none"]
+
+
 def test_composed_layers_survive_saving(tmp_path):
     example = load("compose_layers")
     model, (ids, _) = example.make_model(), example.make_data(8, seed=3)
@@ -191,6 +203,54 @@ def test_the_recipe_trains_and_scores(tmp_path):
     bleu = example.main(["--run", str(tmp_path / "run")], config)
     assert 0 <= bleu <= 100
     assert (tmp_path / "run" / "test.translations.txt").is_file()
+
+
+class Answers(Translator):
+    """A translator that knows its answers, in place of one that is trained."""
+
+    def __init__(self, answers):
+        tiny = tiny_run.translator()
+        super().__init__(tiny.model, tiny.tokenizers, tiny.config)
+        self.answers = answers
+
+    def __call__(self, texts, batch_size=32):
+        return [self.answers[text] for text in texts]
+
+
+def test_the_recipe_gives_the_bleu_worked_by_hand(tmp_path, capsys, monkeypatch):
+    example = load("train_multi30k")
+    pair = "An old dog", "Der alte Hund rennt schnell über die Wiese"
+    translator = Answers({pair[0]: "der alte hund rennt schnell über die Straße"})
+    monkeypatch.setattr(example.kt, "train", lambda *arguments: translator)
+    text = str(tiny_run.write_pairs(tmp_path / "test.tsv", [pair]))
+    splits = [
+        word for name in ("train", "valid", "test") for word in (f"--{name}", text)
+    ]
+    bleu = example.main([*splits, "--run", str(tmp_path)])
+    # In lower case the last of eight tokens is wrong: 7/8, 6/7, 5/6 and 4/5 are right.
+    assert bleu == pytest.approx(100 * (4 / 8) ** 0.25)
+    # As it stands three are: 5 of 8 tokens, 3 of 7 pairs, 2 of 6 and 1 of 5 are right.
+    cased = 100 * (5 * 3 * 2 * 1 / (8 * 7 * 6 * 5)) ** 0.25
+    printed = capsys.readouterr().out
+    assert f"BLEU {cased:.2f}" in printed
+    assert f"tokenised, lowercased BLEU {bleu:.2f}" in printed
+
+
+def test_molecules_are_whole():
+    example = load("classify_graphs")
+    rng = np.random.default_rng(1)
+    for size in (9, 14):
+        atoms, bonds, ring = example.molecule(size, rng)
+        assert len(atoms) == size and example.NITROGEN in atoms
+        np.testing.assert_array_equal(bonds, bonds.T)
+        assert (bonds.sum(axis=1) <= example.VALENCES[atoms]).all()
+        # Connected, as many bonds as atoms: one ring.
+        assert (np.linalg.matrix_power(np.eye(size) + bonds, size) > 0).all()
+        assert (bonds > 0).sum() == 2 * size
+        left = np.full(size, True)
+        for _ in atoms:
+            left &= (bonds[:, left] > 0).sum(axis=1) > 1
+        assert left.sum() == ring
 
 
 @pytest.mark.parametrize("name", ["speech", "conformer"])

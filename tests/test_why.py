@@ -10,11 +10,14 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_transformer import (
+    MaskedCrossentropy,
     scaled_dot_product_attention,
     sinusoidal_encoding,
 )
+from tests.reference import numpy_transformer as reference
 
 FOLDER = Path(__file__).parents[1] / "examples" / "why"
 PAGES = ("baselines.md", "long_range.md", "why.md")
@@ -164,7 +167,118 @@ def test_every_program_has_a_test_and_stands_on_a_page():
         assert len(lines) <= 160, name
 
 
+# What they measure, against closed forms and automatic differentiation.
+
+
+def test_norm_of_the_jacobian_of_the_softmax(load):
+    """Against automatic differentiation, and 1/n - 1/n² of n equal weights."""
+    scores = tf.constant([[1.0, 2.0, -1.0, 0.5], [3.0, 3.0, 3.0, 3.0]])
+    with tf.GradientTape() as tape:
+        tape.watch(scores)
+        weights = tf.nn.softmax(scores)
+    expected = np.linalg.norm(tape.batch_jacobian(weights, scores), axis=(1, 2))
+    found = load("scale").jacobian_norm(weights.numpy())
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert found[1] == pytest.approx(math.sqrt(1 / 4 - 1 / 16))
+
+
+def test_answers_of_the_tasks_are_scored_alone(load):
+    tasks = load("tasks")
+    given = np.array([[9, 1, 8, 2, 3, 4]])
+    # 9 and 8 ask for the symbol four places on, 1 and the others for that two on.
+    assert tasks.choose(given).tolist() == [[3, 2, 9, 4, 9, 1]]
+    ids_in, ids_out = tasks.make_rows("sort", 3, 5, seed=1)
+    assert not ids_out[:, :5].any()
+    np.testing.assert_array_equal(ids_out[:, 5:], np.sort(ids_in[:, :5]))
+    np.testing.assert_array_equal(ids_out[:, 5:-1], ids_in[:, 6:])
+
+
+def test_unscaled_scores_are_the_scaled_ones_times_the_root_of_d_k(load, rng):
+    scores = load("scores")
+    models = [scores.make_model(kind, 9) for kind in ("not scaled", "scaled")]
+    models[0].set_weights(models[1].get_weights())
+    states = rng.normal(size=(2, 5, 64)).astype("float32")
+    logs = []
+    for model in models:
+        attention = model.decoder_layers[0].self_attention
+        _, weights = attention(states, return_attention_scores=True)
+        weights = np.log(keras.ops.convert_to_numpy(weights))
+        logs.append(weights - weights[..., :1])
+    np.testing.assert_allclose(logs[0], 3 * logs[1], atol=1e-4)
+
+
+def test_net_of_a_window_sees_five_words_to_each_side(load):
+    ids = np.full((1, 15), 3)
+    for kind, reach in (("one word", 0), ("window", 5)):
+        model = load("windows").make_model(kind, 9, 4)
+        before = model.predict(ids, verbose=0)
+        changed = ids.copy()
+        changed[0, 7] = 4
+        is_other = (np.abs(model.predict(changed, verbose=0) - before) > 1e-6).any(-1)
+        assert np.flatnonzero(is_other).tolist() == [*range(7 - reach, 8 + reach)]
+
+
+def value_of(symbols):
+    """The value of an expression, worked out from its symbols alone."""
+    stack = []
+    for symbol in symbols:
+        if symbol != "]":
+            stack.append(symbol if symbol[0] == "[" else int(symbol))
+            continue
+        values = []
+        while isinstance(stack[-1], int):
+            values.append(stack.pop())
+        name = stack.pop()[1:]
+        middle = sorted(values)[(len(values) - 1) // 2 : len(values) // 2 + 1]
+        stack.append(
+            {"MIN": min(values), "MAX": max(values), "SM": sum(values) % 10,
+             "MED": sum(middle) // len(middle)}[name]
+        )  # fmt: skip
+    (value,) = stack
+    return value
+
+
+def test_values_of_nested_operations(load):
+    tasks = load("long_range_tasks")
+    ids, answers = tasks.list_operations(40, 60, seed=1)
+    for row, answer in zip(ids[..., 0], answers, strict=True):
+        symbols = [tasks.SYMBOLS[number] for number in row if number]
+        assert symbols[0] == "?" and 30 <= len(symbols) <= 60
+        assert value_of(symbols[1:]) == answer
+    assert value_of("[SM 8 [MED 1 4 9 6 ] [MIN 7 3 ] ]".split()) == 6
+
+
+def test_retrieval_asks_for_a_key_of_the_second_half(load):
+    tasks = load("long_range_tasks")
+    ids, answers = tasks.retrieval(30, 41, seed=1)
+    for row, answer in zip(ids, answers, strict=True):
+        (places,) = np.nonzero(row[1:, 0] == row[0, 0])
+        assert len(places) and places.min() >= 20
+        assert set(row[1:][places, 1]) == {tasks.KEYS + 2 + answer}
+
+
 # What the pages say in formulas and worked numbers.
+
+
+def test_label_smoothing_is_a_kl_divergence_up_to_a_constant(rng):
+    """Section 5.4: the loss is KL(q' || p) plus the entropy of q', which is fixed."""
+    classes, smoothing = 7, 0.1
+    targets = np.array([[3, 6, 1, 2]])
+    smoothed = reference.smoothed_targets(targets, classes, smoothing)
+    differences, gradients = [], []
+    for _ in range(3):
+        logits = tf.constant(rng.normal(0.0, 2.0, (*targets.shape, classes)), "float32")
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(logits)
+            loss = MaskedCrossentropy(smoothing)(targets, logits)
+            divergence = keras.losses.KLDivergence()(smoothed, tf.nn.softmax(logits))
+        differences.append(float(loss - divergence))
+        gradients.append([tape.gradient(x, logits).numpy() for x in (loss, divergence)])
+    true, other = 1 - smoothing + smoothing / classes, smoothing / classes
+    entropy = -true * math.log(true) - (classes - 1) * other * math.log(other)
+    np.testing.assert_allclose(differences, entropy, rtol=1e-5)
+    for ours, theirs in gradients:
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def test_worked_weights_0_804_0_101_0_095():

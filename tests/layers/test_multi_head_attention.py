@@ -10,10 +10,14 @@ import pytest
 from keras import ops
 
 from keras_transformer.layers import MultiHeadAttention
+from keras_transformer.masks import carried_mask
 from tests.layers.reference_weights import (
     assert_close,
     randomise,
+    set_weights,
+    weights_of,
 )
+from tests.reference import numpy_transformer, torch_witness
 
 RNG = np.random.default_rng(20240)
 
@@ -137,6 +141,60 @@ def test_query_with_nothing_to_attend_to_gets_zeros_where_keras_takes_the_mean(r
     assert_same(ours(*CROSS, query_mask=query_mask), ours(*CROSS))
 
 
+def test_masks_of_every_accepted_shape_agree(rng):
+    _, ours = pair({}, ALL_THREE, rng)
+    full = np.zeros((2, 5, 7), bool)
+    full[0, :, :6], full[1, :, :2] = True, True
+    expected = ops.convert_to_numpy(ours(*ALL_THREE, mask=full))
+    assert_close(ours(*ALL_THREE, mask=full[:, :1]), expected)
+    assert_close(ours(*ALL_THREE, mask=full[:, 0]), expected)
+    assert_close(ours(*ALL_THREE, value_mask=full[:, 0]), expected)
+    assert_close(ours(*ALL_THREE, attention_mask=full), expected)
+
+
+@pytest.mark.parametrize("arguments", ({}, CAUSAL))
+@pytest.mark.parametrize("own", (True, False))
+def test_masks_that_the_inputs_carry(rng, own, arguments):
+    source = np.array([[5, 3, 4, 2, 6, 7, 1], [4, 6, 2, 0, 0, 0, 0]])
+    target = np.array([[3, 7, 5, 2, 8], [9, 2, 4, 0, 0]])
+    embedding = keras.layers.Embedding(11, 11, mask_zero=True)
+    embedding.build(None)
+    randomise(embedding, rng)
+    results = []
+    for layer in pair({}, SELF, rng):
+        # Keras takes the masks away from the tensors that it is given.
+        states = embedding(target)
+        memory = states if own else embedding(source)
+        output = layer(states, memory, **arguments)
+        pooled = keras.layers.GlobalAveragePooling1D()(output)  # Heeds the mask.
+        # A residual sum keeps its mask after ours alone.
+        total = keras.layers.Add()([states, output])
+        keeps = type(layer) is MultiHeadAttention
+        assert (carried_mask(total) is not None) == keeps
+        results.append([ops.convert_to_numpy(x) for x in (output, pooled)])
+    (expected, expected_mean), (found, found_mean) = results
+    assert_close(found[target != 0], expected[target != 0])
+    assert_close(found_mean, expected_mean)
+
+
+def test_agrees_with_torch():
+    case = torch_witness.load("multi_head_attention")
+    num_heads = case["attention_weights"].shape[1]
+    layer = MultiHeadAttention(num_heads, case["query"].shape[-1] // num_heads)
+    inputs = [case[name].astype("float32") for name in ("query", "value", "key")]
+    layer.build(*(x.shape for x in inputs))
+    set_weights(layer, {name: case[name] for name in weights_of(layer, "attention")})
+    output, weights = layer(*inputs, mask=case["mask"], **SCORES)
+    assert_close(output, case["outputs"])
+    assert_close(weights, case["attention_weights"])
+    output, weights = numpy_transformer.multi_head_attention(
+        case["query"], case["key"], case["value"], case, num_heads,
+        case["mask"][:, None],
+    )  # fmt: skip
+    np.testing.assert_allclose(output, case["outputs"], atol=1e-12)
+    np.testing.assert_allclose(weights, case["attention_weights"], atol=1e-12)
+
+
 OF_WEIGHTS = {
     "kernel_initializer": keras.initializers.RandomNormal(stddev=0.3, seed=3),
     "bias_initializer": keras.initializers.RandomUniform(seed=4),
@@ -146,6 +204,16 @@ OF_WEIGHTS = {
     "kernel_constraint": keras.constraints.NonNeg(),
     "bias_constraint": keras.constraints.NonNeg(),
 }
+
+
+def test_regularizers_add_the_same_loss(rng):
+    for kind in [k for k in OF_WEIGHTS if k.endswith("regularizer")]:
+        losses = []
+        for layer in pair({kind: OF_WEIGHTS[kind]}, CROSS, rng):
+            layer(*CROSS)
+            losses.append(float(sum(map(ops.convert_to_numpy, layer.losses))))
+        assert losses[0] > 0.1
+        assert losses[1] == pytest.approx(losses[0], rel=1e-5), kind
 
 
 @pytest.mark.one_case

@@ -11,8 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from tests.reference.numpy_transformer import (
+    decoder_layer,
+    embed,
     encoder_layer,
     layer_norm,
+    padding_mask,
     sinusoidal_positions,
 )
 
@@ -84,3 +87,34 @@ def image_patches(images, patch_size):
             patch = images[:, top : top + patch_size, left : left + patch_size]
             patches.append(patch.reshape(len(images), -1))
     return np.stack(patches, axis=1).astype(np.float64)
+
+
+def image_captioner(images, target, weights, num_heads, patch_size, norm_first=False):
+    """Logits [B, T, V]: a Transformer whose source are the patches of images.
+
+    Args:
+        images: [B, height, width, channels].
+        target: Integers [B, T], the decoder's input.
+        weights: As for `numpy_transformer.transformer`, but for the source a linear map
+            `patches` and `source_positions` [S, D].
+        num_heads: H.
+        patch_size: P, pixels.
+        norm_first: Whether to normalise before each sub-layer and after the stacks.
+    """
+    patches = linear(image_patches(images, patch_size), weights["patches"])
+    encoded = patches + weights["source_positions"]
+    if "source_embedding_norm" in weights:
+        encoded = layer_norm(encoded, weights["source_embedding_norm"])
+    for layer in weights["encoder_layers"]:
+        encoded = encoder_layer(encoded, layer, num_heads, None, norm_first)
+    if norm_first:
+        encoded = layer_norm(encoded, weights["encoder_norm"])
+    decoded, mask = embed(target, weights, "target"), padding_mask(target)
+    for layer in weights["decoder_layers"]:
+        decoded = decoder_layer(
+            decoded, encoded, layer, num_heads, mask, None, norm_first
+        )
+    if norm_first:
+        decoded = layer_norm(decoded, weights["decoder_norm"])
+    logits = decoded @ np.asarray(weights["output_embeddings"], np.float64).T
+    return logits + weights.get("output_bias", 0.0)

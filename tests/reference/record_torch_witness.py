@@ -21,6 +21,7 @@ import torch
 WITNESS = Path(__file__).with_name("torch_witness.npz")
 BATCH, SOURCE_LENGTH, TARGET_LENGTH = 2, 7, 5
 NUM_HEADS, D_MODEL, D_FF = 3, 15, 11
+KEY_WIDTH, VALUE_WIDTH = 13, 17
 LAYER_OPTIONS = dict(
     d_model=D_MODEL, nhead=NUM_HEADS, dim_feedforward=D_FF, dropout=0.0,
     layer_norm_eps=1e-6, batch_first=True, dtype=torch.float64,
@@ -48,7 +49,15 @@ def random(*shape):
 
 def attention_weights_of(attention):
     """Our names for the weights of a `torch.nn.MultiheadAttention`."""
-    kernels = attention.in_proj_weight.chunk(3) + (attention.out_proj.weight,)
+    if attention.in_proj_weight is not None:
+        kernels = attention.in_proj_weight.chunk(3)
+    else:
+        kernels = (
+            attention.q_proj_weight,
+            attention.k_proj_weight,
+            attention.v_proj_weight,
+        )
+    kernels += (attention.out_proj.weight,)
     biases = attention.in_proj_bias.chunk(3) + (attention.out_proj.bias,)
     weights = {}
     for name, kernel, bias in zip(
@@ -80,6 +89,24 @@ def layer_weights_of(layer):
         for part, weights in parts.items()
         for name, value in weights.items()
     }
+
+
+def multi_head_attention_case():
+    """Cross-attention with three input widths and padded keys."""
+    attention = torch.nn.MultiheadAttention(
+        D_MODEL, NUM_HEADS, kdim=KEY_WIDTH, vdim=VALUE_WIDTH, batch_first=True,
+        dtype=torch.float64,
+    )  # fmt: skip
+    randomise(attention)
+    query = random(BATCH, TARGET_LENGTH, D_MODEL)
+    key = random(BATCH, SOURCE_LENGTH, KEY_WIDTH)
+    value = random(BATCH, SOURCE_LENGTH, VALUE_WIDTH)
+    outputs, attention_weights = attention(
+        query, key, value, key_padding_mask=~SOURCE_MASK, average_attn_weights=False
+    )
+    inputs = {"query": query, "key": key, "value": value, "mask": SOURCE_MASK}
+    results = {"outputs": outputs, "attention_weights": attention_weights}
+    return attention_weights_of(attention) | inputs | results
 
 
 def encoder_layer_case(norm_first):
@@ -118,6 +145,7 @@ def decoder_layer_case(norm_first):
 def main():
     torch.manual_seed(20170612)
     cases = {
+        "multi_head_attention": multi_head_attention_case(),
         "encoder_layer_post_norm": encoder_layer_case(norm_first=False),
         "encoder_layer_pre_norm": encoder_layer_case(norm_first=True),
         "decoder_layer_post_norm": decoder_layer_case(norm_first=False),
