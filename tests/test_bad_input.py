@@ -9,8 +9,6 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer import cli
-from keras_transformer.losses import MaskedCrossentropy
-from keras_transformer.schedules import TransformerSchedule
 from tests import tiny_run
 
 
@@ -164,30 +162,6 @@ def test_command_ends_with_one_clear_line_and_leaves_nothing(
 
 
 CALLS = {
-    "schedule without warm-up": (
-        lambda: TransformerSchedule(16, 0), "`warmup_steps`"
-    ),
-    "loss with all mass smoothed": (
-        lambda: MaskedCrossentropy(1.0), "`label_smoothing`"
-    ),
-    # Options.
-    "unknown preset": (
-        lambda: kt.TransformerConfig.preset("huge"), "`preset` must be one of tiny"
-    ),
-    "unknown option of a preset": (
-        lambda: kt.TransformerConfig.preset("tiny", width=3), "has no option 'width'"
-    ),
-    "true is no number": (lambda: kt.DecodingConfig(beam_size=True), "must be int"),
-    "two vocabularies, one matrix": (
-        lambda: kt.TransformerConfig(source_vocabulary_size=50),
-        "needs one joint vocabulary",
-    ),
-    "two special ids alike": (
-        lambda: kt.TransformerConfig(end_id=1), "must be four different ids"
-    ),
-    "special id beyond the vocabulary": (
-        lambda: kt.TransformerConfig(unknown_id=37000), "must be four different ids"
-    ),
     # Text.
     "no SentencePiece model": (
         lambda: kt.Tokenizer(b"nothing"), "is not a SentencePiece model"
@@ -196,11 +170,38 @@ CALLS = {
         lambda: kt.Tokenizer.learn([], kt.TokenizerConfig()), "no text to learn"
     ),
     # Translating.
-    "one text for a list": (
-        lambda: tiny_run.translator()("a dog"), "must be a sequence of strings"
+    **{
+        f"{texts!r} for texts": (
+            lambda texts=texts: tiny_run.translator()(texts),
+            "`texts` must be a sequence of strings",
+        )
+        for texts in ("a dog", b"a dog", [b"a dog"], [None], ["a", 1])
+    },
+    **{
+        f"temperature {value}": (
+            lambda value=value: tiny_run.translator().sample(["a"], temperature=value),
+            "`temperature` must be finite and at least 0",
+        )
+        for value in (-1.0, float("nan"), float("inf"))
+    },
+    "two texts and one prefix": (
+        lambda: tiny_run.translator().complete(["a", "b"], ["c"]),
+        "the same number of texts. Received: 2, 1",
     ),
-    "numbers for texts": (
-        lambda: tiny_run.translator()([1, 2]), "must be a sequence of strings"
+    "two texts and one target": (
+        lambda: tiny_run.translator().score(["a", "b"], ["c"]),
+        "the same number of texts. Received: 2, 1",
+    ),
+    "bytes for a target": (
+        lambda: tiny_run.translator().score(["a"], [b"c"]),
+        "must be a sequence of strings",
+    ),
+    "special ids of another tokenizer": (
+        lambda: kt.Translator(
+            kt.Transformer(tiny_run.model().config.replace(pad_id=3, unknown_id=0)),
+            tiny_run.tokenizers(),
+        ),
+        "must have the same `pad_id`",
     ),
     "more translations than hypotheses": (
         lambda: tiny_run.translator().translate(["a"], n_best=4),
@@ -243,7 +244,3 @@ def test_a_saved_model_refuses_an_empty_batch_size(tmp_path_factory, batch_size)
     exported = kt.ExportedTranslator(tiny_run.saved_model(tmp_path_factory))
     with pytest.raises(ValueError, match="`batch_size` must be at least 1"):
         exported(["a dog"], batch_size=batch_size)
-
-
-def test_there_are_enough_bad_inputs():
-    assert len(COMMANDS) + len(CALLS) >= 30

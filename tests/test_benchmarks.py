@@ -50,16 +50,6 @@ def test_limit_of_a_batch_is_its_operations_over_the_peak(module):
     assert floor.limit(size, setting, 4, 1e9, 1e30) == pytest.approx(150 / seconds)
 
 
-def test_limit_of_one_sentence_is_its_weight_bytes_over_the_bandwidth(module):
-    floor, workload = module("floor"), module("workload")
-    size = workload.Size(
-        num_layers=1, d_model=2, d_ff=3, num_heads=1, vocabulary_size=32000
-    )
-    setting = workload.Setting("toy", batch=1, beam=1)
-    seconds = 2 * (36 + 30 * (36 + 64000)) / 1e6
-    assert floor.limit(size, setting, 2, 1e30, 1e6) == pytest.approx(30 / seconds)
-
-
 def test_limit_of_training_is_three_forward_passes_over_the_peak(module):
     floor, workload = module("training_floor"), module("training_workload")
     size = module("workload").Size(
@@ -74,31 +64,6 @@ def test_limit_of_training_is_three_forward_passes_over_the_peak(module):
     assert floor.limit(size, setting, 1e9) == pytest.approx(expected)
 
 
-def test_products_of_a_step_are_counted_by_hand(module):
-    step_cost, workload = module("step_cost"), module("workload")
-    size = workload.Size(
-        num_layers=2, d_model=3, d_ff=5, num_heads=1, vocabulary_size=7
-    )
-    count = step_cost.by_hand(size, step_cost.Batch(rows=11, length=4))
-    # Encoder 4 * 9 + 2 * 15, decoder 8 * 9 + 2 * 15, of two layers, 44 tokens.
-    assert count.weights == 3 * 2 * 44 * 2 * (66 + 102)
-    # Scores and sums of three attentions of two layers: 2 * 3 each, 4 by 4 in 11 rows.
-    assert count.attention == 3 * 2 * 3 * 2 * 2 * 3 * 11 * 16
-    assert count.logits == 3 * 2 * 44 * 3 * 7
-    # 6 of 16 scores of the decoder's self-attention are hidden.
-    assert count.hidden * 3 * 16 == count.attention * 6
-
-
-def test_training_batches_hold_the_tokens_of_the_setting(module):
-    """In the order of their buckets: as many pairs as fit into 4096 tokens."""
-    workload = module("training_workload")
-    shapes = [ids.shape for _, ids in workload.batches(workload.SETTINGS["tiny"])]
-    assert set(shapes) == {(512, 8), (256, 16), (170, 24), (128, 32), (102, 40)}
-    for name, shape in {"small": (64, 32), "base": (32, 32)}.items():
-        batches = workload.batches(workload.SETTINGS[name])
-        assert {ids.shape for _, ids in batches} == {shape}
-
-
 def test_losses_of_the_keras_peers_agree_with_ours(module):
     from keras_transformer import MaskedCrossentropy
 
@@ -109,21 +74,6 @@ def test_losses_of_the_keras_peers_agree_with_ours(module):
     expected = float(MaskedCrossentropy(label_smoothing=0.1)(targets, logits))
     for loss in (peers.graph_crossentropy, peers.compiled_crossentropy):
         assert float(loss(targets, logits)) == pytest.approx(expected, rel=1e-5)
-
-
-def test_formulas_of_a_small_layer(module):
-    """By hand at n = 10, d = 4, h = 2, w = 1, k = 3."""
-    report = module("attention_cost_report")
-    sizes = report.Sizes(width=4, heads=2, window=1, kernel=3)
-    expected = {
-        "full attention": 4 * 160 + 2 * 400,
-        "recurrence": 6 * 160,
-        "convolution": 3 * 160,
-        "local attention": 4 * 160 + 2 * 120,
-        "linear attention": 4 * 160 + 160,
-    }
-    found = {name: kind.operations(10, sizes) for name, kind in report.KINDS.items()}
-    assert found == expected
 
 
 def results_of(script, folder, *arguments):

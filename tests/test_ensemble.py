@@ -53,28 +53,6 @@ def test_the_score_is_the_log_of_the_mean_of_each_tokens_probability():
         assert found.tokens == alone[0].tokens
 
 
-@pytest.mark.slow
-def test_a_translation_scores_as_the_mean_says():
-    best = ensemble().translate(TEXTS[:1])[0][0]
-    assert best.text not in [member(TEXTS[:1])[0] for member in members()]
-    # The search may have built the text of other pieces, so they are scored as found.
-    generator = ensemble()._pipeline.generator
-    source = ensemble()._pipeline._tokenize(tf.constant(TEXTS[:1]))
-    result = generator.search(source.ids, source.lengths)
-    scored = generator.score(source.ids, result.ids[:, 0]).numpy().sum()
-    length = int(result.lengths[0, 0])
-    penalty = ((5 + length) / 6) ** ensemble().config.length_penalty
-    assert best.score == pytest.approx(scored / penalty, rel=1e-4)
-
-
-@pytest.mark.slow
-def test_alignments_are_the_mean_of_the_members():
-    both = ensemble().align(TEXTS, per_head=True)
-    for found, each in zip(ensemble().align(TEXTS), both, strict=True):
-        assert each.attention.shape[0] == 2  # Members in place of heads.
-        np.testing.assert_allclose(found.attention, each.attention.mean(0), atol=1e-6)
-
-
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     path = tmp_path_factory.mktemp("ensemble") / "tiny" / "1"

@@ -6,7 +6,6 @@ import pytest
 import sacrebleu
 
 from keras_transformer import evaluate
-from keras_transformer.evaluation import write_lines
 
 REFERENCES = [
     "Der alte Mann schläft heute nicht.",
@@ -76,20 +75,6 @@ def test_the_output_has_one_line_a_sentence(tmp_path, breaks):
     evaluate(lambda texts: ["a" + breaks + "b", "", "ü"], PAIRS, output)
     assert output.read_bytes() == "a b\n\nü\n".encode()
     assert [path.name for path in output.parent.iterdir()] == ["translations.txt"]
-
-
-def test_the_output_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    output = tmp_path / "translations.txt"
-    output.write_text("old\n", encoding="utf-8")
-
-    def full_disk(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.replace", full_disk)
-    with pytest.raises(OSError, match="No space left"):
-        write_lines(output, ["new"])
-    assert output.read_text(encoding="utf-8") == "old\n"
-    assert list(tmp_path.iterdir()) == [output]
 
 
 def test_without_a_translator_or_a_pair_nothing_is_written(tmp_path):

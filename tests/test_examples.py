@@ -292,3 +292,28 @@ def test_a_text_is_learned_scored_continued_and_drawn(tmp_path, capsys):
     assert sample.startswith("abcdabcd") and len(sample) >= 400
     assert score.startswith(f"{nats / math.log(2):.3f} bits")
     assert curve.stat().st_size > 1000
+
+
+def test_the_nearest_words_are_those_of_the_models_own_vectors(tmp_path, capsys):
+    example = load("nearest_words")
+    translator = tiny_run.translator()
+    translator.save(tmp_path)
+    words = ["der", "Donaudampfschiff", "--count", "4"]
+    found = example.main([str(tmp_path), *words, "--analogy", "der", "the", "b"])
+    assert "'Donaudampfschiff' must be one piece" in capsys.readouterr().out
+    matrix = keras.ops.convert_to_numpy(translator.model.source_embedding.embeddings)
+    directions = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
+    tokenizer = translator.tokenizers.source
+    ids = [example.id_of(tokenizer, word) for word in ("der", "the", "b")]
+    # Special pieces, bytes and what was given are no answers.
+    for name, given, signs in (
+        ("der", ids[:1], [1]),
+        ("der - the + b", ids, [1, -1, 1]),
+    ):
+        vector = np.array(signs) @ directions[given]
+        cosines = directions @ vector / np.linalg.norm(vector)
+        cosines[[*range(260), *given]] = -2
+        best = np.argsort(-cosines)[: len(found[name])]
+        assert [piece for piece, _ in found[name]] == tokenizer.pieces(best)
+        shown = [cosine for _, cosine in found[name]]
+        np.testing.assert_allclose(shown, cosines[best], rtol=1e-5)

@@ -1,173 +1,153 @@
-"""The training loss: hand-worked values, the NumPy reference, Keras as a witness."""
+"""The loss and the metrics: worked values, closed forms in every mode, laws."""
 
 from __future__ import annotations
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras import ops
 
-from keras_transformer import MaskedCrossentropy
-from keras_transformer.kernels.crossentropy import smoothed_crossentropy
+from keras_transformer import MaskedAccuracy, MaskedCrossentropy, Perplexity
+from keras_transformer.kernels.crossentropy import first_largest
+from tests.models.test_backends import run_python
 from tests.reference import numpy_transformer as reference
 
 VOCABULARY_SIZE = 7
 TARGETS = np.array([[3, 6, 1, 2, 5], [4, 2, 0, 0, 0], [1, 1, 2, 0, 0]], "int32")
 PADDING = TARGETS == 0
-RATES = (0.0, 0.1, 0.3)
+MODES = {"eager": None, "graph": {}, "xla": {"jit_compile": True}}
+TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-2}
+on_tensorflow = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="TensorFlow"
+)
 
 
-def random_logits(rng):
-    return rng.normal(0.0, 2.0, (*TARGETS.shape, VOCABULARY_SIZE))
+def in_mode(function, mode):
+    """A function of tensors, eager, in a graph, or compiled by XLA."""
+    if MODES[mode] is None:
+        return function
+    import tensorflow as tf
+
+    return tf.function(function, **MODES[mode])
+
+
+def random_logits(dtype="float32", scale=2.0):
+    """Logits that `dtype` holds exactly, as a tensor and as float64."""
+    rng = np.random.default_rng(5)
+    rounded = ops.cast(rng.normal(0, scale, (*TARGETS.shape, VOCABULARY_SIZE)), dtype)
+    return rounded, ops.convert_to_numpy(ops.cast(rounded, "float32")).astype("float64")
 
 
 def value(loss):
     return float(ops.convert_to_numpy(loss))
 
 
-def gradient_of(loss, targets, logits):
-    logits = tf.constant(logits)
-    with tf.GradientTape() as tape:
-        tape.watch(logits)
-        result = loss(targets, logits)
-    return tape.gradient(result, logits).numpy()
+def loss_and_gradient(loss, logits, targets=TARGETS):
+    """On the backend at hand: the loss and its gradient by the logits, in float32."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            value = loss(targets, logits)
+        return value, tf.cast(tape.gradient(value, logits), "float32")
+    if backend == "jax":
+        import jax
+
+        function = jax.jit(jax.value_and_grad(lambda logits: loss(targets, logits)))
+        value, gradient = function(logits)
+        return value, gradient.astype("float32")
+    logits = logits.detach().requires_grad_()
+    value = loss(ops.convert_to_tensor(targets), logits)
+    value.backward()
+    return value.detach(), logits.grad.float()
 
 
-# Of three words, the first has the probability 1/2, the others 1/4.
-THREE_WORDS = np.log(np.array([[[4.0, 2.0, 2.0]]]))
-
-
-def test_three_words_without_smoothing():
-    loss = MaskedCrossentropy()
-    assert value(loss(np.array([[1]]), THREE_WORDS)) == pytest.approx(np.log(4))
-    loss = MaskedCrossentropy(pad_id=2)
-    assert value(loss(np.array([[0]]), THREE_WORDS)) == pytest.approx(np.log(2))
-
-
-def test_three_words_with_smoothing():
-    """e 0.3 gives each word 0.1 and the true one 0.7 more.
-
-    True word 1: 0.1 log 2 + 0.8 log 4 + 0.1 log 4 = 1.9 log 2.
-    True word 0: 0.8 log 2 + 0.1 log 4 + 0.1 log 4 = 1.2 log 2.
-    """
-    loss = MaskedCrossentropy(label_smoothing=0.3, pad_id=2)
-    of_word_1 = value(loss(np.array([[1]]), THREE_WORDS))
-    of_word_0 = value(loss(np.array([[0]]), THREE_WORDS))
-    assert of_word_1 == pytest.approx(1.9 * np.log(2), rel=1e-6)
-    assert of_word_0 == pytest.approx(1.2 * np.log(2), rel=1e-6)
-
-
-def test_equal_logits_cost_the_log_of_the_vocabulary_size():
-    for label_smoothing in RATES:
-        loss = MaskedCrossentropy(label_smoothing)
-        result = value(loss(TARGETS, np.zeros((*TARGETS.shape, VOCABULARY_SIZE))))
-        assert result == pytest.approx(np.log(VOCABULARY_SIZE), rel=1e-6)
-
-
-@pytest.mark.parametrize("label_smoothing", RATES)
-def test_loss_agrees_with_the_reference(rng, label_smoothing):
-    logits = random_logits(rng)
-    expected = reference.label_smoothed_cross_entropy(logits, TARGETS, label_smoothing)
-    result = MaskedCrossentropy(label_smoothing)(TARGETS, logits)
-    np.testing.assert_allclose(value(result), expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize("label_smoothing", RATES)
-def test_loss_of_each_token_agrees_with_the_reference(rng, label_smoothing):
-    logits = random_logits(rng)
-    smoothed = reference.smoothed_targets(TARGETS, VOCABULARY_SIZE, label_smoothing)
-    expected = -(smoothed * reference.log_softmax(logits)).sum(axis=-1)
-    result = ops.convert_to_numpy(
-        smoothed_crossentropy(TARGETS, logits, label_smoothing)
-    )
-    np.testing.assert_allclose(result, expected, rtol=1e-6)
-
-
-def test_other_padding_id_agrees_with_the_reference(rng):
-    logits = random_logits(rng)
-    expected = reference.label_smoothed_cross_entropy(logits, TARGETS, 0.1, pad_id=2)
-    result = MaskedCrossentropy(0.1, pad_id=2)(TARGETS, logits)
-    np.testing.assert_allclose(value(result), expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize("label_smoothing", RATES)
-def test_gradient_agrees_with_the_closed_form(rng, label_smoothing):
-    logits = random_logits(rng).astype("float32")
+def check_closed_form(dtype, label_smoothing, mode="eager", scale=2.0):
+    logits, exact = random_logits(dtype, scale)
+    loss = MaskedCrossentropy(label_smoothing)
+    found, gradient = in_mode(lambda x: loss_and_gradient(loss, x), mode)(logits)
+    assert keras.backend.standardize_dtype(found.dtype) == "float32"
+    expected = reference.label_smoothed_cross_entropy(exact, TARGETS, label_smoothing)
+    np.testing.assert_allclose(value(found), expected, rtol=2e-6)
     expected = reference.label_smoothed_cross_entropy_gradient(
-        logits, TARGETS, label_smoothing
+        exact, TARGETS, label_smoothing
     )
-    gradient = gradient_of(MaskedCrossentropy(label_smoothing), TARGETS, logits)
-    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-7)
+    gradient = ops.convert_to_numpy(gradient)
+    np.testing.assert_allclose(gradient, expected, rtol=TOLERANCES[dtype], atol=1e-7)
     assert not gradient[PADDING].any()
 
 
-@pytest.mark.parametrize("label_smoothing", RATES)
-def test_keras_agrees_on_one_hot_targets(rng, label_smoothing):
-    logits = random_logits(rng).astype("float32")
+@on_tensorflow
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "dtype, label_smoothing, scale",
+    (("float32", 0.0, 2.0), ("float32", 0.1, 2.0), ("float32", 0.3, 1e4),
+     ("bfloat16", 0.0, 2.0), ("bfloat16", 0.1, 2.0)),
+)  # fmt: skip
+def test_every_mode_agrees_with_the_closed_form(mode, dtype, label_smoothing, scale):
+    check_closed_form(dtype, label_smoothing, mode, scale)
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("backend", ("jax", "torch"))
+def test_other_backends_agree_with_the_closed_form(backend):
+    calls = [f"check_closed_form({d!r}, {s})" for d in TOLERANCES for s in (0.0, 0.1)]
+    imports = "from tests.test_losses import check_closed_form"
+    run_python(backend, "-c", "\n".join([imports, *calls]))
+
+
+# Of three words, the first has the probability 1/2, the others 1/4. With e = 0.3 each
+# word gets 0.1 and the true one 0.7 more: true word 1 costs 0.1 log 2 + 0.9 log 4 = 1.9
+# log 2, true word 0 0.8 log 2 + 0.2 log 4 = 1.2 log 2.
+@pytest.mark.parametrize(
+    "label_smoothing, pad_id, target, logs_of_2",
+    ((0.0, 0, 1, 2.0), (0.0, 2, 0, 1.0), (0.3, 2, 1, 1.9), (0.3, 2, 0, 1.2)),
+)
+def test_three_words_by_hand(label_smoothing, pad_id, target, logs_of_2):
+    logits = np.log(np.array([[[4.0, 2.0, 2.0]]]))
+    found = value(MaskedCrossentropy(label_smoothing, pad_id)([[target]], logits))
+    assert found == pytest.approx(logs_of_2 * np.log(2), rel=1e-6)
+
+
+def test_keras_agrees_on_one_hot_targets():
+    logits, _ = random_logits()
     witness = keras.losses.CategoricalCrossentropy(
-        from_logits=True, label_smoothing=label_smoothing, reduction="sum"
+        from_logits=True, label_smoothing=0.1, reduction="sum"
     )
     one_hot = np.eye(VOCABULARY_SIZE, dtype="float32")[TARGETS]
     expected = value(witness(one_hot, logits, ~PADDING)) / (~PADDING).sum()
-    result = value(MaskedCrossentropy(label_smoothing)(TARGETS, logits))
-    np.testing.assert_allclose(result, expected, rtol=1e-6)
-
-
-def test_smoothing_over_the_other_classes_converts_as_documented(rng):
-    """e over the V - 1 wrong classes equals e' = e V / (V - 1) over all V."""
-    logits = random_logits(rng)
-    others = 0.1 / (VOCABULARY_SIZE - 1)
-    distribution = np.full((*TARGETS.shape, VOCABULARY_SIZE), others)
-    np.put_along_axis(distribution, TARGETS[..., None], 0.9, axis=-1)
-    expected = -(distribution * reference.log_softmax(logits)).sum(axis=-1)
-    converted = 0.1 * VOCABULARY_SIZE / (VOCABULARY_SIZE - 1)
-    result = smoothed_crossentropy(TARGETS, logits, converted)
-    np.testing.assert_allclose(ops.convert_to_numpy(result), expected, rtol=1e-6)
+    found = value(MaskedCrossentropy(0.1)(TARGETS, logits))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("garbage", (1e30, np.inf, -np.inf, np.nan))
-def test_logits_at_padding_change_nothing(rng, garbage):
-    logits = random_logits(rng).astype("float32")
-    loss = MaskedCrossentropy(label_smoothing=0.1)
+def test_padding_and_its_logits_change_nothing(garbage):
+    """Nor does its being more; a batch of nothing else costs nothing."""
+    tensor, _ = random_logits()
+    logits, loss = ops.convert_to_numpy(tensor).copy(), MaskedCrossentropy(0.1)
     expected = value(loss(TARGETS, logits))
     logits[PADDING] = garbage
     assert value(loss(TARGETS, logits)) == expected
-
-
-def test_more_padding_changes_nothing(rng):
-    logits = random_logits(rng)
-    longer = np.concatenate([logits, rng.normal(size=(3, 4, VOCABULARY_SIZE))], axis=1)
-    padded = np.pad(TARGETS, ((0, 0), (0, 4)))
-    loss = MaskedCrossentropy(label_smoothing=0.1)
-    expected = value(loss(TARGETS, logits))
-    np.testing.assert_allclose(value(loss(padded, longer)), expected, rtol=1e-6)
-
-
-def test_batch_of_padding_costs_nothing(rng):
-    logits = random_logits(rng).astype("float32")
-    loss = MaskedCrossentropy(label_smoothing=0.1)
-    assert value(loss(np.zeros_like(TARGETS), logits)) == 0.0
-    assert not gradient_of(loss, np.zeros_like(TARGETS), logits).any()
+    longer, more = (np.pad(x, [(0, 0), (0, 4)] + [(0, 0)] * (x.ndim - 2))
+                    for x in (logits, TARGETS))  # fmt: skip
+    assert value(loss(more, longer)) == pytest.approx(expected, rel=1e-6)
+    cost, gradient = loss_and_gradient(loss, tensor, np.zeros_like(TARGETS))
+    assert value(cost) == 0.0 and not ops.convert_to_numpy(gradient).any()
 
 
 def test_keras_mask_of_the_logits_plays_no_part():
     """Decoder inputs of 0 are masked, their targets are not padding: all count."""
     embedding = keras.layers.Embedding(
-        VOCABULARY_SIZE,
-        VOCABULARY_SIZE,
-        mask_zero=True,
-        embeddings_initializer="normal",
+        VOCABULARY_SIZE, VOCABULARY_SIZE, "normal", mask_zero=True
     )
-    logits = embedding(TARGETS)
-    carried = ops.convert_to_numpy(logits._keras_mask)
-    np.testing.assert_array_equal(carried, ~PADDING)
-    targets = np.where(PADDING, 3, TARGETS)
-    expected = reference.label_smoothed_cross_entropy(
-        ops.convert_to_numpy(logits), targets, 0.1
-    )
-    result = MaskedCrossentropy(label_smoothing=0.1)(targets, logits)
-    np.testing.assert_allclose(value(result), expected, rtol=1e-6)
+    logits, targets = embedding(TARGETS), np.where(PADDING, 3, TARGETS)
+    np.testing.assert_array_equal(ops.convert_to_numpy(logits._keras_mask), ~PADDING)
+    exact = ops.convert_to_numpy(logits)
+    expected = reference.label_smoothed_cross_entropy(exact, targets, 0.1)
+    found = value(MaskedCrossentropy(0.1)(targets, logits))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 WEIGHTS = {
@@ -180,15 +160,14 @@ WEIGHTS = {
 
 
 @pytest.mark.parametrize("kind", WEIGHTS)
-def test_sample_weights_scale_tokens_and_not_the_divisor(rng, kind):
-    logits = random_logits(rng)
-    weights = WEIGHTS[kind]
+def test_sample_weights_scale_tokens_and_not_the_divisor(kind):
+    (logits, exact), weights = random_logits(), WEIGHTS[kind]
     smoothed = reference.smoothed_targets(TARGETS, VOCABULARY_SIZE, 0.1)
-    of_token = -(smoothed * reference.log_softmax(logits)).sum(axis=-1)
+    of_token = -(smoothed * reference.log_softmax(exact)).sum(axis=-1)
     of_token *= weights[:, None] if weights.ndim == 1 else weights
     expected = of_token[~PADDING].sum() / (~PADDING).sum()
-    result = MaskedCrossentropy(0.1)(TARGETS, logits, sample_weight=weights)
-    np.testing.assert_allclose(value(result), expected, rtol=1e-6)
+    found = MaskedCrossentropy(0.1)(TARGETS, logits, sample_weight=weights)
+    np.testing.assert_allclose(value(found), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype, large", (("bfloat16", 1e30), ("float16", 6e4)))
@@ -200,31 +179,19 @@ def test_large_logits_in_half_precision_do_not_overflow(dtype, large):
     of_words = ops.cast(large * np.eye(VOCABULARY_SIZE)[0], dtype)
     logits = ops.broadcast_to(of_words, (*TARGETS.shape, VOCABULARY_SIZE))
     rounded = value(ops.cast(of_words[0], "float32"))
-    result = value(MaskedCrossentropy(label_smoothing=0.1)(TARGETS, logits))
+    found = value(MaskedCrossentropy(label_smoothing=0.1)(TARGETS, logits))
     expected = rounded * (1 - 0.1 / VOCABULARY_SIZE)
-    np.testing.assert_allclose(result, expected, rtol=1e-6)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", ("bfloat16", "float16"))
-def test_half_precision_logits_give_a_float32_loss(rng, dtype):
-    rounded = ops.cast(random_logits(rng), dtype)
-    loss = MaskedCrossentropy(label_smoothing=0.1)
-    result = loss(TARGETS, rounded)
-    assert result.dtype == "float32"
-    exact = ops.convert_to_numpy(ops.cast(rounded, "float32"))
-    expected = reference.label_smoothed_cross_entropy(exact, TARGETS, 0.1)
-    np.testing.assert_allclose(value(result), expected, rtol=1e-6)
-
-
+@on_tensorflow
 def test_graph_holds_no_one_hot_tensor():
     """With its gradient; a [B, T, V] one-hot is the memory that the loss saves."""
+    import tensorflow as tf
 
-    @tf.function
-    def loss_and_gradient(targets, logits):
-        loss = MaskedCrossentropy(label_smoothing=0.1)(targets, logits)
-        return loss, tf.gradients(loss, logits)
-
-    graph = loss_and_gradient.get_concrete_function(
+    loss = MaskedCrossentropy(label_smoothing=0.1)
+    step = tf.function(lambda x, y: loss_and_gradient(loss, y, x))
+    graph = step.get_concrete_function(
         tf.TensorSpec((None, None), "int32"),
         tf.TensorSpec((None, None, VOCABULARY_SIZE), "float32"),
     ).graph.as_graph_def()
@@ -234,39 +201,34 @@ def test_graph_holds_no_one_hot_tensor():
     assert not {name for name in operations if "OneHot" in name}
 
 
-def test_config_round_trip():
-    loss = MaskedCrossentropy(label_smoothing=0.2, pad_id=4, name="named")
-    again = MaskedCrossentropy.from_config(loss.get_config())
-    assert again.get_config() == {
-        "label_smoothing": 0.2,
-        "pad_id": 4,
-        "name": "named",
-    }
-    serialized = keras.saving.serialize_keras_object(loss)
-    by_name = keras.saving.deserialize_keras_object(serialized)
-    assert isinstance(by_name, MaskedCrossentropy)
-    assert by_name.get_config() == loss.get_config()
+@on_tensorflow
+@pytest.mark.parametrize("mode", MODES)
+def test_first_of_equal_logits_is_the_largest(mode):
+    import tensorflow as tf
+
+    logits = tf.constant([[1.0, 3.0, 3.0], [-0.0, 0.0, -1.0], [2.0, 2.0, 2.0]])
+    for dtype in ("float32", "bfloat16"):
+        places = in_mode(first_largest, mode)(tf.cast(logits, dtype))
+        assert ops.convert_to_numpy(places).tolist() == [1, 0, 0]
 
 
-def test_saved_model_keeps_its_loss(rng, tmp_path):
+def test_saved_model_keeps_its_loss(tmp_path):
     inputs = keras.Input((5,), dtype="int32")
     model = keras.Model(
         inputs, keras.layers.Embedding(VOCABULARY_SIZE, VOCABULARY_SIZE)(inputs)
     )
-    loss = MaskedCrossentropy(label_smoothing=0.2, pad_id=2)
+    loss = MaskedCrossentropy(label_smoothing=0.2, pad_id=2, name="named")
     model.compile(optimizer="sgd", loss=loss)
-    expected = model.evaluate(TARGETS, TARGETS, verbose=0)
+    found = model.evaluate(TARGETS, TARGETS, verbose=0)
     logits = model.predict(TARGETS, verbose=0)
-    np.testing.assert_allclose(
-        expected,
-        reference.label_smoothed_cross_entropy(logits, TARGETS, 0.2, pad_id=2),
-        rtol=1e-5,
-    )
+    expected = reference.label_smoothed_cross_entropy(logits, TARGETS, 0.2, pad_id=2)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert isinstance(loaded.loss, MaskedCrossentropy)
-    assert loaded.loss.get_config() == loss.get_config()
-    assert loaded.evaluate(TARGETS, TARGETS, verbose=0) == expected
+    config = {"label_smoothing": 0.2, "pad_id": 2, "name": "named"}
+    assert loaded.loss.get_config() == loss.get_config() == config
+    assert loaded.evaluate(TARGETS, TARGETS, verbose=0) == found
 
 
 @pytest.mark.parametrize("label_smoothing", (-0.1, 1.0, 2, float("nan")))
@@ -277,3 +239,177 @@ def test_label_smoothing_out_of_range_is_refused(label_smoothing):
     )
     with pytest.raises(ValueError, match=message):
         MaskedCrossentropy(label_smoothing)
+
+
+# Accuracy and perplexity over batches of different sizes.
+
+# 5, 1 and 3 tokens that count, so that a mean of means is another number.
+BATCHES = (
+    np.array([[3, 6, 1], [4, 2, 0]], "int32"),
+    np.array([[5, 0, 0, 0, 0]], "int32"),
+    np.array([[1, 2], [6, 0], [0, 0]], "int32"),
+)
+METRICS = {
+    "accuracy": (MaskedAccuracy, reference.masked_accuracy),
+    "perplexity": (Perplexity, reference.perplexity),
+}
+
+
+@pytest.fixture(params=METRICS)
+def metric_and_reference(request):
+    metric_class, function = METRICS[request.param]
+    return metric_class(), function
+
+
+@pytest.fixture
+def logits(rng):
+    """Logits of each batch; half of the tokens are predicted right."""
+    batches = []
+    for targets in BATCHES:
+        batch = rng.normal(size=(*targets.shape, VOCABULARY_SIZE)).astype("float32")
+        right = rng.random(targets.shape) < 0.5
+        batch += 9.0 * right[..., None] * np.eye(VOCABULARY_SIZE)[targets]
+        batches.append(batch.astype("float32"))
+    return batches
+
+
+def result_of(metric):
+    return float(ops.convert_to_numpy(metric.result()))
+
+
+def flat(arrays, width=()):
+    """The tokens of all batches in one row."""
+    return np.concatenate([a.reshape(-1, *width) for a in arrays])[None]
+
+
+def of_all_tokens(function, logits, pad_id=0):
+    return function(flat(logits, (VOCABULARY_SIZE,)), flat(BATCHES), pad_id=pad_id)
+
+
+def updated(metric, logits):
+    for targets, batch in zip(BATCHES, logits, strict=True):
+        metric.update_state(targets, batch)
+    return metric
+
+
+def test_metrics_of_three_words_by_hand():
+    """Probabilities 1/2, 1/4, 1/4; the targets are word 0, word 1 and padding (2)."""
+    logits = np.log(np.array([[[4.0, 2.0, 2.0]] * 3]))
+    targets = np.array([[0, 1, 2]])
+    accuracy, perplexity = MaskedAccuracy(pad_id=2), Perplexity(pad_id=2)
+    accuracy.update_state(targets, logits)
+    perplexity.update_state(targets, logits)
+    assert result_of(accuracy) == 0.5
+    # exp((log 2 + log 4) / 2) = sqrt 8
+    assert result_of(perplexity) == pytest.approx(np.sqrt(8), rel=1e-6)
+
+
+@on_tensorflow
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("pad_id", (0, 6))
+def test_mean_over_the_tokens_of_all_batches(name, mode, pad_id, logits):
+    metric_class, function = METRICS[name]
+    metric, expected = metric_class(pad_id), of_all_tokens(function, logits, pad_id)
+    update = in_mode(metric.update_state, mode)
+    for _ in range(2):  # Once more after a reset, which forgets.
+        metric.reset_state()
+        for targets, batch in zip(BATCHES, logits, strict=True):
+            update(ops.convert_to_tensor(targets), ops.convert_to_tensor(batch))
+        np.testing.assert_allclose(result_of(metric), expected, rtol=1e-5)
+    of_batches = [function(b, t, pad_id) for t, b in zip(BATCHES, logits, strict=True)]
+    assert pad_id or abs(np.mean(of_batches) - expected) > 1e-2
+
+
+@pytest.mark.parametrize("garbage", (1e30, np.inf, -np.inf, np.nan))
+def test_logits_at_padding_change_no_metric(metric_and_reference, logits, garbage):
+    metric, _ = metric_and_reference
+    expected = result_of(updated(metric, logits))
+    metric.reset_state()
+    for targets, batch in zip(BATCHES, logits, strict=True):
+        batch[targets == 0] = garbage
+    assert result_of(updated(metric, logits)) == expected
+
+
+def test_nothing_counted_yet(logits):
+    """No token: accuracy 0, perplexity exp(0), and no NaN."""
+    accuracy, perplexity = MaskedAccuracy(), Perplexity()
+    assert (result_of(accuracy), result_of(perplexity)) == (0.0, 1.0)
+    for metric in (accuracy, perplexity):
+        metric.update_state(np.zeros_like(BATCHES[0]), logits[0])
+    assert (result_of(accuracy), result_of(perplexity)) == (0.0, 1.0)
+
+
+OF_METRICS = {
+    "of rows": np.array([2.0, 0.5]),
+    "of rows, as a column": np.array([[2.0], [0.5]]),
+    "of tokens": np.array([[1.0, 0.0, 3.0], [2.0, 0.5, 9.0]]),
+}
+
+
+@pytest.mark.parametrize("kind", OF_METRICS)
+def test_sample_weights_make_a_weighted_mean(rng, kind):
+    targets, weights = BATCHES[0], OF_METRICS[kind]
+    logits = rng.normal(size=(*targets.shape, VOCABULARY_SIZE))
+    logits[1] += 9.0 * np.eye(VOCABULARY_SIZE)[targets[1]]
+    of_token = weights[:, None] if weights.ndim == 1 else weights
+    of_token = of_token * (targets != 0)
+    log_p = reference.log_softmax(logits)
+    log_p = np.take_along_axis(log_p, targets[..., None], axis=-1)[..., 0]
+    correct = logits.argmax(axis=-1) == targets
+    expected = {
+        MaskedAccuracy: (correct * of_token).sum() / of_token.sum(),
+        Perplexity: np.exp(-(log_p * of_token).sum() / of_token.sum()),
+    }
+    for metric_class, mean in expected.items():
+        metric = metric_class()
+        metric.update_state(targets, logits, sample_weight=weights)
+        np.testing.assert_allclose(result_of(metric), mean, rtol=1e-6)
+
+
+def test_half_precision_logits_are_summed_in_float32(metric_and_reference, logits):
+    metric, function = metric_and_reference
+    rounded = [ops.cast(batch, "bfloat16") for batch in logits]
+    exact = [ops.convert_to_numpy(ops.cast(batch, "float32")) for batch in rounded]
+    expected = of_all_tokens(function, exact)
+    result = updated(metric, rounded).result()
+    assert keras.backend.standardize_dtype(result.dtype) == "float32"
+    np.testing.assert_allclose(float(result), expected, rtol=1e-6)
+
+
+@pytest.fixture
+def compiled_model():
+    inputs = keras.Input((None,), dtype="int32")
+    outputs = keras.layers.Embedding(VOCABULARY_SIZE, VOCABULARY_SIZE, "normal")(inputs)
+    model = keras.Model(inputs, outputs)
+    model.compile(
+        optimizer="sgd",
+        loss=MaskedCrossentropy(),
+        metrics=[MaskedAccuracy(), Perplexity()],
+    )
+    return model
+
+
+def test_evaluate_gives_the_mean_of_all_tokens(compiled_model):
+    """Five rows with 9 tokens in batches of 2, the last one smaller."""
+    targets = np.array([[3, 6, 1], [0, 0, 0], [5, 0, 0], [1, 2, 4], [6, 0, 0]])
+    results = compiled_model.evaluate(
+        targets, targets, batch_size=2, verbose=0, return_dict=True
+    )
+    logits = compiled_model.predict(targets, verbose=0)
+    for name, (_, function) in METRICS.items():
+        np.testing.assert_allclose(
+            results[name], function(logits, targets), rtol=1e-5, err_msg=name
+        )
+
+
+def test_saved_model_keeps_its_metrics(compiled_model, tmp_path):
+    targets = BATCHES[0]
+    expected = compiled_model.evaluate(targets, targets, verbose=0, return_dict=True)
+    compiled_model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    results = loaded.evaluate(targets, targets, verbose=0, return_dict=True)
+    assert results == expected
+    assert set(results) == {"loss", "accuracy", "perplexity"}
+    for metric in (MaskedAccuracy(pad_id=6), Perplexity(pad_id=6)):
+        assert type(metric).from_config(metric.get_config()).pad_id == 6

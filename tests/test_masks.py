@@ -16,80 +16,54 @@ def assert_mask(mask, expected):
     np.testing.assert_array_equal(mask, np.array(expected, bool))
 
 
-def test_padding_mask_is_false_on_padding():
-    ids = np.array([[5, 7, 0], [4, 0, 0]])
-    assert_mask(masks.padding_mask(ids), [[[1, 1, 0]], [[1, 0, 0]]])
+IDS, PAIRS = np.array([[5, 7, 0], [4, 0, 0]]), np.array([[1, 0, 1], [1, 1, 0]], bool)
+BY_HAND = {
+    "padding_mask(IDS)": [[[1, 1, 0]], [[1, 0, 0]]],
+    "padding_mask(np.array([[0, 3, 9]]), pad_id=3)": [[[1, 0, 1]]],
+    "causal_mask(3)": [[[1, 0, 0], [1, 1, 0], [1, 1, 1]]],
+    "padding_mask(IDS[:1]) & causal_mask(3)": [[[1, 0, 0], [1, 1, 0], [1, 1, 0]]],
+    "valid_length_mask([2, 0, 3], 3)": [[[1, 1, 0]], [[0, 0, 0]], [[1, 1, 1]]],
+    "valid_length_mask([[1, 3], [0, 2]], 3)": [
+        [[1, 0, 0], [1, 1, 1]], [[0, 0, 0], [1, 1, 0]]
+    ],
+    "local_window_mask(4, window=1)": [
+        [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
+    ],
+    "local_window_mask(4, window=2, causal=True)": [
+        [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1]]
+    ],
+    "local_window_mask(3, window=0)": np.eye(3)[None],
+    "attention_mask(PAIRS)": PAIRS[:, None],
+    "mask_of_keys(attention_mask(PAIRS))": PAIRS,
+}  # fmt: skip
+REFUSED = {
+    "local_window_mask(3, window=-1)": (ValueError, "`window` must be at least 0.*=-1"),
+    "valid_length_mask(3, 3)": (ValueError, "`valid_lengths` must have the shape"),
+    "valid_length_mask([[[1]]], 3)": (ValueError, "`valid_lengths` must have the sh"),
+    "attention_mask(IDS * 1.0)": (TypeError, "`mask` must be boolean.*float64"),
+    "attention_mask(PAIRS[0])": (ValueError, r"`mask` must have the shape.*\(3,\)"),
+    "mask_of_keys(causal_mask(3))": (ValueError, "`mask` must be the same for all qu"),
+}
 
 
-def test_padding_mask_uses_the_given_id():
-    assert_mask(masks.padding_mask(np.array([[0, 3, 9]]), pad_id=3), [[[1, 0, 1]]])
+@pytest.mark.parametrize("call", BY_HAND)
+def test_masks_by_hand(call):
+    assert_mask(eval(call, globals() | vars(masks)), BY_HAND[call])
 
 
-def test_causal_mask_allows_this_position_and_those_before():
-    expected = [[[1, 0, 0], [1, 1, 0], [1, 1, 1]]]
-    assert_mask(masks.causal_mask(3), expected)
+@pytest.mark.parametrize("call", REFUSED)
+def test_what_is_no_mask_is_refused(call):
+    error, words = REFUSED[call]
+    with pytest.raises(error, match=words):
+        eval(call, globals() | vars(masks))
 
 
-def test_valid_lengths_of_rows():
-    mask = masks.valid_length_mask(np.array([2, 0, 3]), 3)
-    assert_mask(mask, [[[1, 1, 0]], [[0, 0, 0]], [[1, 1, 1]]])
-
-
-def test_valid_lengths_of_queries():
-    mask = masks.valid_length_mask(np.array([[1, 3], [0, 2]]), 3)
-    assert_mask(mask, [[[1, 0, 0], [1, 1, 1]], [[0, 0, 0], [1, 1, 0]]])
-
-
-def test_local_window_reaches_to_both_sides():
-    expected = [[[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]]
-    assert_mask(masks.local_window_mask(4, window=1), expected)
-
-
-def test_causal_local_window_reaches_back_only():
-    expected = [[[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1]]]
-    assert_mask(masks.local_window_mask(4, window=2, causal=True), expected)
-
-
-def test_local_window_of_zero_is_the_position_itself():
-    assert_mask(masks.local_window_mask(3, window=0), np.eye(3)[None])
-
-
-def test_negative_window_is_refused():
-    with pytest.raises(ValueError, match="`window` must be at least 0.*window=-1"):
-        masks.local_window_mask(3, window=-1)
-
-
-def test_masks_combine():
-    ids = np.array([[5, 7, 0]])
-    both = masks.padding_mask(ids) & masks.causal_mask(3)
-    assert_mask(both, [[[1, 0, 0], [1, 1, 0], [1, 1, 0]]])
-
-
-@pytest.mark.parametrize("valid_lengths", [3, [[[1]]]])
-def test_valid_lengths_of_another_rank_are_refused(valid_lengths):
-    with pytest.raises(ValueError, match="`valid_lengths` must have the shape"):
-        masks.valid_length_mask(np.array(valid_lengths), 3)
-
-
-def test_mask_of_keras_gets_an_axis_for_queries():
-    mask = np.array([[True, False]])
-    assert_mask(masks.attention_mask(mask), [[[1, 0]]])
+def test_no_mask_stays_none():
     assert masks.attention_mask(None) is None
-
-
-def test_mask_that_is_not_boolean_is_refused():
-    with pytest.raises(TypeError, match="`mask` must be boolean.*float32"):
-        masks.attention_mask(np.ones((2, 3), "float32"))
-
-
-def test_mask_of_another_rank_is_refused():
-    with pytest.raises(ValueError, match=r"`mask` must have the shape.*\(3,\)"):
-        masks.attention_mask(np.ones(3, bool))
 
 
 VALUES = np.zeros((2, 3, 5), "float32")
 QUERIES = np.zeros((2, 2, 7), "float32")
-PAIRS = np.array([[1, 0, 1], [1, 1, 0]], bool)
 COMBINED = {
     "nothing": ({}, None),
     "mask": ({"mask": PAIRS}, PAIRS[:, None, None]),
@@ -129,25 +103,3 @@ def test_masks_that_tensors_carry_are_combined():
     assert_mask(masks.combined_mask(value, value, key), [[[[0, 0, 1]]]])
     given = {"value_mask": np.ones((1, 3), bool)}
     assert_mask(masks.combined_mask(value, value, value, **given), [[[[1, 1, 1]]]])
-
-
-@pytest.mark.parametrize(
-    "given, error, words",
-    [
-        ({"mask": np.ones((2, 4), bool)}, ValueError, "`mask` must fit the inputs"),
-        ({"key_mask": np.ones((2, 4), bool)}, ValueError, "`key_mask` must fit"),
-        ({"mask": np.ones((2, 3), int)}, TypeError, "`mask` must be boolean, True"),
-        ({"value_mask": np.ones((2, 3))}, TypeError, "boolean or of integers"),
-        ({"scores_mask": np.ones((2, 4), bool)}, ValueError, "`attention_mask` must"),
-        ({"scores_mask": np.ones(3, bool)}, ValueError, "`attention_mask` must fit"),
-    ],
-)
-def test_masks_that_do_not_fit_are_refused(given, error, words):
-    with pytest.raises(error, match=words):
-        masks.combined_mask(QUERIES, VALUES, VALUES, **given)
-
-
-def test_mask_of_keys_is_the_same_for_all_queries():
-    assert_mask(masks.mask_of_keys(masks.attention_mask(PAIRS)), PAIRS)
-    with pytest.raises(ValueError, match="`mask` must be the same for all queries"):
-        masks.mask_of_keys(masks.causal_mask(3))

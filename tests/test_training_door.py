@@ -63,14 +63,6 @@ def test_every_optimizer_lowers_the_loss_by_the_schedule(optimizer):
     np.testing.assert_allclose(rate, expected, rtol=1e-6)
 
 
-def test_first_loss_is_that_of_the_logits():
-    """Label smoothing and padding as configured, through compile and fit."""
-    model = model_for(label_smoothing=0.2)
-    logits = model.predict(INPUTS, verbose=0)
-    expected = reference.label_smoothed_cross_entropy(logits, TARGETS, 0.2)
-    np.testing.assert_allclose(losses_of(model)[0], expected, rtol=1e-5)
-
-
 class Batches(keras.utils.PyDataset):
     """The copy task in batches of `size`."""
 
@@ -122,11 +114,3 @@ def test_mixed_precision_trains_with_float32_weights_and_loss():
     assert losses[-1] < 0.9 * losses[0]
     assert {weight.dtype for weight in model.weights} == {"float32"}
     assert keras.config.dtype_policy().name == "float32"
-
-
-@pytest.mark.slow
-def test_xla_gives_the_same_losses():
-    plain = losses_of(model_for(jit_compile=False), epochs=2)
-    compiled = model_for(jit_compile=True)
-    assert compiled.jit_compile is True
-    np.testing.assert_allclose(losses_of(compiled, epochs=2), plain, rtol=1e-4)

@@ -21,6 +21,7 @@ CONSTRAINTS = {
     "shortest": {"min_length": 3},
     "no token twice": {"no_repeat_ngram_size": 1},
     "no pair twice": {"no_repeat_ngram_size": 2},
+    "no triple twice": {"no_repeat_ngram_size": 3},
     "prefix": {"prefix": (4, 3)},
     "prefix that ends": {"prefix": (4, END)},
     "prefix as long as the output": {"prefix": (3, 3, 4, 4, 3)},

@@ -112,12 +112,6 @@ def test_the_result_is_that_of_a_search_of_one_size(options):
     assert {1, 16, 17, 32, 33, 64, 70} <= {*lengths}
 
 
-def test_so_it_is_in_a_greedy_search():
-    expected, _ = search(1, resized=False)
-    result, _ = search(1, resized=True)
-    assert_same(result, expected)
-
-
 @pytest.mark.one_case
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_finished_sentences_leave_and_the_room_doubles(beam_size):
@@ -150,59 +144,3 @@ def test_all_may_end_at_once_or_at_the_longest_output(end_gain, count):
     )  # fmt: skip
     assert numpy(result.lengths).tolist() == [[count]] * 3
     assert set(steps.rows) == {6}
-
-
-def test_one_sentence_and_no_sentence():
-    table = table_of_lengths()[2:3]
-    for count, steps_taken in ((1, 20), (0, 0)):
-        steps = Steps(table, 2)
-        result = beam_search(
-            steps.step, steps.state(range(count), FIRST_ROOM), limit=20,
-            max_lengths=np.full(count, 20), special_ids=IDS, beam_size=2,
-            resize=steps.resize,
-        )  # fmt: skip
-        assert result.ids.shape == (count, 1, 20)
-        assert len(steps.rows) == steps_taken
-
-
-@pytest.mark.one_case
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow graph")
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_a_graph_for_any_number_of_sentences_finds_the_same(beam_size):
-    import tensorflow as tf
-
-    table = table_of_lengths()
-    expected, _ = search(beam_size, resized=False, n_best=beam_size)
-
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None], "int32"),
-            tf.TensorSpec([None], "int32"),
-        ],
-        autograph=False,
-    )
-    def find(sentences, max_lengths):
-        steps = Steps(table, beam_size)
-        repeated = tf.repeat(sentences, beam_size)
-        limit = tf.reduce_max(max_lengths)
-        state = {
-            "inner": {
-                "history": tf.zeros_like(repeated),
-                "sentence": repeated,
-                "position": tf.zeros([], "int32"),
-            },
-            "room": tf.zeros([tf.size(repeated), tf.minimum(limit, FIRST_ROOM)]),
-        }
-        return beam_search(
-            steps.step, state, max_lengths=max_lengths, limit=limit, special_ids=IDS,
-            beam_size=beam_size, n_best=beam_size, resize=steps.resize,
-        )  # fmt: skip
-
-    everything = np.arange(len(MAX_LENGTHS), dtype="int32")
-    for chosen in (everything, everything[::-1], everything[[9, 1]], everything[:1]):
-        lengths = np.array(MAX_LENGTHS, "int32")[chosen]
-        result = find(tf.constant(chosen), tf.constant(lengths))
-        width = lengths.max()
-        theirs = [x[chosen] for x in expected]
-        theirs[0] = theirs[0][..., :width]
-        assert_same([x.numpy() for x in result], theirs)

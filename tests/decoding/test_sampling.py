@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.decoding import Constraints, beam_search, sample
+from keras_transformer.decoding import Constraints, sample
 from keras_transformer.decoding.sampling import _draw
 from tests.decoding.table_steps import (
     CONSTRAINTS,
@@ -91,47 +91,19 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("size", [4, 97, 4099])
 @pytest.mark.parametrize("options", CASES.values(), ids=CASES)
-def test_tokens_come_as_often_as_their_probability_says(options):
-    rows = 40_000
-    table = random_logits(3, sentences=1, vocabulary=VOCABULARY, scale=1.0)
-    given = options | {"temperature": np.full(rows, options.get("temperature", 1.0))}
-    result = draw(table, np.zeros(rows), uniforms=evenly(rows), limit=1, **given)
-    expected = filtered(next_logits(table[0], ()), **options)
-    counts = np.bincount(result[0][:, 0], minlength=VOCABULARY)
-    assert np.all(counts[expected == 0] == 0)
-    np.testing.assert_allclose(counts, rows * expected, atol=2)
-
-
-def test_whole_outputs_come_as_often_as_their_probability_says():
-    rows = 40_000
-    table = random_logits(5, sentences=1, vocabulary=5, scale=1.0)
-    table[..., [PAD, START]] = -np.inf
-    result = draw(table, np.zeros(rows), limit=3)
-    drawn = outputs_of(result)
-    outputs = list(all_outputs(5, 3))
-    expected = np.exp([log_probability(table[0], ids) for ids in outputs])
-    np.testing.assert_allclose(expected.sum(), 1.0)
-    counts = np.array([drawn.count(ids) for ids in outputs])
-    assert counts.sum() == rows
-    # The chi-square statistic: its mean is the freedom, its variance twice that.
-    statistic = ((counts - rows * expected) ** 2 / (rows * expected)).sum()
-    freedom = len(outputs) - 1
-    assert statistic < freedom + 4 * np.sqrt(2 * freedom)
-
-
-@pytest.mark.parametrize("size", [4, 5, 97, 1000, 4099])
-@pytest.mark.parametrize("filters", [{}, {"top_k": 17}, {"top_p": 0.9}], ids=str)
-def test_a_number_inverts_the_distribution_function(size, filters):
-    rng = np.random.default_rng(size)
+def test_a_number_inverts_the_distribution_function(size, options):
+    rng, filters = np.random.default_rng(size), dict(options)
+    temperature = filters.pop("temperature", 1.0)
     logits = rng.normal(0, 2, size).astype("float32")
     uniforms = rng.random((499, 1)).astype("float32")
     result = sample(
         lambda ids, parents, state: (ops.tile(logits[None], (499, 1)), state), (),
-        uniforms=uniforms, temperature=np.full(499, 0.9), limit=1,
+        uniforms=uniforms, temperature=np.full(499, temperature), limit=1,
         max_lengths=np.ones(499), special_ids=IDS, **filters,
     )  # fmt: skip
-    probabilities = filtered(logits.astype("float64"), 0.9, **filters)
+    probabilities = filtered(logits.astype("float64"), temperature, **filters)
     order = np.arange(size)
     if filters:
         order = np.argsort(-probabilities, kind="stable")
@@ -159,18 +131,6 @@ def test_no_temperature_is_greedy(temperature, filters):
     np.testing.assert_allclose(result[3], totals, rtol=1e-5)
     penalties = ((5 + np.array([*map(len, expected)])) / 6) ** 0.6
     np.testing.assert_allclose(result[2], totals / penalties, rtol=1e-5)
-
-
-def test_no_temperature_is_greedy_search():
-    table = random_logits(8, sentences=5, vocabulary=VOCABULARY)
-    options = dict(max_lengths=[1, 3, 5, 7, 7], constraints=Constraints(3, 2))
-    result = draw(table, range(5), temperature=np.zeros(5), **options)
-    expected = beam_search(
-        history_step(table), history_state(range(5)), limit=7, special_ids=IDS,
-        beam_size=1, **options,
-    )  # fmt: skip
-    for ours, theirs in zip(result, expected, strict=True):
-        np.testing.assert_allclose(ours, numpy(theirs)[:, 0], rtol=1e-5)
 
 
 def test_no_temperature_takes_the_first_of_equal_tokens():
@@ -362,103 +322,10 @@ def test_logits_of_another_rank_are_refused():
         )  # fmt: skip
 
 
-@pytest.mark.one_case
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="SavedModel")
-@pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.9}], ids=str)
-def test_a_saved_model_with_dynamic_shapes_equals_eager(filters, tmp_path):
-    import tensorflow as tf
-
-    table = random_logits(27, sentences=5, vocabulary=VOCABULARY, scale=1.0)
-    step = history_step(table)
-
-    def serve(sentences, uniforms, max_lengths, limit, prefix):
-        state = dict(history_state([0]), sentence=sentences)
-        state["history"] = tf.zeros_like(sentences)
-        return sample(
-            step, state, uniforms=uniforms, temperature=uniforms[:, 0] * 3,
-            max_lengths=max_lengths, limit=limit, special_ids=IDS, **filters,
-            constraints=Constraints(2, 2, prefix),
-        )._asdict()  # fmt: skip
-
-    matrix = tf.TensorSpec([None, None], "int32", "prefix")
-    signature = [
-        tf.TensorSpec([None], "int32", "sentences"),
-        tf.TensorSpec([None, None], "float32", "uniforms"),
-        tf.TensorSpec([None], "int32", "max_lengths"),
-        tf.TensorSpec([], "int32", "limit"),
-        matrix,
-    ]
-    module = tf.Module()
-    module.serve = tf.function(serve, input_signature=signature, autograph=False)
-    tf.saved_model.save(module, str(tmp_path))
-    served = tf.saved_model.load(str(tmp_path)).serve
-    rng = np.random.default_rng(27)
-    for count, width in ((5, 2), (2, 0), (0, 1)):
-        uniforms = rng.random((count, 9)).astype("float32")
-        lengths = np.array([3, 9, 5, 7, 9], "int32")[:count]
-        prefix = np.full((count, width), 4, "int32")
-        arguments = (uniforms, lengths, 9, prefix)
-        result = served(np.arange(count, dtype="int32"), *map(tf.constant, arguments))
-        expected = draw(
-            table, range(count), uniforms=uniforms, temperature=uniforms[:, 0] * 3,
-            max_lengths=lengths, limit=9, constraints=Constraints(2, 2, prefix),
-            **filters,
-        )  # fmt: skip
-        for name, value in zip(("ids", "lengths", "scores"), expected, strict=False):
-            np.testing.assert_allclose(result[name][:, 0], value, rtol=1e-6)
-
-
-BACKEND_SCRIPT = """
-import sys
-import keras
-import numpy as np
-from tests.decoding.test_sampling import (
-    Constraints, IDS, history_state, history_step, numpy, sample,
-)
-with np.load(sys.argv[1] + "/inputs.npz") as inputs:
-    inputs = dict(inputs)
-table = inputs.pop("table")
-def draw(state, inputs):
-    return sample(history_step(table), state, **inputs, **options)
-def compiled(function):
-    if keras.backend.backend() != "jax":
-        return function
-    import jax
-    # Another function each time, or the options of the first would stay.
-    return jax.jit(lambda *arguments: function(*arguments))
-for name, filters in (("all", {}), ("filtered", dict(top_k=5, top_p=0.9))):
-    options = dict(limit=7, special_ids=IDS, constraints=Constraints(2, 2), **filters)
-    result = compiled(draw)(history_state(range(5)), inputs)
-    np.savez(f"{sys.argv[1]}/{name}.npz", *map(numpy, result))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_other_backends_draw_the_same(backend, tmp_path):
-    rng = np.random.default_rng(29)
-    inputs = dict(
-        table=random_logits(29, sentences=5, vocabulary=VOCABULARY, scale=1.0),
-        uniforms=rng.random((5, 7)),
-        temperature=rng.uniform(0.5, 2.0, 5),
-        max_lengths=np.array([3, 5, 7, 7, 7]),
-    )
-    np.savez(tmp_path / "inputs.npz", **inputs)
-    run_python(backend, "-c", BACKEND_SCRIPT, tmp_path)
-    table = inputs.pop("table")
-    for name, filters in (("all", {}), ("filtered", dict(top_k=5, top_p=0.9))):
-        expected = draw(
-            table, range(5), constraints=Constraints(2, 2), **inputs, **filters
-        )
-        with np.load(tmp_path / f"{name}.npz") as result:
-            for ours, theirs in zip(result.values(), expected, strict=True):
-                np.testing.assert_allclose(ours[:, 0], theirs, rtol=1e-5)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_these_tests_pass_on_other_backends(backend):
     run_python(
         backend, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k",
-        "not other_backends", "tests/decoding",
+        "not other_backends", "tests/decoding", "tests/models/test_ensemble.py",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Scores of given outputs against the NumPy reference and against the search."""
+"""Scores of given outputs: in closed form, and in parts."""
 
 from __future__ import annotations
 
@@ -7,78 +7,24 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.decoding import sample
 from keras_transformer.decoding.tokens import score_in_parts, token_log_probabilities
 from tests.decoding.table_steps import (
-    IDS,
-    history_state,
-    history_step,
-    next_logits,
     numpy,
-    random_logits,
 )
-from tests.layers.reference_weights import model_weights_of
-from tests.models.transformer_cases import (
-    SIZES,
-    SOURCE,
-    TARGET_IN,
-    TARGET_OUT,
-    random_model,
-)
-from tests.reference import numpy_transformer as reference
 
 
-def test_the_models_scores_are_the_references(rng):
-    model = random_model(rng)
-    logits = model((SOURCE, TARGET_IN))
-    expected = reference.log_softmax(
-        reference.transformer(
-            SOURCE, TARGET_IN, model_weights_of(model), SIZES["num_heads"]
-        )
-    )
-    expected = np.take_along_axis(expected, TARGET_OUT[..., None], axis=-1)[..., 0]
-    expected[TARGET_OUT == 0] = 0.0
-    result = numpy(token_log_probabilities(logits, TARGET_OUT))
-    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
-    assert result[TARGET_OUT == 0].tolist() == [0.0, 0.0]
-
-
-def test_an_output_has_the_score_that_drew_it():
-    table = random_logits(1, sentences=5, vocabulary=11)
-    result = sample(
-        history_step(table), history_state(range(5)), temperature=np.full(5, 2.0),
-        uniforms=np.random.default_rng(1).random((5, 7)), max_lengths=[3, 5, 7, 7, 7],
-        limit=7, special_ids=IDS,
-    )  # fmt: skip
-    ids = numpy(result.ids)[:, 0]
-    logits = np.array(
-        [
-            [next_logits(table[row], tokens[:position]) for position in range(7)]
-            for row, tokens in enumerate(ids)
-        ]
-    )
-    totals = numpy(token_log_probabilities(logits, ids, IDS.pad_id)).sum(axis=1)
-    np.testing.assert_allclose(totals, numpy(result.log_probabilities)[:, 0], rtol=1e-5)
-
-
-def test_a_search_and_a_score_share_the_closed_form():
-    logits = np.zeros((1, 3, 8), "float32")
-    result = token_log_probabilities(logits, np.array([[5, 2, 0]]))
-    np.testing.assert_allclose(numpy(result), [[-np.log(8), -np.log(8), 0]], rtol=1e-6)
-
-
-@pytest.mark.parametrize("value", [-np.inf, np.nan, np.inf])
-def test_padding_is_zero_whatever_its_logits(value):
-    logits = np.zeros((1, 2, 5), "float32")
-    logits[0, 1] = value
-    result = token_log_probabilities(logits, np.array([[3, 0]]))
-    np.testing.assert_allclose(numpy(result), [[-np.log(5), 0.0]], rtol=1e-6)
-
-
-def test_padding_may_have_any_id():
+@pytest.mark.parametrize("of_padding", [0.0, -np.inf, np.nan, np.inf])
+@pytest.mark.parametrize("pad_id", [0, 4])
+def test_equal_logits_cost_the_log_of_their_number_and_padding_nothing(
+    pad_id, of_padding
+):
     logits = np.zeros((1, 3, 5), "float32")
-    result = token_log_probabilities(logits, np.array([[0, 2, 4]]), pad_id=4)
-    np.testing.assert_allclose(numpy(result), [[-np.log(5)] * 2 + [0.0]], rtol=1e-6)
+    logits[0, 2] = of_padding
+    found = numpy(token_log_probabilities(logits, np.array([[3, 2, pad_id]]), pad_id))
+    np.testing.assert_allclose(found, [[-np.log(5), -np.log(5), 0.0]], rtol=1e-6)
+    logits[0, 0, 3] = -np.inf  # What cannot be.
+    found = numpy(token_log_probabilities(logits, np.array([[3, 2, pad_id]]), pad_id))
+    assert found[0, 0] == -np.inf
 
 
 def test_large_and_bfloat16_logits_are_normalised_in_float32():
@@ -86,13 +32,6 @@ def test_large_and_bfloat16_logits_are_normalised_in_float32():
     for logits in (large, ops.cast(large, "bfloat16")):
         result = token_log_probabilities(logits, np.array([[7]]))
         np.testing.assert_allclose(numpy(result), [[-np.log(1000)]], rtol=1e-3)
-
-
-def test_what_cannot_be_has_minus_infinity():
-    logits = np.zeros((1, 2, 5), "float32")
-    logits[0, 0, 3] = -np.inf
-    target = np.array([[3, 2]])
-    assert numpy(token_log_probabilities(logits, target))[0, 0] == -np.inf
 
 
 @pytest.mark.parametrize("batch,length", [(3, 1), (3, 8), (2, 19), (1, 16), (0, 5)])

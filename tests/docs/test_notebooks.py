@@ -74,19 +74,20 @@ def run(name, folder):
     check_outputs(notebook)
 
 
-@pytest.mark.parametrize("name", ["layers", "train_and_serve"])
+# The README's commands train and serve in every run.
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n != "layers")) for n in TINY],
+)
 def test_a_notebook_runs(name, folder):
+    if name == "read_attention":
+        options = folder / "runs" / "notebook-en-de" / "decoding.json"
+        if not options.exists():
+            run("train_and_serve", folder)
+        # A model that has learned so little hardly ends a translation by itself.
+        short = DecodingConfig.load(options).replace(max_extra_length=3)
+        options.write_text(short.to_json(), encoding="utf-8")
     run(name, folder)
-
-
-def test_the_notebook_that_reads_a_run_runs(folder):
-    options = folder / "runs" / "notebook-en-de" / "decoding.json"
-    if not options.exists():
-        run("train_and_serve", folder)
-    # A model that has learned so little hardly ends a translation by itself.
-    short = DecodingConfig.load(options).replace(max_extra_length=3)
-    options.write_text(short.to_json(), encoding="utf-8")
-    run("read_attention", folder)
 
 
 def test_every_notebook_has_its_tiny_size():

@@ -13,7 +13,6 @@ from keras_transformer.kernels.decoding import (
     write_position,
 )
 from tests.kernels.ways import called, every_way, on_tensorflow
-from tests.models.test_backends import run_python
 
 B, H, L, K = 2, 3, 5, 7
 
@@ -73,22 +72,6 @@ def test_a_place_that_is_worked_out_once_serves_every_cache_of_its_size(rng, way
 
 
 @every_way
-def test_a_position_is_overwritten(rng, way):
-    new, other = positions(rng, 2), positions(rng, 2)
-
-    def twice(new, other):
-        cache = written_in_order(new, range(L), 2)
-        return written(cache, other[2], ops.convert_to_tensor(2, "int32"))
-
-    expected = new.copy()
-    expected[2] = other[2]
-    np.testing.assert_array_equal(
-        ops.convert_to_numpy(called(way, twice, new, other)),
-        expected_cache(expected, range(L), 2),
-    )
-
-
-@every_way
 def test_two_caches_of_one_shape_are_not_one(rng, way):
     new = positions(rng, 2)
 
@@ -130,22 +113,6 @@ def test_a_graph_writes_in_place_and_starts_empty_each_time(rng):
     assert not names & {"ConcatV2", "TensorScatterUpdate", "Pad", "SelectV2"}
 
 
-@on_tensorflow
-def test_for_xla_no_operation_is_in_place(rng):
-    import tensorflow as tf
-
-    def operations(jit_compile):
-        @tf.function(autograph=False, jit_compile=jit_compile)
-        def write(new):
-            return written_in_order(new, (0, 1), 2)
-
-        graph = write.get_concrete_function(tf.constant(positions(rng, 2))).graph
-        return {operation.type for operation in graph.get_operations()}
-
-    assert "InplaceUpdate" in operations(False)
-    assert "InplaceUpdate" not in operations(True)
-
-
 @every_way
 def test_a_resized_cache_keeps_what_was_written(rng, way):
     new = positions(rng, 2)
@@ -165,31 +132,3 @@ def test_a_resized_cache_keeps_what_was_written(rng, way):
         result[:, :, L * 2 + 2 : L * 2 + 4], np.repeat(new[0][:1], 3, axis=0)
     )
     assert result.shape == (3, H, L * 2 + 6, K)
-
-
-BACKEND_SCRIPT = """
-import sys
-import keras
-import numpy as np
-from keras import ops
-from tests.kernels.test_cache import written_in_order
-
-new = np.load(sys.argv[1] + "/new.npy")
-write = lambda x: written_in_order(x, (0, 3, 1, 4), 4)
-if keras.backend.backend() == "jax":
-    import jax
-    write = jax.jit(write)
-cache = write(ops.convert_to_tensor(new))
-np.save(sys.argv[1] + "/cache.npy", ops.convert_to_numpy(cache))
-"""
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_other_backends_write_the_same(rng, backend, tmp_path):
-    new = positions(rng, 4)
-    np.save(tmp_path / "new.npy", new)
-    run_python(backend, "-c", BACKEND_SCRIPT, tmp_path)
-    np.testing.assert_array_equal(
-        np.load(tmp_path / "cache.npy"), expected_cache(new, (0, 3, 1, 4), 4)
-    )

@@ -127,18 +127,6 @@ def test_bfloat16_products_give_float32_sums(way):
         assert error < 0.02 * np.abs(3 * expected).max()
 
 
-def test_without_a_gradient_it_is_the_same_number():
-    states, matrix, targets, weights = arrays()
-    trained, tested = (
-        fused_crossentropy(states, matrix, targets, weights, 0.1, gradient=gradient)
-        for gradient in (True, False)
-    )
-    for one, other in zip(trained, tested, strict=True):
-        np.testing.assert_array_equal(
-            ops.convert_to_numpy(one), ops.convert_to_numpy(other)
-        )
-
-
 def test_a_token_without_weight_may_have_an_infinite_loss():
     states, matrix, targets, weights = arrays(10)
     assert weights[5] == 0.0
@@ -157,14 +145,12 @@ def padded_batch():
     return states.reshape(ROWS, LENGTH, WIDTH), matrix, targets
 
 
-@pytest.mark.one_case
 @pytest.mark.parametrize("way", ways())
-@pytest.mark.parametrize("sample_weight", [None, np.array([0.5, 2.0, 1.0], "float32")])
 @pytest.mark.parametrize("any_target", [True, False])
-def test_masked_crossentropy_from_states(way, sample_weight, any_target):
+def test_masked_crossentropy_from_states(way, any_target):
     states, matrix, targets = padded_batch()
     targets = targets if any_target else np.zeros_like(targets)
-    loss = MaskedCrossentropy(0.1)
+    loss, sample_weight = MaskedCrossentropy(0.1), np.array([0.5, 2.0, 1.0], "float32")
 
     def of_logits(states, matrix):
         logits = ops.matmul(states, ops.transpose(matrix))
@@ -196,16 +182,6 @@ def test_metrics_from_scores_are_those_of_the_logits(metric_class, sample_weight
         results.append(float(metric.result()))
     assert results[0] > 0.05
     np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
-
-
-def test_a_gpu_has_chunks_as_large_as_their_logits_may_be(monkeypatch):
-    module = "keras_transformer.kernels.crossentropy"
-    monkeypatch.setattr(f"{module}.CHUNK_TOKENS", 512)
-    assert crossentropy.chunk_tokens(37_000) == 512
-    monkeypatch.setattr(f"{module}.has_gpu", lambda: True)
-    assert crossentropy.chunk_tokens(37_000) == 2**30 // (4 * 37_000) == 7255
-    assert crossentropy.chunk_tokens(2_000_000) == 512
-    assert crossentropy.chunk_tokens(100) * 100 * 4 <= 2**30
 
 
 def test_chunks_of_a_gpu_give_the_same(monkeypatch):

@@ -91,15 +91,6 @@ def test_query_with_nothing_to_attend_to_gets_zeros_and_no_gradient(rng, dtype):
     assert keras.backend.standardize_dtype(outputs.dtype) == dtype
 
 
-@pytest.mark.skipif(BACKEND == "jax", reason="JAX takes one width")
-def test_values_may_have_another_width(rng):
-    tensors = heads(rng, groups=3, value_dim=12)
-    expected, _ = dot_product_attention(*tensors)
-    found = fused_attention(*tensors)
-    assert tuple(found.shape) == (B, H, T, 12)
-    np.testing.assert_allclose(*map(ops.convert_to_numpy, (found, expected)), atol=1e-5)
-
-
 @pytest.fixture
 def on_gpu(monkeypatch):
     """A GPU of the capability that cuDNN needs, as the kernel asks for one."""

@@ -107,15 +107,6 @@ def test_start_moves_the_positions(rng, name):
     assert np.abs(whole[:, 2:] - array(layer(rest))).max() > 0.01
 
 
-@pytest.mark.parametrize("name", ("added sinusoids", "added learned"))
-def test_output_carries_the_mask_of_the_inputs(rng, name):
-    layer = random_layer(rng, LAYERS[name][0])
-    vectors = keras.layers.Embedding(11, 7, mask_zero=True)(np.array([[3, 4, 0, 0, 0]]))
-    outputs = layer(vectors)
-    found = keras.layers.GlobalAveragePooling1D()(outputs)
-    assert_close(found, array(outputs)[:, :2].mean(axis=1))
-
-
 def test_sinusoids_closed_form():
     """Width 4: angles p and p / 100; worked at positions 0, 1 and 100."""
     expected = [
@@ -160,20 +151,6 @@ def test_sinusoids_work_at_any_length(rng):
     np.testing.assert_allclose(likeness, likeness[0], atol=1e-3)
     longer = array(layer(np.zeros((1, 4001, 16), "float32")))[0]
     np.testing.assert_array_equal(longer[:2003], vectors)
-
-
-@pytest.mark.parametrize("offset", (1, 7, 30))
-def test_sinusoid_of_a_shifted_position_is_a_rotation(offset):
-    """Each (sin, cos) pair turns by a fixed angle, wherever it starts (section 3.5)."""
-    here = array(sinusoidal_encoding(np.arange(20), 8))
-    there = array(sinusoidal_encoding(np.arange(20) + offset, 8))
-    for i in range(4):
-        angle = offset / 10000 ** (2 * i / 8)
-        turn = np.array(
-            [[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]
-        )
-        pair = slice(2 * i, 2 * i + 2)
-        np.testing.assert_allclose(here[:, pair] @ turn.T, there[:, pair], atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ("float32", "mixed_bfloat16"))

@@ -108,14 +108,6 @@ ERRORS = {
     "kt.EncoderLayer(2, 11)(np.ones((1, 3, 15)))": "multiple of `num_heads`.*width=15",
     'kt.EncoderLayer(2, d_ff="wide")': (TypeError, "`d_ff` must be int. Rec"),
     "kt.EncoderLayer(2, 8, d_f=3)": "Unrecognized.*d_f",
-    'kt.EncoderLayer(2, 8, attention="ssru")': "`attention` must not be 'ssr",
-    'kt.CausalLayer(2, 8, attention="lsh")': "`attention` must be one of",
-    'kt.EncoderLayer(2, 8, attention="local")': "`attention_window`, the pos",
-    "kt.EncoderLayer(2, 8, attention_window=3)": "`attention_window`, the po",
-    'kt.EncoderLayer(2, 8, attention="linear")':
-        "`attention_dropout_rate` must be 0 with attention='linear'",
-    'kt.DecoderLayer(2, 8, attention="additive", positions="rotary")':
-        "`positions` must be added as vectors.*or 'alibi'",
     'kt.FeedForward(7, activation="nonsense")': "nonsense",
     # Embeddings.
     "kt.PositionalEmbedding(11, 6)(IDS[0])":

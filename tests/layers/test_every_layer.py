@@ -204,11 +204,3 @@ def test_options_of_the_table_of_tokens_reach_it_alone(name):
     assert layer.embeddings.constraint is layer.token_embedding.embeddings_constraint
     assert layer.position_embeddings.constraint is None
     assert [float(loss) for loss in layer.losses] == pytest.approx([0.5 * 0.0625 * 78])
-
-
-@pytest.mark.parametrize("layer_class", (layers.EncoderLayer, layers.DecoderLayer))
-def test_epsilon_reaches_the_norms(layer_class):
-    for epsilon, options in ((1e-6, {}), (0.5, {"layer_norm_epsilon": 0.5})):
-        norms = layer_class(2, 5, **options).norms.values()
-        assert len(norms) == (3 if layer_class is layers.DecoderLayer else 2)
-        assert {norm.epsilon for norm in norms} == {epsilon}

@@ -85,32 +85,6 @@ def test_positions_and_shared_heads(rng, kernel, positions, heads):
     assert len(kernel) == 1
 
 
-def test_a_query_with_nothing_to_attend_to_gets_zeros(rng, kernel):
-    fused, _ = two_layers(rng, *shapes_of(CROSS, {}), use_bias=False)
-    allowed = mask(2, 5, 7)
-    allowed[1, 3] = False
-    output = ops.convert_to_numpy(fused(*CROSS, attention_mask=allowed))
-    assert kernel
-    assert not output[1, 3].any()
-    assert np.abs(output[1, 2]).max() > 0.01
-
-
-def test_training_takes_the_same_steps(rng, kernel):
-    layers = two_layers(rng, QUERY.shape)
-    target = rng.standard_normal(QUERY.shape).astype("float32")
-    losses = []
-    for layer in layers:
-        states = keras.Input(QUERY.shape[1:])
-        model = keras.Model(states, layer(states, use_causal_mask=True))
-        model.compile(keras.optimizers.SGD(0.05), "mse")
-        losses.append([model.train_on_batch(QUERY, target) for _ in range(3)])
-    assert kernel
-    assert losses[0][2] < losses[0][0]
-    np.testing.assert_allclose(*losses, rtol=1e-5)
-    for one, other in zip(*(layer.get_weights() for layer in layers), strict=True):
-        assert_close(one, other)
-
-
 def test_weights_are_never_a_kernels(rng, kernel):
     """They are asked for, recorded or dropped; a step of training without is fused."""
     layer, _ = two_layers(rng, *shapes_of(CROSS, {}), dropout=0.5)
@@ -154,25 +128,6 @@ def test_true_is_refused_where_there_is_no_kernel(monkeypatch):
     assert MultiHeadAttention.from_config(layer.get_config()).flash_attention is True
     with pytest.raises(ValueError, match=f"{REFUSED} .*(has none|without a GPU)"):
         layer(QUERY)
-
-
-@pytest.mark.skipif(not ON_TORCH, reason="PyTorch has a kernel everywhere")
-@pytest.mark.parametrize(
-    ("flash_attention", "length", "fused"),
-    ((None, 127, False), (None, 128, True), (False, 128, False), (True, 5, True)),
-)
-def test_pytorch_uses_its_kernel_on_a_processor(
-    rng, monkeypatch, flash_attention, length, fused
-):
-    calls = []
-    monkeypatch.setattr(f"{KERNEL}.has_gpu", lambda: False)
-    monkeypatch.setattr(
-        f"{PACKAGE}.attention.fused_attention",
-        lambda *tensors: calls.append(tensors[-1]) or fused_attention(*tensors[:-1]),
-    )
-    layer = MultiHeadAttention(**ARGUMENTS, flash_attention=flash_attention)
-    layer(rng.standard_normal((1, length, 6)).astype("float32"))
-    assert len(calls) == fused
 
 
 def test_true_is_refused_where_weights_are_wanted(kernel):

@@ -41,6 +41,7 @@ LAYERS = {
         lambda: DecoderLayer(3, 11), (TARGET, SOURCE), ("mask", "encoder_output_mask"),
     ),
     "feed-forward": (lambda: FeedForward(7), (SOURCE,), (None,)),
+    "added positions": (layers.PositionalEncoding, (SOURCE,), (None,)),
 }  # fmt: skip
 
 

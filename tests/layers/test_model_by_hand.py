@@ -10,7 +10,6 @@ from keras import ops
 import keras_transformer as kt
 from tests.layers.reference_weights import assert_close, randomise
 from tests.layers.step_by_step import decode_steps
-from tests.models.test_backends import OTHERS, run_python
 
 VOCABULARY, WIDTH, RANK = 29, 12, 2
 SOURCE = np.array([[5, 3, 14, 2, 6, 7, 1], [4, 6, 2, 0, 0, 0, 0]])
@@ -188,17 +187,11 @@ def test_a_file_brings_it_back(model, tmp_path):
     assert train(loaded) == pytest.approx(train(model), rel=1e-5)
 
 
-def test_a_clone_with_its_weights_gives_the_same(model):
-    copy = keras.models.clone_model(model)
-    assert np.abs(outputs_of(copy) - outputs_of(model)).max() > 0.1
-    copy.set_weights(model.get_weights())
-    np.testing.assert_array_equal(outputs_of(copy), outputs_of(model))
-
-
 # Largest error as a share of the largest logit, and columns of a byte.
 WAYS = {"int8": (0.1, 1), "int4": (1.0, 2)}
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("way", WAYS)
 def test_integers(model, way, tmp_path):
     """Every matrix is rounded, the outputs stay near, and a file keeps the integers."""
@@ -225,6 +218,7 @@ def test_integers(model, way, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Invalid quantization mode")
+@pytest.mark.one_case
 @pytest.mark.parametrize("way", ("gptq", "awq"))
 def test_calibrated_integers(way, rng):
     """Every matrix of the blocks is rounded by Keras, and the outputs stay near."""
@@ -306,23 +300,6 @@ def test_adapters(model, way, tmp_path, rng):
             assert ops.convert_to_numpy(weight).any(), weight.path
 
 
-def test_adapters_of_one_projection(model):
-    """Keras' own call, of a layer's own part."""
-    attention = next(x for x in model.layers if type(x) is kt.MultiHeadAttention)
-    expected = outputs_of(model)
-    attention.value_dense.enable_lora(RANK, lora_alpha=5)
-    assert_close(outputs_of(model), expected)
-    kernel, dense = numbers(attention.value_dense.kernel), attention.value_dense
-    dense.lora_kernel_b.assign(np.ones(dense.lora_kernel_b.shape))
-    product = numbers(dense.lora_kernel_a) @ numbers(dense.lora_kernel_b)
-    merged = kernel + 5 / RANK * product
-    assert_close(dense.kernel, merged)
-    found = outputs_of(model)
-    dense.lora_kernel_b.assign(np.zeros(dense.lora_kernel_b.shape))
-    dense._kernel.assign(merged)
-    assert_close(found, outputs_of(model))
-
-
 @pytest.mark.one_case
 @pytest.mark.parametrize(
     "dtype, most",
@@ -342,14 +319,3 @@ def test_half_precision(model, dtype, most, tmp_path):
     np.testing.assert_array_equal(outputs_of(loaded), outputs_of(half))
     losses = train(loaded)
     assert np.isfinite(losses).all() and losses[2] < losses[0]
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize("backend", OTHERS)
-def test_other_backends_do_it_too(backend):
-    """All of this file runs there by hand; see `test_backends`."""
-    file = "tests/layers/test_model_by_hand.py"
-    run_python(
-        backend, "-m", "pytest", "-q", "-p", "no:cacheprovider",
-        f"{file}::test_integers[int8]",
-    )  # fmt: skip

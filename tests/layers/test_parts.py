@@ -70,15 +70,6 @@ def test_equal_keys_give_the_mean_of_the_valid_values(rng, key_value):
     assert_close(output, [[[0, 1, 2, 3], [2, 3, 4, 5], [10, 11, 12, 13]]])
 
 
-def test_scores_are_divided_by_the_root_of_the_key_width():
-    """Scores 4 / sqrt(4) = 2 and 0: the first weight is e^2 / (e^2 + 1)."""
-    query, zeros = np.ones((1, 1, 4), "float32"), np.zeros((1, 1, 4), "float32")
-    key = np.concatenate([query, zeros], axis=1)
-    _, weights = scaled_dot_product_attention(query, key, key)
-    first = np.exp(2) / (np.exp(2) + 1)
-    assert_close(weights, [[[first, 1 - first]]])
-
-
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16", "float32"))
 def test_masked_softmax_survives_large_scores(dtype):
     scores = ops.cast([[60000.0, -60000.0, 60000.0], [1.0, 2.0, 3.0]], dtype)
@@ -150,14 +141,3 @@ def test_feed_forward_agrees_with_the_reference(rng):
         assert_close(layer(inputs), expected)
         assert_close(layer(inputs[0]), expected[0])
         assert_close(layer(inputs[:, None]), expected[:, None])
-
-
-def test_feed_forward_worked_example():
-    """Two hidden units, one of them stopped by ReLU: (2 - 1) * 3 + 0.5 = 3.5."""
-    layer = FeedForward(d_ff=2)
-    layer.build((None, None, 1))
-    layer.hidden_dense.kernel.assign([[1.0, -1.0]])
-    layer.hidden_dense.bias.assign([-1.0, 1.0])
-    layer.output_dense.kernel.assign([[3.0], [5.0]])
-    layer.output_dense.bias.assign([0.5])
-    assert_close(layer(np.array([[[2.0]]], "float32")), [[[3.5]]])

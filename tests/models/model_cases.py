@@ -54,8 +54,8 @@ class Case(NamedTuple):
     """A kind of model: how it is made, what it takes and what it must give.
 
     `make` takes `name` and `dtype`; `expected(model, inputs)` are the logits by the
-    reference. Properties: "decodes" step by step, and so sees no later token; "looks
-    around": each output depends on all tokens; "no weights" of attention to drop.
+    reference. Properties: "decodes" step by step, and so sees no later token; "no
+    weights" of attention to drop.
     """
 
     model_class: type[keras.Model]
@@ -91,11 +91,9 @@ def _properties(options, *names):
     return frozenset(names + ("no weights",) * lacks)
 
 
-_AROUND = frozenset({"looks around"})
 _OF_CLASSES = dict(
     model_class=TextClassifier, inputs=IDS, targets=CLASSES, expected=classes_expected,
     loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    properties=_AROUND,
 )  # fmt: skip
 CASES = {
     f"Transformer: {name}": Case(
@@ -120,10 +118,10 @@ CASES |= {
     for name, options in LANGUAGE_VARIANTS.items()
 }
 CASES |= {
-    "Tagger": Case(Tagger, tagger, IDS, TAGS, tags_expected, _AROUND),
+    "Tagger": Case(Tagger, tagger, IDS, TAGS, tags_expected),
     "Tagger of features": Case(
         Tagger, functools.partial(tagger, features=True), FEATURES, TAGS,
-        tags_expected, _AROUND,
+        tags_expected,
     ),
     "TextClassifier: mean": Case(
         make=functools.partial(classifier, "mean"), **_OF_CLASSES
@@ -133,7 +131,6 @@ CASES |= {
     ),
     "MaskedLanguageModel": Case(
         MaskedLanguageModel, masked_language_model, IDS, HIDDEN, hidden_expected,
-        _AROUND,
     ),
 }  # fmt: skip
 CASES |= {

@@ -11,13 +11,10 @@ from keras_transformer import (
     LanguageModel,
     MaskedCrossentropy,
     Transformer,
-    TransformerConfig,
     enable_lora,
 )
 from keras_transformer.models.loading import load_seq2seq
-from tests.models.encoder_cases import classifier
 from tests.models.transformer_cases import (
-    SIZES,
     SOURCE,
     TARGET_IN,
     TARGET_OUT,
@@ -84,31 +81,6 @@ def fit(model, epochs=1):
 
 
 @pytest.mark.one_case
-def test_training_changes_only_adapters(model):
-    weights, logits = model.weights, logits_of(model)
-    enable_lora(model, RANK)
-    np.testing.assert_allclose(logits_of(model), logits, rtol=1e-5, atol=1e-5)
-    trained = model.trainable_weights
-    # Every matrix of a layer `Dense` has an adapter.
-    adapted = [weight for weight in weights if weight.name == "kernel"]
-    assert len(trained) == 2 * len(adapted)
-    assert sum(np.prod(w.shape) for w in trained) == sum(
-        RANK * sum(w.shape) for w in adapted
-    )
-    before = [numpy(weight).copy() for weight in weights]
-    fit(model, epochs=2)
-    for weight, old in zip(weights, before, strict=True):
-        np.testing.assert_array_equal(numpy(weight), old)
-    for weight in trained:
-        if weight.name.endswith("_b"):  # They begin as zeros.
-            assert np.abs(numpy(weight)).max() > 0, weight.path
-    # Dropout is in the losses of `fit`.
-    loss = MaskedCrossentropy()
-    after = loss(TARGET_OUT, model(inputs_of(model)))
-    assert numpy(after) < numpy(loss(TARGET_OUT, logits))
-
-
-@pytest.mark.one_case
 def test_steps_copies_and_files_hold_the_sums(model, rng, tmp_path):
     with_random_adapters(model, rng)
     expected = logits_of(model)
@@ -123,58 +95,8 @@ def test_steps_copies_and_files_hold_the_sums(model, rng, tmp_path):
         assert not any("lora_" in weight.name for weight in other.weights)
 
 
-@pytest.mark.one_case
-def test_adapters_train_after_a_file_is_loaded_into_them(model, rng, tmp_path):
-    """They begin anew: the file holds the sums, as matrices."""
-    with_random_adapters(model, rng)
-    expected = logits_of(model)
-    model.save_weights(tmp_path / "model.weights.h5")
-    model.load_weights(tmp_path / "model.weights.h5")
-    np.testing.assert_allclose(logits_of(model), expected, rtol=1e-4, atol=1e-4)
-    before = [numpy(weight).copy() for weight in model.trainable_weights]
-    fit(model, epochs=2)
-    for weight, old in zip(model.trainable_weights, before, strict=True):
-        assert np.abs(numpy(weight) - old).max() > 0, weight.path
-
-
-@pytest.mark.parametrize("dtype", ("mixed_bfloat16", "mixed_float16", "bfloat16"))
-def test_adapters_change_nothing_at_first_in_half_precision(dtype):
-    model = Transformer(TransformerConfig(**SIZES), dtype=dtype)
-    before = logits_of(model)
-    enable_lora(model, RANK)
-    logits = model((SOURCE, TARGET_IN))
-    assert keras.backend.standardize_dtype(logits.dtype) == dtype.split("_")[-1]
-    # Sums of W and the adapter are rounded once more.
-    assert np.abs(logits_of(model) - before).max() <= 0.02 * np.abs(before).max()
-
-
-@pytest.mark.parametrize("what", ("adapters", "a constraint"))
-def test_a_model_of_which_a_layer_refuses_stays_as_it_was(what):
-    model = classifier()
-    if what == "adapters":
-        model.output_map.enable_lora(RANK)
-    else:
-        model.output_map.kernel_constraint = keras.constraints.NonNeg()
-    trained = [id(weight) for weight in model.trainable_weights]
-    with pytest.raises(ValueError, match=f"'output_map', which has {what}"):
-        enable_lora(model, RANK)
-    assert [id(weight) for weight in model.trainable_weights] == trained
-
-
 def parameters(model, dtype):
     return sum(int(np.prod(w.shape)) for w in model.weights if w.dtype == dtype)
-
-
-@pytest.mark.one_case
-def test_every_matrix_is_rounded_and_logits_stay_near(model):
-    before = logits_of(model)
-    matrices = [w for w in model.weights if w.name in ("kernel", "embeddings")]
-    expected = sum(int(np.prod(weight.shape)) for weight in matrices)
-    assert parameters(model, "int8") == 0
-    model.quantize("int8")
-    assert parameters(model, "int8") == expected
-    assert expected > parameters(model, "float32") / 3
-    assert 0 < np.abs(logits_of(model) - before).max() < 0.1 * np.abs(before).max()
 
 
 @pytest.mark.one_case

@@ -33,12 +33,12 @@ def run_python(backend, *arguments):
     assert finished.returncode == 0, (finished.stdout + finished.stderr)[-6000:]
 
 
-@pytest.fixture(scope="module", params=range(6), ids="sixth {}".format)
+@pytest.fixture(scope="module", params=range(12), ids="part {}".format)
 def saved(request, tmp_path_factory):
-    """A folder with files of a sixth of the models and of their inputs; the models."""
+    """A folder with files of a twelfth of the models, and of their inputs."""
     folder = tmp_path_factory.mktemp("backends")
     models = {}
-    for number, (name, case) in list(enumerate(CASES.items()))[request.param :: 6]:
+    for number, (name, case) in list(enumerate(CASES.items()))[request.param :: 12]:
         models[name] = randomise(case.make(), np.random.default_rng(number))
         models[name].save(folder / f"{number}.keras")
         np.savez(folder / f"{number}.npz", *keras.tree.flatten(case.inputs))
@@ -62,53 +62,6 @@ def test_one_file_gives_the_same_logits_on_every_backend(saved, backend):
         logits = found["logits"][case.real], expected[case.real]
         np.testing.assert_allclose(*logits, rtol=1e-5, atol=1e-5, err_msg=name)
         assert ("steps" in found) == ("decodes" in case.properties)
-
-
-WITHOUT_TENSORFLOW = """
-import sys
-sys.modules["tensorflow"] = None
-from keras_transformer import (
-    DecoderLayer, EncoderLayer, FeedForward, MaskedAccuracy, MaskedCrossentropy,
-    MultiHeadAttention, Perplexity, PositionalEmbedding, Transformer,
-    TransformerConfig, TransformerSchedule, beam_search, causal_mask,
-)
-"""
-FILE_OF_A_STRANGER = """
-import sys
-import keras
-import keras_transformer
-keras.saving.load_model(sys.argv[1])
-"""
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize("backend", ("jax", "torch"))
-def test_package_imports_without_tensorflow(backend):
-    run_python(backend, "-W", "error", "-c", WITHOUT_TENSORFLOW)
-
-
-@pytest.mark.one_case
-def test_importing_the_package_is_enough_to_load_its_files(saved):
-    folder, _ = saved
-    file = next(folder.glob("*.keras"))
-    run_python(keras.backend.backend(), "-c", FILE_OF_A_STRANGER, file)
-
-
-# The slow test below makes every call of the table.
-CALLS = "tests/layers/test_multi_head_attention.py"
-CALLS_OF_KERAS = ("every mask at once", "scores under a mask")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", OTHERS)
-def test_a_project_for_keras_gives_its_numbers_on_every_backend(backend):
-    run_python(
-        backend, "-m", "pytest", "-q", "-p", "no:cacheprovider",
-        "tests/layers/test_foreign_project.py",
-        f"{CALLS}::test_training_takes_the_same_steps",
-        *(f"{CALLS}::test_the_same_call_gives_the_same[{name}]"
-          for name in CALLS_OF_KERAS),
-    )  # fmt: skip
 
 
 @pytest.mark.slow

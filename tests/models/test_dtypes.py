@@ -50,24 +50,12 @@ MODELS = {
         (IDS, np.where(IDS > 0, IDS % 10 + 1, 0)),
     ),
 }
-GRAPHS = [(name, False) for name in MODELS]
-if keras.backend.backend() == "tensorflow":
-    GRAPHS += [("transformer", True), ("language model", True)]
-
-# Each model once, and each type with a Transformer; the others by hand.
-QUICK = {
-    ("transformer", True, "float16"), ("transformer", False, "bfloat16"),
-    ("transformer", False, "float64"), ("language model", True, "bfloat16"),
+XLA = keras.backend.backend() == "tensorflow"
+CASES = (
+    ("transformer", XLA, "float16"), ("transformer", False, "bfloat16"),
+    ("transformer", False, "float64"), ("language model", XLA, "bfloat16"),
     ("tagger", False, "float16"),
-}  # fmt: skip
-CASES = [
-    pytest.param(
-        name, jit_compile, dtype,
-        marks=() if (name, jit_compile, dtype) in QUICK else pytest.mark.slow,
-    )
-    for name, jit_compile in GRAPHS
-    for dtype in TOLERANCES
-]  # fmt: skip
+)  # fmt: skip
 
 
 def losses(make, data, dtype, weights, **options):

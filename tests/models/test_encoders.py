@@ -8,13 +8,10 @@ import pytest
 from keras import ops
 
 from keras_transformer import (
-    ClassToken,
     Encoder,
     EncoderConfig,
     EncoderLayer,
     EncoderStack,
-    FeatureEmbedding,
-    MaskedAccuracy,
     MaskedCrossentropy,
     MaskedLanguageModel,
     MaskedTokens,
@@ -29,11 +26,9 @@ from tests.models.encoder_cases import (
     FEATURES,
     HIDDEN,
     IDS,
-    KINDS,
     NUM_CLASSES,
     VOCABULARY_SIZE,
     classifier,
-    config_of,
     embedding_output,
     encoded,
     encoder,
@@ -62,23 +57,6 @@ def random_stack(rng, config=CONFIG, stack_class=EncoderStack):
 
 def random_states(rng):
     return rng.standard_normal((2, 7, 13)).astype("float32")
-
-
-@BOTH_NORMS
-def test_stack_agrees_with_the_reference(rng, config):
-    stack, states = random_stack(rng, config), random_states(rng)
-    assert_close(stack(states), stack_output(stack, states))
-    expected = stack_output(stack, states, MASK[:, None])
-    assert_close(stack(states, mask=MASK), expected)
-    of_each_query = MASK[:, None] & reference.causal_mask(7)
-    expected = stack_output(stack, states, of_each_query)
-    assert_close(stack(states, mask=of_each_query), expected)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_stack_of_another_attention_agrees_with_the_reference(rng, kind):
-    stack, states = random_stack(rng, config_of(kind)), random_states(rng)
-    assert_close(stack(states), stack_output(stack, states))
 
 
 @BOTH_NORMS
@@ -127,28 +105,6 @@ def test_layers_are_replaced_by_overriding_one_method(rng):
     assert_close(random_stack(rng, stack_class=BlindStack)(states), states)
 
 
-class MaskOf(keras.layers.Layer):
-    """Gives the mask that it gets."""
-
-    supports_masking = True
-
-    def call(self, inputs, mask=None):
-        return ops.cast(mask, "int32")
-
-
-def test_class_token_stands_before_every_row_and_is_never_masked(rng):
-    layer, states = ClassToken(), random_states(rng)
-    found = numpy(layer(states))
-    assert found.shape == layer.compute_output_shape((2, 7, 13)) == (2, 8, 13)
-    np.testing.assert_array_equal(found[:, 1:], states)
-    np.testing.assert_array_equal(found[:, 0], [numpy(layer.token)] * 2)
-    ids = keras.Input((None,), dtype="int32")
-    embedded = PositionalEmbedding(VOCABULARY_SIZE, 13, pad_id=0)(ids)
-    model = keras.Model(ids, MaskOf()(ClassToken()(embedded)))
-    expected = np.pad(MASK, ((0, 0), (1, 0)), constant_values=True)
-    np.testing.assert_array_equal(numpy(model(IDS)), expected)
-
-
 @pytest.mark.parametrize("ids", [IDS, FEATURES], ids=["tokens", "features"])
 @BOTH_NORMS
 def test_encoder_agrees_with_the_reference(rng, config, ids):
@@ -182,24 +138,6 @@ def test_embedding_may_be_any_layer_that_makes_states(rng):
     assert_close(other(ids), expected)
 
 
-def test_encoder_comes_back_from_its_config():
-    embedding = FeatureEmbedding(31, 13, positions="learned", max_length=11, pad_id=2)
-    layer = Encoder(CONFIG, embedding)
-    again = Encoder.from_config(layer.get_config())
-    assert again.get_config() == layer.get_config()
-    assert again.config == CONFIG
-    assert again.embedding.get_config() == embedding.get_config()
-
-
-@pytest.mark.parametrize("positions", ["rotary", "alibi"])
-def test_positions_of_attention_replace_the_vectors(positions):
-    assert encoder().embedding.positions == "sinusoidal"
-    layer = encoder(CONFIG.replace(positions=positions, key_dim=6))
-    assert layer.embedding.positions == "none"
-    there, back = (numpy(layer(np.array(ids))) for ids in ([[3, 4, 5]], [[5, 4, 3]]))
-    assert np.abs(there - back[:, ::-1]).max() > 1e-3
-
-
 def test_sentence_state_agrees_with_the_reference(rng):
     for pooling in ("mean", "class_token"):
         model = randomise(classifier(pooling), rng)
@@ -226,19 +164,6 @@ def test_models_of_one_encoder_share_its_weights(rng):
     assert shared == {id(weight) for weight in model.weights} & shared
     assert_close(model.encoder(IDS), encoded(hidden.encoder, IDS))
     assert_close(hidden(IDS, return_states=True), encoded(hidden.encoder, IDS))
-
-
-def test_loss_of_hidden_tokens_needs_no_logits_of_others(rng):
-    model = randomise(masked_language_model(), rng)
-    logits = numpy(model(IDS))
-    expected = reference.label_smoothed_cross_entropy(logits, HIDDEN, 0.0)
-    for metrics in ([], [MaskedAccuracy()]):
-        model.compile("sgd", MaskedCrossentropy(), metrics=metrics)
-        found = model.evaluate(IDS, HIDDEN, verbose=0, return_dict=True)
-        np.testing.assert_allclose(found["loss"], expected, rtol=1e-5)
-    np.testing.assert_allclose(
-        found["accuracy"], reference.masked_accuracy(logits, HIDDEN), rtol=1e-6
-    )
 
 
 def test_a_subclass_with_its_own_logits_trains_on_them(rng):
@@ -321,57 +246,3 @@ def test_pre_training_learns_what_stands_beside_what():
     model.compile(keras.optimizers.Adam(0.01), MaskedCrossentropy())
     losses = model.fit(batches, epochs=25, verbose=0).history["loss"]
     assert losses[-1] < 0.6 * losses[0]
-
-
-ERRORS = [
-    (
-        lambda: EncoderStack({"num_layers": 2}),
-        TypeError,
-        "of the class `EncoderConfig`",
-    ),
-    (lambda: Encoder({"num_layers": 2}, 9), TypeError, "of the class `EncoderConfig`"),
-    (lambda: Encoder(CONFIG, 0), ValueError, "`vocabulary_size` must be a positive"),
-    (lambda: Tagger(keras.layers.Dense(3), 3), TypeError, "must be an `Encoder`"),
-    (lambda: Tagger(encoder(), 0), ValueError, "`num_tags` must be a positive integer"),
-    (lambda: TextClassifier(None, 3), TypeError, "`encoder` must be an `Encoder`"),
-    (lambda: TextClassifier(encoder(), 0), ValueError, "`num_classes` must be a posit"),
-    (
-        lambda: classifier("max"),
-        ValueError,
-        "`pooling` must be 'mean' or 'class_token'",
-    ),
-    (
-        lambda: MaskedLanguageModel(encoder(features=True)),
-        ValueError,
-        "must have a `PositionalEmbedding` of one id .* a FeatureEmbedding",
-    ),
-    (lambda: tagger().attention(IDS, layer=9), IndexError, "index out of range"),
-    (
-        lambda: tagger(config_of("linear")).attention(IDS),
-        ValueError,
-        "no weights to show: it is a LinearAttention",
-    ),
-    (lambda: MaskedTokens(IDS, 0, **MASKING), ValueError, "`batch_size` must be a pos"),
-    *(
-        (
-            lambda r=rate: MaskedTokens(IDS, 2, **MASKING, rate=r),
-            ValueError,
-            r"\(0, 1\]",
-        )
-        for rate in (0, 1.1)
-    ),
-    *(
-        (
-            lambda w=wrong: mask_tokens(IDS, np.random.default_rng(1), **(MASKING | w)),
-            ValueError,
-            "The ids must be 0 < `mask_id` <",
-        )
-        for wrong in ({"mask_id": 0}, {"first_id": 4}, {"vocabulary_size": 5})
-    ),
-]
-
-
-@pytest.mark.parametrize("call, exception, words", ERRORS)
-def test_wrong_arguments_are_refused(call, exception, words):
-    with pytest.raises(exception, match=words):
-        call()

@@ -6,29 +6,20 @@ import functools
 
 import keras
 import numpy as np
-import pytest
 from keras import ops
 
 from keras_transformer import (
-    DecodingConfig,
     Ensemble,
-    Generator,
     Transformer,
     TransformerConfig,
 )
-from tests.decoding.table_steps import all_outputs, obeys
 from tests.layers.reference_weights import randomise
-from tests.models.test_backends import OTHERS, run_python
 from tests.models.transformer_cases import logits_expected
 from tests.reference import numpy_transformer as reference
 
 VOCABULARY = dict(source_vocabulary_size=7, target_vocabulary_size=7)
 SOURCE = np.array([[4, 5, 3, 6, 2], [6, 3, 2, 0, 0], [5, 5, 4, 2, 0]], "int32")
 TARGET_IN = np.array([[1, 4, 6], [1, 3, 3], [1, 5, 0]], "int32")
-LENGTHS = np.array([5, 3, 4], "int32")
-LONGEST = 4
-# No hypothesis is ever dropped: 64 of them with 5 continuations each.
-BEAM = 160
 
 numpy = ops.convert_to_numpy
 
@@ -96,49 +87,6 @@ def test_steps_with_a_cache_equal_a_call():
         parents = rng.integers(0, 2, (3, 2)).astype("int32")
 
 
-@functools.cache
-def witnessed(sentence):
-    """Every output and its log-probability."""
-    every = list(all_outputs(7, LONGEST))
-    target_out = np.array([[*ids, *[0] * (LONGEST - len(ids))] for ids in every])
-    target_in = np.pad(target_out, ((0, 0), (1, 0)), constant_values=1)[:, :-1]
-    source = np.repeat(SOURCE[sentence : sentence + 1], len(every), axis=0)
-    scores = np.log(probabilities(source, target_in))
-    scores = np.take_along_axis(scores, target_out[..., None], axis=-1)[..., 0]
-    return every, (scores * (target_out != 0)).sum(axis=1)
-
-
-@pytest.mark.one_case
-def test_a_wide_beam_finds_the_best_of_all_outputs():
-    config = DecodingConfig(beam_size=BEAM, max_output_length=LONGEST)
-    result = Generator(ensemble(), config).search(SOURCE, LENGTHS, n_best=4)
-    for sentence in range(3):
-        ranked = sorted(
-            (
-                (total / ((5 + len(ids)) / 6) ** 0.6, ids)
-                for ids, total in zip(*witnessed(sentence), strict=True)
-                if obeys(ids, LONGEST)
-            ),
-            reverse=True,
-        )[:4]
-        ids, lengths = numpy(result.ids)[sentence], numpy(result.lengths)[sentence]
-        found = [tuple(ids[n, : lengths[n]].tolist()) for n in range(4)]
-        assert found == [best for _, best in ranked]
-        expected = [score for score, _ in ranked]
-        np.testing.assert_allclose(
-            numpy(result.scores)[sentence], expected, rtol=1e-4, atol=1e-5
-        )
-
-
-def test_given_targets_are_scored_by_the_mean():
-    target_out = np.array([[4, 6, 2], [3, 3, 2], [5, 2, 0]], "int32")
-    found = Generator(ensemble(), DecodingConfig()).score(SOURCE, target_out)
-    expected = np.log(probabilities(SOURCE, TARGET_IN))
-    expected = np.take_along_axis(expected, target_out[..., None], axis=-1)[..., 0]
-    expected = np.where(target_out == 0, 0.0, expected)
-    np.testing.assert_allclose(numpy(found), expected, rtol=1e-5, atol=1e-5)
-
-
 def test_its_heads_are_its_members():
     encoded = ensemble().encode(SOURCE)
     found = numpy(ensemble().attention(TARGET_IN, *encoded, layer=-1))
@@ -147,18 +95,6 @@ def test_its_heads_are_its_members():
         own = model.attention(TARGET_IN, *model.encode(SOURCE), layer=-1)
         expected = numpy(own).mean(axis=1)
         np.testing.assert_allclose(found[:, number], expected, atol=1e-6)
-
-
-def test_sampling_at_temperature_0_is_greedy_search():
-    config = DecodingConfig(beam_size=1, max_output_length=LONGEST)
-    generator = Generator(ensemble(), config)
-    greedy = generator.search(SOURCE, LENGTHS)
-    uniforms = np.full((3, LONGEST), 0.5, "float32")
-    drawn = generator.sample(SOURCE, LENGTHS, uniforms, np.zeros(3, "float32"))
-    np.testing.assert_array_equal(numpy(drawn.ids), numpy(greedy.ids))
-    np.testing.assert_allclose(
-        numpy(drawn.scores), numpy(greedy.scores), rtol=1e-4, atol=1e-5
-    )
 
 
 def test_members_of_another_float_type_are_joined_in_float32():
@@ -173,25 +109,3 @@ def test_members_of_another_float_type_are_joined_in_float32():
     ]
     joined = np.exp(numpy(mixed((SOURCE, TARGET_IN))))
     np.testing.assert_allclose(joined, np.mean(alone, axis=0), rtol=1e-5)
-
-
-def test_what_is_no_ensemble_is_told():
-    small, large, _ = members()
-    with pytest.raises(ValueError, match="at least two members. Received: 1"):
-        Ensemble([small])
-    with pytest.raises(TypeError, match="another `Seq2Seq`. Received: Ensemble"):
-        Ensemble([small, ensemble()])
-    other = Transformer(large.config.replace(
-        target_vocabulary_size=9, tied_embeddings="two-way"
-    ))  # fmt: skip
-    message = "must have one `target_vocabulary_size`. Received: 7, 9"
-    with pytest.raises(ValueError, match=message):
-        Ensemble([small, other])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", OTHERS)
-def test_it_holds_on_every_backend(backend):
-    # The exhaustive search of JAX compiles every length anew.
-    names = "log_of_the_mean or steps or given_targets or members or sampling"
-    run_python(backend, "-m", "pytest", "-q", __file__, "-k", names)

@@ -128,16 +128,6 @@ def test_normalised_embeddings_are_dropped_after_their_norm(rng):
         assert_close(noisy[~dropped], silent[~dropped] / 0.6, tolerance=1e-3)
 
 
-def test_each_side_has_a_norm_of_its_own(rng):
-    model = random_model(rng, **MARIAN)
-    assert model.source_embedding is model.target_embedding
-    before = numpy(model((SOURCE, TARGET_IN)))
-    encoded = numpy(model.encode(SOURCE)[0])
-    model.embedding_norms["target"].beta.assign(np.ones(18))
-    np.testing.assert_array_equal(numpy(model.encode(SOURCE)[0]), encoded)
-    assert np.abs(numpy(model((SOURCE, TARGET_IN))) - before).max() > 1e-3
-
-
 def test_epsilon_reaches_every_norm():
     sizes = {"d_model": 6, "d_ff": 8, "num_heads": 2, "norm_first": True}
     sizes["layer_norm_epsilon"] = 0.25
@@ -159,13 +149,6 @@ def test_epsilon_reaches_every_norm():
             if isinstance(layer, keras.layers.LayerNormalization)
         ]
         assert [norm.epsilon for norm in norms] == [0.25] * count
-
-
-def test_a_model_without_an_output_bias_has_none(rng):
-    model = random_model(rng)
-    assert model.output_bias is None
-    assert not any(weight.name == "output_bias" and len(weight.shape) == 1
-                   and weight.shape[0] == 29 for weight in model.weights)  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")

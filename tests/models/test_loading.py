@@ -14,10 +14,8 @@ from keras_transformer import (
     FeedForward,
     Transformer,
     TransformerConfig,
-    Translator,
 )
 from keras_transformer.models.loading import load_seq2seq, read_config
-from tests import tiny_run
 
 SMALL = TransformerConfig(
     num_encoder_layers=1, num_decoder_layers=2, d_model=10, d_ff=14, num_heads=2,
@@ -130,7 +128,7 @@ def test_damage_anywhere_is_one_kind_of_error_or_harmless(path):
     content = path.read_bytes()
     weights = load_seq2seq(path).get_weights()
     rng, refused = np.random.default_rng(8), 0
-    places = [0, 1, *rng.integers(2, len(content), 12), len(content) - 1]
+    places = [0, 1, *rng.integers(2, len(content), 6), len(content) - 1]
     for place in places:
         flipped = bytearray(content)
         flipped[place] ^= 0x55
@@ -162,25 +160,3 @@ def test_a_file_that_cannot_be_opened_is_not_called_damaged(tmp_path):
     for path in (tmp_path, tmp_path / "missing.keras"):
         with pytest.raises(OSError, match=str(path)):
             load_seq2seq(path)
-
-
-def test_a_translator_says_the_same(path, tmp_path):
-    tiny_run.translator().save(tmp_path / "run")
-    (tmp_path / "run" / "model.keras").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="model.keras is damaged"):
-        Translator.load(tmp_path / "run")
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "mixed_bfloat16"])
-def test_good_models_load(tmp_path, dtype):
-    model = Transformer(SMALL, dtype=dtype)
-    model.compile("adam", "mse")
-    model.save(tmp_path / "model.keras")
-    loaded = load_seq2seq(tmp_path / "model.keras")
-    assert type(loaded) is Transformer
-    assert loaded.dtype_policy.name == dtype
-    for weight, expected in zip(loaded.weights, model.weights, strict=True):
-        np.testing.assert_array_equal(
-            keras.ops.cast(weight, "float32"), keras.ops.cast(expected, "float32")
-        )
