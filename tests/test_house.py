@@ -104,7 +104,8 @@ def walk(is_verb, folder):
     model.compile(adam, loss, metrics=[kt.MaskedAccuracy()])
     ids = np.arange(4, 32, dtype="int32").reshape(4, 7)
     sizes = kt.TokenizerConfig(vocabulary_size=300)
-    translator = kt.Translator(model, kt.TokenizerPair.learn(*texts, sizes))
+    tokenizers = kt.learn_tokenizers(zip(*texts, strict=True), sizes)
+    translator = kt.Translator(model, tokenizers)
     jobs = {
         "encoder_layer": lambda: layer(inputs),
         "fit": lambda: model.fit((ids, ids), ids, batch_size=4, verbose=0),

@@ -12,9 +12,9 @@ import tensorflow as tf
 from keras_transformer import (
     DecodingConfig,
     TokenizerConfig,
-    TokenizerPair,
     Transformer,
     Translator,
+    learn_tokenizers,
 )
 from tests import tiny_run
 
@@ -219,7 +219,7 @@ def test_loading_names_what_is_missing(tmp_path, missing):
 
 def test_another_vocabulary_is_refused(translator):
     smaller = dataclasses.replace(TokenizerConfig(), vocabulary_size=290)
-    others = TokenizerPair.learn(*zip(*tiny_run.PAIRS, strict=True), smaller)
+    others = learn_tokenizers(tiny_run.PAIRS, smaller)
     with pytest.raises(ValueError, match="290 pieces, source_vocabulary_size=300"):
         Translator(translator.model, others)
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.config import TokenizerConfig
 from keras_transformer.importers.contents import Options, described
 from keras_transformer.text.sentencepiece_model import (
     cut_pieces,
@@ -84,8 +83,7 @@ def tokenizers_of(
     second = Tokenizer(fitted(target.model, target_names))
     if second.content == first.content:
         second = first
-    config = TokenizerConfig(max(8, len(source_names)), joint_vocabulary=is_joint)
-    return TokenizerPair(first, second, config), source_rows, target_rows
+    return TokenizerPair(first, second), source_rows, target_rows
 
 
 def _ordered(side, cut):
