@@ -12,7 +12,7 @@ from sentencepiece import sentencepiece_model_pb2
 from keras_transformer.config import TokenizerConfig
 
 SPECIAL_IDS = PAD_ID, START_ID, END_ID, UNKNOWN_ID = 0, 1, 2, 3
-_NAMES = ("<pad>", "<s>", "</s>", "<unk>")
+SPECIAL_NAMES = ("<pad>", "<s>", "</s>", "<unk>")
 _Proto = sentencepiece_model_pb2.ModelProto
 Piece = _Proto.SentencePiece
 # Those that a text can be cut into.
@@ -54,7 +54,7 @@ def renumbered(model: bytes, special: Sequence[int]) -> bytes:
     """
     names = [piece.piece for piece in _Proto.FromString(model).pieces]
     first = []
-    for number, name in zip(special, _NAMES, strict=True):
+    for number, name in zip(special, SPECIAL_NAMES, strict=True):
         is_own = number >= 0 and names[number] not in first
         while not is_own and name in names:
             name += "_"
@@ -79,8 +79,8 @@ def fitted(model: bytes, names: Sequence[str], hidden: Collection[str] = ()) -> 
         ValueError: If a name would change how the model cuts text.
     """
     proto = _Proto.FromString(model)
-    known = {p.piece: p for p in proto.pieces if p.type != Piece.UNKNOWN}
-    known |= {name: Piece(piece=name, type=Piece.CONTROL) for name in hidden}
+    known = {name: Piece(piece=name, type=Piece.CONTROL) for name in hidden}
+    known |= {p.piece: p for p in proto.pieces if p.type != Piece.UNKNOWN}
     added = {name for name in names[4:] if name not in known}
     if proto.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.BPE:
         # A piece that is not used is merged all the same and taken apart at the end,

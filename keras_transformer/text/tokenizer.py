@@ -24,6 +24,7 @@ from keras_transformer.text.sentencepiece_model import (
     END_ID,
     PAD_ID,
     SPECIAL_IDS,
+    SPECIAL_NAMES,
     START_ID,
     UNKNOWN_ID,
     is_language,
@@ -355,9 +356,8 @@ class KerasHubTokenizer(Subwords):
         return self._layer.vocabulary_size() + 4
 
     def pieces(self, ids):
-        special = ("<pad>", "<s>", "</s>", "<unk>")
         name = self._layer.id_to_token
-        return [special[id] if id < 4 else name(int(id) - 4) for id in ids]
+        return [SPECIAL_NAMES[id] if id < 4 else name(int(id) - 4) for id in ids]
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def _tokenize(self, texts):
