@@ -122,12 +122,19 @@ class Corpus:
             tokenizers.check_sentencepiece("`subword_sampling`")
             self._kinds |= {f"{side}.text": np.dtype(np.uint8) for side in SIDES}
         self.fingerprint = self.text.fingerprint()
+        contents = [cutter.content for cutter in self._cutters]
+        made_of = {
+            "text": [part.fingerprint() for part, _ in self.text.parts],
+            "tokenizers": [hashlib.blake2b(c).hexdigest() for c in contents],
+            "max_length": config.max_length,
+            "files": list(self._kinds),
+        }
         # Files that are mapped into memory outlive their names.
         files = contextlib.nullcontext(self.directory)
         with tempfile.TemporaryDirectory() if directory is None else files as folder:
             folder = Path(folder)
-            if not self._are_kept(folder):
-                self._make(folder, console)
+            if not self._are_kept(folder, made_of):
+                self._make(folder, made_of, console)
             rows = [_Rows(folder / name, kind) for name, kind in self._kinds.items()]
         self._sides, self._texts = rows[:2], rows[2:]
         # A run asks for the batches of the epoch before, too, to count their tokens.
@@ -275,23 +282,13 @@ class Corpus:
             batches[place] = [[side[row] for row in rows] for side in sides]
         return batches
 
-    def _made_of(self):
-        """What tells the files of this corpus from those of another."""
-        contents = [cutter.content for cutter in self._cutters]
-        return {
-            "text": [part.fingerprint() for part, _ in self.text.parts],
-            "tokenizers": [hashlib.blake2b(c).hexdigest() for c in contents],
-            "max_length": self.config.max_length,
-            "files": list(self._kinds),
-        }
-
-    def _are_kept(self, folder):
+    def _are_kept(self, folder, made_of):
         """Whether a directory has this corpus' files; if so, reads what they hold."""
         try:
             facts = json.loads((folder / "corpus.json").read_bytes())
             digests, (count, examples) = facts["digests"], facts["bad_lines"]
             if (
-                facts["made_of"] != self._made_of()
+                facts["made_of"] != made_of
                 or digests != {name: digest(folder / name) for name in digests}
                 # Read again, to say which line is one too many.
                 or count > self.bad_lines.budget
@@ -303,7 +300,7 @@ class Corpus:
         self._num_pairs = facts["num_pairs"]
         return True
 
-    def _make(self, folder, console):
+    def _make(self, folder, made_of, console):
         """Tokenises the text into a directory's files, which appear all at the end."""
         import rich.progress
 
@@ -334,7 +331,7 @@ class Corpus:
             if not any(self._num_pairs):
                 raise ValueError(f"The corpus has no good pair; {self.bad_lines}.")
         facts = {
-            "made_of": self._made_of(),
+            "made_of": made_of,
             "num_pairs": self._num_pairs,
             "bad_lines": [self.bad_lines.count, self.bad_lines.examples],
             "digests": {name: digest(folder / name) for name in names},

@@ -77,7 +77,7 @@ class TokenizerPair:
         """
         directory = Path(directory)
         config = TokenizerConfig.load(directory / "tokenizer.json")
-        paths, digests = _files(directory), _list_of_digests(directory)
+        paths, digests = _files(directory), Path(f"{directory}.sha256")
         if digests.exists():  # Else no model goes with them.
             known = digests.read_text(encoding="utf-8", errors="replace")
             for path in paths:
@@ -113,8 +113,8 @@ class TokenizerPair:
         replacing it as a whole is noticed; `sha256sum --check` reads them.
         """
         directory = Path(directory)
-        with replacing(_list_of_digests(directory)) as temporary:
-            lines = map(_line_of_digest, _files(directory))
+        lines = map(_line_of_digest, _files(directory))
+        with replacing(f"{directory}.sha256") as temporary:
             temporary.write_text("".join(lines), encoding="utf-8")
 
     def same_as(self, other: TokenizerPair) -> bool:
@@ -188,15 +188,12 @@ def learn_tokenizers(
     text, config = open_pairs(text), config or TokenizerConfig()
     text.count()  # Misaligned files would otherwise look like bad lines.
 
-    def learned(*sides):
+    tokenizers = []
+    for sides in [SIDES] if config.joint_vocabulary else (SIDES[:1], SIDES[1:]):
         pairs = text.pairs(BadLines(bad_line_budget))
         sentences = (getattr(pair, side) for pair in pairs for side in sides)
-        return Tokenizer.learn(sentences, config)
-
-    if config.joint_vocabulary:
-        joint = learned(*SIDES)
-        return TokenizerPair(joint, joint, config)
-    return TokenizerPair(*map(learned, SIDES), config)
+        tokenizers.append(Tokenizer.learn(sentences, config))
+    return TokenizerPair(tokenizers[0], tokenizers[-1], config)
 
 
 def _files(directory):
@@ -207,10 +204,6 @@ def _files(directory):
         if any(path.exists() for path in paths):
             break
     return paths
-
-
-def _list_of_digests(directory):
-    return directory.parent / f"{directory.name}.sha256"
 
 
 def _line_of_digest(path):
