@@ -71,7 +71,7 @@ COMMANDS = {
     # Training text.
     "train --train {f}/missing.tsv --run {o}/run": "missing.tsv: no such file",
     "train --train {f}/full --run {o}/run": "full must be a regular file",
-    "train --train {f}/empty.tsv --run {o}/run": "empty.tsv is empty",
+    "train --train {f}/empty.tsv --run {o}/run": "There are no pairs in ",
     "train --train {f}/three.en {f}/two.de --run {o}/run": "has 3 lines but",
     "train --train a b c --run {o}/run": "two aligned files or in one file",
     "train --train {f}/latin1.tsv " + STRICT: "latin1.tsv:2: source is not valid UTF-8",
@@ -128,7 +128,7 @@ COMMANDS = {
     RAY + "2 --model {s} --input a --output b --beam-size 2": "Received: beam_size",
     "evaluate --model {s} --test {f}/missing.tsv": "missing.tsv: no such file",
     "evaluate --model {s} --test {f}/no_tab.tsv --output {o}/out": "no_tab.tsv:2: no",
-    "evaluate --model {s} --test {f}/empty.tsv --output {o}/out": "empty.tsv is empty",
+    "evaluate --model {s} --test {f}/empty.tsv --output {o}/out": "There are no pairs",
 }
 
 

@@ -12,10 +12,10 @@ from keras_transformer import (
     ExportedTranslator,
     LiteTranslator,
     TokenizerConfig,
-    TokenizerPair,
     Transformer,
     Translator,
     cli,
+    learn_tokenizers,
     train,
 )
 from tests import tiny_run
@@ -95,9 +95,8 @@ def test_every_signature_of_the_export_equals_the_live_ensemble(name, exported):
 
 
 def test_members_need_one_tokenizer(tmp_path):
-    other = TokenizerPair.learn(
-        *zip(*tiny_run.TRAIN, strict=True), TokenizerConfig(300, algorithm="unigram")
-    )
+    config = TokenizerConfig(300, algorithm="unigram")
+    other = learn_tokenizers(tiny_run.TRAIN, config)
     stranger = Translator(tiny_run.model(), other, tiny_run.CONFIG.decoding)
     with pytest.raises(ValueError, match="must have one tokenizer.*: member 3 with"):
         Translator.ensemble([*members(), stranger])

@@ -23,6 +23,7 @@ from keras_transformer import (
     Transformer,
     TransformerConfig,
     Translator,
+    learn_tokenizers,
     open_pairs,
     train,
 )
@@ -74,7 +75,7 @@ def write_pairs(path: Path, pairs=TRAIN) -> Path:
 @functools.cache
 def tokenizers() -> TokenizerPair:
     """A joint vocabulary of 300 pieces."""
-    return TokenizerPair.learn(*zip(*PAIRS, strict=True), CONFIG.tokenizer)
+    return learn_tokenizers(PAIRS, CONFIG.tokenizer)
 
 
 @functools.cache

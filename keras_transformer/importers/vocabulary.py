@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.config import TokenizerConfig
 from keras_transformer.importers.contents import Options, described
 from keras_transformer.text.sentencepiece_model import (
+    SPECIAL_NAMES,
     cut_pieces,
     fitted,
     is_language,
@@ -19,8 +19,6 @@ from keras_transformer.text.sentencepiece_model import (
 )
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.tokenizer_pair import TokenizerPair
-
-_SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 
 
 @dataclasses.dataclass
@@ -84,8 +82,7 @@ def tokenizers_of(
     second = Tokenizer(fitted(target.model, target_names))
     if second.content == first.content:
         second = first
-    config = TokenizerConfig(max(8, len(source_names)), joint_vocabulary=is_joint)
-    return TokenizerPair(first, second, config), source_rows, target_rows
+    return TokenizerPair(first, second), source_rows, target_rows
 
 
 def _ordered(side, cut):
@@ -103,7 +100,7 @@ def _ordered(side, cut):
     # A start that is the end or padding has their vector, but is never produced.
     owners = {side.start: 1, side.pad: 0, side.unknown: 3, side.end: 2}
     names, banned = [], []
-    for ours, (row, name) in enumerate(zip(theirs, _SPECIAL, strict=True)):
+    for ours, (row, name) in enumerate(zip(theirs, SPECIAL_NAMES, strict=True)):
         is_own = row is not None and owners[row] == ours
         if is_own:
             name = pieces[row]

@@ -7,7 +7,6 @@ from keras_transformer.text.corpus import Corpus
 from keras_transformer.text.lines import read_lines
 from keras_transformer.text.pairs import (
     BadLines,
-    MixedPairs,
     Pair,
     ParallelText,
     mixed_pairs,
@@ -20,7 +19,6 @@ __all__ = [
     "BadLines",
     "Corpus",
     "KerasHubTokenizer",
-    "MixedPairs",
     "Pair",
     "ParallelText",
     "Subwords",

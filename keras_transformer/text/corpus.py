@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import DataConfig
-from keras_transformer.files import replacing
+from keras_transformer.files import digest, replacing
 from keras_transformer.text.pairs import SIDES, BadLines, open_pairs
 from keras_transformer.text.tokenizer import END_ID, PAD_ID, START_ID
 from keras_transformer.text.tokenizer_pair import TokenizerPair
@@ -121,27 +121,47 @@ class Corpus:
         if config.subword_sampling:
             tokenizers.check_sentencepiece("`subword_sampling`")
             self._kinds |= {f"{side}.text": np.dtype(np.uint8) for side in SIDES}
-        num_lines, self.fingerprint = self.text.scan()
-        rows = self._kept() or self._made(num_lines, console)
+        self.fingerprint = self.text.fingerprint()
+        contents = [cutter.content for cutter in self._cutters]
+        made_of = {
+            "text": [part.fingerprint() for part, _ in self.text.parts],
+            "tokenizers": [hashlib.blake2b(c).hexdigest() for c in contents],
+            "max_length": config.max_length,
+            "files": list(self._kinds),
+        }
+        # Files that are mapped into memory outlive their names.
+        files = contextlib.nullcontext(self.directory)
+        with tempfile.TemporaryDirectory() if directory is None else files as folder:
+            folder = Path(folder)
+            if not self._are_kept(folder, made_of):
+                self._make(folder, made_of, console)
+            rows = [_Rows(folder / name, kind) for name, kind in self._kinds.items()]
         self._sides, self._texts = rows[:2], rows[2:]
         # A run asks for the batches of the epoch before, too, to count their tokens.
         self._epoch = functools.lru_cache(2)(self._new_epoch)
         # Batches are made ahead of the step that asks for the tokens of those before.
         self._sampled = functools.lru_cache(4)(self._newly_sampled)
 
-        lengths = [side.lengths() + 1 for side in self._sides]
+        # The pairs of an epoch in their order: those of a corpus as often as it weighs.
+        places, end = [], 0
+        for number, (_, weight) in zip(self._num_pairs, self.text.parts, strict=True):
+            places += [np.arange(end, end + number)] * weight
+            end += number
+        self._order = np.concatenate(places)
+        lengths = [side.lengths + 1 for side in self._sides]
         longer = np.maximum(*lengths)
         if buckets is None:
             boundaries, most = None, config.max_length
             if config.batch_shapes is not None:
-                boundaries = few_boundaries(longer, most, config.batch_shapes)
+                shapes = config.batch_shapes
+                boundaries = few_boundaries(longer[self._order], most, shapes)
             buckets = Buckets(most, config.batch_tokens or BATCH_TOKENS, boundaries)
         self.buckets = buckets
         self._bucket_of = buckets.of(longer)
-        batches = buckets.cut(np.arange(len(longer)), self._bucket_of)
-        self.num_pairs = len(longer)
+        batches = buckets.cut(self._order, self._bucket_of)
+        self.num_pairs = len(self._order)
         self.num_batches = len(batches)
-        self.num_tokens = int(np.sum(lengths))
+        self.num_tokens = int(sum(lengths)[self._order].sum())
         counts = Counter(bucket for bucket, _ in batches)
         shapes = list(zip(buckets.sizes, buckets.boundaries, strict=True))
         self.shapes = {shapes[bucket]: n for bucket, n in counts.items()}
@@ -200,14 +220,9 @@ class Corpus:
             step: Number of the batch, counted from 0 through all epochs.
             shuffle: As for `dataset`.
         """
-        epoch, place = divmod(step, self.num_batches)
-        bucket, places = self._epoch(epoch if shuffle else None)[place]
-        if self._texts and shuffle:
-            sides = self._sampled(epoch, place // _SAMPLED)[place % _SAMPLED]
-        else:
-            sides = [side.take(places) for side in self._sides]
-        longest = [max(map(len, side)) + 1 for side in sides]
-        widths, size = [self.buckets.width(length) for length in longest], len(places)
+        bucket, sides = self._rows(step, shuffle)
+        number = size = len(sides[0])
+        widths = [self.buckets.width(max(map(len, side)) + 1) for side in sides]
         if self.static_shapes:
             size, widths = self.buckets.sizes[bucket], [max(widths)] * 2
         source, target = (np.full((size, width), PAD_ID, np.int32) for width in widths)
@@ -216,7 +231,7 @@ class Corpus:
                 row[: len(ids)] = ids
                 row[len(ids)] = END_ID
         target_in = np.roll(target, 1, axis=1)
-        target_in[: len(places), 0] = START_ID
+        target_in[:number, 0] = START_ID
         target_in[target_in == END_ID] = PAD_ID
         return (source, target_in), target
 
@@ -225,24 +240,23 @@ class Corpus:
 
         End tokens count, padding does not; `first` and `shuffle` are as for `dataset`.
         """
-        total = 0
-        for step in range(first, first + number):
-            epoch, place = divmod(step, self.num_batches)
-            if self._texts and shuffle:
-                sides = self._sampled(epoch, place // _SAMPLED)[place % _SAMPLED]
-                total += sum(len(ids) + 1 for side in sides for ids in side)
-            else:
-                places = self._epoch(epoch if shuffle else None)[place][1]
-                total += sum((side.lengths(places) + 1).sum() for side in self._sides)
-        return int(total)
+        batches = (self._rows(first + i, shuffle)[1] for i in range(number))
+        return sum(len(ids) + 1 for sides in batches for ids in itertools.chain(*sides))
+
+    def _rows(self, step, shuffle):
+        """The bucket of a batch, and for each side the ids of its sentences."""
+        epoch, place = divmod(step, self.num_batches)
+        bucket, places = self._epoch(epoch if shuffle else None)[place]
+        if self._texts and shuffle:
+            return bucket, self._sampled(epoch, place // _SAMPLED)[place % _SAMPLED]
+        return bucket, [side.take(places) for side in self._sides]
 
     def _new_epoch(self, number):
         """The bucket and the pairs of each batch of an epoch, or in their order."""
-        order = np.arange(self.num_pairs)
         if number is None:
-            return self.buckets.cut(order, self._bucket_of)
+            return self.buckets.cut(self._order, self._bucket_of)
         rng = np.random.default_rng((self.seed, number))
-        batches = self.buckets.cut(rng.permutation(order), self._bucket_of)
+        batches = self.buckets.cut(rng.permutation(self._order), self._bucket_of)
         return [batches[place] for place in rng.permutation(len(batches))]
 
     def _newly_sampled(self, epoch, number):
@@ -268,86 +282,62 @@ class Corpus:
             batches[place] = [[side[row] for row in rows] for side in sides]
         return batches
 
-    def _made_of(self):
-        """What tells the files of this corpus from those of another."""
-        contents = [cutter.content for cutter in self._cutters]
-        return {
-            "text": self.fingerprint,
-            "tokenizers": [hashlib.blake2b(c).hexdigest() for c in contents],
-            "max_length": self.config.max_length,
-            "files": list(self._kinds),
-        }
-
-    def _kept(self):
-        """The rows in the directory's files; `None` if those are not this corpus'."""
-        if self.directory is None:
-            return None
+    def _are_kept(self, folder, made_of):
+        """Whether a directory has this corpus' files; if so, reads what they hold."""
         try:
-            facts = json.loads((self.directory / "corpus.json").read_bytes())
+            facts = json.loads((folder / "corpus.json").read_bytes())
             digests, (count, examples) = facts["digests"], facts["bad_lines"]
-            paths = [self.directory / name for name in digests]
             if (
-                facts["made_of"] != self._made_of()
-                or list(map(_digest, paths)) != list(digests.values())
+                facts["made_of"] != made_of
+                or digests != {name: digest(folder / name) for name in digests}
                 # Read again, to say which line is one too many.
                 or count > self.bad_lines.budget
             ):
-                return None
+                return False
         except (OSError, ValueError, KeyError, TypeError):
-            return None
+            return False
         self.bad_lines.count, self.bad_lines.examples = count, examples
-        files = zip(paths[::2], paths[1::2], self._kinds.values(), strict=True)
-        return [_Rows(flat, ends, kind) for flat, ends, kind in files]
+        self._num_pairs = facts["num_pairs"]
+        return True
 
-    def _made(self, num_lines, console):
-        """Tokenises the text into the directory's files, and returns their rows."""
+    def _make(self, folder, made_of, console):
+        """Tokenises the text into a directory's files, which appear all at the end."""
         import rich.progress
 
-        folder = self.directory
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        names = [name + end for name in self._kinds for end in ("", ".ends")]
         silent = console is None or not console.is_terminal
         bar = rich.progress.Progress(console=console, transient=True, disable=silent)
+        num_lines = sum(part.count() for part, _ in self.text.parts)
         task = bar.add_task("tokenising", total=num_lines)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(bar)
-            written = [
-                _Writer(stack, kind, folder and folder / name)
-                for name, kind in self._kinds.items()
-            ]
-            for part, pairs in self._chunks():
-                texts = [[getattr(pair, side) for pair in pairs] for side in SIDES]
-                ids = list(map(_ids, self._cutters, texts))
-                good = self._good(part, pairs, [lengths for _, lengths in ids])
-                for file, (values, lengths) in zip(written, ids, strict=False):
-                    file.write(values[np.repeat(good, lengths)], lengths[good])
-                for file, side in zip(written[2:], texts, strict=False):
-                    rows = [side[place].encode() for place in np.flatnonzero(good)]
-                    values = np.frombuffer(b"".join(rows), np.uint8)
-                    file.write(values, list(map(len, rows)))
-                bar.advance(task, len(pairs))
-            if not written[0].end:
+        self._num_pairs = [0] * len(self.text.parts)
+        with bar, contextlib.ExitStack() as stack:
+            paths = [stack.enter_context(replacing(folder / name)) for name in names]
+            files = [stack.enter_context(open(path, "wb")) for path in paths]
+            kinds = self._kinds.values()
+            written = list(map(_Writer, files[::2], files[1::2], kinds))
+            for number, (part, _) in enumerate(self.text.parts):
+                pairs = part.pairs(self.bad_lines)
+                while chunk := list(itertools.islice(pairs, _CHUNK)):
+                    texts = [[getattr(pair, side) for pair in chunk] for side in SIDES]
+                    rows = list(map(_ids, self._cutters, texts))
+                    good = self._good(part, chunk, [lengths for _, lengths in rows])
+                    if self.config.subword_sampling:
+                        rows += map(_characters, texts)
+                    for file, (values, lengths) in zip(written, rows, strict=True):
+                        file.write(values[np.repeat(good, lengths)], lengths[good])
+                    self._num_pairs[number] += int(good.sum())
+                    bar.advance(task, len(chunk))
+            if not any(self._num_pairs):
                 raise ValueError(f"The corpus has no good pair; {self.bad_lines}.")
-            if self.text.files() and self.text.fingerprint() != self.fingerprint:
-                raise ValueError(f"{self.text.origin} changed while it was read.")
-            made = [file.rows() for file in written]
-        if folder is not None:
-            names = [name + end for name in self._kinds for end in ("", ".ends")]
-            facts = {
-                "made_of": self._made_of(),
-                "bad_lines": [self.bad_lines.count, self.bad_lines.examples],
-                "digests": {name: _digest(folder / name) for name in names},
-            }
-            with replacing(folder / "corpus.json") as temporary:
-                temporary.write_text(json.dumps(facts, indent=2), encoding="utf-8")
-        return made
-
-    def _chunks(self):
-        """Yields parts of the text and some pairs of each."""
-        for part in self.text.parts:
-            pairs = part.pairs(self.bad_lines)
-            while chunk := list(itertools.islice(pairs, _CHUNK)):
-                yield part, chunk
+        facts = {
+            "made_of": made_of,
+            "num_pairs": self._num_pairs,
+            "bad_lines": [self.bad_lines.count, self.bad_lines.examples],
+            "digests": {name: digest(folder / name) for name in names},
+        }
+        with replacing(folder / "corpus.json") as temporary:
+            temporary.write_text(json.dumps(facts, indent=2), encoding="utf-8")
 
     def _good(self, part, pairs, lengths):
         """Whether both sides of each pair have a good length; others are bad lines."""
@@ -369,17 +359,14 @@ class Corpus:
 class _Rows:
     """Rows of numbers, one after the other in a file that is mapped into memory."""
 
-    def __init__(self, flat, ends, kind):
-        self.kind = kind
-        self._flat = np.asarray(np.memmap(flat, kind, "r"))
+    def __init__(self, path, kind):
+        self._flat = np.asarray(np.memmap(path, kind, "r"))
         # The places at which rows end, after a 0.
-        self._ends = np.asarray(np.memmap(ends, np.int64, "r"))
+        self._ends = np.asarray(np.memmap(f"{path}.ends", np.int64, "r"))
 
-    def lengths(self, places=None):
-        """The lengths of the rows at some places, or of all, an array."""
-        if places is None:
-            return np.diff(self._ends)
-        return self._ends[places + 1] - self._ends[places]
+    @property
+    def lengths(self):
+        return np.diff(self._ends)
 
     def take(self, places):
         """The rows at some places, a list."""
@@ -388,32 +375,18 @@ class _Rows:
 
 
 class _Writer:
-    """Writes the two files of `_Rows`, temporary ones without a path.
+    """Writes the two files of `_Rows`."""
 
-    Files with a path appear at the end of the stack, if there is no error.
-    """
-
-    def __init__(self, stack, kind, path):
-        self.kind, self.end = kind, np.int64(0)
-        if path is None:
-            opened = [tempfile.TemporaryFile() for _ in range(2)]
-        else:
-            paths = [path, path.with_name(f"{path.name}.ends")]
-            opened = [open(stack.enter_context(replacing(p)), "w+b") for p in paths]
-        self._flat, self._ends = map(stack.enter_context, opened)
-        self._ends.write(self.end.tobytes())
+    def __init__(self, flat, ends, kind):
+        self._flat, self._ends, self._kind = flat, ends, kind
+        self._end = 0
+        ends.write(bytes(8))
 
     def write(self, values, lengths):
         """Adds rows of some lengths, whose numbers are one after the other."""
-        ends = self.end + np.cumsum(lengths, dtype=np.int64)
-        self._flat.write(values.astype(self.kind).tobytes())
-        self._ends.write(ends.tobytes())
-        self.end += len(values)
-
-    def rows(self):
-        self._flat.flush()
-        self._ends.flush()
-        return _Rows(self._flat, self._ends, self.kind)
+        self._flat.write(values.astype(self._kind).tobytes())
+        self._ends.write((self._end + np.cumsum(lengths, dtype=np.int64)).tobytes())
+        self._end += len(values)
 
 
 class Buckets:
@@ -442,11 +415,11 @@ class Buckets:
         Pairs that fill no batch join the next longer bucket, so one batch is not full.
         """
         order = order[np.argsort(bucket_of[order], kind="stable")]
-        ends = np.cumsum(np.bincount(bucket_of))
+        counts = np.bincount(bucket_of[order])
         batches, first = [], 0
-        for bucket in np.unique(bucket_of).tolist():
-            size = self.sizes[bucket]
-            while first + size <= ends[bucket]:
+        for bucket in np.flatnonzero(counts).tolist():
+            size, end = self.sizes[bucket], counts[: bucket + 1].sum()
+            while first + size <= end:
                 batches.append(order[first : first + size])
                 first += size
         if first < len(order):
@@ -503,6 +476,7 @@ def _ids(tokenizer, texts):
     return ids.values.numpy(), ids.row_lengths().numpy()
 
 
-def _digest(path):
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()
+def _characters(texts):
+    """The bytes of some texts, one after the other, and how many each text has."""
+    rows = [text.encode() for text in texts]
+    return np.frombuffer(b"".join(rows), np.uint8), np.array(list(map(len, rows)))

@@ -9,6 +9,7 @@ import hashlib
 import io
 import itertools
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -43,13 +44,9 @@ class BadLines:
         self.budget = budget
         self.count = 0
         self.examples: list[str] = []
-        self._places: set[str] = set()
 
     def add(self, place: str, reason: str):
-        """Counts the line at a place, such as "train.de:17", once."""
-        if place in self._places:
-            return  # A mix has the lines of a corpus several times.
-        self._places.add(place)
+        """Counts the line at a place, such as "train.de:17"."""
         self.count += 1
         if len(self.examples) < EXAMPLES_KEPT:
             self.examples.append(f"{place}: {reason}")
@@ -79,6 +76,11 @@ class ParallelText:
         files: The files that are read, if there are any.
         place: Format of a place in messages, with `path` and `line`.
         problem: Returns what is wrong with a line that has so many fields.
+
+    Attributes:
+        files: The files that are read; none if the lines come from elsewhere.
+        origin: Where the pairs come from, for reports.
+        parts: The corpora of a mix, each with its weight; else this one with 1.
     """
 
     def __init__(
@@ -88,58 +90,45 @@ class ParallelText:
         place: str = "row {line}",
         problem: Callable[[int], str] = "{} fields, expected source and target".format,
     ):
-        self._rows, self._files = rows, list(files)
+        self._rows, self.files = rows, list(files)
         self._place, self._problem = place, problem
-
-    @property
-    def parts(self) -> Sequence[ParallelText]:
-        """The corpora that this one is made of; itself, unless it is a mix."""
-        return (self,)
-
-    def files(self) -> list[Path]:
-        """Returns the files that are read; none if the lines come from elsewhere."""
-        return self._files
-
-    @property
-    def origin(self) -> str:
-        """Where the pairs come from, for reports."""
-        return " and ".join(map(str, self.files())) or "the program's rows"
+        self.origin = " and ".join(map(str, files)) or "the program's rows"
+        self.parts: list[tuple[ParallelText, int]] = [(self, 1)]
+        self._known: tuple[int, str] | None = None  # Number of lines and digest.
 
     def place(self, line: int, side: str) -> str:
         """Returns the file and line of a sentence, for messages."""
-        path = self._files[-1 if side == "target" else 0] if self._files else None
+        path = self.files[-1 if side == "target" else 0] if self.files else None
         return self._place.format(path=path, line=line)
 
-    def scan(self) -> tuple[int, str]:
-        """Returns the number of lines, good and bad, and a digest of them.
-
-        The digest does not depend on the files' names or compression.
+    def count(self) -> int:
+        """Returns the number of lines, good and bad; the first call reads them.
 
         Raises:
             ValueError: If there is no line, one side has more lines than the other, no
-                line has two fields, or a file is damaged.
+                line has two fields, or a file is damaged or has changed since it was
+                first read.
         """
-        digest, count = hashlib.blake2b(digest_size=16), 0
-        for _, fields in self._rows():
-            count += 1
-            digest.update(b"\t".join(map(_bytes, fields)) + b"\n")
-        return count, digest.hexdigest()
-
-    def count(self) -> int:
-        """Returns the number of lines of `scan`."""
-        return self.scan()[0]
+        if self._known is None:
+            for _ in self._read():
+                pass
+        return self._known[0]
 
     def fingerprint(self) -> str:
-        """Returns the digest of `scan`."""
-        return self.scan()[1]
+        """Returns a digest of the lines; the first call reads them.
+
+        It does not depend on the files' names or compression. Raises as `count` does.
+        """
+        self.count()
+        return self._known[1]
 
     def pairs(self, bad_lines: BadLines | None = None) -> Iterator[Pair]:
-        """Yields the good pairs in their order; raises as `scan` and `bad_lines` do.
+        """Yields the good pairs in their order; raises as `count` and `bad_lines` do.
 
         By default no bad line is allowed.
         """
         bad_lines = BadLines(0) if bad_lines is None else bad_lines
-        for line, fields in self._rows():
+        for line, fields in self._read():
             texts, problems = [], [self._problem(len(fields))]
             if len(fields) == 2:
                 texts, problems = zip(*map(_checked, SIDES, fields), strict=True)
@@ -149,29 +138,51 @@ class ParallelText:
             else:
                 yield Pair(line, *texts)
 
+    def _read(self):
+        """Yields the lines; at their end they must be those of the first time."""
+        digest, count = hashlib.blake2b(digest_size=16), 0
+        for line, fields in self._rows():
+            digest.update(b"\t".join(map(_bytes, fields)) + b"\n")
+            count += 1
+            yield line, fields
+        if not count:
+            message = f"There are no pairs in {self.origin}."
+            if not self.files:
+                message += (
+                    " A generator can be read only once: give it to `open_pairs`, and "
+                    "use what that returns."
+                )
+            raise ValueError(message)
+        found = count, digest.hexdigest()
+        if self._known not in (None, found):
+            raise ValueError(
+                f"{self.origin} changed since it was first read: give it anew."
+            )
+        self._known = found
 
-class MixedPairs(ParallelText):
-    """Several corpora one after the other; one may come several times."""
 
-    def __init__(self, parts: Sequence[ParallelText]):
-        self._parts = parts
-        files = [path for part in parts for path in part.files()]
-        super().__init__(list, [*dict.fromkeys(files)])
+class _Mix(ParallelText):
+    """Several corpora one after the other, each as often as its weight says."""
 
-    @property
-    def parts(self):
-        return self._parts
+    def __init__(self, parts):
+        files = dict.fromkeys(path for part, _ in parts for path in part.files)
+        super().__init__(list, list(files))
+        self.parts = parts
 
-    def scan(self):
-        scanned = {id(part): part.scan() for part in self.parts}
-        counts, digests = zip(*(scanned[id(p)] for p in self.parts), strict=True)
-        mixed = json.dumps(digests).encode()
-        return sum(counts), hashlib.blake2b(mixed, digest_size=16).hexdigest()
+    def count(self):
+        return sum(weight * part.count() for part, weight in self.parts)
+
+    def fingerprint(self):
+        digests = [[part.fingerprint()] * weight for part, weight in self.parts]
+        mixed = json.dumps(list(itertools.chain(*digests))).encode()
+        return hashlib.blake2b(mixed, digest_size=16).hexdigest()
 
     def pairs(self, bad_lines=None):
         bad_lines = BadLines(0) if bad_lines is None else bad_lines
-        for part in self.parts:
+        for part, weight in self.parts:
             yield from part.pairs(bad_lines)
+            for _ in range(weight - 1):  # A bad line counts once.
+                yield from part.pairs(BadLines(math.inf))
 
 
 def open_pairs(
@@ -216,11 +227,11 @@ def open_pairs(
             such column, or names are given for what has none.
 
     Example:
-        >>> open_pairs("train.en.gz", "train.de.gz").scan()[0]
+        >>> open_pairs("train.en.gz", "train.de.gz").count()
         29000
-        >>> open_pairs([("Hello.", "Hallo."), ("Thanks.", "Danke.")]).scan()[0]
+        >>> open_pairs([("Hello.", "Hallo."), ("Thanks.", "Danke.")]).count()
         2
-        >>> open_pairs("train.csv", source_key="en", target_key="de").scan()[0]
+        >>> open_pairs("train.csv", source_key="en", target_key="de").count()
         29000
     """
     keys = (source_key, target_key)
@@ -238,34 +249,23 @@ def open_pairs(
         paths = [path, checked_path(target)]
         return ParallelText(functools.partial(_aligned, *paths), paths, "{path}:{line}")
     if target is not None:
-        source, target = list(source), list(target)
-        if len(source) != len(target):
-            raise ValueError(
-                "`source` and `target` must have as many sentences. Received: "
-                f"{len(source)} and {len(target)}"
-            )
-        source = list(zip(source, target, strict=True))
+        source = zip(source, target, strict=True)
     if isinstance(source, ParallelText):
         _check_no_keys(keys, "a ParallelText")
         return source
     if hasattr(source, "columns"):
         chosen = _chosen(list(source.columns), keys, "the frame")
-        return _held(lambda: zip(*(source[key] for key in chosen), strict=True))
+        return _numbered(lambda: zip(*(source[key] for key in chosen), strict=True))
     if not isinstance(source, Iterable):
         raise TypeError(f"{_EXPECTED}. Received: {type(source).__name__}")
     source = list(source) if iter(source) is source else source
     first = next(iter(source), ("", ""))
     if isinstance(first, Mapping):
-        columns = {n: v if isinstance(v, Mapping) else () for n, v in first.items()}
-        parent = _parent(columns, keys)
-        names = list(first[parent] if parent else first)
-        chosen = _chosen(names, keys, "the rows")
-        inner = (lambda row: row[parent]) if parent else (lambda row: row)
-        return _held(lambda: ([inner(row).get(k) for k in chosen] for row in source))
+        return _columns(lambda names: source, keys, "the rows")
     _check_no_keys(keys, f"a {type(source).__name__} of pairs")
     if len(_fields(first)) != 2:
         raise TypeError(f"{_EXPECTED}. Received: first row {first!r:.100}")
-    return _held(lambda: map(_fields, source))
+    return _numbered(lambda: map(_fields, source))
 
 
 def mixed_pairs(parts: Iterable[tuple[Any, int]]) -> ParallelText:
@@ -283,7 +283,7 @@ def mixed_pairs(parts: Iterable[tuple[Any, int]]) -> ParallelText:
 
     Raises:
         TypeError: If something else is given, or holds no pairs.
-        ValueError: If there is no corpus, or a weight is less than 1.
+        ValueError: If there is no corpus, or a weight is no integer of at least 1.
 
     Example:
         >>> general, domain = open_pairs("news.tsv"), open_pairs("manuals.tsv")
@@ -296,21 +296,20 @@ def mixed_pairs(parts: Iterable[tuple[Any, int]]) -> ParallelText:
                 "`parts` must be (pairs, weight), one for each corpus. Received: "
                 f"{part!r:.100}"
             )
-        text, weight = open_pairs(part[0]), part[1]
-        if isinstance(weight, bool) or not isinstance(weight, int):
-            raise TypeError(
-                "A weight must be an integer, how many times an epoch has the pairs. "
-                f"Received: {weight!r:.100}"
+        text, weight = part
+        if isinstance(weight, bool) or not isinstance(weight, int) or weight < 1:
+            raise ValueError(
+                "A weight must be an integer of at least 1: how many times an epoch "
+                f"has the pairs. Received: {weight!r:.100}"
             )
-        if weight < 1:
-            raise ValueError(f"A weight must be at least 1. Received: {weight}")
-        if not text.files():
-            text = copy.copy(text)
-            text._place += f" of corpus {number}"
-        mixed += [text] * weight
+        for corpus, times in open_pairs(text).parts:
+            if not corpus.files:
+                corpus = copy.copy(corpus)
+                corpus._place += f" of corpus {number}"
+            mixed.append((corpus, times * weight))
     if not mixed:
         raise ValueError("`parts` must have at least one corpus. Received: none")
-    return MixedPairs(mixed)
+    return _Mix(mixed)
 
 
 def _aligned(source, target):
@@ -328,19 +327,15 @@ def _aligned(source, target):
             f"{source} has {counts[0]} lines but {target} has {counts[1]}: line n of "
             "one must be the translation of line n of the other."
         )
-    if not counts[0]:
-        raise ValueError(f"{source} and {target} are empty.")
 
 
 def _tab_separated(path):
     """Yields the fields of each line of a file."""
-    line, most = 0, 0
+    most = 0
     for line, text in enumerate(read_lines(path), 1):
         fields = text.split(b"\t")
         most = max(most, len(fields))
         yield line, fields
-    if not line:
-        raise ValueError(f"{path} is empty.")
     if most == 1:
         raise ValueError(
             f"{path}:1: no tab, expected source, one tab, target; no line has one. To "
@@ -379,14 +374,10 @@ def _delimited(path, is_csv, keys):
     places = [names.index(key) for key in _chosen(names, keys, str(path))]
 
     def rows():
-        found = False
         for line, record in itertools.islice(records(), 1, None):
-            found = True
             whole = len(record) == len(names)
             texts = [record[place] for place in places] if whole else []
             yield line, [text.encode("utf-8", "surrogateescape") for text in texts]
-        if not found:
-            raise ValueError(f"{path} has no line below its header.")
 
     problem = f"not {len(names)} columns, as the header has"
     return ParallelText(rows, [path], "{path}:{line}", lambda count: problem)
@@ -402,53 +393,41 @@ def _parquet(path, keys):
             'pip install "keras-transformer-seq2seq[parquet]"'
         ) from error
 
-    def file():
+    def rows(names):
         try:
-            return pyarrow.parquet.ParquetFile(path)
+            with pyarrow.parquet.ParquetFile(path) as file:
+                for batch in file.iter_batches(1024, columns=names):
+                    yield from batch.to_pylist()
         except ValueError as error:  # PyArrow's ArrowInvalid is one.
             raise ValueError(f"{path} is no Parquet file: {error}") from error
 
-    with file() as opened_file:
-        schema = opened_file.schema_arrow
-    columns = {
-        field.name: [field.type.field(i).name for i in range(field.type.num_fields)]
-        for field in schema
-    }
-    parent = _parent(columns, keys)
-    chosen = _chosen(columns[parent] if parent else list(columns), keys, str(path))
-
-    def read():
-        with file() as opened_file:
-            columns = [parent] if parent else chosen
-            for batch in opened_file.iter_batches(1024, columns=columns):
-                column = batch.column(parent).field if parent else batch.column
-                sides = (column(key).to_pylist() for key in chosen)
-                yield from zip(*sides, strict=True)
-
-    def rows():
-        line = 0
-        for line, fields in enumerate(read(), 1):
-            yield line, fields
-        if not line:
-            raise ValueError(f"{path} has no row.")
-
-    return ParallelText(rows, [path], "{path}: row {line}")
+    return _columns(rows, keys, str(path), [path], "{path}: row {line}")
 
 
-def _held(rows):
-    """The pairs of a function that returns an iterator of fields."""
+def _columns(rows, keys, where, *place):
+    """Two columns of a function's dictionaries, or two fields of one of the columns.
 
-    def numbered():
-        line = 0
-        for line, fields in enumerate(rows(), 1):
-            yield line, fields
-        if not line:
-            raise ValueError(
-                "There are no pairs: what was given is empty. A generator can be read "
-                "only once: give it to `open_pairs`, and use what that returns."
-            )
+    The function takes the names of the columns that are needed, or `None` for all.
+    """
+    first = next(iter(rows(None)), None)
+    if first is None:
+        return _numbered(list, *place)
+    parents = [name for name, field in first.items() if isinstance(field, Mapping)]
+    named = [name for name in parents if all(key in first[name] for key in keys)]
+    parent = next(iter(named or (parents if len(first) == 1 else ())), None)
+    chosen = _chosen(list(first if parent is None else first[parent]), keys, where)
 
-    return ParallelText(numbered)
+    def fields():
+        for row in rows(chosen if parent is None else [parent]):
+            row = row if parent is None else row[parent] or {}
+            yield [row.get(key) for key in chosen]
+
+    return _numbered(fields, *place)
+
+
+def _numbered(fields, *place):
+    """The pairs of a function that returns an iterator of their fields."""
+    return ParallelText(lambda: enumerate(fields(), 1), *place)
 
 
 def _chosen(names, keys, where):
@@ -462,14 +441,6 @@ def _chosen(names, keys, where):
                 f"Received: {name}={key!r}"
             )
     return keys
-
-
-def _parent(columns, keys):
-    """Returns the column whose fields hold both sides, or `None`."""
-    for name, fields in columns.items():
-        if all(key in fields for key in keys):
-            return name
-    return next(iter(columns)) if len(columns) == 1 and any(columns.values()) else None
 
 
 def _check_no_keys(keys, what):

@@ -12,7 +12,7 @@ from sentencepiece import sentencepiece_model_pb2
 from keras_transformer.config import TokenizerConfig
 
 SPECIAL_IDS = PAD_ID, START_ID, END_ID, UNKNOWN_ID = 0, 1, 2, 3
-_NAMES = ("<pad>", "<s>", "</s>", "<unk>")
+SPECIAL_NAMES = ("<pad>", "<s>", "</s>", "<unk>")
 _Proto = sentencepiece_model_pb2.ModelProto
 Piece = _Proto.SentencePiece
 # Those that a text can be cut into.
@@ -52,20 +52,14 @@ def renumbered(model: bytes, special: Sequence[int]) -> bytes:
 
     `special` has its own ids of those, -1 for none. The other pieces follow in order.
     """
-    proto = _Proto.FromString(model)
-    pieces = list(proto.pieces)
-    names = {piece.piece for piece in pieces}
-    first, taken = [], set()
-    for number, name in zip(special, _NAMES, strict=True):
-        if number < 0 or number in taken:
-            while name in names:
-                name += "_"
-            first.append(Piece(piece=name, type=Piece.CONTROL))
-        else:
-            taken.add(number)
-            first.append(pieces[number])
-    rest = [piece for number, piece in enumerate(pieces) if number not in taken]
-    return _with_pieces(proto, first, rest)
+    names = [piece.piece for piece in _Proto.FromString(model).pieces]
+    first = []
+    for number, name in zip(special, SPECIAL_NAMES, strict=True):
+        is_own = number >= 0 and names[number] not in first
+        while not is_own and name in names:
+            name += "_"
+        first.append(names[number] if is_own else name)
+    return fitted(model, first + [name for name in names if name not in first])
 
 
 def fitted(model: bytes, names: Sequence[str], hidden: Collection[str] = ()) -> bytes:
@@ -85,10 +79,9 @@ def fitted(model: bytes, names: Sequence[str], hidden: Collection[str] = ()) -> 
         ValueError: If a name would change how the model cuts text.
     """
     proto = _Proto.FromString(model)
-    known = {piece.piece: piece for piece in proto.pieces if piece.type in _CUT}
-    controls = {p.piece for p in proto.pieces if p.type == Piece.CONTROL}
-    others = known.keys() | controls | set(hidden)
-    added = {name for name in names[4:] if name not in others}
+    known = {name: Piece(piece=name, type=Piece.CONTROL) for name in hidden}
+    known |= {p.piece: p for p in proto.pieces if p.type != Piece.UNKNOWN}
+    added = {name for name in names[4:] if name not in known}
     if proto.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.BPE:
         # A piece that is not used is merged all the same and taken apart at the end,
         # after it may have led to others.
@@ -99,40 +92,26 @@ def fitted(model: bytes, names: Sequence[str], hidden: Collection[str] = ()) -> 
                         f"the vocabulary's piece {name!r} is none of the SentencePiece "
                         "model's, and its byte-pair merges would come by it"
                     )
-    kinds = {True: Piece.UNUSED, False: Piece.CONTROL}
-    rest = [
-        known.get(name) or Piece(piece=name, type=kinds[name in added])
-        for name in names[4:]
-    ]
-    return _with_pieces(proto, [Piece(piece=name) for name in names[:4]], rest)
-
-
-def _with_pieces(proto, special, rest):
-    """The serialised model with the four special pieces first."""
-    for piece in special[:3]:
-        piece.type = Piece.CONTROL
-    special[3].type = Piece.UNKNOWN
-    pieces = [*special, *rest]
+    pieces = [Piece(piece=name, type=Piece.CONTROL) for name in names[:4]]
+    pieces[UNKNOWN_ID].type = Piece.UNKNOWN
+    for name in names[4:]:
+        pieces.append(known.get(name) or Piece(piece=name, type=Piece.UNUSED))
     del proto.pieces[:]
     proto.pieces.extend(pieces)
     spec = proto.trainer_spec
     spec.vocab_size = len(pieces)
     spec.pad_id, spec.bos_id, spec.eos_id, spec.unk_id = SPECIAL_IDS
-    spec.pad_piece, spec.bos_piece, spec.eos_piece, spec.unk_piece = (
-        piece.piece for piece in special
-    )
+    spec.pad_piece, spec.bos_piece, spec.eos_piece, spec.unk_piece = names[:4]
     return proto.SerializeToString()
 
 
-def learned(
-    sentences: Iterable[str], config: TokenizerConfig, most_sentences: int
-) -> bytes:
-    """Returns the model learned from at most `most_sentences` sentences, read once.
+def learned(sentences: Iterable[str], config: TokenizerConfig) -> bytes:
+    """Returns the model learned from some sentences, read once.
 
     A text that does not suit the vocabulary's size is a `ValueError`.
     """
-    model = io.BytesIO()
-    failures = []
+    sides = 2 if config.joint_vocabulary else 1
+    model, failures = io.BytesIO(), []
 
     def guarded():
         # SentencePiece turns an error of its iterator into text; keep the original.
@@ -152,7 +131,7 @@ def learned(
             character_coverage=min(config.character_coverage, 1.0),
             normalization_rule_name=config.normalization,
             # SentencePiece rejects a sample of 100 sentences or fewer.
-            input_sentence_size=max(101, most_sentences),
+            input_sentence_size=max(101, config.learning_sentences * sides),
             pad_id=PAD_ID,
             bos_id=START_ID,
             eos_id=END_ID,

@@ -24,6 +24,7 @@ from keras_transformer.text.sentencepiece_model import (
     END_ID,
     PAD_ID,
     SPECIAL_IDS,
+    SPECIAL_NAMES,
     START_ID,
     UNKNOWN_ID,
     is_language,
@@ -44,8 +45,6 @@ except ImportError as error:
 
 # The name of a target language, as OPUS-MT's models have it, of RE2.
 _LANGUAGE = r">>(?s:.*?)<<"
-# So many that two pieces hardly share one.
-_BUCKETS = 2**62
 
 
 class Subwords:
@@ -175,6 +174,11 @@ class Tokenizer(Subwords):
             if is_language(name) and processor.is_control(id)
         }
         self.additions = {n: id for n, id in ids.items() if processor.is_unused(id)}
+        if named := self.languages | self.additions:
+            pairs = tf.lookup.KeyValueTensorInitializer(
+                list(named), list(named.values()), tf.string, tf.int32
+            )
+            self.tables = [tf.lookup.StaticHashTable(pairs, UNKNOWN_ID)]
 
     @classmethod
     def learn(cls, sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
@@ -183,7 +187,8 @@ class Tokenizer(Subwords):
         `config.vocabulary_size` counts everything: the 4 special ids, the 256 bytes
         if `config.byte_fallback` is on, the single characters and the longer pieces.
         SentencePiece ignores sentences longer than 4192 bytes, and learns from a sample
-        of at most `config.learning_sentences` (at least 101), held in memory.
+        of at most `config.learning_sentences` (at least 101), twice as many if the
+        vocabulary is joint, held in memory.
 
         Args:
             sentences: Text, read once.
@@ -192,7 +197,7 @@ class Tokenizer(Subwords):
         Raises:
             ValueError: If the text does not suit the vocabulary's size.
         """
-        return cls(learned(sentences, config, config.learning_sentences))
+        return cls(learned(sentences, config))
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
@@ -255,10 +260,8 @@ class Tokenizer(Subwords):
         named = tf.strings.regex_full_match(texts, f"(?s){_LANGUAGE}.*")
         names = tf.strings.regex_replace(texts, f"(?s)^({_LANGUAGE}).*$", r"\1")
         rest = tf.strings.regex_replace(texts, f"^{_LANGUAGE}", "")
-        known = tf.expand_dims(names, 1) == tf.constant(list(self.languages))
-        ids = tf.gather(list(self.languages.values()), tf.argmax(known, axis=1))
-        ids = tf.where(tf.reduce_any(known, axis=1), ids, UNKNOWN_ID)
-        first = tf.RaggedTensor.from_row_lengths(ids[named], tf.cast(named, tf.int64))
+        ids = self.tables[0].lookup(names[named])
+        first = tf.RaggedTensor.from_row_lengths(ids, tf.cast(named, tf.int64))
         return tf.concat([first, self._cut(rest)], axis=1)
 
     def _cut(self, texts):
@@ -267,18 +270,8 @@ class Tokenizer(Subwords):
         if not self.additions:
             return ids
         strings = self._operation(tf.string).tokenize(texts)
-        # A table of TensorFlow's would be one more thing to save with a graph.
-        names = np.array([name.encode() for name in self.additions], object)
-        with tf.init_scope():
-            hashes = tf.strings.to_hash_bucket_fast(names, _BUCKETS).numpy()
-        order = np.argsort(hashes)
-        names, added = names[order], np.array([*self.additions.values()])[order]
-        found = tf.strings.to_hash_bucket_fast(strings.values, _BUCKETS)
-        places = tf.minimum(tf.searchsorted(hashes[order], found), len(names) - 1)
-        spelled = tf.gather(names, places) == strings.values
-        added = tf.gather(added.astype(np.int32), places)
-        is_added = (ids.values == UNKNOWN_ID) & spelled
-        return ids.with_values(tf.where(is_added, added, ids.values))
+        added = self.tables[0].lookup(strings.values)
+        return ids.with_values(tf.where(ids.values == UNKNOWN_ID, added, ids.values))
 
     @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.int32)])
     def _detokenize(self, ids):
@@ -363,9 +356,8 @@ class KerasHubTokenizer(Subwords):
         return self._layer.vocabulary_size() + 4
 
     def pieces(self, ids):
-        special = ("<pad>", "<s>", "</s>", "<unk>")
         name = self._layer.id_to_token
-        return [special[id] if id < 4 else name(int(id) - 4) for id in ids]
+        return [SPECIAL_NAMES[id] if id < 4 else name(int(id) - 4) for id in ids]
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def _tokenize(self, texts):

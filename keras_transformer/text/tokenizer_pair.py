@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from keras_transformer.config import TokenizerConfig
-from keras_transformer.files import replacing
+from keras_transformer.files import digest, replacing
 from keras_transformer.text.pairs import SIDES, BadLines, open_pairs
-from keras_transformer.text.sentencepiece_model import learned
 from keras_transformer.text.tokenizer import Subwords, Tokenizer, as_tokenizer
 
 
@@ -20,16 +17,13 @@ class TokenizerPair:
 
     Args:
         source: Tokenizer of the source.
-        target: Tokenizer of the target; the same object if the vocabulary is joint, or
-            another one with the same pieces: the two sides may be cut differently.
+        target: Tokenizer of the target; the same object, or another with the same
+            pieces, if the vocabulary is joint.
         config: Options that the vocabularies were learned with, or `None` if they were
-            not learned here.
-
-    Raises:
-        ValueError: If there is one vocabulary and `config` says two, or the reverse.
+            not learned here. Its `joint_vocabulary` becomes what is so.
 
     Example:
-        >>> tokenizers = TokenizerPair.learn(english, german, TokenizerConfig())
+        >>> tokenizers = learn_tokenizers(pairs, TokenizerConfig())
         >>> tokenizers.save("run/tokenizer")
         >>> tokenizers = TokenizerPair.of("source.spm", "target.spm")  # made elsewhere
     """
@@ -40,46 +34,15 @@ class TokenizerPair:
         target: Subwords,
         config: TokenizerConfig | None = None,
     ) -> None:
-        is_one = source is target
-        if config is None:
-            size = max(8, source.vocabulary_size)
-            config = TokenizerConfig(size, joint_vocabulary=is_one)
-        is_joint = is_one or (config.joint_vocabulary and _same_pieces(source, target))
-        if config.joint_vocabulary != is_joint:
-            raise ValueError(
-                "`source` and `target` must be one tokenizer, or two with the same "
-                "pieces, if and only if the vocabulary is joint. Received: "
-                f"joint_vocabulary={config.joint_vocabulary}, "
-                f"{'one tokenizer' if is_one else 'two tokenizers'}"
-            )
+        size = source.vocabulary_size
+        is_joint = source is target or (
+            size == target.vocabulary_size
+            and source.pieces(range(size)) == target.pieces(range(size))
+        )
+        config = config or TokenizerConfig(max(8, size))
         self.source = source
         self.target = target
-        self.config = config
-
-    @classmethod
-    def learn(
-        cls, sources: Iterable[str], targets: Iterable[str], config: TokenizerConfig
-    ) -> TokenizerPair:
-        """Learns one joint vocabulary or two, as `config.joint_vocabulary` says.
-
-        Args:
-            sources: Text of the source side, read once.
-            targets: Text of the target side, read once, after `sources`.
-            config: Size and kind of the vocabularies.
-
-        Returns:
-            A `TokenizerPair`.
-
-        Raises:
-            ValueError: If the text does not suit a vocabulary's size.
-        """
-        if config.joint_vocabulary:
-            both = itertools.chain(sources, targets)
-            joint = Tokenizer(learned(both, config, 2 * config.learning_sentences))
-            return cls(joint, joint, config)
-        return cls(
-            Tokenizer.learn(sources, config), Tokenizer.learn(targets, config), config
-        )
+        self.config = config.replace(joint_vocabulary=is_joint)
 
     @classmethod
     def of(cls, source: Any, target: Any = None) -> TokenizerPair:
@@ -114,7 +77,7 @@ class TokenizerPair:
         """
         directory = Path(directory)
         config = TokenizerConfig.load(directory / "tokenizer.json")
-        paths, digests = _files(directory), _list_of_digests(directory)
+        paths, digests = _files(directory), Path(f"{directory}.sha256")
         if digests.exists():  # Else no model goes with them.
             known = digests.read_text(encoding="utf-8", errors="replace")
             for path in paths:
@@ -150,8 +113,8 @@ class TokenizerPair:
         replacing it as a whole is noticed; `sha256sum --check` reads them.
         """
         directory = Path(directory)
-        with replacing(_list_of_digests(directory)) as temporary:
-            lines = map(_line_of_digest, _files(directory))
+        lines = map(_line_of_digest, _files(directory))
+        with replacing(f"{directory}.sha256") as temporary:
             temporary.write_text("".join(lines), encoding="utf-8")
 
     def same_as(self, other: TokenizerPair) -> bool:
@@ -207,8 +170,8 @@ def learn_tokenizers(
     """Learns the vocabularies of a corpus.
 
     Args:
-        text: Pairs, as `open_pairs` returns or takes them; read three times.
-        config: Size and kind of the vocabularies.
+        text: Pairs, as `open_pairs` returns or takes them.
+        config: Size and kind of the vocabularies: one for both sides, or two.
         bad_line_budget: Bad lines that are skipped.
 
     Returns:
@@ -222,19 +185,15 @@ def learn_tokenizers(
         >>> pairs = [("Two men are talking.", "Zwei Männer unterhalten sich."), ...]
         >>> tokenizers = learn_tokenizers(pairs, TokenizerConfig(vocabulary_size=4000))
     """
-    text = open_pairs(text)
-    text.scan()  # Misaligned files would otherwise look like bad lines.
-    sources = (pair.source for pair in text.pairs(BadLines(bad_line_budget)))
-    targets = (pair.target for pair in text.pairs(BadLines(bad_line_budget)))
-    return TokenizerPair.learn(sources, targets, config or TokenizerConfig())
+    text, config = open_pairs(text), config or TokenizerConfig()
+    text.count()  # Misaligned files would otherwise look like bad lines.
 
-
-def _same_pieces(source, target):
-    """Whether two tokenizers number the same pieces alike."""
-    size = source.vocabulary_size
-    return size == target.vocabulary_size and (
-        source.pieces(range(size)) == target.pieces(range(size))
-    )
+    tokenizers = []
+    for sides in [SIDES] if config.joint_vocabulary else (SIDES[:1], SIDES[1:]):
+        pairs = text.pairs(BadLines(bad_line_budget))
+        sentences = (getattr(pair, side) for pair in pairs for side in sides)
+        tokenizers.append(Tokenizer.learn(sentences, config))
+    return TokenizerPair(tokenizers[0], tokenizers[-1], config)
 
 
 def _files(directory):
@@ -247,10 +206,5 @@ def _files(directory):
     return paths
 
 
-def _list_of_digests(directory):
-    return directory.parent / f"{directory.name}.sha256"
-
-
 def _line_of_digest(path):
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return f"{digest}  {path.parent.name}/{path.name}\n"
+    return f"{digest(path)}  {path.parent.name}/{path.name}\n"

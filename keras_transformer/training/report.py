@@ -12,7 +12,6 @@ import json
 import math
 import shlex
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,8 +69,7 @@ def report_data(console: Console, training: Corpus, validation: Corpus | None):
             f"{plural(corpus.num_batches, 'batch')}, {corpus.bad_lines}",
         )
         if len(corpus.text.parts) > 1:
-            weights = Counter(corpus.text.parts).items()
-            mix = [f"{weight} x {part.origin}" for part, weight in weights]
+            mix = [f"{weight} x {part.origin}" for part, weight in corpus.text.parts]
             say(console, f"mixed of {', '.join(mix)}")
     say(
         console,
@@ -296,7 +294,7 @@ def run_facts(
         },
         "data": {
             name: {
-                "files": [path.name for path in corpus.text.files()],
+                "files": [path.name for path in corpus.text.files],
                 "pairs": corpus.num_pairs,
                 "bad_lines": corpus.bad_lines.count,
                 "batches": corpus.num_batches,

@@ -296,7 +296,8 @@ def test_pairs_are_one_file_two_or_several_mixed(asked, pairs, tmp_path, capsys)
     assert [tuple(pair)[1:] for pair in asked.pop()[0].pairs()] == [("one", "eins")]
     mix = ["--train", a, "--train", a, "--train-weights"]
     assert cli.main([*start, *mix, "1", "4"]) == 0
-    assert [str(part.files()[0]) for part in asked.pop()[0].parts] == [a] * 5
+    parts = asked.pop()[0].parts
+    assert [(str(part.files[0]), weight) for part, weight in parts] == [(a, 1), (a, 4)]
     for words, line in (
         ([*mix, "1"], "`--train-weights` must have a number for each `--train`"),
         (["--train", a, "--tokenizer", a, a, a], "`--tokenizer` takes one file for"),

@@ -8,10 +8,10 @@ import pytest
 from sentencepiece import SentencePieceProcessor
 
 from keras_transformer import (
-    TokenizerPair,
     Transformer,
     Translator,
     enable_lora,
+    learn_tokenizers,
 )
 from keras_transformer.generation.generator import Generator
 from tests import tiny_run
@@ -132,7 +132,7 @@ def test_smaller_weights_give_nearly_the_same(tmp_path, quantize, bound):
 
 def test_two_vocabularies_keep_their_pieces(tmp_path):
     config = tiny_run.CONFIG.tokenizer.replace(joint_vocabulary=False)
-    tokenizers = TokenizerPair.learn(*zip(*tiny_run.PAIRS, strict=True), config)
+    tokenizers = learn_tokenizers(tiny_run.PAIRS, config)
     sizes = tiny_run.CONFIG.model.replace(
         tied_embeddings="none", **tokenizers.vocabulary_sizes
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 import sentencepiece
@@ -92,9 +93,11 @@ def test_unknown_characters_that_spell_an_added_piece_are_that_piece():
     names = [*SPECIAL, *cut_pieces(model), "жж", "ж"]
     tokenizer = Tokenizer(fitted(model, names))
     two, one = len(names) - 2, len(names) - 1
-    rows = tokenizer.tokenize(["old жж", "ж", "жжж", "я"]).to_list()
-    # A run is one piece, as in theirs.
-    assert [row[-1] for row in rows] == [two, one, 3, 3]
+    for seed in range(2):
+        rows = tokenizer.tokenize(["old жж", "ж", "жжж", "я"]).to_list()
+        # A run is one piece, as in theirs.
+        assert [row[-1] for row in rows] == [two, one, 3, 3]
+        keras.utils.set_random_seed(seed)  # TensorFlow drops its cached kernels.
     assert tokenizer.detokenize([[two, one]]).numpy()[0].decode() == "жжж"
     drawn = tokenizer.sample(["old жж", "жжж"], 0.9, seed=1)
     assert drawn[0][-1] == two and drawn[1][-1] == 3

@@ -18,6 +18,7 @@ from keras_transformer import (
     TransformerConfig,
     Translator,
     cli,
+    learn_tokenizers,
     train,
 )
 from keras_transformer.training import dry_run
@@ -131,8 +132,7 @@ def test_other_sizes_are_an_error_before_anything_is_written(
 
 
 def other_tokenizers():
-    sides = zip(*tiny_run.VALID, strict=True)
-    return TokenizerPair.learn(*sides, TokenizerConfig(290))
+    return learn_tokenizers(tiny_run.VALID, TokenizerConfig(290))
 
 
 def test_another_tokenizer_is_an_error(trained, tmp_path):

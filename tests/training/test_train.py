@@ -26,7 +26,7 @@ from keras_transformer import (
     Translator,
     train,
 )
-from keras_transformer.text import TokenizerPair, mixed_pairs
+from keras_transformer.text import learn_tokenizers, mixed_pairs
 from keras_transformer.training import dry_run, read_summary, report, summary_lines
 from keras_transformer.training.state import State
 from tests import tiny_run
@@ -216,8 +216,7 @@ def test_a_run_goes_on_with_its_own_parts_alone(tmp_path):
     found = run(tmp_path / "run", own_parts()).model.get_weights()
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a, b)
-    sides = zip(*tiny_run.VALID, strict=True)
-    other = TokenizerPair.learn(*sides, tiny_run.CONFIG.tokenizer)
+    other = learn_tokenizers(tiny_run.VALID, tiny_run.CONFIG.tokenizer)
     changed = {
         "another optimizer: .*AdamW": own_parts(1e-3),
         "another loss: .*mean_crossentropy": own_parts() | {"loss": None},
