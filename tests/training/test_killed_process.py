@@ -22,23 +22,29 @@ from rich.console import Console
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
 
-CONFIG = tiny_run.CONFIG.with_options(
-    batch_tokens=120, epochs=10, save_every=1, ema_decay=0.9,
-    gradient_accumulation_steps=2,
-)  # fmt: skip
+CONFIG = tiny_run.CONFIG.with_options(batch_tokens=120, epochs=10, save_every=1)
+BOTH = {"ema_decay": 0.9, "gradient_accumulation_steps": 2}
+SETS = {
+    "accumulation": {"gradient_accumulation_steps": 2},
+    "moving average": {"ema_decay": 0.9},
+    "BLEU": {"monitor": "bleu", "average": "best", "bleu_sentences": 4},
+    "sampled pieces": {"subword_sampling": 0.1},
+    "fine-tuning": {"freeze": "encoder"},
+}
 
 
 class Training:
     """The command, and the directory of its run."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, options=BOTH, first=None):
         folder.mkdir(exist_ok=True)
         text = tiny_run.write_pairs(folder / "train.tsv")
         valid = tiny_run.write_pairs(folder / "valid.tsv", tiny_run.VALID)
         self.run, config = folder / "run", folder / "config.json"
-        config.write_text(CONFIG.to_json(), "utf-8")
+        config.write_text(CONFIG.with_options(**options).to_json(), "utf-8")
         files = ["--train", text, "--valid", valid, "--run", self.run]
-        files += ["--config", config, "--preset", "tiny"]
+        files += ["--config", config]
+        files += ["--preset", "tiny"] if first is None else ["--init", first]
         script = Path(sys.executable).with_name("keras-transformer")
         self.command = [script, "train", *map(str, files)]
 
@@ -129,10 +135,14 @@ def test_kill_9_within_a_save_changes_nothing(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_kill_9_at_ten_random_moments_changes_nothing(whole, tmp_path):
-    training, rng = Training(tmp_path), random.Random(7)
-    process, seen = training.start(), []
-    for _ in range(10):
+@pytest.mark.parametrize("name", SETS)
+def test_kill_9_at_three_random_moments_changes_nothing(name, whole, tmp_path):
+    first = whole.run if name == "fine-tuning" else None
+    reference = Training(tmp_path / "whole", SETS[name], first)
+    reference.finish()
+    training = Training(tmp_path / "killed", SETS[name], first)
+    rng, process, seen = random.Random(name), training.start(), set()
+    for _ in range(3):
         # A state is written after every update, so that a moment in the time between
         # two of them is within a step, a state, or an epoch's end.
         before, patience = training.states(), rng.randrange(1, 7)
@@ -144,12 +154,12 @@ def test_kill_9_at_ten_random_moments_changes_nothing(whole, tmp_path):
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert process.returncode == -signal.SIGKILL
-        seen += training.states()[-1:]
+        seen.add(training.states()[-1])
         process = training.start()
     output, _ = process.communicate()
     assert process.returncode == 0, output
-    assert len(set(seen)) == 10
-    assert_same(training, whole)
+    assert len(seen) == 3
+    assert_same(training, reference)
 
 
 @pytest.mark.slow
