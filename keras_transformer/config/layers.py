@@ -145,8 +145,9 @@ class LayerConfig(SublayerConfig):
 
     d_model: int = option(512, "width of the model", **UNITS)
 
-    # A subclass makes it an option.
+    # A subclass makes them options.
     positions: ClassVar[str | None] = None
+    normalize_embeddings: ClassVar[bool] = False
 
     def __post_init__(self):
         super().__post_init__()

@@ -362,7 +362,7 @@ ERRORS = [
     ),
     *(
         (
-            lambda w=wrong: mask_tokens(IDS, np.random.default_rng(1), **(MASKING | w)),
+            lambda w=wrong: MaskedTokens(IDS, 2, **(MASKING | w)),
             ValueError,
             "The ids must be 0 < `mask_id` <",
         )
