@@ -5,8 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.exact_training.loss import evaluate
-from keras_transformer.exact_training.update import Verdict, inner_optimizer
+from keras_transformer.exact_training.step import Verdict, evaluate, inner_optimizer
 from keras_transformer.kernels.keras_private import clipped_by
 
 
@@ -28,8 +27,7 @@ def train_step(model, data):
         gradient = ops.zeros_like(weight) if gradients[i] is None else gradients[i]
         gradients[i] = tf.convert_to_tensor(gradient)
     # A sum of squares in half precision would overflow.
-    wide = keras.tree.map_structure(lambda g: tf.cast(g, "float32"), gradients)
-    norm = tf.linalg.global_norm(wide)
+    norm = tf.linalg.global_norm([tf.cast(g, "float32") for g in gradients])
     verdict = update.judge(*_sum(context, (loss, norm)), total)
     context.merge_call(_update, args=(model, verdict, gradients, targets))
     # One NaN would make the mean of the whole epoch NaN.
