@@ -27,7 +27,8 @@ def train_step(model, data):
         gradient = ops.zeros_like(weight) if gradients[i] is None else gradients[i]
         gradients[i] = tf.convert_to_tensor(gradient)
     # A sum of squares in half precision would overflow.
-    norm = tf.linalg.global_norm([tf.cast(g, "float32") for g in gradients])
+    wide = keras.tree.map_structure(lambda g: tf.cast(g, "float32"), gradients)
+    norm = tf.linalg.global_norm(wide)
     verdict = update.judge(*_sum(context, (loss, norm)), total)
     context.merge_call(_update, args=(model, verdict, gradients, targets))
     # One NaN would make the mean of the whole epoch NaN.

@@ -177,7 +177,7 @@ class Generator(_Decoding):
             of_each = ops.full(ops.shape(source)[:1], longest, dtype="int32")
             return source, of_each, longest
         # Section 6.1 of the paper: the input length + 50. An empty source needs one.
-        lengths, begun = (ops.cast(x, "int32") for x in (lengths, prefix_lengths))
+        lengths, begun = ops.cast(lengths, "int32"), ops.cast(prefix_lengths, "int32")
         of_source = ops.where(lengths <= 1, 1, lengths + extra)
         begun = ops.where(begun > 0, begun + 1 + extra, 1)
         of_each = ops.minimum(ops.maximum(of_source, begun), longest)

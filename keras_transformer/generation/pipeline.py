@@ -106,8 +106,8 @@ class Pipeline:
         """
         n_best = n_best or self.config.n_best or self.config.beam_size
         source = self._tokenize(text)
-        inputs, options = (source.ids, source.lengths), {"n_best": n_best}
-        result = self._called(self.generator.search, *inputs, **options)
+        inputs = source.ids, source.lengths
+        result = self._called(self.generator.search, *inputs, n_best=n_best)
         return self._outputs(source, result, with_ids)
 
     def complete(self, text, prefix, with_ids=False):
@@ -137,11 +137,10 @@ class Pipeline:
         # clients' requests; so an infinite temperature draws all tokens alike.
         source = self._tokenize(text)
         longest = self.config.longest_output
-
-        def draw(one):
-            return tf.random.stateless_uniform([longest], [one, 0], alg="philox")
-
-        uniforms = tf.map_fn(draw, seed, fn_output_signature=tf.float32)
+        uniforms = tf.map_fn(
+            lambda one: tf.random.stateless_uniform([longest], [one, 0], alg="philox"),
+            seed, fn_output_signature=tf.float32,
+        )  # fmt: skip
         uniforms = tf.reshape(uniforms, (-1, longest))
         inputs = source.ids, source.lengths, uniforms, temperature
         result = self._called(self.generator.sample, *inputs)
@@ -150,8 +149,7 @@ class Pipeline:
     def score(self, source, target):
         """Scores given translations of the strings [B], in nats, with the end token."""
         source = self._tokenize(source)
-        tokenizer = self.tokenizers.target
-        longest = self.config.longest_output
+        tokenizer, longest = self.tokenizers.target, self.config.longest_output
         target_out, _, truncated = _with_ends(tokenizer, target, longest)
         scores = self._called(self.generator.score, source.ids, target_out)
         return {
@@ -238,9 +236,7 @@ def _with_ends(tokenizer, texts, longest):
 
 def check_texts(texts: Sequence[str], batch_size: int):
     """Raises an error unless `texts` are strings and `batch_size` is positive."""
-    if isinstance(texts, (str, bytes)) or not all(
-        isinstance(text, str) for text in texts
-    ):
+    if isinstance(texts, (str, bytes)) or not all(isinstance(x, str) for x in texts):
         raise TypeError(
             "`texts` must be a sequence of strings, such as ['A sentence.']. "
             f"Received: {texts!r:.100}"

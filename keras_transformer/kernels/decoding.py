@@ -98,9 +98,7 @@ class PreparedMask(NamedTuple):
 
     mask: Any  # boolean, broadcasts to the scores
     bias: Any  # `attention_bias` of it
-    # Integers: the position of the queries (1,), and those of the entries of a cache
-    # (S,); `None` where the keys are those of a source.
-    places: Any = None
+    places: Any = None  # of queries (1,) and entries of a cache (S,); `None`: a source
 
 
 def prepare_mask(mask, dtype):
@@ -114,14 +112,6 @@ def split_heads(projected, hypotheses, heads, width, count=1):
         return [ops.reshape(projected, (-1, heads, 1, width))]
     parts = ops.reshape(projected, (-1, hypotheses, count, heads, width))
     return ops.unstack(transpose(parts, (2, 0, 3, 1, 4)), count)
-
-
-def merge_heads(outputs):
-    """Joins heads (B, H, N, K) to rows (B * N, H * K)."""
-    _, heads, hypotheses, width = outputs.shape
-    if hypotheses > 1:
-        outputs = transpose(outputs, (0, 2, 1, 3))
-    return ops.reshape(outputs, (-1, heads * width))
 
 
 def transpose(x, axes):

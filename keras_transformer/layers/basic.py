@@ -81,8 +81,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         is_usual = is_last and self.scale and self.center and not self.rms_scaling
         if not (training and is_usual and in_tensorflow_graph()):
             return super().call(inputs)
-        weights = self.gamma, self.beta, self.epsilon
-        outputs = few_passes.normalise(inputs, *weights)
+        outputs = few_passes.normalise(inputs, self.gamma, self.beta, self.epsilon)
         return ops.cast(outputs, self.compute_dtype)
 
 

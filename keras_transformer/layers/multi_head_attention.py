@@ -23,7 +23,6 @@ from keras_transformer.layers.projections import ComposedLayer, affine, joined, 
 from keras_transformer.layers.relative_positions import (
     RelativePositions,
     relative_positions,
-    serialised_positions,
 )  # fmt: skip
 from keras_transformer.masks import combined_mask, with_causal
 from keras_transformer.types import (
@@ -276,14 +275,8 @@ class MultiHeadAttention(ComposedLayer):
         dropout = self.attention_dropout if training else None
         # A step has few queries, which no fused kernel takes.
         fused = self.flash_attention if step is None else False
-        if with_weights and fused:
-            refuse_fused("it gives no attention weights to return or to record")
-        is_disabled = keras.config.is_flash_attention_enabled() is False
-        if fused is None and (with_weights or is_disabled):
-            fused = False
-        return dot_product_attention(
-            queries, keys, values, mask, bias, self.weigh, dropout, fused, self.score
-        )
+        options = self.weigh, dropout, fused, self.score, with_weights
+        return dot_product_attention(queries, keys, values, mask, bias, *options)
 
     def project_to_heads(
         self, query: TensorLike, value: TensorLike, key: TensorLike,
@@ -402,9 +395,12 @@ class MultiHeadAttention(ComposedLayer):
 
     def _merge_step(self, outputs, weights):
         """(B, H, N, Kv) --> (B, N, D)."""
-        rows = decoding.merge_heads(outputs)
+        _, heads, hypotheses, width = outputs.shape
+        if hypotheses > 1:
+            outputs = decoding.transpose(outputs, (0, 2, 1, 3))
+        rows = ops.reshape(outputs, (-1, heads * width))
         (merged,) = project([self.output_dense], rows, weights=weights)
-        return ops.reshape(merged, (-1, outputs.shape[2], merged.shape[-1]))
+        return ops.reshape(merged, (-1, hypotheses, merged.shape[-1]))
 
     def compute_output_shape(self, query_shape: Shape, *others: Shape) -> Shape:
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
@@ -419,5 +415,6 @@ class MultiHeadAttention(ComposedLayer):
         regularizer = keras.regularizers.serialize(self.outputs_regularizer)
         own = {name: getattr(self, name) for name in kept}
         own |= {"output_shape": self.output_dim, "activity_regularizer": regularizer}
-        own["positions"] = serialised_positions(self.positions)
-        return super().get_config() | own
+        positions = self.positions
+        positions = positions and keras.saving.serialize_keras_object(positions)
+        return super().get_config() | own | {"positions": positions}

@@ -70,8 +70,9 @@ class ExportableModel(keras.Model):
 
 def rows_of(embedding):
     """Returns the table of a `PositionalEmbedding` (V, D); `None` if quantised."""
-    is_whole = embedding.token_embedding.quantization_mode is None
-    return ops.convert_to_tensor(embedding.embeddings) if is_whole else None
+    table = embedding.token_embedding
+    is_whole = table.quantization_mode is None
+    return ops.convert_to_tensor(table.embeddings) if is_whole else None
 
 
 class TokenModel(Configured, ExactTraining, ExportableModel):

@@ -18,7 +18,7 @@ DOOR = Path(keras_private.__file__)
 PRIVATE = re.compile(
     r"keras\.src|tensorflow\.python|\._(loss_tracker|compile_loss|compile_metrics|"
     r"user_\w+|flat_losses|jax_state\w*|layout|get_variable_index|momentums|"
-    r"velocities|clip_gradients|model_variables_moving_average|trainable_variables|"
+    r"velocities|clip_gradients|"
     r"maybe_symbolic_build|keras_mask|flatten_layers)\b"
 )
 
@@ -29,10 +29,10 @@ class Model(keras_private.BuildsFromSpec, keras.Sequential):
 
 @pytest.fixture(scope="module")
 def model():
-    """A trained model with a loss weight, metrics, and an average of its weights."""
+    """A trained model with a loss weight and metrics."""
     made = Model([keras.layers.Dense(1)])
     made.compile(
-        keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.5, clipvalue=0.5),
+        keras.optimizers.Adam(0.1, clipvalue=0.5),
         "mse", loss_weights=[2.0], metrics=["mae"], weighted_metrics=["mape"],
     )  # fmt: skip
     made.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)
@@ -69,14 +69,6 @@ def test_private_names_of_an_optimizer_are_where_they_were(model):
     optimizer = model.optimizer
     first, second = keras_private.adam_moments(optimizer, model.weights[0])
     assert "momentum" in first.name and "velocity" in second.name, moved("adam_moments")
-    # After one step from w_0 to w_1 the average is w_1.
-    for weight, average in keras_private.averages_of(optimizer):
-        np.testing.assert_allclose(
-            ops.convert_to_numpy(weight),
-            ops.convert_to_numpy(average),
-            rtol=1e-6,
-            err_msg=moved("averages_of"),
-        )
     (clipped,) = keras_private.clipped_by(optimizer, [ops.array([-2.0, 0.25])])
     clipped = ops.convert_to_numpy(clipped).tolist()
     assert clipped == [-0.5, 0.25], moved("clipped_by")
