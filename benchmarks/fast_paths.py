@@ -68,7 +68,7 @@ def fast_paths() -> dict[str, dict[str, tuple]]:
     training = {
         "normalisation": (few, "normalise", normalise),
         "dropped softmax": (few, "_dropped_softmax_in_graph", drop_softmax),
-        "dropout as a product": (few, "_drop_in_graph", drop),
+        "dropout as a product": (few, "drop", drop),
         "dropout, packed": (few, "_packed_keep_mask", few.keep_mask),
         "dropout by a hash": (few, "_packed_keep_mask", draw),
         "loss without logits": (Transformer, "trains_without_logits", False),

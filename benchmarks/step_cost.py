@@ -152,7 +152,7 @@ def held_bytes(model, batch: Batch) -> int:
     import jax
     import keras
 
-    from keras_transformer.exact_training.loss import loss_and_scores
+    from keras_transformer.exact_training.step import loss_and_scores
 
     variables = [*model.trainable_variables, *model.non_trainable_variables]
     count = len(model.trainable_variables)

@@ -50,7 +50,7 @@ class LinformerAttention(kt.MultiHeadAttention):
 
     def attend(
         self, queries, keys, values, mask=None, causal=False, training=None,
-        with_weights=False,
+        with_weights=False, step=None,
     ):  # fmt: skip
         length = ops.shape(keys)[2]
         if causal or (mask is not None and mask.shape[2] != 1):

@@ -93,7 +93,7 @@ class LSHAttention(kt.MultiHeadAttention):
 
     def attend(
         self, queries, keys, values, mask=None, causal=False, training=None,
-        with_weights=False,
+        with_weights=False, step=None,
     ):  # fmt: skip
         if causal or (mask is not None and mask.shape[2] != 1):
             raise ValueError("`mask` must be the same for all queries, so not causal")

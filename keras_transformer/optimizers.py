@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
 import keras
 
 from keras_transformer.kernels.execution import in_tensorflow_graph
@@ -26,27 +23,12 @@ class Adam(keras.optimizers.Adam):
         >>> model.compile(optimizer=Adam(1e-3, beta_2=0.98, epsilon=1e-9))
     """
 
-    if TYPE_CHECKING:
-        # Keras' own: it has no types, so a checker would let any argument pass.
-        def __init__(
-            self, learning_rate: float | keras.optimizers.schedules.LearningRateSchedule
-            | Callable[[], Any] = 0.001, beta_1: float = 0.9, beta_2: float = 0.999,
-            epsilon: float = 1e-7, amsgrad: bool = False,
-            weight_decay: float | None = None, clipnorm: float | None = None,
-            clipvalue: float | None = None, global_clipnorm: float | None = None,
-            use_ema: bool = False, ema_momentum: float = 0.99,
-            ema_overwrite_frequency: int | None = None,
-            loss_scale_factor: float | None = None,
-            gradient_accumulation_steps: int | None = None, name: str | None = None,
-        ) -> None: ...  # fmt: skip
-
     def update_step(
         self, gradient: TensorLike, variable: keras.Variable,
         learning_rate: float | TensorLike,
     ) -> None:  # fmt: skip
         if keras.backend.backend() != "tensorflow":
-            super().update_step(gradient, variable, learning_rate)
-            return
+            return super().update_step(gradient, variable, learning_rate)
         import tensorflow as tf
 
         # Keras would square the parts of a sparse gradient before it adds them up.
@@ -54,8 +36,7 @@ class Adam(keras.optimizers.Adam):
         dtype = variable.dtype
         # The operation has no AMSGrad, and rounds its factors to the weight's type.
         if self.amsgrad or dtype.size < 4 or not in_tensorflow_graph():
-            super().update_step(gradient, variable, learning_rate)
-            return
+            return super().update_step(gradient, variable, learning_rate)
         step = tf.cast(keras.ops.convert_to_tensor(self.iterations) + 1, dtype)
         first, second = adam_moments(self, variable)
         # The same formula as Keras', with its epsilon: that of section 2 of the paper.

@@ -51,14 +51,15 @@ def warnings_only():
     """Returns a Rich console that prints warnings, on standard error, and no more."""
     from rich.console import Console
 
-    class Warnings(Console):
-        def out(self, *objects, **options):
+    def only_warnings(write):
+        def chosen(self, *objects, **options):
             if objects and str(objects[0]).startswith("warning:"):
-                super().out(*objects, **options)
+                write(self, *objects, **options)
 
-        def print(self, *objects, **options):
-            if objects and str(objects[0]).startswith("warning:"):
-                super().print(*objects, **options)
+        return chosen
+
+    class Warnings(Console):
+        out, print = only_warnings(Console.out), only_warnings(Console.print)
 
     return Warnings(stderr=True, force_terminal=False)
 

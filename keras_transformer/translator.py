@@ -13,11 +13,18 @@ import tensorflow as tf
 from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding.sampling import check_temperature
 from keras_transformer.export import FORMATS
-from keras_transformer.export.saved_model import check_choice, check_texts
+from keras_transformer.export.saved_model import check_choice
 from keras_transformer.files import replacing
 from keras_transformer.generation.generator import as_graph
-from keras_transformer.generation.pipeline import INPUTS, Pipeline, check_fit
-from keras_transformer.generation.results import Alignment, Score, Translation
+from keras_transformer.generation.pipeline import (
+    INPUTS,
+    Alignment,
+    Pipeline,
+    Score,
+    Translation,
+    check_fit,
+    check_texts,
+)
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.loading import load_seq2seq
 from keras_transformer.models.seq2seq import Seq2Seq

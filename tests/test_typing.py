@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import os
 import re
@@ -125,20 +124,6 @@ def test_every_argument_and_result_has_a_type(name):
             if is_lacking and (key, function.__name__) != ("return", "__init__"):
                 lacking.append(f"{function.__qualname__}: {key}")
     assert not lacking
-
-
-def test_the_arguments_of_adam_are_those_of_keras():
-    tree = ast.parse((PACKAGE / "optimizers.py").read_text("utf-8"))
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
-    arguments = next(f.args for f in functions if f.name == "__init__")
-    names = [argument.arg for argument in arguments.args[1:]]
-    given = {
-        name: ast.literal_eval(default)
-        for name, default in zip(names, arguments.defaults, strict=True)
-    }
-    keras_own = inspect.signature(keras.optimizers.Adam).parameters
-    expected = {p.name: p.default for p in keras_own.values() if p.name != "kwargs"}
-    assert given == expected
 
 
 PUBLIC = [getattr(keras_transformer, name) for name in keras_transformer.__all__]

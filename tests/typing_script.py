@@ -72,7 +72,6 @@ rate = TransformerSchedule(d_model=32, warmup_steps=100)
 TransformerSchedule(d_model=32, warm_up=100)  # error: Unexpected keyword argument
 loss = MaskedCrossentropy(label_smoothing=0.1)
 MaskedCrossentropy(smoothing=0.1)  # error: Unexpected keyword argument "smoothing"
-Adam(rate, betta_2=0.98)  # error: Unexpected keyword argument "betta_2"
 model.compile(Adam(rate, beta_2=0.98), loss, metrics=[MaskedAccuracy()])
 model.fit([[1, 2]], [[2, 3]], epochs=2)
 

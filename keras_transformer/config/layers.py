@@ -87,12 +87,11 @@ class SublayerConfig(Config):
         super().__post_init__()
         kind = ATTENTION_KINDS[self.attention]
         attention = f"attention={self.attention!r}"
-        received = f"Received: {attention}"
         if kind.needs_window != (self.attention_window is not None):
             raise ValueError(
                 "`attention_window`, the positions to each side that one sees, must be "
                 "given with attention='local', and with no other. "
-                f"{received}, attention_window={self.attention_window}"
+                f"Received: {attention}, attention_window={self.attention_window}"
             )
         groups = self.num_key_value_heads or self.num_heads
         if self.num_heads % groups:
@@ -100,18 +99,14 @@ class SublayerConfig(Config):
                 "`num_heads` must be a multiple of `num_key_value_heads`. Received: "
                 f"num_heads={self.num_heads}, num_key_value_heads={groups}"
             )
-        if groups != self.num_heads and not kind.has_weights:
-            raise ValueError(
-                f"`num_key_value_heads` must be None with {attention}, "
-                "whose heads have keys of their own. "
-                f"{received}, num_key_value_heads={groups}"
-            )
-        if self.attention_dropout_rate and not kind.has_weights:
-            raise ValueError(
-                f"`attention_dropout_rate` must be 0 with {attention}, which has no "
-                "weights to drop. "
-                f"{received}, attention_dropout_rate={self.attention_dropout_rate}"
-            )
+        without = {"num_key_value_heads": None, "attention_dropout_rate": 0}
+        for name, neutral in without.items():
+            value = getattr(self, name)
+            if value and not kind.has_weights:
+                raise ValueError(
+                    f"`{name}` must be {neutral} with {attention}, which has no "
+                    f"attention weights. Received: {attention}, {name}={value}"
+                )
 
     def check_both_sides_seen(self, remedy: str = "") -> None:
         """Raises `ValueError`, with a remedy, if attention sees only the past."""
@@ -145,8 +140,9 @@ class LayerConfig(SublayerConfig):
 
     d_model: int = option(512, "width of the model", **UNITS)
 
-    # A subclass makes it an option.
+    # A subclass makes them options.
     positions: ClassVar[str | None] = None
+    normalize_embeddings: ClassVar[bool] = False
 
     def __post_init__(self):
         super().__post_init__()

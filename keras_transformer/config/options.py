@@ -75,7 +75,11 @@ class Config:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             _check_type(field.name, value, hints[field.name])
-            _check_rules(field.name, value, field.metadata)
+            rules = field.metadata
+            if value is not None and rules and (rule := broken_rule(value, rules)):
+                raise ValueError(
+                    f"`{field.name}` must be {rule}. Received: {field.name}={value!r}"
+                )
 
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with `changes` made, checked like a new one."""
@@ -152,11 +156,6 @@ def _check_type(name, value, hint):
     ):
         names = " or ".join("None" if k is type(None) else k.__name__ for k in kinds)
         raise TypeError(f"`{name}` must be {names}. Received: {name}={value!r}")
-
-
-def _check_rules(name, value, rules):
-    if value is not None and rules and (rule := broken_rule(value, rules)):
-        raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
 
 
 def broken_rule(value: Any, rules: Mapping[str, Any]) -> str | None:

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_transformer.decoding.result import IMPOSSIBLE
-from keras_transformer.decoding.tokens import ban, pick
+from keras_transformer.decoding.tokens import IMPOSSIBLE, ban, pick
 
 
 class Constraints(NamedTuple):

@@ -24,15 +24,18 @@ from keras_transformer.decoding.constraints import (
     force,
     forced_tokens,
 )
-from keras_transformer.decoding.result import (
+from keras_transformer.decoding.tokens import (
     IMPOSSIBLE,
     DecodingResult,
     LengthPenaltyForm,
     SpecialIds,
+    best_logits,
     check_lengths,
+    check_logits,
     length_penalty,
+    select,
+    write,
 )
-from keras_transformer.decoding.tokens import best_logits, check_logits, select, write
 from keras_transformer.types import Nest, TensorLike
 
 # Far from overflow on one side and from any real difference of logits on the other.
@@ -115,27 +118,22 @@ def sample(
     def unfinished(position, last_ids, ids, lengths, total, is_unfinished, state):
         return ops.logical_and(position < limit, ops.any(is_unfinished))
 
-    def next_tokens(position, ids, logits):
-        """Returns the next tokens and their log-probabilities, both (B, 1)."""
+    def advance(position, last_ids, ids, lengths, total, is_unfinished, state):
+        parents = ops.zeros_like(last_ids)
+        logits, state = step(ops.reshape(last_ids, (-1,)), parents, state)
         check_logits(logits)
         logits = ops.cast(logits, "float32")
         normaliser = ops.logsumexp(logits, axis=-1, keepdims=True)
         allowed = constrain(logits, ids, position, special_ids, constraints)
         numbers = ops.take(uniforms, position, axis=1)
         tokens = _draw_tokens(allowed, numbers, temperature, top_k, top_p)
-        tokens = ops.expand_dims(tokens, 1)
+        tokens = ops.expand_dims(tokens, 1)  # (B, 1), and their log-probabilities
         added = ops.take_along_axis(allowed, tokens, axis=1) - normaliser
         # With a NaN among the logits, or no possible token, a sentence gets no output.
         added = ops.where(ops.isfinite(normaliser), added, IMPOSSIBLE)
-        if constraints.prefix is None:
-            return tokens, added
-        forced = forced_tokens(constraints.prefix, position, pad_id)
-        return force(tokens, added, logits, normaliser, forced)
-
-    def advance(position, last_ids, ids, lengths, total, is_unfinished, state):
-        parents = ops.zeros_like(last_ids)
-        logits, state = step(ops.reshape(last_ids, (-1,)), parents, state)
-        tokens, added = next_tokens(position, ids, logits)
+        if constraints.prefix is not None:
+            forced = forced_tokens(constraints.prefix, position, pad_id)
+            tokens, added = force(tokens, added, logits, normaliser, forced)
         ids = write(ids, ops.where(is_unfinished, tokens, pad_id), position)
         total = total + ops.where(is_unfinished, added, 0.0)
         position = position + 1

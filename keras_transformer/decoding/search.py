@@ -34,17 +34,15 @@ from keras_transformer.decoding.constraints import (
     force,
     forced_tokens,
 )
-from keras_transformer.decoding.result import (
+from keras_transformer.decoding.tokens import (
     IMPOSSIBLE,
     DecodingResult,
     LengthPenaltyForm,
     SpecialIds,
-    check_lengths,
-    length_penalty,
-)
-from keras_transformer.decoding.tokens import (
     best_tokens,
+    check_lengths,
     flat_places,
+    length_penalty,
     pick,
     select,
     write,

@@ -7,8 +7,7 @@ import itertools
 import keras
 from keras import ops
 
-from keras_transformer.exact_training.loss import evaluate
-from keras_transformer.exact_training.update import global_norm
+from keras_transformer.exact_training.step import evaluate, global_norm
 
 
 def train_step(model, state, data):

@@ -9,12 +9,11 @@ from keras import ops
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.exact_training import jax, tensorflow, torch
-from keras_transformer.exact_training.update import UpdateState, inner_optimizer
+from keras_transformer.exact_training.step import UpdateState, inner_optimizer
 from keras_transformer.kernels.execution import num_replicas
 from keras_transformer.kernels.keras_private import BuildsFromSpec, compiled_metrics
 
-_BACKENDS = {"tensorflow": tensorflow, "jax": jax, "torch": torch}
-_STEPS = _BACKENDS[keras.config.backend()]
+_STEPS = {"tensorflow": tensorflow, "jax": jax, "torch": torch}[keras.config.backend()]
 # `fit` does not wait for the device after each batch to see whether it was bad.
 _LOOK_EVERY = 16
 
@@ -78,7 +77,7 @@ class ExactTraining(BuildsFromSpec):
         """
         steps = self.gradient_accumulation_steps = gradient_accumulation_steps
         self.nonfinite = nonfinite
-        TrainingConfig(**self._own_options())  # It checks them.
+        TrainingConfig(gradient_accumulation_steps=steps, nonfinite=nonfinite)
         if steps > 1 and not self.built:
             raise ValueError(
                 "With `gradient_accumulation_steps` a model must have weights: call "
@@ -101,14 +100,11 @@ class ExactTraining(BuildsFromSpec):
             self.optimizer, self.trainable_weights, steps, stops=nonfinite == "stop"
         )
 
-    def _own_options(self):
-        names = "gradient_accumulation_steps", "nonfinite"
-        return {name: getattr(self, name) for name in names}
-
     def get_compile_config(self):
         """As `keras.Model.get_compile_config`, with the options of exact training."""
+        names = "gradient_accumulation_steps", "nonfinite"
         config = super().get_compile_config()
-        return config and config | self._own_options()
+        return config and config | {name: getattr(self, name) for name in names}
 
     def compile_from_config(self, config):
         """As `keras.Model.compile_from_config`."""

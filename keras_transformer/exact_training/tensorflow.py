@@ -5,8 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.exact_training.loss import evaluate
-from keras_transformer.exact_training.update import Verdict, inner_optimizer
+from keras_transformer.exact_training.step import Verdict, evaluate, inner_optimizer
 from keras_transformer.kernels.keras_private import clipped_by
 
 

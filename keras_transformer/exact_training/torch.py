@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from keras_transformer.exact_training.loss import evaluate
-from keras_transformer.exact_training.update import global_norm
+from keras_transformer.exact_training.step import evaluate, global_norm
 
 
 def train_step(model, data):

@@ -19,8 +19,12 @@ from keras_transformer.export.serving_files import (
     write_warmup_requests,
 )
 from keras_transformer.files import creating_directory, version_path, versions_in
-from keras_transformer.generation.pipeline import INPUTS, Pipeline
-from keras_transformer.generation.results import Translation
+from keras_transformer.generation.pipeline import (
+    INPUTS,
+    Pipeline,
+    Translation,
+    check_texts,
+)
 
 CARD = "README.md"
 TRAINING_DATA = "assets.extra/training_data.json"
@@ -201,21 +205,6 @@ class ExportedTranslator:
             outputs = {name: value.numpy() for name, value in run(text=batch).items()}
             for i in range(len(batch)):
                 yield {name: values[i] for name, values in outputs.items()}
-
-
-def check_texts(texts: Sequence[str], batch_size: int):
-    """Raises an error unless `texts` are strings and `batch_size` is positive."""
-    if isinstance(texts, (str, bytes)) or not all(
-        isinstance(text, str) for text in texts
-    ):
-        raise TypeError(
-            "`texts` must be a sequence of strings, such as ['A sentence.']. "
-            f"Received: {texts!r:.100}"
-        )
-    if batch_size < 1:
-        raise ValueError(
-            f"`batch_size` must be at least 1. Received: batch_size={batch_size}"
-        )
 
 
 def latest_version(path: str | Path) -> Path:

@@ -87,9 +87,10 @@ class Generator(_Decoding):
         fixed_shapes: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(model, config, weights)
+        self.longest = config.longest_output  # tokens of any output
         # The loop of a graph looks positions up past the table without an error.
         model.config.check_positions(
-            config.longest_output, "the longest output: lower `max_output_length`"
+            self.longest, "the longest output: lower `max_output_length`"
         )
         # The loops of JAX keep the shapes of what they carry.
         self.fixed_shapes = fixed_shapes or keras.backend.backend() == "jax"
@@ -122,7 +123,7 @@ class Generator(_Decoding):
             n_best=n_best,
             resize=None if self.fixed_shapes else model.resize_decoding,
             ends_within_beam=config.ends_within_beam,
-            **self._rules(config.longest_output, prefix),
+            **self._rules(self.longest, prefix),
         )
 
     def sample(
@@ -136,7 +137,7 @@ class Generator(_Decoding):
         """
         source, longest, limit = self._sizes(source, lengths)
         state = self.model.start_decoding(source, limit)
-        rules = self._rules(self.config.longest_output)
+        rules = self._rules(self.longest)
         return self._draw(state, uniforms, temperature, longest, limit, rules)
 
     def score(self, source: TensorLike, target_out: TensorLike) -> Tensor:
@@ -168,7 +169,7 @@ class Generator(_Decoding):
 
     def _sizes(self, source, lengths, prefix=None, prefix_lengths=0):
         """Returns the source, the longest output (B,) of each, and that of them all."""
-        longest, extra = self.config.longest_output, self.config.max_extra_length
+        longest, extra = self.longest, self.config.max_extra_length
         if source.shape[1] == 0:
             pad_id = self.model.config.pad_id
             source = ops.pad(source, ((0, 0), (0, 1)), constant_values=pad_id)
@@ -176,7 +177,7 @@ class Generator(_Decoding):
             of_each = ops.full(ops.shape(source)[:1], longest, dtype="int32")
             return source, of_each, longest
         # Section 6.1 of the paper: the input length + 50. An empty source needs one.
-        lengths, begun = (ops.cast(x, "int32") for x in (lengths, prefix_lengths))
+        lengths, begun = ops.cast(lengths, "int32"), ops.cast(prefix_lengths, "int32")
         of_source = ops.where(lengths <= 1, 1, lengths + extra)
         begun = ops.where(begun > 0, begun + 1 + extra, 1)
         of_each = ops.minimum(ops.maximum(of_source, begun), longest)

@@ -8,9 +8,11 @@ text is still handled by TensorFlow.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import ops
 
@@ -104,8 +106,9 @@ class Pipeline:
         """
         n_best = n_best or self.config.n_best or self.config.beam_size
         source = self._tokenize(text)
-        ids, scores = self._decoded(self.generator.search, source, n_best=n_best)
-        return self._outputs(source, ids, scores, with_ids)
+        inputs = source.ids, source.lengths
+        result = self._called(self.generator.search, *inputs, n_best=n_best)
+        return self._outputs(source, result, with_ids)
 
     def complete(self, text, prefix, with_ids=False):
         """Translates strings [B] to ones that begin with `prefix` [B].
@@ -119,11 +122,11 @@ class Pipeline:
         prefixes = prefixes[:, :longest]
         prefix_lengths = tf.cast(prefixes.row_lengths(), tf.int32)
         prefix_ids = prefixes.to_tensor(self.tokenizers.target.pad_id)
-        search = self.generator.search
-        ids, scores = self._decoded(search, source, prefix_ids, prefix_lengths)
+        inputs = source.ids, source.lengths, prefix_ids, prefix_lengths
+        result = self._called(self.generator.search, *inputs)
         lengths = source.lengths + prefix_lengths
         both = source._replace(lengths=lengths, truncated=truncated)
-        return _first_of(self._outputs(both, ids, scores, with_ids))
+        return _first_of(self._outputs(both, result, with_ids))
 
     def sample(self, text, temperature, seed, with_ids=False):
         """Draws a translation of each of the strings [B], as `serving_default` returns.
@@ -134,22 +137,19 @@ class Pipeline:
         # clients' requests; so an infinite temperature draws all tokens alike.
         source = self._tokenize(text)
         longest = self.config.longest_output
-
-        def draw(one):
-            return tf.random.stateless_uniform([longest], [one, 0], alg="philox")
-
-        uniforms = tf.map_fn(draw, seed, fn_output_signature=tf.float32)
+        uniforms = tf.map_fn(
+            lambda one: tf.random.stateless_uniform([longest], [one, 0], alg="philox"),
+            seed, fn_output_signature=tf.float32,
+        )  # fmt: skip
         uniforms = tf.reshape(uniforms, (-1, longest))
-        ids, scores = self._decoded(
-            self.generator.sample, source, uniforms, temperature
-        )
-        return _first_of(self._outputs(source, ids, scores, with_ids))
+        inputs = source.ids, source.lengths, uniforms, temperature
+        result = self._called(self.generator.sample, *inputs)
+        return _first_of(self._outputs(source, result, with_ids))
 
     def score(self, source, target):
         """Scores given translations of the strings [B], in nats, with the end token."""
         source = self._tokenize(source)
-        tokenizer = self.tokenizers.target
-        longest = self.config.longest_output
+        tokenizer, longest = self.tokenizers.target, self.config.longest_output
         target_out, _, truncated = _with_ends(tokenizer, target, longest)
         scores = self._called(self.generator.score, source.ids, target_out)
         return {
@@ -165,7 +165,7 @@ class Pipeline:
         `attention` [B, T, S] is the mean of the heads, or `per_head` [B, H, T, S].
         """
         source = self._tokenize(text)
-        ids, _ = self._decoded(self.generator.search, source)
+        ids = self._called(self.generator.search, source.ids, source.lengths).ids
         ids = tf.where((source.lengths <= 1)[:, None], 0, ids[:, 0])  # (B, L)
         lengths = tf.math.count_nonzero(ids, axis=1)  # Padding is 0 in every run.
         ids = ids[:, : tf.maximum(tf.reduce_max(lengths), 1)]  # (B, T)
@@ -192,33 +192,26 @@ class Pipeline:
         longest = self.config.max_source_length
         return _with_ends(self.tokenizers.source, text, longest)
 
-    def _outputs(self, source, ids, scores, with_ids):
-        """Returns what `nbest` does, of ids (B, n_best, T) and scores (B, n_best)."""
+    def _outputs(self, source, result, with_ids):
+        """Returns what `nbest` does, of a `DecodingResult`."""
+        ids = result.ids  # (B, n_best, T)
         count, length = ids.shape[1], tf.shape(ids)[2]
         texts = self.tokenizers.target.detokenize(tf.reshape(ids, (-1, length)))
         # Of the end token alone: an empty text has an empty translation.
         empty = (source.lengths <= 1)[:, None]
         outputs = {
             "translations": tf.where(empty, "", tf.reshape(texts, (-1, count))),
-            "scores": tf.where(empty, 0.0, scores),
+            "scores": tf.where(empty, 0.0, result.scores),
             "truncated": source.truncated,
         }
         return outputs | ({"ids": ids} if with_ids else {})
 
-    def _decoded(self, function, source, *more, **options):
-        """Returns ids (B, n_best, T) and scores of a search or of sampling."""
-
-        def decode(*inputs):
-            result = function(*inputs, **options)
-            return result.ids, result.scores
-
-        return self._called(decode, source.ids, source.lengths, *more)
-
-    def _called(self, function, *inputs):
+    def _called(self, function, *inputs, **options):
         """Calls a function of the model's backend with TensorFlow's tensors."""
         if self._in_graph:
-            return function(*inputs)
-        outputs = function(*(ops.convert_to_tensor(x.numpy()) for x in inputs))
+            return function(*inputs, **options)
+        inputs = [ops.convert_to_tensor(x.numpy()) for x in inputs]
+        outputs = function(*inputs, **options)
         return keras.tree.map_structure(
             lambda x: tf.constant(ops.convert_to_numpy(x)), outputs
         )
@@ -239,3 +232,74 @@ def _with_ends(tokenizer, texts, longest):
     ids = tf.concat([pieces[:, : longest - 1], ends], axis=1)
     lengths = tf.cast(ids.row_lengths(), tf.int32)
     return _Tokens(ids.to_tensor(tokenizer.pad_id), lengths, truncated)
+
+
+def check_texts(texts: Sequence[str], batch_size: int):
+    """Raises an error unless `texts` are strings and `batch_size` is positive."""
+    if isinstance(texts, (str, bytes)) or not all(isinstance(x, str) for x in texts):
+        raise TypeError(
+            "`texts` must be a sequence of strings, such as ['A sentence.']. "
+            f"Received: {texts!r:.100}"
+        )
+    if batch_size < 1:
+        raise ValueError(
+            f"`batch_size` must be at least 1. Received: batch_size={batch_size}"
+        )
+
+
+# What a `Translator` returns. A row is what one text gets of each output.
+
+
+class Translation(NamedTuple):
+    """A translation and its score: log-probability over length penalty, nats."""
+
+    text: str
+    score: float
+
+    @classmethod
+    def from_row(cls, row):
+        """Makes it from a row of `complete` or `sample`."""
+        return cls(row["translation"].decode("utf-8"), float(row["score"]))
+
+    @classmethod
+    def several_from_row(cls, row):
+        """Makes a list from a row of `nbest`; if no place is filled, of score -inf."""
+        rows = zip(row["translations"], row["scores"], strict=True)
+        found = [cls(x.decode("utf-8"), float(s)) for x, s in rows if np.isfinite(s)]
+        return found or [cls("", float("-inf"))]
+
+
+class Score(NamedTuple):
+    """The log-probability of a given translation."""
+
+    log_probability: float  # nats, of all tokens, the end token included
+    tokens: list[str]  # T pieces
+    token_log_probabilities: np.ndarray  # (T,) float32, nats
+
+    @classmethod
+    def from_row(cls, row):
+        """Makes it from a row of `score`."""
+        tokens = _without_padding(row["tokens"])
+        scores = row["token_log_probabilities"][: len(tokens)]
+        return cls(float(row["log_probability"]), tokens, scores)
+
+
+class Alignment(NamedTuple):
+    """A translation, and what each of its tokens looked at."""
+
+    translation: str
+    source_tokens: list[str]  # S pieces
+    target_tokens: list[str]  # T pieces
+    attention: np.ndarray  # (T, S) float32, or (H, T, S) with all heads
+
+    @classmethod
+    def from_row(cls, row):
+        """Makes it from a row of `align`."""
+        source = _without_padding(row["source_tokens"])
+        target = _without_padding(row["target_tokens"])
+        attention = row["attention"][..., : len(target), : len(source)]
+        return cls(row["translation"].decode("utf-8"), source, target, attention)
+
+
+def _without_padding(tokens):
+    return [token.decode("utf-8") for token in tokens if token]

@@ -76,6 +76,7 @@ def fused_crossentropy(
     # States (R, D), matrix (V, D), targets and float32 weights (R,), bias (V,).
     # Products are in the type of the states, all else in float32.
     learned = (states, matrix) if bias is None else (states, matrix, bias)
+    learned = tuple(map(ops.convert_to_tensor, learned))
     targets, weights = ops.cast(targets, "int32"), ops.cast(weights, "float32")
     # In float16 a slope times a weight of one token in thousands would be zero.
     is_narrow = keras.backend.standardize_dtype(states.dtype) == "float16"

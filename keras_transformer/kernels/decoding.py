@@ -88,14 +88,17 @@ def write_position(cache, new, place):
 def resize_cache(cache, sentences, more):
     """Returns the cache of the sentences (B',) alone, with room for more entries."""
     kept = ops.take(cache, sentences, axis=0)
+    if len(kept.shape) == 3:  # (B, N, W), of any length
+        return kept
     return ops.pad(kept, ((0, 0), (0, 0), (0, more), (0, 0)))
 
 
 class PreparedMask(NamedTuple):
-    """A mask that many layers share."""
+    """A mask that many layers share in a step, and the places that it is about."""
 
     mask: Any  # boolean, broadcasts to the scores
     bias: Any  # `attention_bias` of it
+    places: Any = None  # of queries (1,) and entries of a cache (S,); `None`: a source
 
 
 def prepare_mask(mask, dtype):
@@ -103,25 +106,12 @@ def prepare_mask(mask, dtype):
     return PreparedMask(mask, attention_bias(mask, dtype))
 
 
-def split_heads(projected, hypotheses, heads, widths):
-    """Cuts one projection (B * N, H * sum(widths)) into parts (B, H, N, width)."""
-    if len(set(widths)) > 1:
-        ends = [heads * sum(widths[:i]) for i in range(1, len(widths))]
-        parts = zip(ops.split(projected, ends, axis=-1), widths, strict=True)
-        return tuple(split_heads(part, hypotheses, heads, [w])[0] for part, w in parts)
-    count, width = len(widths), widths[0]
+def split_heads(projected, hypotheses, heads, width, count=1):
+    """Cuts `count` projections (B * N, count * H * K) into parts (B, H, N, K)."""
     if count == 1 and hypotheses == 1:
-        return (ops.reshape(projected, (-1, heads, 1, width)),)
+        return [ops.reshape(projected, (-1, heads, 1, width))]
     parts = ops.reshape(projected, (-1, hypotheses, count, heads, width))
-    return tuple(ops.unstack(transpose(parts, (2, 0, 3, 1, 4)), count))
-
-
-def merge_heads(outputs):
-    """Joins heads (B, H, N, K) to rows (B * N, H * K)."""
-    _, heads, hypotheses, width = outputs.shape
-    if hypotheses > 1:
-        outputs = transpose(outputs, (0, 2, 1, 3))
-    return ops.reshape(outputs, (-1, heads * width))
+    return ops.unstack(transpose(parts, (2, 0, 3, 1, 4)), count)
 
 
 def transpose(x, axes):

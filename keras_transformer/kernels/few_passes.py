@@ -163,29 +163,23 @@ MIX_2, MIX_3 = np.uint32(0xC2B2AE35), np.uint32(0x7FEB352D)
 SEED_FACTOR, CALL_FACTOR = np.uint32(0x27D4EB2F), np.uint32(0x165667B1)
 
 
-def hashed_dropout(inputs, rate, state):
-    """Sets a random share of the inputs, `rate`, to 0 and scales up the others."""
-    # state: integers (2,), the seed and the number of the call
-    keep, scale = keep_and_scale(ops.shape(inputs), rate, state)
-    if in_tensorflow_graph():
-        return _drop_in_graph(inputs, keep, scale)
-    # A product with the mask would keep what is not finite.
-    return ops.where(keep, inputs * scale, ops.zeros_like(inputs))
-
-
-def _drop_in_graph(inputs, keep, scale):
-    """As a product, because a selection takes longer."""
-    factors = ops.cast(keep, inputs.dtype) * scale
+def drop(inputs, keep, scale):
+    """Sets the inputs that a mask does not keep to 0, and scales up the others."""
+    if not in_tensorflow_graph():
+        # A product with the mask would keep what is not finite.
+        return ops.where(keep, inputs * scale, ops.zeros_like(inputs))
+    factors = ops.cast(keep, inputs.dtype) * scale  # A selection takes longer.
 
     @ops.custom_gradient
-    def drop(inputs):
+    def product(inputs):
         return inputs * factors, lambda upstream: upstream * factors
 
-    return drop(inputs)
+    return product(inputs)
 
 
 def keep_and_scale(shape, rate, state):
     """Returns a mask of that shape, True where an element is kept, and their factor."""
+    # state: integers (2,), the seed and the number of the call
     threshold = round(rate * STEPS)
     # Rows and columns of the tensor as a matrix; the last axis may be very short.
     trailing = 2 if len(shape) > 3 else 1

@@ -122,12 +122,6 @@ def clipped_by(optimizer, gradients) -> list:
     return optimizer._clip_gradients(gradients)
 
 
-def averages_of(optimizer) -> list[tuple]:
-    """Returns each trainable weight with its moving average, of a built optimizer."""
-    averages = optimizer._model_variables_moving_average
-    return list(zip(optimizer._trainable_variables, averages, strict=True))
-
-
 class BuildsFromSpec:
     """Mixin before `keras.Model`: its metrics and loss are built without reading data.
 

@@ -59,12 +59,17 @@ def dot_product_attention(
     dropout=None,  # a `Dropout` layer in training
     fused=False,  # use a fused kernel: False never, None where it gains, True always
     score=None,  # makes the scores of queries and keys, in place of their product
+    with_weights=False,  # whether the attention weights are needed
 ):  # fmt: skip
     """Returns the outputs (B, H, T, Kv) and the attention weights (B, H, T, S)."""
     # Queries come scaled. Weights are before dropout; `None` if a kernel is fused.
     if fused is not False:
         must = bool(fused)
-        if score is not None:
+        if with_weights:
+            reason = "it gives no attention weights to return or to record"
+        elif not must and keras.config.is_flash_attention_enabled() is False:
+            reason = "Keras is told to use none"
+        elif score is not None:
             reason = "it computes dot products, and `score` is another function"
         elif weigh is not masked_softmax:
             reason = "it computes a softmax, and `weigh` is another function"

@@ -41,27 +41,21 @@ class Dropout(keras.layers.Dropout):
     """
 
     def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
-        if not training or not self.is_hashed:
+        keep, scale = self.next_mask(ops.shape(inputs)) if training else (None, 1.0)
+        if keep is None:
             return super().call(inputs, training=training)
-        return few_passes.hashed_dropout(inputs, self.rate, self._next_state())
-
-    @property
-    def is_hashed(self):
-        """Whether the mask is a hash, and so neither Keras' own nor without effect."""
-        by_us = self.noise_shape is None and keras.backend.backend() != "torch"
-        steps = few_passes.STEPS
-        return by_us and 0 < round(self.rate * steps) < steps
+        return few_passes.drop(inputs, keep, scale)
 
     def next_mask(self, shape):
-        """Returns a mask of a shape and a factor, for a kernel that drops by itself."""
-        if not self.is_hashed:
+        """Returns a mask, True where a unit is kept, and the factor on such units."""
+        # `None` and 1 if the mask is no hash, but Keras' own or without effect.
+        by_us = self.noise_shape is None and keras.backend.backend() != "torch"
+        if not by_us or not 0 < round(self.rate * few_passes.STEPS) < few_passes.STEPS:
             return None, 1.0
-        return few_passes.keep_and_scale(shape, self.rate, self._next_state())
-
-    def _next_state(self):
-        """The seed and the number of the call, a different one in each replica."""
+        # The seed and the number of the call, a different one in each replica.
         state = self.seed_generator.next()
-        return few_passes.of_this_replica(state) if in_replica() else state
+        state = few_passes.of_this_replica(state) if in_replica() else state
+        return few_passes.keep_and_scale(shape, self.rate, state)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -87,8 +81,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         is_usual = is_last and self.scale and self.center and not self.rms_scaling
         if not (training and is_usual and in_tensorflow_graph()):
             return super().call(inputs)
-        weights = self.gamma, self.beta, self.epsilon
-        outputs = few_passes.normalise(inputs, *weights)
+        outputs = few_passes.normalise(inputs, self.gamma, self.beta, self.epsilon)
         return ops.cast(outputs, self.compute_dtype)
 
 

@@ -142,7 +142,7 @@ class LinearAttention(MultiHeadAttention):
     def attend(
         self, queries: TensorLike, keys: TensorLike, values: TensorLike,
         mask: TensorLike | None = None, causal: bool = False,
-        training: bool | None = None, with_weights: bool = False, places: Any = None,
+        training: bool | None = None, with_weights: bool = False, step: Any = None,
     ) -> tuple[Tensor, None]:  # fmt: skip
         if causal and queries.shape[2] != keys.shape[2]:
             expected = "`use_causal_mask` needs as many queries as keys"

@@ -8,7 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.kernels.decoding import prepare_mask
+from keras_transformer.kernels.decoding import PreparedMask
+from keras_transformer.kernels.few_passes import attention_bias
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.attention import dot_product_attention, refuse_fused
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
@@ -59,13 +60,12 @@ class LocalAttention(MultiHeadAttention):
         self, queries: TensorLike, keys: TensorLike, values: TensorLike,
         mask: TensorLike | None = None, causal: bool = False,
         training: bool | None = None, with_weights: bool = False,
-        places: tuple[TensorLike, TensorLike] | None = None,
+        step: PreparedMask | None = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        if places is not None:  # a step
-            position, entries = places
-            near = within_window(position, entries, self.window)
-            mask = prepare_mask(ops.logical_and(mask, near), queries.dtype)
-            return super().attend(queries, keys, values, mask, places=places)
+        if step is not None and step.places is not None:
+            mask = ops.logical_and(mask, within_window(*step.places, self.window))
+            step = step._replace(bias=attention_bias(mask, queries.dtype))
+            return super().attend(queries, keys, values, mask, step=step)
         length, size = ops.shape(queries)[2], max(self.window, SMALLEST_BLOCK)
         if mask is None:
             mask = ops.ones((1, 1, 1, length), dtype="bool")

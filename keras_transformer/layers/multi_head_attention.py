@@ -23,7 +23,6 @@ from keras_transformer.layers.projections import ComposedLayer, affine, joined, 
 from keras_transformer.layers.relative_positions import (
     RelativePositions,
     relative_positions,
-    serialised_positions,
 )  # fmt: skip
 from keras_transformer.masks import combined_mask, with_causal
 from keras_transformer.types import (
@@ -240,7 +239,7 @@ class MultiHeadAttention(ComposedLayer):
         self, queries: TensorLike, keys: TensorLike, values: TensorLike,
         mask: TensorLike | None = None, causal: bool = False,
         training: bool | None = None, with_weights: bool = False,
-        places: tuple[TensorLike, TensorLike] | None = None,
+        step: PreparedMask | None = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Attends with all heads, in a call and in a step; a kind overrides it.
 
@@ -253,46 +252,31 @@ class MultiHeadAttention(ComposedLayer):
             causal: Whether query t attends to keys 0 to t alone.
             training: Whether dropout is applied.
             with_weights: Whether the attention weights are needed.
-            places: In a step, the position of the queries (1,) and those of the keys
-                (S,), integers; else both are counted from 0.
+            step: In `step` and `look_up`, the mask as it was prepared, with the places
+                of queries and keys; else `None`: both are counted from 0.
 
         Returns:
             The outputs (B, H, T, Kv) and the attention weights (B, H, T, S) before
             dropout; `None` in their place if they are not made.
         """
-        # A step has few queries, which no fused kernel takes; in `look_up`, also few
-        # keys, so that its rows are multiplied one by one.
-        in_step, by_row = isinstance(mask, PreparedMask), places is None
+        places = None if step is None else step.places
         if causal:
             mask = with_causal(mask, ops.shape(queries)[2], ops.shape(keys)[2])
         bias = None
         if self.positions is not None:
-            if places is None:
-                places = [ops.arange(ops.shape(queries)[2], dtype="int32")] * 2
-            bias = self.positions.bias(self.num_heads, *places)
-        if in_step:
-            mask, mask_bias = mask
-            if self.weigh is masked_softmax and self.score is None:
-                bias = mask_bias if bias is None else ops.add(mask_bias, bias)
-                mask = None  # The bias masks the scores.
-                if keys.shape[1] == self.num_heads:
-                    return decoding.attend(queries, keys, values, bias, by_row)
+            own = places or [ops.arange(ops.shape(queries)[2], dtype="int32")] * 2
+            bias = self.positions.bias(self.num_heads, *own)
+        if step is not None and self.weigh is masked_softmax and self.score is None:
+            mask = None  # The bias masks the scores.
+            bias = step.bias if bias is None else ops.add(step.bias, bias)
+            if keys.shape[1] == self.num_heads:
+                # A source has few keys, so that its rows are multiplied one by one.
+                return decoding.attend(queries, keys, values, bias, places is None)
         dropout = self.attention_dropout if training else None
-        fused = False if in_step else self.flash_attention
-        if with_weights and fused:
-            refuse_fused("it gives no attention weights to return or to record")
-        is_disabled = keras.config.is_flash_attention_enabled() is False
-        if fused is None and (with_weights or is_disabled):
-            fused = False
-        return dot_product_attention(
-            queries, keys, values, mask, bias, self.weigh, dropout, fused, self.score
-        )
-
-    def _mask_of_step(self, mask):
-        # Who overrides `attend` gets a boolean mask, as in a call.
-        is_own = type(self).attend is MultiHeadAttention.attend
-        is_prepared = isinstance(mask, PreparedMask)
-        return mask.mask if is_prepared and not is_own else mask
+        # A step has few queries, which no fused kernel takes.
+        fused = self.flash_attention if step is None else False
+        options = self.weigh, dropout, fused, self.score, with_weights
+        return dot_product_attention(queries, keys, values, mask, bias, *options)
 
     def project_to_heads(
         self, query: TensorLike, value: TensorLike, key: TensorLike,
@@ -375,9 +359,8 @@ class MultiHeadAttention(ComposedLayer):
         cache = tuple(map(decoding.write_position, cache, (keys, values), [place] * 2))
         entries = ops.arange(ops.shape(cache[0])[2], dtype="int32")
         # Entry l * N + n is position l of hypothesis n.
-        places = position, entries // inputs.shape[1]
-        mask = self._mask_of_step(mask)
-        outputs, _ = self.attend(queries, *cache, mask, places=places)
+        past = mask._replace(places=(position, entries // inputs.shape[1]))
+        outputs, _ = self.attend(queries, *cache, mask.mask, step=past)
         return self._merge_step(outputs, weights[1]), cache
 
     def look_up(
@@ -394,31 +377,30 @@ class MultiHeadAttention(ComposedLayer):
             weights: `step_weights(across=True)`.
         """
         (queries,) = self._step_heads(inputs, weights[0], "query")
-        outputs, _ = self.attend(queries, *source, self._mask_of_step(mask))
+        outputs, _ = self.attend(queries, *source, mask.mask, step=mask)
         return self._merge_step(outputs, weights[1])
 
     def _step_heads(self, inputs, weights, *names):
         """Projects (B, N, D) to heads (B, G, N, K), one tensor a name."""
-        hypotheses = inputs.shape[1]
+        hypotheses, heads = inputs.shape[1], [self.heads[name] for name in names]
         rows = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, inputs.shape[-1]))
-        heads = [self.heads[name] for name in names]
-        if weights and {number for number, _ in heads} == {self.num_heads}:
-            widths = [width for _, width in heads]
+        if weights and heads.count(heads[0]) == len(heads):
             projected = affine(rows, *weights)
-            return decoding.split_heads(projected, hypotheses, self.num_heads, widths)
-        # Heads differ in number, or `joined` gave no weights.
+            return decoding.split_heads(projected, hypotheses, *heads[0], len(heads))
+        # Heads differ in number or width, or `joined` gave no weights.
         denses = [getattr(self, f"{name}_dense") for name in names]
         parts = project(denses, rows, self.query_scale, weights)
-        return tuple(
-            decoding.split_heads(part, hypotheses, number, [width])[0]
-            for part, (number, width) in zip(parts, heads, strict=True)
-        )
+        pairs = zip(parts, heads, strict=True)
+        return [decoding.split_heads(x, hypotheses, *one)[0] for x, one in pairs]
 
     def _merge_step(self, outputs, weights):
         """(B, H, N, Kv) --> (B, N, D)."""
-        rows = decoding.merge_heads(outputs)
-        merged = affine(rows, *weights) if weights else self.output_dense(rows)
-        return ops.reshape(merged, (-1, outputs.shape[2], merged.shape[-1]))
+        _, heads, hypotheses, width = outputs.shape
+        if hypotheses > 1:
+            outputs = decoding.transpose(outputs, (0, 2, 1, 3))
+        rows = ops.reshape(outputs, (-1, heads * width))
+        (merged,) = project([self.output_dense], rows, weights=weights)
+        return ops.reshape(merged, (-1, hypotheses, merged.shape[-1]))
 
     def compute_output_shape(self, query_shape: Shape, *others: Shape) -> Shape:
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
@@ -433,5 +415,6 @@ class MultiHeadAttention(ComposedLayer):
         regularizer = keras.regularizers.serialize(self.outputs_regularizer)
         own = {name: getattr(self, name) for name in kept}
         own |= {"output_shape": self.output_dim, "activity_regularizer": regularizer}
-        own["positions"] = serialised_positions(self.positions)
-        return super().get_config() | own
+        positions = self.positions
+        positions = positions and keras.saving.serialize_keras_object(positions)
+        return super().get_config() | own | {"positions": positions}

@@ -173,8 +173,3 @@ def relative_positions(positions):
         return named[positions]()
     expected = "`positions` must be 'rotary', 'alibi', an object of `RelativePositions`"
     raise ValueError(f"{expected} or None. Received: positions={positions!r}")
-
-
-def serialised_positions(positions):
-    """Returns what `relative_positions` returned as a layer's configuration has it."""
-    return positions and keras.saving.serialize_keras_object(positions)

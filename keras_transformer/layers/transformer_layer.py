@@ -23,7 +23,6 @@ from keras_transformer.layers.relative_positions import (
     AlibiPositions,
     RelativePositions,
     relative_positions,
-    serialised_positions,
 )
 from keras_transformer.layers.score_attentions import (
     MultiHeadAdditiveAttention,
@@ -186,8 +185,9 @@ class TransformerLayer(ComposedLayer):
     def get_config(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in _OPTIONS}
         own["activation"] = keras.activations.serialize(self.activation)
-        own["positions"] = serialised_positions(self.positions)
-        return super().get_config() | own
+        positions = self.positions
+        positions = positions and keras.saving.serialize_keras_object(positions)
+        return super().get_config() | own | {"positions": positions}
 
     @classmethod
     def from_keras(cls, layer: keras.layers.Layer) -> Self:
@@ -317,12 +317,10 @@ class CausalLayer(TransformerLayer):
             x, cache = self.self_attention.step(x, *past)
             return x
 
-        def look_across(x):
-            what = source, source_mask, weights["source"]
-            return self.cross_attention.look_up(x, *what)
-
         x = self.residual("self_attention", inputs, look_back)
         if source is not None:
+            what = {"source": source, "mask": source_mask, "weights": weights["source"]}
+            look_across = partial(self.cross_attention.look_up, **what)
             x = self.residual("cross_attention", x, look_across)
         x = self.residual("feed_forward", x, self.feed_forward)
         return x, cache

@@ -20,16 +20,25 @@ from keras_transformer.kernels.decoding import (
     prepare_mask,
     resize_cache,
 )
+from keras_transformer.layers.projections import affine
 
 
-def new_state(layers, sentences, hypotheses, length):
-    """Returns the state before the first of at most `length` positions."""
+def new_state(model, sentences, hypotheses, length):
+    """Returns the state before the first of at most `length` positions.
+
+    Raises `ValueError` if learned positions are fewer than a known `length`.
+    """
+    config, size = model.config, (sentences, hypotheses, length)
+    too_long = isinstance(length, int) and length > config.max_positions
+    if config.positions == "learned" and too_long:
+        raise ValueError(
+            "`length` must not exceed the learned positions. Received: "
+            f"length={length}, max_positions={config.max_positions}"
+        )
     return {
         "index": ops.zeros((), dtype="int32"),
-        "ancestors": ops.zeros((sentences, hypotheses, length), dtype="int32"),
-        "caches": tuple(
-            layer.initial_cache(sentences, hypotheses, length) for layer in layers
-        ),
+        "ancestors": ops.zeros(size, dtype="int32"),
+        "caches": tuple(layer.initial_cache(*size) for layer in model.decoder_layers),
     }
 
 
@@ -43,21 +52,18 @@ def resized_state(state, sentences, length):
     _, hypotheses, room = ops.shape(kept["ancestors"])
     more = length - room
     kept["ancestors"] = ops.pad(kept["ancestors"], ((0, 0), (0, 0), (0, more)))
-
-    def resized(cache):
-        if len(cache.shape) == 4:  # (B, H, L * N, K)
-            return resize_cache(cache, sentences, more * hypotheses)
-        return ops.take(cache, sentences, axis=0)  # (B, N, W), of any length
-
-    caches = keras.tree.map_structure(resized, state["caches"])
+    caches = keras.tree.map_structure(
+        lambda cache: resize_cache(cache, sentences, more * hypotheses), state["caches"]
+    )
     return kept | {"index": state["index"], "caches": caches}
 
 
-def step_through(layers, norm, x, parents, state, weights):
+def step_through(model, norm, x, parents, state, weights):
     """Takes one position (R, 1, D) through the layers, and a norm if there is one."""
-    # Returns rows (R, D) and the new state.
+    # Returns logits (R, V) and the new state.
     # parents (B, N): the hypothesis of the step before that each one continues.
-    hypotheses, width, index = parents.shape[1], x.shape[-1], state["index"]
+    layers, index = model.decoder_layers, state["index"]
+    hypotheses, width = parents.shape[1], x.shape[-1]
     x = ops.reshape(x, (-1, hypotheses, width))  # (B, N, D)
     ancestors, mask = _past(state, parents)
     # "sources", each layer's, and "source_mask" (B, 1, 1, S) are a `Transformer`'s.
@@ -68,7 +74,7 @@ def step_through(layers, norm, x, parents, state, weights):
     masks = prepare_mask(mask, dtype), source_mask
     caches, places = [], {}
     for layer, cache, source, layer_weights in zip(
-        layers, state["caches"], sources, weights, strict=True
+        layers, state["caches"], sources, weights["layers"], strict=True
     ):
         # Worked out once for all caches of a size, which may differ.
         size = (len(cache[0].shape), *cache[0].shape[1:3])
@@ -77,9 +83,11 @@ def step_through(layers, norm, x, parents, state, weights):
             places[size] = cache_place(cache[0], hypotheses, index, who)
         x, cache = layer.step(x, cache, places[size], masks, layer_weights, source)
         caches.append(cache)
-    x = x if norm is None else norm(x)
     new = {"index": index + 1, "ancestors": ancestors, "caches": tuple(caches)}
-    return ops.reshape(x, (-1, width)), state | new
+    x = ops.reshape(x if norm is None else norm(x), (-1, width))
+    # Without prepared weights the output matrix is quantised.
+    output = weights["output"]
+    return affine(x, *output) if output else model.logits(x), state | new
 
 
 def _past(state, parents):
@@ -97,13 +105,3 @@ def _past(state, parents):
     is_own = ops.equal(ops.expand_dims(ancestors, -1), slots)  # (B, N, L, N)
     mask = ops.logical_and(is_own, (positions <= index)[:, None])
     return ancestors, ops.reshape(mask, (batch, 1, hypotheses, length * hypotheses))
-
-
-def check_length(config, length):
-    """Raises `ValueError` if learned positions are fewer than a known `length`."""
-    too_long = isinstance(length, int) and length > config.max_positions
-    if config.positions == "learned" and too_long:
-        raise ValueError(
-            "`length` must not exceed the learned positions. Received: "
-            f"length={length}, max_positions={config.max_positions}"
-        )

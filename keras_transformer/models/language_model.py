@@ -9,7 +9,7 @@ import keras
 from keras_transformer.config import LanguageModelConfig
 from keras_transformer.layers.arguments import integer_ids
 from keras_transformer.layers.transformer_layer import CausalLayer
-from keras_transformer.models.decoding import check_length, new_state, step_through
+from keras_transformer.models.decoding import new_state, step_through
 from keras_transformer.models.model import TokenModel
 from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLike
 
@@ -51,7 +51,7 @@ class LanguageModel(TokenModel):
         self, config: LanguageModelConfig, **kwargs: Unpack[BasicOptions]
     ) -> None:
         super().__init__(config, **kwargs)
-        self.embedding = self.make_embedding("embedding")
+        self.embedding = self.make_embedding("embedding", config.vocabulary_size)
         self.decoder_layers = [
             self.make_layer(f"layer_{i}") for i in range(config.num_layers)
         ]
@@ -65,11 +65,6 @@ class LanguageModel(TokenModel):
         return CausalLayer(
             **self.config.layer_options(), dtype=self.dtype_policy, name=name
         )
-
-    def make_embedding(self, name: str) -> keras.layers.Layer:
-        """Returns the embedding called `name`; override to use another one."""
-        config = self.config
-        return self._make_embedding(name, config.vocabulary_size, config.dropout_rate)
 
     def build(self, input_shape: Shape | None = None) -> None:
         config = self.config
@@ -102,8 +97,7 @@ class LanguageModel(TokenModel):
         Raises:
             ValueError: If learned positions are fewer than `length`.
         """
-        check_length(self.config, length)
-        return new_state(self.decoder_layers, texts, beam_size, length)
+        return new_state(self, texts, beam_size, length)
 
     def decode_step(
         self, ids: TensorLike, parents: TensorLike, state: Nest,
@@ -112,10 +106,7 @@ class LanguageModel(TokenModel):
         """As `Transformer.decode_step`: ids (R,) --> logits (R, V), and the state."""
         weights = self.decoding_weights() if weights is None else weights
         x = self.embedding(ids[:, None], start=state["index"], training=False)
-        x, state = step_through(
-            self.decoder_layers, self.norm, x, parents, state, weights["layers"]
-        )
-        return self.step_logits(x, weights["output"]), state
+        return step_through(self, self.norm, x, parents, state, weights)
 
     def input_signature(self) -> list[Any]:
         """Any batch of ids, (B, T)."""

@@ -17,15 +17,10 @@ from keras_transformer.models.transformer import Transformer
 def load_seq2seq(path: str | Path) -> Seq2Seq:
     """Reads a model that `save` wrote; a damaged or other file is a `ValueError`.
 
-    It is not compiled. Class and options are checked before anything is built.
+    It is not compiled. A `Transformer`'s options are checked before it is built.
     """
     path = Path(path)
-    claimed = _reading(path, _claimed)
-    kind = keras.saving.get_registered_object(str(claimed["registered_name"]))
-    is_of_keras = kind is None and str(claimed["module"]).split(".")[0] == "keras"
-    # A class that is not known yet is left to Keras, which may import it.
-    if is_of_keras or (isinstance(kind, type) and not issubclass(kind, Seq2Seq)):
-        raise _other_class(path, claimed["class_name"])
+    kind, claimed = _reading(path, _claimed)
     if kind is Transformer:
         _options(path, claimed)
     model = _reading(path, lambda path: keras.saving.load_model(path, compile=False))
@@ -37,19 +32,17 @@ def load_seq2seq(path: str | Path) -> Seq2Seq:
 def read_config(path: str | Path) -> TransformerConfig:
     """Reads the options of a `Transformer` that `save` wrote, and builds nothing."""
     path = Path(path)
-    claimed = _reading(path, _claimed)
-    kind = keras.saving.get_registered_object(str(claimed["registered_name"]))
+    kind, claimed = _reading(path, _claimed)
     if kind is not Transformer:
         raise _other_class(path, claimed["class_name"])
     return _options(path, claimed)
 
 
 def _claimed(path):
-    """What config.json in the archive says."""
+    """The class that config.json in the archive names, and what else it says."""
     with zipfile.ZipFile(path) as archive:
-        config = json.loads(archive.read("config.json"))
-    names = ("class_name", "registered_name", "module", "config")
-    return {name: config.get(name) for name in names}
+        claimed = json.loads(archive.read("config.json"))
+    return keras.saving.get_registered_object(claimed["registered_name"]), claimed
 
 
 def _options(path, claimed):

@@ -22,8 +22,6 @@ def mask_tokens(
 
     The second are 0, which does not count in the loss, where a token was not chosen.
     """
-    _check_masking(mask_id, first_id, vocabulary_size, rate)
-    ids = np.asarray(ids)
     chosen = (generator.random(ids.shape) < rate) & (ids >= first_id)
     lot = generator.random(ids.shape)
     random_ids = generator.integers(first_id, vocabulary_size, ids.shape, ids.dtype)
@@ -65,7 +63,14 @@ class MaskedTokens(keras.utils.PyDataset):
     ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         check_size("batch_size", batch_size)
-        _check_masking(mask_id, first_id, vocabulary_size, rate)
+        if not 0 < rate <= 1:
+            raise ValueError(f"`rate` must be in (0, 1]. Received: rate={rate!r}")
+        if not 0 < mask_id < first_id < vocabulary_size:
+            raise ValueError(
+                "The ids must be 0 < `mask_id` < `first_id` < `vocabulary_size`. "
+                f"Received: mask_id={mask_id}, first_id={first_id}, "
+                f"vocabulary_size={vocabulary_size}"
+            )
         self.ids = np.asarray(ids)
         self.batch_size = batch_size
         self.masking = (mask_id, first_id, vocabulary_size, rate)
@@ -87,14 +92,3 @@ class MaskedTokens(keras.utils.PyDataset):
         self.epoch += 1
         generator = np.random.default_rng((self.seed, self.epoch))
         self._order = generator.permutation(len(self.ids))
-
-
-def _check_masking(mask_id, first_id, vocabulary_size, rate):
-    if not 0 < rate <= 1:
-        raise ValueError(f"`rate` must be in (0, 1]. Received: rate={rate!r}")
-    if not 0 < mask_id < first_id < vocabulary_size:
-        raise ValueError(
-            "The ids must be 0 < `mask_id` < `first_id` < `vocabulary_size`. Received: "
-            f"mask_id={mask_id}, first_id={first_id}, "
-            f"vocabulary_size={vocabulary_size}"
-        )

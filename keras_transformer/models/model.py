@@ -12,7 +12,7 @@ from keras_transformer.kernels.keras_private import layers_within
 from keras_transformer.layers.adaptation import policy_of, quantised_policies
 from keras_transformer.layers.basic import LayerNormalization
 from keras_transformer.layers.embedding import PositionalEmbedding
-from keras_transformer.layers.projections import affine, joined, project
+from keras_transformer.layers.projections import joined, project
 from keras_transformer.models.decoding import resized_state
 from keras_transformer.types import Nest, Tensor, TensorLike
 
@@ -68,6 +68,13 @@ class ExportableModel(keras.Model):
         super().export(filepath, *args, input_signature=signature, **kwargs)
 
 
+def rows_of(embedding):
+    """Returns the table of a `PositionalEmbedding` (V, D); `None` if quantised."""
+    table = embedding.token_embedding
+    is_whole = table.quantization_mode is None
+    return ops.convert_to_tensor(table.embeddings) if is_whole else None
+
+
 class TokenModel(Configured, ExactTraining, ExportableModel):
     """Base of the models that score the tokens of a vocabulary of V.
 
@@ -83,18 +90,20 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         """Id that pads the targets: `config.pad_id`."""
         return self.config.pad_id
 
-    def _make_embedding(self, name, vocabulary_size, dropout_rate):
+    def make_embedding(self, name: str, vocabulary_size: int) -> keras.layers.Layer:
+        """Returns an embedding called `name`; override to use another one.
+
+        With `config.normalize_embeddings` the norm and the dropout are not its own.
+        """
         config = self.config
         return PositionalEmbedding(
-            vocabulary_size=vocabulary_size,
-            d_model=config.d_model,
-            dropout_rate=dropout_rate,
+            vocabulary_size, config.d_model,
+            0.0 if config.normalize_embeddings else config.dropout_rate,
             # Relative positions enter the attention and not the embedding.
             positions="none" if config.relative_positions else config.positions,
             max_length=config.max_positions if config.positions == "learned" else None,
-            dtype=self.dtype_policy,
-            name=name,
-        )
+            dtype=self.dtype_policy, name=name,
+        )  # fmt: skip
 
     def make_output(
         self, embedding: keras.layers.Layer | None, vocabulary_size: int, use_bias: bool
@@ -123,35 +132,23 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
 
     def output_rows(self) -> Tensor | None:
         """Returns the output matrix as rows (V, D); `None` if it is quantised."""
-        if self.tied_embedding is None:
-            dense = self.output_dense
-            return None if dense.quantization_mode else ops.transpose(dense.kernel)
-        table = self.tied_embedding.token_embedding
-        is_whole = table.quantization_mode is None
-        return ops.convert_to_tensor(table.embeddings) if is_whole else None
-
-    def output_weights(self) -> Nest:
-        """Returns the matrix and bias of `step_logits`; `()` if it is quantised."""
-        if self.tied_embedding is None:
-            weights = joined([self.output_dense])
-        else:
-            rows, weights = self.output_rows(), ()
-            if rows is not None:
-                weights = (ops.transpose(ops.cast(rows, self.compute_dtype)),)
-        if weights and self.output_bias is not None:
-            weights += (ops.cast(self.output_bias, self.compute_dtype),)
-        return weights
-
-    def step_logits(self, rows: TensorLike, weights: Nest) -> Tensor:
-        """As `logits`, of rows (R, D) with `output_weights`."""
-        return affine(rows, *weights) if weights else self.logits(rows)
+        if self.tied_embedding is not None:
+            return rows_of(self.tied_embedding)
+        dense = self.output_dense
+        return None if dense.quantization_mode else ops.transpose(dense.kernel)
 
     def decoding_weights(self) -> Nest:
         """Prepares the matrices of `decode_step`, once before a search's loop."""
-        return {
-            "output": self.output_weights(),
-            "layers": tuple(layer.step_weights() for layer in self.decoder_layers),
-        }
+        if self.tied_embedding is None:
+            output = joined([self.output_dense])
+        elif (rows := self.output_rows()) is not None:
+            output = (ops.transpose(ops.cast(rows, self.compute_dtype)),)
+        else:  # `decode_step` calls `logits`.
+            output = ()
+        if output and self.output_bias is not None:
+            output += (ops.cast(self.output_bias, self.compute_dtype),)
+        layers = tuple(layer.step_weights() for layer in self.decoder_layers)
+        return {"output": output, "layers": layers}
 
     def resize_decoding(
         self, state: Nest, sentences: TensorLike, length: int | TensorLike

@@ -12,7 +12,7 @@ from keras_transformer.layers.attention import recorded_attention
 from keras_transformer.layers.basic import Dropout
 from keras_transformer.layers.transformer_layer import DecoderLayer, EncoderLayer
 from keras_transformer.masks import padding_mask
-from keras_transformer.models.decoding import check_length, new_state, step_through
+from keras_transformer.models.decoding import new_state, step_through
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLike
 
@@ -95,15 +95,6 @@ class Transformer(Seq2Seq):
         if self.config.decoder_self_attention == "ssru":
             options["attention"] = "ssru"
         return DecoderLayer(**options, dtype=self.dtype_policy, name=name)
-
-    def make_embedding(self, name: str, vocabulary_size: int) -> keras.layers.Layer:
-        """Returns an embedding called `name`; override to use another one.
-
-        With `config.normalize_embeddings` the norm and the dropout are not its own.
-        """
-        config = self.config
-        rate = 0.0 if config.normalize_embeddings else config.dropout_rate
-        return self._make_embedding(name, vocabulary_size, rate)
 
     def build(self, input_shape: tuple[Shape, Shape] | None = None) -> None:
         config = self.config
@@ -199,7 +190,7 @@ class Transformer(Seq2Seq):
         Raises:
             ValueError: If learned positions are fewer than `length`.
         """
-        check_length(self.config, length)
+        state = new_state(self, ops.shape(source)[0], beam_size, length)
         encoder_output, source_mask = self.encode(source, training=False)
         is_token = ops.expand_dims(ops.swapaxes(source_mask, 1, 2), 1)  # (B, 1, S, 1)
         sources = []
@@ -208,11 +199,8 @@ class Transformer(Seq2Seq):
             # A step adds its mask to the scores, so that a source without any token
             # gets the mean of its values: zeros, as in a call.
             sources.append((keys, ops.where(is_token, values, 0.0)))
-        batch = ops.shape(source_mask)[0]
-        return new_state(self.decoder_layers, batch, beam_size, length) | {
-            "sources": tuple(sources),
-            "source_mask": ops.expand_dims(source_mask, 1),
-        }
+        mask = ops.expand_dims(source_mask, 1)
+        return state | {"sources": tuple(sources), "source_mask": mask}
 
     def decode_step(
         self, ids: TensorLike, parents: TensorLike, state: Nest,
@@ -232,7 +220,4 @@ class Transformer(Seq2Seq):
         """
         weights = self.decoding_weights() if weights is None else weights
         x = self._embed("target", ids[:, None], training=False, start=state["index"])
-        x, state = step_through(
-            self.decoder_layers, self.decoder_norm, x, parents, state, weights["layers"]
-        )
-        return self.step_logits(x, weights["output"]), state
+        return step_through(self, self.decoder_norm, x, parents, state, weights)

@@ -21,7 +21,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.exact_training.update import inner_optimizer
+from keras_transformer.exact_training.step import inner_optimizer
 from keras_transformer.files import replacing
 from keras_transformer.terminal import say
 from keras_transformer.text import Corpus

@@ -120,7 +120,7 @@ def test_a_loss_of_keras_is_computed_whole(parts):
 def test_parts_draw_dropout_of_their_own(parts):
     import tensorflow as tf
 
-    from keras_transformer.exact_training.loss import loss_and_scores
+    from keras_transformer.exact_training.step import loss_and_scores
     from keras_transformer.models.transformer import Transformer
     from tests.exact_training.test_exact_training import CONFIG
 

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_transformer import MaskedAccuracy, MaskedCrossentropy, Perplexity
 from keras_transformer import Transformer as PlainTransformer
-from keras_transformer.exact_training.loss import loss_and_scores
+from keras_transformer.exact_training.step import loss_and_scores
 from keras_transformer.kernels.crossentropy import TokenScores
 from tests.exact_training.test_exact_training import (
     CONFIG,
@@ -155,7 +155,7 @@ def test_added_losses_count_once_in_each_of_several_replicas(monkeypatch):
     batch = inputs, ops.convert_to_tensor(targets), None, False
     expected, y_pred = loss_and_scores(make_model(WithPenalty), *batch)
     assert isinstance(y_pred, TokenScores)
-    for module in ("losses", "exact_training.loss"):
+    for module in ("losses", "exact_training.step"):
         monkeypatch.setattr(f"keras_transformer.{module}.num_replicas", lambda: 3)
     loss, _ = loss_and_scores(make_model(WithPenalty), *batch)
     np.testing.assert_allclose(loss, expected, rtol=1e-6)

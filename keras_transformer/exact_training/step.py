@@ -1,13 +1,84 @@
-"""The rule that says what becomes of a batch, and the sums and counters it changes."""
+"""What the steps of all backends share: a batch's loss, and what becomes of it."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
-from keras_transformer.kernels.keras_private import layout_of
+from keras_transformer.exact_training.cores import num_parts
+from keras_transformer.kernels.crossentropy import TokenScores
+from keras_transformer.kernels.execution import num_replicas
+from keras_transformer.kernels.keras_private import (
+    compiled_metrics,
+    layout_of,
+    loss_tracker,
+    loss_weights,
+)
+from keras_transformer.losses import MaskedCrossentropy
+from keras_transformer.metrics import MaskedAccuracy, Perplexity
+
+
+def evaluate(model, data, training):
+    """Returns the mean loss of this replica's targets, their number, and a function."""
+    # That one updates the metrics by them and returns the logs.
+    x, y, sample_weight = data = keras.utils.unpack_x_y_sample_weight(data)
+    loss, y_pred = loss_and_scores(model, *data, training)
+    targets = model.loss_divisor(y)
+
+    def update_metrics():
+        loss_tracker(model).update_state(loss, sample_weight=targets)
+        return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+
+    return loss, targets, update_metrics
+
+
+def loss_and_scores(model, x, y, sample_weight, training):
+    """Returns the mean loss of this replica's targets, and what the metrics take."""
+    # That is the model's output or, where it trains without logits, `TokenScores`.
+    rows = _rows_without_logits(model)
+    if rows is None:
+        y_pred = model(x, training=training)
+        loss = model.compute_loss(x, y, y_pred, sample_weight, training=training)
+        # Keras divides by the number of replicas, to add up their gradients. Here each
+        # replica is weighted by its number of targets instead.
+        return loss * num_replicas(), y_pred
+
+    def of_part(x, y, sample_weight):
+        states = model(x, training=training, return_states=True)
+        options = sample_weight, training, model.output_bias
+        loss, scores = model.loss.from_states(y, states, rows, *options)
+        return sum(model.losses, loss), scores
+
+    data, parts = (x, y, sample_weight), num_parts()
+    if parts == 1 or model.jit_compile or num_replicas() > 1:
+        return of_part(*data)
+    cuts = [ops.shape(y)[0] * part // parts for part in range(parts + 1)]
+    total, count, scores = 0.0, 0.0, []
+    for first, end in itertools.pairwise(cuts):
+        part = keras.tree.map_structure(
+            lambda t, i=first, j=end: None if t is None else t[i:j], data
+        )
+        loss, found = of_part(*part)
+        targets = model.loss_divisor(part[1])
+        total, count = total + loss * targets, count + targets
+        scores.append((found.crossentropy, found.correct))
+    scores = map(ops.concatenate, zip(*scores, strict=True))
+    return total / ops.maximum(count, 1.0), TokenScores(*scores)
+
+
+def _rows_without_logits(model):
+    """Returns `model.output_rows()`, or `None` if something needs the logits."""
+    loss, takes_scores = model.loss, (MaskedAccuracy, Perplexity)
+    if not model.trains_without_logits or type(loss) is not MaskedCrossentropy:
+        return None
+    for metric in compiled_metrics(model):
+        if type(metric) not in takes_scores or metric.pad_id != loss.pad_id:
+            return None
+    has_factor = loss_weights(model) != [None]
+    return None if has_factor else model.output_rows()
 
 
 class Verdict(NamedTuple):
