@@ -42,7 +42,7 @@ class State:
     # cut short. A run that goes on replaces that row by one for the whole interval.
     history: list[dict[str, float]] = field(default_factory=list)
     last: dict[str, float] | None = None
-    callbacks: dict[str, Any] = field(default_factory=dict)  # What they remember.
+    callbacks: list[Any] = field(default_factory=list)  # What they remember.
     # The limits with which the training ended here; empty until it has.
     finished: dict[str, Any] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
@@ -126,10 +126,15 @@ class StateFiles:
             path.unlink(missing_ok=True)
 
     def latest(self, console: Console) -> State | None:
-        """Returns the newest intact state or `None`; says which are damaged."""
+        """Returns the newest intact state, or `None` if there is no state.
+
+        It says which are damaged, and removes those that are newer. `ValueError` if all
+        are damaged.
+        """
+        damaged = []
         for path in reversed(self.paths()):
             try:
-                return _read(path)
+                state = _read(path)
             # Damage shows in many ways, depending on where the file was hit.
             except Exception as error:
                 # In a file that was cut, NumPy may seek to before the beginning.
@@ -141,14 +146,18 @@ class StateFiles:
                     f"warning: {path} is damaged ({type(error).__name__}: {error}); "
                     "the state before it is tried",
                 )
-                # Otherwise it would be kept as one of the newest and found again.
-                if self.writes:
-                    path.rename(path.with_name(f"damaged-{path.name}"))
+                damaged.append(path)
+            else:
+                for newer in damaged if self.writes else ():
+                    newer.unlink()
+                return state
+        if damaged:
+            raise ValueError(
+                f"No state in {self.directory} can be read, so the run cannot go on. "
+                "`keras-transformer average` makes a model of its checkpoints, if it "
+                "has any. To begin again, remove the run or choose another directory."
+            )
         return None
-
-    def damaged(self) -> list[Path]:
-        """Returns the files that `latest` found damaged, now or before."""
-        return sorted(self.directory.glob("damaged-*"))
 
     def paths(self) -> list[Path]:
         """Returns the files, oldest first."""

@@ -7,47 +7,35 @@ from __future__ import annotations
 
 import itertools
 import math
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 
 import keras
 from rich.console import Console
 
 from keras_transformer.config import RunConfig, TrainingConfig
 from keras_transformer.evaluation import evaluate
-from keras_transformer.export.model_card import RunFacts
 from keras_transformer.terminal import say
 from keras_transformer.text import BadLines, Corpus
 from keras_transformer.training.devices import Distribution
 from keras_transformer.translator import Translator
-
-# Versions of the best that are kept: the newest, and the one that a server may leave.
-_EXPORTS = 2
 
 
 def check_validated(options: TrainingConfig, validated: bool):
     """Checks the options before the training.
 
     Raises:
-        ValueError: If one needs validation pairs, or another backend.
+        ValueError: If one needs validation pairs.
     """
     given = {
         "`average` 'best'": options.average == "best",
         "`monitor` 'bleu'": options.monitor == "bleu",
         "`patience`": options.patience is not None,
-        "`export_best`": options.export_best,
     }
     needing = [name for name, is_given in given.items() if is_given]
     if needing and not validated:
         raise ValueError(
             f"{', '.join(needing)} needs validation pairs. Give them, or leave it out. "
             "Received: no validation pairs"
-        )
-    if options.export_best and keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "`export_best` needs the TensorFlow backend, which alone writes "
-            f"SavedModels. Received: backend {keras.backend.backend()!r}"
         )
 
 
@@ -124,38 +112,8 @@ def rows_to_average(rows: Sequence[dict], options: TrainingConfig) -> list[dict]
     return sorted(best, key=lambda row: row["step"])
 
 
-def is_new_best(rows: Sequence[dict], options: TrainingConfig) -> bool:
-    """Whether the last row is strictly better than all before it."""
-    *before, last = (rank(row, options) for row in rows)
-    return last > max(before, default=-math.inf)
-
-
 def without_progress(rows: Sequence[dict], options: TrainingConfig) -> int:
     """Returns the number of rows after the last that was a new best."""
     ranks = [rank(row, options) for row in rows]
     best = max(ranks, default=-math.inf)
     return len(rows) - (ranks.index(best) + 1 if best > -math.inf else 0)
-
-
-def export_new_best(
-    translator: Translator,
-    directory: Path,
-    rows: Sequence[dict],
-    options: TrainingConfig,
-    facts: RunFacts,
-) -> Path | None:
-    """Exports the model if the last row is a new best; removes all but two exports.
-
-    The version is the number of updates. Each appears as a whole, so that a server that
-    watches the directory loads it.
-    """
-    ends = range(1, len(rows) + 1)
-    best = [int(rows[i - 1]["updates"]) for i in ends if is_new_best(rows[:i], options)]
-    path = directory / str(int(rows[-1]["updates"]))
-    # A process that was killed after it exported left the same weights there.
-    if not is_new_best(rows, options) or path.exists():
-        return None
-    translator.export(path, run=facts)
-    for version in best[:-_EXPORTS]:
-        shutil.rmtree(directory / str(version), ignore_errors=True)
-    return path
