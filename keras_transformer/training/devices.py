@@ -316,11 +316,11 @@ def machine(distribution: Distribution) -> dict[str, Any]:
     cpu = Path("/proc/cpuinfo")
     text = cpu.read_text(encoding="utf-8") if cpu.exists() else ""
     named = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    processor = named[1].strip() if named else platform.machine()
     return {
         "backend": f"{backend} {importlib.import_module(backend).__version__}",
-        "processor": "GPU" if has_gpu() else processor,
-        "threads": threads,
+        "processor": named[1].strip() if named else platform.machine(),
+        "gpus": gpu_names(),
+        "threads": int(threads),
         "parts": num_parts(),
         "replicas": distribution.num_replicas,
     }

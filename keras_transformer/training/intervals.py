@@ -59,9 +59,10 @@ def fit_interval(
         missing *= options.gradient_accumulation_steps
         steps = min(steps, missing - state.accumulated)
     callbacks.begin_interval(state, end)
+    before = model.nonfinite_batches
     data = run.distribution.dataset(run.training.dataset(state.step, steps))
     model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
-    skipped = model.nonfinite_batches - callbacks.skipped_before
+    skipped = model.nonfinite_batches - before
     if skipped:
         say(
             run.console,
@@ -87,7 +88,6 @@ class RunCallbacks(keras.callbacks.CallbackList):
     Attributes:
         state: The state that the interval begins with, after `fit` the one at its end.
         figures: The figures of the interval.
-        skipped_before: Batches skipped before the interval.
         stopped: Whether a callback of the program has ended the training.
     """
 
@@ -167,7 +167,6 @@ class RunCallbacks(keras.callbacks.CallbackList):
     def on_epoch_begin(self, epoch, logs=None):
         # Here, since Keras has just reset the metrics, whose sums are in the state.
         self.restore(self.state)
-        self.skipped_before = self.model.nonfinite_batches
         self._done = self._counted = self._tokens = 0
         self._stops = False
         self._began = self._read = time.monotonic()
@@ -192,14 +191,10 @@ class RunCallbacks(keras.callbacks.CallbackList):
         if self._wants_every_batch or is_due or is_late:
             self._look(batch, logs)
         if is_alone or is_due:
-            most = self._options.max_minutes
-            is_over = most is not None and self._seconds() >= 60 * most
-            is_asked = is_over or self._signals.received is not None
-            if self._distribution.any(is_asked):
-                self._stop()
-
-    def _stop(self):
-        self.model.stop_training = self._stops = True
+            is_over = self._seconds() >= 60 * (self._options.max_minutes or math.inf)
+            is_asked = self._signals.received is not None
+            if self._distribution.any(is_over or is_asked):
+                self.model.stop_training = self._stops = True
 
     def _look(self, batch, logs):
         """Waits for the device and tells what it has computed."""
@@ -211,7 +206,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
             for callback in self.callbacks:
                 callback.on_train_batch_end(batch, figures)
         if self._options.nonfinite == "stop" and self.model.held_batches:
-            self._stop()
+            self.model.stop_training = self._stops = True
         self._read = time.monotonic()
         self._bar.show(self.state.step + self._done, figures["loss"], self._rate())
 
@@ -229,8 +224,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         step = self.state.step + self._done
         if self._options.nonfinite == "stop" and self.model.held_batches:
             return  # `fit` raises an error.
-        numbers = {name: np.ravel(value) for name, value in logs.items()}
-        self.figures = {name: float(value) for name, (value,) in numbers.items()}
+        self.figures = {name: np.ravel(value).item() for name, value in logs.items()}
         self.stopped |= self.model.stop_training and not self._stops
         self.figures["tokens_per_second"] = self._rate()
         rate = inner_optimizer(self.model.optimizer).learning_rate

@@ -158,14 +158,7 @@ def _differing(config: RunConfig, other: dict[str, dict], may_differ: set[str]) 
 
 
 def check_new_directory(directory: Path):
-    """Checks that a run can be kept in a directory.
-
-    Args:
-        directory: Directory of the run.
-
-    Raises:
-        FileExistsError: Unless it is empty or does not exist.
-    """
+    """Raises `FileExistsError` unless a directory is empty or does not exist."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileExistsError(
             f"{directory} holds something already; a run needs a new or empty "

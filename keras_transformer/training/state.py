@@ -46,8 +46,7 @@ class State:
     # The limits with which the training ended here; empty until it has.
     finished: dict[str, Any] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
-    variables: list[list] = field(default_factory=list)  # Paths, shapes and types.
-    values: list[np.ndarray] = field(default_factory=list)
+    values: list[np.ndarray] = field(default_factory=list)  # Of all variables.
 
     @property
     def rows(self) -> list[dict[str, float]]:
@@ -58,12 +57,10 @@ class State:
 def capture(model: ExactTraining, **fields: Any) -> State:
     """Copies the state of a compiled model; `fields` are the rest of the `State`."""
     model.sync_variables()
-    variables = training_variables(model)
     return State(
         updates=model.updates,
         accumulated=model.accumulated_batches,
-        variables=_described(variables),
-        values=[_value(variable) for variable in variables],
+        values=[np.array(ops.convert_to_numpy(v)) for v in training_variables(model)],
         **fields,
     )
 
@@ -75,13 +72,12 @@ def restore(model: keras.Model, state: State):
         ValueError: If the state is that of another model.
     """
     variables = training_variables(model)
-    # Paths are left out: they contain Keras' number of the model in its process.
-    found = [kind for _, *kind in _described(variables)]
-    if found != [kind for _, *kind in state.variables]:
+    found = [(tuple(variable.shape), variable.dtype) for variable in variables]
+    if found != [(value.shape, value.dtype.name) for value in state.values]:
         raise ValueError(
             f"The state after {state.step} batches is that of another model: it has "
-            f"{len(state.variables)} variables and this one {len(found)}, or their "
-            "shapes differ."
+            f"{len(state.values)} variables and this one {len(found)}, or their shapes "
+            "differ."
         )
     for variable, value in zip(variables, state.values, strict=True):
         # JAX may share the memory of an array, and its steps take memory over.
@@ -171,28 +167,5 @@ def _read(path):
         # Before a damaged header can ask for any memory.
         if damaged := archive.zip.testzip():
             raise ValueError(f"bad checksum of {damaged}")
-        state = State(**json.loads(archive["header"].tobytes()))
-        for number, (_, shape, dtype) in enumerate(state.variables):
-            value = archive[f"{number:06d}"]
-            if list(value.shape) != shape:
-                raise ValueError("a variable has another shape")
-            state.values.append(value.astype(_file_type(dtype), copy=False))
-    return state
-
-
-def _described(variables):
-    return [[v.path, list(v.shape), _type(v)] for v in variables]
-
-
-def _type(variable):
-    return keras.backend.standardize_dtype(variable.dtype)
-
-
-def _value(variable):
-    value = np.array(ops.convert_to_numpy(variable))
-    return value.astype(_file_type(_type(variable)), copy=False)
-
-
-def _file_type(dtype):
-    """NumPy's files have no bfloat16; float32 holds its values exactly."""
-    return "float32" if dtype == "bfloat16" else dtype
+        values = [archive[name] for name in sorted(archive.files) if name != "header"]
+        return State(**json.loads(archive["header"].tobytes()), values=values)

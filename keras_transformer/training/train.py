@@ -28,7 +28,6 @@ from keras_transformer.training.averages import (
 from keras_transformer.training.devices import (
     Distribution,
     distribution_scope,
-    gpu_names,
     machine,
 )
 from keras_transformer.training.intervals import (
@@ -325,9 +324,7 @@ def _train_to_the_end(run: Run, given: Sequence[keras.callbacks.Callback]) -> St
     options, state, is_chief = run.config.training, run.state, run.distribution.is_chief
     bar = TrainingBar(run.console, run.training.num_batches, options, state)
     log = Log(run.path, run.console, options.epochs, state.rows) if is_chief else None
-    validation = Validation(
-        run.translator, run.validation, run.config, run.distribution, run.console
-    )
+    validation = Validation(run)
     with bar, StopSignals() as signals:
         callbacks = RunCallbacks(given, run, signals, bar)
         callbacks.restore(state)
@@ -439,7 +436,7 @@ def _finish(run: Run, state: State) -> Translator:
         run.translator.save(run.path)
         last = {name: value for name, value in state.rows[-1].items() if name != "step"}
         summary = run.facts | {
-            "machine": state.machine | {"gpus": gpu_names()},
+            "machine": state.machine,
             "updates": state.updates,
             "epochs": last["epoch"],
             "seconds": state.seconds,

@@ -8,15 +8,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import keras
-from rich.console import Console
 
-from keras_transformer.config import RunConfig, TrainingConfig
+from keras_transformer.config import TrainingConfig
 from keras_transformer.evaluation import evaluate
 from keras_transformer.terminal import say
-from keras_transformer.text import BadLines, Corpus
-from keras_transformer.training.devices import Distribution
+from keras_transformer.text import BadLines
 from keras_transformer.translator import Translator
 
 
@@ -50,32 +49,24 @@ class Validation:
     serves the whole run. No random numbers are drawn.
     """
 
-    def __init__(
-        self,
-        translator: Translator,
-        corpus: Corpus | None,
-        config: RunConfig,
-        distribution: Distribution,
-        console: Console,
-    ):
-        self._corpus, self._distribution = corpus, distribution
-        self._console, self._model, self._pairs = console, translator.model, []
-        if corpus is not None and config.training.monitor == "bleu":
-            pairs = corpus.text.pairs(BadLines(config.data.bad_line_budget))
-            first = itertools.islice(pairs, config.training.bleu_sentences)
+    def __init__(self, run: Any):
+        self._run, self._pairs = run, []
+        options, translator = run.config.training, run.translator
+        if run.validation is not None and options.monitor == "bleu":
+            pairs = run.validation.text.pairs(BadLines(run.config.data.bad_line_budget))
+            first = itertools.islice(pairs, options.bleu_sentences)
             self._pairs = [(pair.source, pair.target) for pair in first]
             greedy = translator.config.replace(beam_size=1, n_best=None)
-            self._translate = Translator(
-                translator.model, translator.tokenizers, greedy
-            )
+            self._translate = Translator(run.model, translator.tokenizers, greedy)
         self._is_described = False
 
     def figures(self, callbacks: keras.callbacks.CallbackList) -> dict[str, float]:
         """Returns the figures by name, each beginning with "val_"."""
-        if self._corpus is None:
+        run = self._run
+        if run.validation is None:
             return {}
-        data = self._distribution.dataset(self._corpus.dataset(shuffle=False))
-        logs = self._model.evaluate(
+        data = run.distribution.dataset(run.validation.dataset(shuffle=False))
+        logs = run.model.evaluate(
             data, verbose=0, callbacks=callbacks, return_dict=True
         )
         figures = {f"val_{name}": float(value) for name, value in logs.items()}
@@ -85,7 +76,7 @@ class Validation:
         if not self._is_described:
             self._is_described = True
             say(
-                self._console,
+                run.console,
                 f"val_bleu of {scores.sentences:,} sentences, greedy search: "
                 f"{scores.bleu_signature}; val_bleu_lowercase: "
                 f"{scores.lowercase_bleu_signature}",

@@ -282,7 +282,7 @@ def test_a_machine_goes_through_json_and_names_its_threads(monkeypatch):
         return
     monkeypatch.setattr(cores, "_num_parts", 3)
     monkeypatch.setattr(devices, "available_cores", lambda: 5)
-    for value, expected in (("7", "7"), ("", 5)):
+    for value, expected in (("7", 7), ("", 5)):
         monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", value)
         found = machine(Distribution())
         assert (found["threads"], found["parts"]) == (expected, 3)
