@@ -58,7 +58,7 @@ def fit_interval(
         missing = options.max_updates - state.updates
         missing *= options.gradient_accumulation_steps
         steps = min(steps, missing - state.accumulated)
-    callbacks.begin_interval(state, end)
+    callbacks.state, callbacks.end = state, end
     before = model.nonfinite_batches
     data = run.distribution.dataset(run.training.dataset(state.step, steps))
     model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
@@ -87,6 +87,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
 
     Attributes:
         state: The state that the interval begins with, after `fit` the one at its end.
+        end: The step at which the interval ends, if nothing ends it before.
         figures: The figures of the interval.
         stopped: Whether a callback of the program has ended the training.
     """
@@ -130,10 +131,6 @@ class RunCallbacks(keras.callbacks.CallbackList):
         """Calls `on_train_end` of the program's callbacks."""
         for callback in self.callbacks:
             callback.on_train_end()
-
-    def begin_interval(self, state: State, end: int):
-        """Says with which state `fit` begins, and at which step the interval ends."""
-        self.state, self._end = state, end
 
     def end_interval(self, figures: dict[str, float]):
         """Calls `on_epoch_end` of the program's callbacks, which may add figures."""
@@ -229,7 +226,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         self.figures["tokens_per_second"] = self._rate()
         rate = inner_optimizer(self.model.optimizer).learning_rate
         self.figures["learning_rate"] = float(ops.convert_to_numpy(rate))
-        if step == self._end:
+        if step == self.end:
             self.model.reset_metrics()
         # Before Keras puts the moving average of the weights in their place.
         self.state = self.captured(step, self._distribution.mean(self._seconds()))

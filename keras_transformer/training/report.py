@@ -29,7 +29,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from keras_transformer.config import RunConfig, TrainingConfig
+from keras_transformer.config import TrainingConfig
 from keras_transformer.exact_training.cores import available_cores
 from keras_transformer.export.model_card import SUMMARY
 from keras_transformer.files import replacing
@@ -81,17 +81,6 @@ def report_data(console: Console, training: Corpus, validation: Corpus | None):
             console,
             f"batches of {plural(len(training.shapes), 'shape')}, each compiled when "
             f"it first comes, with {training.padding:.0%} padding",
-        )
-
-
-def report_warm_up(console: Console, given: RunConfig, fitted: RunConfig):
-    """Says where a run's warm-up is shorter than was given, for a short training."""
-    before, now = given.training.warmup_steps, fitted.training.warmup_steps
-    if now < before:
-        say(
-            console,
-            f"the learning rate rises for {plural(now, 'update')}, not {before:,}: "
-            "a warm-up is at most a fifth of the training",
         )
 
 

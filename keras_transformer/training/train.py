@@ -49,7 +49,6 @@ from keras_transformer.training.report import (
     report_devices,
     report_model,
     report_other_machine,
-    report_warm_up,
     run_facts,
 )
 from keras_transformer.training.run import RunDirectory, default_config, plan_run
@@ -293,10 +292,16 @@ def _corpora(plan, directory, console):
     training = corpus(plan.text, "training", seed=config.training.seed)
     if "planned_updates" not in data:
         planned = config.training.planned_updates(training.num_batches)
-        fitted, data = config.fitted_to(planned), data | {"planned_updates": planned}
-        if "optimizer" not in data:
-            report_warm_up(console, config, fitted)
-        plan = plan._replace(config=fitted, data=data)
+        plan = plan._replace(
+            config=config.fitted_to(planned), data=data | {"planned_updates": planned}
+        )
+        before, now = (c.training.warmup_steps for c in (config, plan.config))
+        if now < before and "optimizer" not in data:
+            say(
+                console,
+                f"the learning rate rises for {plural(now, 'update')}, not {before:,}: "
+                "a warm-up is at most a fifth of the training",
+            )
     if plan.validation is None:
         return plan, training, None
     validation = corpus(plan.validation, "validation", buckets=training.buckets)
