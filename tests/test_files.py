@@ -112,9 +112,8 @@ def save_model(folder):
 
 
 def save_state(folder):
-    variables = [["kernel", [LIMIT], "float32"]]
     values = [np.zeros(LIMIT, "float32")]
-    StateFiles(folder).save(State(7, variables=variables, values=values))
+    StateFiles(folder).save(State(7, values=values))
 
 
 def save_text(folder):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from keras_transformer.cli.flags import given, load_module, load_pairs
 from keras_transformer.config import RunConfig
-from keras_transformer.config.run import FINE_TUNING, recipe_for
+from keras_transformer.config.run import preset_for
 from keras_transformer.files import check_absent, creating_directory
 from keras_transformer.terminal import print_result, say, warnings_only
 
@@ -79,21 +79,16 @@ def _run_config(options, pairs, console):
     Without `--preset` a run that exists keeps its options, one with `--init` has those
     of what it begins with, and any other the preset for its number of pairs.
     """
-    own = options.run / "config.json"
     sections = RunConfig.given_in(options.config) if options.config else {}
     chosen = {name: x for part in sections.values() for name, x in part.items()}
     chosen |= given(options)
     if options.preset:
         config = RunConfig.preset(options.preset)
-    elif own.exists():
-        config = RunConfig.load(own)
-    elif options.init:
-        model, tokenizer, decoding = load_module("training").base_options(options.init)
-        config = RunConfig(model=model, tokenizer=tokenizer, decoding=decoding)
-        config = config.with_options(**FINE_TUNING)
+    elif options.init or (options.run / "config.json").exists():
+        config = load_module("training").default_config(options.run, options.init)
     else:
         count = pairs.count()
-        name = recipe_for(count)
+        name = preset_for(count)
         config = RunConfig.preset(name, count)
         what = "--preset and other flags override it"
         say(console, f"the preset for {count:,} pairs is {name}: {what}")

@@ -174,7 +174,7 @@ _ROWS = {
     # Never chosen by the number of pairs: it wants more than one GPU.
     "big":   (math.inf, "big",   False, 0.3,  32_000,  None, 4_000, 20,   20, 0.6),
 }  # fmt: skip
-RECIPES = {name: dict(zip(_COLUMNS, row, strict=True)) for name, row in _ROWS.items()}
+PRESETS = {name: dict(zip(_COLUMNS, row, strict=True)) for name, row in _ROWS.items()}
 # Options of a run that begins with the weights of another, which has the rest.
 FINE_TUNING = {
     "batch_tokens": 2048, "schedule": "constant", "learning_rate": 5e-4,
@@ -184,9 +184,9 @@ FINE_TUNING = {
 WARMUP_SHARE = 0.2
 
 
-def recipe_for(num_pairs: int) -> str:
-    """Returns the name of the recipe for so many pairs."""
-    return next(n for n, recipe in RECIPES.items() if num_pairs <= recipe["most_pairs"])
+def preset_for(num_pairs: int) -> str:
+    """Returns the name of the preset for so many pairs."""
+    return next(n for n, preset in PRESETS.items() if num_pairs <= preset["most_pairs"])
 
 
 @documented
@@ -222,29 +222,29 @@ class RunConfig(Config):
 
     @classmethod
     def preset(cls, name: str, num_pairs: int | None = None, **options: Any) -> Self:
-        """Returns a recipe: sizes, vocabulary, batches, warm-up and the rest.
+        """Returns a preset: sizes, vocabulary, batches, warm-up and the rest.
 
         Args:
-            name: A key of `RECIPES`, such as "tiny".
+            name: A key of `PRESETS`, such as "tiny".
             num_pairs: Pairs of the corpus: of few, half as many pieces are learned.
-            **options: Options of any section that replace the recipe's.
+            **options: Options of any section that replace the preset's.
 
         Example:
             >>> config = RunConfig.preset("tiny", epochs=3)
             >>> config.tokenizer.vocabulary_size, config.training.epochs
             (4000, 3)
         """
-        if name not in RECIPES:
+        if name not in PRESETS:
             raise ValueError(
-                f"`name` must be one of {', '.join(RECIPES)}. Received: {name!r}"
+                f"`name` must be one of {', '.join(PRESETS)}. Received: {name!r}"
             )
-        recipe = dict(RECIPES[name])
-        del recipe["most_pairs"]
-        sizes = TransformerConfig.PRESETS[recipe.pop("sizes")]
+        preset = dict(PRESETS[name])
+        del preset["most_pairs"]
+        sizes = TransformerConfig.PRESETS[preset.pop("sizes")]
         if num_pairs is not None:  # 300 hold the bytes and some letters.
             most = max(300, num_pairs // 2)
-            recipe["vocabulary_size"] = min(most, recipe["vocabulary_size"])
-        return cls().with_options(**sizes | recipe | options)
+            preset["vocabulary_size"] = min(most, preset["vocabulary_size"])
+        return cls().with_options(**sizes | preset | options)
 
     def with_options(self, **options: Any) -> Self:
         """Returns a copy with options changed, each in the section that has it.

@@ -87,9 +87,6 @@ class TrainingConfig(Config):
         above=0.0,
         below=1.0,
     )
-    export_best: bool = option(
-        False, "export a SavedModel each time `monitor` reaches a new best"
-    )
     mixed_precision: str | None = option(
         None,
         "compute in half precision, keep float32 weights; float16, with a scaled loss, "

@@ -7,14 +7,13 @@ from keras_transformer.training.model import (
     split_by_default,
 )
 from keras_transformer.training.report import read_summary, summary_lines
-from keras_transformer.training.run import base_options, check_new_directory
+from keras_transformer.training.run import default_config
 from keras_transformer.training.train import dry_run, train
 
 __all__ = [
     "average_run",
-    "base_options",
-    "check_new_directory",
     "compiled_model",
+    "default_config",
     "dry_run",
     "load_average",
     "make_optimizer",

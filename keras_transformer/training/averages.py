@@ -52,7 +52,7 @@ def checkpoints_in(directory: str | Path) -> list[Path]:
     return sorted(path for path in paths if _NAME.fullmatch(path.name))
 
 
-def load_average(model: keras.Model, paths: Sequence[Path]):
+def load_average(model: keras.Model, paths: Sequence[str | Path]):
     """Sets the model's weights to the mean of several checkpoints.
 
     Section 6.1 of Vaswani et al., 2017, averages the last 5 checkpoints of the base
@@ -60,19 +60,29 @@ def load_average(model: keras.Model, paths: Sequence[Path]):
     values it is that value.
 
     Args:
-        model: Model whose weights are set; the checkpoints must fit it.
+        model: Model whose weights are set.
         paths: Files that `model.save_weights` wrote.
 
     Raises:
-        ValueError: If there is no path.
+        FileNotFoundError: If a file is missing.
+        ValueError: If there is no path, or a file does not fit the model.
     """
     if not paths:
         raise ValueError("There is no checkpoint to average. Received: no paths")
-    model.load_weights(paths[0])
-    # Not a sum that begins with 0, which would make 0 of -0.
-    totals = [weight.astype(np.float64) for weight in model.get_weights()]
-    for path in paths[1:]:
-        model.load_weights(path)
+    totals = None
+    for path in paths:
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"{path}: no such file")
+        try:
+            model.load_weights(path)
+        except (ValueError, KeyError, OSError) as error:
+            raise ValueError(
+                f"{path} does not fit the model, or is damaged."
+            ) from error
+        if totals is None:
+            # Not a sum that begins with 0, which would make 0 of -0.
+            totals = [weight.astype(np.float64) for weight in model.get_weights()]
+            continue
         for total, weight in zip(totals, model.get_weights(), strict=True):
             total += weight
     model.set_weights([total / len(paths) for total in totals])
@@ -109,40 +119,25 @@ def average_run(
     """
     run, output = Path(run), Path(output)
     check_new_directory(output)
-    paths = _chosen(run, last, checkpoints)
+    if checkpoints is None:
+        checkpoints = checkpoints_in(run / "checkpoints")
+        if not checkpoints:
+            raise FileNotFoundError(f"{run / 'checkpoints'} holds no checkpoint.")
+    elif last is not None:
+        raise ValueError("Give `last` or `checkpoints`, not both.")
+    paths = list(map(Path, checkpoints))
+    if last is not None:
+        if not 1 <= last <= len(paths):
+            raise ValueError(
+                f"`last` must be from 1 to {len(paths)}, the checkpoints in {run}. "
+                f"Received: last={last}"
+            )
+        paths = paths[-last:]
     config = RunConfig.load(run / "config.json")
     tokenizers = TokenizerPair.load(run / "tokenizer")
     model = Transformer(config.model)
-    for path in paths:
-        try:
-            model.load_weights(path)
-        except (ValueError, KeyError, OSError) as error:
-            raise ValueError(
-                f"{path} does not fit the model of {run}, or is damaged."
-            ) from error
     load_average(model, paths)
     Translator(model, tokenizers, config.decoding).save(output)
     with replacing(output / "config.json") as temporary:
         temporary.write_text(config.to_json(), encoding="utf-8")
     return paths
-
-
-def _chosen(run, last, checkpoints):
-    """Returns the paths of the checkpoints to average."""
-    if checkpoints is not None:
-        if last is not None:
-            raise ValueError("Give `last` or `checkpoints`, not both.")
-        paths = [Path(path) for path in checkpoints]
-        for path in paths:
-            if not path.is_file():
-                raise FileNotFoundError(f"{path}: no such file")
-        return paths
-    paths = checkpoints_in(run / "checkpoints")
-    if not paths:
-        raise FileNotFoundError(f"{run / 'checkpoints'} holds no checkpoint.")
-    if last is not None and not 1 <= last <= len(paths):
-        raise ValueError(
-            f"`last` must be from 1 to {len(paths)}, the checkpoints in {run}. "
-            f"Received: last={last}"
-        )
-    return paths if last is None else paths[-last:]

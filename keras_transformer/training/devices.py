@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -23,7 +23,6 @@ import tensorflow as tf
 
 from keras_transformer.exact_training.cores import available_cores, num_parts
 from keras_transformer.kernels.execution import has_gpu
-from keras_transformer.kernels.few_passes import of_this_replica
 
 # The kinds beside "none", with the backend that each needs.
 _BACKENDS = {
@@ -32,11 +31,6 @@ _BACKENDS = {
     "data_parallel": "jax",
     "model_parallel": "jax",
 }
-# How Keras is told of the processes of JAX, one a host.
-_JAX_HOSTS = tuple(
-    f"KERAS_DISTRIBUTION_{name}"
-    for name in ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID")
-)
 # How `model_parallel` splits the weights, by their whole path: "model" names the axis
 # of the matrix that is spread over the devices (Shoeybi et al., 2019, section 3,
 # https://arxiv.org/abs/1909.08053). The others have a copy on each device.
@@ -82,14 +76,6 @@ class Distribution:
         """
         return batches
 
-    def separate_dropout(self, model: keras.Model):
-        """Makes the replicas of a model draw different random numbers.
-
-        The package's `Dropout` does so by itself, with the same masks; other layers
-        that draw from a seed generator do not. Call it once the model is made and each
-        time its state has been restored; calling it twice does no harm.
-        """
-
     def any(self, flag: bool) -> bool:
         """Returns whether `flag` is true in any process; all must call it together.
 
@@ -107,7 +93,7 @@ class ReplicatedOnTensorFlow(Distribution):
     """Copies of the model, kept in step by a `tf.distribute` strategy."""
 
     def __init__(self, strategy: tf.distribute.Strategy):
-        self.strategy, self._separate = strategy, {}
+        self.strategy = strategy
         self.num_replicas = strategy.num_replicas_in_sync
         resolver = strategy.cluster_resolver
         if resolver is not None and resolver.task_type is not None:
@@ -126,18 +112,6 @@ class ReplicatedOnTensorFlow(Distribution):
         options.experimental_distribute.auto_shard_policy = policy
         return pad_rows(batches, self.num_replicas).with_options(options)
 
-    def separate_dropout(self, model):
-        states = [v.value for v in model.variables if v.name == "seed_generator_state"]
-
-        def separate():
-            for state in states:
-                state.assign(of_this_replica(state))
-
-        if states:
-            # One graph for all intervals of a run.
-            graph = self._separate.setdefault(model, tf.function(separate))
-            self.strategy.run(graph)
-
     def mean(self, value):
         if self.num_processes == 1:
             return value
@@ -154,17 +128,17 @@ class SpreadOnJax(Distribution):
         mesh = distribution.device_mesh
         self.num_replicas = mesh.shape[mesh.axis_names.index("batch")]
         self.num_processes = jax.process_count()
-        self._number = jax.process_index()
-        self.is_chief = self._number == 0
+        self.is_chief = jax.process_index() == 0
 
     def dataset(self, batches):
         # Each process reads every batch and keeps its rows; JAX joins them again.
-        padded = pad_rows(batches, self.num_replicas)
-        return padded if self.num_processes == 1 else _mapped(padded, self._share)
+        import jax
 
-    def _share(self, tensor):
-        rows = tf.shape(tensor)[0] // self.num_processes
-        return tensor[self._number * rows : (self._number + 1) * rows]
+        def share(tensor):
+            rows = tf.shape(tensor)[0] // self.num_processes
+            return tensor[jax.process_index() * rows :][:rows]
+
+        return pad_rows(batches, self.num_replicas, share)
 
     def mean(self, value):
         if self.num_processes == 1:
@@ -217,9 +191,7 @@ def distribution_scope(
 
     With "multi_worker", call it before anything else that uses TensorFlow. It needs the
     environment variable TF_CONFIG, and every worker runs the same program. So does
-    every host with "data_parallel", before anything else that uses JAX, if the
-    environment names them: KERAS_DISTRIBUTION_JOB_ADDRESSES, the first host's with a
-    port, KERAS_DISTRIBUTION_NUM_PROCESSES and KERAS_DISTRIBUTION_PROCESS_ID.
+    every host with "data_parallel", after `keras.distribution.initialize`.
 
     Args:
         distribute: "none"; "mirrored", all GPUs of this host, or all its logical CPU
@@ -233,15 +205,13 @@ def distribution_scope(
         A `Distribution`.
 
     Raises:
-        ValueError: If `distribute` is unknown or needs another backend, the variables
-            of the environment that it needs are missing, or it cannot use several
-            hosts.
+        ValueError: If `distribute` is unknown, needs another backend or TF_CONFIG, or
+            cannot use several hosts.
 
     Example:
         >>> with distribution_scope("mirrored") as distribution:
         ...     with distribution.scope():
         ...         model = compiled_model(config)
-        ...     distribution.separate_dropout(model)
         ...     model.fit(distribution.dataset(corpus.dataset()), shuffle=False)
     """
     if keras.backend.backend() != "tensorflow":
@@ -267,75 +237,50 @@ def distribution_scope(
         names = [device.name for device in devices]
         yield ReplicatedOnTensorFlow(tf.distribute.MirroredStrategy(names))
     elif distribute == "multi_worker":
-        _check_cluster(os.environ.get("TF_CONFIG"))
+        # Without it TensorFlow would train on this host alone.
+        cluster = os.environ.get("TF_CONFIG", "none")
+        if '"cluster"' not in cluster or '"task"' not in cluster:
+            raise ValueError(
+                "`distribute` 'multi_worker' needs the environment variable TF_CONFIG, "
+                'such as {"cluster": {"worker": ["host1:12345", "host2:12345"]}, '
+                f'"task": {{"type": "worker", "index": 0}}}}. Received: {cluster}'
+            )
         yield ReplicatedOnTensorFlow(tf.distribute.MultiWorkerMirroredStrategy())
     else:
-        _join_hosts_of_jax()
-        if distribute == "data_parallel":
-            spread = keras.distribution.DataParallel(auto_shard_dataset=False)
-        else:
-            import jax
+        import jax
 
+        spread = keras.distribution.DataParallel(auto_shard_dataset=False)
+        if distribute == "model_parallel":
             if jax.process_count() > 1:
                 raise ValueError(
                     "`distribute` 'model_parallel' spreads the matrices over the "
-                    f"devices of one host: leave out {', '.join(_JAX_HOSTS)}, or use "
-                    f"'data_parallel'. Received: {jax.process_count()} processes"
+                    "devices of one host: use 'data_parallel' on several. Received: "
+                    f"{jax.process_count()} processes"
                 )
-            count = model_devices or len(keras.distribution.list_devices())
-            spread = TransformerParallel(count)
+            devices = model_devices or len(keras.distribution.list_devices())
+            spread = TransformerParallel(devices)
         with spread.scope():
             yield SpreadOnJax(spread)
 
 
-def _check_cluster(text):
-    """Raises `ValueError` unless TF_CONFIG's text describes several workers."""
-    try:
-        cluster = json.loads(text or "none")
-        whole = bool(cluster["cluster"]["worker"]) and "index" in cluster["task"]
-    except (ValueError, TypeError, KeyError):
-        whole = False
-    if not whole:
-        raise ValueError(
-            "`distribute` 'multi_worker' needs the environment variable TF_CONFIG, "
-            'such as {"cluster": {"worker": ["host1:12345", "host2:12345"]}, '
-            f'"task": {{"type": "worker", "index": 0}}}}. Received: {text or "none"}'
-        )
+def pad_rows(
+    batches: tf.data.Dataset,
+    multiple: int,
+    keep: Callable[[tf.Tensor], tf.Tensor] = lambda tensor: tensor,
+) -> tf.data.Dataset:
+    """Returns batches with rows of zeros at the end, up to a multiple of `multiple`.
 
-
-def _join_hosts_of_jax():
-    """Joins the processes that the environment names; raises if it names some only."""
-    import jax
-
-    missing = [name for name in _JAX_HOSTS if name not in os.environ]
-    if len(missing) == len(_JAX_HOSTS) or jax.distributed.is_initialized():
-        return
-    if missing:
-        raise ValueError(
-            f"Several hosts with JAX need the variables {', '.join(_JAX_HOSTS)}; "
-            f"without any of them a host trains alone. Missing: {', '.join(missing)}"
-        )
-    keras.distribution.initialize()
-
-
-def pad_rows(batches: tf.data.Dataset, multiple: int) -> tf.data.Dataset:
-    """Returns batches with rows of zeros at the end, up to a multiple of `multiple`."""
+    `keep` then takes the rows of this process from each tensor.
+    """
 
     def padded(tensor):
         rows = -tf.shape(tensor)[0] % multiple
-        return tf.pad(tensor, [[0, rows]] + [[0, 0]] * (len(tensor.shape) - 1))
+        return keep(tf.pad(tensor, [[0, rows]] + [[0, 0]] * (len(tensor.shape) - 1)))
 
-    return _mapped(batches, padded)
+    def padded_batch(*parts):
+        return tf.nest.map_structure(padded, parts if len(parts) > 1 else parts[0])
 
-
-def _mapped(batches, function):
-    """Batches with a function applied to each tensor of each."""
-    return batches.map(
-        lambda *parts: tf.nest.map_structure(
-            function, parts[0] if len(parts) == 1 else parts
-        ),
-        num_parallel_calls=tf.data.AUTOTUNE,
-    )
+    return batches.map(padded_batch, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def gpu_names() -> list[str]:
@@ -356,35 +301,26 @@ def gpu_names() -> list[str]:
     return [each.get("device_name", "GPU") for each in details]
 
 
-def machine(distribution: Distribution) -> dict[str, str | int]:
+def machine(distribution: Distribution) -> dict[str, Any]:
     """Returns what must stay the same for a run to end with the same bits.
 
     The order in which numbers are summed, and so their last digits, depends on it. Each
     core's part of a batch and each replica also has its own numbers for dropout.
     """
-    backend = keras.backend.backend()
+    backend, threads = keras.backend.backend(), available_cores()
+    if backend == "torch":
+        threads = importlib.import_module("torch").get_num_threads()
+    if backend == "tensorflow":
+        chosen = tf.config.threading.get_intra_op_parallelism_threads()
+        threads = chosen or os.environ.get("TF_NUM_INTRAOP_THREADS") or threads
     cpu = Path("/proc/cpuinfo")
     text = cpu.read_text(encoding="utf-8") if cpu.exists() else ""
     named = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    processor = named[1].strip() if named else platform.machine()
     return {
         "backend": f"{backend} {importlib.import_module(backend).__version__}",
-        "processor": "GPU" if has_gpu() else processor,
-        "threads": _num_threads(backend),
+        "processor": named[1].strip() if named else platform.machine(),
+        "gpus": gpu_names(),
+        "threads": int(threads),
         "parts": num_parts(),
         "replicas": distribution.num_replicas,
     }
-
-
-def _num_threads(backend):
-    if backend == "torch":
-        import torch
-
-        return torch.get_num_threads()
-    if backend == "tensorflow":
-        if chosen := tf.config.threading.get_intra_op_parallelism_threads():
-            return chosen
-        chosen = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
-        if chosen.isdecimal() and int(chosen):
-            return int(chosen)
-    return available_cores()

@@ -12,8 +12,7 @@ import select
 import signal
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -22,10 +21,8 @@ from keras import ops
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.exact_training.step import inner_optimizer
-from keras_transformer.files import replacing
 from keras_transformer.terminal import say
-from keras_transformer.text import Corpus
-from keras_transformer.training.devices import Distribution, machine
+from keras_transformer.training.devices import machine
 from keras_transformer.training.report import TrainingBar, plural
 from keras_transformer.training.state import State, capture, restore
 
@@ -43,7 +40,9 @@ def end_of_interval(options: TrainingConfig, num_batches: int, step: int) -> int
     return min(begin + ((step - begin) // every + 1) * every, begin + num_batches)
 
 
-def fit_interval(run: Any, state: State) -> tuple[State, dict[str, float]]:
+def fit_interval(
+    run: Any, callbacks: RunCallbacks, state: State, end: int
+) -> tuple[State, dict[str, float]]:
     """Fits from a state to the end of its interval, or to where something ends it.
 
     A signal, a limit or a callback may. Returns the state there, and the figures of the
@@ -53,31 +52,17 @@ def fit_interval(run: Any, state: State) -> tuple[State, dict[str, float]]:
     Raises:
         FloatingPointError: If a loss or gradient is not finite.
     """
-    options, corpus, callbacks = run.config.training, run.training, run.callbacks
-    end = end_of_interval(options, corpus.num_batches, state.step)
-    steps = end - state.step
+    options, model, steps = run.config.training, run.model, end - state.step
     if options.max_updates is not None:
         # Batches that are skipped make no update: then another piece follows.
         missing = options.max_updates - state.updates
         missing *= options.gradient_accumulation_steps
         steps = min(steps, missing - state.accumulated)
-    callbacks.begin_interval(state, end)
-    data = run.distribution.dataset(corpus.dataset(state.step, steps))
-    try:
-        run.model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
-    except FloatingPointError:
-        if callbacks.bad_step is None:
-            raise
-        path = run.path / "nonfinite"
-        if run.distribution.is_chief:
-            path = _write_batch(path, corpus, callbacks.bad_step)
-        raise FloatingPointError(
-            "The loss or the gradient of a batch is not finite after "
-            f"{plural(run.model.updates, 'update')}; the weights are those before it. "
-            f"The batch is in {path}. Lower `learning_rate`, lengthen `warmup_steps`, "
-            "set `global_clipnorm`, or skip such batches with `nonfinite` 'skip'."
-        ) from None
-    skipped = run.model.nonfinite_batches - callbacks.skipped_before
+    callbacks.state, callbacks.end = state, end
+    before = model.nonfinite_batches
+    data = run.distribution.dataset(run.training.dataset(state.step, steps))
+    model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
+    skipped = model.nonfinite_batches - before
     if skipped:
         say(
             run.console,
@@ -93,27 +78,6 @@ def fit_interval(run: Any, state: State) -> tuple[State, dict[str, float]]:
     return callbacks.state, callbacks.figures
 
 
-def _write_batch(directory, corpus, step):
-    """Writes a batch, ids and texts, and returns the file's path."""
-    directory.mkdir(parents=True, exist_ok=True)
-    (source, target_in), target_out = corpus.batch(step)
-    texts = {
-        f"{side}_text": np.array(
-            [text.decode() for text in tokenizer.detokenize(ids).numpy()]
-        )
-        for side, tokenizer, ids in (
-            ("source", corpus.tokenizers.source, source),
-            ("target", corpus.tokenizers.target, target_out),
-        )
-    }
-    path = directory / f"step-{step:09d}.npz"
-    with replacing(path) as temporary:
-        with open(temporary, "wb") as stream:
-            ids = {"source": source, "target_in": target_in, "target_out": target_out}
-            np.savez(stream, **ids, **texts)
-    return path
-
-
 class RunCallbacks(keras.callbacks.CallbackList):
     """What `fit` calls in each interval, and the callbacks of the program.
 
@@ -123,30 +87,31 @@ class RunCallbacks(keras.callbacks.CallbackList):
 
     Attributes:
         state: The state that the interval begins with, after `fit` the one at its end.
+        end: The step at which the interval ends, if nothing ends it before.
         figures: The figures of the interval.
-        bad_step: Number of a batch whose loss or gradient is not finite, or `None`.
-        skipped_before: Batches skipped before the interval.
         stopped: Whether a callback of the program has ended the training.
     """
 
     def __init__(
         self,
-        callbacks: Any,
-        model: keras.Model,
-        corpus: Corpus,
-        options: TrainingConfig,
-        distribution: Distribution,
+        callbacks: Sequence[keras.callbacks.Callback],
+        run: Any,
         signals: StopSignals,
         bar: TrainingBar,
     ):
-        epochs, steps = options.epochs, corpus.num_batches
+        self._corpus, self._options = run.training, run.config.training
+        self._distribution, self._signals, self._bar = run.distribution, signals, bar
         super().__init__(
-            list(callbacks), add_history=True, model=model, epochs=epochs, steps=steps,
-            verbose=0,
+            list(callbacks), add_history=True, model=run.model,
+            epochs=self._options.epochs, steps=self._corpus.num_batches, verbose=0,
         )  # fmt: skip
-        self._corpus, self._options, self._distribution = corpus, options, distribution
-        self._signals, self._bar = signals, bar
-        self._machine = machine(distribution)
+        self._machine = machine(run.distribution)
+        self._remembering = [
+            callback
+            for callback in self.callbacks
+            if hasattr(callback, "state") and hasattr(callback, "restore")
+        ]
+        self.state, self._since = run.state, time.monotonic() - run.state.seconds
         hooks = ("on_train_batch_end", "on_batch_end")
         base = keras.callbacks.Callback
         self._wants_every_batch = any(
@@ -157,9 +122,8 @@ class RunCallbacks(keras.callbacks.CallbackList):
         )
         self.stopped = False
 
-    def begin_run(self, state: State):
+    def begin_run(self):
         """Calls `on_train_begin` of the program's callbacks."""
-        self.state, self._since = state, time.monotonic() - state.seconds
         for callback in self.callbacks:
             callback.on_train_begin()
 
@@ -167,10 +131,6 @@ class RunCallbacks(keras.callbacks.CallbackList):
         """Calls `on_train_end` of the program's callbacks."""
         for callback in self.callbacks:
             callback.on_train_end()
-
-    def begin_interval(self, state: State, end: int):
-        """Says with which state `fit` begins, and at which step the interval ends."""
-        self.state, self._end, self.bad_step = state, end, None
 
     def end_interval(self, figures: dict[str, float]):
         """Calls `on_epoch_end` of the program's callbacks, which may add figures."""
@@ -181,29 +141,17 @@ class RunCallbacks(keras.callbacks.CallbackList):
 
     def captured(self, step: int, seconds: float) -> State:
         """Returns the state of the model and of the program's callbacks."""
-        remembered = {name: one.state() for name, one in self._with_state()}
         return capture(
             self.model, step=step, seconds=seconds, history=[*self.state.history],
-            callbacks=remembered, machine=self._machine,
+            callbacks=[callback.state() for callback in self._remembering],
+            machine=self._machine,
         )  # fmt: skip
-
-    def _with_state(self) -> Iterator[tuple[str, Any]]:
-        """Yields the callbacks that remember something, with names of their own."""
-        numbers = Counter()
-        for callback in self.callbacks:
-            methods = (getattr(callback, name, None) for name in ("state", "restore"))
-            if all(map(callable, methods)):
-                name = type(callback).__name__
-                numbers[name] += 1
-                yield f"{name}-{numbers[name]}", callback
 
     def restore(self, state: State):
         """Sets model and callbacks to a state."""
         restore(self.model, state)
-        self._distribution.separate_dropout(self.model)
-        for name, callback in self._with_state():
-            if name in state.callbacks:
-                callback.restore(state.callbacks[name])
+        for callback, memory in zip(self._remembering, state.callbacks, strict=False):
+            callback.restore(memory)
 
     # What `fit` calls. A run begins and ends above.
 
@@ -216,7 +164,6 @@ class RunCallbacks(keras.callbacks.CallbackList):
     def on_epoch_begin(self, epoch, logs=None):
         # Here, since Keras has just reset the metrics, whose sums are in the state.
         self.restore(self.state)
-        self.skipped_before = self.model.nonfinite_batches
         self._done = self._counted = self._tokens = 0
         self._stops = False
         self._began = self._read = time.monotonic()
@@ -241,14 +188,10 @@ class RunCallbacks(keras.callbacks.CallbackList):
         if self._wants_every_batch or is_due or is_late:
             self._look(batch, logs)
         if is_alone or is_due:
-            most = self._options.max_minutes
-            is_over = most is not None and self._seconds() >= 60 * most
-            is_asked = is_over or self._signals.received is not None
-            if self._distribution.any(is_asked):
-                self._stop()
-
-    def _stop(self):
-        self.model.stop_training = self._stops = True
+            is_over = self._seconds() >= 60 * (self._options.max_minutes or math.inf)
+            is_asked = self._signals.received is not None
+            if self._distribution.any(is_over or is_asked):
+                self.model.stop_training = self._stops = True
 
     def _look(self, batch, logs):
         """Waits for the device and tells what it has computed."""
@@ -260,7 +203,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
             for callback in self.callbacks:
                 callback.on_train_batch_end(batch, figures)
         if self._options.nonfinite == "stop" and self.model.held_batches:
-            self._stop()
+            self.model.stop_training = self._stops = True
         self._read = time.monotonic()
         self._bar.show(self.state.step + self._done, figures["loss"], self._rate())
 
@@ -276,16 +219,14 @@ class RunCallbacks(keras.callbacks.CallbackList):
 
     def on_epoch_end(self, epoch, logs=None):
         step = self.state.step + self._done
-        if self._options.nonfinite == "stop" and (held := self.model.held_batches):
-            self.bad_step = step - held
-            return
-        numbers = {name: np.ravel(value) for name, value in logs.items()}
-        self.figures = {name: float(value) for name, (value,) in numbers.items()}
+        if self._options.nonfinite == "stop" and self.model.held_batches:
+            return  # `fit` raises an error.
+        self.figures = {name: np.ravel(value).item() for name, value in logs.items()}
         self.stopped |= self.model.stop_training and not self._stops
         self.figures["tokens_per_second"] = self._rate()
         rate = inner_optimizer(self.model.optimizer).learning_rate
         self.figures["learning_rate"] = float(ops.convert_to_numpy(rate))
-        if step == self._end:
+        if step == self.end:
             self.model.reset_metrics()
         # Before Keras puts the moving average of the weights in their place.
         self.state = self.captured(step, self._distribution.mean(self._seconds()))

@@ -198,16 +198,6 @@ def freeze(model: Seq2Seq, names: str | None):
         )
 
 
-def shares_frozen_output(model: Seq2Seq, names: str) -> bool:
-    """Whether a shared matrix is frozen under one of its two names alone."""
-    matrices = {id(v) for v in _weights_of(model, "output")}
-    matrices &= {id(v) for v in _weights_of(model, "embeddings")}
-    is_frozen = any(id(v) in matrices and not v.trainable for v in model.weights)
-    return is_frozen and not {"embeddings", "output"} <= set(
-        map(str.strip, names.split(","))
-    )
-
-
 def _weights_of(model, name):
     """Returns the weights that a name stands for."""
     if name in ("encoder", "decoder"):

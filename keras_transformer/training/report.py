@@ -6,13 +6,12 @@ Lines on the console, the bar at a terminal, log.csv, TensorBoard, summary.json.
 from __future__ import annotations
 
 import csv
-import io
 import itertools
 import json
 import math
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from keras_transformer.config import RunConfig, TrainingConfig
+from keras_transformer.config import TrainingConfig
 from keras_transformer.exact_training.cores import available_cores
 from keras_transformer.export.model_card import SUMMARY
 from keras_transformer.files import replacing
@@ -38,14 +37,13 @@ from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.terminal import say
 from keras_transformer.text import BadLines, Corpus
 from keras_transformer.training.devices import gpu_names
-from keras_transformer.training.model import half_precision_cost, shares_frozen_output
+from keras_transformer.training.model import half_precision_cost
 from keras_transformer.training.state import State
 
 # The extras of the package with each backend's own libraries for NVIDIA GPUs.
 _EXTRAS = {"tensorflow": "gpu", "jax": "gpu-jax"}
 # What says how large a model is.
 _SIZES = ("num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads")
-_MACHINE = {"parts": "cores that share a batch"}
 # Pairs of the validation data that are kept, for a model card.
 _EXAMPLES = 3
 # Seconds to watch after the first figures, before which the step is compiled.
@@ -81,17 +79,6 @@ def report_data(console: Console, training: Corpus, validation: Corpus | None):
             console,
             f"batches of {plural(len(training.shapes), 'shape')}, each compiled when "
             f"it first comes, with {training.padding:.0%} padding",
-        )
-
-
-def report_warm_up(console: Console, given: RunConfig, fitted: RunConfig):
-    """Says where a run's warm-up is shorter than was given, for a short training."""
-    before, now = given.training.warmup_steps, fitted.training.warmup_steps
-    if now < before:
-        say(
-            console,
-            f"the learning rate rises for {plural(now, 'update')}, not {before:,}: "
-            "a warm-up is at most a fifth of the training",
         )
 
 
@@ -133,20 +120,16 @@ def report_model(console: Console, model: Seq2Seq, freeze: str | None):
     if freeze is not None:
         frozen = sum(math.prod(v.shape) for v in model.non_trainable_weights)
         words = f"{model.count_params() - frozen:,} of {words}, without {freeze}"
-        if shares_frozen_output(model, freeze):
-            words += (
-                f"; `tied_embeddings` is {config.tied_embeddings}, so that one frozen "
-                "matrix is both the output's and an embedding's"
-            )
     say(console, f"{type(model).__name__}: {sizes}; {pieces} pieces; {words}")
 
 
 def report_other_machine(console: Console, before: dict, now: dict):
     """Warns if a run cannot end with the same bits as an uninterrupted one."""
+    names = {"parts": "cores that share a batch"}
     found = [
-        f"{value} {_MACHINE.get(name, name)} (before: {before[name]})"
+        f"{value} {names.get(name, name)} (before: {before[name]})"
         for name, value in now.items()
-        if name in before and before[name] != value
+        if before[name] != value
     ]
     if found:
         say(
@@ -156,7 +139,7 @@ def report_other_machine(console: Console, before: dict, now: dict):
         )
 
 
-class TrainingBar:
+class TrainingBar(Progress):
     """The bar of a run at a terminal, and once a line that says how long it will take.
 
     `num_batches` are those of an epoch.
@@ -165,13 +148,7 @@ class TrainingBar:
     def __init__(
         self, console: Console, num_batches: int, options: TrainingConfig, state: State
     ):
-        self._console, self._num_batches = console, num_batches
-        self._epochs, self._first = options.epochs, None
-        updates = options.planned_updates(num_batches)
-        self._batches = updates * options.gradient_accumulation_steps
-        seconds = 60 * (options.max_minutes or math.inf) - state.seconds
-        self._until = time.monotonic() + seconds
-        self._bar = Progress(
+        super().__init__(
             TextColumn("{task.description}"),
             BarColumn(None, table_column=Column(ratio=1)),  # The rest of the line.
             MofNCompleteColumn(),
@@ -182,35 +159,28 @@ class TrainingBar:
             expand=True,
             disable=not console.is_terminal,  # It would leave an empty line.
         )
-        self._task = self._bar.add_task("starting", total=self._batches)
-
-    def __enter__(self):
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exception):
-        self._bar.stop()
+        updates = options.planned_updates(num_batches)
+        self._batches = updates * options.gradient_accumulation_steps
+        self._num_batches, self._epochs = num_batches, options.epochs
+        seconds = 60 * (options.max_minutes or math.inf) - state.seconds
+        self._until = time.monotonic() + seconds
+        self._first, self._is_said = None, False
+        self._run = self.add_task("starting", total=self._batches)
 
     def show(self, step: int, loss: float, rate: float):
         """Shows how far the run is, its loss, and its tokens a second."""
         epoch = (step - 1) // self._num_batches + 1
         words = f"epoch {epoch}/{self._epochs}  loss {loss:.3f}  {rate:,.0f} tokens/s"
-        self._bar.update(self._task, completed=step, description=words)
-        if self._first == "said":
+        self.update(self._run, completed=step, description=words)
+        now = time.monotonic()
+        first, began = self._first = self._first or (step, now)
+        if self._is_said or now - began < _WATCHED or step == first:
             return
-        if self._first is None:
-            self._first = step, time.monotonic()
-            return
-        batches, seconds = step - self._first[0], time.monotonic() - self._first[1]
-        if seconds >= _WATCHED and batches > 0:
-            self._first = "said"
-            left = max(self._batches - step, 0) * seconds / batches
-            left = min(left, self._until - time.monotonic())
-            say(
-                self._console,
-                f"expected: {duration(left)} more, at {batches / seconds:.2g} batches "
-                "a second",
-            )
+        self._is_said = True
+        speed = (step - first) / (now - began)
+        left = min(max(self._batches - step, 0) / speed, self._until - now)
+        words = f"expected: {duration(left)} more, at {speed:.2g} batches a second"
+        say(self.console, words)
 
 
 def duration(seconds: float) -> str:
@@ -231,17 +201,16 @@ class Log:
     So they lose and repeat no row, whenever the run was killed.
     """
 
-    def __init__(self, directory: Path, console: Console, epochs: int):
+    def __init__(
+        self, directory: Path, console: Console, epochs: int, rows: Sequence[dict]
+    ):
         self._directory, self._console, self._epochs = directory, console, epochs
         self._writers = {}
-
-    def begin(self, rows: Sequence[dict]):
-        """Writes the rows that a run has when it begins or goes on."""
-        for path in (self._directory / "tensorboard").rglob("events.out.tfevents.*"):
+        for path in (directory / "tensorboard").rglob("events.out.tfevents.*"):
             path.unlink()
-        self._write_csv(rows)
         for row in rows:
             self._draw(row)
+        self._write_csv(rows)
 
     def add(self, rows: Sequence[dict]):
         """Says and writes the last of the rows."""
@@ -251,17 +220,16 @@ class Log:
             if name not in ("epoch", "step", "learning_rate"):
                 words.append(f"{name} {value:{digits}}")
         say(self._console, "  ".join(words))
-        self._write_csv(rows)
         self._draw(rows[-1])
+        self._write_csv(rows)
 
     def _write_csv(self, rows):
-        stream = io.StringIO(newline="")
         names = ["epoch", *sorted({name for row in rows for name in row} - {"epoch"})]
-        writer = csv.DictWriter(stream, names)
-        writer.writeheader()
-        writer.writerows(rows)
         with replacing(self._directory / "log.csv") as temporary:
-            temporary.write_text(stream.getvalue(), encoding="utf-8", newline="")
+            with open(temporary, "w", encoding="utf-8", newline="") as stream:
+                writer = csv.DictWriter(stream, names)
+                writer.writeheader()
+                writer.writerows(rows)
 
     def _draw(self, row):
         """Adds a row to TensorBoard, under the names that Keras gives its figures."""
@@ -307,30 +275,13 @@ def run_facts(
     }
 
 
-def write_summary(directory: Path, summary: Mapping[str, Any]):
-    """Writes what a training came to: summary.json."""
-    with replacing(directory / SUMMARY) as temporary:
-        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-
-
-def read_summary(directory: str | Path) -> dict[str, Any] | None:
-    """Returns what a run wrote about its training, or `None` if it did not end.
+def read_summary(directory: str | Path) -> dict[str, Any]:
+    """Returns what the training of a run came to: its summary.json.
 
     Args:
-        directory: The run's directory.
-
-    Raises:
-        ValueError: If the file is damaged.
+        directory: The directory of a finished run.
     """
-    path = Path(directory) / SUMMARY
-    if not path.exists():
-        return None
-    try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-        summary_lines(summary, Path())
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged: remove it") from error
-    return summary
+    return json.loads((Path(directory) / SUMMARY).read_text(encoding="utf-8"))
 
 
 def summary_lines(summary: dict[str, Any], directory: str | Path) -> list[str]:

@@ -42,12 +42,11 @@ class State:
     # cut short. A run that goes on replaces that row by one for the whole interval.
     history: list[dict[str, float]] = field(default_factory=list)
     last: dict[str, float] | None = None
-    callbacks: dict[str, Any] = field(default_factory=dict)  # What they remember.
+    callbacks: list[Any] = field(default_factory=list)  # What they remember.
     # The limits with which the training ended here; empty until it has.
     finished: dict[str, Any] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
-    variables: list[list] = field(default_factory=list)  # Paths, shapes and types.
-    values: list[np.ndarray] = field(default_factory=list)
+    values: list[np.ndarray] = field(default_factory=list)  # Of all variables.
 
     @property
     def rows(self) -> list[dict[str, float]]:
@@ -58,12 +57,10 @@ class State:
 def capture(model: ExactTraining, **fields: Any) -> State:
     """Copies the state of a compiled model; `fields` are the rest of the `State`."""
     model.sync_variables()
-    variables = training_variables(model)
     return State(
         updates=model.updates,
         accumulated=model.accumulated_batches,
-        variables=_described(variables),
-        values=[_value(variable) for variable in variables],
+        values=[np.array(ops.convert_to_numpy(v)) for v in training_variables(model)],
         **fields,
     )
 
@@ -75,13 +72,12 @@ def restore(model: keras.Model, state: State):
         ValueError: If the state is that of another model.
     """
     variables = training_variables(model)
-    # Paths are left out: they contain Keras' number of the model in its process.
-    found = [kind for _, *kind in _described(variables)]
-    if found != [kind for _, *kind in state.variables]:
+    found = [(tuple(variable.shape), variable.dtype) for variable in variables]
+    if found != [(value.shape, value.dtype.name) for value in state.values]:
         raise ValueError(
             f"The state after {state.step} batches is that of another model: it has "
-            f"{len(state.variables)} variables and this one {len(found)}, or their "
-            "shapes differ."
+            f"{len(state.values)} variables and this one {len(found)}, or their shapes "
+            "differ."
         )
     for variable, value in zip(variables, state.values, strict=True):
         # JAX may share the memory of an array, and its steps take memory over.
@@ -126,10 +122,15 @@ class StateFiles:
             path.unlink(missing_ok=True)
 
     def latest(self, console: Console) -> State | None:
-        """Returns the newest intact state or `None`; says which are damaged."""
+        """Returns the newest intact state, or `None` if there is no state.
+
+        It says which are damaged, and removes those that are newer. `ValueError` if all
+        are damaged.
+        """
+        damaged = []
         for path in reversed(self.paths()):
             try:
-                return _read(path)
+                state = _read(path)
             # Damage shows in many ways, depending on where the file was hit.
             except Exception as error:
                 # In a file that was cut, NumPy may seek to before the beginning.
@@ -141,14 +142,18 @@ class StateFiles:
                     f"warning: {path} is damaged ({type(error).__name__}: {error}); "
                     "the state before it is tried",
                 )
-                # Otherwise it would be kept as one of the newest and found again.
-                if self.writes:
-                    path.rename(path.with_name(f"damaged-{path.name}"))
+                damaged.append(path)
+            else:
+                for newer in damaged if self.writes else ():
+                    newer.unlink()
+                return state
+        if damaged:
+            raise ValueError(
+                f"No state in {self.directory} can be read, so the run cannot go on. "
+                "`keras-transformer average` makes a model of its checkpoints, if it "
+                "has any. To begin again, remove the run or choose another directory."
+            )
         return None
-
-    def damaged(self) -> list[Path]:
-        """Returns the files that `latest` found damaged, now or before."""
-        return sorted(self.directory.glob("damaged-*"))
 
     def paths(self) -> list[Path]:
         """Returns the files, oldest first."""
@@ -162,28 +167,5 @@ def _read(path):
         # Before a damaged header can ask for any memory.
         if damaged := archive.zip.testzip():
             raise ValueError(f"bad checksum of {damaged}")
-        state = State(**json.loads(archive["header"].tobytes()))
-        for number, (_, shape, dtype) in enumerate(state.variables):
-            value = archive[f"{number:06d}"]
-            if list(value.shape) != shape:
-                raise ValueError("a variable has another shape")
-            state.values.append(value.astype(_file_type(dtype), copy=False))
-    return state
-
-
-def _described(variables):
-    return [[v.path, list(v.shape), _type(v)] for v in variables]
-
-
-def _type(variable):
-    return keras.backend.standardize_dtype(variable.dtype)
-
-
-def _value(variable):
-    value = np.array(ops.convert_to_numpy(variable))
-    return value.astype(_file_type(_type(variable)), copy=False)
-
-
-def _file_type(dtype):
-    """NumPy's files have no bfloat16; float32 holds its values exactly."""
-    return "float32" if dtype == "bfloat16" else dtype
+        values = [archive[name] for name in sorted(archive.files) if name != "header"]
+        return State(**json.loads(archive["header"].tobytes()), values=values)

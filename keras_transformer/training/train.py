@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +14,8 @@ from keras import ops
 from rich.console import Console
 
 from keras_transformer.config import RunConfig, TrainingConfig
-from keras_transformer.export.model_card import RunFacts
+from keras_transformer.export.model_card import SUMMARY
+from keras_transformer.files import replacing
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.terminal import plain_console, say
 from keras_transformer.text import Corpus
@@ -25,7 +28,6 @@ from keras_transformer.training.averages import (
 from keras_transformer.training.devices import (
     Distribution,
     distribution_scope,
-    gpu_names,
     machine,
 )
 from keras_transformer.training.intervals import (
@@ -47,23 +49,13 @@ from keras_transformer.training.report import (
     report_devices,
     report_model,
     report_other_machine,
-    report_warm_up,
     run_facts,
-    write_summary,
 )
-from keras_transformer.training.run import (
-    Plan,
-    RunDirectory,
-    begin,
-    check_optimizer,
-    made_of,
-    plan_run,
-)
+from keras_transformer.training.run import RunDirectory, default_config, plan_run
 from keras_transformer.training.state import KEPT_STATES, State, StateFiles, capture
 from keras_transformer.training.validation import (
     Validation,
     check_validated,
-    export_new_best,
     rows_to_average,
     without_progress,
 )
@@ -71,7 +63,7 @@ from keras_transformer.translator import Translator
 
 
 class Run(NamedTuple):
-    """A run that trains."""
+    """A run that is ready to train, from a state."""
 
     path: Path
     config: RunConfig
@@ -80,11 +72,10 @@ class Run(NamedTuple):
     training: Corpus
     validation: Corpus | None
     states: StateFiles
+    state: State
     distribution: Distribution
     console: Console
-    callbacks: RunCallbacks
-    signals: StopSignals
-    facts: RunFacts
+    facts: dict[str, Any]
 
 
 def train(
@@ -122,7 +113,8 @@ def train(
     Args:
         text: Training pairs, as `open_pairs` returns or takes them.
         directory: Directory of the run: new, empty, or that of a run to continue.
-        config: All options; the vocabulary sizes are those of the tokenizers.
+        config: All options; the vocabulary sizes are those of the tokenizers. Default
+            `default_config(directory, init)`.
         validation: Pairs whose loss, accuracy and perplexity are logged every interval.
         console: Where progress goes; default the terminal.
         tokenizers: A `TokenizerPair`, or one tokenizer for both sides as
@@ -140,11 +132,9 @@ def train(
             `MaskedCrossentropy` with `label_smoothing`.
         init: A `Translator`, or a directory that `Translator.load` takes, whose weights
             and tokenizers the run begins with (fine-tuning); default random weights.
-            The optimizer and its schedule are new. `model`, `tokenizer` and `decoding`
-            of `config` are those of `init` where they are the defaults. Others must be
-            those of `init`, but for the search and the dropout rates:
-            `init.model.config.replace(dropout_rate=0.3)`. A run that has a state goes
-            on without.
+            The optimizer and its schedule are new. The options `model`, but for the
+            dropout rates, and `tokenizer` must be those of `init`: `default_config`
+            has them. A run that has a state goes on without.
 
     Returns:
         The trained `Translator`.
@@ -165,82 +155,12 @@ def train(
         >>> train(pairs, "runs/en-de", RunConfig())(["Two men are talking."])
         ['Zwei Männer unterhalten sich.']
     """
-    console = plain_console() if console is None else console
-    config = RunConfig() if config is None else config
-    check_validated(config.training, validation is not None)
-    check_optimizer(optimizer, config.training)
-    directory = RunDirectory(directory)
-    path = directory.path
-    with contextlib.ExitStack() as stack:
-        kind = config.training.distribute
-        distribution = stack.enter_context(distribution_scope(kind))
-        _check_hosts(distribution)
-        if distribution.is_chief:
-            stack.enter_context(directory.locked())
-        else:
-            console = Console(quiet=True)
-        plan = plan_run(
-            directory, config, text, validation, console, tokenizers, init,
-            made_of(optimizer, loss),
-        )  # fmt: skip
-        states = StateFiles(path / "states", writes=distribution.is_chief)
-        state = states.latest(console)
-        if state is None and states.damaged() and checkpoints_in(path / "checkpoints"):
-            raise ValueError(
-                f"No state in {states.directory} can be read, so the run cannot go on. "
-                "Its checkpoints are whole: `keras-transformer average` makes a model "
-                f"of them. To begin again, remove {path} or choose another directory."
-            )
-        options = plan.config.training
-        has_ended = state is not None and state.finished == _limits(options)
-        files = [path / name for name in ("model.keras", "decoding.json")]
-        if has_ended and all(file.exists() for file in files):
-            say(
-                console,
-                f"{path} is finished: {plural(state.updates, 'update')}. To train on, "
-                "raise `epochs`, `max_updates`, `max_minutes` or `patience`.",
-            )
-            return Translator.load(path)
-        # Bad options and data raise errors in these two, before they are saved.
-        plan, training, validation = _corpora(plan, path / "corpus", console)
-        model = _new_model(plan.config, distribution, optimizer, loss)
-        if state is None:
-            begin(model, plan, console)
-        if distribution.is_chief and directory.is_set_up:
-            directory.save_config(plan.config)
-        elif distribution.is_chief:
-            directory.set_up(plan.config, plan.data, plan.tokenizers)
-        report_data(console, training, validation)
-        report_devices(console, model.compute_dtype)
-        options = plan.config.training
-        if state is None:
-            report_model(console, model, options.freeze)
-            state = capture(model)
-        else:
-            epoch, batch = divmod(state.step, training.num_batches)
-            say(
-                console,
-                f"going on after {plural(state.updates, 'update')}, at batch "
-                f"{batch + 1:,} of epoch {epoch + 1}",
-            )
-            report_other_machine(console, state.machine, machine(distribution))
-        bar = TrainingBar(console, training.num_batches, options, state)
-        stack.enter_context(bar)
-        signals = stack.enter_context(StopSignals())
-        run = Run(
-            path, plan.config, model,
-            Translator(model, plan.tokenizers, plan.config.decoding), training,
-            validation, states, distribution, console,
-            RunCallbacks(
-                callbacks, model, training, options, distribution, signals, bar
-            ),
-            signals,
-            RunFacts(
-                plan.config, run_facts(model, training, validation), data=plan.data
-            ),
-        )  # fmt: skip
-        del plan  # The memory of a model that is no longer needed.
-        return _finish(run, _train_to_the_end(run, state))
+    with _opened(
+        text, directory, config, validation, console, tokenizers, init, optimizer, loss
+    ) as run:
+        if run is None:  # It is finished.
+            return Translator.load(directory)
+        return _finish(run, _train_to_the_end(run, callbacks))
 
 
 def dry_run(
@@ -255,94 +175,137 @@ def dry_run(
 ) -> dict[str, Any]:
     """Says what `train` would do with these arguments, and does none of it.
 
-    That is its data and bad lines, the device and the float type, the shapes of its
-    batches, how often XLA compiles, and the parameters. It reads the text and learns
-    the vocabulary as `train` does, makes the model, and writes nothing. The arguments
-    are those of `train`.
+    That is its data and bad lines, the device and the float type, and the parameters.
+    It reads the text, learns the vocabulary and makes the model, and writes nothing.
+    The arguments and errors are those of `train`.
 
     Returns:
-        The same as numbers: "model", "data", and "shapes", the batches of each.
-
-    Raises:
-        FileExistsError: As `train`.
-        OSError: As `train`.
-        ValueError: As `train`.
+        The same as numbers, under "model" and "data".
 
     Example:
         >>> dry_run(open_pairs("train.en", "train.de"), "runs/en-de")
     """
+    with _opened(
+        text, directory, config, validation, console, tokenizers, init, is_dry=True
+    ) as run:
+        say(run.console, "nothing was trained or written: this was a dry run")
+        return {name: run.facts[name] for name in ("model", "data")}
+
+
+@contextlib.contextmanager
+def _opened(
+    text, directory, config, validation, console, tokenizers, init, optimizer=None,
+    loss=None, is_dry=False,
+) -> Iterator[Run | None]:  # fmt: skip
+    """Yields a run, new or to go on with; or `None` if it is finished."""
     console = plain_console() if console is None else console
-    config = RunConfig() if config is None else config
+    config = default_config(directory, init) if config is None else config
     check_validated(config.training, validation is not None)
-    directory = RunDirectory(directory)
-    with distribution_scope(config.training.distribute) as distribution:
-        _check_hosts(distribution)
-        plan = plan_run(
-            directory, config, text, validation, console, tokenizers, init, {}
-        )
-        plan, training, validation = _corpora(plan, None, console)
-        model = _new_model(plan.config, distribution)
-        if not StateFiles(directory.path / "states").paths():
-            begin(model, plan, console)
-        report_data(console, training, validation)
-        report_devices(console, model.compute_dtype)
-        shapes = [
-            {"rows": rows, "tokens": tokens, "batches": number}
-            for (rows, tokens), number in training.shapes.items()
-        ]
-        words = ["{batches:,} of {rows} x {tokens}".format(**shape) for shape in shapes]
-        say(console, f"batches (sentences x tokens): {', '.join(words)}")
-        if with_device_defaults(plan.config.training).jit_compile:
-            least = "at least " if plan.config.data.subword_sampling else ""
-            words = f"the training step {least}{plural(len(shapes), 'time')}"
-            if validation is not None:
-                times = plural(len(validation.shapes), "time")
-                words += f" and the validation step {times}"
-            say(console, f"XLA compiles {words}")
-        report_model(console, model, plan.config.training.freeze)
-        facts = run_facts(model, training, validation)
-    say(console, "nothing was trained or written: this was a dry run")
-    return {"model": facts["model"], "data": facts["data"], "shapes": shapes}
-
-
-def _check_hosts(distribution):
-    """The first host alone averages the checkpoints, for which JAX needs all."""
-    if keras.backend.backend() == "jax" and distribution.num_processes > 1:
+    if optimizer is not None and (optimizer.built or config.training.ema_decay):
         raise ValueError(
-            "A run trains on one host with JAX: on several, call `model.fit` within "
-            "`distribution_scope`, or train with TensorFlow and `multi_worker`. "
-            f"Received: {distribution.num_processes} processes"
+            "`optimizer` must be new, since one that has updated a model keeps its "
+            "moments, and goes without the option `ema_decay`. Received: built="
+            f"{optimizer.built}, ema_decay={config.training.ema_decay}"
         )
+    made = {}
+    if optimizer is not None:
+        made["optimizer"] = keras.optimizers.serialize(optimizer)
+    if loss is not None:
+        made["loss"] = keras.losses.serialize(loss)
+    folder = RunDirectory(directory)
+    path = folder.path
+    with contextlib.ExitStack() as stack:
+        kind = config.training.distribute
+        distribution = stack.enter_context(distribution_scope(kind))
+        if keras.backend.backend() == "jax" and distribution.num_processes > 1:
+            # The first host alone averages the checkpoints, for which JAX needs all.
+            raise ValueError(
+                "A run trains on one host with JAX: on several, call `model.fit` "
+                "within `distribution_scope`, or train with TensorFlow and "
+                f"`multi_worker`. Received: {distribution.num_processes} processes"
+            )
+        writes = distribution.is_chief and not is_dry
+        if writes:
+            stack.enter_context(folder.locked())
+        if not distribution.is_chief:
+            console = Console(quiet=True)
+        states = StateFiles(path / "states", writes)
+        state = states.latest(console)
+        plan = plan_run(
+            folder, config, text, validation, console, tokenizers, init,
+            state is not None, made,
+        )  # fmt: skip
+        has_ended = state is not None and state.finished == _limits(config.training)
+        files = [path / name for name in ("model.keras", "decoding.json")]
+        if has_ended and all(file.exists() for file in files) and not is_dry:
+            say(
+                console,
+                f"{path} is finished: {plural(state.updates, 'update')}. To train on, "
+                "raise `epochs`, `max_updates`, `max_minutes` or `patience`.",
+            )
+            yield None
+            return
+        # Bad options and data raise errors here, before anything is saved.
+        plan, training, corpus = _corpora(plan, None if is_dry else path, console)
+        options = plan.config.training
+        keras.utils.set_random_seed(options.seed)
+        with distribution.scope():
+            model = compiled_model(plan.config, optimizer, loss)
+            build_training_variables(model)
+        if plan.init is not None:
+            model.take_weights_of(plan.init.model)
+            say(console, f"beginning with the weights of {plan.data['init']}")
+        if writes:
+            folder.save(plan)
+        report_data(console, training, corpus)
+        report_devices(console, model.compute_dtype)
+        if state is None:
+            report_model(console, model, options.freeze)
+            state = capture(model)
+        else:
+            epoch, batch = divmod(state.step, training.num_batches)
+            say(
+                console,
+                f"going on after {plural(state.updates, 'update')}, at batch "
+                f"{batch + 1:,} of epoch {epoch + 1}",
+            )
+            report_other_machine(console, state.machine, machine(distribution))
+        translator = Translator(model, plan.tokenizers, plan.config.decoding)
+        run = Run(
+            path, plan.config, model, translator, training, corpus, states, state,
+            distribution, console, run_facts(model, training, corpus),
+        )  # fmt: skip
+        del plan  # The memory of a model that is no longer needed.
+        yield run
 
 
-def _corpora(plan: Plan, directory: Path | None, console: Console):
+def _corpora(plan, directory, console):
     """Returns the plan with a schedule that fits the corpus, and both corpora."""
     config, data = plan.config, plan.data
     static_shapes = with_device_defaults(config.training).jit_compile
 
     def corpus(text, name, **options):
-        place = directory and directory / name
+        place = directory and directory / "corpus" / name
         options |= {"static_shapes": static_shapes, "console": console}
         return Corpus(text, plan.tokenizers, config.data, directory=place, **options)
 
     training = corpus(plan.text, "training", seed=config.training.seed)
     if "planned_updates" not in data:
         planned = config.training.planned_updates(training.num_batches)
-        fitted, data = config.fitted_to(planned), data | {"planned_updates": planned}
-        if "optimizer" not in data:
-            report_warm_up(console, config, fitted)
-        plan = plan._replace(config=fitted, data=data)
+        plan = plan._replace(
+            config=config.fitted_to(planned), data=data | {"planned_updates": planned}
+        )
+        before, now = (c.training.warmup_steps for c in (config, plan.config))
+        if now < before and "optimizer" not in data:
+            say(
+                console,
+                f"the learning rate rises for {plural(now, 'update')}, not {before:,}: "
+                "a warm-up is at most a fifth of the training",
+            )
     if plan.validation is None:
         return plan, training, None
     validation = corpus(plan.validation, "validation", buckets=training.buckets)
     return plan, training, validation
-
-
-def _new_model(config, distribution, optimizer=None, loss=None):
-    with distribution.scope():
-        model = compiled_model(config, optimizer, loss)
-        build_training_variables(model)
-    return model
 
 
 def _limits(options: TrainingConfig) -> dict[str, Any]:
@@ -351,54 +314,58 @@ def _limits(options: TrainingConfig) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names}
 
 
-def _is_over(run: Run, state: State) -> bool:
+def _is_over(run: Run, callbacks: RunCallbacks, state: State) -> bool:
     options = run.config.training
     return (
-        run.callbacks.stopped
+        callbacks.stopped
         or state.step >= options.epochs * run.training.num_batches
-        or state.updates >= (options.max_updates or float("inf"))
-        or state.seconds >= 60 * (options.max_minutes or float("inf"))
+        or state.updates >= (options.max_updates or math.inf)
+        or state.seconds >= 60 * (options.max_minutes or math.inf)
     )
 
 
-def _train_to_the_end(run: Run, state: State) -> State:
-    """Trains from a state, interval by interval, until a limit is reached."""
-    options = run.config.training
-    log = Log(run.path, run.console, options.epochs)
-    validation = Validation(
-        run.translator, run.validation, run.config, run.distribution, run.console
-    )
-    if run.distribution.is_chief:
-        log.begin(state.rows)
-    run.callbacks.restore(state)
-    run.callbacks.begin_run(state)
-    if not state.step:  # A callback of the program may have changed a weight.
-        state = run.callbacks.captured(0, 0.0)
-    try:
-        while state.finished != _limits(options):
-            has_row = state.rows and state.rows[-1]["step"] == state.step
-            if _is_over(run, state) and has_row:  # The limits were lowered.
-                state.finished = _limits(options)
-            else:
-                state = _next_state(run, state, validation, log)
-            run.states.save(state)
-            _remove_old_checkpoints(run, state)
-            if run.distribution.any(run.signals.received is not None):
-                name = "a signal to another process"
-                if run.signals.received is not None:
-                    name = run.signals.received.name
-                say(
-                    run.console,
-                    f"stopped by {name} after {plural(state.updates, 'update')}; the "
-                    "same command goes on from there",
-                )
-                run.signals.stop()
-    finally:
-        run.callbacks.end_run()
+def _train_to_the_end(run: Run, given: Sequence[keras.callbacks.Callback]) -> State:
+    """Trains interval by interval, until a limit is reached."""
+    options, state, is_chief = run.config.training, run.state, run.distribution.is_chief
+    bar = TrainingBar(run.console, run.training.num_batches, options, state)
+    log = Log(run.path, run.console, options.epochs, state.rows) if is_chief else None
+    validation = Validation(run)
+    with bar, StopSignals() as signals:
+        callbacks = RunCallbacks(given, run, signals, bar)
+        callbacks.restore(state)
+        callbacks.begin_run()
+        if not state.step:  # A callback of the program may have changed a weight.
+            state = callbacks.captured(0, 0.0)
+        try:
+            while state.finished != _limits(options):
+                has_row = state.rows and state.rows[-1]["step"] == state.step
+                if _is_over(run, callbacks, state) and has_row:
+                    state.finished = _limits(options)  # The limits were lowered.
+                else:
+                    state = _next_state(run, callbacks, validation, state)
+                    if log and state.rows and state.rows[-1]["step"] == state.step:
+                        log.add(state.rows)
+                run.states.save(state)
+                if is_chief:
+                    _remove_old_checkpoints(run, state)
+                if run.distribution.any(signals.received is not None):
+                    name = "a signal to another process"
+                    if signals.received is not None:
+                        name = signals.received.name
+                    say(
+                        run.console,
+                        f"stopped by {name} after {plural(state.updates, 'update')}; "
+                        "the same command goes on from there",
+                    )
+                    signals.stop()
+        finally:
+            callbacks.end_run()
     return state
 
 
-def _next_state(run: Run, state: State, validation: Validation, log: Log) -> State:
+def _next_state(
+    run: Run, callbacks: RunCallbacks, validation: Validation, state: State
+) -> State:
     """Fits one interval, validates, keeps the weights; returns the state at the end.
 
     An interval that ends early has a row only if the training ends there. Otherwise the
@@ -406,11 +373,11 @@ def _next_state(run: Run, state: State, validation: Validation, log: Log) -> Sta
     """
     options, num_batches = run.config.training, run.training.num_batches
     end, figures = end_of_interval(options, num_batches, state.step), {}
-    if _is_over(run, state):  # The limits were lowered, within an interval.
+    if _is_over(run, callbacks, state):  # The limits were lowered, within an interval.
         run.model.optimizer.finalize_variable_values(run.model.trainable_weights)
     else:
-        state, figures = fit_interval(run, state)
-    is_whole, is_over = state.step == end, _is_over(run, state)
+        state, figures = fit_interval(run, callbacks, state, end)
+    is_whole, is_over = state.step == end, _is_over(run, callbacks, state)
     if not (is_whole or is_over):
         return state
     epochs = state.step / num_batches
@@ -420,22 +387,20 @@ def _next_state(run: Run, state: State, validation: Validation, log: Log) -> Sta
         # The steps of JAX take over the memory of weights, which may be the average's.
         for weight in run.model.trainable_variables:
             weight.assign(ops.copy(weight.value))
-    figures |= validation.figures(run.callbacks)
-    rows = [*state.history, row | figures]
+    figures |= validation.figures(callbacks)
     if run.distribution.is_chief:
         save_checkpoint(run.model, run.path / "checkpoints", state.step)
-        if options.export_best:
-            _export(run, state, rows)
     # From the average of the weights back to the weights themselves.
-    run.callbacks.restore(state)
-    run.callbacks.end_interval(figures)
-    rows[-1] = row | {name: float(value) for name, value in figures.items()}
+    callbacks.restore(state)
+    callbacks.end_interval(figures)
+    row |= {name: float(value) for name, value in figures.items()}
+    rows = [*state.history, row]
     if is_whole:
         # A callback of the program may have changed a rate, or a weight.
-        state = run.callbacks.captured(state.step, state.seconds)
+        state = callbacks.captured(state.step, state.seconds)
         state.history = rows
     else:
-        state.last = rows[-1]
+        state.last = row
     if options.patience is not None:
         waited = without_progress(rows, options)
         if waited >= options.patience and not is_over:
@@ -445,40 +410,13 @@ def _next_state(run: Run, state: State, validation: Validation, log: Log) -> Sta
                 f"val_{options.monitor} has not been better for "
                 f"{plural(waited, 'interval')}: the training ends",
             )
-    if is_over or run.callbacks.stopped:
+    if is_over or callbacks.stopped:
         state.finished = _limits(options)
-    if run.distribution.is_chief:
-        log.add(rows)
     return state
-
-
-def _export(run, state, rows):
-    directory = run.path / "export" / run.path.resolve().name
-    facts = run.facts._replace(summary=_summary(run, state, rows))
-    options = run.config.training
-    if path := export_new_best(run.translator, directory, rows, options, facts):
-        name = f"val_{options.monitor}"
-        say(run.console, f"exported {path}: {name} {rows[-1][name]:.4f}")
-
-
-def _summary(run, state, rows):
-    """What a run has come to: summary.json, and a part of a model's card."""
-    return run.facts.summary | {
-        "machine": state.machine | {"gpus": gpu_names()},
-        "updates": state.updates,
-        "epochs": rows[-1]["epoch"],
-        "seconds": state.seconds,
-        # Before checkpoints were averaged.
-        "last_epoch": {
-            name: value for name, value in rows[-1].items() if name != "step"
-        },
-    }
 
 
 def _remove_old_checkpoints(run: Run, state: State):
     """Keeps the checkpoints that a saved state needs to go on or to end with."""
-    if not run.distribution.is_chief:
-        return
     options, history = run.config.training, state.history
     needed = rows_to_average(state.rows, options)
     for back in range(KEPT_STATES):
@@ -501,8 +439,17 @@ def _finish(run: Run, state: State) -> Translator:
             for path in set(checkpoints_in(folder)) - set(paths):
                 path.unlink(missing_ok=True)
         run.translator.save(run.path)
-        summary = _summary(run, state, state.rows)
-        write_summary(run.path, summary | {"averaged_checkpoints": len(rows)})
+        last = {name: value for name, value in state.rows[-1].items() if name != "step"}
+        summary = run.facts | {
+            "machine": state.machine,
+            "updates": state.updates,
+            "epochs": last["epoch"],
+            "seconds": state.seconds,
+            "last_epoch": last,  # Before checkpoints were averaged.
+            "averaged_checkpoints": len(rows),
+        }
+        with replacing(run.path / SUMMARY) as temporary:
+            temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     # All processes wait until it is written.
     run.distribution.any(False)
     return run.translator if run.distribution.is_chief else Translator.load(run.path)

@@ -7,47 +7,34 @@ from __future__ import annotations
 
 import itertools
 import math
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 import keras
-from rich.console import Console
 
-from keras_transformer.config import RunConfig, TrainingConfig
+from keras_transformer.config import TrainingConfig
 from keras_transformer.evaluation import evaluate
-from keras_transformer.export.model_card import RunFacts
 from keras_transformer.terminal import say
-from keras_transformer.text import BadLines, Corpus
-from keras_transformer.training.devices import Distribution
+from keras_transformer.text import BadLines
 from keras_transformer.translator import Translator
-
-# Versions of the best that are kept: the newest, and the one that a server may leave.
-_EXPORTS = 2
 
 
 def check_validated(options: TrainingConfig, validated: bool):
     """Checks the options before the training.
 
     Raises:
-        ValueError: If one needs validation pairs, or another backend.
+        ValueError: If one needs validation pairs.
     """
     given = {
         "`average` 'best'": options.average == "best",
         "`monitor` 'bleu'": options.monitor == "bleu",
         "`patience`": options.patience is not None,
-        "`export_best`": options.export_best,
     }
     needing = [name for name, is_given in given.items() if is_given]
     if needing and not validated:
         raise ValueError(
             f"{', '.join(needing)} needs validation pairs. Give them, or leave it out. "
             "Received: no validation pairs"
-        )
-    if options.export_best and keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "`export_best` needs the TensorFlow backend, which alone writes "
-            f"SavedModels. Received: backend {keras.backend.backend()!r}"
         )
 
 
@@ -62,32 +49,24 @@ class Validation:
     serves the whole run. No random numbers are drawn.
     """
 
-    def __init__(
-        self,
-        translator: Translator,
-        corpus: Corpus | None,
-        config: RunConfig,
-        distribution: Distribution,
-        console: Console,
-    ):
-        self._corpus, self._distribution = corpus, distribution
-        self._console, self._model, self._pairs = console, translator.model, []
-        if corpus is not None and config.training.monitor == "bleu":
-            pairs = corpus.text.pairs(BadLines(config.data.bad_line_budget))
-            first = itertools.islice(pairs, config.training.bleu_sentences)
+    def __init__(self, run: Any):
+        self._run, self._pairs = run, []
+        options, translator = run.config.training, run.translator
+        if run.validation is not None and options.monitor == "bleu":
+            pairs = run.validation.text.pairs(BadLines(run.config.data.bad_line_budget))
+            first = itertools.islice(pairs, options.bleu_sentences)
             self._pairs = [(pair.source, pair.target) for pair in first]
             greedy = translator.config.replace(beam_size=1, n_best=None)
-            self._translate = Translator(
-                translator.model, translator.tokenizers, greedy
-            )
+            self._translate = Translator(run.model, translator.tokenizers, greedy)
         self._is_described = False
 
     def figures(self, callbacks: keras.callbacks.CallbackList) -> dict[str, float]:
         """Returns the figures by name, each beginning with "val_"."""
-        if self._corpus is None:
+        run = self._run
+        if run.validation is None:
             return {}
-        data = self._distribution.dataset(self._corpus.dataset(shuffle=False))
-        logs = self._model.evaluate(
+        data = run.distribution.dataset(run.validation.dataset(shuffle=False))
+        logs = run.model.evaluate(
             data, verbose=0, callbacks=callbacks, return_dict=True
         )
         figures = {f"val_{name}": float(value) for name, value in logs.items()}
@@ -97,7 +76,7 @@ class Validation:
         if not self._is_described:
             self._is_described = True
             say(
-                self._console,
+                run.console,
                 f"val_bleu of {scores.sentences:,} sentences, greedy search: "
                 f"{scores.bleu_signature}; val_bleu_lowercase: "
                 f"{scores.lowercase_bleu_signature}",
@@ -124,38 +103,8 @@ def rows_to_average(rows: Sequence[dict], options: TrainingConfig) -> list[dict]
     return sorted(best, key=lambda row: row["step"])
 
 
-def is_new_best(rows: Sequence[dict], options: TrainingConfig) -> bool:
-    """Whether the last row is strictly better than all before it."""
-    *before, last = (rank(row, options) for row in rows)
-    return last > max(before, default=-math.inf)
-
-
 def without_progress(rows: Sequence[dict], options: TrainingConfig) -> int:
     """Returns the number of rows after the last that was a new best."""
     ranks = [rank(row, options) for row in rows]
     best = max(ranks, default=-math.inf)
     return len(rows) - (ranks.index(best) + 1 if best > -math.inf else 0)
-
-
-def export_new_best(
-    translator: Translator,
-    directory: Path,
-    rows: Sequence[dict],
-    options: TrainingConfig,
-    facts: RunFacts,
-) -> Path | None:
-    """Exports the model if the last row is a new best; removes all but two exports.
-
-    The version is the number of updates. Each appears as a whole, so that a server that
-    watches the directory loads it.
-    """
-    ends = range(1, len(rows) + 1)
-    best = [int(rows[i - 1]["updates"]) for i in ends if is_new_best(rows[:i], options)]
-    path = directory / str(int(rows[-1]["updates"]))
-    # A process that was killed after it exported left the same weights there.
-    if not is_new_best(rows, options) or path.exists():
-        return None
-    translator.export(path, run=facts)
-    for version in best[:-_EXPORTS]:
-        shutil.rmtree(directory / str(version), ignore_errors=True)
-    return path

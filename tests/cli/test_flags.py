@@ -15,7 +15,7 @@ import pytest
 
 from keras_transformer import RunConfig, cli, training
 from keras_transformer.cli import make_parser
-from keras_transformer.config.run import FINE_TUNING, RECIPES
+from keras_transformer.config.run import FINE_TUNING, PRESETS
 from tests import tiny_run
 
 VERBS = (
@@ -237,7 +237,7 @@ def test_the_number_of_pairs_chooses_a_preset_that_is_said(asked, pairs, capsys)
     assert config_of(asked, pairs, "--preset", "small") == RunConfig.preset("small")
     assert capsys.readouterr().out == ""
     choices = next(a.choices for a in PARSERS["train"]._actions if a.dest == "preset")
-    assert list(choices) == list(RECIPES)
+    assert list(choices) == list(PRESETS)
 
 
 def test_flags_go_before_the_file_which_goes_before_the_preset(asked, pairs, tmp_path):

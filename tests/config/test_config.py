@@ -1,4 +1,4 @@
-"""Options: what they accept, what they refuse, JSON, presets and recipes."""
+"""Options: what they accept, what they refuse, JSON, presets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from keras_transformer import (
     TransformerConfig,
 )
 from keras_transformer.config.layers import ATTENTION_KINDS
-from keras_transformer.config.run import FINE_TUNING, RECIPES, WARMUP_SHARE, recipe_for
+from keras_transformer.config.run import FINE_TUNING, PRESETS, WARMUP_SHARE, preset_for
 from keras_transformer.layers.transformer_layer import _KINDS, LayerArguments
 
 SECTIONS = (
@@ -209,19 +209,19 @@ def test_defaults_are_the_papers():
     assert decoding.max_extra_length == 50
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_sets_what_its_row_says_and_nothing_else(name):
-    row = dict(RECIPES[name])
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_sets_what_its_row_says_and_nothing_else(name):
+    row = dict(PRESETS[name])
     sizes = TransformerConfig.PRESETS[row.pop("sizes")]
     del row["most_pairs"]
     assert RunConfig.preset(name) == RunConfig().with_options(**sizes | row)
     assert RunConfig.preset(name, epochs=3, top_k=4).training.epochs == 3
 
 
-def test_the_number_of_pairs_chooses_a_recipe():
+def test_the_number_of_pairs_chooses_a_preset():
     counts = [1, 5_000, 20_000, 29_000, 112_841, 10**6, 10**9]
     names = "micro micro tiny tiny small base base".split()
-    assert [recipe_for(count) for count in counts] == names
+    assert [preset_for(count) for count in counts] == names
     for few, pieces in ((40, 300), (1_000, 500), (5_000, 2_000)):
         config = RunConfig.preset("micro", few)
         assert config.tokenizer.vocabulary_size == pieces
@@ -259,13 +259,13 @@ def test_a_warm_up_is_a_share_of_the_run_and_keeps_its_peak():
     assert cosine.with_options(decay_steps=7).fitted_to(9999).training.decay_steps == 7
 
 
-def test_the_page_on_training_shows_the_recipes():
+def test_the_page_on_training_shows_the_presets():
     page = (Path(__file__).parents[2] / "docs" / "training.md").read_text("utf-8")
     rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", page, re.MULTILINE)
     cells = {name: [cell.strip() for cell in rest.split("|")] for name, rest in rows}
-    assert list(cells) == list(RECIPES)
-    for name, recipe in RECIPES.items():
-        most, _, norm_first, dropout, *rest = recipe.values()
+    assert list(cells) == list(PRESETS)
+    for name, preset in PRESETS.items():
+        most, _, norm_first, dropout, *rest = preset.values()
         shown = [
             "4,096, on a GPU 25,000" if value is None else f"{value:,}"
             for value in rest

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.models.masked_tokens import mask_tokens
 
 IDS = np.array([[3, 4, 5, 0, 0], [6, 7, 8, 9, 10]])
 RAGGED_IDS = tf.ragged.constant([[3, 4, 5], [6, 7]])
@@ -47,7 +46,7 @@ def fitted(inputs):
 
 
 def masked(**options):
-    return mask_tokens(IDS, np.random.default_rng(1), **MASKING | options)
+    return kt.MaskedTokens(IDS, 2, **MASKING | options)
 
 
 INPUTS = "`inputs` must be a pair, (source, target_in). Received: "

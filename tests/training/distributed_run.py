@@ -11,6 +11,8 @@ import os
 import sys
 from pathlib import Path
 
+# Set where JAX trains on several hosts.
+HOSTS = "KERAS_DISTRIBUTION_NUM_PROCESSES"
 DEFAULTS = {
     "distribute": "none",
     "devices": 1,
@@ -140,12 +142,13 @@ def train(options):
     record = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: batch_losses.append(float(logs["loss"]))
     )
+    if options["distribute"] == "data_parallel" and HOSTS in os.environ:
+        keras.distribution.initialize()
     with distribution_scope(
         options["distribute"], options["model_devices"]
     ) as distribution:
         with distribution.scope():
             model = compiled(options)
-        distribution.separate_dropout(model)
         history = model.fit(
             distribution.dataset(dataset(options["poison"], options["batches"])),
             validation_data=distribution.dataset(dataset(None, options["batches"])),
@@ -156,14 +159,12 @@ def train(options):
         ).history
         # Without the model's name, which Keras numbers in a process that made others.
         weights = {w.path.partition("/")[2]: np.asarray(w) for w in model.weights}
-        before = draws(distribution, model)
-        distribution.separate_dropout(model)
         return {
             "history": history,
             "batch_losses": batch_losses,
             "replicas": distribution.num_replicas,
             "chief": distribution.is_chief,
-            "draws": [before, draws(distribution, model)],
+            "draws": draws(distribution, model),
             "updates": int(keras.ops.convert_to_numpy(model.optimizer.iterations)),
             "nonfinite_batches": model.nonfinite_batches,
             "weights": {p: w.ravel()[:50].tolist() for p, w in weights.items()},

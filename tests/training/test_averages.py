@@ -106,7 +106,7 @@ def test_a_checkpoint_that_cannot_be_read_is_one_line(run, tmp_path, capsys, bad
     command = ["average", "--run", str(run), "--output", str(output)]
     assert main([*command, "--checkpoints", path]) == 1
     error = capsys.readouterr().err
-    assert f"{path} does not fit the model of {run}, or is damaged" in error
+    assert f"{path} does not fit the model, or is damaged" in error
     assert error.count("\n") == 1
     assert not output.exists()
 

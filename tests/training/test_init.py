@@ -15,14 +15,13 @@ from keras_transformer import (
     TokenizerConfig,
     TokenizerPair,
     Transformer,
-    TransformerConfig,
     Translator,
     cli,
     learn_tokenizers,
     train,
 )
-from keras_transformer.training import dry_run
-from keras_transformer.training.run import Init
+from keras_transformer.config.run import FINE_TUNING
+from keras_transformer.training import default_config, dry_run
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
 from tests.training.test_resume import KillAfter, Killed
@@ -38,20 +37,20 @@ def trained(tmp_path_factory):
     return tiny_run.run_directory(tmp_path_factory)
 
 
-def options(training=STILL, **sections):
-    config = RunConfig(
-        data=tiny_run.CONFIG.data.replace(batch_tokens=64),
-        training=tiny_run.CONFIG.training.replace(**{"epochs": 1} | training),
-    )
-    return config.replace(**sections)
+def options(init, training=STILL, **changes):
+    """Options of a run that begins with a translator."""
+    training = {"epochs": 1, "average_checkpoints": 2, "batch_tokens": 64} | training
+    return default_config("a new run", init).with_options(**training | changes)
 
 
 def run(directory, init=None, config=None, *callbacks, screen=None, **given):
     """Trains in a directory."""
     console = Console(file=io.StringIO() if screen is None else screen, width=200)
+    if config is None:
+        config = options(init)
     return train(
-        PAIRS, directory, config or options(), console=console, init=init,
-        callbacks=callbacks, **given,
+        PAIRS, directory, config, console=console, init=init, callbacks=callbacks,
+        **given,
     )  # fmt: skip
 
 
@@ -81,40 +80,38 @@ def test_a_run_begins_with_the_weights_vocabulary_sizes_and_search_of_another(
 
 def test_dropout_and_search_may_be_the_new_runs_own(trained, tmp_path):
     translator, quiet = Translator.load(trained), Console(quiet=True)
-    model = translator.model.config.replace(dropout_rate=0.3)
-    decoding = tiny_run.CONFIG.decoding.replace(beam_size=1)
-    given = options(model=model, decoding=decoding)
-    config = Init(translator).config_of(given)
-    assert (config.model, config.decoding) == (model, decoding)
+    config = options(translator, dropout_rate=0.3, beam_size=1)
+    assert config == options(trained, dropout_rate=0.3, beam_size=1)
+    assert config.model == translator.model.config.replace(dropout_rate=0.3)
     assert config.tokenizer == tiny_run.CONFIG.tokenizer
     same = TokenizerPair.load(trained / "tokenizer")
-    dry_run(PAIRS, tmp_path, given, console=quiet, tokenizers=same, init=trained)
+    dry_run(PAIRS, tmp_path, config, console=quiet, tokenizers=same, init=trained)
+    # Without options the run takes those for fine-tuning.
+    default = RunConfig().with_options(**FINE_TUNING)
+    assert default_config(tmp_path, trained).training == default.training
+    assert default_config(trained) == RunConfig.load(trained / "config.json")
 
 
 @pytest.mark.slow
 def test_a_translator_is_taken_too_and_left_as_it_was(trained, tmp_path):
     translator = Translator.load(trained)
-    found = run(tmp_path / "run", translator, options(FAST))
+    found = run(tmp_path / "run", translator, options(translator, FAST))
     assert_same_weights(translator, Translator.load(trained))
     changed = [
         not np.array_equal(a.numpy(), b.numpy())
         for a, b in zip(found.model.weights, translator.model.weights, strict=True)
     ]
     assert all(changed)
-    again = run(tmp_path / "again", trained, options(FAST))
+    again = run(tmp_path / "again", trained, options(trained, FAST))
     assert_same_weights(again, found)  # It does not matter how it was given.
 
 
 MISMATCHES = {
-    "`d_model` is 256 and there 16": {"model": TransformerConfig(d_model=256)},
-    "`num_heads` is 4 and there 2": {
-        "model": tiny_run.CONFIG.model.replace(num_heads=4)
-    },
-    "`vocabulary_size` is 400 and there 300": {"tokenizer": TokenizerConfig(400)},
-    "`algorithm` is 'unigram' and there 'bpe'": {
-        "tokenizer": tiny_run.CONFIG.tokenizer.replace(algorithm="unigram")
-    },
-}  # fmt: skip
+    "`d_model` is 256 and was 16": {"d_model": 256},
+    "`num_heads` is 4 and was 2": {"num_heads": 4},
+    "`vocabulary_size` is 400 and was 300": {"vocabulary_size": 400},
+    "`algorithm` is 'unigram' and was 'bpe'": {"algorithm": "unigram"},
+}
 
 
 @pytest.mark.one_case
@@ -122,12 +119,12 @@ MISMATCHES = {
 def test_other_sizes_are_an_error_before_anything_is_written(
     message, trained, tmp_path
 ):
+    config = options(trained, **MISMATCHES[message])
     with pytest.raises(ValueError, match=message) as raised:
-        run(tmp_path / "run", trained, options(**MISMATCHES[message]))
+        run(tmp_path / "run", trained, config)
     assert f"here of {trained}" in str(raised.value)
     assert not any((tmp_path / "run").glob("*"))
     with pytest.raises(ValueError, match=message):
-        config = options(**MISMATCHES[message])
         dry_run(PAIRS, tmp_path / "run", config, init=trained)
 
 
@@ -148,10 +145,10 @@ def test_what_cannot_be_trained_is_refused(trained, tmp_path):
     whole = Translator.load(trained)
     model = Mine(whole.model.config)
     with pytest.raises(ValueError, match="make from its options.* Received: a Mine"):
-        run(tmp_path / "run", Translator(model, whole.tokenizers))
+        run(tmp_path / "run", Translator(model, whole.tokenizers), options(trained))
     whole.model.quantize("int8")
     with pytest.raises(ValueError, match="a model that is not quantised"):
-        run(tmp_path / "run", whole)
+        run(tmp_path / "run", whole, options(trained))
     with pytest.raises(FileNotFoundError, match="holds no trained translator"):
         run(tmp_path / "run", tmp_path / "nothing")
 
@@ -160,12 +157,12 @@ def test_what_cannot_be_trained_is_refused(trained, tmp_path):
 def uninterrupted(trained, tmp_path_factory):
     """A whole run that begins with another's weights."""
     directory = tmp_path_factory.mktemp("uninterrupted") / "run"
-    return directory, run(directory, trained, steady())
+    return directory, run(directory, trained, steady(trained))
 
 
-def steady():
+def steady(init):
     """Options of a run of two epochs."""
-    return options(FAST | {"epochs": 2, "save_every": 3, "ema_decay": 0.9})
+    return options(init, FAST | {"epochs": 2, "save_every": 3, "ema_decay": 0.9})
 
 
 def final(directory):
@@ -183,12 +180,12 @@ def test_a_run_that_was_killed_ends_the_same(rest, trained, uninterrupted, tmp_p
     init = shutil.copytree(trained, tmp_path / "init")
     directory = tmp_path / "run"
     with pytest.raises(Killed):
-        run(directory, init, steady(), KillAfter(4))
+        run(directory, init, steady(trained), KillAfter(4))
     if rest == "gone":
         shutil.rmtree(init)
     screen = io.StringIO()
     again = None if rest == "left out" else init
-    found = run(directory, again, steady(), screen=screen)
+    found = run(directory, again, steady(trained), screen=screen)
     assert "going on after 3 updates" in screen.getvalue()
     expected_in, expected = uninterrupted
     assert_same_weights(found, expected)
@@ -200,29 +197,29 @@ def test_a_run_that_was_killed_ends_the_same(rest, trained, uninterrupted, tmp_p
 def test_a_run_without_a_state_needs_the_weights_again(
     trained, uninterrupted, tmp_path
 ):
-    init = shutil.copytree(trained, tmp_path / "init")
     directory = tmp_path / "run"
     shutil.copytree(uninterrupted[0], directory)
     for what in ("states", "checkpoints"):
         shutil.rmtree(directory / what)
-    for gone in (None, tmp_path / "elsewhere"):
-        with pytest.raises(ValueError, match=f"no state yet.* weights of {trained}:"):
-            run(directory, gone, steady())
-    dry_run(PAIRS, directory, steady(), console=Console(quiet=True), init=init)
+    with pytest.raises(ValueError, match=f"no state yet.* weights of {trained}:"):
+        run(directory, None, steady(trained))
+    dry_run(
+        PAIRS, directory, steady(trained), console=Console(quiet=True), init=trained
+    )
 
 
 def test_a_run_goes_on_with_the_weights_that_it_began_with_alone(
     trained, uninterrupted, tmp_path
 ):
     directory, whole = uninterrupted
-    message = f"began with the weights of {trained}, as they were then"
+    message = f"holds a run with other weights at its beginning: {trained}"
     with pytest.raises(ValueError, match=message):
-        run(directory, directory, steady())
+        run(directory, directory, steady(trained))
     data = json.loads((directory / "data.json").read_text("utf-8"))
     assert sorted(data) == ["init", "planned_updates", "training", "validation"]
-    assert data["init"]["name"] == str(trained)
-    with pytest.raises(ValueError, match="holds a run that began with random weights"):
-        tiny = tiny_run.CONFIG.replace(training=options().training)
+    assert data["init"] == str(trained)
+    with pytest.raises(ValueError, match="other weights at its beginning: random ones"):
+        tiny = options(trained)
         run(tmp_path / "random", None, tiny)
         run(tmp_path / "random", trained, tiny)
 
@@ -230,7 +227,7 @@ def test_a_run_goes_on_with_the_weights_that_it_began_with_alone(
 def test_a_dry_run_says_what_it_would_begin_with(trained, tmp_path):
     stream = io.StringIO()
     console = Console(file=stream, width=200)
-    dry_run(PAIRS, tmp_path / "run", options(), console=console, init=trained)
+    dry_run(PAIRS, tmp_path / "run", options(trained), console=console, init=trained)
     lines = [line for line in stream.getvalue().splitlines() if line]
     assert lines[0] == f"beginning with the weights of {trained}"
     assert any(line.endswith("; 10,176 parameters") for line in lines)
@@ -266,9 +263,9 @@ def test_the_command_takes_the_sizes_from_the_run(trained, tmp_path, capsys):
 
 
 BAD_WORDS = {
-    "`d_model` is 128 and there 16": ["--preset", "tiny"],
-    "`num_heads` is 4 and there 2": ["--num-heads", "4"],
-    "`vocabulary_size` is 400 and there 300": ["--vocabulary-size", "400"],
+    "`d_model` is 128 and was 16": ["--preset", "tiny"],
+    "`num_heads` is 4 and was 2": ["--num-heads", "4"],
+    "`vocabulary_size` is 400 and was 300": ["--vocabulary-size", "400"],
 }
 
 

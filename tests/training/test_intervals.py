@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from keras_transformer import RunConfig, TrainingConfig, Transformer, train
-from keras_transformer.text import Corpus, TokenizerPair
+from keras_transformer import TrainingConfig, Transformer, train
 from keras_transformer.training import intervals
 from keras_transformer.training.intervals import StopSignals, end_of_interval
 from keras_transformer.training.state import StateFiles
@@ -193,25 +192,13 @@ class PlantNaN(keras.callbacks.Callback):
             weight.assign(np.full(weight.shape, np.nan))
 
 
-def test_a_bad_batch_stops_the_run_and_is_kept(tmp_path):
+def test_a_bad_batch_stops_the_run(tmp_path):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True)
     # The batches after the bad one change nothing: no state has them.
-    with pytest.raises(FloatingPointError, match=r"after 9 updates.*step-000000009"):
+    with pytest.raises(FloatingPointError, match="after 9 updates; the weights are"):
         run(tmp_path, PlantNaN(10), console=console, save_every=4)
     assert final(tmp_path).step == 7
-    (path,) = (tmp_path / "run" / "nonfinite").iterdir()
-    tokenizers = TokenizerPair.load(tmp_path / "run" / "tokenizer")
-    config = RunConfig.load(tmp_path / "run" / "config.json")
-    corpus = Corpus(tiny_run.TRAIN, tokenizers, config.data, seed=1)
-    (source, target_in), target_out = corpus.batch(9)
-    with np.load(path, allow_pickle=False) as batch:
-        np.testing.assert_array_equal(batch["source"], source)
-        np.testing.assert_array_equal(batch["target_in"], target_in)
-        np.testing.assert_array_equal(batch["target_out"], target_out)
-        pairs = list(zip(batch["source_text"], batch["target_text"], strict=True))
-    # With one shape a bucket there are rows of padding.
-    assert set(pairs) <= {*tiny_run.TRAIN, ("", "")}
     # The terminal has its cursor again.
     assert screen.getvalue().rindex("\x1b[?25h") > screen.getvalue().rindex("\x1b[?25l")
 

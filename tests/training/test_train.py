@@ -127,14 +127,6 @@ def test_a_run_keeps_what_it_was(directory):
     assert len(following) == 3
 
 
-def test_a_damaged_summary_is_named(tmp_path):
-    assert read_summary(tmp_path) is None
-    for text in ("[1", "[]", json.dumps({"seconds": 1})):
-        (tmp_path / "summary.json").write_text(text, "utf-8")
-        with pytest.raises(ValueError, match="summary.json is damaged: remove it"):
-            read_summary(tmp_path)
-
-
 def test_a_run_stops_exactly_at_max_updates_and_a_seed_is_a_run(tmp_path):
     weights = []
     for number, seed in enumerate((3, 3, 4)):
@@ -229,10 +221,12 @@ def test_a_run_goes_on_with_its_own_parts_alone(tmp_path):
 
 def test_parts_that_do_not_go_together_are_told(tmp_path):
     optimizer = keras.optimizers.Adam()
-    with pytest.raises(ValueError, match="`ema_decay` belongs to the options' optim"):
+    with pytest.raises(
+        ValueError, match="without the option `ema_decay`.*ema_decay=0.9"
+    ):
         run(tmp_path / "run", {"optimizer": optimizer}, ema_decay=0.9)
     optimizer.build([keras.Variable(np.ones(2, "float32"))])
-    with pytest.raises(ValueError, match="`optimizer` must be new: .* a Adam that is"):
+    with pytest.raises(ValueError, match="`optimizer` must be new.*built=True"):
         run(tmp_path / "run", {"optimizer": optimizer})
     assert not list(tmp_path.iterdir())
 
@@ -257,7 +251,6 @@ def test_a_dry_run_names_everything_and_writes_nothing(tmp_path):
     tokens = re.fullmatch(r"a batch has (\d+) tokens of both sides on .*", lines[4])
     assert 256 < int(tokens[1]) < 2 * 256
     assert lines[6:] == [
-        "batches (sentences x tokens): 1 of 16 x 16, 2 of 12 x 20, 1 of 10 x 24",
         "Transformer: num_encoder_layers 1, num_decoder_layers 1, d_model 16, d_ff 32, "
         "num_heads 2; 300 pieces; 10,176 parameters",
         "nothing was trained or written: this was a dry run",
@@ -272,13 +265,12 @@ def test_the_corpora_of_a_mix_are_named_with_their_weights(tmp_path):
     assert f"mixed of 1 x the program's rows, 4 x {path}" in lines
 
 
-def test_a_dry_run_refuses_what_train_does_and_says_what_is_compiled(tmp_path):
+def test_a_dry_run_refuses_what_train_does_and_says_what_is_frozen(tmp_path):
     config = tiny_run.CONFIG.replace(
         data=tiny_run.CONFIG.data.replace(batch_shapes=1),
         training=tiny_run.CONFIG.training.replace(jit_compile=True, freeze="encoder"),
     )
     lines = said_by_dry_run(tmp_path / "run", config, None)
-    assert "XLA compiles the training step 1 time" in lines
     assert lines[-2].endswith("; 8,016 of 10,176 parameters, without encoder")
     short = config.replace(data=config.data.replace(max_length=2))
     patient = config.replace(training=config.training.replace(patience=3))
@@ -330,7 +322,7 @@ def test_the_bar_fits_in_a_line_and_says_once_how_long_it_takes(monkeypatch):
         said = "expected: 34 h 16 min more, at 2 batches a second"
         assert stream.getvalue().strip() == said
         text = "epoch 20/20  loss 12.345  123,456 tokens/s"
-        console.print(bar._bar.make_tasks_table(bar._bar.tasks))
+        console.print(bar.make_tasks_table(bar.tasks))
     line = stream.getvalue().splitlines()[-1]
     assert line.startswith(text + " ") and len(line) <= 80
     assert line.split()[-3] == "234567/246900"

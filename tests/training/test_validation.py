@@ -1,10 +1,9 @@
-"""What validation says: figures, the best intervals, when to stop, exports."""
+"""What validation says: figures, the best intervals, when to stop."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 
 import keras
@@ -14,16 +13,13 @@ from rich.console import Console
 
 from keras_transformer import Corpus, TrainingConfig, Translator, train
 from keras_transformer.evaluation import evaluate
-from keras_transformer.export import ExportedTranslator
 from keras_transformer.training.state import StateFiles
 from keras_transformer.training.validation import (
     check_validated,
-    is_new_best,
     rows_to_average,
     without_progress,
 )
 from tests import tiny_run
-from tests.training.test_resume import KillAfter, Killed
 
 
 def rows_of(values, name="val_loss"):
@@ -46,7 +42,6 @@ def test_lower_losses_and_higher_scores_are_better(sign):
         kept = rows_to_average(rows[:end], options)
         assert [row["step"] for row in kept] == best
         assert without_progress(rows[:end], options) == waited
-        assert is_new_best(rows[:end], options) == (waited == 0)
 
 
 def test_what_is_no_number_is_no_progress():
@@ -58,7 +53,6 @@ def test_what_is_no_number_is_no_progress():
         0,
         1,
     ]
-    assert not is_new_best(rows[:1], options) and is_new_best(rows[:3], options)
     # It is kept until there are better ones.
     assert [row["step"] for row in rows_to_average(rows[:2], options)] == [1, 2]
     assert [row["step"] for row in rows_to_average(rows, options)] == [1, 3]
@@ -74,7 +68,6 @@ NEEDS_VALIDATION = {
     "`average` 'best'": {"average": "best"},
     "`monitor` 'bleu'": {"monitor": "bleu"},
     "`patience`": {"patience": 2},
-    "`export_best`": {"export_best": True},
 }
 
 
@@ -85,12 +78,6 @@ def test_an_option_that_needs_validation_pairs_says_so(name):
         check_validated(options, validated=False)
     check_validated(options, validated=True)
     check_validated(TrainingConfig(), validated=False)
-
-
-def test_exporting_needs_tensorflow(monkeypatch):
-    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    with pytest.raises(ValueError, match="`export_best` needs the TensorFlow backend"):
-        check_validated(TrainingConfig(export_best=True), validated=True)
 
 
 # Enough training that some words are right.
@@ -180,48 +167,3 @@ def test_the_average_of_an_optimizer_of_ones_own_is_what_is_validated(tmp_path):
     dataset = corpus.dataset(shuffle=False)
     saved = translator.model.evaluate(dataset, verbose=0, return_dict=True)["loss"]
     assert float(row["val_loss"]) == pytest.approx(saved, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_each_new_best_is_exported_and_two_are_kept(tmp_path, monkeypatch):
-    exported = []
-
-    def export(self, path, run):
-        # A reader of the card finds what the run's summary will say in the end.
-        exported.append((int(path.name), run))
-        path.mkdir(parents=True)
-        return path
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Translator, "export", export)
-        with pytest.raises(Killed):
-            run(tmp_path, KillAfter(18), export_best=True)
-        mine = tmp_path / "run" / "export" / "run" / "1"
-        mine.mkdir()
-        run(tmp_path, export_best=True)
-    rows = history(tmp_path)
-    best = [
-        int(row["updates"])
-        for end, row in enumerate(rows, start=1)
-        if is_new_best(rows[:end], TrainingConfig())
-    ]
-    assert [version for version, _ in exported] == best and len(best) > 2
-    versions = sorted(int(path.name) for path in mine.parent.iterdir())
-    assert versions == [1, *best[-2:]]
-    version, facts = exported[-1]
-    ended = json.loads((tmp_path / "run" / "summary.json").read_text("utf-8"))
-    same = ("model", "data", "machine", "versions", "examples")
-    summary = json.loads(json.dumps(facts.summary))
-    assert [summary[name] for name in same] == [ended[name] for name in same]
-    assert summary["updates"] == version and 0 < summary["seconds"]
-    assert facts.data["training"] and facts.scores == ()
-
-
-@pytest.mark.slow
-def test_the_export_translates_as_the_best_interval_did(tmp_path):
-    translator = run(tmp_path, epochs=1, export_best=True, average_checkpoints=1)
-    sources = [source for source, _ in tiny_run.VALID]
-    exported = ExportedTranslator(tmp_path / "run" / "export" / "run")
-    assert exported(sources) == translator(sources)
-    card = (exported.path / "README.md").read_text("utf-8")
-    assert f"- {translator.model.updates:,} updates, 1 epochs" in card
