@@ -163,8 +163,8 @@ class ExactTraining(BuildsFromSpec):
             self._update.held.assign(0)
         if held:
             raise FloatingPointError(
-                f"The loss or gradient of a batch is not finite after {self.updates} "
-                "updates; the weights are those before it. Lower the learning rate, "
+                "The loss or gradient of a batch is not finite; the weights are those "
+                f"before it (updates so far: {self.updates}). Lower the learning rate, "
                 "lengthen its warm-up, give the optimizer a `global_clipnorm`, or skip "
                 "such batches with `nonfinite`='skip'."
             )

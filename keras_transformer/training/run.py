@@ -192,7 +192,7 @@ def default_config(
     if init is None:
         return RunConfig()
     if isinstance(init, Translator):
-        sections = init.model.config, init.tokenizers.config, init.config
+        sections = _translator(init).model.config, init.tokenizers.config, init.config
     else:
         folder = Translator.checked_directory(init)
         sections = (
