@@ -51,15 +51,17 @@ def warnings_only():
     """Returns a Rich console that prints warnings, on standard error, and no more."""
     from rich.console import Console
 
-    def only_warnings(write):
-        def chosen(self, *objects, **options):
-            if objects and str(objects[0]).startswith("warning:"):
-                write(self, *objects, **options)
-
-        return chosen
+    def is_warning(objects):
+        return bool(objects) and str(objects[0]).startswith("warning:")
 
     class Warnings(Console):
-        out, print = only_warnings(Console.out), only_warnings(Console.print)
+        def print(self, *objects, **options):
+            if is_warning(objects):
+                super().print(*objects, **options)
+
+        def out(self, *objects, **options):
+            if is_warning(objects):
+                super().out(*objects, **options)
 
     return Warnings(stderr=True, force_terminal=False)
 

@@ -105,7 +105,7 @@ class SublayerConfig(Config):
             if value and not kind.has_weights:
                 raise ValueError(
                     f"`{name}` must be {neutral} with {attention}, which has no "
-                    f"attention weights. Received: {attention}, {name}={value}"
+                    f"scores of queries and keys. Received: {attention}, {name}={value}"
                 )
 
     def check_both_sides_seen(self, remedy: str = "") -> None:

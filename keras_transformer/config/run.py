@@ -225,7 +225,7 @@ class RunConfig(Config):
         """Returns a preset: sizes, vocabulary, batches, warm-up and the rest.
 
         Args:
-            name: A key of `PRESETS`, such as "tiny".
+            name: "micro", "tiny", "small", "base" or "big".
             num_pairs: Pairs of the corpus: of few, half as many pieces are learned.
             **options: Options of any section that replace the preset's.
 

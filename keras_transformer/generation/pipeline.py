@@ -247,7 +247,7 @@ def check_texts(texts: Sequence[str], batch_size: int):
         )
 
 
-# What a `Translator` returns. A row is what one text gets of each output.
+# What a `Translator` returns, for one text.
 
 
 class Translation(NamedTuple):

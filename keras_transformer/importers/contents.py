@@ -41,7 +41,7 @@ def required(module: str, package: str) -> Any:
 
 def read_json(path: Path) -> Any:
     """Returns the value of a JSON file."""
-    with described(f"{path} is no JSON in UTF-8", ValueError):
+    with described(f"{path} is no JSON in UTF-8", ValueError, RecursionError):
         return json.loads(path.read_text("utf-8"))
 
 
@@ -54,7 +54,8 @@ def read_yaml(content: bytes, origin: str | Path, as_text: bool = False) -> Any:
     name = "BaseLoader" if as_text else "SafeLoader"
     # The loaders in C are many times faster, where PyYAML was built with them.
     loader = getattr(yaml, f"C{name}", None) or getattr(yaml, name)
-    with described(f"{origin} is no YAML in UTF-8", yaml.YAMLError, ValueError):
+    failures = yaml.YAMLError, ValueError, RecursionError
+    with described(f"{origin} is no YAML in UTF-8", *failures):
         text = content.decode("utf-8")
         return yaml.load(text, loader)  # noqa: S506, both loaders make plain values
 

@@ -178,7 +178,8 @@ def _files(folder, search, option, most, *patterns):
 
 def _read_npz(path):
     """Returns the arrays of a `.npz`; none is unpickled."""
-    failures = ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error
+    failures = (ValueError, EOFError, KeyError, TypeError, MemoryError,
+                NotImplementedError, zipfile.BadZipFile, zlib.error)  # fmt: skip
     with described(f"{path} cannot be read as a .npz of numbers", *failures):
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}

@@ -88,13 +88,13 @@ def write_position(cache, new, place):
 def resize_cache(cache, sentences, more):
     """Returns the cache of the sentences (B',) alone, with room for more entries."""
     kept = ops.take(cache, sentences, axis=0)
-    if len(kept.shape) == 3:  # (B, N, W), of any length
+    if len(kept.shape) != 4:  # A state (B, N, W) has no room for entries.
         return kept
     return ops.pad(kept, ((0, 0), (0, 0), (0, more), (0, 0)))
 
 
 class PreparedMask(NamedTuple):
-    """A mask that many layers share in a step, and the places that it is about."""
+    """A mask that many layers share in a step, and the places of queries and keys."""
 
     mask: Any  # boolean, broadcasts to the scores
     bias: Any  # `attention_bias` of it

@@ -64,7 +64,8 @@ class LocalAttention(MultiHeadAttention):
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         if step is not None and step.places is not None:
             mask = ops.logical_and(mask, within_window(*step.places, self.window))
-            step = step._replace(bias=attention_bias(mask, queries.dtype))
+            bias = attention_bias(mask, queries.dtype)
+            step = step._replace(mask=mask, bias=bias)
             return super().attend(queries, keys, values, mask, step=step)
         length, size = ops.shape(queries)[2], max(self.window, SMALLEST_BLOCK)
         if mask is None:

@@ -252,8 +252,8 @@ class MultiHeadAttention(ComposedLayer):
             causal: Whether query t attends to keys 0 to t alone.
             training: Whether dropout is applied.
             with_weights: Whether the attention weights are needed.
-            step: In `step` and `look_up`, the mask as it was prepared, with the places
-                of queries and keys; else `None`: both are counted from 0.
+            step: In `step` and `look_up` the prepared form of `mask`, with the places
+                of the query (1,) and of the keys (S,) in `step`; `None` in a call.
 
         Returns:
             The outputs (B, H, T, Kv) and the attention weights (B, H, T, S) before
@@ -266,7 +266,8 @@ class MultiHeadAttention(ComposedLayer):
         if self.positions is not None:
             own = places or [ops.arange(ops.shape(queries)[2], dtype="int32")] * 2
             bias = self.positions.bias(self.num_heads, *own)
-        if step is not None and self.weigh is masked_softmax and self.score is None:
+        is_usual = self.weigh is masked_softmax and self.score is None
+        if is_usual and step is not None and mask is step.mask:
             mask = None  # The bias masks the scores.
             bias = step.bias if bias is None else ops.add(step.bias, bias)
             if keys.shape[1] == self.num_heads:

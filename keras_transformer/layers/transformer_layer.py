@@ -319,9 +319,9 @@ class CausalLayer(TransformerLayer):
 
         x = self.residual("self_attention", inputs, look_back)
         if source is not None:
-            what = {"source": source, "mask": source_mask, "weights": weights["source"]}
-            look_across = partial(self.cross_attention.look_up, **what)
-            x = self.residual("cross_attention", x, look_across)
+            look_up = self.cross_attention.look_up
+            seen = source, source_mask, weights["source"]
+            x = self.residual("cross_attention", x, lambda x: look_up(x, *seen))
         x = self.residual("feed_forward", x, self.feed_forward)
         return x, cache
 

@@ -93,7 +93,7 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
     def make_embedding(self, name: str, vocabulary_size: int) -> keras.layers.Layer:
         """Returns an embedding called `name`; override to use another one.
 
-        With `config.normalize_embeddings` the norm and the dropout are not its own.
+        With a `Transformer`'s `normalize_embeddings` norm and dropout follow it.
         """
         config = self.config
         return PositionalEmbedding(

@@ -17,9 +17,9 @@ class Seq2Seq(TokenModel):
 
     It is called and trained as `Transformer` describes. `Generator`, `Translator` and
     exports take any such model. A subclass has a `config_class` and `Transformer`'s
-    methods `make_embedding`, `encode`, `decode_states`, `attention`, `start_decoding`,
-    `decode_step` and `layers_of`; and `resize_decoding` and `decoding_weights`, unless
-    it goes through the layers in `decoder_layers`.
+    methods `encode`, `decode_states`, `attention`, `start_decoding`, `decode_step` and
+    `layers_of`; and `resize_decoding` and `decoding_weights`, unless it goes through
+    the layers in `decoder_layers`.
     """
 
     config_class = TransformerConfig

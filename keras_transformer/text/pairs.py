@@ -249,6 +249,12 @@ def open_pairs(
         paths = [path, checked_path(target)]
         return ParallelText(functools.partial(_aligned, *paths), paths, "{path}:{line}")
     if target is not None:
+        source, target = list(source), list(target)
+        if len(source) != len(target):
+            raise ValueError(
+                "The lists of sentences must have the same length. Received: "
+                f"{len(source)} and {len(target)}"
+            )
         source = zip(source, target, strict=True)
     if isinstance(source, ParallelText):
         _check_no_keys(keys, "a ParallelText")

@@ -20,7 +20,8 @@ class TokenizerPair:
         target: Tokenizer of the target; the same object, or another with the same
             pieces, if the vocabulary is joint.
         config: Options that the vocabularies were learned with, or `None` if they were
-            not learned here. Its `joint_vocabulary` becomes what is so.
+            not learned here. Its `joint_vocabulary` is set by whether
+            the two have the same pieces.
 
     Example:
         >>> tokenizers = learn_tokenizers(pairs, TokenizerConfig())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import platform
 import re
@@ -31,6 +32,8 @@ _BACKENDS = {
     "data_parallel": "jax",
     "model_parallel": "jax",
 }
+# Names how many hosts train together, for `keras.distribution.initialize()`.
+_HOSTS_OF_JAX = "KERAS_DISTRIBUTION_NUM_PROCESSES"
 # How `model_parallel` splits the weights, by their whole path: "model" names the axis
 # of the matrix that is spread over the devices (Shoeybi et al., 2019, section 3,
 # https://arxiv.org/abs/1909.08053). The others have a copy on each device.
@@ -239,16 +242,24 @@ def distribution_scope(
     elif distribute == "multi_worker":
         # Without it TensorFlow would train on this host alone.
         cluster = os.environ.get("TF_CONFIG", "none")
-        if '"cluster"' not in cluster or '"task"' not in cluster:
+        try:
+            described = json.loads(cluster)
+            described["cluster"]["worker"][0], described["task"]["index"]
+        except (ValueError, KeyError, TypeError, IndexError) as error:
             raise ValueError(
                 "`distribute` 'multi_worker' needs the environment variable TF_CONFIG, "
                 'such as {"cluster": {"worker": ["host1:12345", "host2:12345"]}, '
                 f'"task": {{"type": "worker", "index": 0}}}}. Received: {cluster}'
-            )
+            ) from error
         yield ReplicatedOnTensorFlow(tf.distribute.MultiWorkerMirroredStrategy())
     else:
         import jax
 
+        if _HOSTS_OF_JAX in os.environ and not jax.distributed.is_initialized():
+            raise ValueError(
+                f"With {_HOSTS_OF_JAX} call `keras.distribution.initialize()` first: "
+                "each host would train alone. `keras-transformer train` takes one host"
+            )
         spread = keras.distribution.DataParallel(auto_shard_dataset=False)
         if distribute == "model_parallel":
             if jax.process_count() > 1:
@@ -312,7 +323,8 @@ def machine(distribution: Distribution) -> dict[str, Any]:
         threads = importlib.import_module("torch").get_num_threads()
     if backend == "tensorflow":
         chosen = tf.config.threading.get_intra_op_parallelism_threads()
-        threads = chosen or os.environ.get("TF_NUM_INTRAOP_THREADS") or threads
+        named = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+        threads = chosen or (named.isdecimal() and int(named)) or threads
     cpu = Path("/proc/cpuinfo")
     text = cpu.read_text(encoding="utf-8") if cpu.exists() else ""
     named = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
@@ -320,7 +332,7 @@ def machine(distribution: Distribution) -> dict[str, Any]:
         "backend": f"{backend} {importlib.import_module(backend).__version__}",
         "processor": named[1].strip() if named else platform.machine(),
         "gpus": gpu_names(),
-        "threads": int(threads),
+        "threads": threads,
         "parts": num_parts(),
         "replicas": distribution.num_replicas,
     }

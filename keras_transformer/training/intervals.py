@@ -143,15 +143,19 @@ class RunCallbacks(keras.callbacks.CallbackList):
         """Returns the state of the model and of the program's callbacks."""
         return capture(
             self.model, step=step, seconds=seconds, history=[*self.state.history],
-            callbacks=[callback.state() for callback in self._remembering],
+            callbacks=[[type(c).__name__, c.state()] for c in self._remembering],
             machine=self._machine,
         )  # fmt: skip
 
     def restore(self, state: State):
         """Sets model and callbacks to a state."""
         restore(self.model, state)
-        for callback, memory in zip(self._remembering, state.callbacks, strict=False):
-            callback.restore(memory)
+        memories = [*state.callbacks]
+        for callback in self._remembering:  # Some may be new, or gone.
+            own = (m for m in memories if m[0] == type(callback).__name__)
+            if memory := next(own, None):
+                memories.remove(memory)
+                callback.restore(memory[1])
 
     # What `fit` calls. A run begins and ends above.
 

@@ -100,7 +100,7 @@ class RunDirectory:
             temporary.write_text(plan.config.to_json(), encoding="utf-8")
 
     def data(self) -> dict[str, Any]:
-        """Returns what was written of the text and of what else was given."""
+        """Returns what was written of text, optimizer, loss and `init`."""
         path = self.path / "data.json"
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
@@ -116,7 +116,6 @@ class RunDirectory:
         A `ValueError` says what may not change: text, options, optimizer, loss, `init`.
         """
         begun, was = RunConfig.load(self.path / "config.json"), self.data()
-        # What was chosen for the device that the run began on, it keeps.
         chosen = {
             name: getattr(begun.data, name)
             for name in ("batch_tokens", "batch_shapes")
@@ -208,7 +207,7 @@ class Plan(NamedTuple):
     """What a run is made of, before anything is tokenised."""
 
     config: RunConfig
-    data: dict[str, Any]  # Digests of the text and of what else was given.
+    data: dict[str, Any]  # Digests of the text, optimizer and loss; what `init` is.
     tokenizers: TokenizerPair
     init: Translator | None  # Has the weights to begin with.
     text: ParallelText
@@ -263,8 +262,13 @@ def plan_run(
             "The run has no state yet, so it begins again, with the weights of "
             f"{begun_with}: give that as `init`. Received: none"
         )
-    if init is not None and not directory.is_set_up:
+    if init is not None:
         _check_same_sizes(config, init, begun_with)
+        if directory.is_set_up and not init.tokenizers.same_as(tokenizers):
+            raise ValueError(
+                f"{whose} whose tokenizer is not that of {begun_with}, which has "
+                "changed since. Choose another directory."
+            )
         tokenizers, whose = init.tokenizers, f"{begun_with} is a translator"
     if tokenizers is None:
         say(console, "learning the vocabulary")
@@ -276,7 +280,9 @@ def plan_run(
             "own. Give the same or none, or choose another directory."
         )
     sizes = tokenizers.vocabulary_sizes
-    config = with_data_defaults(config.replace(model=config.model.replace(**sizes)))
+    config = config.replace(model=config.model.replace(**sizes))
+    if not directory.is_set_up:  # What was chosen for a device, a run keeps.
+        config = with_data_defaults(config)
     return Plan(config, data, tokenizers, init, text, validation)
 
 
@@ -307,6 +313,6 @@ def _check_same_sizes(config: RunConfig, init: Translator, name: str):
     if differing := _differing(config, made, _RATES):
         raise ValueError(
             "Options of the model and of its vocabulary must be those of the weights "
-            f"that a run begins with, here of {name}: {differing}. Begin with those of "
-            f"`default_config`; only {', '.join(sorted(_RATES))} may differ."
+            f"that a run begins with, here of {name}: {differing}. Leave them out, or "
+            f"begin with `default_config`; only {', '.join(sorted(_RATES))} may differ."
         )

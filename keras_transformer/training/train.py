@@ -203,9 +203,9 @@ def _opened(
     check_validated(config.training, validation is not None)
     if optimizer is not None and (optimizer.built or config.training.ema_decay):
         raise ValueError(
-            "`optimizer` must be new, since one that has updated a model keeps its "
-            "moments, and goes without the option `ema_decay`. Received: built="
-            f"{optimizer.built}, ema_decay={config.training.ema_decay}"
+            "`optimizer` must be new: one that has updated a model keeps its moments. "
+            "It must have a moving average of its own in place of `ema_decay`. Received"
+            f": built={optimizer.built}, ema_decay={config.training.ema_decay}"
         )
     made = {}
     if optimizer is not None:
@@ -236,7 +236,8 @@ def _opened(
             state is not None, made,
         )  # fmt: skip
         has_ended = state is not None and state.finished == _limits(config.training)
-        files = [path / name for name in ("model.keras", "decoding.json")]
+        # The summary is written last.
+        files = [path / n for n in ("model.keras", "decoding.json", SUMMARY)]
         if has_ended and all(file.exists() for file in files) and not is_dry:
             say(
                 console,
@@ -256,6 +257,8 @@ def _opened(
             model.take_weights_of(plan.init.model)
             say(console, f"beginning with the weights of {plan.data['init']}")
         if writes:
+            # Until the run ends anew, a model that is there is that of fewer updates.
+            (path / SUMMARY).unlink(missing_ok=True)
             folder.save(plan)
         report_data(console, training, corpus)
         report_devices(console, model.compute_dtype)

@@ -309,9 +309,19 @@ class Sharper(MultiHeadAttention):
         return super().attend(3.0 * queries, *others, **options)
 
 
+class Narrower(MultiHeadAttention):
+    """Overrides `attend` alone: no query sees a key that begins with a low number."""
+
+    def attend(self, queries, keys, values, mask=None, *others, **options):
+        sees = keys[:, :1, None, :, 0] > -0.3
+        mask = sees if mask is None else ops.logical_and(mask, sees)
+        return super().attend(queries, keys, values, mask, *others, **options)
+
+
+@pytest.mark.parametrize("own", (Sharper, Narrower))
 @pytest.mark.parametrize("positions", (None, "alibi", "rotary"))
-def test_what_overrides_attend_alone_decodes_by_it(rng, positions):
-    layer = Sharper(HEADS, KEY_DIM, positions=positions)
+def test_what_overrides_attend_alone_decodes_by_it(rng, own, positions):
+    layer = own(HEADS, KEY_DIM, positions=positions)
     layer.build(SHAPE)
     inputs = random_inputs(rng)
     expected = array(layer(inputs, use_causal_mask=True))

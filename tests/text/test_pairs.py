@@ -244,7 +244,7 @@ ERRORS = {
     ),
     "splits": (lambda d: open_pairs({"train": NESTED}), "first row 'train'"),
     "lists of two lengths": (
-        lambda d: open_pairs(["a", "b"], ["c"]), "argument 2 is shorter"
+        lambda d: open_pairs(["a", "b"], ["c"]), "must have the same length"
     ),
     "frame without keys": (
         lambda d: open_pairs(pandas.DataFrame(DICTIONARIES)),

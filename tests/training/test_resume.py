@@ -268,6 +268,24 @@ def test_a_finished_run_is_only_loaded(whole, tmp_path, monkeypatch):
     assert (folder.run / "model.keras").exists()
 
 
+def killed_save(*_):
+    raise Killed
+
+
+def test_a_longer_run_killed_before_its_model_is_saved_is_not_finished(
+    whole, tmp_path, monkeypatch
+):
+    folder, longer = Folder(tmp_path), Folder(tmp_path / "longer")
+    for each in (folder, longer):
+        shutil.copytree(whole.run, each.run)
+    expected = longer.train(epochs=3).model.get_weights()
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(Translator, "save", killed_save)
+        folder.train(epochs=3)
+    found = folder.train(epochs=3).model.get_weights()
+    assert all(map(np.array_equal, found, expected))
+
+
 @pytest.mark.slow
 def test_a_damaged_state_falls_back_to_the_one_before(whole, tmp_path):
     folder = Folder(tmp_path)
