@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import LiteTranslator
-from keras_transformer.generation import results
+from keras_transformer.generation import pipeline
 from keras_transformer.lite import translator as lite
 from tests import tiny_run
 
@@ -94,7 +94,7 @@ def test_texts_that_are_cut_are_told(translator):
 
 def test_its_results_have_the_fields_of_the_live_ones():
     for name in ("Translation", "Score", "Alignment"):
-        assert getattr(lite, name)._fields == getattr(results, name)._fields
+        assert getattr(lite, name)._fields == getattr(pipeline, name)._fields
 
 
 def test_a_drawing_is_its_seeds_own_and_as_likely_as_the_model_says(translator, live):
