@@ -9,7 +9,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.kernels.keras_private import carried_mask, learns_shapes
+from keras_transformer.kernels.keras_private import learns_shapes
 from keras_transformer.types import Tensor, TensorLike
 
 
@@ -134,8 +134,8 @@ def combined_mask(
 ):
     """Combines the masks of a call of attention to one that broadcasts to (B, H, T, S).
 
-    `mask` takes the place of those of value and key. Where these are not given, the
-    masks that Keras attached to the tensors count.
+    `mask` takes the place of those of value and key. Keras fills in these two where the
+    tensors carry masks, and `mask` where a call has `query` alone.
 
     Raises:
         TypeError, ValueError: If a mask has a wrong type or does not fit the inputs.
@@ -144,12 +144,7 @@ def combined_mask(
     if mask is not None:  # (B, S), (B, 1, S) or (B, T, S)
         parts["mask"] = ops.expand_dims(attention_mask(mask), axis=1)
     else:
-        given = {"value_mask": (value, value_mask)}
-        # Of one tensor for both, the mask counts once.
-        if key is not value or key_mask is not None:
-            given["key_mask"] = (key, key_mask)
-        for name, (tensor, one) in given.items():
-            one = carried_mask(tensor) if one is None else one
+        for name, one in (("value_mask", value_mask), ("key_mask", key_mask)):
             if one is not None:  # (B, S)
                 one = _boolean(name, one, or_integers=True)
                 parts[name] = ops.expand_dims(one, axis=(1, 2))

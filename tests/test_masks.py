@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -94,12 +93,3 @@ def test_masks_of_a_call_are_combined(case):
         assert found is None
     else:
         assert_mask(found, expected)
-
-
-def test_masks_that_tensors_carry_are_combined():
-    embedding = keras.layers.Embedding(7, 5, mask_zero=True)
-    value, key = (embedding(np.array([ids])) for ids in ([3, 0, 4], [0, 2, 2]))
-    assert_mask(masks.combined_mask(value, value, value), [[[[1, 0, 1]]]])
-    assert_mask(masks.combined_mask(value, value, key), [[[[0, 0, 1]]]])
-    given = {"value_mask": np.ones((1, 3), bool)}
-    assert_mask(masks.combined_mask(value, value, value, **given), [[[[1, 1, 1]]]])

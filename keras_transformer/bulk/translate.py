@@ -285,7 +285,7 @@ class _PartialOutput:
                 )
             if size := self._stream.seek(0, os.SEEK_END):
                 self._recover(size)
-            else:  # One of an output that was renamed, or that somebody has removed.
+            else:  # A new file: a sidecar that is there belongs to one that is gone.
                 self._sidecar.unlink(missing_ok=True)
         except BaseException:
             self._stream.close()
@@ -334,7 +334,7 @@ class _PartialOutput:
         content = "".join(one_line(text) + "\n" for text in translations)
         content = content.encode("utf-8")
         if self._output.suffix == ".gz":
-            # A member of its own, without a time: a resumed file has the same bytes.
+            # A member for each window, without a time: resumed, the bytes are the same.
             content = gzip.compress(content, mtime=0)
         self._written.update(content)
         with naming(self._path):

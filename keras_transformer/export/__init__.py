@@ -1,7 +1,7 @@
 """Writes translators for other programs, and calls SavedModels. Needs TensorFlow.
 
-Each writer takes a `Translator`, a path and options of its own. It cannot import the
-class: imports go down, and `translator` imports this folder.
+Each writer takes a `Translator`, a path and its own options. None can import that
+class, because `translator` imports this folder.
 """
 
 from keras_transformer.export.ctranslate2 import export_ctranslate2

@@ -144,7 +144,7 @@ def check_arguments(
     quantize: str,
     languages: Sequence[str] | None,
 ):
-    """Raises the errors of `export_litert`, which are those of `export_web` too."""
+    """Checks the arguments that `export_litert` and `export_web` share."""
     check_backend("A LiteRT file")
     check_choice("quantize", quantize, QUANTIZATIONS)
     check_languages(languages)

@@ -208,7 +208,7 @@ def _training(summary):
         "epochs": summary["epochs"],
         "minutes": f"{summary['seconds'] / 60:,.1f}",
         "devices": ", ".join(machine["gpus"] or [machine["processor"]]),
-        # Each part of a batch has threads of its own.
+        # Each part of a batch runs on so many threads.
         "threads": machine["threads"] * machine["parts"],
         "backend": machine["backend"],
         "trained_dtype": summary["model"]["dtype"],

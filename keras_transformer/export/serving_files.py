@@ -104,8 +104,8 @@ def write_warmup_requests(directory: Path, name: str, signatures: dict) -> Path:
 def _prediction_log(name, signature, inputs):
     """A serialized tensorflow.serving.PredictionLog of one request.
 
-    Field numbers are those of prediction_log.proto, predict.proto and model.proto in
-    tensorflow_serving/apis, whose package nothing else here needs.
+    prediction_log.proto, predict.proto and model.proto in tensorflow_serving/apis have
+    the numbers of the fields. Nothing else here needs that package.
     """
     model_spec = _field(1, name.encode("utf-8")) + _field(3, signature.encode("utf-8"))
     request = _field(1, model_spec)

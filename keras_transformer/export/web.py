@@ -100,7 +100,7 @@ def export_web(
         content = convert(model, signatures_of(model, config), quantize)
         (temporary / "model.tflite").write_bytes(content)
         description = {
-            "format": "keras_transformer.web",
+            "format": "keras_transformer.web",  # By which `LiteTranslator` refuses it.
             **describe(translator, temporary, quantize, languages),
             "lengths": source_lengths(config.max_source_length),
             "litert": litert,

@@ -314,7 +314,7 @@ class MultiHeadAttention(ComposedLayer):
     # Decoding one position at a time: B sentences of N hypotheses, L positions.
 
     def step_weights(self, across: bool = False) -> Nest:
-        """Prepares the matrices of `step` once, or those of `look_up` if `across`."""
+        """Prepares the matrices of `step` or, with `across`, those of `look_up`."""
         denses = [self.query_dense]
         if not across:
             denses += [self.key_dense, self.value_dense]

@@ -12,8 +12,8 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
+from keras_transformer.kernels.keras_private import carried_mask
 from keras_transformer.layers.adaptation import quantised_policies
-from keras_transformer.masks import carried_mask
 from keras_transformer.types import Shape, Tensor, TensorLike, WeightOptions
 
 # What may be said of every matrix and every bias of a layer, with its default.

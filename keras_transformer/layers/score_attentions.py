@@ -8,13 +8,14 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels.few_passes import masked_softmax
+from keras_transformer.kernels.keras_private import carried_mask
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.attention import refuse_fused
 from keras_transformer.layers.basic import Dropout
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.projections import ComposedLayer, project
 from keras_transformer.layers.relative_positions import RotaryPositions
-from keras_transformer.masks import attention_mask, carried_mask
+from keras_transformer.masks import attention_mask
 from keras_transformer.types import Shape, Tensor, TensorLike, WeightOptions
 
 

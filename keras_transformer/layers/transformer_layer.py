@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack
 import keras
 
 from keras_transformer.config.layers import SublayerConfig
+from keras_transformer.kernels.keras_private import carried_mask
 from keras_transformer.layers.basic import Dropout, FeedForward, LayerNormalization
 from keras_transformer.layers.from_keras import layer_from_keras_hub
 from keras_transformer.layers.linear_attention import (
@@ -29,7 +30,6 @@ from keras_transformer.layers.score_attentions import (
     ReluAttention,
 )
 from keras_transformer.layers.ssru import SSRU
-from keras_transformer.masks import carried_mask
 from keras_transformer.types import (
     Activation,
     Nest,
@@ -240,8 +240,6 @@ class EncoderLayer(TransformerLayer):
         self, inputs: TensorLike, mask: TensorLike | None = None,
         training: bool | None = None,
     ) -> Tensor:  # fmt: skip
-        # Taken here: with `norm_first` attention gets the norm's output, not `inputs`.
-        mask = carried_mask(inputs) if mask is None else mask
         attend = partial(self.self_attention, mask=mask, training=training)
         transform = partial(self.feed_forward, training=training)
         x = self.residual("self_attention", inputs, attend, training)
@@ -280,7 +278,6 @@ class CausalLayer(TransformerLayer):
         self, inputs: TensorLike, mask: TensorLike | None = None,
         training: bool | None = None,
     ) -> Tensor:  # fmt: skip
-        mask = carried_mask(inputs) if mask is None else mask
         causal = {"mask": mask, "use_causal_mask": True, "training": training}
         look_back = partial(self.self_attention, **causal)
         transform = partial(self.feed_forward, training=training)

@@ -277,7 +277,7 @@ class LiteTranslator:
     def _search(self, signature, batch_size, texts, **columns):
         """Returns, for each text, whether it is empty, and ids (N, T) and scores (N,).
 
-        What a model says of the end token alone is no translation.
+        An empty text is the end token alone, and its outputs mean nothing.
         """
         sources = self._sources(texts)
         lengths = np.array([len(ids) for ids in sources], np.int32)

@@ -7,9 +7,9 @@ from typing import Any, Self, Unpack
 import keras
 
 from keras_transformer.config import EncoderConfig
+from keras_transformer.kernels.keras_private import carried_mask
 from keras_transformer.layers.embedding import PositionalEmbedding
 from keras_transformer.layers.transformer_layer import EncoderLayer
-from keras_transformer.masks import carried_mask
 from keras_transformer.models.model import Configured
 from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
 
@@ -66,7 +66,6 @@ class EncoderStack(Configured, keras.layers.Layer):
         self, states: TensorLike, mask: TensorLike | None = None,
         training: bool | None = None,
     ) -> Tensor:  # fmt: skip
-        mask = carried_mask(states) if mask is None else mask
         for layer in self.encoder_layers:
             states = layer(states, mask=mask, training=training)
         return states if self.norm is None else self.norm(states, training=training)

@@ -8,12 +8,12 @@ import keras
 from keras import ops
 
 from keras_transformer.exact_training import ExactTraining
+from keras_transformer.kernels.keras_private import carried_mask
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.attention import recorded_attention
 from keras_transformer.layers.basic import Dropout
 from keras_transformer.layers.embedding import PositionalEmbedding
 from keras_transformer.layers.other_embeddings import ClassToken, FeatureEmbedding
-from keras_transformer.masks import carried_mask
 from keras_transformer.models.encoder import Encoder
 from keras_transformer.models.model import ExportableModel, rows_of
 from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike

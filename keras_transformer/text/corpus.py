@@ -142,7 +142,7 @@ class Corpus:
         # Batches are made ahead of the step that asks for the tokens of those before.
         self._sampled = functools.lru_cache(4)(self._newly_sampled)
 
-        # The pairs of an epoch in their order: those of a corpus as often as it weighs.
+        # The pairs of an epoch before shuffling: each corpus comes `weight` times.
         places, end = [], 0
         for number, (_, weight) in zip(self._num_pairs, self.text.parts, strict=True):
             places += [np.arange(end, end + number)] * weight

@@ -139,7 +139,7 @@ class ParallelText:
                 yield Pair(line, *texts)
 
     def _read(self):
-        """Yields the lines; at their end they must be those of the first time."""
+        """Yields the lines; raises at their end if the first reading found others."""
         digest, count = hashlib.blake2b(digest_size=16), 0
         for line, fields in self._rows():
             digest.update(b"\t".join(map(_bytes, fields)) + b"\n")

@@ -20,8 +20,8 @@ class TokenizerPair:
         target: Tokenizer of the target; the same object, or another with the same
             pieces, if the vocabulary is joint.
         config: Options that the vocabularies were learned with, or `None` if they were
-            not learned here. Its `joint_vocabulary` is set by whether
-            the two have the same pieces.
+            not learned here. `joint_vocabulary` then says whether the two have the
+            same pieces.
 
     Example:
         >>> tokenizers = learn_tokenizers(pairs, TokenizerConfig())
@@ -188,7 +188,6 @@ def learn_tokenizers(
     """
     text, config = open_pairs(text), config or TokenizerConfig()
     text.count()  # Misaligned files would otherwise look like bad lines.
-
     tokenizers = []
     for sides in [SIDES] if config.joint_vocabulary else (SIDES[:1], SIDES[1:]):
         pairs = text.pairs(BadLines(bad_line_budget))

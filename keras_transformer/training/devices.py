@@ -323,8 +323,8 @@ def machine(distribution: Distribution) -> dict[str, Any]:
         threads = importlib.import_module("torch").get_num_threads()
     if backend == "tensorflow":
         chosen = tf.config.threading.get_intra_op_parallelism_threads()
-        named = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
-        threads = chosen or (named.isdecimal() and int(named)) or threads
+        wanted = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+        threads = chosen or (wanted.isdecimal() and int(wanted)) or threads
     cpu = Path("/proc/cpuinfo")
     text = cpu.read_text(encoding="utf-8") if cpu.exists() else ""
     named = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)

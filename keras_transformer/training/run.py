@@ -1,7 +1,6 @@
-"""The directory of a run, and what a run is made of.
+"""The directory of a run, and the plan of one: options, text, tokenizers, weights.
 
-The directory says with which options, text and weights its run began. Others are
-refused when the run goes on.
+The directory says with what its run began. Anything else is refused when it goes on.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ All but the figures are functions of a run's rows, the dictionaries of its histo
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -54,8 +53,9 @@ class Validation:
         options, translator = run.config.training, run.translator
         if run.validation is not None and options.monitor == "bleu":
             pairs = run.validation.text.pairs(BadLines(run.config.data.bad_line_budget))
-            first = itertools.islice(pairs, options.bleu_sentences)
-            self._pairs = [(pair.source, pair.target) for pair in first]
+            # All are read: a file that has changed says so at its end.
+            every = [(pair.source, pair.target) for pair in pairs]
+            self._pairs = every[: options.bleu_sentences]
             greedy = translator.config.replace(beam_size=1, n_best=None)
             self._translate = Translator(run.model, translator.tokenizers, greedy)
         self._is_described = False

@@ -204,6 +204,11 @@ def test_a_long_text_is_flagged_and_changes_no_neighbour(signatures, name):
     assert_rows_equal(row_of(outputs, -1), row_of(alone, 0))
 
 
+def test_a_long_prefix_is_flagged_too(signatures):
+    outputs = call(signatures, "complete", ["dog", "dog"], [["der", LONG]])
+    assert outputs["truncated"].tolist() == [False, True]
+
+
 def test_a_long_target_is_flagged_too(signatures):
     outputs = call(signatures, "score", ["dog", "dog"], [["der", LONG]])
     assert outputs["truncated"].tolist() == [False, True]

@@ -10,7 +10,6 @@ import pytest
 from keras import ops
 
 from keras_transformer.layers import MultiHeadAttention
-from keras_transformer.masks import carried_mask
 from tests.layers.reference_weights import (
     assert_close,
     randomise,
@@ -150,31 +149,6 @@ def test_masks_of_every_accepted_shape_agree(rng):
     assert_close(ours(*ALL_THREE, mask=full[:, 0]), expected)
     assert_close(ours(*ALL_THREE, value_mask=full[:, 0]), expected)
     assert_close(ours(*ALL_THREE, attention_mask=full), expected)
-
-
-@pytest.mark.parametrize("arguments", ({}, CAUSAL))
-@pytest.mark.parametrize("own", (True, False))
-def test_masks_that_the_inputs_carry(rng, own, arguments):
-    source = np.array([[5, 3, 4, 2, 6, 7, 1], [4, 6, 2, 0, 0, 0, 0]])
-    target = np.array([[3, 7, 5, 2, 8], [9, 2, 4, 0, 0]])
-    embedding = keras.layers.Embedding(11, 11, mask_zero=True)
-    embedding.build(None)
-    randomise(embedding, rng)
-    results = []
-    for layer in pair({}, SELF, rng):
-        # Keras takes the masks away from the tensors that it is given.
-        states = embedding(target)
-        memory = states if own else embedding(source)
-        output = layer(states, memory, **arguments)
-        pooled = keras.layers.GlobalAveragePooling1D()(output)  # Heeds the mask.
-        # A residual sum keeps its mask after ours alone.
-        total = keras.layers.Add()([states, output])
-        keeps = type(layer) is MultiHeadAttention
-        assert (carried_mask(total) is not None) == keeps
-        results.append([ops.convert_to_numpy(x) for x in (output, pooled)])
-    (expected, expected_mean), (found, found_mean) = results
-    assert_close(found[target != 0], expected[target != 0])
-    assert_close(found_mean, expected_mean)
 
 
 def test_agrees_with_torch():

@@ -258,6 +258,15 @@ def test_a_cluster_that_is_none_is_refused(monkeypatch, text):
         pass
 
 
+def test_hosts_that_were_named_and_not_joined_are_refused(monkeypatch):
+    pytest.importorskip("jax")
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    monkeypatch.setenv("KERAS_DISTRIBUTION_NUM_PROCESSES", "2")
+    message = r"call `keras.distribution.initialize\(\)` first"
+    with pytest.raises(ValueError, match=message), distribution_scope("data_parallel"):
+        pass
+
+
 def test_model_parallel_refuses_several_hosts(monkeypatch):
     jax = pytest.importorskip("jax")
     monkeypatch.setattr(jax, "process_count", lambda: 2)

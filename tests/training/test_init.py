@@ -208,6 +208,16 @@ def test_a_run_without_a_state_needs_the_weights_again(
     )
 
 
+def test_weights_whose_tokenizer_has_changed_since_are_refused(trained, tmp_path):
+    init = shutil.copytree(trained, tmp_path / "init")
+    with pytest.raises(Killed):  # It is set up, and has no state.
+        run(tmp_path / "run", init, steady(init), KillAfter(1))
+    tiny_run.tokenizers().save(init / "tokenizer")
+    tiny_run.tokenizers().save_digests(init / "tokenizer")
+    with pytest.raises(ValueError, match="whose tokenizer is not that of .*init"):
+        run(tmp_path / "run", init, steady(init))
+
+
 def test_a_run_goes_on_with_the_weights_that_it_began_with_alone(
     trained, uninterrupted, tmp_path
 ):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from keras_transformer import TokenizerPair, Translator, train
-from keras_transformer.training import average_run, devices, run, state
+from keras_transformer import RunConfig, TokenizerPair, Translator, train
+from keras_transformer.training import average_run, devices, model, run, state
 from keras_transformer.training.run import RunDirectory
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
@@ -266,6 +266,15 @@ def test_a_finished_run_is_only_loaded(whole, tmp_path, monkeypatch):
     (folder.run / "model.keras").unlink()
     assert_same_run(folder, folder.train().model.get_weights(), whole)
     assert (folder.run / "model.keras").exists()
+
+
+def test_batches_stay_the_same_on_another_device(tmp_path, monkeypatch):
+    folder, given = Folder(tmp_path), {"batch_tokens": None}
+    folder.killed(1, data=given)
+    begun = RunConfig.load(folder.run / "config.json")
+    monkeypatch.setattr(model, "has_gpu", lambda: True)
+    folder.killed(1, data=given)
+    assert RunConfig.load(folder.run / "config.json").data == begun.data
 
 
 def killed_save(*_):
