@@ -18,19 +18,8 @@ from typing import BinaryIO, NamedTuple
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from keras_transformer.files import (
-    check_not_directory,
-    digest,
-    naming,
-    sync_directory,
-    take_lock,
-)
-from keras_transformer.text.lines import (
-    MAX_LINE_BYTES,
-    lines_of,
-    one_line,
-    read_lines,
-)
+from keras_transformer.files import digest, naming, sync_directory, take_lock
+from keras_transformer.text.lines import MAX_LINE_BYTES, lines_of, one_line, read_lines
 
 WINDOW = 1024
 # What decides the translations of a SavedModel, of a training run and of a LiteRT
@@ -123,7 +112,7 @@ def translate_file(
         speed_estimate_period=600,  # seconds: a window may take minutes
     )  # fmt: skip
     with _PartialOutput(Path(output), fingerprint) as partial, progress:
-        partial.skip_done(texts)
+        partial.resume(texts)
         start, begin = partial.done.lines, time.monotonic()
         task = progress.add_task("translating", total=total, completed=start)
         for lines in windows:
@@ -243,76 +232,74 @@ def _translated(translate, texts):
     return [places[i] for i in range(len(texts))]
 
 
+_NOTHING = hashlib.sha256().hexdigest()
+
+
 class _Done(NamedTuple):
     """What the sidecar says of an unfinished output."""
 
     lines: int = 0  # of the source
     bytes: int = 0  # of the output
-    source: str = ""  # digest of those lines
-    written: str = ""  # digest of those bytes
+    source: str = _NOTHING  # digest of those lines
+    written: str = _NOTHING  # digest of those bytes
     fingerprint: str = ""  # of the model and its options
 
 
-class _PartialOutput:
-    """OUTPUT.partial, locked, and its sidecar: one line about what is done.
+class _PartialOutput(contextlib.AbstractContextManager):
+    """OUTPUT.partial, and its sidecar: one line about what is done.
 
     Bytes reach the disk before the sidecar counts them: what lies beyond its count is
-    left over from a crash, and is cut off. The lock ends with the process.
+    left over from a crash, and is cut off.
     """
 
     def __init__(self, output, fingerprint):
+        if output.exists() and not output.is_file():
+            raise ValueError(
+                f"{output} must be a regular file: translations are written beside it "
+                "and moved there when they are whole."
+            )
         self._output, self._fingerprint = output, fingerprint
         self._path = output.with_name(f"{output.name}.partial")
         self._sidecar = output.with_name(f"{output.name}.partial.json")
-        self._read, self._written = hashlib.sha256(), hashlib.sha256()
-        self.done = _Done()
-
-    def __enter__(self):
-        check_not_directory(self._output)
-        if self._output.exists() and not self._output.is_file():
-            raise ValueError(
-                f"{self._output} must be a regular file: translations are written "
-                "beside it and moved there when they are whole."
-            )
-        self._output.parent.mkdir(parents=True, exist_ok=True)
+        self._read, self.done = hashlib.sha256(), _Done()
+        output.parent.mkdir(parents=True, exist_ok=True)
         self._stream = open(self._path, "a+b")
-        try:
-            # Its last holder may have moved it since it was opened.
-            if not take_lock(self._stream.fileno(), self._path):
-                raise BlockingIOError(
-                    f"Another process is writing {self._output}: wait until it ends, "
-                    "or choose another output."
-                )
-            if size := self._stream.seek(0, os.SEEK_END):
-                self._recover(size)
-            else:  # A new file: a sidecar that is there belongs to one that is gone.
-                self._sidecar.unlink(missing_ok=True)
-        except BaseException:
-            self._stream.close()
-            raise
-        return self
 
     def __exit__(self, *exception):
         # On a full disk, closing fails as writing did, which has raised already.
         with contextlib.suppress(OSError):
             self._stream.close()
 
-    def _recover(self, size):
-        """Goes back to the last window that the sidecar counts."""
-        done = _Done(written=self._written.hexdigest(), fingerprint=self._fingerprint)
+    def resume(self, texts):
+        """Locks the output, and skips the first `texts`: those that are translated."""
+        # Its last holder may have moved it since it was opened.
+        if not take_lock(self._stream.fileno(), self._path):
+            raise BlockingIOError(
+                f"Another process is writing {self._output}: wait until it ends, or "
+                "choose another output."
+            )
+        size = self._stream.seek(0, os.SEEK_END)
+        if not size:  # A new file: a sidecar that is there belongs to one that is gone.
+            self._sidecar.unlink(missing_ok=True)
         if self._sidecar.exists():
             try:
-                done = _Done(**json.loads(self._sidecar.read_bytes()))
+                self.done = _Done(**json.loads(self._sidecar.read_bytes()))
             except (ValueError, TypeError) as error:
                 raise self._refused(f"{self._sidecar} is damaged") from error
-        if done.fingerprint != self._fingerprint:
-            raise self._refused("it was made with another model or other options")
-        self._stream.truncate(min(size, done.bytes))
+            if self.done.fingerprint != self._fingerprint:
+                raise self._refused("it was made with another model or other options")
+        self._stream.truncate(min(size, self.done.bytes))
         self._stream.seek(0)
         self._written = hashlib.file_digest(self._stream, "sha256")
-        if done.written != self._written.hexdigest():
+        if self.done.written != self._written.hexdigest():
             raise self._refused("it has changed since it was written")
-        self.done = done
+        self._count(itertools.islice(texts, self.done.lines))
+        if self.done.source != self._read.hexdigest():
+            raise self._refused("the first lines of the input have changed since")
+
+    def _count(self, texts):
+        for text in texts:
+            self._read.update(text.encode("utf-8") + b"\n")
 
     def _refused(self, reason):
         return ValueError(
@@ -320,17 +307,9 @@ class _PartialOutput:
             f"{reason}. Restore what was there, or start again: rm {self._path}"
         )
 
-    def skip_done(self, texts):
-        """Skips the first lines of `texts`, those whose translations are kept."""
-        for text in itertools.islice(texts, self.done.lines):
-            self._read.update(text.encode("utf-8") + b"\n")
-        if self.done.lines and self.done.source != self._read.hexdigest():
-            raise self._refused("the first lines of the input have changed since")
-
     def append(self, texts, translations):
         """Adds a window; once this returns, no crash can lose it."""
-        for text in texts:
-            self._read.update(text.encode("utf-8") + b"\n")
+        self._count(texts)
         content = "".join(one_line(text) + "\n" for text in translations)
         content = content.encode("utf-8")
         if self._output.suffix == ".gz":

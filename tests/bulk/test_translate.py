@@ -372,7 +372,7 @@ def test_the_summary_counts_what_was_done_now():
 def test_bad_arguments_are_refused(source, tmp_path):
     with pytest.raises(ValueError, match="window=0"):
         translate_file(reverse, source, tmp_path / "out", window=0)
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(ValueError, match="must be a regular file"):
         translate_file(reverse, source, tmp_path)
     with pytest.raises(ValueError, match="another file than the input"):
         translate_file(reverse, source, source)
