@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -18,17 +20,21 @@ def replacing(path: str | Path) -> Iterator[Path]:
     Nobody sees half a file, and an error, which names `path`, leaves what was there.
     """
     path = Path(path)
-    check_not_directory(path)
     temporary = path.with_name(f".partial-{os.getpid()}-{path.name}")
     with naming(path, temporary):
-        # Never write through a link that somebody put there.
-        temporary.unlink(missing_ok=True)
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        temporary.touch()  # Where nothing can be written, the block does not begin.
         try:
             yield temporary
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def write_json(path: str | Path, value: Any):
+    """Writes a value as indented JSON, whole or not at all."""
+    with replacing(path) as temporary:
+        text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        temporary.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -102,12 +108,13 @@ def take_lock(descriptor: int, path: str | Path) -> bool:
         return False
 
 
-def versions_in(directory: str | Path) -> dict[int, Path]:
+def versions_in(directory: str | Path, content: str = "") -> dict[int, Path]:
     """Returns the entries of a directory whose names are whole numbers, in order.
 
-    TensorFlow Serving takes such directories for the versions of a model.
+    TensorFlow Serving takes such directories for the versions of a model. `content`,
+    where it is given, is a file that they must have.
     """
-    paths = Path(directory).glob("*")
+    paths = [path for path in Path(directory).glob("*") if (path / content).exists()]
     numbered = [p for p in paths if p.name.isascii() and p.name.isdecimal()]
     return dict(sorted((int(path.name), path) for path in numbered))
 

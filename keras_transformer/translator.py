@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
+from keras_transformer.config.options import check_choice
 from keras_transformer.decoding.sampling import check_temperature
 from keras_transformer.export import FORMATS
-from keras_transformer.export.saved_model import check_choice
 from keras_transformer.files import replacing
 from keras_transformer.generation.generator import as_graph
 from keras_transformer.generation.pipeline import (

@@ -9,9 +9,9 @@ from keras_transformer.config.layers import RELATIVE_POSITIONS, LayerConfig
 from keras_transformer.config.options import (
     LAYERS,
     ROWS,
+    check_choice,
     documented,
     option,
-    reject_unknown,
 )
 
 
@@ -130,12 +130,8 @@ class TransformerConfig(LayerConfig):
             >>> TransformerConfig.preset("tiny").d_model
             128
         """
-        if name not in cls.PRESETS:
-            raise ValueError(
-                f"`preset` must be one of {', '.join(cls.PRESETS)}. Received: {name!r}"
-            )
-        reject_unknown(cls, overrides)
-        return cls(**cls.PRESETS[name] | overrides)
+        check_choice("preset", name, cls.PRESETS)
+        return cls(**cls.PRESETS[name]).replace(**overrides)
 
 
 @documented

@@ -10,7 +10,7 @@ import operator
 import textwrap
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -147,13 +147,19 @@ def reject_unknown(cls, values):
         )
 
 
+def check_choice(name: str, value: Any, choices: Collection[str]):
+    """Raises `ValueError` unless the argument `name` has one of some values."""
+    if value not in choices:
+        words = ", ".join(choices)
+        raise ValueError(f"`{name}` must be one of {words}. Received: {name}={value!r}")
+
+
 def _check_type(name, value, hint):
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     # In Python a bool is an int, which is refused; an int may stand for a float.
     accepted = kinds + ((int,) if float in kinds else ())
-    if not isinstance(value, accepted) or (
-        isinstance(value, bool) and bool not in kinds
-    ):
+    is_wrong_bool = isinstance(value, bool) and bool not in kinds
+    if is_wrong_bool or not isinstance(value, accepted):
         names = " or ".join("None" if k is type(None) else k.__name__ for k in kinds)
         raise TypeError(f"`{name}` must be {names}. Received: {name}={value!r}")
 

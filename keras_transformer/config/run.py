@@ -11,6 +11,7 @@ from keras_transformer.config.options import (
     MOST_HYPOTHESES,
     MOST_TOKENS,
     Config,
+    check_choice,
     documented,
     option,
 )
@@ -234,10 +235,7 @@ class RunConfig(Config):
             >>> config.tokenizer.vocabulary_size, config.training.epochs
             (4000, 3)
         """
-        if name not in PRESETS:
-            raise ValueError(
-                f"`name` must be one of {', '.join(PRESETS)}. Received: {name!r}"
-            )
+        check_choice("name", name, PRESETS)
         preset = dict(PRESETS[name])
         del preset["most_pairs"]
         sizes = TransformerConfig.PRESETS[preset.pop("sizes")]

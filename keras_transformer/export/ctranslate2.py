@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_transformer.config.options import check_choice
 from keras_transformer.export.litert import save_sentencepiece
 from keras_transformer.export.safetensors import check_plain
-from keras_transformer.export.saved_model import check_choice
 from keras_transformer.files import check_absent, creating_directory
 from keras_transformer.layers.embedding import sinusoidal_encoding
 from keras_transformer.models.transformer import Transformer

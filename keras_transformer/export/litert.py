@@ -7,7 +7,6 @@ installed. Phones and browsers run the same files.
 from __future__ import annotations
 
 import functools
-import json
 import re
 import shutil
 import tempfile
@@ -19,18 +18,16 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from keras_transformer.config.options import check_choice
 from keras_transformer.export.model_card import check_languages
-from keras_transformer.export.saved_model import (
-    check_backend,
-    check_choice,
-    signature,
-)
+from keras_transformer.export.saved_model import check_backend, signature
 from keras_transformer.files import (
     check_absent,
     check_not_directory,
     creating_directory,
     digest,
     replacing,
+    write_json,
 )
 from keras_transformer.generation.generator import Generator, LanguageSampler
 from keras_transformer.kernels.execution import tracing_for_litert
@@ -124,17 +121,14 @@ def export_litert(
         ),
     }  # fmt: skip
     with creating_directory(path) as temporary:
-        content = convert(model, signatures, quantize)
-        (temporary / "model.tflite").write_bytes(content)
-        description = describe(translator, temporary, quantize, languages)
+        (temporary / "model.tflite").write_bytes(convert(model, signatures, quantize))
         shutil.copyfile(lite.__file__, temporary / "translate.py")
-        files = {"model.tflite", *description["tokenizers"].values()}
-        write_description(
-            temporary,
-            format=lite.FORMAT,
-            **description,
-            files={name: digest(temporary / name) for name in sorted(files)},
-        )
+        description = {
+            "format": lite.FORMAT,
+            **describe(translator, temporary, quantize, languages),
+            "files": digests(temporary),
+        }
+        write_json(temporary / lite.DESCRIPTION, description)
     return path
 
 
@@ -163,10 +157,8 @@ def found_by(search: Callable) -> Callable:
 
 
 def convert(model: keras.Model, signatures: dict, quantize: str = "none") -> bytes:
-    """Returns the content of a LiteRT file: a model's `tf.function`s, by name.
-
-    Keras' own `model.export(path, format="litert")` knows one signature alone.
-    """
+    """Returns the content of a LiteRT file: a model's `tf.function`s, by name."""
+    # Keras' own `model.export(path, format="litert")` knows one signature alone.
     module = tf.Module(name="translator")
     # A weight that the module does not hold would be left out without a word.
     module.weights = [weight.value for weight in model.variables]
@@ -198,11 +190,11 @@ def convert(model: keras.Model, signatures: dict, quantize: str = "none") -> byt
 def save_sentencepiece(translator: Any, directory: Path) -> dict[str, str]:
     """Writes the SentencePiece models; returns the file of each side."""
     tokenizers = translator.tokenizers
-    sides = {"source": tokenizers.source, "target": tokenizers.target}
-    is_joint = tokenizers.source is tokenizers.target
-    names = {side: f"{'joint' if is_joint else side}.model" for side in sides}
-    for side, tokenizer in sides.items():
-        tokenizer.save(directory / names[side])
+    names = {"source": "source.model", "target": "target.model"}
+    if tokenizers.source is tokenizers.target:
+        names = dict.fromkeys(names, "joint.model")
+    for side, name in names.items():
+        getattr(tokenizers, side).save(directory / name)
     return names
 
 
@@ -227,10 +219,11 @@ def describe(
     }
 
 
-def write_description(directory: Path, **description: Any):
-    """Writes translator.json."""
-    text = json.dumps(description, indent=2, ensure_ascii=False)
-    (directory / lite.DESCRIPTION).write_text(text + "\n", encoding="utf-8")
+def digests(directory: Path) -> dict[str, str]:
+    """Returns the SHA-256 of each large file of a directory, by its name there."""
+    kinds = (".tflite", ".model", ".wasm")
+    paths = sorted(path for path in directory.rglob("*") if path.suffix in kinds)
+    return {path.relative_to(directory).as_posix(): digest(path) for path in paths}
 
 
 def export_litert_language_model(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from keras_transformer.config import DecodingConfig, RunConfig
 from keras_transformer.export.serving_files import filled, model_name
-from keras_transformer.files import digest, replacing
+from keras_transformer.files import digest, write_json
 
 SUMMARY, DATA, SCORES = "summary.json", "data.json", "scores.json"
 # Options that a card shows even where they have their defaults.
@@ -25,6 +25,7 @@ _SIZES = (
     "source_vocabulary_size", "target_vocabulary_size",
 )  # fmt: skip
 _SEARCH = ("beam_size", "length_penalty")
+_METRICS = (("sacrebleu", "BLEU", "bleu"), ("chrf", "chrF2", "chrf"))
 
 
 class RunFacts(NamedTuple):
@@ -36,13 +37,9 @@ class RunFacts(NamedTuple):
     data: dict[str, Any] | None = None  # digests of the lines of each split
 
     @classmethod
-    def of(cls, run: str | Path | RunFacts | None) -> RunFacts:
-        """Returns what the directory of a run says, or facts as they are given."""
-        if isinstance(run, RunFacts):
-            return run
-        if run is None:
-            return cls()
-        directory = Path(run)
+    def of(cls, directory: str | Path) -> RunFacts:
+        """Returns what the directory of a run says."""
+        directory = Path(directory)
         config = directory / "config.json"
         if not config.exists() and not (directory / "model.keras").exists():
             raise FileNotFoundError(f"{directory} holds no training run.")
@@ -53,17 +50,13 @@ class RunFacts(NamedTuple):
             _read(directory / DATA, dict),
         )
 
-    def training_data(self) -> dict[str, Any] | None:
-        """Returns the "fingerprint" of the lines of each split and, at the end, sizes.
-
-        It is a digest of the lines, whatever the files' names and compression.
-        """
-        data, sizes = self.data or {}, (self.summary or {}).get("data", {})
+    def training_data(self) -> dict[str, Any]:
+        """Returns each split's "fingerprint" and, if the training ended, its sizes."""
+        sizes = (self.summary or {}).get("data", {})
         return {
-            split: {"fingerprint": data[split], **sizes.get(split, {})}
+            split: {"fingerprint": self.data[split], **sizes.get(split, {})}
             for split in ("training", "validation")
-            if split in data
-        } or None
+        }
 
 
 def record_scores(
@@ -73,10 +66,7 @@ def record_scores(
     search: DecodingConfig,
     scores: dict[str, Any],
 ):
-    """Adds the scores of a test set to a run's scores.json.
-
-    They replace those of the same lines and search, and all of other weights.
-    """
+    """Adds the scores of a test set to a run's scores.json."""
     directory = Path(directory)
     entry = {
         "name": name,
@@ -85,23 +75,20 @@ def record_scores(
         "search": search.to_dict(),
         "scores": scores,
     }
+    # Those of the same lines and search are replaced, and all of other weights.
     others = [
         other
         for other in recorded_scores(directory)
         if (other["fingerprint"], other["search"]) != (fingerprint, entry["search"])
     ]
-    with replacing(directory / SCORES) as temporary:
-        content = json.dumps([*others, entry], indent=2, ensure_ascii=False)
-        temporary.write_text(content + "\n", encoding="utf-8")
+    write_json(directory / SCORES, [*others, entry])
 
 
 def recorded_scores(directory: str | Path) -> list[dict[str, Any]]:
     """Returns what `record_scores` wrote of a run's present weights."""
     directory = Path(directory)
-    entries = _read(directory / SCORES, list)
-    if not entries:
-        return []
-    model = _model(directory)
+    entries = _read(directory / SCORES, list) or []
+    model = _model(directory) if entries else ""
     return [entry for entry in entries if entry["model"] == model]
 
 
@@ -131,10 +118,7 @@ def model_card(
     languages: Sequence[str] | None = None,
     dtype: str = "float32",
 ) -> str:
-    """Returns the card of an export in the directory `version`, NAME/VERSION.
-
-    Where a run has no scores, sentences of its validation data are translated.
-    """
+    """Returns the card of an export in the directory `version`, NAME/VERSION."""
     check_languages(languages)
     config, model, name = translator.config, translator.model, model_name(version)
     members = getattr(model, "members", [model])
@@ -231,10 +215,8 @@ def _scores(model, entries):
                 "value": round(scores[key], 2),
                 "name": f"{title} {scores[f'{key}_signature']}",
             }
-            for kind, title, key in (
-                ("sacrebleu", "BLEU", "bleu"), ("chrf", "chrF2", "chrf"),
-            )
-        ]  # fmt: skip
+            for kind, title, key in _METRICS
+        ]
         dataset = {"name": name, "type": name}
         task = {"type": "translation"}
         results.append({"task": task, "dataset": dataset, "metrics": metrics})
@@ -242,7 +224,7 @@ def _scores(model, entries):
         search = _options(DecodingConfig.from_dict(entry["search"]), _SEARCH)
         rows.append([_cell(name), *numbers, search])
     return {
-        "metrics": json.dumps(["sacrebleu", "chrf"]),
+        "metrics": json.dumps([kind for kind, _, _ in _METRICS]),
         "results": json.dumps([{"name": model, "results": results}]),
         "scores": _table(["test set", "sentences", "BLEU", "chrF2", "search"], rows),
         "bleu_signature": first["bleu_signature"],

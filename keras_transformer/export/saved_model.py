@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import functools
 import importlib
-import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from keras_transformer.config.options import check_choice
 from keras_transformer.export.model_card import RunFacts, model_card
 from keras_transformer.export.serving_files import (
     model_name,
     write_serving_files,
     write_warmup_requests,
 )
-from keras_transformer.files import creating_directory, version_path, versions_in
+from keras_transformer.files import (
+    creating_directory,
+    version_path,
+    versions_in,
+    write_json,
+)
 from keras_transformer.generation.pipeline import (
     INPUTS,
     Pipeline,
@@ -35,7 +40,7 @@ def export_saved_model(
     translator: Any,
     path: str | Path,
     dtype: str = "float32",
-    run: str | Path | RunFacts | None = None,
+    run: str | Path | None = None,
     languages: Sequence[str] | None = None,
 ) -> Path:
     """Writes a SavedModel that translates strings, for TensorFlow Serving.
@@ -72,8 +77,8 @@ def export_saved_model(
             the model, "saved_models/en-de", where the next version is created.
         dtype: "float32", or "bfloat16" for half the memory, and more speed on
             processors that compute with it.
-        run: Directory of the training run that the translator was loaded from, or a
-            `RunFacts`: the card tells its data, training and scores. Or `None`.
+        run: Directory of the training run that the translator was loaded from, whose
+            data, training and scores the card tells, or `None`.
         languages: Codes of source and target language, for the card, or `None`.
 
     Returns:
@@ -89,7 +94,7 @@ def export_saved_model(
     check_choice("dtype", dtype, DTYPES)
     path = version_path(path, "saved_model.pb")
     tokenizers, config = translator.tokenizers, translator.config
-    facts = RunFacts.of(run)
+    facts = RunFacts() if run is None else RunFacts.of(run)
     card = model_card(translator, path, facts, languages, dtype)
     model = translator.model.with_dtype(dtype)
     # A copy of the weights in the layout that a decoding step multiplies by.
@@ -112,9 +117,8 @@ def export_saved_model(
         tf.saved_model.save(module, str(temporary), signatures=signatures)
         write_warmup_requests(temporary, model_name(path), signatures)
         (temporary / CARD).write_text(card, encoding="utf-8")
-        if (data := facts.training_data()) is not None:
-            text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-            (temporary / TRAINING_DATA).write_text(text, encoding="utf-8")
+        if facts.data:
+            write_json(temporary / TRAINING_DATA, facts.training_data())
     write_serving_files(path)
     return path
 
@@ -126,14 +130,6 @@ def check_backend(what: str):
             f"{what} is written with the TensorFlow backend. Set "
             "KERAS_BACKEND=tensorflow; every backend reads model.keras files. "
             f"Received: backend {keras.backend.backend()!r}"
-        )
-
-
-def check_choice(name: str, value: Any, choices: Collection[str]):
-    """Raises `ValueError` unless the argument `name` has one of some values."""
-    if value not in choices:
-        raise ValueError(
-            f"`{name}` must be one of {', '.join(choices)}. Received: {name}={value!r}"
         )
 
 
@@ -216,9 +212,8 @@ def latest_version(path: str | Path) -> Path:
     path = Path(path)
     if (path / "saved_model.pb").is_file():
         return path
-    for version in reversed(versions_in(path).values()):
-        if (version / "saved_model.pb").is_file():
-            return version
+    if versions := versions_in(path, "saved_model.pb"):
+        return versions[max(versions)]
     raise FileNotFoundError(
         f"{path} holds no SavedModel: neither a saved_model.pb nor a directory "
         "with a version number that has one."

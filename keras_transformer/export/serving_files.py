@@ -35,11 +35,9 @@ BATCHES = (*([sentence] for sentence in _SENTENCES), [*_SENTENCES * 2, *_SENTENC
 
 
 def model_name(path: str | Path) -> str:
-    """Returns the name under which TensorFlow Serving serves NAME/VERSION.
-
-    It is NAME, with "-" for what a URL or a configuration file would have to escape.
-    """
+    """Returns the name under which TensorFlow Serving serves NAME/VERSION."""
     name = Path(os.path.abspath(path)).parent.name
+    # A URL and a configuration file would have to escape other characters.
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name) or "model"
 
 
@@ -57,10 +55,7 @@ def filled(template: str, **values: Any) -> str:
 
 
 def write_serving_files(version: Path) -> list[Path]:
-    """Writes the files of `NAMES` beside NAME/VERSION where they are missing.
-
-    They serve all versions, so one that is there stays as it is.
-    """
+    """Writes the files of `NAMES`, which serve all versions, where they are missing."""
     name = model_name(version)
     # A host's name, which alone a Service of Kubernetes may have: at most 63 small
     # letters, digits and "-", the first a letter.
@@ -77,36 +72,26 @@ def write_serving_files(version: Path) -> list[Path]:
 
 
 def write_warmup_requests(directory: Path, name: str, signatures: dict) -> Path:
-    """Writes requests for signatures, concrete functions of inputs of shape [B].
-
-    A server does not load a version if a request fails: each fits its signature.
-    """
-    records = []
-    for signature, function in signatures.items():
-        specs = tf.nest.flatten(function.structured_input_signature)
-        for texts in BATCHES:
-            ones = [1] * len(texts)  # Temperatures, and seeds.
-            inputs = {
-                spec.name: tf.make_tensor_proto(
-                    texts if spec.dtype == tf.string else ones, spec.dtype
-                )
-                for spec in specs
-            }
-            records.append(_prediction_log(name, signature, inputs))
+    """Writes requests for signatures, concrete functions of inputs of shape [B]."""
     file = directory / "assets.extra" / "tf_serving_warmup_requests"
     file.parent.mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(file)) as writer:
-        for record in records:
-            writer.write(record)
+        for signature, function in signatures.items():
+            specs = tf.nest.flatten(function.structured_input_signature)
+            for texts in BATCHES:
+                inputs = {}
+                for spec in specs:
+                    # Else temperatures, and seeds.
+                    values = texts if spec.dtype == tf.string else [1] * len(texts)
+                    inputs[spec.name] = tf.make_tensor_proto(values, spec.dtype)
+                writer.write(_prediction_log(name, signature, inputs))
     return file
 
 
 def _prediction_log(name, signature, inputs):
-    """A serialized tensorflow.serving.PredictionLog of one request.
-
-    prediction_log.proto, predict.proto and model.proto in tensorflow_serving/apis have
-    the numbers of the fields. Nothing else here needs that package.
-    """
+    """A serialized tensorflow.serving.PredictionLog of one request."""
+    # The numbers of the fields stand in tensorflow_serving/apis: prediction_log.proto,
+    # predict.proto and model.proto. Nothing else here needs that package.
     model_spec = _field(1, name.encode("utf-8")) + _field(3, signature.encode("utf-8"))
     request = _field(1, model_spec)
     for key, tensor in inputs.items():

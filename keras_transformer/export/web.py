@@ -22,11 +22,11 @@ from keras_transformer.export.litert import (
     check_arguments,
     convert,
     describe,
+    digests,
     found_by,
-    write_description,
 )
 from keras_transformer.export.saved_model import signature
-from keras_transformer.files import creating_directory, digest
+from keras_transformer.files import creating_directory, digest, write_json
 from keras_transformer.generation.generator import Generator
 from keras_transformer.models.seq2seq import Seq2Seq
 
@@ -163,27 +163,22 @@ def _copy_litert(modules, folder):
 
 def _finish(site, description):
     """Writes translator.json with the checked files, and the version into sw.js."""
-    names = sorted(
-        path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file()
-    )
-    large = [name for name in names if name.endswith((".tflite", ".model", ".wasm"))]
     # Without sw.js, which the browser keeps itself, and the runtimes, of which one of
     # two is used.
-    small = [
-        name
-        for name in names
-        if name.endswith((".html", ".css", ".js"))
-        and name != "sw.js"
-        and "_internal" not in name
-    ]
-    description |= {
-        "files": {name: digest(site / name) for name in large},
-        "sizes": {name: (site / name).stat().st_size for name in large},
-    }
+    small = sorted(
+        path.relative_to(site).as_posix()
+        for path in site.rglob("*")
+        if path.suffix in (".html", ".css", ".js")
+        and path.name != "sw.js"
+        and "_internal" not in path.name
+    )
+    files = digests(site)
+    sizes = {name: (site / name).stat().st_size for name in files}
+    description |= {"files": files, "sizes": sizes}
     # Any other file or option is another version, for which the browser fetches anew.
     told = [digest(site / name) for name in small] + [json.dumps(description)]
     version = hashlib.sha256("".join(told).encode()).hexdigest()[:16]
-    write_description(site, **description, version=version)
+    write_json(site / "translator.json", description | {"version": version})
     is_public = description["litert"]["wasm"].startswith(CDN)
     values = {
         '"{version}"': version,

@@ -10,6 +10,7 @@ from keras import ops
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from keras_transformer.config.options import check_choice
 from keras_transformer.generation.generator import Generator
 from keras_transformer.layers.attention import recorded_attention
 from keras_transformer.layers.linear_attention import LinearAttention
@@ -133,14 +134,11 @@ def _size(shape, square, margin):
 
 
 def axes_for(axes, count: int, size: Sequence[float], columns: int = 4):
-    """Returns a figure and `count` of the given axes, or of new ones in a grid.
-
-    `size` is that of each new panel (inches); axes beyond `count` are hidden.
-    """
+    """Returns a figure and `count` of the given axes, or of new ones of a `size`."""
     if axes is None:
         columns = min(columns, count)
         rows = -(-count // columns)
-        inches = size[0] * columns, size[1] * rows
+        inches = size[0] * columns, size[1] * rows  # `size` is that of a panel.
         figure = Figure(figsize=inches, layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False)
     axes = list(np.ravel(axes))
@@ -218,10 +216,7 @@ class SentenceAttention(NamedTuple):
             "decoder": (self.decoder_tokens, self.decoder_tokens),
             "cross": (self.target_tokens, self.source_tokens),
         }
-        if kind not in tokens:
-            raise ValueError(
-                f"`kind` must be one of {', '.join(tokens)}. Received: kind={kind!r}"
-            )
+        check_choice("kind", kind, tokens)
         weights = getattr(self, kind)
         if weights is None:
             raise ValueError(

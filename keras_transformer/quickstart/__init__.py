@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import keras
 from rich.console import Console
 
 from keras_transformer.config import (
@@ -18,6 +17,7 @@ from keras_transformer.config import (
 from keras_transformer.evaluation import Scores, evaluate
 from keras_transformer.export import ExportedTranslator
 from keras_transformer.export.model_card import record_scores
+from keras_transformer.export.saved_model import check_backend
 from keras_transformer.quickstart.grammar import generate_pairs
 from keras_transformer.terminal import plain_console, say
 from keras_transformer.text import open_pairs
@@ -75,11 +75,7 @@ def quickstart(
         FileExistsError: If `directory` holds something other than its run.
         RuntimeError: If the Keras backend is not TensorFlow.
     """
-    if keras.backend.backend() != "tensorflow":
-        raise RuntimeError(
-            "The quick start exports a SavedModel; set KERAS_BACKEND=tensorflow. "
-            f"Received: backend {keras.backend.backend()!r}"
-        )
+    check_backend("A SavedModel, with which the quick start ends,")
     console = plain_console() if console is None else console
     directory = Path("runs") / NAME if directory is None else Path(directory)
     say(console, "generating English and German sentences from a grammar")

@@ -18,6 +18,8 @@ from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 
+from keras_transformer.config.options import check_choice
+
 # Subject and object in English; nominative, accusative and dative in German; and what
 # the verb agrees with: 0 to 3 for "I", "you", "he", "they".
 _PRONOUNS = {
@@ -369,9 +371,7 @@ def generate_pairs(split: str, count: int, seed: int = 1) -> Iterator[tuple[str,
     Example:
         >>> pairs = list(generate_pairs("train", 1000))
     """
-    if split not in _SPLITS:
-        rule = "`split` must be 'train', 'valid' or 'test'"
-        raise ValueError(f"{rule}. Received: split={split!r}")
+    check_choice("split", split, _SPLITS)
     grammar, seen = Grammar(seed), set()
     while len(seen) < count:
         english, german = grammar.pair()

@@ -37,11 +37,7 @@ def serve(directory: str | Path, host: str = "127.0.0.1", port: int = 8501) -> N
         >>> serve("saved_models/en-de")
     """
     directory = Path(directory)
-    versions = {
-        number: path
-        for number, path in versions_in(directory).items()
-        if (path / "saved_model.pb").is_file()
-    }
+    versions = versions_in(directory, "saved_model.pb")
     if not versions:
         raise FileNotFoundError(
             f"{directory} must hold SavedModels, each in a directory that has its "

@@ -136,7 +136,7 @@ def test_a_run_that_did_not_end_knows_its_data_by_its_digest(run):
     known = RunFacts.of(run).training_data()
     assert known["validation"] == {"fingerprint": digest}
     (run / "data.json").unlink()
-    assert RunFacts.of(run).training_data() is None
+    assert RunFacts.of(run).data is None
 
 
 def test_wrong_arguments_are_refused(live, tmp_path):

@@ -268,5 +268,5 @@ def test_there_are_far_more_sentences_than_a_quick_start_needs(pairs):
 
 
 def test_an_unknown_split_is_refused():
-    with pytest.raises(ValueError, match="`split` must be 'train', 'valid' or 'test'"):
+    with pytest.raises(ValueError, match="`split` must be one of train, valid, test"):
         next(generate_pairs("dev", 1))
