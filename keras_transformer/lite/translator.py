@@ -134,17 +134,8 @@ class LiteTranslator:
                 f"Received: n_best={n_best}"
             )
         name = "translate" if n_best == 1 else "nbest"
-        translations = []
-        for is_empty, row in self._search(name, batch_size, texts):
-            found = [
-                Translation(self._text(ids), float(score))
-                for ids, score in zip(row["ids"], row["scores"], strict=True)
-                if np.isfinite(score)
-            ]
-            if is_empty:
-                found = [Translation("", 0.0)] * n_best
-            translations.append(found[:n_best] or [Translation("", -math.inf)])
-        return translations
+        rows = self._search(name, batch_size, texts)
+        return [self._translations(row, is_empty)[:n_best] for is_empty, row in rows]
 
     def truncated(self, texts: Sequence[str]) -> list[bool]:
         """Says which texts are longer than the longest source, and so are cut."""
@@ -174,7 +165,7 @@ class LiteTranslator:
         )
         # Without source and prefix there is nothing to say.
         return [
-            self._best(row, is_empty and not prefix)
+            self._translations(row, is_empty and not prefix)[0]
             for prefix, (is_empty, row) in zip(begun, rows, strict=True)
         ]
 
@@ -207,7 +198,7 @@ class LiteTranslator:
         rows = self._search(
             "sample", batch_size, texts, uniforms=uniforms, temperature=temperatures
         )
-        return [self._best(row, is_empty) for is_empty, row in rows]
+        return [self._translations(row, is_empty)[0] for is_empty, row in rows]
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 32
@@ -275,21 +266,16 @@ class LiteTranslator:
         return [*ids[: longest - 1], self._ids["end_id"]]
 
     def _search(self, signature, batch_size, texts, **columns):
-        """Returns, for each text, whether it is empty, and ids (N, T) and scores (N,).
-
-        An empty text is the end token alone, and its outputs mean nothing.
-        """
+        """Returns, for each text, if it is empty, and ids (N, T) and scores (N,)."""
         sources = self._sources(texts)
         lengths = np.array([len(ids) for ids in sources], np.int32)
         columns = {"source": sources, "lengths": lengths, **columns}
         rows = self._run(signature, batch_size, **columns)
+        # An empty text is the end token alone, and its outputs mean nothing.
         return [(len(ids) == 1, row) for ids, row in zip(sources, rows, strict=True)]
 
     def _run(self, signature, batch_size, **columns):
-        """Runs rows of similar length together; returns the outputs of each, in order.
-
-        A column is an array with a value a row, or a list of rows of ids, padded here.
-        """
+        """Runs rows of similar length together; returns their outputs in order."""
         if batch_size < 1:
             raise ValueError(
                 f"`batch_size` must be at least 1. Received: batch_size={batch_size}"
@@ -298,6 +284,7 @@ class LiteTranslator:
         order = sorted(range(len(rows)), key=lambda i: len(columns["source"][i]))
         for start in range(0, len(order), batch_size):
             places = order[start : start + batch_size]
+            # A column is an array with a value a row, or a list of rows of ids.
             inputs = {
                 name: self._padded([column[i] for i in places])
                 if isinstance(column, list)
@@ -317,20 +304,20 @@ class LiteTranslator:
             row[: len(ids)] = ids
         return padded
 
-    def _best(self, row, is_empty):
+    def _translations(self, row, is_empty):
+        """What a search found, best first; a place that it did not fill is left out."""
         if is_empty:
-            return Translation("", 0.0)
-        return Translation(self._text(row["ids"][0]), float(row["scores"][0]))
+            return [Translation("", 0.0)] * len(row["scores"])
+        found = [
+            Translation(self._text(ids), float(score))
+            for ids, score in zip(row["ids"], row["scores"], strict=True)
+            if np.isfinite(score)
+        ]
+        return found or [Translation("", -math.inf)]
 
     def _text(self, ids):
-        """Joins pieces; padding and start vanish, and all from the first end on."""
-        kept = []
-        for i in map(int, ids):
-            if i == self._ids["end_id"]:
-                break
-            if i not in (self._ids["pad_id"], self._ids["start_id"]):
-                kept.append(i)
-        return self._target.decode(kept)
+        """Joins pieces; the end and padding are control pieces, which have no text."""
+        return self._target.decode([int(i) for i in ids])
 
 
 def _check_texts(texts, expected=None):
