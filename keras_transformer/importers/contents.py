@@ -46,10 +46,8 @@ def read_json(path: Path) -> Any:
 
 
 def read_yaml(content: bytes, origin: str | Path, as_text: bool = False) -> Any:
-    """Returns the plain value of YAML; no tag of it makes an object.
-
-    `as_text` leaves every scalar a string: `no` or `1` may be a word of a vocabulary.
-    """
+    """Returns the plain value of YAML; no tag of it makes an object."""
+    # `as_text` leaves every scalar a string: `no` or `1` may be a word of a vocabulary.
     yaml = required("yaml", "PyYAML")
     name = "BaseLoader" if as_text else "SafeLoader"
     # The loaders in C are many times faster, where PyYAML was built with them.

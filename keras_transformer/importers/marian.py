@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
-import struct
 import zipfile
 import zlib
 from pathlib import Path
@@ -12,12 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_transformer.importers.build import renamed, translator_of
-from keras_transformer.importers.contents import (
-    Options,
-    Tensors,
-    described,
-    read_yaml,
-)
+from keras_transformer.importers.contents import Options, Tensors, described, read_yaml
 from keras_transformer.importers.vocabulary import (
     Vocabulary,
     numbered_pieces,
@@ -187,37 +182,29 @@ def _read_npz(path):
 
 def _read_bin(path):
     """Returns the arrays of a `.bin` of version 1 (Marian's src/common/binary.cpp)."""
-    content, at = memoryview(path.read_bytes()), 0
+    stream, arrays = io.BytesIO(path.read_bytes()), {}
 
-    def numbers(kind, count):
-        nonlocal at
-        form = struct.Struct(f"<{count}{kind}")
-        at += form.size
-        return form.unpack_from(content, at - form.size)
+    def numbers(dtype, count):
+        content = stream.read(np.dtype(dtype).itemsize * count)
+        return np.frombuffer(content, dtype, count).tolist()
 
-    arrays = {}
-    failures = struct.error, ValueError, OverflowError
+    failures = ValueError, OverflowError
     with described(f"{path} cannot be read as Marian's .bin", *failures):
-        version, count = numbers("Q", 2)
+        version, count = numbers("<u8", 2)
         if version != 1:
             raise ValueError(f"the version must be 1. Received: {version}")
         # Length of the name, type, number of axes and bytes of each item.
-        headers = [numbers("Q", 4) for _ in range(count)]
-        names = []
-        for length, _, _, _ in headers:
-            name = bytes(content[at : at + length])
-            names.append(name.rstrip(b"\0").decode("utf-8"))
-            at += length
-        shapes = [numbers("i", axes) for _, _, axes, _ in headers]
-        (padding,) = numbers("Q", 1)
-        at += padding
-        for (_, kind, _, length), name, shape in zip(
-            headers, names, shapes, strict=True
-        ):
+        headers = [numbers("<u8", 4) for _ in range(count)]
+        names = [stream.read(length) for length, _, _, _ in headers]
+        shapes = [numbers("<i4", axes) for _, _, axes, _ in headers]
+        (padding,) = numbers("<u8", 1)
+        stream.seek(padding, io.SEEK_CUR)
+        items = zip(headers, names, shapes, strict=True)
+        for (_, kind, _, length), name, shape in items:
+            name = name.rstrip(b"\0").decode("utf-8")
             if name in arrays:
                 raise ValueError(f"{name} is there twice")
-            arrays[name] = _item(name, kind, shape, content[at : at + length])
-            at += length
+            arrays[name] = _item(name, kind, shape, stream.read(length))
     return arrays
 
 

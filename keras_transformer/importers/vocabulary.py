@@ -86,10 +86,8 @@ def tokenizers_of(
 
 
 def _ordered(side, cut):
-    """Returns the names of a side's pieces by our ids, and their `Rows`.
-
-    Special pieces, the others, then pieces of `cut` that lack a row: they are unknown.
-    """
+    """Returns the names of a side's pieces by our ids, and their `Rows`."""
+    # Special pieces, the others, then pieces of `cut` that lack a row: unknown ones.
     pieces = side.pieces
     if len(set(pieces)) < len(pieces) or "" in pieces:
         twice = next(p for p in pieces if not p or pieces.count(p) > 1)
