@@ -48,19 +48,12 @@ def plain_console():
 
 
 def warnings_only():
-    """Returns a Rich console that prints warnings, on standard error, and no more."""
+    """Returns a Rich console on which `say` prints warnings, on standard error."""
     from rich.console import Console
 
-    def is_warning(objects):
-        return bool(objects) and str(objects[0]).startswith("warning:")
-
     class Warnings(Console):
-        def print(self, *objects, **options):
-            if is_warning(objects):
-                super().print(*objects, **options)
-
         def out(self, *objects, **options):
-            if is_warning(objects):
+            if str(objects[0]).startswith("warning:"):
                 super().out(*objects, **options)
 
     return Warnings(stderr=True, force_terminal=False)
