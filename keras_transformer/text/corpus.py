@@ -1,4 +1,4 @@
-"""Pairs of sentences as ids, made once and kept in flat files, and batches of them."""
+"""Pairs of sentences as ids, made once and kept in a flat file, and batches of them."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Corpus:
     to nothing.
 
     The constructor reads all text, names the bad lines, including pairs longer than
-    `config.max_length` tokens, and writes the ids of each side into a flat file that is
-    mapped into memory, so that a corpus larger than memory trains. After that the text
-    is not read again. An epoch is a permutation by `seed` and the epoch's number.
+    `config.max_length` tokens, and writes the ids into a flat file that is mapped into
+    memory, so that a corpus larger than memory trains. After that the text is not read
+    again. An epoch is a permutation by `seed` and the epoch's number.
 
     With `config.subword_sampling` the pairs of some batches at a time are cut anew into
     random pieces, by `seed` and their number, so that every process has the same.
@@ -57,17 +57,16 @@ class Corpus:
             both sides as wide as the bucket, missing pairs replaced by rows of padding.
             For XLA, which compiles the training step anew for every shape. They are
             static, too, if `config.batch_shapes` says how many buckets there are.
-        buckets: Length buckets of another corpus, so that the batches have the same
-            shapes; default those of `config`.
-        directory: Where the files are kept. If it holds those of the same text,
-            tokenizers and `max_length`, undamaged, nothing is tokenised. By default the
-            files are temporary.
+        boundaries: Those of another corpus, so that the batches have the same shapes;
+            default those of `config`.
+        directory: Where the ids are kept. If it holds those of the same text,
+            tokenizers, `max_length` and `bad_line_budget`, undamaged, nothing is
+            tokenised. By default they are temporary.
         console: Rich console for a progress bar while tokenising, or `None`.
 
     Attributes:
         text: The pairs, a `ParallelText`.
-        fingerprint: Digest of its lines.
-        buckets: The length buckets.
+        boundaries: The longest length of each bucket, ascending (tokens).
         bad_lines: `BadLines`, the lines that are left out.
         num_pairs: Pairs of an epoch.
         num_batches: Batches of an epoch.
@@ -101,7 +100,7 @@ class Corpus:
         *,
         seed: int = 1,
         static_shapes: bool = False,
-        buckets: Buckets | None = None,
+        boundaries: list[int] | None = None,
         directory: str | Path | None = None,
         console: Any = None,
     ):
@@ -110,61 +109,57 @@ class Corpus:
         self.config = config = DataConfig() if config is None else config
         self.seed = seed
         self.static_shapes = static_shapes or config.batch_shapes is not None
-        self.directory = None if directory is None else Path(directory)
         self.bad_lines = BadLines(config.bad_line_budget)
         self._cutters = [tokenizers.source, tokenizers.target]
-        # The files and the type of their numbers; the text only to be cut once more.
-        self._kinds = {
-            f"{side}.ids": np.min_scalar_type(cutter.vocabulary_size - 1)
-            for side, cutter in zip(SIDES, self._cutters, strict=True)
-        }
         if config.subword_sampling:
             tokenizers.check_sentencepiece("`subword_sampling`")
-            self._kinds |= {f"{side}.text": np.dtype(np.uint8) for side in SIDES}
-        self.fingerprint = self.text.fingerprint()
         contents = [cutter.content for cutter in self._cutters]
         made_of = {
             "text": [part.fingerprint() for part, _ in self.text.parts],
             "tokenizers": [hashlib.blake2b(c).hexdigest() for c in contents],
             "max_length": config.max_length,
-            "files": list(self._kinds),
+            "bad_line_budget": config.bad_line_budget,
         }
-        # Files that are mapped into memory outlive their names.
-        files = contextlib.nullcontext(self.directory)
-        with tempfile.TemporaryDirectory() if directory is None else files as folder:
-            folder = Path(folder)
-            if not self._are_kept(folder, made_of):
-                self._make(folder, made_of, console)
-            rows = [_Rows(folder / name, kind) for name, kind in self._kinds.items()]
-        self._sides, self._texts = rows[:2], rows[2:]
+        most = max(cutter.vocabulary_size for cutter in self._cutters)
+        kind = np.min_scalar_type(most - 1)
+        # A file that is mapped into memory outlives its name.
+        given = contextlib.nullcontext(directory)
+        with tempfile.TemporaryDirectory() if directory is None else given as folder:
+            path = Path(folder, "pairs.ids")
+            if not self._is_kept(path, made_of):
+                self._make(path, made_of, kind, console)
+            self._ids = np.asarray(np.memmap(path, kind, "r"))
+        # The places at which sentences end, after a 0.
+        self._ends = np.append(0, np.flatnonzero(self._ids == END_ID) + 1)
         # A run asks for the batches of the epoch before, too, to count their tokens.
         self._epoch = functools.lru_cache(2)(self._new_epoch)
         # Batches are made ahead of the step that asks for the tokens of those before.
         self._sampled = functools.lru_cache(4)(self._newly_sampled)
 
         # The pairs of an epoch before shuffling: each corpus comes `weight` times.
-        places, end = [], 0
-        for number, (_, weight) in zip(self._num_pairs, self.text.parts, strict=True):
-            places += [np.arange(end, end + number)] * weight
-            end += number
-        self._order = np.concatenate(places)
-        lengths = [side.lengths + 1 for side in self._sides]
-        longer = np.maximum(*lengths)
-        if buckets is None:
-            boundaries, most = None, config.max_length
+        weights = [weight for _, weight in self.text.parts]
+        weights = np.repeat(weights, self._num_pairs)
+        self._order = np.repeat(np.arange(len(weights)), weights)
+        lengths = np.diff(self._ends).reshape(-1, 2)
+        longer = lengths.max(axis=1)
+        if boundaries is None:
+            boundaries = bucket_boundaries(config.max_length)
             if config.batch_shapes is not None:
-                shapes = config.batch_shapes
-                boundaries = few_boundaries(longer[self._order], most, shapes)
-            buckets = Buckets(most, config.batch_tokens or BATCH_TOKENS, boundaries)
-        self.buckets = buckets
-        self._bucket_of = buckets.of(longer)
-        batches = buckets.cut(self._order, self._bucket_of)
+                used, number = longer[self._order], config.batch_shapes
+                boundaries = few_boundaries(used, boundaries, number)
+        self.boundaries = boundaries
+        tokens = config.batch_tokens or BATCH_TOKENS
+        self._sizes = [max(1, tokens // longest) for longest in boundaries]
+        self._bucket_of = np.searchsorted(boundaries, longer).astype(np.int16)
+        batches = self._cut(self._order)
         self.num_pairs = len(self._order)
         self.num_batches = len(batches)
-        self.num_tokens = int(sum(lengths)[self._order].sum())
+        self.num_tokens = int(lengths[self._order].sum())
         counts = Counter(bucket for bucket, _ in batches)
-        shapes = list(zip(buckets.sizes, buckets.boundaries, strict=True))
-        self.shapes = {shapes[bucket]: n for bucket, n in counts.items()}
+        self.shapes = {
+            (self._sizes[bucket], boundaries[bucket]): number
+            for bucket, number in counts.items()
+        }
         area = sum(rows * width * n for (rows, width), n in self.shapes.items())
         self.padding = 1 - self.num_tokens / (2 * area) if self.static_shapes else None
 
@@ -220,112 +215,124 @@ class Corpus:
             step: Number of the batch, counted from 0 through all epochs.
             shuffle: As for `dataset`.
         """
-        bucket, sides = self._rows(step, shuffle)
-        number = size = len(sides[0])
-        widths = [self.buckets.width(max(map(len, side)) + 1) for side in sides]
+        bucket, pairs = self._pairs(step, shuffle)
+        sides, size = list(zip(*pairs, strict=True)), len(pairs)
+        longest = [max(map(len, side)) for side in sides]
+        buckets = np.searchsorted(self.boundaries, longest)
+        widths = [self.boundaries[number] for number in buckets]
         if self.static_shapes:
-            size, widths = self.buckets.sizes[bucket], [max(widths)] * 2
+            size, widths = self._sizes[bucket], [max(widths)] * 2
         source, target = (np.full((size, width), PAD_ID, np.int32) for width in widths)
         for side, padded in zip(sides, (source, target), strict=True):
             for row, ids in zip(padded, side, strict=False):
                 row[: len(ids)] = ids
-                row[len(ids)] = END_ID
         target_in = np.roll(target, 1, axis=1)
-        target_in[:number, 0] = START_ID
+        target_in[: len(pairs), 0] = START_ID
         target_in[target_in == END_ID] = PAD_ID
         return (source, target_in), target
 
-    def tokens(self, first: int, number: int, shuffle: bool = True) -> int:
+    def tokens(self, first: int, number: int) -> int:
         """Returns how many source and target tokens `number` batches have.
 
-        End tokens count, padding does not; `first` and `shuffle` are as for `dataset`.
+        End tokens count, padding does not; `first` is as for `dataset`.
         """
-        batches = (self._rows(first + i, shuffle)[1] for i in range(number))
-        return sum(len(ids) + 1 for sides in batches for ids in itertools.chain(*sides))
+        batches = (self._pairs(first + i, True)[1] for i in range(number))
+        return sum(len(ids) for pairs in batches for ids in itertools.chain(*pairs))
 
-    def _rows(self, step, shuffle):
-        """The bucket of a batch, and for each side the ids of its sentences."""
+    def _pairs(self, step, shuffle):
+        """The bucket of a batch, and the ids of both sides of each of its pairs."""
         epoch, place = divmod(step, self.num_batches)
         bucket, places = self._epoch(epoch if shuffle else None)[place]
-        if self._texts and shuffle:
+        if self.config.subword_sampling and shuffle:
             return bucket, self._sampled(epoch, place // _SAMPLED)[place % _SAMPLED]
-        return bucket, [side.take(places) for side in self._sides]
+        return bucket, self._take(places)
+
+    def _take(self, places):
+        ends = zip(*(self._ends[2 * places + i] for i in range(3)), strict=True)
+        return [(self._ids[a:b], self._ids[b:c]) for a, b, c in ends]
 
     def _new_epoch(self, number):
         """The bucket and the pairs of each batch of an epoch, or in their order."""
         if number is None:
-            return self.buckets.cut(self._order, self._bucket_of)
+            return self._cut(self._order)
         rng = np.random.default_rng((self.seed, number))
-        batches = self.buckets.cut(rng.permutation(self._order), self._bucket_of)
+        batches = self._cut(rng.permutation(self._order))
         return [batches[place] for place in rng.permutation(len(batches))]
 
+    def _cut(self, order):
+        """The bucket of the longest pair and the pairs of each batch, short ones first.
+
+        Pairs that fill no batch join the next longer bucket, so one batch is not full.
+        """
+        buckets = self._bucket_of[order]
+        order = order[np.argsort(buckets, kind="stable")]
+        batches, first = [], 0
+        for size, end in zip(
+            self._sizes, np.cumsum(np.bincount(buckets)), strict=False
+        ):
+            while first + size <= end:
+                batches.append(order[first : first + size])
+                first += size
+        if first < len(order):
+            batches.append(order[first:])
+        return [(int(self._bucket_of[places[-1]]), places) for places in batches]
+
     def _newly_sampled(self, epoch, number):
-        """Both sides of the batches of a group, cut into random pieces.
+        """The pairs of the batches of a group, cut into random pieces.
 
         The pairs go to the batches by the rank of their new length.
         """
         group = self._epoch(epoch)[number * _SAMPLED :][:_SAMPLED]
-        places = np.concatenate([places for _, places in group])
+        usual = self._take(np.concatenate([places for _, places in group]))
         sides, rate = [], self.config.subword_sampling
         for side, cutter in enumerate(self._cutters):
-            texts = [text.tobytes().decode() for text in self._texts[side].take(places)]
+            rows = [pair[side].tolist() for pair in usual]
             seed = np.random.SeedSequence((self.seed, epoch, number, side))
-            drawn = cutter.sample(texts, rate, int(seed.generate_state(1)[0]))
-            usual, most = self._sides[side].take(places), self.config.max_length
-            both = zip(drawn, usual, strict=True)
-            sides.append([new if 0 < len(new) < most else old for new, old in both])
-        longer = np.maximum(*([len(ids) for ids in side] for side in sides))
-        order = iter(np.argsort(longer, kind="stable"))
-        batches = [None] * len(group)
+            drawn = cutter.sample(rows, rate, int(seed.generate_state(1)[0]))
+            both = zip(drawn, rows, strict=True)
+            most = self.config.max_length
+            sides.append([new if len(new) <= most else old for new, old in both])
+        pairs = sorted(zip(*sides, strict=True), key=lambda pair: max(map(len, pair)))
+        batches, first = [None] * len(group), 0
         for place in sorted(range(len(group)), key=lambda place: group[place][0]):
-            rows = list(itertools.islice(order, len(group[place][1])))
-            batches[place] = [[side[row] for row in rows] for side in sides]
+            end = first + len(group[place][1])
+            batches[place] = pairs[first:end]
+            first = end
         return batches
 
-    def _are_kept(self, folder, made_of):
-        """Whether a directory has this corpus' files; if so, reads what they hold."""
+    def _is_kept(self, path, made_of):
+        """Whether there is a file of these ids; if so, reads what is known of it."""
         try:
-            facts = json.loads((folder / "corpus.json").read_bytes())
-            digests, (count, examples) = facts["digests"], facts["bad_lines"]
-            if (
-                facts["made_of"] != made_of
-                or digests != {name: digest(folder / name) for name in digests}
-                # Read again, to say which line is one too many.
-                or count > self.bad_lines.budget
-            ):
+            facts = json.loads(path.with_suffix(".json").read_bytes())
+            if facts["made_of"] != made_of or facts["digest"] != digest(path):
                 return False
         except (OSError, ValueError, KeyError, TypeError):
             return False
-        self.bad_lines.count, self.bad_lines.examples = count, examples
         self._num_pairs = facts["num_pairs"]
+        self.bad_lines.count, self.bad_lines.examples = facts["bad_lines"]
         return True
 
-    def _make(self, folder, made_of, console):
-        """Tokenises the text into a directory's files, which appear all at the end."""
+    def _make(self, path, made_of, kind, console):
+        """Tokenises the text into a file, which appears at the end.
+
+        It has the ids of a source, the end, those of its target, the end, and so on.
+        """
         import rich.progress
 
-        folder.mkdir(parents=True, exist_ok=True)
-        names = [name + end for name in self._kinds for end in ("", ".ends")]
+        path.parent.mkdir(parents=True, exist_ok=True)
         silent = console is None or not console.is_terminal
         bar = rich.progress.Progress(console=console, transient=True, disable=silent)
         num_lines = sum(part.count() for part, _ in self.text.parts)
         task = bar.add_task("tokenising", total=num_lines)
         self._num_pairs = [0] * len(self.text.parts)
-        with bar, contextlib.ExitStack() as stack:
-            paths = [stack.enter_context(replacing(folder / name)) for name in names]
-            files = [stack.enter_context(open(path, "wb")) for path in paths]
-            kinds = self._kinds.values()
-            written = list(map(_Writer, files[::2], files[1::2], kinds))
+        with bar, replacing(path) as temporary, open(temporary, "wb") as file:
             for number, (part, _) in enumerate(self.text.parts):
                 pairs = part.pairs(self.bad_lines)
                 while chunk := list(itertools.islice(pairs, _CHUNK)):
-                    texts = [[getattr(pair, side) for pair in chunk] for side in SIDES]
-                    rows = list(map(_ids, self._cutters, texts))
-                    good = self._good(part, chunk, [lengths for _, lengths in rows])
-                    if self.config.subword_sampling:
-                        rows += map(_characters, texts)
-                    for file, (values, lengths) in zip(written, rows, strict=True):
-                        file.write(values[np.repeat(good, lengths)], lengths[good])
+                    ids, lengths = self._tokenized(chunk)
+                    good = self._good(part, chunk, lengths)
+                    kept = ids[np.repeat(good, lengths.sum(axis=1))]
+                    file.write(kept.astype(kind).tobytes())
                     self._num_pairs[number] += int(good.sum())
                     bar.advance(task, len(chunk))
             if not any(self._num_pairs):
@@ -334,106 +341,41 @@ class Corpus:
             "made_of": made_of,
             "num_pairs": self._num_pairs,
             "bad_lines": [self.bad_lines.count, self.bad_lines.examples],
-            "digests": {name: digest(folder / name) for name in names},
+            "digest": digest(path),
         }
-        with replacing(folder / "corpus.json") as temporary:
+        with replacing(path.with_suffix(".json")) as temporary:
             temporary.write_text(json.dumps(facts, indent=2), encoding="utf-8")
+
+    def _tokenized(self, pairs):
+        """The ids of pairs, one after the other, and the lengths of both sides."""
+        # Strings live on the CPU; so should the small tensors that go with them.
+        with tf.device("CPU:0"):
+            texts = [[getattr(pair, side) for pair in pairs] for side in SIDES]
+            sides = [c.tokenize(t) for c, t in zip(self._cutters, texts, strict=True)]
+            ends = tf.fill([len(pairs), 2, 1], END_ID)
+            ids = tf.concat([tf.stack(sides, axis=1), ends], axis=2)
+        lengths = ids.values.row_lengths().numpy()
+        return ids.flat_values.numpy(), lengths.reshape(-1, 2)
 
     def _good(self, part, pairs, lengths):
         """Whether both sides of each pair have a good length; others are bad lines."""
         most = self.config.max_length
-        fits = [(0 < side) & (side < most) for side in lengths]
-        good = np.logical_and(*fits)
+        fits = (1 < lengths) & (lengths <= most)
+        good = fits.all(axis=1)
         for place in np.flatnonzero(~good):
-            side = int(fits[0][place])
+            side = int(fits[place, 0])
             reason = f"{SIDES[side]} has no visible character"
-            if length := lengths[side][place]:
+            if (length := lengths[place, side]) > 1:
                 reason = (
-                    f"{SIDES[side]} has {length + 1} tokens, including the end token: "
-                    f"more than `max_length` {most}"
+                    f"{SIDES[side]} has {length} tokens, including the end token: more "
+                    f"than `max_length` {most}"
                 )
             self.bad_lines.add(part.place(pairs[place].line, SIDES[side]), reason)
         return good
 
 
-class _Rows:
-    """Rows of numbers, one after the other in a file that is mapped into memory."""
-
-    def __init__(self, path, kind):
-        self._flat = np.asarray(np.memmap(path, kind, "r"))
-        # The places at which rows end, after a 0.
-        self._ends = np.asarray(np.memmap(f"{path}.ends", np.int64, "r"))
-
-    @property
-    def lengths(self):
-        return np.diff(self._ends)
-
-    def take(self, places):
-        """The rows at some places, a list."""
-        bounds = zip(self._ends[places], self._ends[places + 1], strict=True)
-        return [self._flat[first:end] for first, end in bounds]
-
-
-class _Writer:
-    """Writes the two files of `_Rows`."""
-
-    def __init__(self, flat, ends, kind):
-        self._flat, self._ends, self._kind = flat, ends, kind
-        self._end = 0
-        ends.write(bytes(8))
-
-    def write(self, values, lengths):
-        """Adds rows of some lengths, whose numbers are one after the other."""
-        self._flat.write(values.astype(self._kind).tobytes())
-        self._ends.write((self._end + np.cumsum(lengths, dtype=np.int64)).tobytes())
-        self._end += len(values)
-
-
-class Buckets:
-    """Length buckets: which pairs may share a batch, and how many.
-
-    A pair belongs to the bucket of its longer side, and a batch of a bucket holds
-    about `batch_tokens` tokens on that side, including padding.
-    """
-
-    def __init__(self, max_length, batch_tokens, boundaries=None):
-        # Longest length of each bucket, up to `max_length`, and rows of its batches.
-        self.boundaries = list(boundaries or bucket_boundaries(max_length))
-        self.sizes = [max(1, batch_tokens // longest) for longest in self.boundaries]
-
-    def of(self, lengths):
-        """The numbers of the buckets of some lengths (tokens), an array."""
-        return np.searchsorted(self.boundaries, lengths).astype(np.int16)
-
-    def width(self, length):
-        """The width of a padded side whose longest row has `length` tokens."""
-        return self.boundaries[int(self.of(length))]
-
-    def cut(self, order, bucket_of):
-        """The bucket of the longest pair and the pairs of each batch, short ones first.
-
-        Pairs that fill no batch join the next longer bucket, so one batch is not full.
-        """
-        order = order[np.argsort(bucket_of[order], kind="stable")]
-        counts = np.bincount(bucket_of[order])
-        batches, first = [], 0
-        for bucket in np.flatnonzero(counts).tolist():
-            size, end = self.sizes[bucket], counts[: bucket + 1].sum()
-            while first + size <= end:
-                batches.append(order[first : first + size])
-                first += size
-        if first < len(order):
-            batches.append(order[first:])
-        return [(int(bucket_of[places[-1]]), places) for places in batches]
-
-
 def bucket_boundaries(max_length: int) -> list[int]:
-    """The longest length of each bucket: steps of 4 tokens, then of 20 %.
-
-    Example:
-        >>> bucket_boundaries(100)
-        [4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 76, 88, 100]
-    """
+    """The longest length of each bucket: steps of 4 tokens, then of 20 %."""
     boundaries = [min(4, max_length)]
     while (last := boundaries[-1]) < max_length:
         step = max(4, last // 5 // 4 * 4)
@@ -441,15 +383,11 @@ def bucket_boundaries(max_length: int) -> list[int]:
     return boundaries
 
 
-def few_boundaries(lengths: np.ndarray, max_length: int, number: int) -> list[int]:
-    """The `number` of `bucket_boundaries` with the least padding, and `max_length`.
-
-    Example:
-        >>> few_boundaries(np.array([3, 3, 3, 9, 30]), max_length=100, number=2)
-        [12, 32, 100]
-    """
-    all_boundaries = bucket_boundaries(max_length)
-    used = all_boundaries[: np.searchsorted(all_boundaries, lengths.max()) + 1]
+def few_boundaries(
+    lengths: np.ndarray, boundaries: list[int], number: int
+) -> list[int]:
+    """The `number` of some boundaries with the least padding, and the last of all."""
+    used = boundaries[: np.searchsorted(boundaries, lengths.max()) + 1]
     # Pairs that are no longer than each boundary, and than nothing.
     counts = [0, *np.searchsorted(np.sort(lengths), used, side="right").tolist()]
     # For each number of buckets, the least cost of the pairs up to each boundary, in
@@ -464,19 +402,4 @@ def few_boundaries(lengths: np.ndarray, max_length: int, number: int) -> list[in
             )
             for end, longest in enumerate(used, 1)
         }
-    chosen = best[len(used)][1]
-    return chosen if chosen[-1] == max_length else [*chosen, max_length]
-
-
-def _ids(tokenizer, texts):
-    """The ids of some texts, one after the other, and how many each text has."""
-    # Strings live on the CPU; so should the small tensors that go with them.
-    with tf.device("CPU:0"):
-        ids = tokenizer.tokenize(texts)
-    return ids.values.numpy(), ids.row_lengths().numpy()
-
-
-def _characters(texts):
-    """The bytes of some texts, one after the other, and how many each text has."""
-    rows = [text.encode() for text in texts]
-    return np.frombuffer(b"".join(rows), np.uint8), np.array(list(map(len, rows)))
+    return sorted({*best[len(used)][1], boundaries[-1]})

@@ -65,18 +65,9 @@ def renumbered(model: bytes, special: Sequence[int]) -> bytes:
 def fitted(model: bytes, names: Sequence[str], hidden: Collection[str] = ()) -> bytes:
     """Returns a model whose pieces are numbered as another vocabulary numbers them.
 
-    Text is cut into the same pieces as before, of which those that are unknown to the
-    model, by their characters, may be in the vocabulary: they are of the type "unused".
-
-    Args:
-        model: Serialised SentencePiece model.
-        names: All pieces by their ids, the four special ones first; every piece that
-            the model cuts text into is among them.
-        hidden: Names without a piece that are control symbols: no text has them, and
-            joined they are nothing.
-
-    Raises:
-        ValueError: If a name would change how the model cuts text.
+    Text is cut as before: `names`, the special four first, have all that the model cuts
+    text into. Others become "unused" pieces, which unknown characters may spell, or if
+    `hidden` control symbols. One that would change the cutting is a `ValueError`.
     """
     proto = _Proto.FromString(model)
     known = {name: Piece(piece=name, type=Piece.CONTROL) for name in hidden}

@@ -6,6 +6,7 @@ TensorFlow Serving includes, so that training and serving cut text alike.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import tempfile
@@ -166,7 +167,7 @@ class Tokenizer(Subwords):
             model = renumbered(model, special)
             processor = loaded(model, origin)
         self.content, self._processor = model, processor
-        self._samplers: dict[float, Sampler] = {}
+        self._sampler = functools.cache(functools.partial(Sampler, model))
         ids = {name: id for id, name in enumerate(self.pieces(range(len(processor))))}
         self.languages = {
             name: id
@@ -211,8 +212,10 @@ class Tokenizer(Subwords):
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._processor.id_to_piece(int(id)) for id in ids]
 
-    def sample(self, texts: Sequence[str], rate: float, seed: int) -> list[np.ndarray]:
-        """Cuts training texts into random pieces, against overfitting.
+    def sample(
+        self, ids: Iterable[Sequence[int]], rate: float, seed: int
+    ) -> list[np.ndarray]:
+        """Cuts training texts anew into random pieces, against overfitting.
 
         The seed alone determines the pieces: with BPE-dropout (Provilkov et al., 2020,
         https://arxiv.org/abs/1910.13267) for a vocabulary learned with `algorithm`
@@ -221,32 +224,25 @@ class Tokenizer(Subwords):
         is alpha). `detokenize` still gives the text back.
 
         Args:
-            texts: Strings.
+            ids: Ids of each text. Those of special pieces, bytes, unknown characters
+                and target languages stay as they are.
             rate: Share of the merges left out, or alpha; above 0 and below 1.
             seed: Any integer.
 
         Returns:
-            int32 ids of each text, without start and end, shape [None] each.
+            int32 ids of each text, shape [None] each.
 
         Raises:
             ValueError: If `rate` is out of range.
+
+        Example:
+            >>> tokenizer.sample(tokenizer.tokenize(texts).to_list(), 0.1, seed=1)
         """
         if not 0 < rate < 1:
             raise ValueError(
                 f"`rate` must be above 0 and below 1. Received: rate={rate}"
             )
-        languages, rests = [], []
-        for text in texts:
-            end = text.find("<<") + 2 if self.languages and text[:2] == ">>" else 0
-            named = end > 1
-            code = [self.languages.get(text[:end], UNKNOWN_ID)] if named else []
-            languages.append(code)
-            rests.append(text[end:] if named else text)
-        if rate not in self._samplers:
-            self._samplers[rate] = Sampler(self.content, rate)
-        rows = self._samplers[rate].sample(rests, seed)
-        whole = zip(languages, rows, strict=True)
-        return [np.array(code + row, np.int32) for code, row in whole]
+        return self._sampler(rate).sample(ids, seed)
 
     # The operation lives in these graphs and not in an attribute: one made outside a
     # graph stops working when TensorFlow drops its cache of kernels, which

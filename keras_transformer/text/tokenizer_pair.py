@@ -120,10 +120,9 @@ class TokenizerPair:
 
     def same_as(self, other: TokenizerPair) -> bool:
         """Returns whether another pair cuts and numbers text as this one does."""
-        ours, theirs = self._sides(), other._sides()
-        return ours.keys() == theirs.keys() and all(
-            ours[name].content == theirs[name].content for name in ours
-        )
+        sides = self._sides(), other._sides()
+        ours, theirs = ({n: s.content for n, s in named.items()} for named in sides)
+        return ours == theirs
 
     @property
     def vocabulary_sizes(self) -> dict[str, int]:

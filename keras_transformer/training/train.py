@@ -307,7 +307,7 @@ def _corpora(plan, directory, console):
             )
     if plan.validation is None:
         return plan, training, None
-    validation = corpus(plan.validation, "validation", buckets=training.buckets)
+    validation = corpus(plan.validation, "validation", boundaries=training.boundaries)
     return plan, training, validation
 
 

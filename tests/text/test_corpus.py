@@ -21,7 +21,7 @@ from keras_transformer.text import (
     mixed_pairs,
     open_pairs,
 )
-from keras_transformer.text.corpus import Buckets, bucket_boundaries, few_boundaries
+from keras_transformer.text.corpus import bucket_boundaries, few_boundaries
 from tests import tiny_run
 
 WORDS = "one two three four five six seven eight nine ten".split()
@@ -191,8 +191,8 @@ def test_few_shapes_serve_training_and_validation(text, tokenizers):
     config = DataConfig(batch_tokens=256, max_length=100, batch_shapes=3)
     training = Corpus(text, tokenizers, config)
     long = [("one two " * 12, "three")]
-    buckets = training.buckets
-    validation = Corpus(long, tokenizers, config, buckets=buckets)
+    boundaries = training.boundaries
+    validation = Corpus(long, tokenizers, config, boundaries=boundaries)
     shapes = {t.shape for n in range(3) for _, t in epoch(training, n)}
     assert 1 < len(shapes) <= 3
     # A pair longer than all of training has a bucket, too.
@@ -215,7 +215,7 @@ def test_few_boundaries_cost_no_more_than_any_others(number):
         for size in range(min(number, len(inner) + 1))
         for chosen in itertools.combinations(inner, size)
     )
-    found = few_boundaries(lengths, 60, number)
+    found = few_boundaries(lengths, all_boundaries, number)
     assert cost(found) == least
     assert found == sorted(found)
     assert found[-1] == 60
@@ -229,13 +229,14 @@ def test_boundaries_rise_by_4_then_by_a_fifth_and_end_at_the_maximum():
     assert bucket_boundaries(3) == [3]
 
 
-def test_what_fills_no_batch_joins_the_next_bucket():
-    buckets = Buckets(12, 12)  # Batches of 3 rows of 4 tokens, 1 of 8, 1 of 12.
-    bucket_of = buckets.of(np.array([3, 9, 4, 2, 1, 8]))
-    batches = buckets.cut(np.arange(6), bucket_of)
-    assert [(b, rows.tolist()) for b, rows in batches] == [
-        (0, [0, 2, 3]), (0, [4]), (1, [5]), (2, [1])
-    ]  # fmt: skip
+def test_what_fills_no_batch_joins_the_next_bucket(tokenizers):
+    names = tokenizers.source.pieces(range(300))
+    word = next(name[1:] for name in names if name[0] == "▁" != name)
+    pairs = [(f"{word} " * (length - 1), word) for length in (3, 9, 4, 2, 2, 2, 8)]
+    # Batches of 4 rows of 4 tokens, 2 of 8, 1 of 12.
+    corpus = Corpus(pairs, tokenizers, DataConfig(batch_tokens=16, max_length=12))
+    lengths = [(s != 0).sum(1).tolist() for (s, _), _ in epoch(corpus, shuffle=False)]
+    assert lengths == [[3, 4, 2, 2], [2, 8], [9]]
 
 
 def test_over_long_and_invisible_pairs_are_bad_lines(tmp_path, tokenizers):
@@ -279,17 +280,15 @@ def test_misaligned_files_are_refused_before_anything_is_read(tmp_path, tokenize
         learn_tokenizers(text, TokenizerConfig())
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.3])
 def test_what_a_directory_keeps_is_not_made_again(
-    tmp_path, text, tokenizers, monkeypatch, rate
+    tmp_path, text, tokenizers, monkeypatch
 ):
-    config = CONFIG.replace(subword_sampling=rate)
     folder = tmp_path / "run" / "training"
-    expected = Corpus(text, tokenizers, config)
-    made = Corpus(text, tokenizers, config, directory=folder)
+    expected = Corpus(text, tokenizers, CONFIG)
+    made = Corpus(text, tokenizers, CONFIG, directory=folder)
     assert same(epoch(made, 1), epoch(expected, 1))
     times = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    assert len(times) == (9 if rate else 5)
+    assert len(times) == 2
 
     cut = []
     tokenize = Tokenizer.tokenize
@@ -299,7 +298,7 @@ def test_what_a_directory_keeps_is_not_made_again(
         lambda self, texts: cut.append(1) or tokenize(self, texts),
     )
 
-    def again(text=text, config=config, tokenizers=tokenizers):
+    def again(text=text, config=CONFIG, tokenizers=tokenizers):
         cut.clear()
         corpus = Corpus(text, tokenizers, config, directory=folder)
         return corpus, bool(cut)
@@ -310,19 +309,20 @@ def test_what_a_directory_keeps_is_not_made_again(
     assert times == {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     # One byte of a file, a file cut off, a damaged or missing list.
     for name, damage in (
-        ("source.ids", lambda content: content[:7] + b"\x09" + content[8:]),
-        ("target.ids.ends", lambda content: content[:-8]),
-        ("corpus.json", lambda content: content[:40]),
-        ("corpus.json", lambda content: b"[]"),
+        ("pairs.ids", lambda content: content[:7] + b"\x09" + content[8:]),
+        ("pairs.ids", lambda content: content[:-8]),
+        ("pairs.json", lambda content: content[:40]),
+        ("pairs.json", lambda content: b"[]"),
     ):
         path = folder / name
         path.write_bytes(damage(path.read_bytes()))
         found, made_again = again()
         assert made_again and same(epoch(found, 1), epoch(expected, 1))
         assert not again()[1]
+    assert not again(config=CONFIG.replace(subword_sampling=0.3, batch_tokens=9))[1]
     # Another text, length or vocabulary.
     assert again(text=open_pairs([("one", "two")]))[1]
-    assert again()[1] and again(config=config.replace(max_length=90))[1]
+    assert again()[1] and again(config=CONFIG.replace(max_length=90))[1]
     other = learn_tokenizers(text, TokenizerConfig(vocabulary_size=310))
     assert again(tokenizers=other)[1]
 
@@ -338,7 +338,7 @@ def test_bad_lines_are_kept_and_the_budget_is_asked_again(tmp_path, tokenizers):
         ]
     with pytest.raises(ValueError, match=r"a\.tsv:1: no tab.*budget` is 0"):
         Corpus(open_pairs(path), tokenizers, DataConfig(bad_line_budget=0), **options)
-    facts = json.loads((tmp_path / "corpus" / "corpus.json").read_text())
+    facts = json.loads((tmp_path / "corpus" / "pairs.json").read_text())
     assert facts["bad_lines"][0] == 1
 
 

@@ -489,7 +489,7 @@ def test_a_directory_whose_name_is_not_utf8_is_refused_at_once(tmp_path, name):
 
 def test_half_written_files_are_removed(tmp_path):
     halves = ("states/.partial-7-step-000000001.npz",
-              "corpus/training/.partial-7-source.ids")  # fmt: skip
+              "corpus/training/.partial-7-pairs.ids")  # fmt: skip
     for name in halves:
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_bytes(b"half")

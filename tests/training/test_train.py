@@ -167,7 +167,7 @@ def test_a_failed_run_leaves_the_ids_to_the_next(tmp_path):
     for _ in range(2):
         with pytest.raises(ValueError, match="row 1: target is empty"):
             train(tiny_run.TRAIN, tmp_path, config, **options)
-        times.add((tmp_path / "corpus/training/source.ids").stat().st_mtime_ns)
+        times.add((tmp_path / "corpus/training/pairs.ids").stat().st_mtime_ns)
     assert len(times) == 1
 
 
