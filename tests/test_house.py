@@ -21,17 +21,17 @@ PACKAGE = ROOT / "keras_transformer"
 
 # Files and lines, docstrings and blank lines counted; "." is the top level.
 FOLDERS = {
-    ".": (12, 1431), "bulk": (3, 490), "cli": (5, 818), "config": (6, 969),
-    "decoding": (5, 965), "exact_training": (7, 695), "export": (8, 1458),
-    "generation": (3, 604), "importers": (6, 1011), "kernels": (8, 1075),
-    "layers": (16, 2968), "lite": (2, 426), "models": (11, 1486),
+    ".": (11, 1423), "bulk": (3, 490), "cli": (5, 818), "config": (6, 969),
+    "decoding": (5, 945), "exact_training": (7, 695), "export": (8, 1458),
+    "generation": (3, 600), "importers": (6, 1011), "kernels": (8, 1063),
+    "layers": (16, 2967), "lite": (2, 426), "models": (10, 1477),
     "playground": (4, 375), "plots": (3, 444), "quickstart": (2, 485),
     "serving": (5, 540), "testing": (6, 578), "text": (8, 1997),
-    "training": (10, 2388), "tests": (173, 30572),
+    "training": (10, 2388), "tests": (173, 30570),
 }  # fmt: skip
 # Functions of the package that run, and the files that they stand in.
 JOBS = {
-    "encoder_layer": (22, 9), "fit": (112, 23), "translate": (131, 23),
+    "encoder_layer": (22, 9), "fit": (108, 21), "translate": (126, 23),
     "export": (200, 32), "train_verb": (432, 54),
 }  # fmt: skip
 IN_PACKAGE = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
