@@ -24,7 +24,7 @@ FOLDERS = {
     ".": (11, 1423), "bulk": (3, 490), "cli": (5, 818), "config": (6, 969),
     "decoding": (5, 945), "exact_training": (7, 695), "export": (8, 1458),
     "generation": (3, 600), "importers": (6, 1011), "kernels": (8, 1063),
-    "layers": (16, 2967), "lite": (2, 426), "models": (10, 1477),
+    "layers": (16, 2968), "lite": (2, 426), "models": (10, 1477),
     "playground": (4, 375), "plots": (3, 444), "quickstart": (2, 485),
     "serving": (5, 540), "testing": (6, 578), "text": (8, 1997),
     "training": (10, 2388), "tests": (173, 30570),

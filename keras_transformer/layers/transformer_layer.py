@@ -90,6 +90,9 @@ class TransformerLayer(ComposedLayer):
     al., 2017, https://arxiv.org/abs/1706.03762. Sub-layers are attributes, called as in
     `sublayers`; `norms` and `dropouts` hold their norms and dropouts by these names.
 
+    Call arguments:
+        inputs: Float tensor (B, T, D); the output is one, too.
+        mask: As of `EncoderLayer`, like `training`.
     Raises:
         TypeError: If an option has the wrong type.
         ValueError: If an option is out of its range.
@@ -186,10 +189,8 @@ class TransformerLayer(ComposedLayer):
         self, inputs: TensorLike, mask: TensorLike | None = None,
         training: bool | None = None,
     ) -> Tensor:  # fmt: skip
-        options = {"mask": mask, "training": training}
-        if self.causal:
-            options["use_causal_mask"] = True
-        attend = partial(self.self_attention, **options)
+        causal = {"use_causal_mask": True} if self.causal else {}
+        attend = partial(self.self_attention, mask=mask, training=training, **causal)
         transform = partial(self.feed_forward, training=training)
         x = self.residual("self_attention", inputs, attend, training)
         return self.residual("feed_forward", x, transform, training)
