@@ -67,7 +67,7 @@ def fast_paths() -> dict[str, dict[str, tuple]]:
 
     training = {
         "normalisation": (few, "normalise", normalise),
-        "dropped softmax": (few, "_dropped_softmax_in_graph", drop_softmax),
+        "dropped softmax": (few, "dropped_softmax_in_graph", drop_softmax),
         "dropout as a product": (few, "drop", drop),
         "dropout, packed": (few, "_packed_keep_mask", few.keep_mask),
         "dropout by a hash": (few, "_packed_keep_mask", draw),

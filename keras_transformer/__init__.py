@@ -14,7 +14,6 @@ _DISTRIBUTION = "keras-transformer-seq2seq"
 # Keras loads a file of ours only after these have registered their classes.
 _REGISTERING = (
     "exact_training", "layers", "losses", "metrics", "models", "optimizers",
-    "schedules",
 )  # fmt: skip
 
 # The names are those of __init__.pyi.

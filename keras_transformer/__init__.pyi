@@ -81,8 +81,8 @@ from .models import (
     TextClassifier as TextClassifier,
     Transformer as Transformer,
 )
-from .optimizers import Adam as Adam
-from .schedules import (
+from .optimizers import (
+    Adam as Adam,
     TransformerSchedule as TransformerSchedule,
     WarmupSchedule as WarmupSchedule,
 )

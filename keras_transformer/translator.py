@@ -27,7 +27,7 @@ from keras_transformer.generation.pipeline import (
 )
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.loading import load_seq2seq
-from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.models.transformer import Seq2Seq
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.optimizers import Adam
-from keras_transformer.schedules import TransformerSchedule
+from keras_transformer.optimizers import Adam, TransformerSchedule
 from tests.reference import numpy_transformer as reference
 
 pytestmark = pytest.mark.skipif(

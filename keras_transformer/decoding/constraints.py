@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_transformer.decoding.tokens import IMPOSSIBLE, ban, pick
+from keras_transformer.decoding.tokens import IMPOSSIBLE, ban
+from keras_transformer.kernels.decoding import pick
 
 
 class Constraints(NamedTuple):

@@ -33,9 +33,9 @@ from keras_transformer.decoding.tokens import (
     check_lengths,
     check_logits,
     length_penalty,
-    select,
     write,
 )
+from keras_transformer.kernels.decoding import pick
 from keras_transformer.types import Nest, TensorLike
 
 # Far from overflow on one side and from any real difference of logits on the other.
@@ -204,7 +204,7 @@ def _draw_of_many(weights, uniforms):
     weights = ops.pad(weights, ((0, 0), (0, count * width - size)))
     blocks = ops.reshape(weights, (-1, count, width))
     block, uniforms = _draw(ops.sum(blocks, axis=-1), uniforms)
-    drawn = select(blocks, ops.expand_dims(block, 1))  # (B, 1, width)
+    drawn = pick(blocks, ops.expand_dims(block, 1))  # (B, 1, width)
     place, _ = _draw(ops.squeeze(drawn, 1), uniforms)
     return block * width + place
 

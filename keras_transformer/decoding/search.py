@@ -41,12 +41,10 @@ from keras_transformer.decoding.tokens import (
     SpecialIds,
     best_tokens,
     check_lengths,
-    flat_places,
     length_penalty,
-    pick,
-    select,
     write,
 )
+from keras_transformer.kernels.decoding import flat_places, pick
 from keras_transformer.types import Nest, TensorLike
 
 # Room for this many tokens suits most sentences of most searches (tokens).
@@ -293,7 +291,7 @@ def _add_token(position, sentences, candidates, rules):
         totals, order = ops.top_k(totals, beam_size)
         order = ops.cast(order, "int32")
         last_ids, parents = pick(last_ids, order), pick(parents, order)
-        ids = select(ids, parents)
+        ids = pick(ids, parents)
     # No unfinished hypothesis is left in a sentence that is done.
     longest = ops.expand_dims(sentences.max_lengths, 1)
     bound = totals[:, :1] / rules.divisor(longest)
@@ -316,7 +314,7 @@ def _finish(position, sentences, candidates, rules):
     ending = ops.where(ends, candidates.log_probabilities, IMPOSSIBLE)
     scores = ending / rules.divisor(length)  # (B, C)
     # The whole outputs, written where they grew from.
-    ids = sentences.ids if beam_size == 1 else select(sentences.ids, candidates.parents)
+    ids = sentences.ids if beam_size == 1 else pick(sentences.ids, candidates.parents)
     ids = write(ids, candidates.ids, position)
     now = ending > IMPOSSIBLE
     ended = DecodingResult(ids, ops.where(now, length, 0), scores, ending)
@@ -330,7 +328,7 @@ def _finish(position, sentences, candidates, rules):
     scores, order = ops.top_k(scores, finished.scores.shape[1])
     order = ops.cast(order, "int32")
     lengths, totals = pick(lengths, order), pick(totals, order)
-    return DecodingResult(select(ids, order), lengths, scores, totals)
+    return DecodingResult(pick(ids, order), lengths, scores, totals)
 
 
 def reordering(

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from keras import ops
 
+from keras_transformer.kernels.decoding import pick
 from keras_transformer.types import Tensor, TensorLike
 
 # Log-probability of what cannot be, and of a place that no hypothesis has taken.
@@ -95,26 +96,6 @@ def write(ids, last_ids, position):
     return ops.where(columns == position, ops.expand_dims(last_ids, -1), ids)
 
 
-def pick(x, indices):
-    """Returns the entries of `x` (B, X) at `indices` (B, Y), as (B, Y)."""
-    places = flat_places(indices, x.shape[1])
-    return ops.reshape(ops.take(ops.reshape(x, (-1,)), places), (-1, indices.shape[1]))
-
-
-def select(x, indices):
-    """Returns the entries of `x` (B, X, L) at `indices` (B, Y), as (B, Y, L)."""
-    batch, width, length = ops.shape(x)
-    places = flat_places(indices, width)
-    selected = ops.take(ops.reshape(x, (batch * width, length)), places, axis=0)
-    return ops.reshape(selected, (batch, indices.shape[1], length))
-
-
-def flat_places(indices, width):
-    """Returns where `indices` (B, Y) into rows of `width` lie in them all, (B * Y,)."""
-    starts = ops.arange(ops.shape(indices)[0], dtype="int32") * width
-    return ops.reshape(ops.expand_dims(starts, 1) + indices, (-1,))
-
-
 def ban(logits, tokens, banned):
     """Makes `tokens` (R, C) of the logits (R, V) impossible where `banned` (R, C)."""
     tokens = ops.cast(tokens, "int32")
@@ -170,7 +151,7 @@ def best_logits(logits, count):
     chosen = ops.top_k(ops.max(blocks, axis=-1), count)[1]
     # In the order of the ids, so that of equal tokens the lower id stays first.
     chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
-    nearby = ops.reshape(select(blocks, chosen), (-1, count * width))
+    nearby = ops.reshape(pick(blocks, chosen), (-1, count * width))
     best, places = ops.top_k(nearby, count)
     places = ops.cast(places, "int32")
     return best, pick(chosen, places // width) * width + places % width

@@ -16,7 +16,7 @@ from keras import ops
 
 from keras_transformer.files import check_absent, creating_directory
 from keras_transformer.kernels.keras_private import layers_within
-from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.models.transformer import Seq2Seq
 
 
 def export_safetensors(translator: Any, path: str | Path) -> Path:

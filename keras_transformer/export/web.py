@@ -28,7 +28,7 @@ from keras_transformer.export.litert import (
 from keras_transformer.export.saved_model import signature
 from keras_transformer.files import creating_directory, digest, write_json
 from keras_transformer.generation.generator import Generator
-from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.models.transformer import Seq2Seq
 
 PAGE = Path(__file__).with_name("web_page")
 # The version that the page was tried with.

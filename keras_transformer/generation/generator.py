@@ -23,7 +23,7 @@ from keras_transformer.decoding.sampling import check_temperature
 from keras_transformer.decoding.tokens import score_in_parts
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.language_model import LanguageModel
-from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.models.transformer import Seq2Seq
 from keras_transformer.types import Nest, Tensor, TensorLike
 
 
@@ -35,19 +35,17 @@ class _Decoding:
         self.config = config
         self.weights = weights
 
-    def _step(self):
-        weights = self.weights or self.model.decoding_weights()
-        return functools.partial(self.model.decode_step, weights=weights)
-
     def _rules(self, longest, prefix=None):
         """Returns the options of a search for outputs of `longest` tokens or fewer."""
-        sizes, config = self.model.config, self.config
+        model, config = self.model, self.config
+        sizes, weights = model.config, self.weights or model.decoding_weights()
         size = config.no_repeat_ngram_size
         # A graph may not know its outputs' length, and would compare size - 1 times.
         if isinstance(longest, int) and size >= longest:
             size = 0
         never = None if config.allow_unknown else sizes.unknown_id
         return {
+            "step": functools.partial(model.decode_step, weights=weights),
             "special_ids": SpecialIds(sizes.pad_id, sizes.start_id, sizes.end_id),
             "alpha": config.length_penalty,
             "length_penalty_form": config.length_penalty_form,
@@ -56,7 +54,7 @@ class _Decoding:
 
     def _draw(self, state, uniforms, temperature, max_lengths, limit, rules):
         return sample(
-            self._step(), state, uniforms=uniforms, temperature=temperature,
+            state=state, uniforms=uniforms, temperature=temperature,
             max_lengths=max_lengths, limit=limit, top_k=self.config.top_k,
             top_p=self.config.top_p, **rules,
         )  # fmt: skip
@@ -115,8 +113,7 @@ class Generator(_Decoding):
         source, longest, limit = self._sizes(source, lengths, prefix, prefix_lengths)
         room = limit if self.fixed_shapes else ops.minimum(limit, FIRST_ROOM)
         return beam_search(
-            self._step(),
-            model.start_decoding(source, room, config.beam_size),
+            state=model.start_decoding(source, room, config.beam_size),
             max_lengths=longest,
             limit=limit,
             beam_size=config.beam_size,

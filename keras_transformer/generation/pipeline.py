@@ -79,6 +79,9 @@ class Pipeline:
     def __init__(self, model, tokenizers, config, weights=None):
         self.tokenizers = tokenizers
         self.config = config
+        # Most tokens of a text on each side, the end token counted.
+        target = config.longest_output
+        self.longest = {"source": config.max_source_length, "target": target}
         self.generator = Generator(model, config, weights)
         self._in_graph = keras.backend.backend() == "tensorflow"
 
@@ -149,12 +152,12 @@ class Pipeline:
     def score(self, source, target):
         """Scores given translations of the strings [B], in nats, with the end token."""
         source = self._tokenize(source)
-        tokenizer, longest = self.tokenizers.target, self.config.longest_output
-        target_out, _, truncated = _with_ends(tokenizer, target, longest)
+        target_out, _, truncated = self._tokenize(target, "target")
         scores = self._called(self.generator.score, source.ids, target_out)
+        pieces = self.tokenizers.target.piece_strings(target_out)  # "" where padded
         return {
             "log_probability": tf.reduce_sum(scores, axis=1),
-            "tokens": tokenizer.piece_strings(target_out),  # "" where padded
+            "tokens": pieces,
             "token_log_probabilities": scores,
             "truncated": source.truncated | truncated,
         }
@@ -188,9 +191,15 @@ class Pipeline:
             "truncated": source.truncated,
         }
 
-    def _tokenize(self, text):
-        longest = self.config.max_source_length
-        return _with_ends(self.tokenizers.source, text, longest)
+    def _tokenize(self, texts, side="source"):
+        """Returns strings [B] as ids, cut to the side's longest with the end token."""
+        tokenizer, longest = getattr(self.tokenizers, side), self.longest[side]
+        pieces = tokenizer.tokenize(texts)
+        truncated = pieces.row_lengths() > longest - 1
+        ends = tf.fill([tf.shape(texts)[0], 1], tokenizer.end_id)
+        ids = tf.concat([pieces[:, : longest - 1], ends], axis=1)
+        lengths = tf.cast(ids.row_lengths(), tf.int32)
+        return _Tokens(ids.to_tensor(tokenizer.pad_id), lengths, truncated)
 
     def _outputs(self, source, result, with_ids):
         """Returns what `nbest` does, of a `DecodingResult`."""
@@ -222,16 +231,6 @@ def _first_of(outputs):
     names = {"translations": "translation", "scores": "score", "ids": "ids"}
     best = {names[key]: x[:, 0] for key, x in outputs.items() if key in names}
     return best | {"truncated": outputs["truncated"]}
-
-
-def _with_ends(tokenizer, texts, longest):
-    """Returns strings [B] as ids, cut to `longest` tokens with the end token."""
-    pieces = tokenizer.tokenize(texts)
-    truncated = pieces.row_lengths() > longest - 1
-    ends = tf.fill([tf.shape(texts)[0], 1], tokenizer.end_id)
-    ids = tf.concat([pieces[:, : longest - 1], ends], axis=1)
-    lengths = tf.cast(ids.row_lengths(), tf.int32)
-    return _Tokens(ids.to_tensor(tokenizer.pad_id), lengths, truncated)
 
 
 def check_texts(texts: Sequence[str], batch_size: int):

@@ -58,13 +58,22 @@ def cache_place(cache, hypotheses, position, parents=None):
 
 def of_parents(x, parents):
     """Returns what the parents (B, N) of hypotheses have of x (B, N, W)."""
-    if parents is None:
-        return x
-    batch, hypotheses, width = ops.shape(x)
-    parents = ops.convert_to_tensor(parents, dtype="int32")
-    rows = ops.arange(batch, dtype="int32")[:, None] * hypotheses + parents
-    taken = ops.take(ops.reshape(x, (-1, width)), ops.reshape(rows, (-1,)), axis=0)
-    return ops.reshape(taken, (batch, hypotheses, width))
+    return x if parents is None else pick(x, parents)
+
+
+def pick(x, indices):
+    """Returns the entries of `x` (B, X, ...) at `indices` (B, Y), as (B, Y, ...)."""
+    rest = ops.shape(x)[2:]
+    places = flat_places(indices, x.shape[1])
+    taken = ops.take(ops.reshape(x, (-1, *rest)), places, axis=0)
+    return ops.reshape(taken, (-1, indices.shape[1], *rest))
+
+
+def flat_places(indices, width):
+    """Returns where `indices` (B, Y) into rows of `width` lie in them all, (B * Y,)."""
+    indices = ops.convert_to_tensor(indices, "int32")
+    starts = ops.arange(ops.shape(indices)[0], dtype="int32") * width
+    return ops.reshape(ops.expand_dims(starts, 1) + indices, (-1,))
 
 
 def write_position(cache, new, place):

@@ -30,21 +30,18 @@ def tracing_for_litert() -> Iterator[None]:
 
 
 def for_litert() -> bool:
-    """Whether a graph is being traced that becomes a file for LiteRT."""
-    return _FOR_LITERT.get() and _is_in_graph()
+    """Whether the graphs that are being traced become a file for LiteRT."""
+    return _FOR_LITERT.get()
 
 
 def in_tensorflow_graph() -> bool:
     """Whether a TensorFlow graph is being traced that TensorFlow itself will run."""
-    return _is_in_graph() and not (is_in_xla_graph() or _FOR_LITERT.get())
-
-
-def _is_in_graph():
     if keras.backend.backend() != "tensorflow":
         return False
     import tensorflow as tf
 
-    return tf.inside_function()
+    is_plain = not (_FOR_LITERT.get() or is_in_xla_graph())
+    return tf.inside_function() and is_plain
 
 
 def has_gpu() -> bool:
@@ -73,15 +70,6 @@ def num_replicas() -> int:
     import tensorflow as tf
 
     return tf.distribute.get_strategy().num_replicas_in_sync
-
-
-def in_replica() -> bool:
-    """Whether this runs in one of several replicas of a TensorFlow strategy."""
-    if num_replicas() == 1:
-        return False
-    import tensorflow as tf
-
-    return tf.distribute.get_replica_context() is not None
 
 
 def scan(step, carry, parts, like, reverse=False):

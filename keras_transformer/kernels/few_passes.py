@@ -2,7 +2,7 @@
 
 A TensorFlow graph that XLA does not compile makes a pass over memory for each
 operation, and a training step spends more time on those than on products. So there
-some go a way of their own with fewer passes, in a function named `_..._in_graph` or
+some go a way of their own with fewer passes, in a function named `..._in_graph` or
 `_packed_...`. What each gains stands in benchmarks/README.md.
 
 Letters: R rows, D width, B sentences, H heads, T queries, S keys.
@@ -99,20 +99,8 @@ def masked_softmax(scores: TensorLike, mask: TensorLike | None = None) -> Tensor
     return ops.cast(weights, dtype)
 
 
-def dropped_weights(scores, mask, weigh, dropout):
-    """Returns the attention weights of scores (B, H, T, S), dropped and before that.
-
-    `weigh` makes them of scores and mask or `None`; `dropout` is a `layers.Dropout`.
-    """
-    weights = weigh(scores, mask)
-    if weigh is masked_softmax and in_tensorflow_graph():
-        # Where nobody reads `weights`, the graph does not compute them.
-        return _dropped_softmax_in_graph(scores, mask, dropout), weights
-    return dropout(weights, training=True), weights
-
-
-def _dropped_softmax_in_graph(scores, mask, dropout):
-    """The weights after dropout alone."""
+def dropped_softmax_in_graph(scores, mask, dropout):
+    """As `dropout(masked_softmax(scores, mask), training=True)`, a `layers.Dropout`."""
     dtype, wide = scores.dtype, wide_dtype(scores.dtype)
     # True where a weight is kept, and the factor on it; `None` and 1 if all are.
     keep, factors = dropout.next_mask(ops.shape(scores))
@@ -123,7 +111,7 @@ def _dropped_softmax_in_graph(scores, mask, dropout):
         factors = ops.cast(keep, dtype) * factors
 
     @ops.custom_gradient
-    def dropped_softmax(scores):
+    def dropped_weights(scores):
         scores = ops.cast(scores, wide)
         if mask is not None:
             # Adding is cheaper than selecting.
@@ -139,7 +127,7 @@ def _dropped_softmax_in_graph(scores, mask, dropout):
 
         return dropped, gradient
 
-    return dropped_softmax(scores)
+    return dropped_weights(scores)
 
 
 def attention_bias(mask, dtype):
@@ -242,6 +230,9 @@ def of_this_replica(state):
     # What the same replica has marked already, it leaves as it is.
     import tensorflow as tf
 
-    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    context = tf.distribute.get_replica_context()
+    if context is None:  # It runs outside the replicas.
+        return state
+    replica = context.replica_id_in_sync_group
     call = tf.bitwise.bitwise_and(state[1], 2**COUNTER_BITS - 1)
     return tf.stack([state[0], call + tf.cast(replica, state.dtype) * 2**COUNTER_BITS])

@@ -10,7 +10,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.kernels.few_passes import dropped_weights, masked_softmax
+from keras_transformer.kernels import few_passes
+from keras_transformer.kernels.execution import in_tensorflow_graph
+from keras_transformer.kernels.few_passes import masked_softmax
 from keras_transformer.kernels.fused_attention import fused_attention, obstacle
 from keras_transformer.types import Tensor, TensorLike
 
@@ -62,7 +64,7 @@ def dot_product_attention(
     with_weights=False,  # whether the attention weights are needed
 ):  # fmt: skip
     """Returns the outputs (B, H, T, Kv) and the attention weights (B, H, T, S)."""
-    # Queries come scaled. Weights are before dropout; `None` if a kernel is fused.
+    # Queries come scaled. Weights are before dropout; `None` if they are not made.
     if fused is not False:
         must = bool(fused)
         if with_weights:
@@ -87,14 +89,18 @@ def dot_product_attention(
         scores = score(queries, keys)
     if bias is not None:
         scores = ops.add(scores, bias)
-    if dropout is None:
-        dropped = attention_weights = weigh(scores, mask)
+    if dropout is not None and weigh is masked_softmax and in_tensorflow_graph():
+        dropped = few_passes.dropped_softmax_in_graph(scores, mask, dropout)
+        attention_weights = weigh(scores, mask) if with_weights else None
     else:
-        dropped, attention_weights = dropped_weights(scores, mask, weigh, dropout)
+        dropped = attention_weights = weigh(scores, mask)
+        if dropout is not None:
+            dropped = dropout(attention_weights, training=True)
     # A float32 bias has made half-precision weights float32.
-    dropped = ops.cast(dropped, values.dtype)
-    attention_weights = ops.cast(attention_weights, values.dtype)
-    return grouped_product(dropped, values), attention_weights
+    outputs = grouped_product(ops.cast(dropped, values.dtype), values)
+    if attention_weights is not None:
+        attention_weights = ops.cast(attention_weights, values.dtype)
+    return outputs, attention_weights
 
 
 def refuse_fused(reason):

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.kernels import few_passes
-from keras_transformer.kernels.execution import in_replica, in_tensorflow_graph
+from keras_transformer.kernels.execution import in_tensorflow_graph, num_replicas
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.projections import ComposedLayer, project
 from keras_transformer.types import Activation, Shape, Tensor, TensorLike, WeightOptions
@@ -54,7 +54,7 @@ class Dropout(keras.layers.Dropout):
             return None, 1.0
         # The seed and the number of the call, a different one in each replica.
         state = self.seed_generator.next()
-        state = few_passes.of_this_replica(state) if in_replica() else state
+        state = few_passes.of_this_replica(state) if num_replicas() > 1 else state
         return few_passes.keep_and_scale(shape, self.rate, state)
 
 

@@ -90,6 +90,9 @@ class TransformerLayer(ComposedLayer):
     al., 2017, https://arxiv.org/abs/1706.03762. Sub-layers are attributes, called as in
     `sublayers`; `norms` and `dropouts` hold their norms and dropouts by these names.
 
+    Call arguments:
+        inputs: Float tensor (B, T, D); the output is one, too.
+        mask: As of `EncoderLayer`, like `training`.
     Raises:
         TypeError: If an option has the wrong type.
         ValueError: If an option is out of its range.
@@ -182,6 +185,16 @@ class TransformerLayer(ComposedLayer):
         x = x + dropout(outputs, training=training)
         return x if self.norm_first else norm(x, training=training)
 
+    def call(
+        self, inputs: TensorLike, mask: TensorLike | None = None,
+        training: bool | None = None,
+    ) -> Tensor:  # fmt: skip
+        causal = {"use_causal_mask": True} if self.causal else {}
+        attend = partial(self.self_attention, mask=mask, training=training, **causal)
+        transform = partial(self.feed_forward, training=training)
+        x = self.residual("self_attention", inputs, attend, training)
+        return self.residual("feed_forward", x, transform, training)
+
     def get_config(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in _OPTIONS}
         own["activation"] = keras.activations.serialize(self.activation)
@@ -236,15 +249,6 @@ class EncoderLayer(TransformerLayer):
         >>> layer(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
     """
 
-    def call(
-        self, inputs: TensorLike, mask: TensorLike | None = None,
-        training: bool | None = None,
-    ) -> Tensor:  # fmt: skip
-        attend = partial(self.self_attention, mask=mask, training=training)
-        transform = partial(self.feed_forward, training=training)
-        x = self.residual("self_attention", inputs, attend, training)
-        return self.residual("feed_forward", x, transform, training)
-
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @_documented
@@ -273,16 +277,6 @@ class CausalLayer(TransformerLayer):
     """
 
     causal = True
-
-    def call(
-        self, inputs: TensorLike, mask: TensorLike | None = None,
-        training: bool | None = None,
-    ) -> Tensor:  # fmt: skip
-        causal = {"mask": mask, "use_causal_mask": True, "training": training}
-        look_back = partial(self.self_attention, **causal)
-        transform = partial(self.feed_forward, training=training)
-        x = self.residual("self_attention", inputs, look_back, training)
-        return self.residual("feed_forward", x, transform, training)
 
     def step_weights(self) -> Nest:
         """Prepares once for all steps what `step` multiplies by."""

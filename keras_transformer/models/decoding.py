@@ -16,7 +16,7 @@ from keras import ops
 
 from keras_transformer.kernels.decoding import (
     cache_place,
-    of_parents,
+    pick,
     prepare_mask,
     resize_cache,
 )
@@ -100,7 +100,7 @@ def _past(state, parents):
         mask = ops.reshape(positions <= index, (1, 1, 1, length))
         return state["ancestors"], mask
     slots = ops.arange(hypotheses, dtype="int32")
-    before = of_parents(state["ancestors"], parents)
+    before = pick(state["ancestors"], parents)
     ancestors = ops.where(positions == index, slots[:, None], before)
     is_own = ops.equal(ops.expand_dims(ancestors, -1), slots)  # (B, N, L, N)
     mask = ops.logical_and(is_own, (positions <= index)[:, None])

@@ -10,7 +10,7 @@ from typing import Any
 from keras import ops
 
 from keras_transformer.models.model import ExportableModel
-from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.models.transformer import Seq2Seq
 from keras_transformer.types import Nest, Shape, Tensor, TensorLike
 
 

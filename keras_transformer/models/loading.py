@@ -10,8 +10,7 @@ from pathlib import Path
 import keras
 
 from keras_transformer.config import TransformerConfig
-from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.models.transformer import Transformer
+from keras_transformer.models.transformer import Seq2Seq, Transformer
 
 
 def load_seq2seq(path: str | Path) -> Seq2Seq:

@@ -17,10 +17,8 @@ from keras_transformer.exact_training.cores import (
 from keras_transformer.kernels.execution import has_gpu
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, Perplexity
-from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.models.transformer import Transformer
-from keras_transformer.optimizers import Adam
-from keras_transformer.schedules import TransformerSchedule, WarmupSchedule
+from keras_transformer.models.transformer import Seq2Seq, Transformer
+from keras_transformer.optimizers import Adam, TransformerSchedule, WarmupSchedule
 from keras_transformer.text.corpus import BATCH_TOKENS
 
 # Two were measured; with many, the parts become small and the graph large.

@@ -33,7 +33,7 @@ from keras_transformer.exact_training.cores import available_cores
 from keras_transformer.export.model_card import SUMMARY
 from keras_transformer.files import replacing
 from keras_transformer.kernels.execution import has_gpu
-from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.models.transformer import Seq2Seq
 from keras_transformer.terminal import say
 from keras_transformer.text import BadLines, Corpus
 from keras_transformer.training.devices import gpu_names

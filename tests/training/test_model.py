@@ -17,7 +17,7 @@ from keras_transformer import (
     train,
 )
 from keras_transformer.config import DataConfig
-from keras_transformer.schedules import TransformerSchedule
+from keras_transformer.optimizers import TransformerSchedule
 from keras_transformer.training import compiled_model, make_optimizer, model, report
 from keras_transformer.training.model import (
     freeze,
