@@ -45,7 +45,7 @@ def compiled_model(
         optimizer: A Keras optimizer in place of the options' one.
         loss: A Keras loss in place of `MaskedCrossentropy`.
     """
-    options = with_device_defaults(config.training)
+    options = with_device_defaults(config).training
     half = options.mixed_precision
     dtype = "float32" if half == "none" else f"mixed_{half}"
     model = Transformer(config.model, dtype=dtype)
@@ -110,38 +110,27 @@ def make_schedule(
     return WarmupSchedule(peak, warmup, later)
 
 
-def with_device_defaults(options: TrainingConfig) -> TrainingConfig:
-    """Returns the options with `mixed_precision` and `jit_compile` chosen.
+def with_device_defaults(config: RunConfig) -> RunConfig:
+    """Returns the options with those chosen for the device that were left open.
 
-    Unless given, `mixed_precision` is bfloat16 on a GPU. `jit_compile` follows Keras:
-    on with JAX, off with PyTorch, and with TensorFlow on with a GPU, except under
-    `tf.distribute`, whose step XLA cannot compile.
+    On a GPU `mixed_precision` is bfloat16 and `batch_tokens` the paper's (section 5.1).
+    `jit_compile` follows Keras: on with JAX, off with PyTorch, and with TensorFlow on
+    with a GPU, except under `tf.distribute`, whose step XLA cannot compile. Where it is
+    on, `batch_shapes` bounds how often.
     """
-    on_gpu = has_gpu()
-    compiles = on_gpu and options.distribute == "none"
-    compiled = {"tensorflow": compiles, "jax": True, "torch": False}
+    on_gpu, compiles = has_gpu(), config.training.jit_compile
+    if compiles is None:
+        alone_on_gpu = on_gpu and config.training.distribute == "none"
+        compiled = {"tensorflow": alone_on_gpu, "jax": True, "torch": False}
+        compiles = compiled[keras.backend.backend()]
     chosen = {
         "mixed_precision": "bfloat16" if on_gpu else "none",
-        "jit_compile": compiled[keras.backend.backend()],
+        "jit_compile": compiles,
+        "batch_tokens": _GPU_BATCH_TOKENS if on_gpu else BATCH_TOKENS,
+        "batch_shapes": _COMPILED_SHAPES if compiles else None,
     }
-    return options.replace(
-        **{name: on for name, on in chosen.items() if getattr(options, name) is None}
-    )
-
-
-def with_data_defaults(config: RunConfig) -> RunConfig:
-    """Returns the options of a new run with those of its batches chosen.
-
-    Unless given, `batch_tokens` is the paper's on a GPU (section 5.1), and if XLA
-    compiles the training step, `batch_shapes` bounds how often.
-    """
-    data, compiled = config.data, with_device_defaults(config.training).jit_compile
-    chosen = {
-        "batch_tokens": _GPU_BATCH_TOKENS if has_gpu() else BATCH_TOKENS,
-        "batch_shapes": _COMPILED_SHAPES if compiled else None,
-    }
-    new = {name: n for name, n in chosen.items() if getattr(data, name) is None}
-    return config.replace(data=data.replace(**new))
+    given = config.training.to_dict() | config.data.to_dict()
+    return config.with_options(**{n: x for n, x in chosen.items() if given[n] is None})
 
 
 def split_by_default(options: TrainingConfig):
