@@ -22,7 +22,6 @@ from keras import ops
 from keras_transformer.config import TrainingConfig
 from keras_transformer.exact_training.step import inner_optimizer
 from keras_transformer.terminal import say
-from keras_transformer.training.devices import machine
 from keras_transformer.training.report import TrainingBar, plural
 from keras_transformer.training.state import State, capture, restore
 
@@ -43,14 +42,10 @@ def end_of_interval(options: TrainingConfig, num_batches: int, step: int) -> int
 def fit_interval(
     run: Any, callbacks: RunCallbacks, state: State, end: int
 ) -> tuple[State, dict[str, float]]:
-    """Fits from a state to the end of its interval, or to where something ends it.
+    """Fits from a state to `end`, or to where a signal, limit or callback ends it.
 
-    A signal, a limit or a callback may. Returns the state there, and the figures of the
-    interval so far. The model then has the moving average of its weights, if its
-    optimizer keeps one.
-
-    Raises:
-        FloatingPointError: If a loss or gradient is not finite.
+    Returns the state there and the figures. The model then has the average of its
+    weights, if the optimizer keeps one.
     """
     options, model, steps = run.config.training, run.model, end - state.step
     if options.max_updates is not None:
@@ -82,15 +77,13 @@ class RunCallbacks(keras.callbacks.CallbackList):
     """What `fit` calls in each interval, and the callbacks of the program.
 
     For those a run is one `fit` and an interval an epoch of it: `on_train_begin` comes
-    once in a process, `on_epoch_end` with the figures of the validation. What has
-    methods `state` and `restore` goes on where a run was interrupted.
-
-    Attributes:
-        state: The state that the interval begins with, after `fit` the one at its end.
-        end: The step at which the interval ends, if nothing ends it before.
-        figures: The figures of the interval.
-        stopped: Whether a callback of the program has ended the training.
+    once in a process, `on_epoch_end` with the figures of the validation.
     """
+
+    state: State  # The one that an interval begins with; after `fit` that at its end.
+    end: int  # The step at which the interval ends, if nothing ends it before.
+    figures: dict[str, float]  # Of the interval.
+    stopped = False  # Whether a callback of the program has ended the training.
 
     def __init__(
         self,
@@ -105,32 +98,28 @@ class RunCallbacks(keras.callbacks.CallbackList):
             list(callbacks), add_history=True, model=run.model,
             epochs=self._options.epochs, steps=self._corpus.num_batches, verbose=0,
         )  # fmt: skip
-        self._machine = machine(run.distribution)
+        self._machine = run.machine
         self._remembering = [
             callback
             for callback in self.callbacks
             if hasattr(callback, "state") and hasattr(callback, "restore")
         ]
         self.state, self._since = run.state, time.monotonic() - run.state.seconds
-        hooks = ("on_train_batch_end", "on_batch_end")
         base = keras.callbacks.Callback
+        hooks = base.on_train_batch_end, base.on_batch_end
         self._wants_every_batch = any(
-            getattr(type(callback), hook) is not getattr(base, hook)
-            or hook in vars(callback)
+            getattr(getattr(callback, hook.__name__), "__func__", None) is not hook
             for callback in self.callbacks
             for hook in hooks
         )
-        self.stopped = False
 
     def begin_run(self):
         """Calls `on_train_begin` of the program's callbacks."""
-        for callback in self.callbacks:
-            callback.on_train_begin()
+        super().on_train_begin()
 
     def end_run(self):
         """Calls `on_train_end` of the program's callbacks."""
-        for callback in self.callbacks:
-            callback.on_train_end()
+        super().on_train_end()
 
     def end_interval(self, figures: dict[str, float]):
         """Calls `on_epoch_end` of the program's callbacks, which may add figures."""
@@ -237,19 +226,17 @@ class RunCallbacks(keras.callbacks.CallbackList):
 
 
 class StopSignals:
-    """Notes SIGTERM, SIGHUP and the first SIGINT (Ctrl-C) while the block runs.
-
-    A closed terminal sends SIGHUP; if it is ignored, as under `nohup`, it stays
-    ignored. Outside the main thread, where Python allows no handlers, nothing is noted.
-    """
+    """Notes SIGTERM, SIGHUP (a closed terminal) and the first SIGINT (Ctrl-C)."""
 
     def __init__(self):
         self.received: signal.Signals | None = None
         self._previous = {}
 
     def __enter__(self):
+        # Elsewhere Python allows no handlers.
         if threading.current_thread() is threading.main_thread():
             numbers = [signal.SIGTERM, signal.SIGINT]
+            # Under `nohup` it is ignored, and stays so.
             if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
                 numbers.append(signal.SIGHUP)
             for number in numbers:
@@ -276,11 +263,8 @@ class StopSignals:
                 os.close(nowhere)
 
     def stop(self):
-        """Ends the program as the signal asks, or another process's signal.
-
-        `KeyboardInterrupt` after SIGINT; otherwise `SystemExit` with the status that a
-        shell reports: 129, that is 128 + 1, for SIGHUP, SIGTERM's 143 for the others.
-        """
+        """Ends the program as the signal asks, or another process's signal."""
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt
+        # The status that a shell reports: 129 for SIGHUP, 143 for SIGTERM.
         raise SystemExit(128 + (self.received or signal.SIGTERM))

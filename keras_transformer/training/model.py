@@ -29,8 +29,6 @@ _MOST_CORES = 4
 # Multi30k's tokens are padding than with one for each length bucket.
 _GPU_BATCH_TOKENS, _COMPILED_SHAPES = 25000, 6
 _THREADS = {"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"}
-# Names that stand for more than one layer, or for none.
-_PARTS = ("encoder", "decoder", "embeddings", "output")
 
 
 def compiled_model(
@@ -90,24 +88,18 @@ def make_optimizer(options: TrainingConfig, d_model: int) -> keras.optimizers.Op
         constants["weight_decay"] = options.weight_decay
     if options.ema_decay is not None:
         constants |= {"use_ema": True, "ema_momentum": options.ema_decay}
-    rate = make_schedule(options, d_model)
-    if options.optimizer == "adamw":
-        return keras.optimizers.AdamW(rate, **constants)
-    return Adam(rate, beta_1=0.9, beta_2=0.98, epsilon=1e-9, **constants)
-
-
-def make_schedule(
-    options: TrainingConfig, d_model: int
-) -> keras.optimizers.schedules.LearningRateSchedule:
-    """Returns the learning rate of each update; the paper's hangs on the width."""
     peak, warmup = options.learning_rate, options.warmup_steps
     if options.schedule == "paper":
         scale = 1.0 if peak is None else peak * (d_model * warmup) ** 0.5
-        return TransformerSchedule(d_model, warmup, scale)
-    later = None
-    if options.schedule == "cosine":
-        later = keras.optimizers.schedules.CosineDecay(peak, options.decay_steps)
-    return WarmupSchedule(peak, warmup, later)
+        rate = TransformerSchedule(d_model, warmup, scale)
+    else:
+        later = None
+        if options.schedule == "cosine":
+            later = keras.optimizers.schedules.CosineDecay(peak, options.decay_steps)
+        rate = WarmupSchedule(peak, warmup, later)
+    if options.optimizer == "adamw":
+        return keras.optimizers.AdamW(rate, **constants)
+    return Adam(rate, beta_1=0.9, beta_2=0.98, epsilon=1e-9, **constants)
 
 
 def with_device_defaults(config: RunConfig) -> RunConfig:
@@ -169,52 +161,38 @@ def freeze(model: Seq2Seq, names: str | None):
     average changes it. Dropout stays on in frozen layers. Matrices that the model
     shares are frozen as one: with `tied_embeddings`, the embedding of the target
     freezes the output matrix, and the reverse.
-
-    Raises:
-        ValueError: If there is no such layer, or nothing is left to train.
     """
     if names is None:
         return
+    tied, embedding = model.config.tied_embeddings, model.target_embedding
+    is_tied = tied != "none"
+    parts = {
+        "encoder": model.layers_of("encoder"),
+        "decoder": model.layers_of("decoder"),
+        "embeddings": [model.source_embedding, embedding],
+        "output": [embedding.token_embedding if is_tied else model.output_dense],
+    }
     for name in map(str.strip, names.split(",")):
-        for variable in _weights_of(model, name):
+        # Layers stand in a weight's path between the model and the weight.
+        found = [v for v in model.weights if f"/{name}/" in v.path]
+        if name in parts:
+            found = [v for layer in parts[name] for v in layer.weights]
+        if name == "output" and model.output_bias is not None:
+            found.append(model.output_bias)
+        if not found:
+            layers = [v.path.split("/")[1:-1] for v in model.weights]
+            outer = dict.fromkeys(path[0] for path in layers if path)
+            inner = dict.fromkeys(layer for path in layers for layer in path[1:])
+            raise ValueError(
+                f"`freeze` must name parts ({', '.join(parts)}) or layers: "
+                f"{', '.join(outer)}; or layers in them: {', '.join(inner)}. Received: "
+                f"{name!r}"
+            )
+        for variable in found:
             variable.trainable = False
     if not model.trainable_variables:
-        tied = model.config.tied_embeddings
-        tied = "" if tied == "none" else f", whose output matrix is tied ({tied})"
+        matrix = f", whose output matrix is tied ({tied})" if is_tied else ""
         raise ValueError(
             f"`freeze` must leave weights to train. Received: freeze={names!r}, which "
-            f"are all weights of the model{tied}"
+            f"are all weights of the model{matrix}"
         )
-
-
-def _weights_of(model, name):
-    """Returns the weights that a name stands for."""
-    if name in ("encoder", "decoder"):
-        return [v for layer in model.layers_of(name) for v in layer.weights]
-    if name == "embeddings":
-        sides = (model.source_embedding, model.target_embedding)
-        return [v for layer in sides for v in layer.weights]
-    if name == "output":
-        bias = [] if model.output_bias is None else [model.output_bias]
-        if model.config.tied_embeddings == "none":
-            return [*model.output_dense.weights, *bias]
-        return [*model.target_embedding.token_embedding.weights, *bias]
-    # The names of the layers that each weight is in: the model's own name comes first
-    # in its path, and the weight's last.
-    paths = [(v, v.path.split("/")[1:-1]) for v in model.weights]
-    words = name.split("/")
-    found = [
-        variable
-        for variable, layers in paths
-        for start in range(len(layers))
-        if layers[start : start + len(words)] == words
-    ]
-    if not found:
-        outer = dict.fromkeys(layers[0] for _, layers in paths if layers)
-        inner = dict.fromkeys(word for _, layers in paths for word in layers[1:])
-        raise ValueError(
-            f"`freeze` must name parts ({', '.join(_PARTS)}) or layers: "
-            f"{', '.join(outer)}; or layers in them: {', '.join(inner)}. Received: "
-            f"{name!r}"
-        )
-    return found

@@ -56,10 +56,6 @@ class Run:
     Setting a run up writes tokenizer/ with its digests, data.json with the fingerprints
     of the text, and config.json last. If a process is killed before the end, the next
     one writes them again.
-
-    Raises:
-        FileExistsError: If the directory holds something else.
-        ValueError: If its name is not UTF-8.
     """
 
     config: RunConfig
@@ -70,6 +66,7 @@ class Run:
     training: Corpus
     validation: Corpus | None
     distribution: Distribution
+    machine: dict[str, Any]  # What the bits of the result depend on.
     states: StateFiles
     state: State | None  # To begin with.
     console: Console
@@ -130,6 +127,7 @@ class Run:
         with contextlib.ExitStack() as stack:
             devices = distribution_scope(config.training.distribute)
             self.distribution = stack.enter_context(devices)
+            self.machine = machine(self.distribution)
             processes = self.distribution.num_processes
             if keras.backend.backend() == "jax" and processes > 1:
                 # The first host alone averages the checkpoints: JAX needs all for it.
@@ -173,8 +171,7 @@ class Run:
     def _plan(self, config, data, text, given, init):
         """Finds options and vocabularies; returns the translator to begin with, if any.
 
-        Raises:
-            ValueError: If they are not those of the run, or of `init`.
+        A `ValueError` says which are not those of the run, or of `init`.
         """
         if given is not None and not isinstance(given, TokenizerPair):
             sides = given if isinstance(given, tuple | list) else (given,)
@@ -336,7 +333,7 @@ class Run:
             f"going on after {plural(state.updates, 'update')}, at batch "
             f"{batch + 1:,} of epoch {epoch + 1}",
         )
-        report_other_machine(console, state.machine, machine(self.distribution))
+        report_other_machine(console, state.machine, self.machine)
 
 
 def _described(text, validation, optimizer, loss, init):
@@ -403,16 +400,16 @@ def default_config(
     if init is None:
         return RunConfig()
     if isinstance(init, Translator):
-        sections = _translator(init).model.config, init.tokenizers.config, init.config
+        parts = _translator(init).model.config, init.tokenizers.config, init.config
     else:
         folder = Translator.checked_directory(init)
-        sections = (
+        parts = (
             read_config(folder / "model.keras"),
             TokenizerConfig.load(folder / "tokenizer" / "tokenizer.json"),
             DecodingConfig.load(folder / "decoding.json"),
         )
-    sections = dict(zip(("model", "tokenizer", "decoding"), sections, strict=True))
-    return RunConfig(**sections).with_options(**FINE_TUNING)
+    model, tokenizer, search = parts
+    return RunConfig(model, tokenizer, decoding=search).with_options(**FINE_TUNING)
 
 
 def _translator(init: Translator | str | Path | None) -> Translator | None:

@@ -177,16 +177,15 @@ def _train_to_the_end(run: Run, given: Sequence[keras.callbacks.Callback]) -> St
             state = callbacks.captured(0, 0.0)
         try:
             while state.finished != run.limits():
-                has_row = state.rows and state.rows[-1]["step"] == state.step
-                if _is_over(run, callbacks, state) and has_row:
+                if _is_over(run, callbacks, state) and state.has_row:
                     state.finished = run.limits()  # The limits were lowered.
                 else:
                     state = _next_state(run, callbacks, validation, state)
-                    if log and state.rows and state.rows[-1]["step"] == state.step:
+                    if log and state.has_row:
                         log.add(state.rows)
                 run.states.save(state)
                 if is_chief:
-                    _remove_old_checkpoints(run, state)
+                    _remove_checkpoints(run, state)
                 if run.distribution.any(signals.received is not None):
                     name = "a signal to another process"
                     if signals.received is not None:
@@ -254,11 +253,11 @@ def _next_state(
     return state
 
 
-def _remove_old_checkpoints(run: Run, state: State):
+def _remove_checkpoints(run: Run, state: State, kept_states: int = KEPT_STATES):
     """Keeps the checkpoints that a saved state needs to go on or to end with."""
     options, history = run.config.training, state.history
     needed = rows_to_average(state.rows, options)
-    for back in range(KEPT_STATES):
+    for back in range(kept_states):
         needed += rows_to_average(history[: max(len(history) - back, 0)], options)
     kept = {checkpoint_path(run.path / "checkpoints", row["step"]) for row in needed}
     for path in checkpoints_in(run.path / "checkpoints"):
@@ -268,15 +267,13 @@ def _remove_old_checkpoints(run: Run, state: State):
 
 def _finish(run: Run, state: State) -> Translator:
     """Makes the final model from the checkpoints, saves it and returns it."""
-    folder = run.path / "checkpoints"
-    rows = rows_to_average(state.rows, run.config.training)
     if run.distribution.is_chief:
+        folder = run.path / "checkpoints"
+        rows = rows_to_average(state.rows, run.config.training)
         paths = [checkpoint_path(folder, row["step"]) for row in rows]
         load_average(run.model, paths)
-        if state.last is None:
-            # A run that goes on within an interval may need older ones.
-            for path in set(checkpoints_in(folder)) - set(paths):
-                path.unlink(missing_ok=True)
+        if state.last is None:  # A run that goes on within an interval may need older.
+            _remove_checkpoints(run, state, kept_states=0)
         run.translator.save(run.path)
         last = {name: value for name, value in state.rows[-1].items() if name != "step"}
         summary = run.facts | {
