@@ -201,12 +201,11 @@ class Log:
     So they lose and repeat no row, whenever the run was killed.
     """
 
-    def __init__(
-        self, directory: Path, console: Console, epochs: int, rows: Sequence[dict]
-    ):
-        self._directory, self._console, self._epochs = directory, console, epochs
+    def __init__(self, run: Any):
+        self._directory, self._console = run.path, run.console
+        self._epochs, rows = run.config.training.epochs, run.state.rows
         self._writers = {}
-        for path in (directory / "tensorboard").rglob("events.out.tfevents.*"):
+        for path in (run.path / "tensorboard").rglob("events.out.tfevents.*"):
             path.unlink()
         self._write(rows, rows)
 

@@ -68,7 +68,7 @@ class Run:
     distribution: Distribution
     machine: dict[str, Any]  # What the bits of the result depend on.
     states: StateFiles
-    state: State | None  # To begin with.
+    state: State | None  # The newest.
     console: Console
     facts: dict[str, Any]  # For summary.json.
 

@@ -30,7 +30,7 @@ from keras_transformer.training.intervals import (
 )
 from keras_transformer.training.report import Log, TrainingBar, plural
 from keras_transformer.training.run import Run
-from keras_transformer.training.state import KEPT_STATES, State
+from keras_transformer.training.state import KEPT_STATES
 from keras_transformer.training.validation import (
     Validation,
     rows_to_average,
@@ -122,7 +122,8 @@ def train(
     ) as is_finished:
         if is_finished:
             return Translator.load(directory)
-        return _finish(run, _train_to_the_end(run, callbacks))
+        _train_to_the_end(run, callbacks)
+        return _finish(run)
 
 
 def dry_run(
@@ -153,8 +154,8 @@ def dry_run(
         return {name: run.facts[name] for name in ("model", "data")}
 
 
-def _is_over(run: Run, callbacks: RunCallbacks, state: State) -> bool:
-    options = run.config.training
+def _is_over(run: Run, callbacks: RunCallbacks) -> bool:
+    options, state = run.config.training, run.state
     return (
         callbacks.stopped
         or state.step >= options.epochs * run.training.num_batches
@@ -163,61 +164,57 @@ def _is_over(run: Run, callbacks: RunCallbacks, state: State) -> bool:
     )
 
 
-def _train_to_the_end(run: Run, given: Sequence[keras.callbacks.Callback]) -> State:
+def _train_to_the_end(run: Run, given: Sequence[keras.callbacks.Callback]):
     """Trains interval by interval, until a limit is reached."""
-    options, state, is_chief = run.config.training, run.state, run.distribution.is_chief
-    bar = TrainingBar(run.console, run.training.num_batches, options, state)
-    log = Log(run.path, run.console, options.epochs, state.rows) if is_chief else None
+    options, is_chief = run.config.training, run.distribution.is_chief
+    bar = TrainingBar(run.console, run.training.num_batches, options, run.state)
+    log = Log(run) if is_chief else None
     validation = Validation(run)
     with bar, StopSignals() as signals:
         callbacks = RunCallbacks(given, run, signals, bar)
-        callbacks.restore(state)
+        callbacks.restore(run.state)
         callbacks.begin_run()
-        if not state.step:  # A callback of the program may have changed a weight.
-            state = callbacks.captured(0, 0.0)
+        if not run.state.step:  # A callback may have changed a weight.
+            run.state = callbacks.captured(0, 0.0)
         try:
-            while state.finished != run.limits():
-                if _is_over(run, callbacks, state) and state.has_row:
-                    state.finished = run.limits()  # The limits were lowered.
+            while run.state.finished != run.limits():
+                if _is_over(run, callbacks) and run.state.has_row:
+                    run.state.finished = run.limits()  # The limits were lowered.
                 else:
-                    state = _next_state(run, callbacks, validation, state)
-                    if log and state.has_row:
-                        log.add(state.rows)
-                run.states.save(state)
+                    _train_on(run, callbacks, validation)
+                    if log and run.state.has_row:
+                        log.add(run.state.rows)
+                run.states.save(run.state)
                 if is_chief:
-                    _remove_checkpoints(run, state)
+                    _remove_checkpoints(run)
                 if run.distribution.any(signals.received is not None):
                     name = "a signal to another process"
                     if signals.received is not None:
                         name = signals.received.name
-                    say(
-                        run.console,
-                        f"stopped by {name} after {plural(state.updates, 'update')}; "
-                        "the same command goes on from there",
-                    )
+                    after = plural(run.state.updates, "update")
+                    words = "the same command goes on from there"
+                    say(run.console, f"stopped by {name} after {after}; {words}")
                     signals.stop()
         finally:
             callbacks.end_run()
-    return state
 
 
-def _next_state(
-    run: Run, callbacks: RunCallbacks, validation: Validation, state: State
-) -> State:
-    """Fits one interval, validates, keeps the weights; returns the state at the end.
+def _train_on(run: Run, callbacks: RunCallbacks, validation: Validation):
+    """Fits one interval, validates, keeps the weights and the state at the end.
 
     An interval that ends early has a row only if the training ends there. Otherwise the
     next `fit` trains the rest.
     """
     options, num_batches = run.config.training, run.training.num_batches
-    end, figures = end_of_interval(options, num_batches, state.step), {}
-    if _is_over(run, callbacks, state):  # The limits were lowered, within an interval.
+    end, figures = end_of_interval(options, num_batches, run.state.step), {}
+    if _is_over(run, callbacks):  # The limits were lowered, within an interval.
         run.model.optimizer.finalize_variable_values(run.model.trainable_weights)
     else:
-        state, figures = fit_interval(run, callbacks, state, end)
-    is_whole, is_over = state.step == end, _is_over(run, callbacks, state)
+        figures = fit_interval(run, callbacks, end)
+    state = run.state
+    is_whole, is_over = state.step == end, _is_over(run, callbacks)
     if not (is_whole or is_over):
-        return state
+        return
     epochs = state.step / num_batches
     epochs = int(epochs) if epochs.is_integer() else epochs
     row = {"step": state.step, "epoch": epochs, "updates": state.updates}
@@ -235,7 +232,7 @@ def _next_state(
     rows = [*state.history, row]
     if is_whole:
         # A callback of the program may have changed a rate, or a weight.
-        state = callbacks.captured(state.step, state.seconds)
+        run.state = state = callbacks.captured(state.step, state.seconds)
         state.history = rows
     else:
         state.last = row
@@ -250,13 +247,12 @@ def _next_state(
             )
     if is_over or callbacks.stopped:
         state.finished = run.limits()
-    return state
 
 
-def _remove_checkpoints(run: Run, state: State, kept_states: int = KEPT_STATES):
+def _remove_checkpoints(run: Run, kept_states: int = KEPT_STATES):
     """Keeps the checkpoints that a saved state needs to go on or to end with."""
-    options, history = run.config.training, state.history
-    needed = rows_to_average(state.rows, options)
+    options, history = run.config.training, run.state.history
+    needed = rows_to_average(run.state.rows, options)
     for back in range(kept_states):
         needed += rows_to_average(history[: max(len(history) - back, 0)], options)
     kept = {checkpoint_path(run.path / "checkpoints", row["step"]) for row in needed}
@@ -265,15 +261,16 @@ def _remove_checkpoints(run: Run, state: State, kept_states: int = KEPT_STATES):
             path.unlink(missing_ok=True)
 
 
-def _finish(run: Run, state: State) -> Translator:
+def _finish(run: Run) -> Translator:
     """Makes the final model from the checkpoints, saves it and returns it."""
+    state = run.state
     if run.distribution.is_chief:
         folder = run.path / "checkpoints"
         rows = rows_to_average(state.rows, run.config.training)
         paths = [checkpoint_path(folder, row["step"]) for row in rows]
         load_average(run.model, paths)
         if state.last is None:  # A run that goes on within an interval may need older.
-            _remove_checkpoints(run, state, kept_states=0)
+            _remove_checkpoints(run, kept_states=0)
         run.translator.save(run.path)
         last = {name: value for name, value in state.rows[-1].items() if name != "step"}
         summary = run.facts | {
