@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 
 from keras_transformer.cli.flags import given, load_module
 from keras_transformer.cli.use import is_run, load_runs
@@ -13,14 +14,6 @@ from keras_transformer.terminal import (
     print_result,
 )
 
-# The flags that each format takes, beside those of the search.
-_FORMATS = {
-    "saved_model": {"dtype", "languages"},
-    "litert": {"quantize", "languages"},
-    "web": {"quantize", "languages", "litert_js"},
-    "ctranslate2": {"quantize"},
-    "safetensors": set(),
-}
 # What CTranslate2 takes of the search; it is told the rest in each call.
 _OF_CTRANSLATE2 = {
     "alignment_layer", "max_source_length", "max_output_length", "max_extra_length",
@@ -32,8 +25,10 @@ def export(options):
     """Writes runs in the form of another program."""
     names = "dtype", "quantize", "languages", "litert_js"
     values = {n: getattr(options, n) for n in names if getattr(options, n) is not None}
-    for name in values.keys() - _FORMATS[options.format]:
-        formats = " or ".join(one for one, takes in _FORMATS.items() if name in takes)
+    writers = load_module("export").FORMATS
+    takes = {kind: inspect.signature(f).parameters for kind, f in writers.items()}
+    for name in values.keys() - takes[options.format]:
+        formats = " or ".join(kind for kind in takes if name in takes[kind])
         raise ValueError(
             f"`--{name.replace('_', '-')}` goes with `--format {formats}`. Received: "
             f"--format {options.format}"

@@ -221,13 +221,14 @@ def distribution_scope(
         # TensorFlow only reads text, but would take the whole memory of each GPU.
         with contextlib.suppress(RuntimeError):  # It has them already.
             tf.config.set_visible_devices([], "GPU")
-    if distribute not in ("none", *_BACKENDS):
+    found = keras.backend.backend()
+    needed = {"none": found, **_BACKENDS}.get(distribute)
+    if needed is None:
         raise ValueError(
             f"`distribute` must be one of none, {', '.join(_BACKENDS)}. Received: "
             f"{distribute!r}"
         )
-    found = keras.backend.backend()
-    if (needed := _BACKENDS.get(distribute, found)) != found:
+    if needed != found:
         raise ValueError(
             f"`distribute` {distribute!r} needs the {needed} backend: set "
             f"KERAS_BACKEND={needed}. Received: {found}"

@@ -22,7 +22,6 @@ from keras import ops
 from keras_transformer.config import TrainingConfig
 from keras_transformer.exact_training.step import inner_optimizer
 from keras_transformer.terminal import say
-from keras_transformer.training.devices import machine
 from keras_transformer.training.report import TrainingBar, plural
 from keras_transformer.training.state import State, capture, restore
 
@@ -40,25 +39,20 @@ def end_of_interval(options: TrainingConfig, num_batches: int, step: int) -> int
     return min(begin + ((step - begin) // every + 1) * every, begin + num_batches)
 
 
-def fit_interval(
-    run: Any, callbacks: RunCallbacks, state: State, end: int
-) -> tuple[State, dict[str, float]]:
-    """Fits from a state to the end of its interval, or to where something ends it.
+def fit_interval(run: Any, callbacks: RunCallbacks, end: int) -> dict[str, float]:
+    """Fits from the run's state to `end`, or to where a signal, limit or callback ends.
 
-    A signal, a limit or a callback may. Returns the state there, and the figures of the
-    interval so far. The model then has the moving average of its weights, if its
-    optimizer keeps one.
-
-    Raises:
-        FloatingPointError: If a loss or gradient is not finite.
+    Returns the figures. The model then has the average of its weights, if the optimizer
+    keeps one.
     """
-    options, model, steps = run.config.training, run.model, end - state.step
+    options, model, state = run.config.training, run.model, run.state
+    steps = end - state.step
     if options.max_updates is not None:
         # Batches that are skipped make no update: then another piece follows.
         missing = options.max_updates - state.updates
         missing *= options.gradient_accumulation_steps
         steps = min(steps, missing - state.accumulated)
-    callbacks.state, callbacks.end = state, end
+    callbacks.end = end
     before = model.nonfinite_batches
     data = run.distribution.dataset(run.training.dataset(state.step, steps))
     model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
@@ -75,22 +69,19 @@ def fit_interval(
             "gradient was not finite: the weights no longer change. Begin again with a "
             "lower `learning_rate`, a longer `warmup_steps` or `global_clipnorm`."
         )
-    return callbacks.state, callbacks.figures
+    return callbacks.figures
 
 
 class RunCallbacks(keras.callbacks.CallbackList):
     """What `fit` calls in each interval, and the callbacks of the program.
 
     For those a run is one `fit` and an interval an epoch of it: `on_train_begin` comes
-    once in a process, `on_epoch_end` with the figures of the validation. What has
-    methods `state` and `restore` goes on where a run was interrupted.
-
-    Attributes:
-        state: The state that the interval begins with, after `fit` the one at its end.
-        end: The step at which the interval ends, if nothing ends it before.
-        figures: The figures of the interval.
-        stopped: Whether a callback of the program has ended the training.
+    once in a process, `on_epoch_end` with the figures of the validation.
     """
+
+    end: int  # The step at which the interval ends, if nothing ends it before.
+    figures: dict[str, float]  # Of the interval.
+    stopped = False  # Whether a callback of the program has ended the training.
 
     def __init__(
         self,
@@ -99,52 +90,47 @@ class RunCallbacks(keras.callbacks.CallbackList):
         signals: StopSignals,
         bar: TrainingBar,
     ):
-        self._corpus, self._options = run.training, run.config.training
-        self._distribution, self._signals, self._bar = run.distribution, signals, bar
+        self._run, self._signals, self._bar = run, signals, bar
+        self._options, self._distribution = run.config.training, run.distribution
         super().__init__(
             list(callbacks), add_history=True, model=run.model,
-            epochs=self._options.epochs, steps=self._corpus.num_batches, verbose=0,
+            epochs=self._options.epochs, steps=run.training.num_batches, verbose=0,
         )  # fmt: skip
-        self._machine = machine(run.distribution)
         self._remembering = [
             callback
             for callback in self.callbacks
             if hasattr(callback, "state") and hasattr(callback, "restore")
         ]
-        self.state, self._since = run.state, time.monotonic() - run.state.seconds
-        hooks = ("on_train_batch_end", "on_batch_end")
+        self._since = time.monotonic() - run.state.seconds
         base = keras.callbacks.Callback
+        hooks = base.on_train_batch_end, base.on_batch_end
         self._wants_every_batch = any(
-            getattr(type(callback), hook) is not getattr(base, hook)
-            or hook in vars(callback)
+            getattr(getattr(callback, hook.__name__), "__func__", None) is not hook
             for callback in self.callbacks
             for hook in hooks
         )
-        self.stopped = False
 
     def begin_run(self):
         """Calls `on_train_begin` of the program's callbacks."""
-        for callback in self.callbacks:
-            callback.on_train_begin()
+        super().on_train_begin()
 
     def end_run(self):
         """Calls `on_train_end` of the program's callbacks."""
-        for callback in self.callbacks:
-            callback.on_train_end()
+        super().on_train_end()
 
     def end_interval(self, figures: dict[str, float]):
         """Calls `on_epoch_end` of the program's callbacks, which may add figures."""
         self.model.stop_training = False
         for callback in self.callbacks:
-            callback.on_epoch_end(len(self.state.history), figures)
+            callback.on_epoch_end(len(self._run.state.history), figures)
         self.stopped |= self.model.stop_training
 
     def captured(self, step: int, seconds: float) -> State:
         """Returns the state of the model and of the program's callbacks."""
         return capture(
-            self.model, step=step, seconds=seconds, history=[*self.state.history],
+            self.model, step=step, seconds=seconds, history=[*self._run.state.history],
             callbacks=[[type(c).__name__, c.state()] for c in self._remembering],
-            machine=self._machine,
+            machine=self._run.machine,
         )  # fmt: skip
 
     def restore(self, state: State):
@@ -167,18 +153,18 @@ class RunCallbacks(keras.callbacks.CallbackList):
 
     def on_epoch_begin(self, epoch, logs=None):
         # Here, since Keras has just reset the metrics, whose sums are in the state.
-        self.restore(self.state)
+        self.restore(self._run.state)
         self._done = self._counted = self._tokens = 0
         self._stops = False
         self._began = self._read = time.monotonic()
-        super().on_epoch_begin(len(self.state.history))
+        super().on_epoch_begin(len(self._run.state.history))
 
     def on_train_batch_begin(self, batch, logs=None):
         if keras.backend.backend() == "torch":
             # Dropout draws from PyTorch's own generator, which no state holds.
             import torch
 
-            place = [self._options.seed, self.state.step + batch]
+            place = [self._options.seed, self._run.state.step + batch]
             (seed,) = np.random.SeedSequence(place).generate_state(1, np.uint64)
             torch.manual_seed(int(seed))
         super().on_train_batch_begin(batch)
@@ -209,12 +195,12 @@ class RunCallbacks(keras.callbacks.CallbackList):
         if self._options.nonfinite == "stop" and self.model.held_batches:
             self.model.stop_training = self._stops = True
         self._read = time.monotonic()
-        self._bar.show(self.state.step + self._done, figures["loss"], self._rate())
+        self._bar.show(self._run.state.step + self._done, figures["loss"], self._rate())
 
     def _rate(self):
         """Tokens a second since the `fit` began."""
-        first = self.state.step + self._counted
-        self._tokens += self._corpus.tokens(first, self._done - self._counted)
+        first = self._run.state.step + self._counted
+        self._tokens += self._run.training.tokens(first, self._done - self._counted)
         self._counted = self._done
         return self._tokens / max(time.monotonic() - self._began, 1e-9)
 
@@ -222,7 +208,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         return time.monotonic() - self._since
 
     def on_epoch_end(self, epoch, logs=None):
-        step = self.state.step + self._done
+        step = self._run.state.step + self._done
         if self._options.nonfinite == "stop" and self.model.held_batches:
             return  # `fit` raises an error.
         self.figures = {name: np.ravel(value).item() for name, value in logs.items()}
@@ -233,23 +219,21 @@ class RunCallbacks(keras.callbacks.CallbackList):
         if step == self.end:
             self.model.reset_metrics()
         # Before Keras puts the moving average of the weights in their place.
-        self.state = self.captured(step, self._distribution.mean(self._seconds()))
+        self._run.state = self.captured(step, self._distribution.mean(self._seconds()))
 
 
 class StopSignals:
-    """Notes SIGTERM, SIGHUP and the first SIGINT (Ctrl-C) while the block runs.
-
-    A closed terminal sends SIGHUP; if it is ignored, as under `nohup`, it stays
-    ignored. Outside the main thread, where Python allows no handlers, nothing is noted.
-    """
+    """Notes SIGTERM, SIGHUP (a closed terminal) and the first SIGINT (Ctrl-C)."""
 
     def __init__(self):
         self.received: signal.Signals | None = None
         self._previous = {}
 
     def __enter__(self):
+        # Elsewhere Python allows no handlers.
         if threading.current_thread() is threading.main_thread():
             numbers = [signal.SIGTERM, signal.SIGINT]
+            # Under `nohup` it is ignored, and stays so.
             if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
                 numbers.append(signal.SIGHUP)
             for number in numbers:
@@ -276,11 +260,8 @@ class StopSignals:
                 os.close(nowhere)
 
     def stop(self):
-        """Ends the program as the signal asks, or another process's signal.
-
-        `KeyboardInterrupt` after SIGINT; otherwise `SystemExit` with the status that a
-        shell reports: 129, that is 128 + 1, for SIGHUP, SIGTERM's 143 for the others.
-        """
+        """Ends the program as the signal asks, or another process's signal."""
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt
+        # The status that a shell reports: 129 for SIGHUP, 143 for SIGTERM.
         raise SystemExit(128 + (self.received or signal.SIGTERM))

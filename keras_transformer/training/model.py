@@ -27,8 +27,6 @@ _MOST_CORES = 4
 # Multi30k's tokens are padding than with one for each length bucket.
 _GPU_BATCH_TOKENS, _COMPILED_SHAPES = 25000, 6
 _THREADS = {"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"}
-# Names that stand for more than one layer, or for none.
-_PARTS = ("encoder", "decoder", "embeddings", "output")
 
 
 def compiled_model(
@@ -43,7 +41,7 @@ def compiled_model(
         optimizer: A Keras optimizer in place of the options' one.
         loss: A Keras loss in place of `MaskedCrossentropy`.
     """
-    options = with_device_defaults(config.training)
+    options = with_device_defaults(config).training
     half = options.mixed_precision
     dtype = "float32" if half == "none" else f"mixed_{half}"
     model = Transformer(config.model, dtype=dtype)
@@ -88,58 +86,41 @@ def make_optimizer(options: TrainingConfig, d_model: int) -> keras.optimizers.Op
         constants["weight_decay"] = options.weight_decay
     if options.ema_decay is not None:
         constants |= {"use_ema": True, "ema_momentum": options.ema_decay}
-    rate = make_schedule(options, d_model)
+    peak, warmup = options.learning_rate, options.warmup_steps
+    if options.schedule == "paper":
+        scale = 1.0 if peak is None else peak * (d_model * warmup) ** 0.5
+        rate = TransformerSchedule(d_model, warmup, scale)
+    else:
+        later = None
+        if options.schedule == "cosine":
+            later = keras.optimizers.schedules.CosineDecay(peak, options.decay_steps)
+        rate = WarmupSchedule(peak, warmup, later)
     if options.optimizer == "adamw":
         return keras.optimizers.AdamW(rate, **constants)
     return Adam(rate, beta_1=0.9, beta_2=0.98, epsilon=1e-9, **constants)
 
 
-def make_schedule(
-    options: TrainingConfig, d_model: int
-) -> keras.optimizers.schedules.LearningRateSchedule:
-    """Returns the learning rate of each update; the paper's hangs on the width."""
-    peak, warmup = options.learning_rate, options.warmup_steps
-    if options.schedule == "paper":
-        scale = 1.0 if peak is None else peak * (d_model * warmup) ** 0.5
-        return TransformerSchedule(d_model, warmup, scale)
-    later = None
-    if options.schedule == "cosine":
-        later = keras.optimizers.schedules.CosineDecay(peak, options.decay_steps)
-    return WarmupSchedule(peak, warmup, later)
+def with_device_defaults(config: RunConfig) -> RunConfig:
+    """Returns the options with those chosen for the device that were left open.
 
-
-def with_device_defaults(options: TrainingConfig) -> TrainingConfig:
-    """Returns the options with `mixed_precision` and `jit_compile` chosen.
-
-    Unless given, `mixed_precision` is bfloat16 on a GPU. `jit_compile` follows Keras:
-    on with JAX, off with PyTorch, and with TensorFlow on with a GPU, except under
-    `tf.distribute`, whose step XLA cannot compile.
+    On a GPU `mixed_precision` is bfloat16 and `batch_tokens` the paper's (section 5.1).
+    `jit_compile` follows Keras: on with JAX, off with PyTorch, and with TensorFlow on
+    with a GPU, except under `tf.distribute`, whose step XLA cannot compile. Where it is
+    on, `batch_shapes` bounds how often.
     """
-    on_gpu = has_gpu()
-    compiles = on_gpu and options.distribute == "none"
-    compiled = {"tensorflow": compiles, "jax": True, "torch": False}
+    on_gpu, compiles = has_gpu(), config.training.jit_compile
+    if compiles is None:
+        alone_on_gpu = on_gpu and config.training.distribute == "none"
+        compiled = {"tensorflow": alone_on_gpu, "jax": True, "torch": False}
+        compiles = compiled[keras.backend.backend()]
     chosen = {
         "mixed_precision": "bfloat16" if on_gpu else "none",
-        "jit_compile": compiled[keras.backend.backend()],
+        "jit_compile": compiles,
+        "batch_tokens": _GPU_BATCH_TOKENS if on_gpu else BATCH_TOKENS,
+        "batch_shapes": _COMPILED_SHAPES if compiles else None,
     }
-    return options.replace(
-        **{name: on for name, on in chosen.items() if getattr(options, name) is None}
-    )
-
-
-def with_data_defaults(config: RunConfig) -> RunConfig:
-    """Returns the options of a new run with those of its batches chosen.
-
-    Unless given, `batch_tokens` is the paper's on a GPU (section 5.1), and if XLA
-    compiles the training step, `batch_shapes` bounds how often.
-    """
-    data, compiled = config.data, with_device_defaults(config.training).jit_compile
-    chosen = {
-        "batch_tokens": _GPU_BATCH_TOKENS if has_gpu() else BATCH_TOKENS,
-        "batch_shapes": _COMPILED_SHAPES if compiled else None,
-    }
-    new = {name: n for name, n in chosen.items() if getattr(data, name) is None}
-    return config.replace(data=data.replace(**new))
+    given = config.training.to_dict() | config.data.to_dict()
+    return config.with_options(**{n: x for n, x in chosen.items() if given[n] is None})
 
 
 def split_by_default(options: TrainingConfig):
@@ -178,52 +159,38 @@ def freeze(model: Seq2Seq, names: str | None):
     average changes it. Dropout stays on in frozen layers. Matrices that the model
     shares are frozen as one: with `tied_embeddings`, the embedding of the target
     freezes the output matrix, and the reverse.
-
-    Raises:
-        ValueError: If there is no such layer, or nothing is left to train.
     """
     if names is None:
         return
+    tied, embedding = model.config.tied_embeddings, model.target_embedding
+    is_tied = tied != "none"
+    parts = {
+        "encoder": model.layers_of("encoder"),
+        "decoder": model.layers_of("decoder"),
+        "embeddings": [model.source_embedding, embedding],
+        "output": [embedding.token_embedding if is_tied else model.output_dense],
+    }
     for name in map(str.strip, names.split(",")):
-        for variable in _weights_of(model, name):
+        # Layers stand in a weight's path between the model and the weight.
+        found = [v for v in model.weights if f"/{name}/" in v.path]
+        if name in parts:
+            found = [v for layer in parts[name] for v in layer.weights]
+        if name == "output" and model.output_bias is not None:
+            found.append(model.output_bias)
+        if not found:
+            layers = [v.path.split("/")[1:-1] for v in model.weights]
+            outer = dict.fromkeys(path[0] for path in layers if path)
+            inner = dict.fromkeys(layer for path in layers for layer in path[1:])
+            raise ValueError(
+                f"`freeze` must name parts ({', '.join(parts)}) or layers: "
+                f"{', '.join(outer)}; or layers in them: {', '.join(inner)}. Received: "
+                f"{name!r}"
+            )
+        for variable in found:
             variable.trainable = False
     if not model.trainable_variables:
-        tied = model.config.tied_embeddings
-        tied = "" if tied == "none" else f", whose output matrix is tied ({tied})"
+        matrix = f", whose output matrix is tied ({tied})" if is_tied else ""
         raise ValueError(
             f"`freeze` must leave weights to train. Received: freeze={names!r}, which "
-            f"are all weights of the model{tied}"
+            f"are all weights of the model{matrix}"
         )
-
-
-def _weights_of(model, name):
-    """Returns the weights that a name stands for."""
-    if name in ("encoder", "decoder"):
-        return [v for layer in model.layers_of(name) for v in layer.weights]
-    if name == "embeddings":
-        sides = (model.source_embedding, model.target_embedding)
-        return [v for layer in sides for v in layer.weights]
-    if name == "output":
-        bias = [] if model.output_bias is None else [model.output_bias]
-        if model.config.tied_embeddings == "none":
-            return [*model.output_dense.weights, *bias]
-        return [*model.target_embedding.token_embedding.weights, *bias]
-    # The names of the layers that each weight is in: the model's own name comes first
-    # in its path, and the weight's last.
-    paths = [(v, v.path.split("/")[1:-1]) for v in model.weights]
-    words = name.split("/")
-    found = [
-        variable
-        for variable, layers in paths
-        for start in range(len(layers))
-        if layers[start : start + len(words)] == words
-    ]
-    if not found:
-        outer = dict.fromkeys(layers[0] for _, layers in paths if layers)
-        inner = dict.fromkeys(word for _, layers in paths for word in layers[1:])
-        raise ValueError(
-            f"`freeze` must name parts ({', '.join(_PARTS)}) or layers: "
-            f"{', '.join(outer)}; or layers in them: {', '.join(inner)}. Received: "
-            f"{name!r}"
-        )
-    return found

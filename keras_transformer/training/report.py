@@ -201,16 +201,13 @@ class Log:
     So they lose and repeat no row, whenever the run was killed.
     """
 
-    def __init__(
-        self, directory: Path, console: Console, epochs: int, rows: Sequence[dict]
-    ):
-        self._directory, self._console, self._epochs = directory, console, epochs
+    def __init__(self, run: Any):
+        self._directory, self._console = run.path, run.console
+        self._epochs, rows = run.config.training.epochs, run.state.rows
         self._writers = {}
-        for path in (directory / "tensorboard").rglob("events.out.tfevents.*"):
+        for path in (run.path / "tensorboard").rglob("events.out.tfevents.*"):
             path.unlink()
-        for row in rows:
-            self._draw(row)
-        self._write_csv(rows)
+        self._write(rows, rows)
 
     def add(self, rows: Sequence[dict]):
         """Says and writes the last of the rows."""
@@ -220,26 +217,25 @@ class Log:
             if name not in ("epoch", "step", "learning_rate"):
                 words.append(f"{name} {value:{digits}}")
         say(self._console, "  ".join(words))
-        self._draw(rows[-1])
-        self._write_csv(rows)
+        self._write(rows, rows[-1:])
 
-    def _write_csv(self, rows):
+    def _write(self, rows, new):
+        """Writes all rows to log.csv, and the new ones for TensorBoard."""
         names = ["epoch", *sorted({name for row in rows for name in row} - {"epoch"})]
         with replacing(self._directory / "log.csv") as temporary:
             with open(temporary, "w", encoding="utf-8", newline="") as stream:
                 writer = csv.DictWriter(stream, names)
                 writer.writeheader()
                 writer.writerows(rows)
-
-    def _draw(self, row):
-        """Adds a row to TensorBoard, under the names that Keras gives its figures."""
-        for name, value in row.items():
-            kind = "validation" if name.startswith("val_") else "train"
-            if kind not in self._writers:
-                path = self._directory / "tensorboard" / kind
-                self._writers[kind] = tf.summary.create_file_writer(str(path))
-            with self._writers[kind].as_default(step=int(row["updates"])):
-                tf.summary.scalar(f"epoch_{name.removeprefix('val_')}", value)
+        for row in new:
+            for name, value in row.items():
+                kind = "validation" if name.startswith("val_") else "train"
+                if kind not in self._writers:
+                    path = self._directory / "tensorboard" / kind
+                    self._writers[kind] = tf.summary.create_file_writer(str(path))
+                with self._writers[kind].as_default(step=int(row["updates"])):
+                    # The names that Keras gives its figures.
+                    tf.summary.scalar(f"epoch_{name.removeprefix('val_')}", value)
         for writer in self._writers.values():
             writer.flush()
 

@@ -1,4 +1,4 @@
-"""The directory of a run, and the plan of one: options, text, tokenizers, weights.
+"""A run: its directory, and how it is made ready, new or to go on.
 
 The directory says with what its run began. Anything else is refused when it goes on.
 """
@@ -11,45 +11,66 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import keras
 from rich.console import Console
 
 from keras_transformer.config import DecodingConfig, RunConfig, TokenizerConfig
 from keras_transformer.config.run import FINE_TUNING
+from keras_transformer.export.model_card import SUMMARY
 from keras_transformer.files import replacing, take_lock
 from keras_transformer.kernels.keras_private import layers_within
 from keras_transformer.models.loading import read_config
 from keras_transformer.models.transformer import Transformer
-from keras_transformer.terminal import say
-from keras_transformer.text import (
-    ParallelText,
-    TokenizerPair,
-    learn_tokenizers,
-    open_pairs,
+from keras_transformer.terminal import plain_console, say
+from keras_transformer.text import Corpus, TokenizerPair, learn_tokenizers, open_pairs
+from keras_transformer.training.devices import Distribution, distribution_scope, machine
+from keras_transformer.training.model import (
+    build_training_variables,
+    compiled_model,
+    with_device_defaults,
 )
-from keras_transformer.training.model import with_data_defaults
+from keras_transformer.training.report import (
+    plural,
+    report_data,
+    report_devices,
+    report_model,
+    report_other_machine,
+    run_facts,
+)
+from keras_transformer.training.state import State, StateFiles, capture
+from keras_transformer.training.validation import check_validated
 from keras_transformer.translator import Translator
 
-# Options that do not affect an update of the weights, or that end the training.
-_CHANGEABLE = {
-    "bad_line_budget", "epochs", "max_updates", "max_minutes", "patience", "nonfinite",
-}  # fmt: skip
+# Options that end the training, and those that may change, since updates are the same.
+_LIMITS = ("epochs", "max_updates", "max_minutes", "patience")
+_CHANGEABLE = {*_LIMITS, "bad_line_budget", "nonfinite"}
 # Options of a model that its weights do not depend on.
 _RATES = {"dropout_rate", "attention_dropout_rate", "activation_dropout_rate"}
 
 
-class RunDirectory:
-    """The directory of a run.
+class Run:
+    """A run: its directory, and once it is opened, all that trains.
 
     Setting a run up writes tokenizer/ with its digests, data.json with the fingerprints
     of the text, and config.json last. If a process is killed before the end, the next
     one writes them again.
-
-    Raises:
-        FileExistsError: If it holds something else.
-        ValueError: If its name is not UTF-8.
     """
+
+    config: RunConfig
+    data: dict[str, Any]  # Digests of the text, optimizer and loss; what `init` is.
+    tokenizers: TokenizerPair
+    model: Transformer
+    translator: Translator  # With the model that trains.
+    training: Corpus
+    validation: Corpus | None
+    distribution: Distribution
+    machine: dict[str, Any]  # What the bits of the result depend on.
+    states: StateFiles
+    state: State | None  # The newest.
+    console: Console
+    facts: dict[str, Any]  # For summary.json.
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -87,34 +108,125 @@ class RunDirectory:
         finally:
             os.close(descriptor)
 
-    def save(self, plan: Plan):
-        """Writes the options, and of a new run the other files that make it a run."""
-        if not self.is_set_up:
-            plan.tokenizers.save(self.path / "tokenizer")
-            plan.tokenizers.save_digests(self.path / "tokenizer")
-            with replacing(self.path / "data.json") as temporary:
-                content = json.dumps(plan.data, indent=2) + "\n"
-                temporary.write_text(content, encoding="utf-8")
-        with replacing(self.path / "config.json") as temporary:
-            temporary.write_text(plan.config.to_json(), encoding="utf-8")
+    @contextlib.contextmanager
+    def opened(
+        self, text, config, validation, console, tokenizers, init, optimizer=None,
+        loss=None, is_dry=False,
+    ) -> Iterator[bool]:  # fmt: skip
+        """Makes the run ready to train in the block; yields whether it is finished."""
+        console = plain_console() if console is None else console
+        config = default_config(self.path, init) if config is None else config
+        check_validated(config.training, validation is not None)
+        if optimizer is not None and (optimizer.built or config.training.ema_decay):
+            raise ValueError(
+                "`optimizer` must be new: one that has updated a model keeps its "
+                "moments. It must have a moving average of its own in place of "
+                f"`ema_decay`. Received: built={optimizer.built}, "
+                f"ema_decay={config.training.ema_decay}"
+            )
+        with contextlib.ExitStack() as stack:
+            devices = distribution_scope(config.training.distribute)
+            self.distribution = stack.enter_context(devices)
+            self.machine = machine(self.distribution)
+            processes = self.distribution.num_processes
+            if keras.backend.backend() == "jax" and processes > 1:
+                # The first host alone averages the checkpoints: JAX needs all for it.
+                raise ValueError(
+                    "A run trains on one host with JAX: on several, call `model.fit` "
+                    "within `distribution_scope`, or train with TensorFlow and "
+                    f"`multi_worker`. Received: {processes} processes"
+                )
+            is_chief = self.distribution.is_chief
+            writes = is_chief and not is_dry
+            if writes:
+                stack.enter_context(self.locked())
+            self.console = console if is_chief else Console(quiet=True)
+            self.states = StateFiles(self.path / "states", writes)
+            self.state = self.states.latest(self.console)
+            text = open_pairs(text)
+            validation = None if validation is None else open_pairs(validation)
+            data = _described(text, validation, optimizer, loss, init)
+            init = self._plan(config, data, text, tokenizers, init)
+            is_finished = self._is_finished() and not is_dry
+            if is_finished:
+                say(
+                    self.console,
+                    f"{self.path} is finished: {plural(self.state.updates, 'update')}. "
+                    "To train on, raise `epochs`, `max_updates`, `max_minutes` or "
+                    "`patience`.",
+                )
+            else:
+                # Bad options and data raise errors here, before anything is saved.
+                self._cut(text, validation, None if is_dry else self.path / "corpus")
+                self._make(init, optimizer, loss)
+                if writes:
+                    self._save()
+                self._report()
+                if self.state is None:
+                    self.state = capture(self.model)
+                self.facts = run_facts(self.model, self.training, self.validation)
+            del init  # The memory of a model that is no longer needed.
+            yield is_finished
 
-    def data(self) -> dict[str, Any]:
-        """Returns what was written of text, optimizer, loss and `init`."""
-        path = self.path / "data.json"
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            if not {"training", "validation", "planned_updates"} <= data.keys():
-                raise ValueError("a part is missing")
-        except (ValueError, AttributeError) as error:
-            raise ValueError(f"{path} is damaged: {error}") from error
-        return data
+    def _plan(self, config, data, text, given, init):
+        """Finds options and vocabularies; returns the translator to begin with, if any.
 
-    def config_to_go_on(self, config: RunConfig, data: dict) -> RunConfig:
-        """Returns the given options with what the run has chosen when it began.
+        A `ValueError` says which are not those of the run, or of `init`.
+        """
+        if given is not None and not isinstance(given, TokenizerPair):
+            sides = given if isinstance(given, tuple | list) else (given,)
+            given = TokenizerPair.of(*sides)
+        if given is not None and init is None:
+            config = config.replace(tokenizer=given.config)
+        tokenizers = given
+        if self.is_set_up:
+            config, data = self._going_on(config, data)
+            tokenizers = TokenizerPair.load(self.path / "tokenizer")
+            whose = f"{self.path} holds a run"
+        begun_with = data.get("init")
+        init = None if self.state is not None else _translator(init)
+        if begun_with and self.state is None and init is None:
+            raise ValueError(
+                "The run has no state yet, so it begins again, with the weights of "
+                f"{begun_with}: give that as `init`. Received: none"
+            )
+        if init is not None:
+            _check_same_sizes(config, init, begun_with)
+            if self.is_set_up and not init.tokenizers.same_as(tokenizers):
+                raise ValueError(
+                    f"{whose} whose tokenizer is not that of {begun_with}, which has "
+                    "changed since. Choose another directory."
+                )
+            tokenizers, whose = init.tokenizers, f"{begun_with} is a translator"
+        if tokenizers is None:
+            say(self.console, "learning the vocabulary")
+            budget = config.data.bad_line_budget
+            tokenizers = learn_tokenizers(text, config.tokenizer, budget)
+        if given is not None and not given.same_as(tokenizers):
+            raise ValueError(
+                f"{whose} with another tokenizer than was given: its weights belong to "
+                "its own. Give the same or none, or choose another directory."
+            )
+        sizes = tokenizers.vocabulary_sizes
+        config = config.replace(model=config.model.replace(**sizes))
+        if not self.is_set_up:  # What was chosen for a device, a run keeps.
+            config = config.replace(data=with_device_defaults(config).data)
+        self.config, self.data, self.tokenizers = config, data, tokenizers
+        return init
+
+    def _going_on(self, config, data):
+        """Returns options and data with what the run chose when it began.
 
         A `ValueError` says what may not change: text, options, optimizer, loss, `init`.
         """
-        begun, was = RunConfig.load(self.path / "config.json"), self.data()
+        path = self.path / "data.json"
+        try:
+            was = json.loads(path.read_text(encoding="utf-8"))
+            if not {"training", "validation", "planned_updates"} <= was.keys():
+                raise ValueError("a part is missing")
+        except (ValueError, AttributeError) as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+        begun = RunConfig.load(self.path / "config.json")
         chosen = {
             name: getattr(begun.data, name)
             for name in ("batch_tokens", "batch_shapes")
@@ -140,7 +252,105 @@ class RunDirectory:
                 f"{self.path} holds a run with {problem}. Give the same to go on, or "
                 "choose another directory."
             )
-        return config
+        return config, was
+
+    def limits(self) -> dict[str, Any]:
+        """Returns the options that say when the training ends."""
+        return {name: getattr(self.config.training, name) for name in _LIMITS}
+
+    def _is_finished(self):
+        # The summary is written last.
+        names = ("model.keras", "decoding.json", SUMMARY)
+        has_ended = self.state is not None and self.state.finished == self.limits()
+        return has_ended and all((self.path / name).exists() for name in names)
+
+    def _cut(self, text, validation, place):
+        """Makes the corpora, in a directory, and a schedule that fits them."""
+        config = self.config
+        common = {
+            "tokenizers": self.tokenizers,
+            "config": config.data,
+            "static_shapes": with_device_defaults(config).training.jit_compile,
+            "console": self.console,
+        }
+        self.training = Corpus(
+            text, seed=config.training.seed, directory=place and place / "training",
+            **common,
+        )  # fmt: skip
+        if "planned_updates" not in self.data:
+            planned = config.training.planned_updates(self.training.num_batches)
+            self.data["planned_updates"] = planned
+            self.config = config.fitted_to(planned)
+            before, now = (c.training.warmup_steps for c in (config, self.config))
+            if now < before and "optimizer" not in self.data:
+                say(
+                    self.console,
+                    f"the learning rate rises for {plural(now, 'update')}, not "
+                    f"{before:,}: a warm-up is at most a fifth of the training",
+                )
+        self.validation = None
+        if validation is not None:
+            self.validation = Corpus(
+                validation, boundaries=self.training.boundaries,
+                directory=place and place / "validation", **common,
+            )  # fmt: skip
+
+    def _make(self, init, optimizer, loss):
+        """Makes the model, with the weights of a translator if there is one."""
+        keras.utils.set_random_seed(self.config.training.seed)
+        with self.distribution.scope():
+            self.model = compiled_model(self.config, optimizer, loss)
+            build_training_variables(self.model)
+        if init is not None:
+            self.model.take_weights_of(init.model)
+            say(self.console, f"beginning with the weights of {self.data['init']}")
+        self.translator = Translator(self.model, self.tokenizers, self.config.decoding)
+
+    def _save(self):
+        """Writes the options, and of a new run the other files that make it a run."""
+        # Until the run ends anew, a model that is there is that of fewer updates.
+        (self.path / SUMMARY).unlink(missing_ok=True)
+        if not self.is_set_up:
+            self.tokenizers.save(self.path / "tokenizer")
+            self.tokenizers.save_digests(self.path / "tokenizer")
+            with replacing(self.path / "data.json") as temporary:
+                content = json.dumps(self.data, indent=2) + "\n"
+                temporary.write_text(content, encoding="utf-8")
+        with replacing(self.path / "config.json") as temporary:
+            temporary.write_text(self.config.to_json(), encoding="utf-8")
+
+    def _report(self):
+        """Says what the run has, from where it goes on, and on what."""
+        console, state = self.console, self.state
+        report_data(console, self.training, self.validation)
+        report_devices(console, self.model.compute_dtype)
+        if state is None:
+            report_model(console, self.model, self.config.training.freeze)
+            return
+        epoch, batch = divmod(state.step, self.training.num_batches)
+        say(
+            console,
+            f"going on after {plural(state.updates, 'update')}, at batch "
+            f"{batch + 1:,} of epoch {epoch + 1}",
+        )
+        report_other_machine(console, state.machine, self.machine)
+
+
+def _described(text, validation, optimizer, loss, init):
+    """Returns what a run is made of beside its options, as data.json has it."""
+    data = {
+        "training": text.fingerprint(),
+        "validation": None if validation is None else validation.fingerprint(),
+    }
+    for kind, part in (("optimizer", optimizer), ("loss", loss)):
+        if part is not None:
+            words = json.dumps(keras.saving.serialize_keras_object(part), default=str)
+            # Keras numbers the names of a process.
+            data[kind] = re.sub(r'"name": "\w*", ', "", words)
+    if init is not None:
+        is_made = isinstance(init, Translator)
+        data["init"] = "a `Translator`" if is_made else os.path.abspath(init)
+    return data
 
 
 def _differing(config: RunConfig, other: dict[str, dict], may_differ: set[str]) -> str:
@@ -190,99 +400,16 @@ def default_config(
     if init is None:
         return RunConfig()
     if isinstance(init, Translator):
-        sections = _translator(init).model.config, init.tokenizers.config, init.config
+        parts = _translator(init).model.config, init.tokenizers.config, init.config
     else:
         folder = Translator.checked_directory(init)
-        sections = (
+        parts = (
             read_config(folder / "model.keras"),
             TokenizerConfig.load(folder / "tokenizer" / "tokenizer.json"),
             DecodingConfig.load(folder / "decoding.json"),
         )
-    sections = dict(zip(("model", "tokenizer", "decoding"), sections, strict=True))
-    return RunConfig(**sections).with_options(**FINE_TUNING)
-
-
-class Plan(NamedTuple):
-    """What a run is made of, before anything is tokenised."""
-
-    config: RunConfig
-    data: dict[str, Any]  # Digests of the text, optimizer and loss; what `init` is.
-    tokenizers: TokenizerPair
-    init: Translator | None  # Has the weights to begin with.
-    text: ParallelText
-    validation: ParallelText | None
-
-
-def plan_run(
-    directory: RunDirectory,
-    config: RunConfig,
-    text: Any,
-    validation: Any,
-    console: Console,
-    given: Any,
-    init: Any,
-    has_state: bool,
-    made: dict[str, Any],
-) -> Plan:
-    """Finds options, vocabularies and beginning, of a new run or of one to go on.
-
-    `given` are tokenizers; `made` are an optimizer and a loss of the program's own.
-
-    Raises:
-        ValueError: If they are not those of the run, or of `init`.
-    """
-    text = open_pairs(text)
-    validation = None if validation is None else open_pairs(validation)
-    data = {
-        "training": text.fingerprint(),
-        "validation": None if validation is None else validation.fingerprint(),
-        # Keras numbers the names of a process.
-        **{
-            part: re.sub(r'"name": "\w*", ', "", json.dumps(what, default=str))
-            for part, what in made.items()
-        },
-    }
-    if init is not None:
-        is_made = isinstance(init, Translator)
-        data["init"] = "a `Translator`" if is_made else os.path.abspath(init)
-    if given is not None and not isinstance(given, TokenizerPair):
-        sides = given if isinstance(given, tuple | list) else (given,)
-        given = TokenizerPair.of(*sides)
-    if given is not None and init is None:
-        config = config.replace(tokenizer=given.config)
-    tokenizers = given
-    if directory.is_set_up:
-        config, data = directory.config_to_go_on(config, data), directory.data()
-        tokenizers = TokenizerPair.load(directory.path / "tokenizer")
-        whose = f"{directory.path} holds a run"
-    begun_with, init = data.get("init"), None if has_state else _translator(init)
-    if begun_with and not has_state and init is None:
-        raise ValueError(
-            "The run has no state yet, so it begins again, with the weights of "
-            f"{begun_with}: give that as `init`. Received: none"
-        )
-    if init is not None:
-        _check_same_sizes(config, init, begun_with)
-        if directory.is_set_up and not init.tokenizers.same_as(tokenizers):
-            raise ValueError(
-                f"{whose} whose tokenizer is not that of {begun_with}, which has "
-                "changed since. Choose another directory."
-            )
-        tokenizers, whose = init.tokenizers, f"{begun_with} is a translator"
-    if tokenizers is None:
-        say(console, "learning the vocabulary")
-        budget = config.data.bad_line_budget
-        tokenizers = learn_tokenizers(text, config.tokenizer, budget)
-    if given is not None and not given.same_as(tokenizers):
-        raise ValueError(
-            f"{whose} with another tokenizer than was given: its weights belong to its "
-            "own. Give the same or none, or choose another directory."
-        )
-    sizes = tokenizers.vocabulary_sizes
-    config = config.replace(model=config.model.replace(**sizes))
-    if not directory.is_set_up:  # What was chosen for a device, a run keeps.
-        config = with_data_defaults(config)
-    return Plan(config, data, tokenizers, init, text, validation)
+    model, tokenizer, search = parts
+    return RunConfig(model, tokenizer, decoding=search).with_options(**FINE_TUNING)
 
 
 def _translator(init: Translator | str | Path | None) -> Translator | None:
@@ -307,8 +434,10 @@ def _translator(init: Translator | str | Path | None) -> Translator | None:
 
 def _check_same_sizes(config: RunConfig, init: Translator, name: str):
     """Checks that a run's model and vocabulary can have the weights of `init`."""
-    made = {"model": init.model.config, "tokenizer": init.tokenizers.config}
-    made = {section: options.to_dict() for section, options in made.items()}
+    made = {
+        "model": init.model.config.to_dict(),
+        "tokenizer": init.tokenizers.config.to_dict(),
+    }
     if differing := _differing(config, made, _RATES):
         raise ValueError(
             "Options of the model and of its vocabulary must be those of the weights "

@@ -53,6 +53,11 @@ class State:
         """The history, with the row of an interval that was cut short."""
         return self.history + ([self.last] if self.last else [])
 
+    @property
+    def has_row(self) -> bool:
+        """Whether the last row is of this very step."""
+        return bool(self.rows) and self.rows[-1]["step"] == self.step
+
 
 def capture(model: ExactTraining, **fields: Any) -> State:
     """Copies the state of a compiled model; `fields` are the rest of the `State`."""
@@ -66,11 +71,7 @@ def capture(model: ExactTraining, **fields: Any) -> State:
 
 
 def restore(model: keras.Model, state: State):
-    """Sets all variables of a compiled model.
-
-    Raises:
-        ValueError: If the state is that of another model.
-    """
+    """Sets all variables of a compiled model; a state of another is a `ValueError`."""
     variables = training_variables(model)
     found = [(tuple(variable.shape), variable.dtype) for variable in variables]
     if found != [(value.shape, value.dtype.name) for value in state.values]:
@@ -122,10 +123,9 @@ class StateFiles:
             path.unlink(missing_ok=True)
 
     def latest(self, console: Console) -> State | None:
-        """Returns the newest intact state, or `None` if there is no state.
+        """Returns the newest intact state, or `None` if there is none at all.
 
-        It says which are damaged, and removes those that are newer. `ValueError` if all
-        are damaged.
+        It says which are damaged, and removes those; if all are, it is a `ValueError`.
         """
         damaged = []
         for path in reversed(self.paths()):

@@ -19,11 +19,7 @@ from keras_transformer.translator import Translator
 
 
 def check_validated(options: TrainingConfig, validated: bool):
-    """Checks the options before the training.
-
-    Raises:
-        ValueError: If one needs validation pairs.
-    """
+    """Raises `ValueError` if an option needs validation pairs and there are none."""
     given = {
         "`average` 'best'": options.average == "best",
         "`monitor` 'bleu'": options.monitor == "bleu",
@@ -38,14 +34,10 @@ def check_validated(options: TrainingConfig, validated: bool):
 
 
 class Validation:
-    """Figures of the validation pairs, of the model as it stands.
+    """Figures of the validation pairs: loss, accuracy, perplexity, and BLEU if asked.
 
-    They are loss, accuracy and perplexity, and with `monitor` "bleu" two scores of
-    greedy translations of the first pairs: `val_bleu` is sacreBLEU's of detokenised,
-    cased text, as `evaluate` computes it, `val_bleu_lowercase` that of its tokens in
-    lower case, as some papers report it. Greedy search ranks the states of a model much
-    like a beam and takes a fraction of its time. One graph, traced for the first score,
-    serves the whole run. No random numbers are drawn.
+    BLEU is that of `evaluate`, of greedy translations of the first pairs: they rank the
+    states of a model much like a beam, in a fraction of its time.
     """
 
     def __init__(self, run: Any):

@@ -22,7 +22,6 @@ from keras_transformer.training import compiled_model, make_optimizer, model, re
 from keras_transformer.training.model import (
     freeze,
     half_precision_cost,
-    with_data_defaults,
     with_device_defaults,
 )
 from tests import tiny_run
@@ -66,7 +65,8 @@ def test_optimizers_are_the_papers_and_keras():
 
 def test_a_processor_computes_in_float32_without_xla_unless_asked(monkeypatch):
     def chosen(**options):
-        options = with_device_defaults(TrainingConfig(**options))
+        config = RunConfig(training=TrainingConfig(**options))
+        options = with_device_defaults(config).training
         return options.mixed_precision, options.jit_compile
 
     monkeypatch.setattr(model, "has_gpu", lambda: False)
@@ -86,14 +86,14 @@ def test_a_processor_computes_in_float32_without_xla_unless_asked(monkeypatch):
 def test_a_new_run_has_batches_for_its_device(monkeypatch):
     monkeypatch.setattr(model, "has_gpu", lambda: False)
     config = RunConfig(training=TrainingConfig(jit_compile=True))
-    plain = with_data_defaults(RunConfig(training=TrainingConfig(jit_compile=False)))
+    plain = with_device_defaults(RunConfig(training=TrainingConfig(jit_compile=False)))
     assert (plain.data.batch_tokens, plain.data.batch_shapes) == (4096, None)
-    chosen = with_data_defaults(config)
+    chosen = with_device_defaults(config)
     assert (chosen.data.batch_tokens, chosen.data.batch_shapes) == (4096, 6)
     monkeypatch.setattr(model, "has_gpu", lambda: True)
-    assert with_data_defaults(config).data.batch_tokens == 25000
+    assert with_device_defaults(config).data.batch_tokens == 25000
     given = config.replace(data=DataConfig(batch_tokens=7, batch_shapes=2))
-    assert with_data_defaults(given) == given
+    assert with_device_defaults(given).data == given.data
 
 
 @pytest.mark.parametrize("given", ["bfloat16", "float16"])

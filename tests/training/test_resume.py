@@ -15,7 +15,7 @@ from rich.console import Console
 
 from keras_transformer import RunConfig, TokenizerPair, Translator, train
 from keras_transformer.training import average_run, devices, model, run, state
-from keras_transformer.training.run import RunDirectory
+from keras_transformer.training.run import Run
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
 
@@ -463,7 +463,7 @@ def test_a_run_killed_while_it_was_set_up_starts_again(whole, tmp_path, step):
 
 def test_two_processes_do_not_train_in_one_directory(tmp_path):
     folder = Folder(tmp_path)
-    with RunDirectory(folder.run).locked():
+    with Run(folder.run).locked():
         with pytest.raises(BlockingIOError, match="Another process is training in"):
             folder.train()
 
@@ -474,15 +474,15 @@ def test_a_directory_with_something_else_is_refused(tmp_path):
         path.parent.mkdir()
         path.write_text("mine")
         with pytest.raises(FileExistsError, match="holds something already"):
-            RunDirectory(path.parent)
+            Run(path.parent)
     with pytest.raises(FileExistsError, match="holds something already"):
-        RunDirectory(path)
+        Run(path)
 
 
 @pytest.mark.parametrize("name", ["caf\udce9", "a/caf\udce9/b"])
 def test_a_directory_whose_name_is_not_utf8_is_refused_at_once(tmp_path, name):
     with pytest.raises(ValueError) as raised:
-        RunDirectory(tmp_path / name)
+        Run(tmp_path / name)
     assert "must be UTF-8" in str(raised.value) and "caf\\udce9" in str(raised.value)
     assert not list(tmp_path.iterdir())
 
@@ -495,5 +495,5 @@ def test_half_written_files_are_removed(tmp_path):
         (tmp_path / name).write_bytes(b"half")
     for name in ("config.json", "data.json", "tokenizer"):
         (tmp_path / name).write_text(json.dumps({}))
-    with RunDirectory(tmp_path).locked():
+    with Run(tmp_path).locked():
         assert not any((tmp_path / name).exists() for name in halves)
