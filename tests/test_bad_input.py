@@ -83,8 +83,6 @@ COMMANDS = {
     GOOD + "--valid {f}/no_tab.tsv --bad-line-budget 0": "no_tab.tsv:2: no tab",
     GOOD + "--max-length 2 --bad-line-budget 9": "good.tsv:10: source has",
     GOOD + "--max-length 2": "The corpus has no good pair",
-    GOOD + "--vocabulary-size 9000": "`vocabulary_size` must be at most",
-    GOOD + "--vocabulary-size 270": "`vocabulary_size` must be at least 2",
     GOOD + "--vocabulary-size 7": "argument --vocabulary-size: must be at least 8",
     "train --train {f}/good.tsv --run {f}/full": "needs a new or empty directory",
     "train --train {f}/good.tsv --run {f}/good.tsv": "needs a new or empty directory",

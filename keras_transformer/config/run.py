@@ -25,7 +25,8 @@ class TokenizerConfig(Config):
 
     vocabulary_size: int = option(
         10000,
-        "pieces of each vocabulary, special ones and bytes included",
+        "pieces of each vocabulary, special ones and bytes included; as near to it as "
+        "the text allows",
         minimum=8,
         maximum=10**6,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
@@ -17,6 +17,8 @@ _Proto = sentencepiece_model_pb2.ModelProto
 Piece = _Proto.SentencePiece
 # Those that a text can be cut into.
 _CUT = (Piece.NORMAL, Piece.USER_DEFINED, Piece.BYTE)
+# What SentencePiece says of a text with fewer pieces, or with more characters.
+_POSSIBLE_SIZE = re.compile(r"size too high.*<= (\d+)|required_chars. \d+ vs (\d+)")
 
 
 def loaded(model: bytes, origin: str) -> sentencepiece.SentencePieceProcessor:
@@ -96,10 +98,10 @@ def fitted(model: bytes, names: Sequence[str], hidden: Collection[str] = ()) -> 
     return proto.SerializeToString()
 
 
-def learned(sentences: Iterable[str], config: TokenizerConfig) -> bytes:
-    """Returns the model learned from some sentences, read once.
+def learned(read: Callable[[], Iterable[str]], config: TokenizerConfig) -> bytes:
+    """Returns the model learned from the sentences that `read()` returns.
 
-    A text that does not suit the vocabulary's size is a `ValueError`.
+    A size that the text cannot have becomes the nearest that it can have.
     """
     sides = 2 if config.joint_vocabulary else 1
     model, failures = io.BytesIO(), []
@@ -107,7 +109,7 @@ def learned(sentences: Iterable[str], config: TokenizerConfig) -> bytes:
     def guarded():
         # SentencePiece turns an error of its iterator into text; keep the original.
         try:
-            yield from sentences
+            yield from read()
         except Exception as error:
             failures.append(error)
             raise
@@ -134,27 +136,17 @@ def learned(sentences: Iterable[str], config: TokenizerConfig) -> bytes:
     except RuntimeError as error:
         if failures:
             raise failures[0] from None
-        raise ValueError(_explain(str(error), config)) from error
+        if match := _POSSIBLE_SIZE.search(str(error)):
+            size = int(match[1] or match[2])
+            if size != config.vocabulary_size:
+                return learned(read, config.replace(vocabulary_size=size))
+        if "sentences_.empty()" in str(error):
+            raise ValueError(
+                "There is no text to learn a vocabulary from: every sentence is empty "
+                "or longer than 4192 bytes."
+            ) from error
+        raise ValueError(
+            f"SentencePiece could not learn a vocabulary: {error}. Received: "
+            f"vocabulary_size={config.vocabulary_size}"
+        ) from error
     return model.getvalue()
-
-
-def _explain(message, config):
-    """SentencePiece's error `message` in terms of our options."""
-    received = f"Received: vocabulary_size={config.vocabulary_size}"
-    if match := re.search(r"Vocabulary size too high.*<= (\d+)", message):
-        return (
-            f"`vocabulary_size` must be at most {match[1]} for this text, which has "
-            f"no more pieces; lower it or give more text. {received}"
-        )
-    if match := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
-        return (
-            f"`vocabulary_size` must be at least {match[1]} for this text: the special "
-            "ids, the bytes (`byte_fallback`) and its characters "
-            f"(`character_coverage`) all need a place. {received}"
-        )
-    if "sentences_.empty()" in message:
-        return (
-            "There is no text to learn a vocabulary from: every sentence is empty or "
-            "longer than 4192 bytes."
-        )
-    return f"SentencePiece could not learn a vocabulary: {message}. {received}"

@@ -187,18 +187,20 @@ class Tokenizer(Subwords):
 
         `config.vocabulary_size` counts everything: the 4 special ids, the 256 bytes
         if `config.byte_fallback` is on, the single characters and the longer pieces.
+        A text with fewer pieces, or with more characters, gives the nearest size.
         SentencePiece ignores sentences longer than 4192 bytes, and learns from a sample
         of at most `config.learning_sentences` (at least 101), twice as many if the
         vocabulary is joint, held in memory.
 
         Args:
-            sentences: Text, read once.
+            sentences: Text.
             config: Size and kind of the vocabulary.
 
         Raises:
-            ValueError: If the text does not suit the vocabulary's size.
+            ValueError: If there is no text.
         """
-        return cls(learned(sentences, config))
+        sentences = list(sentences)
+        return cls(learned(lambda: sentences, config))
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:

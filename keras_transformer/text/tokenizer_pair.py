@@ -9,6 +9,7 @@ from typing import Any
 from keras_transformer.config import TokenizerConfig
 from keras_transformer.files import digest, replacing
 from keras_transformer.text.pairs import SIDES, BadLines, open_pairs
+from keras_transformer.text.sentencepiece_model import learned
 from keras_transformer.text.tokenizer import Subwords, Tokenizer, as_tokenizer
 
 
@@ -171,15 +172,16 @@ def learn_tokenizers(
 
     Args:
         text: Pairs, as `open_pairs` returns or takes them.
-        config: Size and kind of the vocabularies: one for both sides, or two.
+        config: Size and kind of the vocabularies: one for both sides, or two. A text
+            with fewer pieces, or with more characters, gives the nearest size.
         bad_line_budget: Bad lines that are skipped.
 
     Returns:
         A `TokenizerPair`.
 
     Raises:
-        ValueError: If there are too many bad lines, a file is damaged, the two sides
-            differ in number of lines, or the text does not suit the vocabulary's size.
+        ValueError: If there are too many bad lines, a file is damaged, or the two sides
+            differ in number of lines.
 
     Example:
         >>> pairs = [("Two men are talking.", "Zwei Männer unterhalten sich."), ...]
@@ -189,9 +191,12 @@ def learn_tokenizers(
     text.count()  # Misaligned files would otherwise look like bad lines.
     tokenizers = []
     for sides in [SIDES] if config.joint_vocabulary else (SIDES[:1], SIDES[1:]):
-        pairs = text.pairs(BadLines(bad_line_budget))
-        sentences = (getattr(pair, side) for pair in pairs for side in sides)
-        tokenizers.append(Tokenizer.learn(sentences, config))
+
+        def sentences(sides=sides):
+            for pair in text.pairs(BadLines(bad_line_budget)):
+                yield from (getattr(pair, side) for side in sides)
+
+        tokenizers.append(Tokenizer(learned(sentences, config)))
     return TokenizerPair(tokenizers[0], tokenizers[-1], config)
 
 

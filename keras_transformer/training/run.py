@@ -202,6 +202,10 @@ class Run:
             say(self.console, "learning the vocabulary")
             budget = config.data.bad_line_budget
             tokenizers = learn_tokenizers(text, config.tokenizer, budget)
+            asked = config.tokenizer.vocabulary_size
+            for found in sorted({*tokenizers.vocabulary_sizes.values()} - {asked}):
+                why = "has no more" if found < asked else "needs one for each character"
+                say(self.console, f"{found:,} pieces, not {asked:,}: the text {why}")
         if given is not None and not given.same_as(tokenizers):
             raise ValueError(
                 f"{whose} with another tokenizer than was given: its weights belong to "

@@ -256,6 +256,13 @@ def test_a_dry_run_names_everything_and_writes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_size_that_the_text_cannot_have_is_named(tmp_path):
+    for size, why in ((9000, "has no more"), (100, "needs one for each character")):
+        config = tiny_run.CONFIG.with_options(vocabulary_size=size)
+        line = said_by_dry_run(tmp_path / "run", config, None)[1]
+        assert re.fullmatch(rf"\d+ pieces, not {size:,}: the text {why}", line)
+
+
 def test_the_corpora_of_a_mix_are_named_with_their_weights(tmp_path):
     path = tiny_run.write_pairs(tmp_path / "domain.tsv", tiny_run.VALID)
     mixed = mixed_pairs([(tiny_run.TRAIN, 1), (path, 4)])
