@@ -271,7 +271,7 @@ class _PartialOutput(contextlib.AbstractContextManager):
             self._stream.close()
 
     def resume(self, texts):
-        """Locks the output, and skips the first `texts`: those that are translated."""
+        """Locks the output and skips the texts that are translated already."""
         # Its last holder may have moved it since it was opened.
         if not take_lock(self._stream.fileno(), self._path):
             raise BlockingIOError(

@@ -25,8 +25,8 @@ class TokenizerConfig(Config):
 
     vocabulary_size: int = option(
         10000,
-        "pieces of each vocabulary, special ones and bytes included; as near to it as "
-        "the text allows",
+        "pieces of each vocabulary, special ones and bytes included; or the nearest "
+        "number that the text can have",
         minimum=8,
         maximum=10**6,
     )

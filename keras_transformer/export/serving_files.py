@@ -90,7 +90,7 @@ def write_warmup_requests(directory: Path, name: str, signatures: dict) -> Path:
 
 def _prediction_log(name, signature, inputs):
     """A serialized tensorflow.serving.PredictionLog of one request."""
-    # The numbers of the fields stand in tensorflow_serving/apis: prediction_log.proto,
+    # Field numbers are from tensorflow_serving/apis: prediction_log.proto,
     # predict.proto and model.proto. Nothing else here needs that package.
     model_spec = _field(1, name.encode("utf-8")) + _field(3, signature.encode("utf-8"))
     request = _field(1, model_spec)

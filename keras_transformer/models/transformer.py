@@ -107,9 +107,6 @@ class Transformer(Seq2Seq):
         >>> model((source, target_in)).shape  # (1, 2, 50)
     """
 
-    config_class = TransformerConfig
-    config: TransformerConfig
-
     def __init__(
         self, config: TransformerConfig, **kwargs: Unpack[BasicOptions]
     ) -> None:

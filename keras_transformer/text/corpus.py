@@ -57,11 +57,10 @@ class Corpus:
             both sides as wide as the bucket, missing pairs replaced by rows of padding.
             For XLA, which compiles the training step anew for every shape. They are
             static, too, if `config.batch_shapes` says how many buckets there are.
-        boundaries: Those of another corpus, so that the batches have the same shapes;
-            default those of `config`.
-        directory: Where the ids are kept. If it holds those of the same text,
-            tokenizers, `max_length` and `bad_line_budget`, undamaged, nothing is
-            tokenised. By default they are temporary.
+        boundaries: The attribute of another corpus, so that the batches of both have
+            the same shapes; by default it is made from `config`.
+        directory: Directory to keep the ids in. Undamaged ids there, of the same text,
+            tokenizers, `max_length` and `bad_line_budget`, are used. Default temporary.
         console: Rich console for a progress bar while tokenising, or `None`.
 
     Attributes:
@@ -315,7 +314,7 @@ class Corpus:
     def _make(self, path, made_of, kind, console):
         """Tokenises the text into a file, which appears at the end.
 
-        It has the ids of a source, the end, those of its target, the end, and so on.
+        For each pair it has the source's ids, the end, the target's ids, the end.
         """
         import rich.progress
 

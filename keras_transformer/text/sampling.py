@@ -45,7 +45,7 @@ class Sampler:
         self._lattice = functools.lru_cache(1 << 18)(self._new_lattice)
 
     def sample(self, rows: Iterable[Sequence[int]], seed: int) -> list[np.ndarray]:
-        """Returns other ids of some texts, by `seed`; those of bytes and so on stay."""
+        """Cuts texts, given as ids, anew by `seed`; ids of bytes and the like stay."""
         rng = random.Random(seed)
         return [np.array(list(self._new_ids(row, rng)), np.int32) for row in rows]
 

@@ -18,7 +18,7 @@ Piece = _Proto.SentencePiece
 # Those that a text can be cut into.
 _CUT = (Piece.NORMAL, Piece.USER_DEFINED, Piece.BYTE)
 # What SentencePiece says of a text with fewer pieces, or with more characters.
-_POSSIBLE_SIZE = re.compile(r"size too high.*<= (\d+)|required_chars. \d+ vs (\d+)")
+_POSSIBLE_SIZE = re.compile(r"(?:size too high.*<=|required_chars. \d+ vs) (\d+)")
 
 
 def loaded(model: bytes, origin: str) -> sentencepiece.SentencePieceProcessor:
@@ -98,10 +98,12 @@ def fitted(model: bytes, names: Sequence[str], hidden: Collection[str] = ()) -> 
     return proto.SerializeToString()
 
 
-def learned(read: Callable[[], Iterable[str]], config: TokenizerConfig) -> bytes:
+def learned(
+    read: Callable[[], Iterable[str]], config: TokenizerConfig, size: int
+) -> bytes:
     """Returns the model learned from the sentences that `read()` returns.
 
-    A size that the text cannot have becomes the nearest that it can have.
+    It has `size` pieces, or if the text cannot have so many or so few, the nearest.
     """
     sides = 2 if config.joint_vocabulary else 1
     model, failures = io.BytesIO(), []
@@ -119,7 +121,7 @@ def learned(read: Callable[[], Iterable[str]], config: TokenizerConfig) -> bytes
             sentence_iterator=guarded(),
             model_writer=model,
             model_type=config.algorithm,
-            vocab_size=config.vocabulary_size,
+            vocab_size=size,
             byte_fallback=config.byte_fallback,
             character_coverage=min(config.character_coverage, 1.0),
             normalization_rule_name=config.normalization,
@@ -136,10 +138,9 @@ def learned(read: Callable[[], Iterable[str]], config: TokenizerConfig) -> bytes
     except RuntimeError as error:
         if failures:
             raise failures[0] from None
-        if match := _POSSIBLE_SIZE.search(str(error)):
-            size = int(match[1] or match[2])
-            if size != config.vocabulary_size:
-                return learned(read, config.replace(vocabulary_size=size))
+        possible = _POSSIBLE_SIZE.search(str(error))
+        if possible and int(possible[1]) != size:
+            return learned(read, config, int(possible[1]))
         if "sentences_.empty()" in str(error):
             raise ValueError(
                 "There is no text to learn a vocabulary from: every sentence is empty "
@@ -147,6 +148,6 @@ def learned(read: Callable[[], Iterable[str]], config: TokenizerConfig) -> bytes
             ) from error
         raise ValueError(
             f"SentencePiece could not learn a vocabulary: {error}. Received: "
-            f"vocabulary_size={config.vocabulary_size}"
+            f"vocabulary_size={size}"
         ) from error
     return model.getvalue()

@@ -193,14 +193,14 @@ class Tokenizer(Subwords):
         vocabulary is joint, held in memory.
 
         Args:
-            sentences: Text.
+            sentences: Text, which is held in memory.
             config: Size and kind of the vocabulary.
 
         Raises:
             ValueError: If there is no text.
         """
         sentences = list(sentences)
-        return cls(learned(lambda: sentences, config))
+        return cls(learned(lambda: sentences, config, config.vocabulary_size))
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:

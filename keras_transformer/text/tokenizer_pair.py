@@ -172,8 +172,7 @@ def learn_tokenizers(
 
     Args:
         text: Pairs, as `open_pairs` returns or takes them.
-        config: Size and kind of the vocabularies: one for both sides, or two. A text
-            with fewer pieces, or with more characters, gives the nearest size.
+        config: Size and kind of the vocabularies: one for both sides, or two.
         bad_line_budget: Bad lines that are skipped.
 
     Returns:
@@ -196,7 +195,8 @@ def learn_tokenizers(
             for pair in text.pairs(BadLines(bad_line_budget)):
                 yield from (getattr(pair, side) for side in sides)
 
-        tokenizers.append(Tokenizer(learned(sentences, config)))
+        model = learned(sentences, config, config.vocabulary_size)
+        tokenizers.append(Tokenizer(model))
     return TokenizerPair(tokenizers[0], tokenizers[-1], config)
 
 

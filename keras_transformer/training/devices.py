@@ -22,6 +22,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.config.options import check_choice
 from keras_transformer.exact_training.cores import available_cores, num_parts
 from keras_transformer.kernels.execution import has_gpu
 
@@ -221,14 +222,9 @@ def distribution_scope(
         # TensorFlow only reads text, but would take the whole memory of each GPU.
         with contextlib.suppress(RuntimeError):  # It has them already.
             tf.config.set_visible_devices([], "GPU")
+    check_choice("distribute", distribute, ("none", *_BACKENDS))
     found = keras.backend.backend()
-    needed = {"none": found, **_BACKENDS}.get(distribute)
-    if needed is None:
-        raise ValueError(
-            f"`distribute` must be one of none, {', '.join(_BACKENDS)}. Received: "
-            f"{distribute!r}"
-        )
-    if needed != found:
+    if (needed := _BACKENDS.get(distribute, found)) != found:
         raise ValueError(
             f"`distribute` {distribute!r} needs the {needed} backend: set "
             f"KERAS_BACKEND={needed}. Received: {found}"

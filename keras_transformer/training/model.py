@@ -171,7 +171,7 @@ def freeze(model: Seq2Seq, names: str | None):
         "output": [embedding.token_embedding if is_tied else model.output_dense],
     }
     for name in map(str.strip, names.split(",")):
-        # Layers stand in a weight's path between the model and the weight.
+        # A weight's path is MODEL/LAYER/.../LAYER/WEIGHT.
         found = [v for v in model.weights if f"/{name}/" in v.path]
         if name in parts:
             found = [v for layer in parts[name] for v in layer.weights]

@@ -43,7 +43,7 @@ from keras_transformer.training.state import State, StateFiles, capture
 from keras_transformer.training.validation import check_validated
 from keras_transformer.translator import Translator
 
-# Options that end the training, and those that may change, since updates are the same.
+# Options that end the training. These and two more may change: updates do not.
 _LIMITS = ("epochs", "max_updates", "max_minutes", "patience")
 _CHANGEABLE = {*_LIMITS, "bad_line_budget", "nonfinite"}
 # Options of a model that its weights do not depend on.
@@ -120,7 +120,7 @@ class Run:
         if optimizer is not None and (optimizer.built or config.training.ema_decay):
             raise ValueError(
                 "`optimizer` must be new: one that has updated a model keeps its "
-                "moments. It must have a moving average of its own in place of "
+                "moments. For a moving average give it `use_ema=True` in place of "
                 f"`ema_decay`. Received: built={optimizer.built}, "
                 f"ema_decay={config.training.ema_decay}"
             )
@@ -171,7 +171,7 @@ class Run:
     def _plan(self, config, data, text, given, init):
         """Finds options and vocabularies; returns the translator to begin with, if any.
 
-        A `ValueError` says which are not those of the run, or of `init`.
+        It is a `ValueError` if they differ from those of the run or of `init`.
         """
         if given is not None and not isinstance(given, TokenizerPair):
             sides = given if isinstance(given, tuple | list) else (given,)
@@ -205,7 +205,8 @@ class Run:
             asked = config.tokenizer.vocabulary_size
             for found in sorted({*tokenizers.vocabulary_sizes.values()} - {asked}):
                 why = "has no more" if found < asked else "needs one for each character"
-                say(self.console, f"{found:,} pieces, not {asked:,}: the text {why}")
+                words = f"learned {found:,} pieces, not {asked:,}: the text {why}"
+                say(self.console, words)
         if given is not None and not given.same_as(tokenizers):
             raise ValueError(
                 f"{whose} with another tokenizer than was given: its weights belong to "
@@ -341,7 +342,7 @@ class Run:
 
 
 def _described(text, validation, optimizer, loss, init):
-    """Returns what a run is made of beside its options, as data.json has it."""
+    """Returns data.json: digests of the text, and optimizer, loss and `init` given."""
     data = {
         "training": text.fingerprint(),
         "validation": None if validation is None else validation.fingerprint(),

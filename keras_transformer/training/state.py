@@ -123,9 +123,10 @@ class StateFiles:
             path.unlink(missing_ok=True)
 
     def latest(self, console: Console) -> State | None:
-        """Returns the newest intact state, or `None` if there is none at all.
+        """Returns the newest intact state, or `None` if there are no files.
 
-        It says which are damaged, and removes those; if all are, it is a `ValueError`.
+        Newer ones, which are damaged, are named and removed. It is a `ValueError` if
+        all are damaged.
         """
         damaged = []
         for path in reversed(self.paths()):

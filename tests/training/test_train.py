@@ -260,7 +260,7 @@ def test_a_size_that_the_text_cannot_have_is_named(tmp_path):
     for size, why in ((9000, "has no more"), (100, "needs one for each character")):
         config = tiny_run.CONFIG.with_options(vocabulary_size=size)
         line = said_by_dry_run(tmp_path / "run", config, None)[1]
-        assert re.fullmatch(rf"\d+ pieces, not {size:,}: the text {why}", line)
+        assert re.fullmatch(rf"learned \d+ pieces, not {size:,}: the text {why}", line)
 
 
 def test_the_corpora_of_a_mix_are_named_with_their_weights(tmp_path):
