@@ -52,7 +52,6 @@ def fit_interval(run: Any, callbacks: RunCallbacks, end: int) -> dict[str, float
         missing = options.max_updates - state.updates
         missing *= options.gradient_accumulation_steps
         steps = min(steps, missing - state.accumulated)
-    callbacks.end = end
     before = model.nonfinite_batches
     data = run.distribution.dataset(run.training.dataset(state.step, steps))
     model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
@@ -79,7 +78,6 @@ class RunCallbacks(keras.callbacks.CallbackList):
     once in a process, `on_epoch_end` with the figures of the validation.
     """
 
-    end: int  # The step at which the interval ends, if nothing ends it before.
     figures: dict[str, float]  # Of the interval.
     stopped = False  # Whether a callback of the program has ended the training.
 
@@ -216,8 +214,6 @@ class RunCallbacks(keras.callbacks.CallbackList):
         self.figures["tokens_per_second"] = self._rate()
         rate = inner_optimizer(self.model.optimizer).learning_rate
         self.figures["learning_rate"] = float(ops.convert_to_numpy(rate))
-        if step == self.end:
-            self.model.reset_metrics()
         # Before Keras puts the moving average of the weights in their place.
         self._run.state = self.captured(step, self._distribution.mean(self._seconds()))
 

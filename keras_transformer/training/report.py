@@ -203,7 +203,7 @@ class Log:
 
     def __init__(self, run: Any):
         self._directory, self._console = run.path, run.console
-        self._epochs, rows = run.config.training.epochs, run.state.rows
+        self._epochs, rows = run.config.training.epochs, run.state.history
         self._writers = {}
         for path in (run.path / "tensorboard").rglob("events.out.tfevents.*"):
             path.unlink()

@@ -38,10 +38,7 @@ class State:
     updates: int = 0  # Weight updates made.
     accumulated: int = 0  # Batches since the last update.
     seconds: float = 0.0  # Time trained, interruptions left out.
-    # A row of figures for each whole interval; and the row of an interval that a limit
-    # cut short. A run that goes on replaces that row by one for the whole interval.
-    history: list[dict[str, float]] = field(default_factory=list)
-    last: dict[str, float] | None = None
+    history: list[dict[str, float]] = field(default_factory=list)  # Interval's figures.
     callbacks: list[Any] = field(default_factory=list)  # What they remember.
     # The limits with which the training ended here; empty until it has.
     finished: dict[str, Any] = field(default_factory=dict)
@@ -49,14 +46,9 @@ class State:
     values: list[np.ndarray] = field(default_factory=list)  # Of all variables.
 
     @property
-    def rows(self) -> list[dict[str, float]]:
-        """The history, with the row of an interval that was cut short."""
-        return self.history + ([self.last] if self.last else [])
-
-    @property
-    def has_row(self) -> bool:
+    def is_validated(self) -> bool:
         """Whether the last row is of this very step."""
-        return bool(self.rows) and self.rows[-1]["step"] == self.step
+        return bool(self.history) and self.history[-1]["step"] == self.step
 
 
 def capture(model: ExactTraining, **fields: Any) -> State:

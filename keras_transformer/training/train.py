@@ -178,12 +178,12 @@ def _train_to_the_end(run: Run, given: Sequence[keras.callbacks.Callback]):
             run.state = callbacks.captured(0, 0.0)
         try:
             while run.state.finished != run.limits():
-                if _is_over(run, callbacks) and run.state.has_row:
+                if _is_over(run, callbacks) and run.state.is_validated:
                     run.state.finished = run.limits()  # The limits were lowered.
                 else:
                     _train_on(run, callbacks, validation)
-                    if log and run.state.has_row:
-                        log.add(run.state.rows)
+                    if log and run.state.is_validated:
+                        log.add(run.state.history)
                 run.states.save(run.state)
                 if is_chief:
                     _remove_checkpoints(run)
@@ -202,8 +202,7 @@ def _train_to_the_end(run: Run, given: Sequence[keras.callbacks.Callback]):
 def _train_on(run: Run, callbacks: RunCallbacks, validation: Validation):
     """Fits one interval, validates, keeps the weights and the state at the end.
 
-    An interval that ends early has a row only if the training ends there. Otherwise the
-    next `fit` trains the rest.
+    After a signal there is only the state: the next `fit` trains the rest.
     """
     options, num_batches = run.config.training, run.training.num_batches
     end, figures = end_of_interval(options, num_batches, run.state.step), {}
@@ -211,9 +210,8 @@ def _train_on(run: Run, callbacks: RunCallbacks, validation: Validation):
         run.model.optimizer.finalize_variable_values(run.model.trainable_weights)
     else:
         figures = fit_interval(run, callbacks, end)
-    state = run.state
-    is_whole, is_over = state.step == end, _is_over(run, callbacks)
-    if not (is_whole or is_over):
+    state, is_over = run.state, _is_over(run, callbacks)
+    if state.step < end and not is_over:
         return
     epochs = state.step / num_batches
     epochs = int(epochs) if epochs.is_integer() else epochs
@@ -229,15 +227,12 @@ def _train_on(run: Run, callbacks: RunCallbacks, validation: Validation):
     callbacks.restore(state)
     callbacks.end_interval(figures)
     row |= {name: float(value) for name, value in figures.items()}
-    rows = [*state.history, row]
-    if is_whole:
-        # A callback of the program may have changed a rate, or a weight.
-        run.state = state = callbacks.captured(state.step, state.seconds)
-        state.history = rows
-    else:
-        state.last = row
+    run.model.reset_metrics()
+    # A callback of the program may have changed a rate, or a weight.
+    run.state = state = callbacks.captured(state.step, state.seconds)
+    state.history.append(row)
     if options.patience is not None:
-        waited = without_progress(rows, options)
+        waited = without_progress(state.history, options)
         if waited >= options.patience and not is_over:
             is_over = True
             say(
@@ -249,11 +244,10 @@ def _train_on(run: Run, callbacks: RunCallbacks, validation: Validation):
         state.finished = run.limits()
 
 
-def _remove_checkpoints(run: Run, kept_states: int = KEPT_STATES):
-    """Keeps the checkpoints that a saved state needs to go on or to end with."""
-    options, history = run.config.training, run.state.history
-    needed = rows_to_average(run.state.rows, options)
-    for back in range(kept_states):
+def _remove_checkpoints(run: Run, num_states: int = KEPT_STATES):
+    """Keeps the checkpoints that the newest states need to end with."""
+    options, history, needed = run.config.training, run.state.history, []
+    for back in range(num_states):
         needed += rows_to_average(history[: max(len(history) - back, 0)], options)
     kept = {checkpoint_path(run.path / "checkpoints", row["step"]) for row in needed}
     for path in checkpoints_in(run.path / "checkpoints"):
@@ -266,13 +260,14 @@ def _finish(run: Run) -> Translator:
     state = run.state
     if run.distribution.is_chief:
         folder = run.path / "checkpoints"
-        rows = rows_to_average(state.rows, run.config.training)
+        rows = rows_to_average(state.history, run.config.training)
         paths = [checkpoint_path(folder, row["step"]) for row in rows]
         load_average(run.model, paths)
-        if state.last is None:  # A run that goes on within an interval may need older.
-            _remove_checkpoints(run, kept_states=0)
+        _remove_checkpoints(run, num_states=1)
         run.translator.save(run.path)
-        last = {name: value for name, value in state.rows[-1].items() if name != "step"}
+        last = {
+            name: value for name, value in state.history[-1].items() if name != "step"
+        }
         summary = run.facts | {
             "machine": state.machine,
             "updates": state.updates,
