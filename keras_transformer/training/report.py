@@ -39,11 +39,17 @@ from keras_transformer.text import BadLines, Corpus
 from keras_transformer.training.devices import gpu_names
 from keras_transformer.training.model import half_precision_cost
 from keras_transformer.training.state import State
+from keras_transformer.training.validation import without_progress
 
 # The extras of the package with each backend's own libraries for NVIDIA GPUs.
 _EXTRAS = {"tensorflow": "gpu", "jax": "gpu-jax"}
-# What says how large a model is.
-_SIZES = ("num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads")
+# The figures in the table at the terminal: title, name, format. log.csv has all.
+_FIGURES = (
+    ("updates", "updates", ",.0f"), ("loss", "loss", ".4f"),
+    ("val loss", "val_loss", ".4f"), ("BLEU", "val_bleu", ".2f"),
+    ("tokens/s", "tokens_per_second", ",.0f"),
+)  # fmt: skip
+_WIDTHS = {"epoch": 9, "updates": 9, "loss": 7, "time": 11}
 # Pairs of the validation data that are kept, for a model card.
 _EXAMPLES = 3
 # Seconds to watch after the first figures, before which the step is compiled.
@@ -113,14 +119,18 @@ def report_devices(console: Console, dtype: str):
 def report_model(console: Console, model: Seq2Seq, freeze: str | None):
     """Says the class of a model, its sizes, and how many weights are trained."""
     config = model.config
-    sizes = ", ".join(f"{name} {getattr(config, name)}" for name in _SIZES)
+    sizes = (
+        f"{config.num_encoder_layers}+{config.num_decoder_layers} layers, "
+        f"d_model {config.d_model}, d_ff {config.d_ff}, {config.num_heads} heads"
+    )
     vocabularies = {config.source_vocabulary_size, config.target_vocabulary_size}
     pieces = " and ".join(f"{size:,}" for size in sorted(vocabularies))
     words = f"{model.count_params():,} parameters"
     if freeze is not None:
         frozen = sum(math.prod(v.shape) for v in model.non_trainable_weights)
         words = f"{model.count_params() - frozen:,} of {words}, without {freeze}"
-    say(console, f"{type(model).__name__}: {sizes}; {pieces} pieces; {words}")
+    say(console, f"{type(model).__name__}: {sizes}, {pieces} pieces")
+    say(console, words)
 
 
 def report_other_machine(console: Console, before: dict, now: dict):
@@ -203,20 +213,27 @@ class Log:
 
     def __init__(self, run: Any):
         self._directory, self._console = run.path, run.console
-        self._epochs, rows = run.config.training.epochs, run.state.history
-        self._writers = {}
+        self._options, rows = run.config.training, run.state.history
+        self._writers, self._has_head = {}, False
         for path in (run.path / "tensorboard").rglob("events.out.tfevents.*"):
             path.unlink()
         self._write(rows, rows)
 
-    def add(self, rows: Sequence[dict]):
-        """Says and writes the last of the rows."""
-        words = [f"epoch {round(rows[-1]['epoch'], 2):g}/{self._epochs}"]
-        for name, value in rows[-1].items():
-            digits = {"tokens_per_second": ",.0f", "updates": ",.0f"}.get(name, ".4f")
-            if name not in ("epoch", "step", "learning_rate"):
-                words.append(f"{name} {value:{digits}}")
-        say(self._console, "  ".join(words))
+    def add(self, rows: Sequence[dict], seconds: float):
+        """Says and writes the last of the rows; `*` marks the best by validation."""
+        row = rows[-1]
+        cells = {"epoch": f"{round(row['epoch'], 2):g}/{self._options.epochs}"}
+        cells |= {t: f"{row[name]:{f}}" for t, name, f in _FIGURES if name in row}
+        cells["time"] = duration(seconds)
+        is_best = "val_loss" in row and not without_progress(rows, self._options)
+
+        def line(words):
+            return "  ".join(f"{word:>{_WIDTHS.get(t, 8)}}" for t, word in words)
+
+        if not self._has_head:
+            self._has_head = True
+            say(self._console, line((title, title) for title in cells))
+        say(self._console, line(cells.items()) + (" *" if is_best else ""))
         self._write(rows, rows[-1:])
 
     def _write(self, rows, new):

@@ -183,7 +183,7 @@ def _train_to_the_end(run: Run, given: Sequence[keras.callbacks.Callback]):
                 else:
                     _train_on(run, callbacks, validation)
                     if log and run.state.is_validated:
-                        log.add(run.state.history)
+                        log.add(run.state.history, run.state.seconds)
                 run.states.save(run.state)
                 if is_chief:
                     _remove_checkpoints(run)

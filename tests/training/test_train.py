@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -249,8 +250,8 @@ def test_a_dry_run_names_everything_and_writes_nothing(tmp_path):
     tokens = re.fullmatch(r"a batch has (\d+) tokens of both sides on .*", lines[4])
     assert 256 < int(tokens[1]) < 2 * 256
     assert lines[6:] == [
-        "Transformer: num_encoder_layers 1, num_decoder_layers 1, d_model 16, d_ff 32, "
-        "num_heads 2; 300 pieces; 10,176 parameters",
+        "Transformer: 1+1 layers, d_model 16, d_ff 32, 2 heads, 300 pieces",
+        "10,176 parameters",
         "nothing was trained or written: this was a dry run",
     ]
     assert not list(tmp_path.iterdir())
@@ -276,7 +277,7 @@ def test_a_dry_run_refuses_what_train_does_and_says_what_is_frozen(tmp_path):
         training=tiny_run.CONFIG.training.replace(jit_compile=True, freeze="encoder"),
     )
     lines = said_by_dry_run(tmp_path / "run", config, None)
-    assert lines[-2].endswith("; 8,016 of 10,176 parameters, without encoder")
+    assert lines[-2].endswith("8,016 of 10,176 parameters, without encoder")
     short = config.replace(data=config.data.replace(max_length=2))
     patient = config.replace(training=config.training.replace(patience=3))
     for bad, message in ((short, "no good pair"), (patient, "needs validation pairs")):
@@ -331,6 +332,27 @@ def test_the_bar_fits_in_a_line_and_says_once_how_long_it_takes(monkeypatch):
     line = stream.getvalue().splitlines()[-1]
     assert line.startswith(text + " ") and len(line) <= 80
     assert line.split()[-3] == "234567/246900"
+
+
+def test_the_table_fits_in_a_terminal_and_marks_the_best(tmp_path):
+    stream = io.StringIO()
+    config = RunConfig().with_options(monitor="bleu", epochs=100)
+    run = SimpleNamespace(
+        path=tmp_path, console=Console(file=stream, width=80), config=config,
+        state=State(),
+    )  # fmt: skip
+    log, rows = report.Log(run), []
+    for number, bleu in enumerate((9.5, 10.25, 10.0)):
+        row = {"epoch": 99.125, "step": 7, "updates": 123456, "loss": 12.34567}
+        figures = {"val_loss": 1.5, "val_bleu": bleu, "tokens_per_second": 98765.4}
+        rows.append(row | figures)
+        log.add(rows, 3600.0 * number)
+    assert stream.getvalue().splitlines() == [
+        "    epoch    updates     loss  val loss      BLEU  tokens/s         time",
+        "99.12/100    123,456  12.3457    1.5000      9.50    98,765          0 s *",
+        "99.12/100    123,456  12.3457    1.5000     10.25    98,765    1 h 0 min *",
+        "99.12/100    123,456  12.3457    1.5000     10.00    98,765    2 h 0 min",
+    ]
 
 
 def test_numbers_have_their_nouns():
