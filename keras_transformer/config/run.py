@@ -59,7 +59,7 @@ class DataConfig(Config):
     )
     max_length: int = option(
         128,
-        "tokens per side, the end token counted; longer pairs are bad lines",
+        "tokens per side, the end token counted; longer pairs are left out",
         minimum=2,
     )
     batch_shapes: int | None = option(
@@ -75,7 +75,9 @@ class DataConfig(Config):
         below=1.0,
     )
     bad_line_budget: int = option(
-        100, "bad lines that are skipped before the run stops (lines)", minimum=0
+        100,
+        "bad lines, long pairs aside, that are skipped before the run stops (lines)",
+        minimum=0,
     )
 
 

@@ -39,7 +39,7 @@ class Corpus:
     bucket, not to its longest sentence: that gives few distinct shapes and costs next
     to nothing.
 
-    The constructor reads all text, names the bad lines, including pairs longer than
+    The constructor reads all text, leaves out bad lines and pairs longer than
     `config.max_length` tokens, and writes the ids into a flat file that is mapped into
     memory, so that a corpus larger than memory trains. After that the text is not read
     again. An epoch is a permutation by `seed` and the epoch's number.
@@ -357,19 +357,23 @@ class Corpus:
         return ids.flat_values.numpy(), lengths.reshape(-1, 2)
 
     def _good(self, part, pairs, lengths):
-        """Whether both sides of each pair have a good length; others are bad lines."""
+        """Whether both sides of each pair have a good length."""
         most = self.config.max_length
         fits = (1 < lengths) & (lengths <= most)
         good = fits.all(axis=1)
         for place in np.flatnonzero(~good):
             side = int(fits[place, 0])
-            reason = f"{SIDES[side]} has no visible character"
-            if (length := lengths[place, side]) > 1:
+            length, reason = lengths[place, side], "no visible character"
+            if length > 1:
                 reason = (
-                    f"{SIDES[side]} has {length} tokens, including the end token: more "
-                    f"than `max_length` {most}"
+                    f"{length} tokens, including the end token: more than `max_length` "
+                    f"{most}"
                 )
-            self.bad_lines.add(part.place(pairs[place].line, SIDES[side]), reason)
+            self.bad_lines.add(
+                part.place(pairs[place].line, SIDES[side]),
+                f"{SIDES[side]} has {reason}",
+                is_mistake=length == 1,
+            )
         return good
 
 

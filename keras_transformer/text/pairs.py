@@ -38,21 +38,25 @@ class Pair(NamedTuple):
 
 
 class BadLines:
-    """Counts the bad lines of a corpus: one more than `budget` is a `ValueError`."""
+    """Counts lines that are left out: more than `budget` mistakes are a `ValueError`.
+
+    A pair that is only too long is no mistake, so that any corpus trains.
+    """
 
     def __init__(self, budget: int):
         self.budget = budget
-        self.count = 0
+        self.count = self._mistakes = 0
         self.examples: list[str] = []
 
-    def add(self, place: str, reason: str):
+    def add(self, place: str, reason: str, is_mistake: bool = True):
         """Counts the line at a place, such as "train.de:17"."""
         self.count += 1
+        self._mistakes += is_mistake
         if len(self.examples) < EXAMPLES_KEPT:
             self.examples.append(f"{place}: {reason}")
-        if self.count > self.budget:
+        if self._mistakes > self.budget:
             raise ValueError(
-                f"{place}: {reason}. This is bad line number {self.count}, and "
+                f"{place}: {reason}. This is bad line number {self._mistakes}, and "
                 f"`bad_line_budget` is {self.budget}: mend the file, or raise "
                 "`bad_line_budget` to skip more lines."
             )

@@ -239,11 +239,11 @@ def test_what_fills_no_batch_joins_the_next_bucket(tokenizers):
     assert lengths == [[3, 4, 2, 2], [2, 8], [9]]
 
 
-def test_over_long_and_invisible_pairs_are_bad_lines(tmp_path, tokenizers):
+def test_over_long_and_invisible_pairs_are_left_out(tmp_path, tokenizers):
     source, target = tmp_path / "a.en", tmp_path / "a.de"
     source.write_text("one\n" + "two " * 20 + "\nthree\n\u200b\nfive\n")
     target.write_text("one\ntwo\n" + "three " * 9 + "\nfour\nfive\n")
-    config = DataConfig(max_length=8, bad_line_budget=3)
+    config = DataConfig(max_length=8, bad_line_budget=1)
     corpus = Corpus(open_pairs(source, target), tokenizers, config)
     assert (corpus.num_pairs, corpus.bad_lines.count) == (2, 3)
     long_source, long_target = (
@@ -256,8 +256,8 @@ def test_over_long_and_invisible_pairs_are_bad_lines(tmp_path, tokenizers):
         f"{source}:2: source has {long_source} {rest}",
         f"{source}:4: source has no visible character",
     ]
-    with pytest.raises(ValueError, match=r"`bad_line_budget` is 2"):
-        Corpus(corpus.text, tokenizers, config.replace(bad_line_budget=2))
+    with pytest.raises(ValueError, match=r":4: .* number 1, .* is 0"):
+        Corpus(corpus.text, tokenizers, config.replace(bad_line_budget=0))
 
 
 def test_max_length_counts_the_end_token(tokenizers):
@@ -437,7 +437,7 @@ def test_a_mix_has_each_pair_as_often_as_its_weight(tmp_path):
     path = tmp_path / "domain.tsv"
     path.write_text("word " * 90 + "\tb\na\tb\n", encoding="utf-8")
     mixed = mixed_pairs([(general, 1), (path, 4)])
-    config = DataConfig(max_length=40, bad_line_budget=1)
+    config = DataConfig(max_length=40)
     corpus = Corpus(mixed, tiny_run.tokenizers(), config)
     assert corpus.bad_lines.count == 1 and corpus.num_pairs == 44
     assert corpus.bad_lines.examples[0].startswith(f"{path}:1: source has ")

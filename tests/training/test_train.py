@@ -143,7 +143,7 @@ def test_a_run_stops_exactly_at_max_updates_and_a_seed_is_a_run(tmp_path):
 BAD_DATA = {
     "no tab": ("dog Hund\n", "train.tsv:3: no tab"),
     "empty side": ("dog\t\n", "train.tsv:3: target is empty"),
-    "too long": ("dog " * 200 + "\tHund\n", "train.tsv:3: source has .* tokens"),
+    "invisible": ("\u200b\tHund\n", "train.tsv:3: source has no visible"),
 }
 
 
