@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -26,13 +27,13 @@ from keras_transformer.generation.pipeline import (
     check_texts,
 )
 from keras_transformer.models.ensemble import Ensemble
-from keras_transformer.models.loading import load_seq2seq
-from keras_transformer.models.transformer import Seq2Seq
+from keras_transformer.models.loading import load_model
+from keras_transformer.models.own_model import decodable
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 
 class Translator:
-    """Translates sentences with a trained `Transformer`, or another `Seq2Seq`.
+    """Translates sentences with a trained model.
 
     It cuts a text into pieces, searches for a translation with `beam_search`, and joins
     the pieces that it finds. On the TensorFlow backend this is one graph, the one that
@@ -46,13 +47,16 @@ class Translator:
     that is no string is a `TypeError`; other wrong arguments are a `ValueError`.
 
     Args:
-        model: A `Transformer`, another `Seq2Seq`, or an `Ensemble`.
+        model: A `Transformer`, an `Ensemble`, or any Keras model that maps `(source,
+            target_in)` to logits, see `OwnModel`, which then is the attribute `model`.
         tokenizers: A `TokenizerPair` with the model's vocabulary sizes.
         config: How to search.
 
     Raises:
+        TypeError: If `model` is no such model.
         ValueError: If the vocabularies do not fit the model, or the model has fewer
-            learned positions than the longest source or target needs.
+            learned positions than the longest source or target needs, or a target
+            position sees a later one.
 
     Example:
         >>> translator = Translator.load("runs/en-de")
@@ -61,14 +65,14 @@ class Translator:
     """
 
     def __init__(
-        self, model: Seq2Seq | Ensemble, tokenizers: TokenizerPair,
+        self, model: keras.Model, tokenizers: TokenizerPair,
         config: DecodingConfig | None = None,
     ) -> None:  # fmt: skip
-        self.model = model
+        self.model = decodable(model)
         self.tokenizers = tokenizers
         self.config = DecodingConfig() if config is None else config
-        check_fit(model, tokenizers, self.config)
-        self._pipeline = Pipeline(model, tokenizers, self.config)
+        check_fit(self.model, tokenizers, self.config)
+        self._pipeline = Pipeline(self.model, tokenizers, self.config)
         self._functions = {}
 
     @classmethod
@@ -88,7 +92,7 @@ class Translator:
                 others.
         """
         directory = cls.checked_directory(directory)
-        model = load_seq2seq(directory / "model.keras")
+        model = load_model(directory / "model.keras")
         if config is None:
             config = DecodingConfig.load(directory / "decoding.json")
         return cls(model, TokenizerPair.load(directory / "tokenizer"), config)
@@ -202,8 +206,12 @@ class Translator:
         check_choice("format", format, FORMATS)
         return FORMATS[format](self, path, **options)
 
-    def __call__(self, texts: Sequence[str], batch_size: int = 32) -> list[str]:
-        """Returns the best translation of each text."""
+    def __call__(
+        self, texts: str | Sequence[str], batch_size: int = 32
+    ) -> str | list[str]:
+        """Returns the best translation of a text, or a list with that of each."""
+        if isinstance(texts, str):
+            return self([texts])[0]
         return [best[0].text for best in self.translate(texts, 1, batch_size)]
 
     def translate(

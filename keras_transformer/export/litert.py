@@ -38,6 +38,7 @@ from keras_transformer.kernels.keras_private import (
 )
 from keras_transformer.lite import translator as lite
 from keras_transformer.models.language_model import LanguageModel
+from keras_transformer.models.own_model import OwnModel
 
 QUANTIZATIONS = ("none", "float16", "int8")
 # The two ways in which the converter names an operation that LiteRT lacks.
@@ -143,6 +144,11 @@ def check_arguments(
     check_choice("quantize", quantize, QUANTIZATIONS)
     check_languages(languages)
     translator.tokenizers.check_sentencepiece("An export for LiteRT")
+    if isinstance(translator.model, OwnModel):
+        raise ValueError(
+            "A LiteRT file needs a model that decodes step by step, a `Transformer`; a "
+            f"SavedModel holds any. Received: {translator.model.model.name!r}"
+        )
     check_absent(path)
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from keras_transformer.config import DecodingConfig, RunConfig
 from keras_transformer.export.serving_files import filled, model_name
 from keras_transformer.files import digest, write_json
+from keras_transformer.models.own_model import OwnModel
 
 SUMMARY, DATA, SCORES = "summary.json", "data.json", "scores.json"
 # Options that a card shows even where they have their defaults.
@@ -132,9 +133,10 @@ def model_card(
         "name": name,
         "version": version.name,
         "max_source_length": config.max_source_length,
-        "class": type(model).__name__,
+        "class": type(getattr(model, "model", model)).__name__,
         "parameters": f"{sum(member.count_params() for member in members):,}",
-        "sizes": "\n- ".join(_options(member.config, _SIZES) for member in members),
+        "sizes": "\n- ".join(map(_sizes, members)),
+        "align": "`align`" if model.attention else None,
         "dtype": dtype,
         "search": _options(config, _SEARCH),
         "package": package,
@@ -165,6 +167,13 @@ def check_languages(languages: Sequence[str] | None):
         raise ValueError(
             f"`languages` must be two codes, such as en and de. Received: {languages!r}"
         )
+
+
+def _sizes(model):
+    """The options of a model in words."""
+    if isinstance(model, OwnModel):
+        return f"target_vocabulary_size {model.config.target_vocabulary_size}"
+    return _options(model.config, _SIZES)
 
 
 def _options(config, always):

@@ -51,8 +51,9 @@ def export_safetensors(translator: Any, path: str | Path) -> Path:
     check_absent(path)
     if not isinstance(model, Seq2Seq):
         raise ValueError(
-            "A safetensors file holds one model: write each member of an ensemble. "
-            f"Received: an {type(model).__name__}"
+            "A safetensors file holds one `Transformer`: write each member of an "
+            "ensemble, and use `save_weights` of other models. Received: an "
+            f"{type(model).__name__}"
         )
     check_plain(model, "An export of weights")
     tensors = {}

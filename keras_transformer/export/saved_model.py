@@ -25,7 +25,6 @@ from keras_transformer.files import (
     write_json,
 )
 from keras_transformer.generation.pipeline import (
-    INPUTS,
     Pipeline,
     Translation,
     check_texts,
@@ -62,7 +61,8 @@ def export_saved_model(
     |                 | (int64)           |                                        |
     | complete        | text, prefix      | translation, score                     |
 
-    Every signature also gives `truncated` [B]: whether a text was longer than the
+    A model without a `DecoderLayer` has no `align`. Every signature also gives
+    `truncated` [B]: whether a text was longer than the
     search allows and was cut. Beside the graph stand TensorFlow Serving's warm-up
     requests, the model card (README.md) and what is known of the data
     (assets.extra/training_data.json); beside the versions the server's configuration,
@@ -111,7 +111,7 @@ def export_saved_model(
         name: signature(
             functools.partial(pipeline.run, name), **inputs
         ).get_concrete_function()
-        for name, inputs in INPUTS.items()
+        for name, inputs in pipeline.inputs.items()
     }
     with creating_directory(path) as temporary:
         tf.saved_model.save(module, str(temporary), signatures=signatures)
@@ -161,8 +161,12 @@ class ExportedTranslator:
         self.path = latest_version(path)
         self._module = tf.saved_model.load(str(self.path))
 
-    def __call__(self, texts: Sequence[str], batch_size: int = 32) -> list[str]:
-        """Returns the best translation of each text."""
+    def __call__(
+        self, texts: str | Sequence[str], batch_size: int = 32
+    ) -> str | list[str]:
+        """Returns the best translation of a text, or a list with that of each."""
+        if isinstance(texts, str):
+            return self([texts])[0]
         rows = self._rows("serving_default", texts, batch_size)
         return [row["translation"].decode("utf-8") for row in rows]
 

@@ -21,9 +21,8 @@ from keras_transformer.decoding import (
 from keras_transformer.decoding.constraints import check_constraints
 from keras_transformer.decoding.sampling import check_temperature
 from keras_transformer.decoding.tokens import score_in_parts
-from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.language_model import LanguageModel
-from keras_transformer.models.transformer import Seq2Seq
+from keras_transformer.models.own_model import decodable
 from keras_transformer.types import Nest, Tensor, TensorLike
 
 
@@ -66,13 +65,16 @@ class Generator(_Decoding):
     Sources are integer tensors (B, S), each row ending with the end id, then padding.
 
     Args:
-        model: A `Transformer`, another `Seq2Seq`, or an `Ensemble`.
+        model: A `Transformer`, an `Ensemble`, or any Keras model that maps `(source,
+            target_in)` to logits (B, T, V), see `OwnModel`.
         config: How to search.
         weights: `model.decoding_weights()` to keep; default made anew each time.
         fixed_shapes: Whether every shape must follow from those of the inputs, as XLA
             needs it. Without XLA the search is then slower.
     Raises:
-        ValueError: If `config` allows outputs longer than learned positions.
+        TypeError: If `model` is no such model.
+        ValueError: If `config` allows outputs longer than learned positions, or a
+            target position sees a later one.
 
     Example:
         >>> generator = Generator(model, DecodingConfig(beam_size=4))
@@ -81,13 +83,13 @@ class Generator(_Decoding):
     """
 
     def __init__(
-        self, model: Seq2Seq | Ensemble, config: DecodingConfig, weights: Nest = None,
+        self, model: keras.Model, config: DecodingConfig, weights: Nest = None,
         fixed_shapes: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(model, config, weights)
+        super().__init__(decodable(model), config, weights)
         self.longest = config.longest_output  # tokens of any output
         # The loop of a graph looks positions up past the table without an error.
-        model.config.check_positions(
+        self.model.config.check_positions(
             self.longest, "the longest output: lower `max_output_length`"
         )
         # The loops of JAX keep the shapes of what they carry.
@@ -152,6 +154,8 @@ class Generator(_Decoding):
 
         It takes what `score` does; the attention of padding is 0.
         """
+        if self.model.attention is None:
+            raise ValueError("`align` needs a model with a `DecoderLayer`.")
         target_in, layer = self._target_in(target_out), self.config.alignment_layer
         encoded = self.model.encode(source)
         attention = self.model.attention(target_in, *encoded, layer=layer)

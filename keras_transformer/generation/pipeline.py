@@ -47,7 +47,7 @@ def check_fit(model, tokenizers, config):
     for side in ("source", "target"):
         pieces = getattr(tokenizers, side).vocabulary_size
         expected = getattr(sizes, f"{side}_vocabulary_size")
-        if pieces != expected:
+        if expected not in (None, pieces):
             raise ValueError(
                 f"The {side} tokenizer and the model must have the same vocabulary "
                 f"size. Received: {pieces} pieces, {side}_vocabulary_size={expected}"
@@ -61,7 +61,7 @@ def check_fit(model, tokenizers, config):
             f"and `end_id`. Received: {expected} and {ids}"
         )
     layer, layers = config.alignment_layer, sizes.num_decoder_layers
-    if not -layers <= layer < layers:
+    if layers and not -layers <= layer < layers:
         raise ValueError(
             f"`alignment_layer` must be from {-layers} to {layers - 1}. "
             f"Received: alignment_layer={layer}"
@@ -83,6 +83,9 @@ class Pipeline:
         target = config.longest_output
         self.longest = {"source": config.max_source_length, "target": target}
         self.generator = Generator(model, config, weights)
+        # The signatures: an own model may have no attention to record.
+        without = set() if self.generator.model.attention else {"align"}
+        self.inputs = {n: specs for n, specs in INPUTS.items() if n not in without}
         self._in_graph = keras.backend.backend() == "tensorflow"
 
     def run(self, name, *inputs, **options):

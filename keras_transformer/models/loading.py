@@ -10,11 +10,11 @@ from pathlib import Path
 import keras
 
 from keras_transformer.config import TransformerConfig
-from keras_transformer.models.transformer import Seq2Seq, Transformer
+from keras_transformer.models.transformer import Transformer
 
 
-def load_seq2seq(path: str | Path) -> Seq2Seq:
-    """Reads a model that `save` wrote; a damaged or other file is a `ValueError`.
+def load_model(path: str | Path) -> keras.Model:
+    """Reads a model that `save` wrote; a damaged file is a `ValueError`.
 
     It is not compiled. A `Transformer`'s options are checked before it is built.
     """
@@ -22,10 +22,7 @@ def load_seq2seq(path: str | Path) -> Seq2Seq:
     kind, claimed = _reading(path, _claimed)
     if kind is Transformer:
         _options(path, claimed)
-    model = _reading(path, lambda path: keras.saving.load_model(path, compile=False))
-    if not isinstance(model, Seq2Seq):
-        raise _other_class(path, type(model).__name__)
-    return model
+    return _reading(path, lambda path: keras.saving.load_model(path, compile=False))
 
 
 def read_config(path: str | Path) -> TransformerConfig:
@@ -33,7 +30,9 @@ def read_config(path: str | Path) -> TransformerConfig:
     path = Path(path)
     kind, claimed = _reading(path, _claimed)
     if kind is not Transformer:
-        raise _other_class(path, claimed["class_name"])
+        raise ValueError(
+            f"{path} must hold a `Transformer`. Received: {claimed['class_name']}"
+        )
     return _options(path, claimed)
 
 
@@ -66,9 +65,3 @@ def _reading(path, read):
         raise ValueError(
             f"{path} is damaged, or no model that can be read: {reason}"
         ) from error
-
-
-def _other_class(path, name):
-    return ValueError(
-        f"{path} must hold a `Transformer` or another `Seq2Seq`. Received: {name}"
-    )

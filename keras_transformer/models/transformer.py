@@ -51,6 +51,8 @@ class Seq2Seq(TokenModel):
         self, inputs: tuple[TensorLike, TensorLike], training: bool | None = None,
         return_states: bool = False,
     ) -> Tensor:  # fmt: skip
+        if isinstance(inputs, dict) and inputs.keys() == {"source", "target_in"}:
+            inputs = inputs["source"], inputs["target_in"]
         check_pair("inputs", inputs, "source", "target_in")
         source = integer_ids("source", inputs[0], "B", "S")
         target_in = integer_ids("target_in", inputs[1], "B", "T")
@@ -67,11 +69,14 @@ class Seq2Seq(TokenModel):
 
     def input_signature(self) -> list[Any]:
         """Any batch of ids, source (B, S) and target_in (B, T)."""
-        ids = keras.InputSpec(shape=(None, None), dtype="int32")
-        return [(ids, ids)]
+        details = {"shape": (None, None), "dtype": "int32"}
+        names = "source", "target_in"
+        return [tuple(keras.InputSpec(name=name, **details) for name in names)]
 
-    def compute_output_shape(self, input_shape: tuple[Shape, Shape]) -> Shape:
-        return (*input_shape[1], self.config.target_vocabulary_size)
+    def compute_output_shape(self, input_shape: Any) -> Shape:
+        is_named = isinstance(input_shape, dict)
+        target = input_shape["target_in" if is_named else 1]
+        return (*target, self.config.target_vocabulary_size)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

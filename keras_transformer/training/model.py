@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_transformer.config import RunConfig, TrainingConfig
+from keras_transformer.config import RunConfig, TrainingConfig, TransformerConfig
+from keras_transformer.exact_training import ExactTraining
 from keras_transformer.exact_training.cores import (
     available_cores,
     split_batches_over_cores,
@@ -17,6 +19,7 @@ from keras_transformer.exact_training.cores import (
 from keras_transformer.kernels.execution import has_gpu
 from keras_transformer.losses import MaskedCrossentropy
 from keras_transformer.metrics import MaskedAccuracy, Perplexity
+from keras_transformer.models.own_model import OwnModel
 from keras_transformer.models.transformer import Seq2Seq, Transformer
 from keras_transformer.optimizers import Adam, TransformerSchedule, WarmupSchedule
 from keras_transformer.text.corpus import BATCH_TOKENS
@@ -33,18 +36,30 @@ def compiled_model(
     config: RunConfig,
     optimizer: keras.optimizers.Optimizer | None = None,
     loss: Any = None,
-) -> Transformer:
+    make_model: Callable[[TransformerConfig], keras.Model] | None = None,
+) -> keras.Model:
     """Returns a new model, compiled with the run's optimizer, loss and metrics.
 
     Args:
         config: All options.
         optimizer: A Keras optimizer in place of the options' one.
         loss: A Keras loss in place of `MaskedCrossentropy`.
+        make_model: Function of `config.model` in place of `Transformer`.
     """
     options = with_device_defaults(config).training
     half = options.mixed_precision
     dtype = "float32" if half == "none" else f"mixed_{half}"
-    model = Transformer(config.model, dtype=dtype)
+    if make_model is None:
+        model = Transformer(config.model, dtype=dtype)
+    else:
+        model = make_model(config.model)
+        if model.dtype_policy.name != dtype:
+            raise ValueError(
+                f"The model must have the type {dtype}, as `mixed_precision` says. "
+                f"Received: {model.name!r} of {model.dtype_policy.name}"
+            )
+        if not isinstance(model, Seq2Seq):
+            model = OwnTraining(model, dtype=dtype)
     freeze(model, options.freeze)
     pad_id = config.model.pad_id
     optimizer = optimizer or make_optimizer(options, config.model.d_model)
@@ -59,6 +74,18 @@ def compiled_model(
         nonfinite=options.nonfinite,
     )
     return model
+
+
+class OwnTraining(ExactTraining, keras.Model):
+    """Trains a Keras model of one's own, `trained`, as exactly as a `Transformer`."""
+
+    def __init__(self, model: keras.Model, **options: Any) -> None:
+        super().__init__(name=f"training_{model.name}", **options)
+        self.trained, self._own = model, OwnModel(model)
+        self.built = True
+
+    def call(self, inputs, training=None):
+        return self.trained(self._own.inputs(*inputs), training=training)
 
 
 def build_training_variables(model: keras.Model):
@@ -152,7 +179,7 @@ def half_precision_cost(dtype: str, size: int = 768) -> float:
     return seconds(dtype) / seconds("float32")
 
 
-def freeze(model: Seq2Seq, names: str | None):
+def freeze(model: keras.Model, names: str | None):
     """Makes weights untrainable, by names of parts and layers; call before `compile`.
 
     A frozen weight keeps its value to the bit: no optimizer, weight decay or moving
@@ -162,21 +189,23 @@ def freeze(model: Seq2Seq, names: str | None):
     """
     if names is None:
         return
-    tied, embedding = model.config.tied_embeddings, model.target_embedding
-    is_tied = tied != "none"
-    parts = {
-        "encoder": model.layers_of("encoder"),
-        "decoder": model.layers_of("decoder"),
-        "embeddings": [model.source_embedding, embedding],
-        "output": [embedding.token_embedding if is_tied else model.output_dense],
-    }
+    parts, is_tied, bias = {}, False, None
+    if isinstance(model, Seq2Seq):
+        tied, embedding = model.config.tied_embeddings, model.target_embedding
+        is_tied, bias = tied != "none", model.output_bias
+        parts = {
+            "encoder": model.layers_of("encoder"),
+            "decoder": model.layers_of("decoder"),
+            "embeddings": [model.source_embedding, embedding],
+            "output": [embedding.token_embedding if is_tied else model.output_dense],
+        }
     for name in map(str.strip, names.split(",")):
-        # A weight's path is MODEL/LAYER/.../LAYER/WEIGHT.
-        found = [v for v in model.weights if f"/{name}/" in v.path]
+        # A weight's path is MODEL/LAYER/.../LAYER/WEIGHT, of own ones LAYER/... .
+        found = [v for v in model.weights if f"/{name}/" in f"/{v.path}"]
         if name in parts:
             found = [v for layer in parts[name] for v in layer.weights]
-        if name == "output" and model.output_bias is not None:
-            found.append(model.output_bias)
+        if name == "output" and bias is not None:
+            found.append(bias)
         if not found:
             layers = [v.path.split("/")[1:-1] for v in model.weights]
             outer = dict.fromkeys(path[0] for path in layers if path)

@@ -116,20 +116,23 @@ def report_devices(console: Console, dtype: str):
             )
 
 
-def report_model(console: Console, model: Seq2Seq, freeze: str | None):
+def report_model(console: Console, model: keras.Model, freeze: str | None):
     """Says the class of a model, its sizes, and how many weights are trained."""
-    config = model.config
-    sizes = (
-        f"{config.num_encoder_layers}+{config.num_decoder_layers} layers, "
-        f"d_model {config.d_model}, d_ff {config.d_ff}, {config.num_heads} heads"
-    )
-    vocabularies = {config.source_vocabulary_size, config.target_vocabulary_size}
-    pieces = " and ".join(f"{size:,}" for size in sorted(vocabularies))
     words = f"{model.count_params():,} parameters"
     if freeze is not None:
         frozen = sum(math.prod(v.shape) for v in model.non_trainable_weights)
         words = f"{model.count_params() - frozen:,} of {words}, without {freeze}"
-    say(console, f"{type(model).__name__}: {sizes}, {pieces} pieces")
+    sizes = "a model of one's own"
+    if isinstance(model, Seq2Seq):
+        config = model.config
+        vocabularies = {config.source_vocabulary_size, config.target_vocabulary_size}
+        pieces = " and ".join(f"{size:,}" for size in sorted(vocabularies))
+        sizes = (
+            f"{config.num_encoder_layers}+{config.num_decoder_layers} layers, "
+            f"d_model {config.d_model}, d_ff {config.d_ff}, {config.num_heads} heads, "
+            f"{pieces} pieces"
+        )
+    say(console, f"{type(model).__name__}: {sizes}")
     say(console, words)
 
 
@@ -258,7 +261,7 @@ class Log:
 
 
 def run_facts(
-    model: Seq2Seq, training: Corpus, validation: Corpus | None
+    model: keras.Model, training: Corpus, validation: Corpus | None
 ) -> dict[str, Any]:
     """Returns what is known of a run before it trains, as JSON can hold it."""
     corpora, examples = {"training": training}, []

@@ -61,7 +61,8 @@ class Run:
     config: RunConfig
     data: dict[str, Any]  # Digests of the text, optimizer and loss; what `init` is.
     tokenizers: TokenizerPair
-    model: Transformer
+    model: keras.Model
+    saved: keras.Model  # The same, or the own model that it trains.
     translator: Translator  # With the model that trains.
     training: Corpus
     validation: Corpus | None
@@ -111,7 +112,7 @@ class Run:
     @contextlib.contextmanager
     def opened(
         self, text, config, validation, console, tokenizers, init, optimizer=None,
-        loss=None, is_dry=False,
+        loss=None, make_model=None, is_dry=False,
     ) -> Iterator[bool]:  # fmt: skip
         """Makes the run ready to train in the block; yields whether it is finished."""
         console = plain_console() if console is None else console
@@ -158,13 +159,13 @@ class Run:
             else:
                 # Bad options and data raise errors here, before anything is saved.
                 self._cut(text, validation, None if is_dry else self.path / "corpus")
-                self._make(init, optimizer, loss)
+                self._make(init, optimizer, loss, make_model)
                 if writes:
                     self._save()
                 self._report()
                 if self.state is None:
                     self.state = capture(self.model)
-                self.facts = run_facts(self.model, self.training, self.validation)
+                self.facts = run_facts(self.saved, self.training, self.validation)
             del init  # The memory of a model that is no longer needed.
             yield is_finished
 
@@ -300,16 +301,17 @@ class Run:
                 directory=place and place / "validation", **common,
             )  # fmt: skip
 
-    def _make(self, init, optimizer, loss):
+    def _make(self, init, optimizer, loss, make_model):
         """Makes the model, with the weights of a translator if there is one."""
         keras.utils.set_random_seed(self.config.training.seed)
         with self.distribution.scope():
-            self.model = compiled_model(self.config, optimizer, loss)
+            self.model = compiled_model(self.config, optimizer, loss, make_model)
             build_training_variables(self.model)
+        self.saved = getattr(self.model, "trained", self.model)
         if init is not None:
             self.model.take_weights_of(init.model)
             say(self.console, f"beginning with the weights of {self.data['init']}")
-        self.translator = Translator(self.model, self.tokenizers, self.config.decoding)
+        self.translator = Translator(self.saved, self.tokenizers, self.config.decoding)
 
     def _save(self):
         """Writes the options, and of a new run the other files that make it a run."""
@@ -330,7 +332,7 @@ class Run:
         report_data(console, self.training, self.validation)
         report_devices(console, self.model.compute_dtype)
         if state is None:
-            report_model(console, self.model, self.config.training.freeze)
+            report_model(console, self.saved, self.config.training.freeze)
             return
         epoch, batch = divmod(state.step, self.training.num_batches)
         say(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import keras
 from keras import ops
 from rich.console import Console
 
-from keras_transformer.config import RunConfig
+from keras_transformer.config import RunConfig, TransformerConfig
 from keras_transformer.export.model_card import SUMMARY
 from keras_transformer.files import replacing
 from keras_transformer.terminal import say
@@ -51,6 +51,7 @@ def train(
     optimizer: keras.optimizers.Optimizer | None = None,
     loss: Any = None,
     init: Translator | str | Path | None = None,
+    model: Callable[[TransformerConfig], keras.Model] | None = None,
 ) -> Translator:
     """Learns a vocabulary, trains a model with `model.fit`, and saves everything.
 
@@ -96,6 +97,9 @@ def train(
             The optimizer and its schedule are new. The options `model`, but for the
             dropout rates, and `tokenizer` must be those of `init`: `default_config`
             has them. A run that has a state goes on without.
+        model: Function of `config.model` that returns the model to train: of a subclass
+            of `Transformer`, or any Keras model that `Translator` takes. Default
+            `Transformer`. Going on needs it again; register its class with Keras.
 
     Returns:
         The trained `Translator`.
@@ -118,7 +122,7 @@ def train(
     """
     run = Run(directory)
     with run.opened(
-        text, config, validation, console, tokenizers, init, optimizer, loss
+        text, config, validation, console, tokenizers, init, optimizer, loss, model
     ) as is_finished:
         if is_finished:
             return Translator.load(directory)
@@ -222,7 +226,7 @@ def _train_on(run: Run, callbacks: RunCallbacks, validation: Validation):
             weight.assign(ops.copy(weight.value))
     figures |= validation.figures(callbacks)
     if run.distribution.is_chief:
-        save_checkpoint(run.model, run.path / "checkpoints", state.step)
+        save_checkpoint(run.saved, run.path / "checkpoints", state.step)
     # From the average of the weights back to the weights themselves.
     callbacks.restore(state)
     callbacks.end_interval(figures)
@@ -262,7 +266,7 @@ def _finish(run: Run) -> Translator:
         folder = run.path / "checkpoints"
         rows = rows_to_average(state.history, run.config.training)
         paths = [checkpoint_path(folder, row["step"]) for row in rows]
-        load_average(run.model, paths)
+        load_average(run.saved, paths)
         _remove_checkpoints(run, num_states=1)
         run.translator.save(run.path)
         last = {
