@@ -18,7 +18,7 @@ from keras_transformer.layers.transformer_layer import DecoderLayer
 from keras_transformer.types import Nest, Tensor, TensorLike
 
 # Two targets that differ at the end only, of ids that every vocabulary has.
-_SOURCE, _TARGETS = [[3, 2], [3, 2]], [[1, 3, 3], [1, 3, 2]]
+_TARGETS = [[1, 3, 3], [1, 3, 2]]
 
 
 def decodable(model: Any) -> Any:
@@ -46,12 +46,19 @@ class OwnModel:
     def __init__(self, model: keras.Model) -> None:
         self.model, self._takes_pair = model, True
         self._encodes = hasattr(model, "encode")
-        logits = self._probed()
+        logits, padded = self._probed([3, 2]), self._probed([3, 2, 0])
         if not np.allclose(logits[0, :2], logits[1, :2], rtol=1e-3, atol=1e-3):
             raise ValueError(
                 "`model` must score a target position without the later ones: give its "
                 "self-attention `use_causal_mask=True`. Received: "
                 f"{model.name!r}, whose logits change with a later token"
+            )
+        if not np.allclose(logits, padded, rtol=1e-3, atol=1e-3):
+            warnings.warn(
+                f"The logits of {model.name!r} change with padding of the source, so a "
+                "translation depends on the texts beside it: let its attention mask "
+                "the id 0.",
+                stacklevel=2,
             )
         layers = layers_within(model)
         self.decoder_layers = [x for x in layers if isinstance(x, DecoderLayer)]
@@ -59,7 +66,7 @@ class OwnModel:
         if not self.decoder_layers:
             self.attention = None
 
-    def _probed(self):
+    def _probed(self, source):
         """Returns the logits of two short targets; finds the form of the inputs."""
         expected = (
             "`model` must be a Keras model that maps (source, target_in), integers of "
@@ -67,9 +74,8 @@ class OwnModel:
         )
         if not isinstance(self.model, keras.Model):
             raise TypeError(f"{expected}a {type(self.model).__name__}")
-        source, targets = (
-            ops.convert_to_tensor(x, "int32") for x in (_SOURCE, _TARGETS)
-        )
+        ids = [source, source], _TARGETS
+        source, targets = (ops.convert_to_tensor(x, "int32") for x in ids)
         problems = []
         for self._takes_pair in (True, False):
             try:
@@ -199,8 +205,8 @@ class OwnSizes:
         least = min(self._tables, default=longest)
         if longest > least:
             raise ValueError(
-                f"{what} must not exceed the learned positions. Received: {longest} "
-                f"tokens, max_length={least}"
+                f"Learned positions must cover {what}. Received: {longest} tokens, "
+                f"max_length={least}"
             )
 
     def to_dict(self):

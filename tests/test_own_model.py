@@ -1,0 +1,214 @@
+"""A Keras model of one's own is decoded, scored, exported and trained as ours is."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+from rich.console import Console
+
+import keras_transformer as kt
+from keras_transformer.generation.generator import as_graph
+from keras_transformer.training.state import StateFiles
+from tests import tiny_run
+from tests.layers.reference_weights import randomise
+
+SEARCH = kt.DecodingConfig(beam_size=3, max_output_length=9, max_source_length=20)
+SOURCE = np.array([[4, 5, 7, 6, 2], [6, 3, 2, 0, 0]], "int32")
+LENGTHS = np.array([5, 3], "int32")
+
+
+class Pair(keras.Model):
+    """Hides all of a `Transformer` but its call."""
+
+    def __init__(self, transformer):
+        super().__init__()
+        self.transformer = transformer
+
+    def call(self, inputs, training=False):
+        return self.transformer(inputs, training=training)
+
+
+class Named(Pair):
+    """Takes a dictionary."""
+
+    def call(self, inputs, training=False):
+        return super().call((inputs["source"], inputs["target_in"]), training)
+
+
+class Halves(Pair):
+    """Encodes a source once."""
+
+    def encode(self, source):
+        return self.transformer.encode(source)
+
+    def decode(self, target_in, encoded):
+        states = self.transformer.decode_states(target_in, *encoded)
+        return self.transformer.logits(states)
+
+    def call(self, inputs, training=False):
+        assert ops.shape(inputs[1])[1] > 9, "only `decode` is called"
+
+
+@pytest.fixture(scope="module")
+def transformer():
+    sizes = dict(source_vocabulary_size=11, target_vocabulary_size=11)
+    model = kt.Transformer(tiny_run.CONFIG.model.replace(**sizes))
+    randomise(model, np.random.default_rng(5))
+    return model
+
+
+@pytest.mark.parametrize("kind", [Pair, Named, Halves])
+def test_it_finds_what_the_cached_search_finds(kind, transformer):
+    ours, own = (kt.Generator(m, SEARCH) for m in (transformer, kind(transformer)))
+    signature = [keras.InputSpec(shape=(None, None), dtype="int32")]
+    signature += [keras.InputSpec(shape=(None,), dtype="int32")]
+    for wrap in (lambda search: search, lambda search: as_graph(search, signature)):
+        found, expected = (
+            wrap(lambda *x, g=g: g.search(*x, n_best=2))(SOURCE, LENGTHS)
+            for g in (own, ours)
+        )
+        np.testing.assert_array_equal(
+            *map(ops.convert_to_numpy, (found.ids, expected.ids))
+        )
+        np.testing.assert_allclose(
+            *map(ops.convert_to_numpy, (found.scores, expected.scores)), rtol=1e-5
+        )
+    target = ops.convert_to_numpy(expected.ids)[:, 0]
+    for method in ("score", "attention"):
+        values = (getattr(g, method)(SOURCE, target) for g in (own, ours))
+        np.testing.assert_allclose(*map(ops.convert_to_numpy, values), atol=1e-5)
+    uniforms = np.random.default_rng(1).random((2, 9), "float32")
+    drawn = (
+        g.sample(SOURCE, LENGTHS, uniforms, np.ones(2, "float32")).ids
+        for g in (own, ours)
+    )
+    np.testing.assert_array_equal(*map(ops.convert_to_numpy, drawn))
+
+
+def keras_only(config, causal=True):
+    """An encoder-decoder of Keras' own layers."""
+    source = keras.Input((None,), dtype="int32", name="source")
+    target = keras.Input((None,), dtype="int32", name="target_in")
+    embed, is_token = keras.layers.Embedding(300, 16), ops.not_equal(source, 0)
+    attend = [keras.layers.MultiHeadAttention(2, 8) for _ in range(3)]
+    encoded, decoded = embed(source), embed(target)
+    encoded += attend[0](encoded, encoded, value_mask=is_token)
+    decoded += attend[1](decoded, decoded, use_causal_mask=causal)
+    decoded += attend[2](decoded, encoded, value_mask=is_token)
+    logits = keras.layers.Dense(300)(decoded)
+    return keras.Model((source, target), logits, name="keras_only")
+
+
+def test_strings_of_an_export_are_those_of_the_live_model(tmp_path):
+    translator = kt.Translator(keras_only(None), tiny_run.tokenizers(), SEARCH)
+    exported = kt.ExportedTranslator(translator.export(tmp_path / "own"))
+    texts = [source for source, _ in tiny_run.VALID]
+    assert exported(texts) == translator(texts)
+    assert translator(texts[0]) == exported(texts[0]) == translator(texts)[0]
+    signatures = tf.saved_model.load(str(exported.path)).signatures
+    assert sorted(signatures) == [
+        "complete",
+        "nbest",
+        "sample",
+        "score",
+        "serving_default",
+    ]
+    assert "align" not in (exported.path / "README.md").read_text("utf-8")
+    with pytest.raises(ValueError, match="`align` needs a model with a `DecoderLayer`"):
+        translator.align(texts)
+    for kind in ("litert", "web", "ctranslate2", "safetensors"):
+        with pytest.raises(ValueError, match="`Transformer`"):
+            translator.export(tmp_path / kind, kind)
+
+
+def dense(config=None):
+    inputs = keras.Input((3,))
+    return keras.Model(inputs, keras.layers.Dense(2)(inputs), name="dense")
+
+
+def learned(config=None):
+    source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
+    table = kt.PositionalEmbedding(300, 16, positions="learned", max_length=10)
+    states = table(target) + 0 * ops.sum(table(source), axis=1, keepdims=True)
+    return keras.Model((source, target), keras.layers.Dense(300)(states))
+
+
+def test_a_model_that_sees_padding_is_told():
+    source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
+    mean = ops.mean(keras.layers.Embedding(300, 16)(source), axis=1, keepdims=True)
+    states = keras.layers.Embedding(300, 16)(target) + mean
+    model = keras.Model((source, target), keras.layers.Dense(300)(states), name="mean")
+    with pytest.warns(UserWarning, match="'mean' change with padding of the source"):
+        kt.Generator(model, SEARCH)
+
+
+@pytest.mark.parametrize(
+    "model, error, words",
+    [
+        (3, TypeError, "maps .source, target_in.*Received: a int"),
+        (
+            dense(),
+            TypeError,
+            "maps .source, target_in.*Received: 'dense', which raised",
+        ),
+        (
+            keras_only(None, causal=False),
+            ValueError,
+            "use_causal_mask=True.*'keras_only'",
+        ),
+        (learned(), ValueError, "Learned positions must cover .*max_length=10"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(model, error, words):
+    with pytest.raises(error, match=words):
+        kt.Translator(model, tiny_run.tokenizers(), SEARCH)
+
+
+class Kill(keras.callbacks.Callback):
+    """Ends the process' training before a batch, counted over the run."""
+
+    def __init__(self, before):
+        super().__init__()
+        self.left = before
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+class Subclass(kt.Transformer):
+    pass
+
+
+@pytest.mark.parametrize("make", [keras_only, Subclass])
+def test_a_killed_run_of_it_ends_the_same(make, tmp_path):
+    config = tiny_run.CONFIG.with_options(
+        monitor="bleu", bleu_sentences=3, ema_decay=0.9, gradient_accumulation_steps=2
+    )
+    details = tiny_run.VALID, Console(quiet=True)
+
+    def run(name, *callbacks):
+        kt.train(
+            tiny_run.TRAIN, tmp_path / name, config, *details, callbacks=callbacks,
+            model=make,
+        )  # fmt: skip
+        return StateFiles(tmp_path / name / "states").latest(details[1]).values
+
+    expected = run("whole")
+    with pytest.raises(KeyboardInterrupt):
+        run("killed", Kill(before=7))
+    for value, other in zip(run("killed"), expected, strict=True):
+        np.testing.assert_array_equal(value, other)
+    if make is keras_only:
+        translators = [
+            kt.Translator.load(tmp_path / name) for name in ("whole", "killed")
+        ]
+        texts = [source for source, _ in tiny_run.VALID]
+        assert translators[0](texts) == translators[1](texts)
+    with pytest.raises(ValueError, match="has the type mixed_bfloat16|have the type"):
+        config = config.with_options(mixed_precision="bfloat16")
+        run("half")
