@@ -47,7 +47,7 @@ def folder(tmp_path_factory):
 
 # {f} is the folder above, {o} an empty one for output, {s} a SavedModel, {r} a run.
 GOOD = "train --train {f}/good.tsv --run {o}/run --vocabulary-size 300 "
-RAY = "translate --ray-workers "
+RAY = "translate {s} --ray-workers "
 STRICT = "--run {o}/run --vocabulary-size 300 --bad-line-budget 0"
 COMMANDS = {
     # Options.
@@ -88,45 +88,45 @@ COMMANDS = {
     "train --train {f}/good.tsv --run {f}/good.tsv": "needs a new or empty directory",
     "quickstart --run {f}/full --saved-models {o}": "needs a new or empty directory",
     # Models.
-    "translate --model {f}/missing dog": "missing is not a directory",
-    "translate --model {f}/full dog": "full holds no SavedModel",
-    "translate --model {f}/stopped dog": "stopped holds no",
-    "translate --model {f}/broken dog": "model.keras",
-    "translate --model {s} --beam-size 2 dog": "Received: beam_size",
-    "translate --model {r} --beam-size 0 dog": "argument --beam-size: must be at le",
-    "evaluate --model {f}/full --test {f}/good.tsv": "full holds no SavedModel",
-    "export --run {f}/full --output {o}/1": "full holds no",
-    "export --run {s} --output {o}/1": "holds no trained translator",
-    "export --run {r} --output {s}": "exists, and is never overwritten",
-    "export --run {r} --output {o}/1 --n-best 9": "`n_best` must be from 1 to `beam",
-    "export --run {r} --output {o}/1 --top-p 0": "argument --top-p: must be above 0.0",
-    "export --run {r} --output {o}/1 --dtype int8": "argument --dtype: invalid choice",
+    "translate {f}/missing dog": "missing is not a directory",
+    "translate {f}/full dog": "full holds no SavedModel",
+    "translate {f}/stopped dog": "stopped holds no",
+    "translate {f}/broken dog": "model.keras",
+    "translate {s} --beam-size 2 dog": "Received: beam_size",
+    "translate {r} --beam-size 0 dog": "argument --beam-size: must be at le",
+    "evaluate {f}/full --test {f}/good.tsv": "full holds no SavedModel",
+    "export {f}/full --output {o}/1": "full holds no",
+    "export {s} --output {o}/1": "holds no trained translator",
+    "export {r} --output {s}": "exists, and is never overwritten",
+    "export {r} --output {o}/1 --n-best 9": "`n_best` must be from 1 to `beam",
+    "export {r} --output {o}/1 --top-p 0": "argument --top-p: must be above 0.0",
+    "export {r} --output {o}/1 --dtype int8": "argument --dtype: invalid choice",
     # Serving.
     "serve {f}/full": "full must hold SavedModels, each in a directory",
     "serve {s}": "1 must hold SavedModels, each in a directory",
     "serve {s}/.. --port 65536": "`port` must be from 0 to 65535",
     # Text to translate.
-    "translate --model {s} --input {f}/good.tsv dog": "or `--input`, not both",
-    "translate --model {s} --input {f}/missing": "missing: No such file or directory",
-    "translate --model {s} --input {f}/full": "full: Is a directory",
-    "translate --model {s} --input {f}/latin1.tsv": "latin1.tsv:2: not valid UTF-8",
-    "translate --model {s} dog --output {f}/full": "full is a directory",
-    "translate --run {r} dog": "arguments are required: --model",
-    "export --model {r}": "arguments are required: --run, --output",
-    "translate --model {s} --n-best 4 dog": "`n_best` must be from 1 to 3, the number",
-    "translate --model {r} --n-best 3 dog": "`n_best` must be from 1 to `beam_size`",
-    RAY + "2 --model {s} --input a --output b --scores": "or `--ray-workers`",
-    "translate --model {s} --input {f}/latin1.tsv --output {o}/out": "not valid UTF-8",
-    "translate --model {s} --input {f}/good.tsv --output {f}/good.tsv": "another file",
+    "translate {s} --input {f}/good.tsv dog": "or `--input`, not both",
+    "translate {s} --input {f}/missing": "missing: No such file or directory",
+    "translate {s} --input {f}/full": "full: Is a directory",
+    "translate {s} --input {f}/latin1.tsv": "latin1.tsv:2: not valid UTF-8",
+    "translate {s} dog --output {f}/full": "full is a directory",
+    "translate": "arguments are required: MODEL",
+    "export": "arguments are required: MODEL, --output",
+    "translate {s} --n-best 4 dog": "`n_best` must be from 1 to 3, the number",
+    "translate {r} --n-best 3 dog": "`n_best` must be from 1 to `beam_size`",
+    RAY + "2 --input a --output b --scores": "or `--ray-workers`",
+    "translate {s} --input {f}/latin1.tsv --output {o}/out": "not valid UTF-8",
+    "translate {s} --input {f}/good.tsv --output {f}/good.tsv": "another file",
     # Ray.
-    RAY + "0 --model {s} --input a --output b": "`--ray-workers` must be at least 1",
-    RAY + "two --model {s}": "argument --ray-workers: invalid int value: 'two'",
-    RAY + "2 --model {s} dog": "`--ray-workers` needs `--input` and `--output`",
-    RAY + "2 --model {r} --input a --output b": "`--ray-workers` needs a SavedModel",
-    RAY + "2 --model {s} --input a --output b --beam-size 2": "Received: beam_size",
-    "evaluate --model {s} --test {f}/missing.tsv": "missing.tsv: no such file",
-    "evaluate --model {s} --test {f}/no_tab.tsv --output {o}/out": "no_tab.tsv:2: no",
-    "evaluate --model {s} --test {f}/empty.tsv --output {o}/out": "There are no pairs",
+    RAY + "0 --input a --output b": "`--ray-workers` must be at least 1",
+    RAY + "two": "argument --ray-workers: invalid int value: 'two'",
+    RAY + "2 dog": "`--ray-workers` needs `--input` and `--output`",
+    "translate {r} --ray-workers 2 --input a --output b": "needs a SavedModel",
+    RAY + "2 --input a --output b --beam-size 2": "Received: beam_size",
+    "evaluate {s} --test {f}/missing.tsv": "missing.tsv: no such file",
+    "evaluate {s} --test {f}/no_tab.tsv --output {o}/out": "no_tab.tsv:2: no",
+    "evaluate {s} --test {f}/empty.tsv --output {o}/out": "There are no pairs",
 }
 
 

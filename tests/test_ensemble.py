@@ -121,7 +121,7 @@ def test_the_command_exports_several_runs(tmp_path, capsys):
         runs.append(str(tmp_path / f"run{number}"))
         member.save(runs[-1])
     output = tmp_path / "saved" / "1"
-    words = ["export", "--run", *runs, "--output", str(output), "--beam-size", "2"]
+    words = ["export", *runs, "--output", str(output), "--beam-size", "2"]
     assert cli.main(words) == 0
     assert capsys.readouterr().out == f"{output}\n"
     config = members()[0].config.replace(beam_size=2)

@@ -111,9 +111,9 @@ def test_a_run_and_a_corpus_may_have_any_name(tmp_path, monkeypatch):
 
 
 def test_errors_and_usage_print_no_escape_sequence(capsys):
-    assert cli.main(["translate", "--model", RED, "a"]) == 1
+    assert cli.main(["translate", RED, "a"]) == 1
     assert (
-        "error: \\x1b[31mred is not a directory: `--model` takes the"
+        "error: \\x1b[31mred is not a directory: MODEL is that"
         in capsys.readouterr().err
     )
     with pytest.raises(SystemExit, match="2"):
@@ -125,7 +125,7 @@ def test_scores_are_lines(monkeypatch, capsys):
     scores = Scores(30.5, "nrefs:1", 50.25, "nrefs:1", 2, 0.5, 31.0, "case:lc")
     monkeypatch.setattr(verbs, "load_translator", lambda _: None)
     monkeypatch.setattr("keras_transformer.evaluation.evaluate", lambda *a, **k: scores)
-    assert cli.main(["evaluate", "--model", "any", "--test", __file__]) == 0
+    assert cli.main(["evaluate", "any", "--test", __file__]) == 0
     assert capsys.readouterr().out == f"{scores}\n"
 
 
@@ -133,7 +133,7 @@ def test_a_sentence_is_text_in_every_locale():
     assert sentence("Bär 人") == "Bär 人"
     assert sentence("B\udcc3\udca4r") == "Bär"  # What Python makes of it in ASCII.
     with pytest.raises(SystemExit, match="2"):
-        cli.main(["translate", "--model", "any", "B\udce4r"])
+        cli.main(["translate", "any", "B\udce4r"])
 
 
 CLOSED = """
@@ -156,15 +156,15 @@ def test_every_verb_does_without_standard_streams(tmp_path_factory, tmp_path):
     run = tiny_run.run_directory(tmp_path_factory)
     output, test = tmp_path / "out.txt", tiny_run.write_pairs(tmp_path / "test.tsv")
     (tmp_path / "in.txt").write_text("a dog\n", encoding="utf-8")
-    translate = ["translate", "--model", model]
+    translate = ["translate", model]
     expected = {
         ("train", "--train", test, "--run", tmp_path): 1,
-        ("evaluate", "--model", model, "--test", test): 1,
+        ("evaluate", model, "--test", test): 1,
         (*translate, "a dog"): 1,
         (*translate, "--input", tmp_path / "in.txt", "--output", output): 0,
-        ("average", "--run", tmp_path, "--output", tmp_path / "mean"): 1,
-        ("export", "--run", tmp_path, "--output", tmp_path / "saved"): 1,
-        ("plot", "training", "--run", run, "--output", tmp_path / "a.svg"): 0,
+        ("average", tmp_path, "--output", tmp_path / "mean"): 1,
+        ("export", tmp_path, "--output", tmp_path / "saved"): 1,
+        ("plot", "training", run, "--output", tmp_path / "a.svg"): 0,
         ("serve", tmp_path): 1,
         ("--help",): 0,
         ("paint",): 2,
@@ -190,7 +190,7 @@ def test_a_stream_that_is_needed_is_asked_for_first(
     monkeypatch, capsys, closed, message
 ):
     monkeypatch.setattr(f"sys.{closed}", None)
-    assert cli.main(["translate", "--model", "none"]) == 1
+    assert cli.main(["translate", "none"]) == 1
     assert capsys.readouterr().err == (
         f"keras-transformer: error: {message} Received: it is closed\n"
     )

@@ -17,7 +17,12 @@ import warnings
 from importlib import metadata
 
 from keras_transformer.cli import export, train, use
-from keras_transformer.cli.flags import Parser, add_verbs, check_standard_output
+from keras_transformer.cli.flags import (
+    Parser,
+    add_verbs,
+    check_standard_output,
+    sentence,
+)
 from keras_transformer.terminal import (
     print_message,
     print_result,
@@ -53,7 +58,13 @@ def main(arguments: list[str] | None = None) -> int:
     replace_closed_streams()
     warnings.showwarning = _show_warning
     options, unknown = make_parser().parse_known_args(arguments)
-    if unknown:
+    if hasattr(options, "texts") and not any(word[:1] == "-" for word in unknown):
+        # argparse takes no sentence that comes after a flag.
+        try:
+            options.texts += map(sentence, unknown)
+        except argparse.ArgumentTypeError as error:
+            options.parser.error(f"argument TEXT: {error}")
+    elif unknown:
         flags = options.parser.flags()
         near = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=2)
         hint = f" (did you mean {' or '.join(near)}?)" if near else ""
@@ -90,7 +101,7 @@ def make_parser() -> argparse.ArgumentParser:
         examples=(
             "quickstart",
             "train --train train.en train.de --valid valid.en valid.de --run runs/a",
-            'translate --model runs/a "Two men are talking."',
+            'translate runs/a "Two men are talking."',
             "train --help",
         ),
     )

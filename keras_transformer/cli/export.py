@@ -39,9 +39,9 @@ def export(options):
             "CTranslate2 is told how to search in each call, not at export. Received: "
             f"{', '.join(sorted(searched))}"
         )
-    translator = load_runs(options.run, options)
-    if options.format == "saved_model" and len(options.run) == 1:
-        values["run"] = options.run[0]  # For the card; an ensemble has none.
+    translator = load_runs(options.models, options)
+    if options.format == "saved_model" and len(options.models) == 1:
+        values["run"] = options.models[0]  # For the card; an ensemble has none.
     hidden = contextlib.nullcontext()
     if options.format in ("litert", "web"):
         hidden = native_messages_hidden()  # Of TensorFlow's converter.
@@ -61,7 +61,7 @@ def serve(options):
 def playground(options):
     """Serves the page of a run until Ctrl-C."""
     play = load_module("playground").play
-    play(options.run, options.host, options.port, options.languages)
+    play(options.model, options.host, options.port, options.languages)
 
 
 def plot_attention(options):
@@ -72,16 +72,16 @@ def plot_attention(options):
 def plot_training(options):
     """Draws loss and scores of a run over its epochs."""
     training_curves = load_module("plots").training_curves
-    return _written(options, lambda _: training_curves(options.run, options.metrics))
+    return _written(options, lambda _: training_curves(options.model, options.metrics))
 
 
 def _attention(options):
-    if not is_run(options.run):
+    if not is_run(options.model):
         raise ValueError(
             "`plot attention` needs the directory of a training run. Received: "
-            f"--run {options.run}"
+            f"{options.model}"
         )
-    plots, translator = load_module("plots"), load_runs([options.run], options)
+    plots, translator = load_module("plots"), load_runs([options.model], options)
     seen = plots.sentence_attention(translator, options.text, options.translation)
     weights, queries, keys = seen.of(options.of, options.layer)
     number = range(len(getattr(seen, options.of)))[options.layer]

@@ -98,7 +98,7 @@ def _run_config(options, pairs, console):
 def average(options):
     """Makes a run of the mean of checkpoints."""
     paths = load_module("training").average_run(
-        options.run, options.output, options.last, options.checkpoints
+        options.model, options.output, options.last, options.checkpoints
     )
     names = ", ".join(path.name for path in paths)
     print_result(f"{options.output}: the mean of {names}")

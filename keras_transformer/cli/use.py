@@ -103,7 +103,7 @@ def _ray_workers(options):
     if is_run(options.model):
         raise ValueError(
             "`--ray-workers` needs a SavedModel: `export` writes one. Received: "
-            f"--model {options.model}, a training run"
+            f"{options.model}, a training run"
         )
     _check_no_search(options)
     return number
@@ -166,8 +166,8 @@ def load_translator(options):
     """Returns the translator of a run directory, a SavedModel or a LiteRT export."""
     if not options.model.is_dir():
         raise FileNotFoundError(
-            f"{options.model} is not a directory: `--model` takes the directory of a "
-            "training run, a SavedModel or a LiteRT export."
+            f"{options.model} is not a directory: MODEL is that of a training run, a "
+            "SavedModel or a LiteRT export."
         )
     if is_run(options.model):
         return load_runs([options.model], options)

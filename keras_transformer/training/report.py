@@ -312,7 +312,7 @@ def summary_lines(summary: dict[str, Any], directory: str | Path) -> list[str]:
         for name, value in summary["last_epoch"].items()
         if name.startswith("val_")
     )
-    run = shlex.quote(str(directory))
+    run, name = (shlex.quote(str(x)) for x in (directory, Path(directory).name))
     return [
         f"trained {summary['model']['parameters']:,} parameters: "
         f"{plural(summary['updates'], 'update')}, "
@@ -320,7 +320,7 @@ def summary_lines(summary: dict[str, Any], directory: str | Path) -> list[str]:
         f"{duration(summary['seconds'])}{scores}",
         f"written to {directory}: model.keras, tokenizer/, config.json, log.csv, "
         "tensorboard/, checkpoints/",
-        f"next: keras-transformer evaluate --model {run} --test FILE FILE",
-        f"      keras-transformer translate --model {run} TEXT",
-        f"      keras-transformer export --run {run} --output saved_models/NAME",
+        f"next: keras-transformer translate {run} 'A sentence.'",
+        f"      keras-transformer playground {run}",
+        f"      keras-transformer export {run} --output saved_models/{name}",
     ]

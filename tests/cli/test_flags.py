@@ -89,10 +89,10 @@ REFUSED = {
     "": "the following arguments are required: VERB",
     "trian --run x": "invalid choice: 'trian'",
     "train": "the following arguments are required: --train, --run",
-    "export --run x": "the following arguments are required: --output",
+    "export x": "the following arguments are required: --output",
     "serve --json x": "unrecognized arguments: --json",
     # Never a part of a flag, nor a flag of the verb before it.
-    "translate --model=x --ouput y": "--ouput (did you mean --output or --input?)",
+    "translate x --ouput y": "--ouput (did you mean --output or --input?)",
     TRAIN + "--batch 64": "--batch 64 (did you mean --batch-tokens?)",
     TRAIN + "--vocabulary-siz=9": "--vocabulary-siz=9 (did you mean --vocabulary-size",
     TRAIN + "--source-vocabulary-size 7": "unrecognized arguments",
@@ -126,8 +126,8 @@ LACKING = "argument {}: \\xfcn\\xef: this locale lacks such characters"
     "words",
     [
         "train --train a --run",
-        "export --run a --output",
-        "translate x --model",
+        "export a --output",
+        "translate",
         "serve",
     ],
 )

@@ -110,14 +110,14 @@ def test_a_quiet_training_prints_nothing(trained, files, capsys):
 def test_evaluate_export_and_translate_agree(trained, files, tmp_path, capsys):
     output, version = tmp_path / "out" / "test.txt", tmp_path / "saved" / "tiny" / "1"
     words = "--test", files[1], "--output", output
-    assert run("evaluate", "--model", trained[1], *words) == 0
+    assert run("evaluate", trained[1], *words) == 0
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == 3 and printed[0].startswith("BLEU ")
     live = output.read_text("utf-8").splitlines()
-    done = in_a_process("export", "--run", trained[1], "--output", version, "--quiet")
+    done = in_a_process("export", trained[1], "--output", version, "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{version}\n", "")
     sources = [source for source, _ in tiny_run.VALID]
-    assert run("translate", "--model", version.parent, *sources) == 0
+    assert run("translate", version.parent, *sources) == 0
     assert capsys.readouterr().out.splitlines() == live
 
 
@@ -127,7 +127,7 @@ def test_a_dry_run_and_an_average_have_results(trained, files, tmp_path, capsys)
     assert result["data"]["training"]["pairs"] == 40
     assert "this was a dry run" in said and not (tmp_path / "dry").exists()
     mean = tmp_path / "mean"
-    result, _ = objects(capsys, "average", "--run", trained[1], "--output", mean)
+    result, _ = objects(capsys, "average", trained[1], "--output", mean)
     assert result["run"] == str(mean)
     assert all(path.endswith(".weights.h5") for path in result["checkpoints"])
 
@@ -135,15 +135,13 @@ def test_a_dry_run_and_an_average_have_results(trained, files, tmp_path, capsys)
 def test_evaluate_scores_a_saved_model_and_records_those_of_a_run(
     saved_model, trained, files, tmp_path, capsys
 ):
-    result, said = objects(
-        capsys, "evaluate", "--model", saved_model, "--test", files[1]
-    )
+    result, said = objects(capsys, "evaluate", saved_model, "--test", files[1])
     sources, references = zip(*tiny_run.VALID, strict=True)
     translations = tiny_run.translator()(list(sources))
     bleu = sacrebleu.corpus_bleu(translations, [list(references)])
     assert result["bleu"] == bleu.score and result["sentences"] == len(sources)
     assert f"BLEU {bleu.score:.2f}  nrefs:1|case:mixed" in said
-    assert run("evaluate", "--model", trained[1], "--test", files[1]) == 0
+    assert run("evaluate", trained[1], "--test", files[1]) == 0
     assert "valid.tsv" in (trained[1] / "scores.json").read_text("utf-8")
 
 
@@ -156,7 +154,7 @@ def test_translate_takes_arguments_a_file_or_standard_input(
     source.write_text(content, encoding="utf-8")
     stream = io.TextIOWrapper(io.BytesIO(content.encode("utf-8")))
     monkeypatch.setattr("sys.stdin", stream)
-    words = "translate", "--model", saved_model
+    words = "translate", saved_model
     for rest in (TEXTS, ["--input", source], []):
         assert run(*words, *rest) == 0
         assert capsys.readouterr().out.splitlines() == expected
@@ -171,7 +169,7 @@ def test_translate_goes_from_file_to_file_and_says_how_fast(
     source, output = tmp_path / "in.txt.gz", tmp_path / "out.txt"
     with gzip.open(source, "wt", encoding="utf-8") as stream:
         stream.writelines(text + "\n" for text in TEXTS)
-    words = "translate", "--model", saved_model, "--input", source, "--output", output
+    words = "translate", saved_model, "--input", source, "--output", output
     result, said = objects(capsys, *words)
     assert output.read_text("utf-8").splitlines() == tiny_run.translator()(TEXTS)
     assert said.startswith("3 sentences in ")
@@ -182,7 +180,7 @@ def test_translate_goes_from_file_to_file_and_says_how_fast(
 @pytest.mark.slow
 def test_scores_and_alternatives_stand_in_columns(saved_model, tmp_path, capsys):
     live = tiny_run.translator().translate(TEXTS, n_best=3)
-    words = "translate", "--model", saved_model, *TEXTS
+    words = "translate", saved_model, *TEXTS
     assert run(*words, "--n-best", 3, "--scores") == 0
     lines = capsys.readouterr().out.splitlines()
     for line, found in zip(lines, live, strict=True):
@@ -205,9 +203,7 @@ def test_an_output_is_continued_with_the_same_model_search_and_columns(
     saved_model, trained
 ):
     def fingerprint(model, *words):
-        options = make_parser().parse_args(
-            ["translate", "--model", str(model), *map(str, words)]
-        )
+        options = make_parser().parse_args(["translate", str(model), *map(str, words)])
         return use._fingerprint(use.load_translator(options), options)
 
     assert fingerprint(saved_model) == model_fingerprint(saved_model)
@@ -218,7 +214,7 @@ def test_an_output_is_continued_with_the_same_model_search_and_columns(
 
 
 def test_flags_of_the_search_replace_those_of_the_run(trained):
-    words = ["translate", "--model", str(trained[1]), "--beam-size", "3", "a"]
+    words = ["translate", str(trained[1]), "--beam-size", "3", "a"]
     config = use.load_translator(make_parser().parse_args(words)).config
     assert (config.beam_size, config.length_penalty) == (3, 1.0)
 
@@ -247,7 +243,7 @@ def test_a_terminal_is_answered_line_by_line(
     monkeypatch.setattr("sys.stdin", Input(content, terminal, file))
     seen = []
     monkeypatch.setattr(use, "load_translator", lambda _: lambda x: seen.append(x) or x)
-    assert run("translate", "--model", "any") == 0
+    assert run("translate", "any") == 0
     assert capsys.readouterr().out.encode() == content
     assert len(seen[0]) == first
 
@@ -256,19 +252,19 @@ def test_a_line_of_input_gives_a_line_of_output(tmp_path, monkeypatch, capsys):
     source, seen = tmp_path / "in.txt", []
     source.write_bytes("a\rb\u2028c\r\nd\n".encode())
     monkeypatch.setattr(use, "load_translator", lambda _: lambda x: seen.extend(x) or x)
-    assert run("translate", "--model", "any", "--input", source) == 0
+    assert run("translate", "any", "--input", source) == 0
     assert seen == ["a\rb\u2028c", "d"]
     capsys.readouterr()
     monkeypatch.setattr(
         use, "load_translator", lambda _: lambda x: [f"{t}\n{t}" for t in x]
     )
-    assert run("translate", "--model", "any", "a", "b") == 0
+    assert run("translate", "any", "a", "b") == 0
     assert capsys.readouterr().out == "a a\nb b\n"
 
 
 def test_bad_bytes_on_standard_input_are_named_by_line(trained, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n\xff\n")))
-    assert run("translate", "--model", trained[1]) == 1
+    assert run("translate", trained[1]) == 1
     error = "keras-transformer: error: standard input:2: not valid UTF-8\n"
     assert capsys.readouterr() == ("", error)
 
@@ -282,7 +278,7 @@ def test_export_gives_each_format_its_flags(monkeypatch, capsys):
             return path
 
     monkeypatch.setattr(export, "load_runs", lambda runs, options: Recorder())
-    words = "export", "--output", "x/1", "--run", "a"
+    words = "export", "a"
     pair = ["en", "de"]
     for more, options in {
         "": {"format": "saved_model", "run": flags.Path("a")},
@@ -290,13 +286,13 @@ def test_export_gives_each_format_its_flags(monkeypatch, capsys):
             "format": "saved_model", "run": flags.Path("a"), "dtype": "bfloat16",
             "languages": pair,
         },
-        "--run a b": {"format": "saved_model"},  # An ensemble: no card of a run.
+        "b": {"format": "saved_model"},  # An ensemble: no card of a run.
         "--format litert --quantize int8": {"format": "litert", "quantize": "int8"},
         "--format web --languages en de": {"format": "web", "languages": pair},
         "--format ctranslate2 --max-source-length 9": {"format": "ctranslate2"},
         "--format safetensors --quiet": {"format": "safetensors"},
     }.items():  # fmt: skip
-        assert run(*words, *more.split()) == 0
+        assert run(*words, *more.split(), "--output", "x/1") == 0
         assert calls.pop() == options
         assert capsys.readouterr().out == "x/1\n"
     for more, line in (
@@ -305,7 +301,7 @@ def test_export_gives_each_format_its_flags(monkeypatch, capsys):
         ("--format safetensors --languages a b", "Received: --format safetensors"),
         ("--format ctranslate2 --beam-size 2", "told how to search in each call"),
     ):
-        assert run(*words, *more.split()) == 1
+        assert run(*words, *more.split(), "--output", "x/1") == 1
         assert line in capsys.readouterr().err
 
 
@@ -325,13 +321,13 @@ def test_serve_and_playground_get_their_address(monkeypatch):
 
 def test_plot_draws_what_a_run_attends_to_and_how_it_went(trained, tmp_path, capsys):
     picture = tmp_path / "new" / "a.svg"
-    words = "--run", trained[1], "--output", picture
-    for kind in (["attention", "a dog", "--head", 0], ["training"]):
-        assert run("plot", *kind, *words) == 0
+    for kind, *words in (["attention", "a dog", "--head", 0], ["training"]):
+        words = trained[1], *words, "--output", picture
+        assert run("plot", kind, *words) == 0
         assert capsys.readouterr().out == f"{picture}\n"
         assert "<svg" in picture.read_text("utf-8")
         picture.unlink()
-    assert run("plot", "training", "--run", trained[1], "--output", tmp_path / "x") == 1
+    assert run("plot", "training", trained[1], "--output", tmp_path / "x") == 1
     assert "`--output` must end with the name of a kind" in capsys.readouterr().err
 
 
@@ -350,13 +346,13 @@ def test_an_error_is_one_line_and_a_status(monkeypatch, capsys, error, status, l
 
     monkeypatch.setattr(use, "load_translator", fail)
     for json_too in ([], ["--json"]):
-        assert run("translate", "--model", "any", "a", *json_too) == status
+        assert run("translate", "any", "a", *json_too) == status
         printed = capsys.readouterr()
         assert printed.err.startswith(f"keras-transformer: {line}")
         assert printed.err.count("\n") == 1 and printed.out == ""
     if status == 1:
         with pytest.raises(type(error)):
-            run("--traceback", "translate", "--model", "any", "a")
+            run("--traceback", "translate", "any", "a")
 
 
 def test_a_warning_is_one_line(monkeypatch, capsys):
@@ -365,7 +361,7 @@ def test_a_warning_is_one_line(monkeypatch, capsys):
         return lambda texts: texts
 
     monkeypatch.setattr(use, "load_translator", warn)
-    assert run("translate", "--model", "any", "a") == 0
+    assert run("translate", "any", "a") == 0
     line = "keras-transformer: warning: odd characters\n"
     assert capsys.readouterr() == ("a\n", line)
 
@@ -377,10 +373,10 @@ def test_no_number_is_one_that_json_lacks(monkeypatch, capsys):
             return [[type("T", (), worst)] for _ in texts]
 
     monkeypatch.setattr(use, "load_translator", lambda options: Empty())
-    result, _ = objects(capsys, "translate", "--model", "any", "a")
+    result, _ = objects(capsys, "translate", "any", "a")
     assert result["translations"] == [{"source": "a", "text": "", "score": None}]
     monkeypatch.setattr("sys.stdout", None)
-    assert run("translate", "--model", "any", "a", "--json") == 1
+    assert run("translate", "any", "a", "--json") == 1
     assert "Standard output must be open" in capsys.readouterr().err
 
 

@@ -104,16 +104,16 @@ def test_bad_arguments_leave_nothing(tmp_path, monkeypatch):
 def test_the_command_line_exports_and_translates(tmp_path, tmp_path_factory, capsys):
     run = tiny_run.run_directory(tmp_path_factory)
     path = tmp_path / "lite"
-    words = ["export", "--run", str(run), "--output", str(path), "--format", "litert"]
+    words = ["export", str(run), "--output", str(path), "--format", "litert"]
     assert cli.main([*words, "--quantize", "float16", "--languages", "en", "de"]) == 0
     assert capsys.readouterr().out == f"{path}\n"
     description = json.loads((path / "translator.json").read_text("utf-8"))
     assert description["quantize"] == "float16"
     assert description["languages"] == ["en", "de"]
-    assert cli.main(["translate", "--model", str(path), *TEXTS]) == 0
+    assert cli.main(["translate", str(path), *TEXTS]) == 0
     assert capsys.readouterr().out.splitlines() == LiteTranslator(path)(TEXTS)
     test = tiny_run.write_pairs(tmp_path / "test.tsv", tiny_run.VALID[:3])
-    assert cli.main(["evaluate", "--model", str(path), "--test", str(test)]) == 0
+    assert cli.main(["evaluate", str(path), "--test", str(test)]) == 0
     assert "BLEU 0" in capsys.readouterr().out
 
 

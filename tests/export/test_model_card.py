@@ -166,7 +166,7 @@ def test_every_version_has_its_card_and_no_export_changes_another(
     first = saved_models / "1" / "README.md"
     first.parent.mkdir(parents=True)
     first.write_text("edited", "utf-8")
-    words = ["export", "--run", str(run), "--output", str(saved_models)]
+    words = ["export", str(run), "--output", str(saved_models)]
     assert cli.main([*words, "--languages", "en", "de", "--dtype", "bfloat16"]) == 0
     assert first.read_text("utf-8") == "edited"
     card = (saved_models / "2" / "README.md").read_text("utf-8")
@@ -207,7 +207,7 @@ def test_the_signatures_are_those_of_an_export(tmp_path_factory):
 @pytest.mark.slow
 def test_evaluate_keeps_the_scores_of_a_run(run, capsys):
     test = tiny_run.write_pairs(run.parent / "x.tsv", tiny_run.VALID)
-    words = ["evaluate", "--model", str(run), "--test", str(test), "--beam-size"]
+    words = ["evaluate", str(run), "--test", str(test), "--beam-size"]
     assert cli.main([*words, "2"]) == 0 and cli.main([*words, "1"]) == 0
     assert cli.main([*words, "1"]) == 0
     found = recorded_scores(run)
@@ -222,6 +222,6 @@ def test_scores_that_cannot_be_kept_are_a_warning(run, monkeypatch, capsys):
 
     monkeypatch.setattr(cards, "record_scores", fail)
     test = tiny_run.write_pairs(run.parent / "x.tsv", tiny_run.VALID)
-    assert cli.main(["evaluate", "--model", str(run), "--test", str(test)]) == 0
+    assert cli.main(["evaluate", str(run), "--test", str(test)]) == 0
     error = capsys.readouterr().err
     assert "warning: the scores were not recorded: " in error

@@ -147,7 +147,7 @@ def test_the_command_line_writes_weights_and_refuses_flags_of_others(tmp_path, c
     tiny_run.translator().save(run)
 
     def export(output, *words):
-        command = ["export", "--run", str(run), "--output", str(output), "--format"]
+        command = ["export", str(run), "--output", str(output), "--format"]
         return cli.main([*command, *words])
 
     assert export(tmp_path / "a", "ctranslate2", "--quantize", "int8") == 0

@@ -221,7 +221,7 @@ def test_another_litert_js_is_refused_and_leaves_nothing(tmp_path, node_modules)
 @pytest.mark.slow
 def test_the_command_line_exports(tmp_path, tmp_path_factory, node_modules, capsys):
     run, path = tiny_run.run_directory(tmp_path_factory), tmp_path / "site"
-    words = ["export", "--run", str(run), "--output", str(path), "--format", "web"]
+    words = ["export", str(run), "--output", str(path), "--format", "web"]
     words += ["--litert-js", str(node_modules), "--languages", "en", "de"]
     assert cli.main([*words, "--beam-size", "1"]) == 0
     assert capsys.readouterr().out == f"{path}\n"
@@ -229,7 +229,7 @@ def test_the_command_line_exports(tmp_path, tmp_path_factory, node_modules, caps
     assert description["quantize"] == "int8"
     assert description["search"]["beam_size"] == description["n_best"] == 1
     # The other client of exports says what it cannot read.
-    assert cli.main(["translate", "--model", str(path), "a bear"]) == 1
+    assert cli.main(["translate", str(path), "a bear"]) == 1
     assert "must have the format keras_transformer.litert" in capsys.readouterr().err
 
 

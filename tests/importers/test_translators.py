@@ -49,15 +49,15 @@ def test_the_command_writes_a_run_that_the_others_take(tmp_path, rng, capsys):
     }  # fmt: skip
     expected = import_marian(tmp_path / "student")(foreign.TEXTS)
     assert Translator.load(run)(foreign.TEXTS) == expected
-    assert main(["translate", "--model", str(run), *foreign.TEXTS]) == 0
+    assert main(["translate", str(run), *foreign.TEXTS]) == 0
     assert capsys.readouterr().out.splitlines() == expected
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("".join(f"{text}\tx y\n" for text in foreign.TEXTS))
     arguments = ["--test", str(pairs), "--output", str(tmp_path / "out.txt")]
-    assert main(["evaluate", "--model", str(run), *arguments]) == 0
+    assert main(["evaluate", str(run), *arguments]) == 0
     assert (tmp_path / "out.txt").read_text().splitlines() == expected
     output = tmp_path / "saved" / "1"
-    assert main(["export", "--run", str(run), "--output", str(output)]) == 0
+    assert main(["export", str(run), "--output", str(output)]) == 0
     assert ExportedTranslator(output)(foreign.TEXTS) == expected
 
 

@@ -124,21 +124,18 @@ def run(*words):
 
 def test_verb_draws_attention_of_a_run(run_directory, tmp_path, capsys):
     png, svg = tmp_path / "new" / "cross.png", tmp_path / "encoder.svg"
-    assert run("attention", TEXT, "--run", run_directory, "--output", png) == 0
+    assert run("attention", run_directory, TEXT, "--output", png) == 0
     assert capsys.readouterr() == (f"{png}\n", "")
     with Image.open(png) as image:
         assert min(image.size) > 300
     words = ["--of", "encoder", "--head", 1, "--layer", 0, "--translation", TRANSLATION]
-    assert run("attention", TEXT, "--run", run_directory, *words, "--output", svg) == 0
+    assert run("attention", run_directory, TEXT, *words, "--output", svg) == 0
     assert svg.read_text(encoding="utf-8").rstrip().endswith("</svg>")
 
 
 def test_verb_draws_the_training_of_a_run(run_directory, tmp_path):
     output = tmp_path / "training.png"
-    assert (
-        run("training", "--run", run_directory, "--metrics", "loss", "--output", output)
-        == 0
-    )
+    assert run("training", run_directory, "--metrics", "loss", "--output", output) == 0
     assert output.is_file()
 
 
@@ -146,12 +143,12 @@ def test_verb_draws_the_training_of_a_run(run_directory, tmp_path):
     ("words", "message"),
     [
         (
-            ["training", "--run", "none", "--output", "a.doc"],
+            ["training", "none", "--output", "a.doc"],
             "must end with the name of a kind of pi",
         ),
-        (["training", "--run", "none", "--output", "a.png"], "none: No such file"),
+        (["training", "none", "--output", "a.png"], "none: No such file"),
         (
-            ["attention", "a", "--run", "none", "--output", "a.png"],
+            ["attention", "none", "a", "--output", "a.png"],
             "needs the directory of",
         ),
     ],

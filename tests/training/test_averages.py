@@ -77,13 +77,13 @@ def test_the_mean_of_the_last_or_of_given_checkpoints(run, tmp_path):
 @pytest.mark.slow
 def test_the_command_line_makes_what_evaluate_reads(run, tmp_path, capsys):
     output = tmp_path / "mean"
-    command = ["average", "--run", str(run), "--output", str(output)]
+    command = ["average", str(run), "--output", str(output)]
     assert main([*command, "--last", "2"]) == 0
     names = "step-000000009.weights.h5, step-000000010.weights.h5"
     assert capsys.readouterr().out == f"{output}: the mean of {names}\n"
     assert_is_mean(output, run, 9, 10)
     test = str(tiny_run.write_pairs(tmp_path / "test.tsv", tiny_run.VALID))
-    assert main(["evaluate", "--model", str(output), "--test", test]) == 0
+    assert main(["evaluate", str(output), "--test", test]) == 0
     assert "BLEU" in capsys.readouterr().out
 
 
@@ -103,7 +103,7 @@ def of_another_model(run, tmp_path):
 @pytest.mark.parametrize("bad", [damaged, of_another_model])
 def test_a_checkpoint_that_cannot_be_read_is_one_line(run, tmp_path, capsys, bad):
     path, output = str(bad(run, tmp_path)), tmp_path / "mean"
-    command = ["average", "--run", str(run), "--output", str(output)]
+    command = ["average", str(run), "--output", str(output)]
     assert main([*command, "--checkpoints", path]) == 1
     error = capsys.readouterr().err
     assert f"{path} does not fit the model, or is damaged" in error
