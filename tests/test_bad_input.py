@@ -81,7 +81,6 @@ COMMANDS = {
     "train --train {f}/damaged.tsv.gz " + STRICT: "damaged.tsv.gz is a damaged gzip",
     GOOD + "--valid {f}/missing.tsv": "missing.tsv: no such file",
     GOOD + "--valid {f}/no_tab.tsv --bad-line-budget 0": "no_tab.tsv:2: no tab",
-    GOOD + "--max-length 2 --bad-line-budget 9": "good.tsv:10: source has",
     GOOD + "--max-length 2": "The corpus has no good pair",
     GOOD + "--vocabulary-size 7": "argument --vocabulary-size: must be at least 8",
     "train --train {f}/good.tsv --run {f}/full": "needs a new or empty directory",
@@ -170,7 +169,7 @@ CALLS = {
     # Translating.
     **{
         f"{texts!r} for texts": (
-            lambda texts=texts: tiny_run.translator()(texts),
+            lambda texts=texts: tiny_run.translator().translate(texts),
             "`texts` must be a sequence of strings",
         )
         for texts in ("a dog", b"a dog", [b"a dog"], [None], ["a", 1])

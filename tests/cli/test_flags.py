@@ -92,7 +92,7 @@ REFUSED = {
     "export x": "the following arguments are required: --output",
     "serve --json x": "unrecognized arguments: --json",
     # Never a part of a flag, nor a flag of the verb before it.
-    "translate x --ouput y": "--ouput (did you mean --output or --input?)",
+    "translate x --ouput y": "--ouput y (did you mean --output or --input?)",
     TRAIN + "--batch 64": "--batch 64 (did you mean --batch-tokens?)",
     TRAIN + "--vocabulary-siz=9": "--vocabulary-siz=9 (did you mean --vocabulary-size",
     TRAIN + "--source-vocabulary-size 7": "unrecognized arguments",

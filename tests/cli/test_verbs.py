@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 import warnings
@@ -91,10 +92,10 @@ def test_a_training_prints_one_object_and_no_line_of_tensorflow(trained):
     assert len(lines) == 3
     for row in lines:
         options = make_parser().parse_args(
-            row.partition("keras-transformer ")[2].split()
+            shlex.split(row.partition("keras-transformer ")[2])
         )
-        names = getattr(options, "model", None), getattr(options, "run", None)
-        assert directory in names or [directory] in names
+        models = getattr(options, "models", None) or [options.model]
+        assert models == [directory]
 
 
 def test_a_quiet_training_prints_nothing(trained, files, capsys):
@@ -214,7 +215,7 @@ def test_an_output_is_continued_with_the_same_model_search_and_columns(
 
 
 def test_flags_of_the_search_replace_those_of_the_run(trained):
-    words = ["translate", str(trained[1]), "--beam-size", "3", "a"]
+    words = ["translate", str(trained[1]), "a", "--beam-size", "3"]
     config = use.load_translator(make_parser().parse_args(words)).config
     assert (config.beam_size, config.length_penalty) == (3, 1.0)
 
