@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.config.options import check_choice
-from keras_transformer.export.model_card import RunFacts, model_card
+from keras_transformer.export.model_card import model_card, training_data
 from keras_transformer.export.serving_files import (
     model_name,
     write_serving_files,
@@ -94,8 +94,8 @@ def export_saved_model(
     check_choice("dtype", dtype, DTYPES)
     path = version_path(path, "saved_model.pb")
     tokenizers, config = translator.tokenizers, translator.config
-    facts = RunFacts() if run is None else RunFacts.of(run)
-    card = model_card(translator, path, facts, languages, dtype)
+    card = model_card(translator, path, run, languages, dtype)
+    known = {} if run is None else training_data(run)
     model = translator.model.with_dtype(dtype)
     # A copy of the weights in the layout that a decoding step multiplies by.
     decoding_weights = keras.tree.map_structure(
@@ -117,8 +117,8 @@ def export_saved_model(
         tf.saved_model.save(module, str(temporary), signatures=signatures)
         write_warmup_requests(temporary, model_name(path), signatures)
         (temporary / CARD).write_text(card, encoding="utf-8")
-        if facts.data:
-            write_json(temporary / TRAINING_DATA, facts.training_data())
+        if known:
+            write_json(temporary / TRAINING_DATA, known)
     write_serving_files(path)
     return path
 
