@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import keras
-import numpy as np
-import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.config.options import check_choice
-from keras_transformer.decoding.sampling import check_temperature
 from keras_transformer.export import FORMATS
 from keras_transformer.files import replacing
-from keras_transformer.generation.generator import as_graph
-from keras_transformer.generation.pipeline import (
-    INPUTS,
-    Alignment,
-    Pipeline,
-    Score,
-    Translation,
-    check_fit,
-    check_texts,
-)
+from keras_transformer.generation.pipeline import Pipeline, check_fit
+from keras_transformer.lite.translator import TextTranslator
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.loading import load_model
 from keras_transformer.models.own_model import decodable
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 
-class Translator:
+class Translator(TextTranslator):
     """Translates sentences with a trained model.
 
     It cuts a text into pieces, searches for a translation with `beam_search`, and joins
     the pieces that it finds. On the TensorFlow backend this is one graph, the one that
     `export` writes; on JAX and PyTorch only the tokenizers run in TensorFlow.
 
-    A text longer than `config.max_source_length` is cut there; a text with nothing but
-    spaces gives an empty translation with score 0.
-
-    Its methods take any number of texts, longer and shorter ones mixed, translate
-    `batch_size` of them at a time, and return results in the order of the texts. A text
-    that is no string is a `TypeError`; other wrong arguments are a `ValueError`.
+    Its methods are those of every `TextTranslator`: any number of texts, results in the
+    order of the texts. A text longer than `config.max_source_length` is cut there; one
+    with nothing but spaces gives an empty translation with score 0.
 
     Args:
         model: A `Transformer`, an `Ensemble`, or any Keras model that maps `(source,
@@ -73,7 +58,7 @@ class Translator:
         self.config = DecodingConfig() if config is None else config
         check_fit(self.model, tokenizers, self.config)
         self._pipeline = Pipeline(self.model, tokenizers, self.config)
-        self._functions = {}
+        self._run, self.most = self._pipeline.answer, self.config.beam_size
 
     @classmethod
     def load(cls, directory: str | Path, config: DecodingConfig | None = None) -> Self:
@@ -205,133 +190,3 @@ class Translator:
         """
         check_choice("format", format, FORMATS)
         return FORMATS[format](self, path, **options)
-
-    def __call__(
-        self, texts: str | Sequence[str], batch_size: int = 32
-    ) -> str | list[str]:
-        """Returns the best translation of a text, or a list with that of each."""
-        if isinstance(texts, str):
-            return self([texts])[0]
-        return [best[0].text for best in self.translate(texts, 1, batch_size)]
-
-    def translate(
-        self, texts: Sequence[str], n_best: int = 1, batch_size: int = 32
-    ) -> list[list[Translation]]:
-        """Translates texts, with scores and alternatives.
-
-        Args:
-            texts: Sentences.
-            n_best: Translations of each text, at most `config.beam_size`.
-            batch_size: Sentences translated at a time.
-
-        Returns:
-            For each text its `n_best` translations, best first. A search that finds
-            fewer leaves out the rest; one that finds none gives an empty translation
-            with score -inf. A text with nothing but spaces gives empty ones with
-            score 0.
-        """
-        if not 1 <= n_best <= self.config.beam_size:
-            raise ValueError(
-                "`n_best` must be from 1 to `beam_size`. Received: "
-                f"n_best={n_best}, beam_size={self.config.beam_size}"
-            )
-        rows = self._rows("nbest", batch_size, texts, n_best=n_best)
-        return [Translation.several_from_row(row) for row in rows]
-
-    def complete(
-        self, texts: Sequence[str], prefixes: Sequence[str], batch_size: int = 32
-    ) -> list[Translation]:
-        """Translates texts, given how each translation begins.
-
-        Args:
-            texts: Sentences.
-            prefixes: The beginning of the translation of each.
-            batch_size: Sentences translated at a time.
-
-        Returns:
-            For each text, the best translation that begins with its prefix's pieces.
-        """
-        rows = self._rows("complete", batch_size, texts, prefixes)
-        return [Translation.from_row(row) for row in rows]
-
-    def sample(
-        self, texts: Sequence[str], temperature: float = 1.0, seed: int = 0,
-        batch_size: int = 32,
-    ) -> list[Translation]:  # fmt: skip
-        """Draws a translation of each text, with the config's `top_k` and `top_p`.
-
-        Args:
-            texts: Sentences.
-            temperature: Divides the logits: 0 is greedy, higher is more diverse.
-            seed: Text i is drawn with the seed `seed` + i, whatever its batch.
-            batch_size: Sentences translated at a time.
-
-        Returns:
-            A translation of each text; its score is the model's, without temperature.
-        """
-        check_temperature(temperature)
-        temperatures = np.full(len(texts), temperature, "float32")
-        seeds = np.arange(seed, seed + len(texts), dtype="int64")
-        rows = self._rows("sample", batch_size, texts, temperatures, seeds)
-        return [Translation.from_row(row) for row in rows]
-
-    def score(
-        self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 32
-    ) -> list[Score]:
-        """Scores given translations.
-
-        Args:
-            sources: Sentences.
-            targets: A translation of each.
-            batch_size: Sentences scored at a time.
-
-        Returns:
-            The `Score` of each pair.
-        """
-        rows = self._rows("score", batch_size, sources, targets)
-        return [Score.from_row(row) for row in rows]
-
-    def align(
-        self, texts: Sequence[str], per_head: bool = False, batch_size: int = 32
-    ) -> list[Alignment]:
-        """Translates texts and tells what each output token attended to.
-
-        Args:
-            texts: Sentences.
-            per_head: Whether to give the attention of every head, not their mean.
-            batch_size: Sentences translated at a time.
-
-        Returns:
-            The `Alignment` of each text.
-        """
-        rows = self._rows("align", batch_size, texts, per_head=per_head)
-        return [Alignment.from_row(row) for row in rows]
-
-    def _rows(self, name, batch_size, *columns, **options):
-        """Runs a function of the pipeline; returns the outputs of each text."""
-        for column in columns:
-            if not isinstance(column, np.ndarray):
-                check_texts(column, batch_size)
-            if len(column) != len(columns[0]):
-                raise ValueError(
-                    "All inputs must have the same number of texts. Received: "
-                    f"{', '.join(str(len(column)) for column in columns)}"
-                )
-        variant = (name, *options.items())
-        if variant not in self._functions:  # On TensorFlow a graph.
-            function = functools.partial(self._pipeline.run, name, **options)
-            self._functions[variant] = as_graph(function, INPUTS[name].values())
-        rows = [None] * len(columns[0])
-        # Sentences of similar length together: little padding, few wasted steps.
-        order = sorted(range(len(rows)), key=lambda i: len(columns[0][i]))
-        for start in range(0, len(order), batch_size):
-            places = order[start : start + batch_size]
-            inputs = [
-                tf.constant([column[i] for i in places], spec.dtype)
-                for column, spec in zip(columns, INPUTS[name].values(), strict=True)
-            ]
-            outputs = self._functions[variant](*inputs)
-            outputs = {key: value.numpy() for key, value in outputs.items()}
-            for i, place in enumerate(places):
-                rows[place] = {key: value[i] for key, value in outputs.items()}
-        return rows

@@ -7,12 +7,13 @@ templates/model_card.md. A value that is not known is left out or left to fill i
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras_transformer.config import DecodingConfig, RunConfig
 from keras_transformer.export.serving_files import filled, model_name
@@ -29,35 +30,15 @@ _SEARCH = ("beam_size", "length_penalty")
 _METRICS = (("sacrebleu", "BLEU", "bleu"), ("chrf", "chrF2", "chrf"))
 
 
-class RunFacts(NamedTuple):
-    """What the files of a training run say; everything may be missing."""
-
-    config: RunConfig | None = None  # its options
-    summary: dict[str, Any] | None = None  # what its training wrote at the end
-    scores: Sequence[dict[str, Any]] = ()  # of the model as it is now
-    data: dict[str, Any] | None = None  # digests of the lines of each split
-
-    @classmethod
-    def of(cls, directory: str | Path) -> RunFacts:
-        """Returns what the directory of a run says."""
-        directory = Path(directory)
-        config = directory / "config.json"
-        if not config.exists() and not (directory / "model.keras").exists():
-            raise FileNotFoundError(f"{directory} holds no training run.")
-        return cls(
-            RunConfig.load(config) if config.exists() else None,
-            _read(directory / SUMMARY, dict),
-            recorded_scores(directory),
-            _read(directory / DATA, dict),
-        )
-
-    def training_data(self) -> dict[str, Any]:
-        """Returns each split's "fingerprint" and, if the training ended, its sizes."""
-        sizes = (self.summary or {}).get("data", {})
-        return {
-            split: {"fingerprint": self.data[split], **sizes.get(split, {})}
-            for split in ("training", "validation")
-        }
+def training_data(run: str | Path) -> dict[str, Any]:
+    """Returns each split's "fingerprint" and, if the training ended, its sizes."""
+    run = Path(run)
+    digests, sizes = _read(run / DATA, {}), _read(run / SUMMARY, {}).get("data", {})
+    return {
+        split: {"fingerprint": digests[split], **sizes.get(split, {})}
+        for split in ("training", "validation")
+        if split in digests
+    }
 
 
 def record_scores(
@@ -88,7 +69,7 @@ def record_scores(
 def recorded_scores(directory: str | Path) -> list[dict[str, Any]]:
     """Returns what `record_scores` wrote of a run's present weights."""
     directory = Path(directory)
-    entries = _read(directory / SCORES, list) or []
+    entries = _read(directory / SCORES, [])
     model = _model(directory) if entries else ""
     return [entry for entry in entries if entry["model"] == model]
 
@@ -99,27 +80,25 @@ def _model(directory):
     return " ".join(digest(path) for path in paths if path.exists())
 
 
-def _read(path, kind):
-    """The content of a JSON file, or `None` where there is none."""
-    if not path.exists():
-        return None
+def _read(path, default):
+    """The content of a JSON file, or `default` where there is none."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, kind):
-            raise ValueError(f"it holds no {kind.__name__}")
+        return json.loads(path.read_text("utf-8")) if path.exists() else default
     except ValueError as error:
         raise ValueError(f"{path} is damaged: remove it") from error
-    return content
 
 
 def model_card(
     translator: Any,
     version: Path,
-    facts: RunFacts,
+    run: str | Path | None = None,
     languages: Sequence[str] | None = None,
     dtype: str = "float32",
 ) -> str:
-    """Returns the card of an export in the directory `version`, NAME/VERSION."""
+    """Returns the card of an export in the directory `version`, NAME/VERSION.
+
+    What the files of the training run say may be missing, each part of it.
+    """
     check_languages(languages)
     config, model, name = translator.config, translator.model, model_name(version)
     members = getattr(model, "members", [model])
@@ -148,13 +127,19 @@ def model_card(
     if languages:
         values["languages"] = json.dumps(list(languages))
         values["from_to"] = f" from `{languages[0]}` to `{languages[1]}`"
-    if facts.config:
-        values["max_length"] = facts.config.data.max_length
-    if facts.summary:
-        values |= {"no_training": None, **_training(facts.summary)}
-    if facts.scores:
-        values |= _scores(name, facts.scores)
-    elif facts.summary and (pairs := facts.summary["examples"]):
+    if run is None:
+        return filled("model_card.md", **values)
+    run = Path(run)
+    if not (run / "model.keras").exists():
+        raise FileNotFoundError(f"{run} holds no training run.")
+    if (run / "config.json").exists():
+        values["max_length"] = RunConfig.load(run / "config.json").data.max_length
+    summary = _read(run / SUMMARY, {})
+    if summary:
+        values |= {"no_training": None, **_training(summary)}
+    if scores := recorded_scores(run):
+        values |= _scores(name, scores)
+    elif pairs := summary.get("examples"):
         sources, references = zip(*pairs, strict=True)
         rows = zip(sources, translator(sources), references, strict=True)
         values |= _examples("the validation data", rows)
@@ -178,11 +163,11 @@ def _sizes(model):
 
 def _options(config, always):
     """The options that matter, and those that are not the defaults, in words."""
-    defaults = type(config)().to_dict()
+    values = vars(config)
     return ", ".join(
-        f"{name} {value}"
-        for name, value in config.to_dict().items()
-        if name in always or value != defaults[name]
+        f"{field.name} {values[field.name]}"
+        for field in dataclasses.fields(config)
+        if field.name in always or values[field.name] != field.default
     )
 
 

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.config.options import check_choice
-from keras_transformer.export.model_card import RunFacts, model_card
+from keras_transformer.export.model_card import model_card, training_data
 from keras_transformer.export.serving_files import (
     model_name,
     write_serving_files,
@@ -24,11 +24,8 @@ from keras_transformer.files import (
     versions_in,
     write_json,
 )
-from keras_transformer.generation.pipeline import (
-    Pipeline,
-    Translation,
-    check_texts,
-)
+from keras_transformer.generation.pipeline import INPUTS, Pipeline, as_arrays
+from keras_transformer.lite.translator import TextTranslator
 
 CARD = "README.md"
 TRAINING_DATA = "assets.extra/training_data.json"
@@ -94,8 +91,8 @@ def export_saved_model(
     check_choice("dtype", dtype, DTYPES)
     path = version_path(path, "saved_model.pb")
     tokenizers, config = translator.tokenizers, translator.config
-    facts = RunFacts() if run is None else RunFacts.of(run)
-    card = model_card(translator, path, facts, languages, dtype)
+    card = model_card(translator, path, run, languages, dtype)
+    known = {} if run is None else training_data(run)
     model = translator.model.with_dtype(dtype)
     # A copy of the weights in the layout that a decoding step multiplies by.
     decoding_weights = keras.tree.map_structure(
@@ -117,8 +114,8 @@ def export_saved_model(
         tf.saved_model.save(module, str(temporary), signatures=signatures)
         write_warmup_requests(temporary, model_name(path), signatures)
         (temporary / CARD).write_text(card, encoding="utf-8")
-        if facts.data:
-            write_json(temporary / TRAINING_DATA, facts.training_data())
+        if known:
+            write_json(temporary / TRAINING_DATA, known)
     write_serving_files(path)
     return path
 
@@ -139,8 +136,10 @@ def signature(function: Callable, **specs: tf.TensorSpec):
     return tf.function(function, input_signature=inputs, autograph=False)
 
 
-class ExportedTranslator:
+class ExportedTranslator(TextTranslator):
     """A SavedModel that `Translator.export` wrote, called like the live translator.
+
+    Its methods are those of every `TextTranslator`.
 
     Args:
         path: Directory of the SavedModel: NAME/VERSION, or NAME for its latest version.
@@ -160,51 +159,20 @@ class ExportedTranslator:
         importlib.import_module("keras_transformer.text.tokenizer")
         self.path = latest_version(path)
         self._module = tf.saved_model.load(str(self.path))
+        nbest = self._module.signatures["nbest"].structured_outputs
+        self.most = nbest["scores"].shape[1]
 
-    def __call__(
-        self, texts: str | Sequence[str], batch_size: int = 32
-    ) -> str | list[str]:
-        """Returns the best translation of a text, or a list with that of each."""
-        if isinstance(texts, str):
-            return self([texts])[0]
-        rows = self._rows("serving_default", texts, batch_size)
-        return [row["translation"].decode("utf-8") for row in rows]
-
-    def translate(
-        self, texts: Sequence[str], n_best: int = 1, batch_size: int = 32
-    ) -> list[list[Translation]]:
-        """Translates texts, with scores and alternatives.
-
-        Args:
-            texts: Sentences.
-            n_best: Translations of each text, at most the export's `n_best`.
-            batch_size: Sentences translated at a time.
-
-        Returns:
-            As `Translator.translate`.
-
-        Raises:
-            TypeError: If `texts` is not a sequence of strings.
-            ValueError: If `n_best` or `batch_size` is out of range.
-        """
-        scores = self._module.signatures["nbest"].structured_outputs["scores"]
-        if not 1 <= n_best <= (most := scores.shape[1]):
+    def _run(self, name, *columns, n_best=1, per_head=False):
+        if per_head:
             raise ValueError(
-                f"`n_best` must be from 1 to {most}, the number that was exported. "
-                f"Received: n_best={n_best}"
+                "`per_head` must be False for a SavedModel, which gives the heads' "
+                "mean. Received: per_head=True"
             )
-        rows = self._rows("nbest", texts, batch_size)
-        return [Translation.several_from_row(row)[:n_best] for row in rows]
-
-    def _rows(self, signature, texts, batch_size):
-        """Yields the outputs of a signature for each text."""
-        check_texts(texts, batch_size)
-        run = self._module.signatures[signature]
-        for start in range(0, len(texts), batch_size):
-            batch = tf.constant(list(texts[start : start + batch_size]), tf.string)
-            outputs = {name: value.numpy() for name, value in run(text=batch).items()}
-            for i in range(len(batch)):
-                yield {name: values[i] for name, values in outputs.items()}
+        inputs = {
+            key: tf.constant(column, spec.dtype)
+            for column, (key, spec) in zip(columns, INPUTS[name].items(), strict=True)
+        }
+        return as_arrays(self._module.signatures[name](**inputs))
 
 
 def latest_version(path: str | Path) -> Path:

@@ -54,24 +54,21 @@ def filled(template: str, **values: Any) -> str:
     return text
 
 
-def write_serving_files(version: Path) -> list[Path]:
+def write_serving_files(version: Path):
     """Writes the files of `NAMES`, which serve all versions, where they are missing."""
     name = model_name(version)
     # A host's name, which alone a Service of Kubernetes may have: at most 63 small
     # letters, digits and "-", the first a letter.
     word = re.sub("[^a-z0-9]+", "-", f"translator-{name}".lower())[:63].strip("-")
-    written = []
     for template in NAMES:
         file = version.parent / template
         if not file.exists():
             with replacing(file) as temporary:
                 text = filled(template, name=name, object=word)
                 temporary.write_text(text, encoding="utf-8", newline="\n")
-            written.append(file)
-    return written
 
 
-def write_warmup_requests(directory: Path, name: str, signatures: dict) -> Path:
+def write_warmup_requests(directory: Path, name: str, signatures: dict):
     """Writes requests for signatures, concrete functions of inputs of shape [B]."""
     file = directory / "assets.extra" / "tf_serving_warmup_requests"
     file.parent.mkdir(exist_ok=True)
@@ -85,7 +82,6 @@ def write_warmup_requests(directory: Path, name: str, signatures: dict) -> Path:
                     values = texts if spec.dtype == tf.string else [1] * len(texts)
                     inputs[spec.name] = tf.make_tensor_proto(values, spec.dtype)
                 writer.write(_prediction_log(name, signature, inputs))
-    return file
 
 
 def _prediction_log(name, signature, inputs):

@@ -8,7 +8,7 @@ text is still handled by TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 from typing import Any, NamedTuple
 
 import keras
@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from keras_transformer.generation.generator import Generator
+from keras_transformer.generation.generator import Generator, as_graph
 
 TEXT = tf.TensorSpec([None], tf.string)
 INPUTS = {
@@ -31,6 +31,8 @@ INPUTS = {
     },
     "complete": {"text": TEXT, "prefix": TEXT},
 }
+# Of `attend`, which no export has.
+_ATTEND = {"text": TEXT, "target_ids": tf.TensorSpec([None, None], tf.int32)}
 
 
 class _Tokens(NamedTuple):
@@ -87,6 +89,18 @@ class Pipeline:
         without = set() if self.generator.model.attention else {"align"}
         self.inputs = {n: specs for n, specs in INPUTS.items() if n not in without}
         self._in_graph = keras.backend.backend() == "tensorflow"
+        self._functions = {}
+
+    def answer(self, name, *columns, **options):
+        """Runs a function on lists, on TensorFlow as one graph; returns arrays."""
+        inputs = (INPUTS | {"attend": _ATTEND})[name].values()
+        variant, pairs = (name, *options.items()), zip(columns, inputs, strict=True)
+        if variant not in self._functions:
+            function = functools.partial(self.run, name, **options)
+            function = self.attend if name == "attend" else function
+            self._functions[variant] = as_graph(function, inputs)
+        tensors = [tf.constant(column, spec.dtype) for column, spec in pairs]
+        return as_arrays(self._functions[variant](*tensors))
 
     def run(self, name, *inputs, **options):
         """Calls the function `name` with tensors as in `INPUTS`, of any batch size."""
@@ -236,72 +250,10 @@ def _first_of(outputs):
     return best | {"truncated": outputs["truncated"]}
 
 
-def check_texts(texts: Sequence[str], batch_size: int):
-    """Raises an error unless `texts` are strings and `batch_size` is positive."""
-    if isinstance(texts, (str, bytes)) or not all(isinstance(x, str) for x in texts):
-        raise TypeError(
-            "`texts` must be a sequence of strings, such as ['A sentence.']. "
-            f"Received: {texts!r:.100}"
-        )
-    if batch_size < 1:
-        raise ValueError(
-            f"`batch_size` must be at least 1. Received: batch_size={batch_size}"
-        )
-
-
-# What a `Translator` returns, for one text.
-
-
-class Translation(NamedTuple):
-    """A translation and its score: log-probability over length penalty, nats."""
-
-    text: str
-    score: float
-
-    @classmethod
-    def from_row(cls, row):
-        """Makes it from a row of `complete` or `sample`."""
-        return cls(row["translation"].decode("utf-8"), float(row["score"]))
-
-    @classmethod
-    def several_from_row(cls, row):
-        """Makes a list from a row of `nbest`; if no place is filled, of score -inf."""
-        rows = zip(row["translations"], row["scores"], strict=True)
-        found = [cls(x.decode("utf-8"), float(s)) for x, s in rows if np.isfinite(s)]
-        return found or [cls("", float("-inf"))]
-
-
-class Score(NamedTuple):
-    """The log-probability of a given translation."""
-
-    log_probability: float  # nats, of all tokens, the end token included
-    tokens: list[str]  # T pieces
-    token_log_probabilities: np.ndarray  # (T,) float32, nats
-
-    @classmethod
-    def from_row(cls, row):
-        """Makes it from a row of `score`."""
-        tokens = _without_padding(row["tokens"])
-        scores = row["token_log_probabilities"][: len(tokens)]
-        return cls(float(row["log_probability"]), tokens, scores)
-
-
-class Alignment(NamedTuple):
-    """A translation, and what each of its tokens looked at."""
-
-    translation: str
-    source_tokens: list[str]  # S pieces
-    target_tokens: list[str]  # T pieces
-    attention: np.ndarray  # (T, S) float32, or (H, T, S) with all heads
-
-    @classmethod
-    def from_row(cls, row):
-        """Makes it from a row of `align`."""
-        source = _without_padding(row["source_tokens"])
-        target = _without_padding(row["target_tokens"])
-        attention = row["attention"][..., : len(target), : len(source)]
-        return cls(row["translation"].decode("utf-8"), source, target, attention)
-
-
-def _without_padding(tokens):
-    return [token.decode("utf-8") for token in tokens if token]
+def as_arrays(outputs):
+    """Returns outputs as NumPy arrays, strings as `str`."""
+    arrays, decode = {}, np.frompyfunc(bytes.decode, 1, 1)
+    for name, tensor in outputs.items():
+        array = tensor.numpy()
+        arrays[name] = decode(array) if array.dtype == object else array
+    return arrays

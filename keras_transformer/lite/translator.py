@@ -16,7 +16,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,16 +50,166 @@ class Alignment(NamedTuple):
     attention: np.ndarray  # (T, S) float32, or (H, T, S) with all heads
 
 
-class LiteTranslator:
-    """Translates sentences with a LiteRT file, as `Translator` does with a Keras model.
+class TextTranslator:
+    """What every translator does: texts in, results out, in the order of the texts.
+
+    Its methods take any number of texts, longer and shorter ones mixed, and translate
+    `batch_size` of them at a time. They raise `TypeError` if they are given something
+    other than sequences of strings, and `ValueError` if these differ in length or a
+    number is out of range.
 
     A text longer than the longest source is cut there; a text with nothing but spaces
     gives an empty translation with score 0.
 
-    Its methods take any number of texts, longer and shorter ones mixed, translate
-    `batch_size` of them at a time, and return results in the order of the texts. They
-    raise `TypeError` if they are given something other than sequences of strings, and
-    `ValueError` if these differ in length or a number is out of range.
+    A subclass sets `most`, the largest `n_best`, and `_run(name, *columns, **options)`,
+    which returns what the signature `name` of a SavedModel does, its strings as `str`.
+    """
+
+    most: int
+    _run: Callable[..., dict[str, Any]]
+
+    def __call__(
+        self, texts: str | Sequence[str], batch_size: int = 32
+    ) -> str | list[str]:
+        """Returns the best translation of a text, or a list with that of each."""
+        if isinstance(texts, str):
+            return self([texts])[0]
+        return [best[0].text for best in self.translate(texts, 1, batch_size)]
+
+    def translate(
+        self, texts: Sequence[str], n_best: int = 1, batch_size: int = 32
+    ) -> list[list[Translation]]:
+        """Translates texts, with scores and alternatives.
+
+        Args:
+            texts: Sentences.
+            n_best: Translations of each text, at most the beam size, or for an export
+                the number that was exported.
+            batch_size: Sentences translated at a time.
+
+        Returns:
+            For each text its `n_best` translations, best first. A search that finds
+            fewer leaves out the rest; one that finds none gives an empty translation
+            with score -inf. A text with nothing but spaces gives empty ones with
+            score 0.
+        """
+        if not 1 <= n_best <= self.most:
+            raise ValueError(
+                f"`n_best` must be from 1 to {self.most}, the beam size or the number "
+                f"that was exported. Received: n_best={n_best}"
+            )
+        results = []
+        for row in self._rows("nbest", batch_size, texts, n_best=n_best):
+            rows = zip(row["translations"], row["scores"], strict=True)
+            found = [Translation(text, float(x)) for text, x in rows if np.isfinite(x)]
+            results.append(found[:n_best] or [Translation("", -math.inf)])
+        return results
+
+    def complete(
+        self, texts: Sequence[str], prefixes: Sequence[str], batch_size: int = 32
+    ) -> list[Translation]:
+        """Translates texts, given how each translation begins.
+
+        Args:
+            texts: Sentences.
+            prefixes: The beginning of the translation of each.
+            batch_size: Sentences translated at a time.
+
+        Returns:
+            For each text, the best translation that begins with its prefix's pieces.
+        """
+        rows = self._rows("complete", batch_size, texts, prefixes)
+        return [Translation(row["translation"], float(row["score"])) for row in rows]
+
+    def sample(
+        self, texts: Sequence[str], temperature: float = 1.0, seed: int = 0,
+        batch_size: int = 32,
+    ) -> list[Translation]:  # fmt: skip
+        """Draws a translation of each text, with the search's `top_k` and `top_p`.
+
+        Args:
+            texts: Sentences.
+            temperature: Divides the logits: 0 is greedy, higher is more diverse.
+            seed: Text i is drawn with the seed `seed` + i, whatever its batch. LiteRT
+                draws others for it than TensorFlow, and takes no seed below 0.
+            batch_size: Sentences translated at a time.
+
+        Returns:
+            A translation of each text; its score is the model's, without temperature.
+        """
+        if not 0 <= temperature < math.inf:
+            raise ValueError(
+                "`temperature` must be finite and at least 0. Received: "
+                f"temperature={temperature}"
+            )
+        numbers = [temperature] * len(texts), range(seed, seed + len(texts))
+        rows = self._rows("sample", batch_size, texts, numbers=numbers)
+        return [Translation(row["translation"], float(row["score"])) for row in rows]
+
+    def score(
+        self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 32
+    ) -> list[Score]:
+        """Scores given translations.
+
+        Args:
+            sources: Sentences.
+            targets: A translation of each.
+            batch_size: Sentences scored at a time.
+
+        Returns:
+            The `Score` of each pair.
+        """
+        scores = []
+        for row in self._rows("score", batch_size, sources, targets):
+            tokens = [token for token in row["tokens"] if token]
+            values = row["token_log_probabilities"][: len(tokens)]
+            scores.append(Score(float(row["log_probability"]), tokens, values))
+        return scores
+
+    def align(
+        self, texts: Sequence[str], per_head: bool = False, batch_size: int = 32
+    ) -> list[Alignment]:
+        """Translates texts and tells what each output token attended to.
+
+        Args:
+            texts: Sentences.
+            per_head: Whether to give the attention of every head, not their mean,
+                which a SavedModel has alone.
+            batch_size: Sentences translated at a time.
+
+        Returns:
+            The `Alignment` of each text.
+        """
+        alignments = []
+        for row in self._rows("align", batch_size, texts, per_head=per_head):
+            source = [token for token in row["source_tokens"] if token]
+            target = [token for token in row["target_tokens"] if token]
+            attention = row["attention"][..., : len(target), : len(source)]
+            alignments.append(Alignment(row["translation"], source, target, attention))
+        return alignments
+
+    def _rows(self, name, batch_size, *texts, numbers=(), **options):
+        """Runs a signature on texts and their numbers; returns the outputs of each."""
+        _check_texts(*texts)
+        if batch_size < 1:
+            raise ValueError(
+                f"`batch_size` must be at least 1. Received: batch_size={batch_size}"
+            )
+        rows: list[Any] = [None] * len(texts[0])
+        # Sentences of similar length together: little padding, few wasted steps.
+        order = sorted(range(len(rows)), key=lambda i: len(texts[0][i]))
+        for start in range(0, len(order), batch_size):
+            places = order[start : start + batch_size]
+            batch = ([column[i] for i in places] for column in (*texts, *numbers))
+            outputs = self._run(name, *batch, **options)
+            results = zip(*outputs.values(), strict=True)
+            for place, result in zip(places, results, strict=True):
+                rows[place] = dict(zip(outputs, result, strict=True))
+        return rows
+
+
+class LiteTranslator(TextTranslator):
+    """Translates sentences with a LiteRT file, as `Translator` does with a Keras model.
 
     Args:
         directory: Directory that `Translator.export` wrote with the format "litert".
@@ -91,15 +241,13 @@ class LiteTranslator:
             ) from error
         self.path = Path(directory)
         self.description = _read_description(self.path)
-        self.threads = threads or os.cpu_count() or 1
+        files, self.most = self.description["tokenizers"], self.description["n_best"]
         self._source, self._target = (
-            SentencePieceProcessor(
-                str(self.path / self.description["tokenizers"][side])
-            )
+            SentencePieceProcessor(str(self.path / files[side]))
             for side in ("source", "target")
         )
-        self._ids = self.description["special_ids"]
-        model = Interpreter(str(self.path / "model.tflite"), num_threads=self.threads)
+        threads = threads or os.cpu_count() or 1
+        model = Interpreter(str(self.path / "model.tflite"), num_threads=threads)
         # The runtime tells of its delegate here, not in the midst of translations.
         model.allocate_tensors()
         self._signatures = {
@@ -107,229 +255,83 @@ class LiteTranslator:
             for name in model.get_signature_list()
         }
 
-    def __call__(self, texts: Sequence[str], batch_size: int = 32) -> list[str]:
-        """Returns the best translation of each text."""
-        return [best[0].text for best in self.translate(texts, 1, batch_size)]
-
-    def translate(
-        self, texts: Sequence[str], n_best: int = 1, batch_size: int = 32
-    ) -> list[list[Translation]]:
-        """Translates texts, with scores and alternatives.
-
-        Args:
-            texts: Sentences.
-            n_best: Translations of each text, at most the export's `n_best`.
-            batch_size: Sentences translated at a time.
-
-        Returns:
-            For each text its `n_best` translations, best first. A search that finds
-            fewer leaves out the rest; one that finds none gives an empty translation
-            with score -inf. A text with nothing but spaces gives empty ones with
-            score 0.
-        """
-        most = self.description["n_best"]
-        if not 1 <= n_best <= most:
-            raise ValueError(
-                f"`n_best` must be from 1 to {most}, the number that was exported. "
-                f"Received: n_best={n_best}"
-            )
-        name = "translate" if n_best == 1 else "nbest"
-        rows = self._search(name, batch_size, texts)
-        return [self._translations(row, is_empty)[:n_best] for is_empty, row in rows]
-
     def truncated(self, texts: Sequence[str]) -> list[bool]:
         """Says which texts are longer than the longest source, and so are cut."""
         _check_texts(texts)
         longest = self.description["max_source_length"] - 1
         return [len(_ids_of(self._source, text)) > longest for text in texts]
 
-    def complete(
-        self, texts: Sequence[str], prefixes: Sequence[str], batch_size: int = 32
-    ) -> list[Translation]:
-        """Translates texts, given how each translation begins.
-
-        Args:
-            texts: Sentences.
-            prefixes: The beginning of the translation of each.
-            batch_size: Sentences translated at a time.
-
-        Returns:
-            The best translation of each text that begins with the prefix's pieces.
-        """
-        _check_texts(prefixes, len(texts))
-        longest = self.description["longest_output"] - 1
-        begun = [_ids_of(self._target, text)[:longest] for text in prefixes]
-        lengths = np.array([len(ids) for ids in begun], np.int32)
-        rows = self._search(
-            "complete", batch_size, texts, prefix=begun, prefix_lengths=lengths
-        )
-        # Without source and prefix there is nothing to say.
-        return [
-            self._translations(row, is_empty and not prefix)[0]
-            for prefix, (is_empty, row) in zip(begun, rows, strict=True)
-        ]
-
-    def sample(
-        self, texts: Sequence[str], temperature: float = 1.0, seed: int = 0,
-        batch_size: int = 32,
-    ) -> list[Translation]:  # fmt: skip
-        """Draws a translation of each text, with the export's `top_k` and `top_p`.
-
-        Args:
-            texts: Sentences.
-            temperature: Divides the logits: 0 is greedy, higher is more diverse.
-            seed: Text i is drawn with the seed `seed` + i, at least 0, whatever its
-                batch; TensorFlow draws others for it.
-            batch_size: Sentences translated at a time.
-
-        Returns:
-            A translation of each text; its score is the model's, without temperature.
-        """
-        if not 0 <= temperature < math.inf:
-            raise ValueError(
-                "`temperature` must be finite and at least 0. Received: "
-                f"temperature={temperature}"
-            )
-        _check_texts(texts)
-        uniforms = np.empty((len(texts), self.description["longest_output"]), "float32")
-        for i, row in enumerate(uniforms):
-            row[:] = np.random.default_rng(seed + i).random(len(row), np.float32)
-        temperatures = np.full(len(texts), temperature, np.float32)
-        rows = self._search(
-            "sample", batch_size, texts, uniforms=uniforms, temperature=temperatures
-        )
-        return [self._translations(row, is_empty)[0] for is_empty, row in rows]
-
-    def score(
-        self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 32
-    ) -> list[Score]:
-        """Scores given translations.
-
-        Args:
-            sources: Sentences.
-            targets: A translation of each.
-            batch_size: Sentences scored at a time.
-
-        Returns:
-            The `Score` of each pair.
-        """
-        given = self._sources(sources)
-        _check_texts(targets, len(sources))
+    def _run(self, name, texts, *more, n_best=1, per_head=False):
         longest = self.description["longest_output"]
-        written = [self._ended(_ids_of(self._target, x), longest) for x in targets]
-        rows = self._run("score", batch_size, source=given, target=written)
-        scores = []
-        for ids, row in zip(written, rows, strict=True):
-            values = row["token_log_probabilities"][: len(ids)]
-            pieces = self._target.id_to_piece(ids)
-            scores.append(Score(float(values.sum()), pieces, values))
-        return scores
-
-    def align(
-        self, texts: Sequence[str], per_head: bool = False, batch_size: int = 32
-    ) -> list[Alignment]:
-        """Translates texts and tells what each output token attended to.
-
-        Args:
-            texts: Sentences.
-            per_head: Whether to give the attention of every head, not their mean.
-            batch_size: Sentences translated at a time.
-
-        Returns:
-            The `Alignment` of each text.
-        """
-        sources, pad_id = self._sources(texts), self._ids["pad_id"]
-        targets = [
-            [] if is_empty else [int(i) for i in row["ids"][0] if i != pad_id]
-            for is_empty, row in self._search("translate", batch_size, texts)
-        ]
-        rows = self._run("attention", batch_size, source=sources, target=targets)
-        alignments = []
-        for source, target, row in zip(sources, targets, rows, strict=True):
-            attention = row["attention"][:, : len(target), : len(source)]
-            alignments.append(
-                Alignment(
-                    self._text(target),
-                    self._source.id_to_piece(source),
-                    self._target.id_to_piece(target),
-                    attention if per_head else attention.mean(axis=0),
-                )
-            )
-        return alignments
-
-    def _sources(self, texts):
-        _check_texts(texts)
-        longest = self.description["max_source_length"]
-        return [self._ended(_ids_of(self._source, text), longest) for text in texts]
-
-    def _ended(self, ids, longest):
-        return [*ids[: longest - 1], self._ids["end_id"]]
-
-    def _search(self, signature, batch_size, texts, **columns):
-        """Returns, for each text, if it is empty, and ids (N, T) and scores (N,)."""
-        sources = self._sources(texts)
-        lengths = np.array([len(ids) for ids in sources], np.int32)
-        columns = {"source": sources, "lengths": lengths, **columns}
-        rows = self._run(signature, batch_size, **columns)
-        # An empty text is the end token alone, and its outputs mean nothing.
-        return [(len(ids) == 1, row) for ids, row in zip(sources, rows, strict=True)]
-
-    def _run(self, signature, batch_size, **columns):
-        """Runs rows of similar length together; returns their outputs in order."""
-        if batch_size < 1:
-            raise ValueError(
-                f"`batch_size` must be at least 1. Received: batch_size={batch_size}"
-            )
-        rows: list[Any] = [None] * len(columns["source"])
-        order = sorted(range(len(rows)), key=lambda i: len(columns["source"][i]))
-        for start in range(0, len(order), batch_size):
-            places = order[start : start + batch_size]
-            # A column is an array with a value a row, or a list of rows of ids.
-            inputs = {
-                name: self._padded([column[i] for i in places])
-                if isinstance(column, list)
-                else column[places]
-                for name, column in columns.items()
+        sources = self._encoded(self._source, texts, "max_source_length")
+        source = _padded(sources)
+        if name == "score":
+            targets = self._encoded(self._target, more[0], "longest_output")
+            found = self._signatures[name](source=source, target=_padded(targets))
+            scores = found["token_log_probabilities"]
+            return {
+                "log_probability": scores.sum(axis=1),
+                "tokens": [self._target.id_to_piece(ids) for ids in targets],
+                "token_log_probabilities": scores,
             }
-            outputs = self._signatures[signature](**inputs)
-            for i, place in enumerate(places):
-                rows[place] = {name: value[i] for name, value in outputs.items()}
-        return rows
+        lengths = np.array([len(ids) for ids in sources], np.int32)
+        inputs, is_empty = {"source": source, "lengths": lengths}, lengths == 1
+        if name == "complete":
+            prefixes = [_ids_of(self._target, text)[: longest - 1] for text in more[0]]
+            begun = np.array([len(ids) for ids in prefixes], np.int32)
+            inputs |= {"prefix": _padded(prefixes), "prefix_lengths": begun}
+            is_empty &= begun == 0
+        elif name == "sample":
+            random = [np.random.default_rng(seed).random for seed in more[1]]
+            inputs["uniforms"] = np.array([draw(longest, "float32") for draw in random])
+            inputs["temperature"] = np.array(more[0], np.float32)
+        is_best = n_best == 1 and name in ("nbest", "align")
+        found = self._signatures["translate" if is_best else name](**inputs)
+        # Of the end token alone the outputs mean nothing.
+        ids = np.where(is_empty[:, None, None], 0, found["ids"])  # (B, N, T)
+        scores = np.where(is_empty[:, None], 0, found["scores"])  # (B, N)
+        # The end and padding are control pieces, which have no text.
+        texts = [self._target.decode(several.tolist()) for several in ids]
+        if name == "nbest":
+            return {"translations": texts, "scores": scores}
+        best = {"translation": [several[0] for several in texts], "score": scores[:, 0]}
+        if name != "align":
+            return best
+        targets = [row[row != 0].tolist() for row in ids[:, 0]]
+        found = self._signatures["attention"](source=source, target=_padded(targets))
+        attention = found["attention"]  # (B, H, T, S)
+        return best | {
+            "source_tokens": [self._source.id_to_piece(ids) for ids in sources],
+            "target_tokens": [self._target.id_to_piece(ids) for ids in targets],
+            "attention": attention if per_head else attention.mean(axis=1),
+        }
 
-    def _padded(self, rows):
-        """Rows of ids as a matrix of a column or more."""
-        longest = max(1, *map(len, rows))
-        padded = np.full((len(rows), longest), self._ids["pad_id"], np.int32)
-        for row, ids in zip(padded, rows, strict=True):
-            row[: len(ids)] = ids
-        return padded
-
-    def _translations(self, row, is_empty):
-        """What a search found, best first; a place that it did not fill is left out."""
-        if is_empty:
-            return [Translation("", 0.0)] * len(row["scores"])
-        found = [
-            Translation(self._text(ids), float(score))
-            for ids, score in zip(row["ids"], row["scores"], strict=True)
-            if np.isfinite(score)
-        ]
-        return found or [Translation("", -math.inf)]
-
-    def _text(self, ids):
-        """Joins pieces; the end and padding are control pieces, which have no text."""
-        return self._target.decode([int(i) for i in ids])
+    def _encoded(self, processor, texts, longest):
+        """Returns the ids of texts, each with the end token and not too long."""
+        most, end = self.description[longest] - 1, processor.eos_id()
+        return [[*_ids_of(processor, text)[:most], end] for text in texts]
 
 
-def _check_texts(texts, expected=None):
-    if isinstance(texts, str | bytes) or not all(isinstance(t, str) for t in texts):
-        raise TypeError(
-            "`texts` must be a sequence of strings, such as ['A sentence.']. "
-            f"Received: {texts!r:.100}"
-        )
-    if expected is not None and len(texts) != expected:
-        raise ValueError(
-            f"There must be as many of each input. Received: {expected}, {len(texts)}"
-        )
+def _check_texts(*columns):
+    for texts in columns:
+        if isinstance(texts, str | bytes) or not all(isinstance(t, str) for t in texts):
+            raise TypeError(
+                "`texts` must be a sequence of strings, such as ['A sentence.']. "
+                f"Received: {texts!r:.100}"
+            )
+        if len(texts) != len(columns[0]):
+            raise ValueError(
+                "All inputs must have the same number of texts. Received: "
+                f"{', '.join(str(len(column)) for column in columns)}"
+            )
+
+
+def _padded(rows):
+    """Rows of ids as a matrix of a column or more; padding is 0 in every export."""
+    padded = np.zeros((len(rows), max(1, *map(len, rows))), np.int32)
+    for row, ids in zip(padded, rows, strict=True):
+        row[: len(ids)] = ids
+    return padded
 
 
 def _ids_of(processor, text):

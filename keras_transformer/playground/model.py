@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from keras_transformer.generation.generator import as_graph
-from keras_transformer.generation.pipeline import INPUTS, TEXT, Pipeline
+from keras_transformer.generation.pipeline import Pipeline
 from keras_transformer.playground.words import words_of
 from keras_transformer.serving.tensors import RequestError
 from keras_transformer.translator import Translator
@@ -18,10 +16,7 @@ from keras_transformer.translator import Translator
 MOST_CHARACTERS = 2000
 MOST_TRANSLATIONS = 10
 MOST_HYPOTHESES = 16
-_MOST_GRAPHS = 8  # that are kept, such as those of a few sizes of the beam
-_SPECS = INPUTS | {
-    "attend": {"text": TEXT, "tokens": tf.TensorSpec([None, None], "int32")}
-}
+_MOST_PIPELINES = 8  # that are kept with their graphs, such as those of a few beams
 
 
 class PlayedRun:
@@ -33,8 +28,13 @@ class PlayedRun:
     def __init__(self, directory: str | Path):
         self._translator = Translator.load(directory)
         self._config = self._translator.config.replace(n_best=None)
-        self._graph = functools.lru_cache(_MOST_GRAPHS)(self._make_graph)
-        layers = self._translator.model.config.num_decoder_layers
+        model, tokenizers = self._translator.model, self._translator.tokenizers
+
+        def pipeline(**changes):
+            return Pipeline(model, tokenizers, self._config.replace(**changes))
+
+        self._pipeline = functools.lru_cache(_MOST_PIPELINES)(pipeline)
+        layers = model.config.num_decoder_layers
         beam_size = min(self._config.beam_size, MOST_HYPOTHESES)
         self.facts = {
             "name": str(directory), "beam_size": beam_size, "layers": layers,
@@ -43,8 +43,8 @@ class PlayedRun:
         }  # fmt: skip
         # The first run of a graph is slow.
         self.translate(".")
-        end = [[self._translator.tokenizers.target.end_id]]
-        looked = self._run("attend", ["."], end, alignment_layer=self.facts["layer"])
+        first = self._pipeline(alignment_layer=self.facts["layer"])
+        looked = first.answer("attend", ["."], [[tokenizers.target.end_id]])
         self.facts["heads"] = looked["attention"].shape[1]
 
     def translate(
@@ -63,18 +63,20 @@ class PlayedRun:
         if temperature is not None:
             _check_number("temperature", temperature, 0, 10, (int, float))
             seeds = range(seed, seed + count)
-            outputs = self._run("sample", [text] * count, [temperature] * count, seeds)
+            name, columns = "sample", ([text] * count, [temperature] * count, seeds)
         elif prefix.strip():
-            outputs = self._run("complete", [text], [prefix], beam_size=beam_size)
+            name, columns = "complete", ([text], [prefix])
         else:
-            outputs = self._run("nbest", [text], beam_size=beam_size)
+            name, columns = "nbest", ([text],)
+        pipeline = self._pipeline(beam_size=beam_size)
+        outputs = pipeline.answer(name, *columns, with_ids=True)
         pad_id = self._translator.tokenizers.target.pad_id
         texts = outputs.get("translations", outputs.get("translation")).reshape(-1)
         scores = outputs.get("scores", outputs.get("score")).reshape(-1)
         rows = outputs["ids"].reshape(len(texts), -1)
         found = [
             {
-                "text": text.decode("utf-8"),
+                "text": text,
                 "score": float(score),
                 "tokens": row[row != pad_id].tolist(),
             }
@@ -100,7 +102,8 @@ class PlayedRun:
         for token in tokens:
             largest = self._translator.tokenizers.target.vocabulary_size - 1
             _check_number("tokens", token, 0, largest)
-        outputs = self._run("attend", [text], [tokens], alignment_layer=layer)
+        pipeline = self._pipeline(alignment_layer=layer)
+        outputs = pipeline.answer("attend", [text], [tokens])
         weights = outputs["attention"][0]
         if head is None:
             weights = weights.mean(axis=0)
@@ -109,29 +112,9 @@ class PlayedRun:
             weights = weights[head]
         answer: dict[str, Any] = {}
         for side in ("source", "target"):
-            strings = outputs[f"{side}_tokens"][0]
-            pieces = [piece.decode("utf-8") for piece in strings if piece]
+            pieces = [piece for piece in outputs[f"{side}_tokens"][0] if piece]
             answer[side] = {"pieces": pieces, "words": words_of(pieces)}
         return answer | {"weights": np.round(weights.astype("float64"), 4).tolist()}
-
-    def _run(self, name, *columns, **changes):
-        """Returns the outputs of a function of the pipeline, as arrays."""
-        tensors = [
-            tf.constant(column, spec.dtype)
-            for column, spec in zip(columns, _SPECS[name].values(), strict=True)
-        ]
-        outputs = self._graph(name, **changes)(*tensors)
-        return {key: value.numpy() for key, value in outputs.items()}
-
-    def _make_graph(self, name, **changes):
-        """Returns a function of the pipeline of the run's search with changes."""
-        model, tokenizers = self._translator.model, self._translator.tokenizers
-        pipeline = Pipeline(model, tokenizers, self._config.replace(**changes))
-        if name == "attend":
-            function = pipeline.attend
-        else:
-            function = functools.partial(pipeline.run, name, with_ids=True)
-        return as_graph(function, _SPECS[name].values())
 
 
 def _check_text(name, text):

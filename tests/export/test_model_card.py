@@ -14,10 +14,10 @@ import tensorflow as tf
 from keras_transformer import Translator, cli, evaluate, open_pairs
 from keras_transformer.export import model_card as cards
 from keras_transformer.export.model_card import (
-    RunFacts,
     model_card,
     record_scores,
     recorded_scores,
+    training_data,
 )
 from keras_transformer.export.saved_model import TRAINING_DATA
 from keras_transformer.generation.pipeline import INPUTS
@@ -51,7 +51,7 @@ def section(card, title):
 
 
 def test_a_card_without_a_run_invents_nothing():
-    card = model_card(tiny_run.translator(), VERSION, RunFacts())
+    card = model_card(tiny_run.translator(), VERSION)
     data = hub.ModelCard(card).data
     assert data.pipeline_tag == "translation" and data.library_name == "keras"
     assert data.license is None and data.language is None
@@ -67,7 +67,7 @@ def test_a_card_without_a_run_invents_nothing():
 
 
 def test_the_card_of_a_run_has_its_data_training_and_sentences(live, run):
-    card = model_card(live, VERSION, RunFacts.of(run), ("en", "de"))
+    card = model_card(live, VERSION, run, ("en", "de"))
     assert hub.ModelCard(card).data.language == ["en", "de"]
     assert card.split("---\n")[2].lstrip().startswith("# en-de\n")
     assert "sentences from `en` to `de`:" in card
@@ -92,7 +92,7 @@ def test_the_card_of_a_run_has_its_data_training_and_sentences(live, run):
 
 def test_scores_stand_with_signature_name_and_search(live, run):
     scores = scored(live, run)
-    card = model_card(live, VERSION, RunFacts.of(run))
+    card = model_card(live, VERSION, run)
     results = hub.ModelCard(card).data.eval_results
     assert [result.metric_type for result in results] == ["sacrebleu", "chrf"]
     assert [r.metric_value for r in results] == [
@@ -117,26 +117,25 @@ def test_scores_of_other_weights_are_not_shown(live, run):
     other.model.weights[0].assign_add(other.model.weights[0])
     other.save(run)
     assert recorded_scores(run) == []
-    assert "None is recorded" in model_card(other, VERSION, RunFacts.of(run))
+    assert "None is recorded" in model_card(other, VERSION, run)
 
 
-def test_a_damaged_file_is_named(run):
-    for name in ("summary.json", "scores.json", "data.json"):
-        for content in ("[1", '"text"'):
-            before = (run / name).read_bytes() if (run / name).exists() else b"[]"
-            (run / name).write_text(content, "utf-8")
-            with pytest.raises(ValueError, match=f"{name} is damaged"):
-                RunFacts.of(run)
-            (run / name).write_bytes(before)
+def test_a_damaged_file_is_named(live, run):
+    for name in ("data.json", "scores.json", "summary.json"):
+        (run / name).write_text("[1", "utf-8")
+        with pytest.raises(ValueError, match=f"{name} is damaged"):
+            training_data(run)
+            model_card(live, VERSION, run)
+        (run / name).write_text("{}", "utf-8")
 
 
 def test_a_run_that_did_not_end_knows_its_data_by_its_digest(run):
     (run / "summary.json").unlink()
     digest = open_pairs(tiny_run.VALID).fingerprint()
-    known = RunFacts.of(run).training_data()
+    known = training_data(run)
     assert known["validation"] == {"fingerprint": digest}
     (run / "data.json").unlink()
-    assert RunFacts.of(run).data is None
+    assert training_data(run) == {}
 
 
 def test_wrong_arguments_are_refused(live, tmp_path):
@@ -151,7 +150,7 @@ def test_what_is_written_in_a_text_is_no_markdown_and_no_yaml(live, run):
     name = 'a": [b] | <b>*x*\n- y $name'
     values = dataclasses.asdict(evaluate(live, [("a | b", "<i>c</i>")]))
     record_scores(run, name, "lines", live.config, values)
-    card = model_card(live, VERSION, RunFacts.of(run))
+    card = model_card(live, VERSION, run)
     results = hub.ModelCard(card).data.eval_results
     assert {result.dataset_name for result in results} == {name}
     assert "| a \\| b |" in card and "\\<i\\>c" in card

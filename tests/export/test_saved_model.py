@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -45,15 +46,22 @@ def test_the_exported_translator_is_called_like_the_live_one(path, live):
     for found, expected in zip(exported.translate(TEXTS, 2), several, strict=True):
         assert [t.text for t in found] == [t.text for t in expected]
         assert [t.score for t in found] == pytest.approx([t.score for t in expected])
+    for method, columns in (
+        ("complete", (TEXTS, TEXTS[::-1])), ("sample", (TEXTS, 1.0, 5)),
+        ("score", (TEXTS, TEXTS[::-1])), ("align", (TEXTS,)),
+    ):  # fmt: skip
+        several = getattr(tiny_run.translator(), method)(*columns)
+        rows = getattr(exported, method)(*columns)
+        for found, expected in zip(rows, several, strict=True):
+            for one, other in zip(found, expected, strict=True):
+                if isinstance(other, str | list):
+                    assert one == other
+                else:
+                    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
     with pytest.raises(ValueError, match="`n_best` must be from 1 to 3"):
         exported.translate(TEXTS, 4)
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize("texts", ["a dog", [None], [1], [b"a dog"]])
-def test_the_exported_translator_refuses_what_the_live_one_refuses(path, texts):
-    with pytest.raises(TypeError, match="`texts` must be a sequence of strings"):
-        ExportedTranslator(path)(texts)
+    with pytest.raises(ValueError, match="`per_head` must be False"):
+        exported.align(TEXTS, per_head=True)
 
 
 class Stopped(Exception):

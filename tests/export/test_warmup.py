@@ -10,6 +10,8 @@ from keras_transformer.export.serving_files import write_warmup_requests
 from keras_transformer.generation.pipeline import INPUTS
 from tests import tiny_run
 
+REQUESTS = "assets.extra/tf_serving_warmup_requests"
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
@@ -34,7 +36,7 @@ def read_requests(file):
 
 @pytest.fixture(scope="module")
 def requests(path):
-    return read_requests(path / "assets.extra" / "tf_serving_warmup_requests")
+    return read_requests(path / REQUESTS)
 
 
 def test_every_signature_is_warmed_up_alone_and_in_a_batch(requests):
@@ -88,6 +90,6 @@ def test_names_of_any_length_are_written_as_protocol_buffers(tmp_path, length):
     spec = tf.TensorSpec([None], tf.string, name="text")
     function = tf.function(lambda text: text, input_signature=[spec])
     signatures = {signature: function.get_concrete_function()}
-    file = write_warmup_requests(tmp_path, name, signatures)
-    model_spec = read_requests(file)[0].model_spec
+    write_warmup_requests(tmp_path, name, signatures)
+    model_spec = read_requests(tmp_path / REQUESTS)[0].model_spec
     assert (model_spec.name, model_spec.signature_name) == (name, signature)

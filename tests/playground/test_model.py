@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from keras_transformer import Translator
+from keras_transformer.generation import pipeline
 from keras_transformer.generation.generator import Generator
-from keras_transformer.playground import model
 from keras_transformer.playground.model import PlayedRun
 from keras_transformer.serving.tensors import RequestError
 from tests import tiny_run
@@ -32,7 +32,7 @@ def translator():
 @pytest.fixture
 def eager(monkeypatch):
     """Lets new functions run without a graph: to make one takes seconds."""
-    monkeypatch.setattr(model, "as_graph", lambda function, signature: function)
+    monkeypatch.setattr(pipeline, "as_graph", lambda function, signature: function)
 
 
 def found(answer):
