@@ -90,7 +90,7 @@ def translate_file(
         OSError: If a file cannot be read or written.
         ValueError: If `window` is less than 1; if a line is not UTF-8, with its number;
             if an unfinished output was made from other lines or with another
-            `fingerprint`, or lacks its end.
+            `fingerprint`, or has changed since.
 
     Example:
         >>> translator = ExportedTranslator("saved_models/en-de/1")
@@ -232,17 +232,21 @@ def _translated(translate, texts):
     return [places[i] for i in range(len(texts))]
 
 
+_NOTHING = hashlib.sha256().hexdigest()
+
+
 class _Done(NamedTuple):
     """What the sidecar says of an unfinished output."""
 
     lines: int = 0  # of the source
     bytes: int = 0  # of the output
-    source: str = hashlib.sha256().hexdigest()  # digest of those lines
+    source: str = _NOTHING  # digest of those lines
+    written: str = _NOTHING  # digest of those bytes
     fingerprint: str = ""  # of the model and its options
 
 
 class _PartialOutput(contextlib.AbstractContextManager):
-    """OUTPUT.partial, locked, and its sidecar: one line about what is done.
+    """OUTPUT.partial, and its sidecar: one line about what is done.
 
     Bytes reach the disk before the sidecar counts them: what lies beyond its count is
     left over from a crash, and is cut off.
@@ -254,10 +258,10 @@ class _PartialOutput(contextlib.AbstractContextManager):
                 f"{output} must be a regular file: translations are written beside it "
                 "and moved there when they are whole."
             )
-        self._output = output
+        self._output, self._fingerprint = output, fingerprint
         self._path = output.with_name(f"{output.name}.partial")
         self._sidecar = output.with_name(f"{output.name}.partial.json")
-        self._read, self.done = hashlib.sha256(), _Done(fingerprint=fingerprint)
+        self._read, self.done = hashlib.sha256(), _Done()
         output.parent.mkdir(parents=True, exist_ok=True)
         self._stream = open(self._path, "a+b")
 
@@ -274,23 +278,24 @@ class _PartialOutput(contextlib.AbstractContextManager):
                 f"Another process is writing {self._output}: wait until it ends, or "
                 "choose another output."
             )
-        size, done = self._stream.seek(0, os.SEEK_END), self.done
+        size = self._stream.seek(0, os.SEEK_END)
         if not size:  # A new file: a sidecar that is there belongs to one that is gone.
             self._sidecar.unlink(missing_ok=True)
         if self._sidecar.exists():
             try:
-                done = _Done(**json.loads(self._sidecar.read_bytes()))
+                self.done = _Done(**json.loads(self._sidecar.read_bytes()))
             except (ValueError, TypeError) as error:
                 raise self._refused(f"{self._sidecar} is damaged") from error
-        if done.fingerprint != self.done.fingerprint:
-            raise self._refused("it was made with another model or other options")
-        if size < done.bytes:
-            raise self._refused("its end is missing")
-        self._count(itertools.islice(texts, done.lines))
-        if done.source != self._read.hexdigest():
+            if self.done.fingerprint != self._fingerprint:
+                raise self._refused("it was made with another model or other options")
+        self._stream.truncate(min(size, self.done.bytes))
+        self._stream.seek(0)
+        self._written = hashlib.file_digest(self._stream, "sha256")
+        if self.done.written != self._written.hexdigest():
+            raise self._refused("it has changed since it was written")
+        self._count(itertools.islice(texts, self.done.lines))
+        if self.done.source != self._read.hexdigest():
             raise self._refused("the first lines of the input have changed since")
-        self._stream.truncate(done.bytes)
-        self.done = done
 
     def _count(self, texts):
         for text in texts:
@@ -310,14 +315,17 @@ class _PartialOutput(contextlib.AbstractContextManager):
         if self._output.suffix == ".gz":
             # A member for each window, without a time: resumed, the bytes are the same.
             content = gzip.compress(content, mtime=0)
+        self._written.update(content)
         with naming(self._path):
             self._stream.write(content)
             self._stream.flush()
             os.fsync(self._stream.fileno())
-        self.done = self.done._replace(
-            lines=self.done.lines + len(texts),
-            bytes=self.done.bytes + len(content),
-            source=self._read.hexdigest(),
+        self.done = _Done(
+            self.done.lines + len(texts),
+            self.done.bytes + len(content),
+            self._read.hexdigest(),
+            self._written.hexdigest(),
+            self._fingerprint,
         )
         new = self._sidecar.with_suffix(".new")
         with naming(new), open(new, "w", encoding="utf-8") as stream:

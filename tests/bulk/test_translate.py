@@ -283,6 +283,7 @@ def change_a_byte(path):
 
 
 CHANGES = {
+    "a byte of the output": lambda folder: change_a_byte(folder / "out.partial"),
     "the output's end": lambda folder: os.truncate(folder / "out.partial", 99),
     "a byte of the sidecar": lambda folder: change_a_byte(folder / "out.partial.json"),
     "the sidecar's end": lambda folder: os.truncate(folder / "out.partial.json", 30),
