@@ -163,6 +163,8 @@ class ExportedTranslator(TextTranslator):
         self.most = nbest["scores"].shape[1]
 
     def _run(self, name, *columns, n_best=1, per_head=False):
+        if name not in self._module.signatures:
+            raise ValueError(f"{self.path} has no signature {name!r}.")
         if per_head:
             raise ValueError(
                 "`per_head` must be False for a SavedModel, which gives the heads' "

@@ -45,6 +45,10 @@ def compiled_model(
         optimizer: A Keras optimizer in place of the options' one.
         loss: A Keras loss in place of `MaskedCrossentropy`.
         make_model: Function of `config.model` in place of `Transformer`.
+
+    Raises:
+        ValueError: If `make_model` gives a model of another float type, or `freeze`
+            names no part of the model.
     """
     options = with_device_defaults(config).training
     half = options.mixed_precision
