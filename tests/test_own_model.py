@@ -136,6 +136,12 @@ def learned(config=None):
     return keras.Model((source, target), keras.layers.Dense(300)(states))
 
 
+def test_a_text_beyond_the_learned_positions_is_an_error():
+    translator = kt.Translator(learned(), tiny_run.tokenizers(), SEARCH)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        translator(" ".join(tiny_run.VALID[0] * 3))
+
+
 def test_a_model_that_sees_padding_is_told():
     source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
     mean = ops.mean(keras.layers.Embedding(300, 16)(source), axis=1, keepdims=True)
@@ -159,7 +165,6 @@ def test_a_model_that_sees_padding_is_told():
             ValueError,
             "use_causal_mask=True.*'keras_only'",
         ),
-        (learned(), ValueError, "Learned positions must cover .*max_length=10"),
     ],
 )
 def test_what_cannot_be_used_is_refused(model, error, words):
@@ -212,3 +217,16 @@ def test_a_killed_run_of_it_ends_the_same(make, tmp_path):
     with pytest.raises(ValueError, match="has the type mixed_bfloat16|have the type"):
         config = config.with_options(mixed_precision="bfloat16")
         run("half")
+
+
+def test_inputs_have_names(transformer, tmp_path):
+    named = {"source": SOURCE, "target_in": SOURCE[:, :3]}
+    expected = ops.convert_to_numpy(transformer(tuple(named.values())))
+    np.testing.assert_array_equal(ops.convert_to_numpy(transformer(named)), expected)
+    transformer.compile("sgd", kt.MaskedCrossentropy())
+    transformer.fit(named, SOURCE[:, :3], verbose=0)
+    expected = ops.convert_to_numpy(transformer(named))
+    transformer.export(tmp_path / "model", verbose=False)
+    served = tf.saved_model.load(tmp_path / "model").signatures["serving_default"]
+    (found,) = served(**named).values()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

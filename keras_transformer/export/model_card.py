@@ -112,7 +112,7 @@ def model_card(
         "name": name,
         "version": version.name,
         "max_source_length": config.max_source_length,
-        "class": type(getattr(model, "model", model)).__name__,
+        "class": type(model).__name__,
         "parameters": f"{sum(member.count_params() for member in members):,}",
         "sizes": "\n- ".join(map(_sizes, members)),
         "align": "`align`" if model.attention else None,

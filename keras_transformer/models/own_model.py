@@ -1,7 +1,8 @@
-"""A Keras model of one's own as a search needs it: the whole prefix at every step."""
+"""A Keras model of one's own as a search and a run need it."""
 
 from __future__ import annotations
 
+import types
 import warnings
 from typing import Any
 
@@ -9,16 +10,17 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding import SpecialIds
+from keras_transformer.exact_training import ExactTraining
 from keras_transformer.kernels.decoding import pick
 from keras_transformer.kernels.keras_private import is_in_xla_graph, layers_within
 from keras_transformer.layers.attention import recorded_attention
-from keras_transformer.layers.embedding import PositionalEncoding
 from keras_transformer.layers.transformer_layer import DecoderLayer
 from keras_transformer.types import Nest, Tensor, TensorLike
 
-# Two targets that differ at the end only, of ids that every vocabulary has.
-_TARGETS = [[1, 3, 3], [1, 3, 2]]
+_EXPECTED = (
+    "`model` must be a Keras model that maps (source, target_in), integers of shapes "
+    "(B, S) and (B, T), to logits (B, T, V)"
+)
 
 
 def decodable(model: Any) -> Any:
@@ -26,8 +28,9 @@ def decodable(model: Any) -> Any:
     return model if hasattr(model, "decode_step") else OwnModel(model)
 
 
-class OwnModel:
-    """What `Generator` and `Translator` make of a Keras model without a cached step.
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class OwnModel(ExactTraining, keras.Model):
+    """What `Generator`, `Translator` and `train` make of a model without a cached step.
 
     The model maps `(source, target_in)`, or `{"source": ..., "target_in": ...}`, of
     integers (B, S) and (B, T), to logits (B, T, V); no target position sees a later
@@ -43,10 +46,16 @@ class OwnModel:
         ValueError: If a target position sees a later one.
     """
 
-    def __init__(self, model: keras.Model) -> None:
-        self.model, self._takes_pair = model, True
+    target_pad_id = 0
+
+    def __init__(self, model: keras.Model, name: str = "own_model") -> None:
+        if not isinstance(model, keras.Model):
+            raise TypeError(f"{_EXPECTED}. Received: a {type(model).__name__}")
+        super().__init__(name=name, dtype=model.dtype_policy)
+        self.model, self._takes_pair, self.built = model, True, True
         self._encodes = hasattr(model, "encode")
-        logits, padded = self._probed([3, 2]), self._probed([3, 2, 0])
+        # With targets that differ at the end only, of ids that every vocabulary has.
+        logits, padded = self._tried([3, 2]), self._tried([3, 2, 0])
         if not np.allclose(logits[0, :2], logits[1, :2], rtol=1e-3, atol=1e-3):
             raise ValueError(
                 "`model` must score a target position without the later ones: give its "
@@ -60,22 +69,20 @@ class OwnModel:
                 "the id 0.",
                 stacklevel=2,
             )
-        layers = layers_within(model)
-        self.decoder_layers = [x for x in layers if isinstance(x, DecoderLayer)]
-        self.config = OwnSizes(logits.shape[-1], layers, len(self.decoder_layers))
-        if not self.decoder_layers:
+        layers = [x for x in layers_within(model) if isinstance(x, DecoderLayer)]
+        self._attends = [layer.cross_attention for layer in layers]
+        if not layers:
             self.attention = None
+        self.config = types.SimpleNamespace(
+            source_vocabulary_size=None, target_vocabulary_size=logits.shape[-1],
+            num_decoder_layers=len(layers), pad_id=0, start_id=1, end_id=2,
+            unknown_id=3, check_positions=lambda longest, what: None,
+        )  # fmt: skip
 
-    def _probed(self, source):
+    def _tried(self, source):
         """Returns the logits of two short targets; finds the form of the inputs."""
-        expected = (
-            "`model` must be a Keras model that maps (source, target_in), integers of "
-            "shapes (B, S) and (B, T), to logits (B, T, V). Received: "
-        )
-        if not isinstance(self.model, keras.Model):
-            raise TypeError(f"{expected}a {type(self.model).__name__}")
-        ids = [source, source], _TARGETS
-        source, targets = (ops.convert_to_tensor(x, "int32") for x in ids)
+        source = ops.convert_to_tensor([source, source], "int32")
+        targets = ops.convert_to_tensor([[1, 3, 3], [1, 3, 2]], "int32")
         problems = []
         for self._takes_pair in (True, False):
             try:
@@ -89,20 +96,14 @@ class OwnModel:
             if len(shape) == 3 and tuple(shape[:2]) == (2, 3):
                 return ops.convert_to_numpy(ops.cast(logits, "float32"))
             problems.append(f"whose outputs for B = 2, T = 3 have the shape {shape}")
-        raise TypeError(f"{expected}{self.model.name!r}, {problems[0]:.500}")
+        name = self.model.name
+        raise TypeError(f"{_EXPECTED}. Received: {name!r}, {problems[0]:.500}")
 
-    @property
-    def weights(self) -> list[keras.Variable]:
-        """The model's weights."""
-        return self.model.weights
-
-    def count_params(self) -> int:
-        """Returns the number of the model's weights."""
-        return self.model.count_params()
-
-    def save(self, path: str) -> None:
-        """Saves the model."""
-        self.model.save(path)
+    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+        source, target_in = inputs
+        if not self._takes_pair:
+            inputs = {"source": source, "target_in": target_in}
+        return self.model(inputs, training=training)
 
     def encode(self, source: TensorLike) -> tuple[Nest]:
         """Returns what `decode_states` takes of the source (B, S)."""
@@ -112,13 +113,7 @@ class OwnModel:
         """Returns the logits (B, T, V) of target_in (B, T)."""
         if self._encodes:
             return self.model.decode(target_in, encoded)
-        return self.model(self.inputs(encoded, target_in), training=False)
-
-    def inputs(self, source: TensorLike, target_in: TensorLike) -> Nest:
-        """Returns ids in the form that the model takes."""
-        if self._takes_pair:
-            return source, target_in
-        return {"source": source, "target_in": target_in}
+        return self.call((encoded, target_in), training=False)
 
     def logits(self, states: TensorLike) -> TensorLike:
         """Returns `states`, which are logits."""
@@ -130,17 +125,13 @@ class OwnModel:
         """As `Transformer.attention`; `None` if the model has no `DecoderLayer`."""
         with recorded_attention() as record:
             self.decode_states(target_in, encoded)
-        return record[self.decoder_layers[layer].cross_attention][0]
+        return record[self._attends[layer]][0]
 
     def start_decoding(
         self, source: TensorLike, length: int | TensorLike, beam_size: int = 1
     ) -> Nest:
-        """Returns the state of `decode_step` before the first token.
-
-        "ids" (B, N, L) has the tokens so far, "encoded" what `encode` returned.
-        """
-        sizes = ops.shape(source)[0], beam_size, length
-        ids = ops.full(sizes, self.config.pad_id, dtype="int32")
+        """Returns the state of `decode_step`, with the tokens so far (B, N, L)."""
+        ids = ops.zeros((ops.shape(source)[0], beam_size, length), "int32")
         (encoded,) = self.encode(source)
         return {"index": ops.zeros((), "int32"), "ids": ids, "encoded": encoded}
 
@@ -155,8 +146,7 @@ class OwnModel:
         parts = {name: state[name] for name in ("ids", "encoded")}
         kept = keras.tree.map_structure(lambda x: ops.take(x, sentences, axis=0), parts)
         more = length - ops.shape(kept["ids"])[2]
-        pad_id = self.config.pad_id
-        ids = ops.pad(kept["ids"], ((0, 0), (0, 0), (0, more)), constant_values=pad_id)
+        ids = ops.pad(kept["ids"], ((0, 0), (0, 0), (0, more)))
         return state | kept | {"ids": ids}
 
     def decode_step(
@@ -172,7 +162,9 @@ class OwnModel:
         encoded = keras.tree.map_structure(
             lambda x: ops.repeat(x, hypotheses, axis=0), state["encoded"]
         )
-        if has_fixed_shapes():  # What comes after the position is not seen by it.
+        backend = keras.backend.backend()
+        if backend == "jax" or (backend == "tensorflow" and is_in_xla_graph()):
+            # Shapes are fixed: no position sees what comes after it.
             logits = ops.take(self.decode_states(rows, encoded), index, axis=1)
         else:
             logits = self.decode_states(rows[:, : index + 1], encoded)[:, -1]
@@ -180,41 +172,19 @@ class OwnModel:
 
     def with_dtype(self, dtype: str) -> OwnModel:
         """Returns this model, if it computes in `dtype`; else it is a `ValueError`."""
-        if self.model.compute_dtype != dtype:
+        if self.compute_dtype != dtype:
             raise ValueError(
                 "A model of one's own keeps its float type. Received: "
-                f"dtype={dtype!r} for a model of {self.model.compute_dtype}"
+                f"dtype={dtype!r} for a model of {self.compute_dtype}"
             )
         return self
 
+    def get_config(self) -> dict[str, Any]:
+        return {"name": self.name, "model": self.model}
 
-class OwnSizes:
-    """What a search asks of the `config` of a model."""
-
-    def __init__(self, vocabulary_size, layers, num_decoder_layers):
-        self.source_vocabulary_size = None  # Only the model knows.
-        self.target_vocabulary_size = vocabulary_size
-        self.num_decoder_layers = num_decoder_layers
-        self.pad_id, self.start_id, self.end_id = SpecialIds()
-        self.unknown_id = 3
-        encodings = [x for x in layers if isinstance(x, PositionalEncoding)]
-        self._tables = [x.max_length for x in encodings if x.positions == "learned"]
-
-    def check_positions(self, longest: int, what: str):
-        """As `TransformerConfig.check_positions`, of the learned positions known."""
-        least = min(self._tables, default=longest)
-        if longest > least:
-            raise ValueError(
-                f"Learned positions must cover {what}. Received: {longest} tokens, "
-                f"max_length={least}"
-            )
-
-    def to_dict(self):
-        """Returns what a model card says of it."""
-        return {"target_vocabulary_size": self.target_vocabulary_size}
-
-
-def has_fixed_shapes():
-    """Whether a loop must keep the shapes of what it computes."""
-    backend = keras.backend.backend()
-    return backend == "jax" or backend == "tensorflow" and is_in_xla_graph()
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: Any = None
+    ) -> OwnModel:
+        model = keras.saving.deserialize_keras_object(config["model"])
+        return cls(model, config["name"])

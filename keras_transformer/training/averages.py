@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_transformer.config import RunConfig
 from keras_transformer.files import replacing
+from keras_transformer.models.loading import load_model
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text import TokenizerPair
 from keras_transformer.training.run import check_new_directory
@@ -135,7 +136,8 @@ def average_run(
         paths = paths[-last:]
     config = RunConfig.load(run / "config.json")
     tokenizers = TokenizerPair.load(run / "tokenizer")
-    model = Transformer(config.model)
+    made = run / "model.keras"  # Of an unfinished run it is a `Transformer`.
+    model = load_model(made) if made.exists() else Transformer(config.model)
     load_average(model, paths)
     Translator(model, tokenizers, config.decoding).save(output)
     with replacing(output / "config.json") as temporary:

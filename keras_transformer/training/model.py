@@ -11,7 +11,6 @@ import keras
 from keras import ops
 
 from keras_transformer.config import RunConfig, TrainingConfig, TransformerConfig
-from keras_transformer.exact_training import ExactTraining
 from keras_transformer.exact_training.cores import (
     available_cores,
     split_batches_over_cores,
@@ -63,7 +62,7 @@ def compiled_model(
                 f"Received: {model.name!r} of {model.dtype_policy.name}"
             )
         if not isinstance(model, Seq2Seq):
-            model = OwnTraining(model, dtype=dtype)
+            model = OwnModel(model)
     freeze(model, options.freeze)
     pad_id = config.model.pad_id
     optimizer = optimizer or make_optimizer(options, config.model.d_model)
@@ -78,18 +77,6 @@ def compiled_model(
         nonfinite=options.nonfinite,
     )
     return model
-
-
-class OwnTraining(ExactTraining, keras.Model):
-    """Trains a Keras model of one's own, `trained`, as exactly as a `Transformer`."""
-
-    def __init__(self, model: keras.Model, **options: Any) -> None:
-        super().__init__(name=f"training_{model.name}", **options)
-        self.trained, self._own = model, OwnModel(model)
-        self.built = True
-
-    def call(self, inputs, training=None):
-        return self.trained(self._own.inputs(*inputs), training=training)
 
 
 def build_training_variables(model: keras.Model):

@@ -62,7 +62,6 @@ class Run:
     data: dict[str, Any]  # Digests of the text, optimizer and loss; what `init` is.
     tokenizers: TokenizerPair
     model: keras.Model
-    saved: keras.Model  # The same, or the own model that it trains.
     translator: Translator  # With the model that trains.
     training: Corpus
     validation: Corpus | None
@@ -165,7 +164,7 @@ class Run:
                 self._report()
                 if self.state is None:
                     self.state = capture(self.model)
-                self.facts = run_facts(self.saved, self.training, self.validation)
+                self.facts = run_facts(self.model, self.training, self.validation)
             del init  # The memory of a model that is no longer needed.
             yield is_finished
 
@@ -307,11 +306,10 @@ class Run:
         with self.distribution.scope():
             self.model = compiled_model(self.config, optimizer, loss, make_model)
             build_training_variables(self.model)
-        self.saved = getattr(self.model, "trained", self.model)
         if init is not None:
             self.model.take_weights_of(init.model)
             say(self.console, f"beginning with the weights of {self.data['init']}")
-        self.translator = Translator(self.saved, self.tokenizers, self.config.decoding)
+        self.translator = Translator(self.model, self.tokenizers, self.config.decoding)
 
     def _save(self):
         """Writes the options, and of a new run the other files that make it a run."""
@@ -332,7 +330,7 @@ class Run:
         report_data(console, self.training, self.validation)
         report_devices(console, self.model.compute_dtype)
         if state is None:
-            report_model(console, self.saved, self.config.training.freeze)
+            report_model(console, self.model, self.config.training.freeze)
             return
         epoch, batch = divmod(state.step, self.training.num_batches)
         say(

@@ -226,7 +226,7 @@ def _train_on(run: Run, callbacks: RunCallbacks, validation: Validation):
             weight.assign(ops.copy(weight.value))
     figures |= validation.figures(callbacks)
     if run.distribution.is_chief:
-        save_checkpoint(run.saved, run.path / "checkpoints", state.step)
+        save_checkpoint(run.model, run.path / "checkpoints", state.step)
     # From the average of the weights back to the weights themselves.
     callbacks.restore(state)
     callbacks.end_interval(figures)
@@ -266,7 +266,7 @@ def _finish(run: Run) -> Translator:
         folder = run.path / "checkpoints"
         rows = rows_to_average(state.history, run.config.training)
         paths = [checkpoint_path(folder, row["step"]) for row in rows]
-        load_average(run.saved, paths)
+        load_average(run.model, paths)
         _remove_checkpoints(run, num_states=1)
         run.translator.save(run.path)
         last = {

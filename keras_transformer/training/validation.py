@@ -49,7 +49,7 @@ class Validation:
             every = [(pair.source, pair.target) for pair in pairs]
             self._pairs = every[: options.bleu_sentences]
             greedy = translator.config.replace(beam_size=1, n_best=None)
-            self._translate = Translator(run.saved, translator.tokenizers, greedy)
+            self._translate = Translator(run.model, translator.tokenizers, greedy)
         self._is_described = False
 
     def figures(self, callbacks: keras.callbacks.CallbackList) -> dict[str, float]:

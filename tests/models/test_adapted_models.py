@@ -13,7 +13,7 @@ from keras_transformer import (
     Transformer,
     enable_lora,
 )
-from keras_transformer.models.loading import load_seq2seq
+from keras_transformer.models.loading import load_model
 from tests.models.transformer_cases import (
     SOURCE,
     TARGET_IN,
@@ -105,7 +105,7 @@ def test_a_quantised_model_decodes_and_comes_back_from_its_file(model, mode, tmp
     model.quantize(mode)
     expected = logits_of(model)
     model.save(tmp_path / "model.keras")
-    load = load_seq2seq if isinstance(model, Transformer) else keras.saving.load_model
+    load = load_model if isinstance(model, Transformer) else keras.saving.load_model
     loaded = load(tmp_path / "model.keras")
     np.testing.assert_allclose(logits_of(loaded), expected, 1e-5, 1e-5)
     assert parameters(loaded, "int8") == parameters(model, "int8") > 0

@@ -16,7 +16,7 @@ LANGUAGE = {
     "vocabulary_size": 11, "num_layers": 1, "d_model": 6, "d_ff": 8, "num_heads": 2,
 }  # fmt: skip
 MASKING = {"mask_id": 4, "first_id": 5, "vocabulary_size": 29}
-PAIR = {"source": IDS, "target_in": IDS}
+PAIR = {"source": IDS, "target": IDS}
 
 
 def transformer(**options):
@@ -89,7 +89,7 @@ ERRORS = {
 }  # fmt: skip
 TYPE_ERRORS = {
     "transformer()(IDS)": INPUTS + "one tensor of shape (2, 5)",
-    "transformer()(PAIR)": INPUTS + "a dictionary with the keys 'source', 'target_in'",
+    "transformer()(PAIR)": INPUTS + "a dictionary with the keys 'source', 'target'",
     "transformer()((IDS, IDS, IDS))": INPUTS + "a tuple of 3",
     "fitted(PAIR)": INPUTS + "a dictionary",
     "transformer()((IDS, RAGGED_IDS))": "`target_in` must be a dense tensor, padded",
