@@ -32,8 +32,8 @@ class Translator(TextTranslator):
     with nothing but spaces gives an empty translation with score 0.
 
     Args:
-        model: A `Transformer`, an `Ensemble`, or any Keras model that maps `(source,
-            target_in)` to logits, see `OwnModel`, which then is the attribute `model`.
+        model: A `Transformer`, an `Ensemble`, or any Keras model that a `Generator`
+            takes; the attribute `model` then is an `OwnModel` of it.
         tokenizers: A `TokenizerPair` with the model's vocabulary sizes.
         config: How to search.
 

@@ -66,7 +66,7 @@ class Generator(_Decoding):
 
     Args:
         model: A `Transformer`, an `Ensemble`, or any Keras model that maps `(source,
-            target_in)` to logits (B, T, V), see `OwnModel`.
+            target_in)` to logits (B, T, V), where no target position sees a later one.
         config: How to search.
         weights: `model.decoding_weights()` to keep; default made anew each time.
         fixed_shapes: Whether every shape must follow from those of the inputs, as XLA
