@@ -60,6 +60,10 @@ class Translator(TextTranslator):
         self._pipeline = Pipeline(self.model, tokenizers, self.config)
         self._run, self.most = self._pipeline.answer, self.config.beam_size
 
+    def __repr__(self):
+        kind, size = type(self.model).__name__, self.model.count_params()
+        return f"<Translator: {kind} of {size:,} parameters, {self.tokenizers!r}>"
+
     @classmethod
     def load(cls, directory: str | Path, config: DecodingConfig | None = None) -> Self:
         """Reads what `save` wrote, or the directory of a training run.

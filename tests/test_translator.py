@@ -11,6 +11,7 @@ from keras_transformer import (
     Translator,
 )
 from keras_transformer.generation.generator import Generator
+from keras_transformer.text import Corpus
 from tests import tiny_run
 
 TEXTS = [
@@ -253,3 +254,14 @@ def test_other_seeds_and_higher_temperatures_draw_other_texts(translator, greedy
     hot = [t.text for t in translator.sample(texts, temperature=1e9, seed=1)]
     assert len(set(hot)) == 20
     assert cold not in hot
+
+
+def test_a_translator_says_what_it_holds():
+    translator = tiny_run.translator()
+    size = translator.model.count_params()
+    expected = f"<Translator: Transformer of {size:,} parameters, <TokenizerPair: 300 "
+    assert repr(translator) == expected + "pieces>>"
+    corpus = Corpus(tiny_run.TRAIN, translator.tokenizers)
+    batches = corpus.num_batches
+    words = f"<Corpus: 40 pairs, {batches} batches an epoch, no bad lines>"
+    assert repr(corpus) == words

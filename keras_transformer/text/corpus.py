@@ -162,6 +162,10 @@ class Corpus:
         area = sum(rows * width * n for (rows, width), n in self.shapes.items())
         self.padding = 1 - self.num_tokens / (2 * area) if self.static_shapes else None
 
+    def __repr__(self):
+        pairs, batches = f"{self.num_pairs:,} pairs", f"{self.num_batches:,} batches"
+        return f"<Corpus: {pairs}, {batches} an epoch, {self.bad_lines}>"
+
     def dataset(
         self,
         first: int = 0,

@@ -46,6 +46,10 @@ class TokenizerPair:
         self.target = target
         self.config = config.replace(joint_vocabulary=is_joint)
 
+    def __repr__(self):
+        sizes = (f"{side.vocabulary_size:,} pieces" for side in self._sides().values())
+        return f"<TokenizerPair: {' and '.join(sizes)}>"
+
     @classmethod
     def of(cls, source: Any, target: Any = None) -> TokenizerPair:
         """Returns tokenizers that were made elsewhere.
