@@ -65,7 +65,7 @@ def test_adapters_and_an_ensemble_are_refused(tmp_path):
     other = type(member)(model, member.tokenizers, member.config)
     for translator, message in (
         (other, "merges them.*with an adapter"),
-        (both, "holds one model.*Received: an Ensemble"),
+        (both, "holds one `Transformer`.*Received: an Ensemble"),
     ):
         with pytest.raises(ValueError, match=message):
             translator.export(tmp_path / "weights", "safetensors")

@@ -184,7 +184,7 @@ def test_a_shared_matrix_is_frozen_by_either_name_and_counted():
         freeze(made, names)
         stream = io.StringIO()
         report.report_model(Console(file=stream, width=400), made, names)
-        words = f"; 5,376 of 597,376 parameters, without {names}\n"
+        words = f"5,376 of 597,376 parameters, without {names}\n"
         assert stream.getvalue().endswith(words)
 
 
