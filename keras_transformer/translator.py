@@ -27,8 +27,8 @@ class Translator(TextTranslator):
     the pieces that it finds. On the TensorFlow backend this is one graph, the one that
     `export` writes; on JAX and PyTorch only the tokenizers run in TensorFlow.
 
-    Its methods are those of every `TextTranslator`: any number of texts, results in the
-    order of the texts. A text longer than `config.max_source_length` is cut there; one
+    It has the methods of `TextTranslator`: any number of texts in, results in the order
+    of the texts. A text longer than `config.max_source_length` is cut there; one
     with nothing but spaces gives an empty translation with score 0.
 
     Args:

@@ -14,6 +14,7 @@ from keras_transformer.generation.generator import as_graph
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
 from tests.layers.reference_weights import randomise
+from tests.training.test_resume import KillAfter, Killed
 
 SEARCH = kt.DecodingConfig(beam_size=3, max_output_length=9, max_source_length=20)
 SOURCE = np.array([[4, 5, 7, 6, 2], [6, 3, 2, 0, 0]], "int32")
@@ -172,19 +173,6 @@ def test_what_cannot_be_used_is_refused(model, error, words):
         kt.Translator(model, tiny_run.tokenizers(), SEARCH)
 
 
-class Kill(keras.callbacks.Callback):
-    """Ends the process' training before a batch, counted over the run."""
-
-    def __init__(self, before):
-        super().__init__()
-        self.left = before
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
-
-
 class Subclass(kt.Transformer):
     pass
 
@@ -196,16 +184,18 @@ def test_a_killed_run_of_it_ends_the_same(make, tmp_path):
     )
     details = tiny_run.VALID, Console(quiet=True)
 
-    def run(name, *callbacks):
+    def run(name, *callbacks, model=make):
         kt.train(
             tiny_run.TRAIN, tmp_path / name, config, *details, callbacks=callbacks,
-            model=make,
+            model=model,
         )  # fmt: skip
         return StateFiles(tmp_path / name / "states").latest(details[1]).values
 
     expected = run("whole")
-    with pytest.raises(KeyboardInterrupt):
-        run("killed", Kill(before=7))
+    with pytest.raises(Killed):
+        run("killed", KillAfter(6))
+    with pytest.raises(ValueError, match=rf"another model: .*{make.__name__}"):
+        run("killed", model=None)
     for value, other in zip(run("killed"), expected, strict=True):
         np.testing.assert_array_equal(value, other)
     if make is keras_only:
@@ -214,7 +204,11 @@ def test_a_killed_run_of_it_ends_the_same(make, tmp_path):
         ]
         texts = [source for source, _ in tiny_run.VALID]
         assert translators[0](texts) == translators[1](texts)
-    with pytest.raises(ValueError, match="has the type mixed_bfloat16|have the type"):
+    for options in ({"init": tmp_path}, {"config": config.with_options(freeze="x")}):
+        options = {"config": config, "model": make, "validation": details[0]} | options
+        with pytest.raises(ValueError, match="leave out `init` and `freeze`"):
+            kt.train(tiny_run.TRAIN, tmp_path / "a", **options)
+    with pytest.raises(ValueError, match="must have the type mixed_bfloat16"):
         config = config.with_options(mixed_precision="bfloat16")
         run("half")
 

@@ -139,7 +139,7 @@ def signature(function: Callable, **specs: tf.TensorSpec):
 class ExportedTranslator(TextTranslator):
     """A SavedModel that `Translator.export` wrote, called like the live translator.
 
-    Its methods are those of every `TextTranslator`.
+    It has the methods of `TextTranslator`.
 
     Args:
         path: Directory of the SavedModel: NAME/VERSION, or NAME for its latest version.

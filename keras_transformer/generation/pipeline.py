@@ -85,9 +85,9 @@ class Pipeline:
         target = config.longest_output
         self.longest = {"source": config.max_source_length, "target": target}
         self.generator = Generator(model, config, weights)
-        # The signatures: an own model may have no attention to record.
-        without = set() if self.generator.model.attention else {"align"}
-        self.inputs = {n: specs for n, specs in INPUTS.items() if n not in without}
+        self.inputs = dict(INPUTS)  # Of each signature.
+        if self.generator.model.attention is None:
+            del self.inputs["align"]
         self._in_graph = keras.backend.backend() == "tensorflow"
         self._functions = {}
 

@@ -1,4 +1,4 @@
-"""A Keras model of one's own as a search and a run need it."""
+"""Decodes and trains any Keras model that maps source and target ids to logits."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class OwnModel(ExactTraining, keras.Model):
 
     target_pad_id = 0
 
-    def __init__(self, model: keras.Model, name: str = "own_model") -> None:
+    def __init__(self, model: keras.Model) -> None:
         if not isinstance(model, keras.Model):
             raise TypeError(f"{_EXPECTED}. Received: a {type(model).__name__}")
-        super().__init__(name=name, dtype=model.dtype_policy)
+        super().__init__(name=model.name, dtype=model.dtype_policy)
         self.model, self._takes_pair, self.built = model, True, True
         self._encodes = hasattr(model, "encode")
         # With targets that differ at the end only, of ids that every vocabulary has.
@@ -174,17 +174,16 @@ class OwnModel(ExactTraining, keras.Model):
         """Returns this model, if it computes in `dtype`; else it is a `ValueError`."""
         if self.compute_dtype != dtype:
             raise ValueError(
-                "A model of one's own keeps its float type. Received: "
-                f"dtype={dtype!r} for a model of {self.compute_dtype}"
+                "`dtype` must be the model's: only a `Transformer` is converted. "
+                f"Received: dtype={dtype!r} for a model in {self.compute_dtype}"
             )
         return self
 
     def get_config(self) -> dict[str, Any]:
-        return {"name": self.name, "model": self.model}
+        return {"model": self.model}
 
     @classmethod
     def from_config(
         cls, config: dict[str, Any], custom_objects: Any = None
     ) -> OwnModel:
-        model = keras.saving.deserialize_keras_object(config["model"])
-        return cls(model, config["name"])
+        return cls(keras.saving.deserialize_keras_object(config["model"]))

@@ -16,7 +16,7 @@ from keras_transformer.translator import Translator
 MOST_CHARACTERS = 2000
 MOST_TRANSLATIONS = 10
 MOST_HYPOTHESES = 16
-_MOST_PIPELINES = 8  # that are kept with their graphs, such as those of a few beams
+_MOST_PIPELINES = 8  # Kept with their graphs, one for each beam size or layer.
 
 
 class PlayedRun:

@@ -15,6 +15,7 @@ from keras_transformer.files import replacing
 from keras_transformer.models.loading import load_model
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text import TokenizerPair
+from keras_transformer.text.lines import checked_path
 from keras_transformer.training.run import check_new_directory
 from keras_transformer.translator import Translator
 
@@ -71,9 +72,7 @@ def load_average(model: keras.Model, paths: Sequence[str | Path]):
     if not paths:
         raise ValueError("There is no checkpoint to average. Received: no paths")
     totals = None
-    for path in paths:
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"{path}: no such file")
+    for path in map(checked_path, paths):
         try:
             model.load_weights(path)
         except (ValueError, KeyError, OSError) as error:

@@ -46,8 +46,7 @@ def compiled_model(
         make_model: Function of `config.model` in place of `Transformer`.
 
     Raises:
-        ValueError: If `make_model` gives a model of another float type, or `freeze`
-            names no part of the model.
+        ValueError: If that model has another float type, or `freeze` names no part.
     """
     options = with_device_defaults(config).training
     half = options.mixed_precision
@@ -170,7 +169,7 @@ def half_precision_cost(dtype: str, size: int = 768) -> float:
     return seconds(dtype) / seconds("float32")
 
 
-def freeze(model: keras.Model, names: str | None):
+def freeze(model: Seq2Seq, names: str | None):
     """Makes weights untrainable, by names of parts and layers; call before `compile`.
 
     A frozen weight keeps its value to the bit: no optimizer, weight decay or moving
@@ -180,23 +179,21 @@ def freeze(model: keras.Model, names: str | None):
     """
     if names is None:
         return
-    parts, is_tied, bias = {}, False, None
-    if isinstance(model, Seq2Seq):
-        tied, embedding = model.config.tied_embeddings, model.target_embedding
-        is_tied, bias = tied != "none", model.output_bias
-        parts = {
-            "encoder": model.layers_of("encoder"),
-            "decoder": model.layers_of("decoder"),
-            "embeddings": [model.source_embedding, embedding],
-            "output": [embedding.token_embedding if is_tied else model.output_dense],
-        }
+    tied, embedding = model.config.tied_embeddings, model.target_embedding
+    is_tied = tied != "none"
+    parts = {
+        "encoder": model.layers_of("encoder"),
+        "decoder": model.layers_of("decoder"),
+        "embeddings": [model.source_embedding, embedding],
+        "output": [embedding.token_embedding if is_tied else model.output_dense],
+    }
     for name in map(str.strip, names.split(",")):
-        # A weight's path is MODEL/LAYER/.../LAYER/WEIGHT, of own ones LAYER/... .
-        found = [v for v in model.weights if f"/{name}/" in f"/{v.path}"]
+        # A weight's path is MODEL/LAYER/.../LAYER/WEIGHT.
+        found = [v for v in model.weights if f"/{name}/" in v.path]
         if name in parts:
             found = [v for layer in parts[name] for v in layer.weights]
-        if name == "output" and bias is not None:
-            found.append(bias)
+        if name == "output" and model.output_bias is not None:
+            found.append(model.output_bias)
         if not found:
             layers = [v.path.split("/")[1:-1] for v in model.weights]
             outer = dict.fromkeys(path[0] for path in layers if path)

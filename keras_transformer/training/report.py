@@ -122,7 +122,7 @@ def report_model(console: Console, model: keras.Model, freeze: str | None):
     if freeze is not None:
         frozen = sum(math.prod(v.shape) for v in model.non_trainable_weights)
         words = f"{model.count_params() - frozen:,} of {words}, without {freeze}"
-    sizes = "a model of one's own"
+    sizes = f"of {model.name!r}"
     if isinstance(model, Seq2Seq):
         config = model.config
         vocabularies = {config.source_vocabulary_size, config.target_vocabulary_size}
@@ -267,8 +267,7 @@ def run_facts(
     corpora, examples = {"training": training}, []
     if validation is not None:
         corpora["validation"] = validation
-        bad_lines = BadLines(validation.config.bad_line_budget)
-        pairs = validation.text.pairs(bad_lines)
+        pairs = validation.text.pairs(BadLines(validation.config.bad_line_budget))
         examples = [pair[1:] for pair in itertools.islice(pairs, _EXAMPLES)]
     return {
         "model": {
@@ -312,7 +311,7 @@ def summary_lines(summary: dict[str, Any], directory: str | Path) -> list[str]:
         for name, value in summary["last_epoch"].items()
         if name.startswith("val_")
     )
-    run, name = (shlex.quote(str(x)) for x in (directory, Path(directory).name))
+    run, name = map(shlex.quote, (str(directory), Path(directory).absolute().name))
     return [
         f"trained {summary['model']['parameters']:,} parameters: "
         f"{plural(summary['updates'], 'update')}, "

@@ -43,7 +43,7 @@ from keras_transformer.training.state import State, StateFiles, capture
 from keras_transformer.training.validation import check_validated
 from keras_transformer.translator import Translator
 
-# Options that end the training. These and two more may change: updates do not.
+# Options that end the training. A run may go on with others, and with two more.
 _LIMITS = ("epochs", "max_updates", "max_minutes", "patience")
 _CHANGEABLE = {*_LIMITS, "bad_line_budget", "nonfinite"}
 # Options of a model that its weights do not depend on.
@@ -117,6 +117,10 @@ class Run:
         console = plain_console() if console is None else console
         config = default_config(self.path, init) if config is None else config
         check_validated(config.training, validation is not None)
+        if make_model and (init or config.training.freeze):
+            raise ValueError(
+                "`model` makes its weights: leave out `init` and `freeze`."
+            )
         if optimizer is not None and (optimizer.built or config.training.ema_decay):
             raise ValueError(
                 "`optimizer` must be new: one that has updated a model keeps its "
@@ -145,7 +149,7 @@ class Run:
             self.state = self.states.latest(self.console)
             text = open_pairs(text)
             validation = None if validation is None else open_pairs(validation)
-            data = _described(text, validation, optimizer, loss, init)
+            data = _described(text, validation, optimizer, loss, init, make_model)
             init = self._plan(config, data, text, tokenizers, init)
             is_finished = self._is_finished() and not is_dry
             if is_finished:
@@ -171,7 +175,7 @@ class Run:
     def _plan(self, config, data, text, given, init):
         """Finds options and vocabularies; returns the translator to begin with, if any.
 
-        It is a `ValueError` if they differ from those of the run or of `init`.
+        Raises `ValueError` if they differ from the run's, or from those of `init`.
         """
         if given is not None and not isinstance(given, TokenizerPair):
             sides = given if isinstance(given, tuple | list) else (given,)
@@ -245,7 +249,7 @@ class Run:
         for part in ("validation", "training"):
             if was[part] != data[part]:
                 problem = f"other {part} data: its lines are not those given now"
-        for part in ("optimizer", "loss"):
+        for part in ("optimizer", "loss", "model"):
             if was.get(part) != data.get(part):
                 made = was.get(part) or "that of its options"
                 problem = f"another {part}: {made}"
@@ -341,8 +345,8 @@ class Run:
         report_other_machine(console, state.machine, self.machine)
 
 
-def _described(text, validation, optimizer, loss, init):
-    """Returns data.json: digests of the text, and optimizer, loss and `init` given."""
+def _described(text, validation, optimizer, loss, init, make_model):
+    """Returns data.json: digests of the text, and what `train` was given."""
     data = {
         "training": text.fingerprint(),
         "validation": None if validation is None else validation.fingerprint(),
@@ -352,6 +356,8 @@ def _described(text, validation, optimizer, loss, init):
             words = json.dumps(keras.saving.serialize_keras_object(part), default=str)
             # Keras numbers the names of a process.
             data[kind] = re.sub(r'"name": "\w*", ', "", words)
+    if make_model is not None:
+        data["model"] = getattr(make_model, "__qualname__", repr(type(make_model)))
     if init is not None:
         is_made = isinstance(init, Translator)
         data["init"] = "a `Translator`" if is_made else os.path.abspath(init)

@@ -38,7 +38,7 @@ class State:
     updates: int = 0  # Weight updates made.
     accumulated: int = 0  # Batches since the last update.
     seconds: float = 0.0  # Time trained, interruptions left out.
-    history: list[dict[str, float]] = field(default_factory=list)  # Interval's figures.
+    history: list[dict[str, float]] = field(default_factory=list)  # A row an interval.
     callbacks: list[Any] = field(default_factory=list)  # What they remember.
     # The limits with which the training ended here; empty until it has.
     finished: dict[str, Any] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class State:
     values: list[np.ndarray] = field(default_factory=list)  # Of all variables.
 
     @property
-    def is_validated(self) -> bool:
+    def has_row(self) -> bool:
         """Whether the last row is of this very step."""
         return bool(self.history) and self.history[-1]["step"] == self.step
 

@@ -66,10 +66,11 @@ def train(
     weights are kept as a checkpoint, and its state is saved.
 
     An interrupted run goes on from its last state when this is called again with the
-    same text and options; options that say when to stop may differ. On the same kind
-    and number of processor cores it ends with exactly the weights of an uninterrupted
-    run; on others they differ by rounding, and a warning is printed. A finished run is
-    only loaded, unless its limits now allow more training. SIGTERM, SIGHUP (a closed
+    same text and options; options that say when to stop may differ (where one ended it
+    within an interval, there is a row and a checkpoint more). On the same kind and
+    number of processor cores it ends with exactly the weights of an uninterrupted run;
+    on others they differ by rounding, and a warning is printed. A finished run is only
+    loaded, unless its limits now allow more training. SIGTERM, SIGHUP (a closed
     terminal), or Ctrl-C once, ends it after the current batch with its state saved.
 
     Args:
@@ -182,11 +183,11 @@ def _train_to_the_end(run: Run, given: Sequence[keras.callbacks.Callback]):
             run.state = callbacks.captured(0, 0.0)
         try:
             while run.state.finished != run.limits():
-                if _is_over(run, callbacks) and run.state.is_validated:
+                if _is_over(run, callbacks) and run.state.has_row:
                     run.state.finished = run.limits()  # The limits were lowered.
                 else:
                     _train_on(run, callbacks, validation)
-                    if log and run.state.is_validated:
+                    if log and run.state.has_row:
                         log.add(run.state.history, run.state.seconds)
                 run.states.save(run.state)
                 if is_chief:
@@ -265,8 +266,7 @@ def _finish(run: Run) -> Translator:
     if run.distribution.is_chief:
         folder = run.path / "checkpoints"
         rows = rows_to_average(state.history, run.config.training)
-        paths = [checkpoint_path(folder, row["step"]) for row in rows]
-        load_average(run.model, paths)
+        load_average(run.model, [checkpoint_path(folder, row["step"]) for row in rows])
         _remove_checkpoints(run, num_states=1)
         run.translator.save(run.path)
         last = {

@@ -46,8 +46,7 @@ class Validation:
         if run.validation is not None and options.monitor == "bleu":
             pairs = run.validation.text.pairs(BadLines(run.config.data.bad_line_budget))
             # All are read: a file that has changed says so at its end.
-            every = [(pair.source, pair.target) for pair in pairs]
-            self._pairs = every[: options.bleu_sentences]
+            self._pairs = [pair[1:] for pair in pairs][: options.bleu_sentences]
             greedy = translator.config.replace(beam_size=1, n_best=None)
             self._translate = Translator(run.model, translator.tokenizers, greedy)
         self._is_described = False

@@ -65,7 +65,7 @@ def test_a_state_has_every_variable_once_and_comes_back(model, tmp_path):
     state = files.latest(Console(quiet=True))
     assert {name: getattr(state, name) for name in fields} == fields
     assert (state.updates, state.accumulated) == (2, 0)
-    assert not state.is_validated
+    assert not state.has_row
     restore(model, state)
     for value, expected in zip(values(model), saved, strict=True):
         np.testing.assert_array_equal(value, expected)
