@@ -66,8 +66,9 @@ COMMANDS = {
     GOOD + "--config {f}/unknown.json": "`TrainingConfig` has no option 'epoch'",
     GOOD + "--config {f}/unknown_section.json": "`RunConfig` has no option 'optimizer'",
     GOOD + "--config {f}/text.json": "`epochs` must be int. Received: epochs='3'",
-    GOOD + "--config {f}/list.json": "`RunConfig` is read from an object",
-    GOOD + "--config {f}/null.json": "`TransformerConfig` is read from an object",
+    GOOD + "--config {f}/list.json": "`RunConfig` needs a dictionary of options",
+    GOOD
+    + "--config {f}/null.json": "`TransformerConfig` needs a dictionary of options",
     # Training text.
     "train --train {f}/missing.tsv --run {o}/run": "missing.tsv: no such file",
     "train --train {f}/full --run {o}/run": "full must be a regular file",

@@ -1,7 +1,6 @@
-"""Every option of the package, in one place: frozen dataclasses that check themselves.
+"""Every option of the package: frozen dataclasses that check themselves.
 
-The command line builds its flags, its help and its defaults from these fields, and a
-run directory keeps them as JSON.
+The flags of the command line, with their help and defaults, are made from these fields.
 """
 
 from keras_transformer.config.layers import EncoderConfig
@@ -15,12 +14,6 @@ from keras_transformer.config.run import (
 from keras_transformer.config.training import TrainingConfig
 
 __all__ = [
-    "DataConfig",
-    "DecodingConfig",
-    "EncoderConfig",
-    "LanguageModelConfig",
-    "RunConfig",
-    "TokenizerConfig",
-    "TrainingConfig",
-    "TransformerConfig",
-]
+    "DataConfig", "DecodingConfig", "EncoderConfig", "LanguageModelConfig", "RunConfig",
+    "TokenizerConfig", "TrainingConfig", "TransformerConfig",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Options of the layers: the table that layers, models and flags share."""
+"""Options that layers, models and flags share."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from keras_transformer.config.options import (
     option,
 )
 
-# Positions that enter self-attention itself, in place of vectors added before it.
+# Positions inside self-attention, in place of vectors added to its input.
 RELATIVE_POSITIONS = ("rotary", "alibi")
 
 
 class AttentionKind(NamedTuple):
-    """What a kind of self-attention takes, beside heads, widths and biases."""
+    """Options that a kind of self-attention accepts."""
 
-    needs_window: bool = False  # needs an `attention_window`; others take none
-    positions: tuple[str, ...] = RELATIVE_POSITIONS  # can enter this attention
-    has_weights: bool = True  # attention weights; only then may heads share keys
+    needs_window: bool = False  # requires `attention_window`
+    positions: tuple[str, ...] = RELATIVE_POSITIONS
+    has_weights: bool = True  # has attention weights: dropout, heads that share keys
 
 
-# A new kind is an entry here and one in `layers.transformer_layer`, which makes it.
+# A new kind is an entry here and its class in `layers.transformer_layer`.
 ATTENTION_KINDS: dict[str, AttentionKind] = {
     "dot-product": AttentionKind(),
     "local": AttentionKind(needs_window=True),
@@ -48,30 +48,25 @@ class SublayerConfig(Config):
     key_dim: int | None = option(
         None, "width of a head's query and key; default d_model / num_heads", **UNITS
     )
-    value_dim: int | None = option(
-        None, "width of a head's value; default key_dim", **UNITS
-    )
+    value_dim: int | None = option(None, "width of a value; default key_dim", **UNITS)
     activation: str = option("relu", "feed-forward activation, a Keras name")
     norm_first: bool = option(False, "normalise before each sub-layer (pre-norm)")
     layer_norm_epsilon: float = option(
-        1e-6, "what layer normalisation adds to the variance", above=0.0
+        1e-6, "constant added to the variance in layer normalisation", above=0.0
     )
     use_bias: bool = option(False, "add biases to the attention projections")
     attention: str = option(
         "dot-product",
-        "self-attention of encoder and decoder: the paper's, that to a window around "
-        "each position, with ReLU in place of softmax, with additive scores, linear in "
-        "the length, by random features of the softmax, or an SSRU where no position "
-        "sees a later one",
+        "self-attention of encoder and decoder: the paper's, in a window, with ReLU in "
+        "place of softmax, with additive scores, linear in the length, with random "
+        "features of the softmax, or an SSRU (causal layers only)",
         choices=tuple(ATTENTION_KINDS),
     )
     attention_window: int | None = option(
-        None, "positions to each side that local attention sees", **ROWS
+        None, "positions on each side that local attention sees", **ROWS
     )
     num_key_value_heads: int | None = option(
-        None,
-        "heads of keys and values, a divisor of num_heads; default num_heads",
-        **UNITS,
+        None, "heads of keys and values, a divisor of num_heads; default all", **UNITS
     )
     dropout_rate: float = option(
         0.1, "dropout of sub-layer outputs and embeddings", minimum=0.0, below=1.0
@@ -89,9 +84,9 @@ class SublayerConfig(Config):
         attention = f"attention={self.attention!r}"
         if kind.needs_window != (self.attention_window is not None):
             raise ValueError(
-                "`attention_window`, the positions to each side that one sees, must be "
-                "given with attention='local', and with no other. "
-                f"Received: {attention}, attention_window={self.attention_window}"
+                "`attention_window` must be given with attention='local', and with no "
+                f"other. Received: {attention}, "
+                f"attention_window={self.attention_window}"
             )
         groups = self.num_key_value_heads or self.num_heads
         if self.num_heads % groups:
@@ -105,11 +100,11 @@ class SublayerConfig(Config):
             if value and not kind.has_weights:
                 raise ValueError(
                     f"`{name}` must be {neutral} with {attention}, which has no "
-                    f"scores of queries and keys. Received: {attention}, {name}={value}"
+                    f"attention weights. Received: {attention}, {name}={value}"
                 )
 
     def check_both_sides_seen(self, remedy: str = "") -> None:
-        """Raises `ValueError`, with a remedy, if attention sees only the past."""
+        """Raises `ValueError`, with a remedy, for causal attention."""
         if self.attention == "ssru":
             raise ValueError(
                 "`attention` must not be 'ssru', which sees only the past, in a layer "
@@ -117,19 +112,16 @@ class SublayerConfig(Config):
             )
 
     def check_positions_in_attention(self, positions: Any) -> None:
-        """Raises `ValueError` if positions cannot enter this kind of attention.
-
-        They are a name in `RELATIVE_POSITIONS`, an object of a user's, or `None`.
-        """
+        """Raises `ValueError` if this kind of attention cannot use `positions`."""
         kind = self.attention
         able = ATTENTION_KINDS[kind].positions
         takes = positions in able if isinstance(positions, str) else bool(able)
         if positions is not None and not takes:
             others = "".join(f", or {name!r}" for name in able)
             raise ValueError(
-                f"`positions` must be added as vectors to the input of {kind} "
-                f"attention{others}: no others can enter it. Received: "
-                f"attention={kind!r}, positions={positions!r}"
+                f"`positions` must be vectors added to the input of {kind} "
+                f"attention{others}. Received: attention={kind!r}, "
+                f"positions={positions!r}"
             )
 
 
@@ -161,11 +153,11 @@ class LayerConfig(SublayerConfig):
 
     @property
     def relative_positions(self) -> str | None:
-        """The `positions` if they enter self-attention itself, else `None`."""
+        """`positions` if self-attention itself uses them, else `None`."""
         return self.positions if self.positions in RELATIVE_POSITIONS else None
 
     def layer_options(self) -> dict[str, Any]:
-        """Returns the arguments of a layer: all but `d_model`, its input's width."""
+        """Returns the arguments of an encoder or decoder layer."""
         names = [field.name for field in dataclasses.fields(SublayerConfig)]
         options = {name: getattr(self, name) for name in names}
         return options | {"positions": self.relative_positions}
@@ -179,8 +171,7 @@ class EncoderConfig(LayerConfig):
     num_layers: int = option(6, "encoder layers", **LAYERS)
     positions: str | None = option(
         None,
-        "positions that enter self-attention itself; default none, as vectors may be "
-        "added before",
+        "positions inside self-attention; default none",
         choices=RELATIVE_POSITIONS,
     )
 

@@ -32,23 +32,23 @@ class TransformerConfig(LayerConfig):
     )
     positions: str = option(
         "sinusoidal",
-        "kind of position vector; those of Hugging Face's Marian are "
-        "sinusoidal-halves; rotary and alibi enter self-attention itself",
+        "position vectors (sinusoidal-halves: Hugging Face's Marian), or rotary or "
+        "alibi positions inside self-attention",
         choices=(
             "sinusoidal", "sinusoidal-halves", "sinusoidal-marian", "learned",
             *RELATIVE_POSITIONS,
         ),
     )  # fmt: skip
     max_positions: int = option(
-        512, "most positions of learned position vectors (tokens)", **ROWS
+        512, "number of learned position vectors (tokens)", **ROWS
     )
     normalize_embeddings: bool = option(
         False, "normalise the sum of embedding and position, before its dropout"
     )
     decoder_self_attention: str = option(
         "attention",
-        "what a decoder layer looks back with: attention, or an SSRU, whose state does "
-        "not grow with the length",
+        "self-attention of decoder layers: that of `attention`, or an SSRU, whose "
+        "state does not grow with the length",
         choices=("attention", "ssru"),
     )
     output_bias: bool = option(False, "add a bias to the logits")
@@ -75,8 +75,8 @@ class TransformerConfig(LayerConfig):
     def __post_init__(self):
         super().__post_init__()
         self.check_both_sides_seen(
-            ", such as the encoder's: for the decoder alone give "
-            "decoder_self_attention='ssru'"
+            ", such as the encoder's: give decoder_self_attention='ssru' to use it in "
+            "the decoder only"
         )
         sizes = self.source_vocabulary_size, self.target_vocabulary_size
         self.check_tied_embeddings(
@@ -94,7 +94,7 @@ class TransformerConfig(LayerConfig):
         if is_ssru and (self.attention != "dot-product" or self.relative_positions):
             raise ValueError(
                 "`decoder_self_attention` must be 'attention' with another `attention` "
-                "or with rotary or alibi `positions`, which an SSRU has not. Received: "
+                "or rotary or alibi `positions`: an SSRU has none. Received: "
                 f"decoder_self_attention='ssru', attention={self.attention!r}, "
                 f"positions={self.positions!r}"
             )
@@ -106,16 +106,16 @@ class TransformerConfig(LayerConfig):
             )
 
     def check_tied_embeddings(self, is_joint: bool, received: str) -> None:
-        """Raises `ValueError` if matrices are shared and no vocabulary `is_joint`."""
+        """Raises `ValueError` if all matrices are tied and no vocabulary is joint."""
         if self.tied_embeddings == "three-way" and not is_joint:
             raise ValueError(
                 "Three-way `tied_embeddings` needs one joint vocabulary; use 'two-way' "
-                "or 'none' for separate ones. Received: "
+                "or 'none' for separate vocabularies. Received: "
                 f"tied_embeddings='three-way', {received}"
             )
 
     def check_positions(self, longest: int, what: str) -> None:
-        """Raises `ValueError` if learned positions are fewer than `what` needs."""
+        """Raises `ValueError` if there are fewer learned positions than `longest`."""
         if self.positions == "learned" and longest > self.max_positions:
             raise ValueError(
                 f"Learned positions must cover {what}. Received: {longest} tokens, "
@@ -124,7 +124,7 @@ class TransformerConfig(LayerConfig):
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> Self:
-        """Returns the sizes called `name`, a key of `PRESETS`, with `overrides`.
+        """Returns a preset, one of `PRESETS`, with `overrides`.
 
         Example:
             >>> TransformerConfig.preset("tiny").d_model
@@ -137,17 +137,17 @@ class TransformerConfig(LayerConfig):
 @documented
 @dataclasses.dataclass(frozen=True)
 class LanguageModelConfig(LayerConfig):
-    """Sizes of a `LanguageModel`: those of its layers, its vocabulary and positions."""
+    """Sizes of a `LanguageModel`."""
 
     num_layers: int = option(6, "layers", **LAYERS)
     vocabulary_size: int = option(37000, "tokens, V", **ROWS)
     positions: str = option(
         "sinusoidal",
-        "kind of position vector; rotary and alibi enter self-attention itself",
+        "position vectors, or rotary or alibi positions inside self-attention",
         choices=("sinusoidal", "learned", *RELATIVE_POSITIONS),
     )
     max_positions: int = option(
-        512, "most positions of learned position vectors (tokens)", **ROWS
+        512, "number of learned position vectors (tokens)", **ROWS
     )
     tied_embeddings: bool = option(True, "one matrix for input and output")
     pad_id: int = option(0, "id of padding", minimum=0)

@@ -1,4 +1,4 @@
-"""Frozen dataclasses of options that check themselves and go to JSON and back."""
+"""The base of all options: checks, documentation, JSON."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from typing import Any, Self, TypeVar
 
 _T = TypeVar("_T")
 
-# Upper limits, far beyond what anybody uses: without them a damaged or harmful file of
-# options could ask for all memory.
+# Far beyond any use, so that a damaged file of options cannot ask for all memory.
 UNITS = {"minimum": 1, "maximum": 2**20}
 LAYERS = {"minimum": 1, "maximum": 1000}
-ROWS = {"minimum": 1, "maximum": 10**8}  # of a table of vectors, as of a vocabulary
+ROWS = {"minimum": 1, "maximum": 10**8}  # of a table of vectors
 MOST_TOKENS = 10**6
 MOST_HYPOTHESES = 1000
 
@@ -28,10 +27,7 @@ MOST_HYPOTHESES = 1000
 def option(
     default: Any, help: str, *, choices: Sequence[Any] | None = None, **bounds: Any
 ) -> Any:
-    """Returns a dataclass field of an option: its help, with its unit, and its limits.
-
-    `bounds` of a number are `minimum`, `maximum`, `above` and `below`.
-    """
+    """Returns a field; `bounds` are `minimum`, `maximum`, `above` and `below`."""
     rules = {"help": help, "choices": choices, "bounds": bounds}
     return dataclasses.field(default=default, metadata=rules)
 
@@ -45,7 +41,7 @@ _BOUNDS = {
 
 
 def documented(cls: type[_T]) -> type[_T]:
-    """Adds an `Args` section with each field's help to a dataclass's docstring."""
+    """Adds each field's help to the docstring of a dataclass, as `Args`."""
     lines = [inspect.cleandoc(cls.__doc__), "", "Args:"]
     for field in dataclasses.fields(cls):
         text = field.metadata["help"]
@@ -63,11 +59,11 @@ def documented(cls: type[_T]) -> type[_T]:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Base of the options: validation, JSON round trip, `replace`.
+    """Base of the options: checks, JSON, `replace`.
 
     Raises:
         TypeError: If a value has the wrong type.
-        ValueError: If a value is out of its range, or a key is not known.
+        ValueError: If a value is out of its range, or an option is unknown.
     """
 
     def __post_init__(self):
@@ -82,7 +78,7 @@ class Config:
                 )
 
     def replace(self, **changes: Any) -> Self:
-        """Returns a copy with `changes` made, checked like a new one."""
+        """Returns a copy with other values, checked again."""
         reject_unknown(type(self), changes)
         return dataclasses.replace(self, **changes)
 
@@ -92,11 +88,10 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Builds the options from `to_dict`'s result; missing keys keep defaults."""
+        """Makes options from a dictionary; those not in it keep their defaults."""
         if not isinstance(values, dict):
             raise TypeError(
-                f"`{cls.__name__}` is read from an object of names and values. "
-                f"Received: {values!r}"
+                f"`{cls.__name__}` needs a dictionary of options. Received: {values!r}"
             )
         reject_unknown(cls, values)
         hints = typing.get_type_hints(cls)
@@ -119,7 +114,7 @@ class Config:
 
     @classmethod
     def given_in(cls, path: str | Path) -> dict[str, Any]:
-        """Reads and checks a JSON file; returns only the options that it gives."""
+        """Checks a JSON file of options and returns those that it sets."""
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
         except UnicodeDecodeError as error:
@@ -137,7 +132,7 @@ class Config:
 
 
 def reject_unknown(cls, values):
-    """Raises `ValueError` if `values` has a key that is no option of `cls`."""
+    """Raises `ValueError` if a key of `values` is not an option of `cls`."""
     known = [field.name for field in dataclasses.fields(cls)]
     unknown = [name for name in values if name not in known]
     if unknown:
@@ -148,7 +143,7 @@ def reject_unknown(cls, values):
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]):
-    """Raises `ValueError` unless the argument `name` has one of some values."""
+    """Raises `ValueError` unless `value` is one of `choices`."""
     if value not in choices:
         words = ", ".join(choices)
         raise ValueError(f"`{name}` must be one of {words}. Received: {name}={value!r}")
@@ -156,7 +151,7 @@ def check_choice(name: str, value: Any, choices: Collection[str]):
 
 def _check_type(name, value, hint):
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    # In Python a bool is an int, which is refused; an int may stand for a float.
+    # A bool is not taken for an int; an int is taken for a float.
     accepted = kinds + ((int,) if float in kinds else ())
     is_wrong_bool = isinstance(value, bool) and bool not in kinds
     if is_wrong_bool or not isinstance(value, accepted):
@@ -165,10 +160,7 @@ def _check_type(name, value, hint):
 
 
 def broken_rule(value: Any, rules: Mapping[str, Any]) -> str | None:
-    """Returns what a value must be and is not, such as "at least 1", or `None`.
-
-    `rules` are the metadata of an option's field; the value has its type.
-    """
+    """Returns the rule of an option's field that a value breaks, or `None`."""
     if isinstance(value, float) and not math.isfinite(value):
         return "finite"
     if rules["choices"] is not None and value not in rules["choices"]:

@@ -1,4 +1,4 @@
-"""The options of a run: data, tokenizer, decoding, and all of them together."""
+"""Options of a training run."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class TokenizerConfig(Config):
 
     vocabulary_size: int = option(
         10000,
-        "pieces of each vocabulary, special ones and bytes included; or the nearest "
-        "number that the text can have",
+        "pieces of each vocabulary, special pieces and bytes included; the nearest "
+        "number possible if the text is too small",
         minimum=8,
         maximum=10**6,
     )
@@ -42,7 +42,7 @@ class TokenizerConfig(Config):
         choices=("nmt_nfkc", "nfkc", "identity"),
     )
     learning_sentences: int = option(
-        1000000, "sentences per side to learn the vocabulary from, at most", minimum=1
+        1000000, "most sentences per side to learn the vocabulary from", minimum=1
     )
 
 
@@ -53,8 +53,8 @@ class DataConfig(Config):
 
     batch_tokens: int | None = option(
         None,
-        "tokens per batch on the longer side, padding counted; default 4096, on a GPU "
-        "the paper's 25000",
+        "tokens per batch on the longer side, padding counted; default 4096, or the "
+        "paper's 25000 on a GPU",
         minimum=1,
     )
     max_length: int = option(
@@ -64,27 +64,25 @@ class DataConfig(Config):
     )
     batch_shapes: int | None = option(
         None,
-        "shapes of batches, for each of which XLA compiles the training step; default "
-        "one a length bucket, of a run that XLA compiles 6",
+        "batch shapes, for each of which XLA compiles a step; default 6 with XLA, else "
+        "one per length bucket",
         minimum=1,
     )
     subword_sampling: float = option(
         0.0,
-        "share of merges that BPE-dropout leaves out, or alpha of a unigram vocabulary",
+        "share of merges that BPE-dropout skips, or alpha of a unigram vocabulary",
         minimum=0.0,
         below=1.0,
     )
     bad_line_budget: int = option(
-        100,
-        "bad lines, long pairs aside, that are skipped before the run stops (lines)",
-        minimum=0,
+        100, "most bad lines to skip, long pairs not counted (lines)", minimum=0
     )
 
 
 @documented
 @dataclasses.dataclass(frozen=True)
 class DecodingConfig(Config):
-    """How translations are searched for; the defaults are the paper's (section 6.1)."""
+    """How translations are decoded; the defaults are the paper's (section 6.1)."""
 
     beam_size: int = option(
         4, "hypotheses per sentence; 1 is greedy", minimum=1, maximum=MOST_HYPOTHESES
@@ -92,26 +90,20 @@ class DecodingConfig(Config):
     n_best: int | None = option(
         None, "translations that `nbest` of an export returns; default all", minimum=1
     )
-    length_penalty: float = option(
-        0.6, "alpha of the length penalty; 0 is none", minimum=0.0
-    )
+    length_penalty: float = option(0.6, "alpha of the length penalty", minimum=0.0)
     length_penalty_form: str = option(
         "gnmt",
-        "what a log-probability is divided by: ((5 + length) / 6)^alpha (gnmt) or "
-        "length^alpha (power)",
+        "divisor of log-probabilities: ((5 + length) / 6)^alpha (gnmt) or length^alpha "
+        "(power)",
         choices=("gnmt", "power"),
     )
     ends_within_beam: bool = option(
-        False,
-        "let an output end only where that is one of the beam_size best continuations",
+        False, "end an output only if that is one of the beam_size best continuations"
     )
     no_repeat_ngram_size: int = option(
-        0,
-        "never repeat an n-gram of this size in an output; 0 allows all",
-        minimum=0,
-        maximum=MOST_TOKENS,
+        0, "repeat no n-gram of this size; 0 allows all", minimum=0, maximum=MOST_TOKENS
     )
-    allow_unknown: bool = option(True, "let outputs have the unknown piece")
+    allow_unknown: bool = option(True, "allow the unknown piece in outputs")
     min_output_length: int = option(
         1, "shortest output (tokens, the end token counted)", minimum=1
     )
@@ -119,26 +111,20 @@ class DecodingConfig(Config):
         None, "longest output (tokens, the end token counted)", minimum=1
     )
     max_extra_length: int = option(
-        50, "longest output beyond the source (tokens)", minimum=0, maximum=MOST_TOKENS
+        50, "most tokens of an output beyond its source", minimum=0, maximum=MOST_TOKENS
     )
     max_source_length: int = option(
-        256,
-        "longest source; the rest is cut off (tokens, the end token counted)",
-        minimum=2,
-        maximum=MOST_TOKENS,
-    )
+        256, "longest source; the rest is cut off (tokens, the end token counted)",
+        minimum=2, maximum=MOST_TOKENS,
+    )  # fmt: skip
     top_k: int | None = option(
-        None, "sample among this many most probable tokens", minimum=1
+        None, "sample from the k most probable tokens", minimum=1
     )
     top_p: float | None = option(
-        None,
-        "sample among the most probable tokens that reach this probability together",
-        above=0.0,
-        maximum=1.0,
-    )
-    alignment_layer: int = option(
-        -1, "decoder layer that alignments are taken from; -1 is the last"
-    )
+        None, "sample from the fewest most probable tokens with this total probability",
+        above=0.0, maximum=1.0,
+    )  # fmt: skip
+    alignment_layer: int = option(-1, "decoder layer of alignments; -1 is the last")
 
     def __post_init__(self):
         super().__post_init__()
@@ -162,8 +148,7 @@ class DecodingConfig(Config):
         return min(longest, self.max_output_length or longest)
 
 
-# Presets: whole runs for corpora of up to so many pairs. The sizes are a name of
-# `TransformerConfig.PRESETS`, what follows them are options.
+# Runs for corpora of up to so many pairs; `sizes` names a `TransformerConfig.PRESETS`.
 _COLUMNS = (
     "most_pairs", "sizes", "norm_first", "dropout_rate", "vocabulary_size",
     "batch_tokens", "warmup_steps", "epochs", "average_checkpoints", "length_penalty",
@@ -175,11 +160,11 @@ _ROWS = {
     "tiny":  (  60_000, "tiny",  True,  0.2,   4_000, 2_048,   400, 40,    5, 1.0),
     "small": ( 500_000, "small", True,  0.1,   8_000, 4_096, 1_000, 20,    5, 1.0),
     "base":  (math.inf, "base",  False, 0.1,  32_000,  None, 4_000, 20,    5, 0.6),
-    # Never chosen by the number of pairs: it wants more than one GPU.
+    # Never chosen by the number of pairs: it needs more than one GPU.
     "big":   (math.inf, "big",   False, 0.3,  32_000,  None, 4_000, 20,   20, 0.6),
 }  # fmt: skip
 PRESETS = {name: dict(zip(_COLUMNS, row, strict=True)) for name, row in _ROWS.items()}
-# Options of a run that begins with the weights of another, which has the rest.
+# Options that differ from those of the run whose weights are fine-tuned.
 FINE_TUNING = {
     "batch_tokens": 2048, "schedule": "constant", "learning_rate": 5e-4,
     "warmup_steps": 100,
@@ -189,14 +174,14 @@ WARMUP_SHARE = 0.2
 
 
 def preset_for(num_pairs: int) -> str:
-    """Returns the name of the preset for so many pairs."""
+    """Returns the name of the preset for a corpus of this size."""
     return next(n for n, preset in PRESETS.items() if num_pairs <= preset["most_pairs"])
 
 
 @documented
 @dataclasses.dataclass(frozen=True)
 class RunConfig(Config):
-    """All options of a training run; `config.json` of its directory."""
+    """All options of a training run, kept as `config.json` in its directory."""
 
     model: TransformerConfig = option(TransformerConfig(), "sizes of the model")
     tokenizer: TokenizerConfig = option(TokenizerConfig(), "the vocabulary")
@@ -210,8 +195,8 @@ class RunConfig(Config):
         ids = (model.pad_id, model.start_id, model.end_id, model.unknown_id)
         if ids != (0, 1, 2, 3):
             raise ValueError(
-                "The tokenizer of a run has `pad_id`, `start_id`, `end_id` and "
-                f"`unknown_id` 0, 1, 2 and 3. Received: {ids}"
+                "`pad_id`, `start_id`, `end_id` and `unknown_id` of a run must be "
+                f"0, 1, 2 and 3. Received: {ids}"
             )
         is_joint = self.tokenizer.joint_vocabulary
         model.check_tied_embeddings(is_joint, f"joint_vocabulary={is_joint}")
@@ -226,11 +211,11 @@ class RunConfig(Config):
 
     @classmethod
     def preset(cls, name: str, num_pairs: int | None = None, **options: Any) -> Self:
-        """Returns a preset: sizes, vocabulary, batches, warm-up and the rest.
+        """Returns the options of a preset.
 
         Args:
             name: "micro", "tiny", "small", "base" or "big".
-            num_pairs: Pairs of the corpus: of few, half as many pieces are learned.
+            num_pairs: Pairs of the corpus; it gets at most half as many pieces.
             **options: Options of any section that replace the preset's.
 
         Example:
@@ -248,7 +233,7 @@ class RunConfig(Config):
         return cls().with_options(**sizes | preset | options)
 
     def with_options(self, **options: Any) -> Self:
-        """Returns a copy with options changed, each in the section that has it.
+        """Returns a copy with other options, whatever section they are in.
 
         Example:
             >>> RunConfig().with_options(epochs=3, beam_size=5).decoding.beam_size
@@ -265,10 +250,10 @@ class RunConfig(Config):
         return self.replace(**sections)
 
     def fitted_to(self, planned_updates: int) -> Self:
-        """Returns the options with a schedule that fits into so many weight updates.
+        """Returns the options with a schedule that fits this number of updates.
 
-        The warm-up gets at most a fifth of them and keeps its peak. A cosine ends with
-        the run, unless it has a length of its own.
+        The warm-up takes at most a fifth of them and keeps its peak. A cosine without
+        `decay_steps` ends with the run.
         """
         training, changes = self.training, {}
         warmup = min(training.warmup_steps, max(1, int(WARMUP_SHARE * planned_updates)))

@@ -1,4 +1,4 @@
-"""The options of training."""
+"""Options of training."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ class TrainingConfig(Config):
     """How a model is trained; the defaults are the paper's (section 5)."""
 
     epochs: int = option(20, "passes over the corpus", minimum=1)
-    max_updates: int | None = option(
-        None, "stop after this many weight updates", minimum=1
-    )
+    max_updates: int | None = option(None, "most weight updates", minimum=1)
     max_minutes: float | None = option(
         None, "stop at the first update after this time (minutes)", above=0.0
     )
@@ -25,18 +23,18 @@ class TrainingConfig(Config):
     )
     schedule: str = option(
         "paper",
-        "learning rate after the warm-up; the paper's falls with the inverse square "
-        "root",
+        "learning rate after the warm-up; the paper's decays with the inverse square "
+        "root of the update",
         choices=("paper", "constant", "cosine"),
     )
     learning_rate: float | None = option(
         None,
-        "peak of the learning rate; default of the paper's schedule (d_model * "
+        "peak of the learning rate; default with the paper's schedule (d_model * "
         "warmup_steps)^-0.5",
         above=0.0,
     )
     decay_steps: int | None = option(
-        None, "length of the cosine (updates); default the rest of the run", minimum=1
+        None, "length of the cosine (updates); default to the end of the run", minimum=1
     )
     warmup_steps: int = option(
         4000, "linear warm-up (updates), at most a fifth of the run", minimum=1
@@ -45,52 +43,46 @@ class TrainingConfig(Config):
         0.1, "probability mass spread over the vocabulary", minimum=0.0, below=1.0
     )
     global_clipnorm: float | None = option(
-        None, "scale gradients down to this norm, all weights together", above=0.0
+        None, "largest norm of the gradient of all weights together", above=0.0
     )
-    gradient_accumulation_steps: int = option(
-        1, "batches whose gradients make one weight update", minimum=1
-    )
+    gradient_accumulation_steps: int = option(1, "batches per weight update", minimum=1)
     freeze: str | None = option(
         None,
-        "parts whose weights stay as they are, with commas between: encoder, decoder, "
-        "embeddings, output, or layers such as decoder_layer_1/self_attention",
+        "parts not to train, separated by commas: encoder, decoder, embeddings, output "
+        "or layers such as decoder_layer_1/self_attention",
     )
     nonfinite: str = option(
         "stop",
-        "what to do where a loss or gradient is not finite: stop, or skip the batch",
+        "action on a loss or gradient that is not finite: stop, or skip the batch",
         choices=("stop", "skip"),
     )
     save_every: int | None = option(
         None,
-        "batches from one validation and saved state to the next, an interval; default "
-        "an epoch, at most 1000",
+        "interval between validations and saved states (batches); default an epoch, at "
+        "most 1000",
         minimum=1,
     )
     average_checkpoints: int = option(
-        5, "checkpoints, one an interval, that become the final model", minimum=1
+        5, "checkpoints averaged for the final model, one per interval", minimum=1
     )
     average: str = option(
-        "last", "checkpoints to average: last or best ones", choices=("last", "best")
+        "last", "checkpoints to average: the last or the best", choices=("last", "best")
     )
     monitor: str = option(
-        "loss", "validation score that decides what is best", choices=("loss", "bleu")
+        "loss", "validation score of the best checkpoint", choices=("loss", "bleu")
     )
     patience: int | None = option(
-        None, "stop after so many intervals without a better `monitor`", minimum=1
+        None, "stop after this many intervals without a better `monitor`", minimum=1
     )
-    bleu_sentences: int = option(
-        200, "validation pairs to translate for BLEU", minimum=1
-    )
+    bleu_sentences: int = option(200, "validation pairs used for BLEU", minimum=1)
     ema_decay: float | None = option(
-        None,
-        "decay of a moving average of the weights, which is validated and saved",
-        above=0.0,
-        below=1.0,
-    )
+        None, "decay of a moving average of the weights, which is validated and saved",
+        above=0.0, below=1.0,
+    )  # fmt: skip
     mixed_precision: str | None = option(
         None,
-        "compute in half precision, keep float32 weights; float16, with a scaled loss, "
-        "is for GPUs without bfloat16; default bfloat16 on a GPU, else none",
+        "compute in half precision with float32 weights; float16 scales the loss, for "
+        "GPUs without bfloat16; default bfloat16 on a GPU, else none",
         choices=("none", "bfloat16", "float16"),
     )
     jit_compile: bool | None = option(
@@ -98,8 +90,8 @@ class TrainingConfig(Config):
     )
     distribute: str = option(
         "none",
-        "devices to train on: one, all of this host (mirrored) or of many; with JAX, "
-        "all with a copy of the model each, or with its matrices split among them",
+        "devices to train on: one, all of this host (mirrored) or of several hosts; on "
+        "JAX, all with a copy of the model each, or with its matrices split",
         choices=("none", "mirrored", "multi_worker", "data_parallel", "model_parallel"),
     )
     seed: int = option(
@@ -115,17 +107,17 @@ class TrainingConfig(Config):
             )
         if self.decay_steps is not None and self.schedule != "cosine":
             raise ValueError(
-                "`decay_steps` goes with `schedule` 'cosine'. Received: "
+                "`decay_steps` needs schedule='cosine'. Received: "
                 f"schedule={self.schedule!r}, decay_steps={self.decay_steps}"
             )
         if self.jit_compile and self.distribute in ("mirrored", "multi_worker"):
             raise ValueError(
-                "XLA cannot compile a step of several replicas: leave `jit_compile` "
-                "out, or `distribute`. Received: jit_compile=True, "
+                "`jit_compile` must not be True with several replicas, whose step XLA "
+                "cannot compile. Received: jit_compile=True, "
                 f"distribute={self.distribute!r}"
             )
 
     def planned_updates(self, num_batches: int) -> int:
-        """Returns how many weight updates a run of so many batches an epoch makes."""
+        """Returns the number of weight updates, from the batches per epoch."""
         updates = self.epochs * num_batches // self.gradient_accumulation_steps
         return max(1, min(updates, self.max_updates or updates))

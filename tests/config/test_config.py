@@ -72,8 +72,8 @@ BAD_FILES = {
     '{"training": {"epoch": 3}}': "`TrainingConfig` has no option 'epoch'. Known",
     '{"decoding": {"beam_size": 1001}}': "`beam_size` must be at most 1000",
     '{"decoding": {"max_source_length": 10000000}}': "must be at most 1000000",
-    "[]": "`RunConfig` is read from an object",
-    '{"data": "tiny"}': "`DataConfig` is read from an object",
+    "[]": "`RunConfig` needs a dictionary of options",
+    '{"data": "tiny"}': "`DataConfig` needs a dictionary of options",
 }
 
 
@@ -123,8 +123,8 @@ REFUSED = {
         RunConfig, {"model": TransformerConfig(positions="learned", max_positions=60)},
     ),
     "`learning_rate` must be given unless": (TrainingConfig, {"schedule": "cosine"}),
-    "`decay_steps` goes with `schedule` 'cosine'": (TrainingConfig, {"decay_steps": 9}),
-    "leave `jit_compile` out": (
+    "`decay_steps` needs schedule='cosine'": (TrainingConfig, {"decay_steps": 9}),
+    "`jit_compile` must not be True": (
         TrainingConfig, {"jit_compile": True, "distribute": "mirrored"},
     ),
     "`n_best` must be from 1 to `beam_size`": (DecodingConfig, {"n_best": 5}),
