@@ -1,4 +1,4 @@
-"""Adapters (LoRA) for a whole model, and what configurations keep of quantised ones."""
+"""LoRA adapters for a whole model, and dtype policies of quantised layers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from keras_transformer.layers.arguments import check_size
 def enable_lora(
     model: keras.layers.Layer, rank: int, lora_alpha: float | None = None
 ) -> None:
-    """Freezes a model and trains two small matrices beside each of its matrices.
+    """Freezes a model and adds LoRA adapters to its `Dense` and `EinsumDense` layers.
 
-    W becomes W + lora_alpha / rank A B, and A (D, rank) and B (rank, E) are trained in
-    place of W (D, E): Hu et al., 2021, https://arxiv.org/abs/2106.09685. Every
-    `keras.layers.Dense` and `EinsumDense` within gets them. Saved files hold the sums,
-    and an adapter that a file is loaded into begins anew. Compile the model afterwards.
+    Each matrix W (D, E) becomes W + lora_alpha / rank A B, with trained A (D, rank) and
+    B (rank, E): Hu et al., 2021, https://arxiv.org/abs/2106.09685. Saved files hold the
+    sums; loading a file resets B to zero. Compile the model afterwards.
 
     Args:
-        model: A model or a layer, built.
-        rank: Width of the adapters.
-        lora_alpha: Strength of the adapters; default `rank`.
+        model: A built model or layer.
+        rank: Rank of the adapters.
+        lora_alpha: Scale of the adapters; default `rank`.
 
     Raises:
         ValueError: If there is nothing to adapt, a layer is not built, has adapters or
@@ -43,7 +42,7 @@ def enable_lora(
     if not layers:
         expected = "`model` must have layers of the class `keras.layers.Dense`"
         raise ValueError(f"{expected}. Received: {model.name!r}, which has none")
-    for layer in layers:  # All are checked before one is changed.
+    for layer in layers:  # Checks all before it changes one.
         problem = (
             "is not built" if not layer.built
             else "has adapters already" if layer.lora_enabled
@@ -60,13 +59,13 @@ def enable_lora(
     for layer in layers:
         layer.enable_lora(rank, lora_alpha)
         _keep_out_of_files(layer)
-    if isinstance(model, keras.Model):  # These hold what was trained before.
+    if isinstance(model, keras.Model):  # These functions train the old weights.
         model.train_function = model.test_function = model.predict_function = None
 
 
 def _keep_out_of_files(layer):
-    """Makes adapters begin anew, A as it was and B zero, when a file is loaded."""
-    # Keras' own `load_own_variables` leaves both zero, which no gradient can change.
+    """Makes loading a file keep A and reset B to zero."""
+    # Keras' `load_own_variables` resets both to zero, which no gradient can change.
     load, configuration = layer.load_own_variables, layer.get_config
 
     def load_own_variables(store):
@@ -82,13 +81,12 @@ def _keep_out_of_files(layer):
 
 
 def quantised_policies(layer: keras.layers.Layer) -> dict[str, Any]:
-    """Returns dtype policies by paths, as an entry of a layer's configuration."""
-    # So KerasHub's models keep what of them is quantised; nothing if no part is.
+    """Returns the "dtype" of a configuration whose parts are quantised, else {}."""
     parts = [part for part in layers_within(layer) if part.quantization_mode]
     if not parts:
         return {}
     above = layer.path.removesuffix(layer.name)
-    # The path from the layer on, wherever the layer itself will be.
+    # Paths relative to the layer, whatever will contain it.
     paths = {re.escape(part.path.removeprefix(above)): part for part in parts}
     kept = {f"(.*/)?{path}": policy_of(part) for path, part in paths.items()}
     policies = keras.dtype_policies.DTypePolicyMap(policy_of(layer).name, kept)
@@ -96,7 +94,7 @@ def quantised_policies(layer: keras.layers.Layer) -> dict[str, Any]:
 
 
 def policy_of(layer):
-    """Returns a layer's own dtype policy, out of a map of policies if it has one."""
+    """Returns a layer's own dtype policy, looked up if it has a map of policies."""
     policy = layer.dtype_policy
     is_map = isinstance(policy, keras.dtype_policies.DTypePolicyMap)
     return policy[layer.path] if is_map else policy

@@ -1,4 +1,4 @@
-"""Checks of the arguments that several layers and models share."""
+"""Checks of arguments that layers and models share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from keras import ops
 
 
 def check_size(name, value, optional=False):
-    """Raises `ValueError` unless `value` is a positive integer (or an allowed None)."""
+    """Raises `ValueError` unless `value` is a positive integer, or an optional None."""
     if optional and value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -24,19 +24,19 @@ def check_rate(name, value):
 
 
 def check_pair(name, value, *parts):
-    """Raises `TypeError` unless `value` is a tuple or list of two, called `parts`."""
+    """Raises `TypeError` unless `value` is a tuple or list of two."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         expected = f"`{name}` must be a pair, ({', '.join(parts)})"
         raise TypeError(f"{expected}. Received: {_described(value)}")
 
 
 def integer_ids(name, ids, *axes):
-    """Returns ids as integers, a tensor of these axes, such as "B" and "T"."""
-    # A `keras.Sequential` without an `Input` gives float32, exact up to 2^24.
+    """Returns ids as an integer tensor, checked to have axes such as "B" and "T"."""
+    # A `keras.Sequential` without an `Input` passes float32, exact up to 2^24.
     if type(ids).__name__ == "RaggedTensor":
         raise TypeError(
-            f"`{name}` must be a dense tensor, padded: `to_tensor()` makes one of a "
-            f"ragged tensor. Received: a RaggedTensor of shape {tuple(ids.shape)}"
+            f"`{name}` must be a padded dense tensor: call `to_tensor()`. Received: a "
+            f"RaggedTensor of shape {tuple(ids.shape)}"
         )
     if not hasattr(ids, "shape") or not hasattr(ids, "dtype"):
         raise TypeError(
@@ -53,10 +53,10 @@ def integer_ids(name, ids, *axes):
     if "int" in dtype:
         return ids
     if dtype not in ("float32", "float64"):
-        # Under mixed precision Keras rounds floats: to bfloat16, 257 becomes 256.
+        # In bfloat16, 257 would be 256.
         raise TypeError(
-            f"`{name}` must be integers; a model of Keras gives them with `keras.Input("
-            f"shape, dtype='int32')`. Received: dtype {dtype}"
+            f"`{name}` must be integers; in a functional model use `keras.Input(shape, "
+            f"dtype='int32')`. Received: dtype {dtype}"
         )
     return ops.cast(ids, "int32")
 

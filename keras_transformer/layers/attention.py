@@ -1,4 +1,4 @@
-"""Attention as pure functions of tensors, and a record of its weights."""
+"""Attention as pure functions, and recording of attention weights."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ def scaled_dot_product_attention(
     query: TensorLike, key: TensorLike, value: TensorLike,
     mask: TensorLike | None = None, dropout: Callable[[Any], Any] | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Attends to values by the scaled dot product of queries and keys.
+    """Computes softmax(Q K^T / sqrt(K)) V, scaled dot-product attention.
 
-    softmax(Q K^T / sqrt(K)) V: equation 1 of Vaswani et al., 2017,
-    https://arxiv.org/abs/1706.03762.
+    Equation 1 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762.
 
     Args:
         query: Float tensor (..., T, K).
         key: Float tensor (..., S, K).
         value: Float tensor (..., S, Kv).
         mask: Boolean tensor that broadcasts to (..., T, S), True where a query may
-            attend to a key, or `None`. A query with nothing to attend to gets zeros.
-        dropout: Callable applied to the attention weights, or `None`.
+            attend to a key, or `None`. A query with no key to attend to gets zeros.
+        dropout: Function of the attention weights, or `None`.
 
     Returns:
         The output (..., T, Kv) and the attention weights (..., T, S) before dropout.
@@ -41,7 +40,7 @@ def scaled_dot_product_attention(
         >>> query, key = np.zeros((1, 4), "float32"), np.ones((2, 4), "float32")
         >>> value = np.array([[1.0, 2.0], [3.0, 4.0]], "float32")
         >>> output, weights = scaled_dot_product_attention(query, key, value)
-        >>> ops.convert_to_numpy(output).tolist()  # The mean: the scores are equal.
+        >>> ops.convert_to_numpy(output).tolist()  # the mean of the values
         [[2.0, 3.0]]
         >>> ops.convert_to_numpy(weights).tolist()
         [[0.5, 0.5]]
@@ -56,21 +55,21 @@ def scaled_dot_product_attention(
 def dot_product_attention(
     queries, keys, values,  # (B, H, T, K), (B, G, S, K) and (B, G, S, Kv)
     mask=None,  # boolean, broadcasts to (B, H, T, S)
-    bias=None,  # float, added to the scores; if it is float32, so are they
-    weigh=masked_softmax,  # makes the attention weights of scores and mask
+    bias=None,  # float, added to the scores
+    weigh=masked_softmax,  # function of scores and mask
     dropout=None,  # a `Dropout` layer in training
-    fused=False,  # use a fused kernel: False never, None where it gains, True always
-    score=None,  # makes the scores of queries and keys, in place of their product
+    fused=False,  # use a fused kernel: False never, None where faster, True always
+    score=None,  # function of queries and keys; default their product
     with_weights=False,  # whether the attention weights are needed
 ):  # fmt: skip
-    """Returns the outputs (B, H, T, Kv) and the attention weights (B, H, T, S)."""
-    # Queries come scaled. Weights are before dropout; `None` if they are not made.
+    """Returns outputs (B, H, T, Kv) and, if made, weights (B, H, T, S)."""
+    # Queries are scaled already.
     if fused is not False:
         must = bool(fused)
         if with_weights:
             reason = "it gives no attention weights to return or to record"
         elif not must and keras.config.is_flash_attention_enabled() is False:
-            reason = "Keras is told to use none"
+            reason = "flash attention is disabled in Keras"
         elif score is not None:
             reason = "it computes dot products, and `score` is another function"
         elif weigh is not masked_softmax:
@@ -104,7 +103,7 @@ def dot_product_attention(
 
 
 def refuse_fused(reason):
-    """Raises the `ValueError` of `flash_attention=True` where it cannot be had."""
+    """Raises the `ValueError` of `flash_attention=True` without a fused kernel."""
     raise ValueError(
         "`flash_attention` must be None or False where no fused kernel can be used: "
         f"{reason}. Received: flash_attention=True"
@@ -128,21 +127,20 @@ _RECORD = contextvars.ContextVar("attention_record", default=None)
 
 @contextlib.contextmanager
 def recorded_attention() -> Iterator[dict]:
-    """Records the attention weights that layers compute in the `with` block.
+    """Records the attention weights computed in the `with` block.
 
-    Call a model directly: `fit`, `predict` and functions compiled before record nothing
-    that can be read.
+    Call the model directly: `fit`, `predict` and compiled functions record nothing.
 
     Yields:
-        A dictionary from each `MultiHeadAttention` to a list of its weights (B, H, T,
-        S), one tensor a call, in the order of the calls.
+        A dictionary from each attention layer to a list of its weights (B, H, T, S),
+        one tensor per call.
 
     Example:
         >>> layer = EncoderLayer(num_heads=2, d_ff=8)
         >>> with recorded_attention() as record:
         ...     outputs = layer(np.zeros((1, 3, 4), "float32"))
         >>> (weights,) = record[layer.self_attention]
-        >>> tuple(weights.shape)  # (B, H, S, S)
+        >>> tuple(weights.shape)
         (1, 2, 3, 3)
     """
     record = {}
@@ -159,9 +157,9 @@ def is_recording() -> bool:
 
 
 def record_attention(layer: keras.layers.Layer, weights: TensorLike | None) -> None:
-    """Hands weights (B, H, T, S) to the record, if there is one, and they are made.
+    """Adds a layer's weights (B, H, T, S) to the record, if one is kept.
 
-    Call it in the attention layer that you write, so that plots can show its weights.
+    Call it in an attention layer of your own, so that plots can show its weights.
 
     Example:
         >>> with recorded_attention() as record:

@@ -18,19 +18,18 @@ from keras_transformer.types import Activation, Shape, Tensor, TensorLike, Weigh
 class Dropout(keras.layers.Dropout):
     """Sets a random share of the inputs to 0 in training and scales up the others.
 
-    As `keras.layers.Dropout`, but the mask is a hash of the seed, the call's number and
-    the position: on a CPU that costs a fraction of Keras' random numbers. The same seed
-    gives the same masks in every mode of TensorFlow and on JAX, and the replicas of a
-    TensorFlow strategy drop different units. `rate` is rounded to a multiple of
-    1 / 65536. With PyTorch, or with a `noise_shape`, it is Keras' own dropout.
+    As `keras.layers.Dropout`, but faster on a CPU: the mask is a hash of the seed, the
+    call's number and the position. The same seed yields the same masks on TensorFlow
+    and JAX; replicas of a TensorFlow strategy drop different units. `rate` is rounded
+    to a multiple of 1 / 65536. PyTorch and `noise_shape` use Keras' own dropout.
 
     Args:
         rate: Share of the units to drop, in [0, 1].
-        noise_shape: Shape of the mask, broadcast to the inputs; default theirs.
-        seed: Integer seed; default drawn from Python's generator.
+        noise_shape: Shape of the mask, broadcast to the inputs; default their shape.
+        seed: Integer seed; default random.
     Call arguments:
         inputs: Float tensor (...).
-        training: Whether anything is dropped.
+        training: Whether to drop.
     Returns:
         Float tensor (...).
     Raises:
@@ -47,12 +46,11 @@ class Dropout(keras.layers.Dropout):
         return few_passes.drop(inputs, keep, scale)
 
     def next_mask(self, shape):
-        """Returns a mask, True where a unit is kept, and the factor on such units."""
-        # `None` and 1 if the mask is no hash, but Keras' own or without effect.
+        """Returns a mask of kept units and their factor; `None` if Keras drops."""
         by_us = self.noise_shape is None and keras.backend.backend() != "torch"
         if not by_us or not 0 < round(self.rate * few_passes.STEPS) < few_passes.STEPS:
             return None, 1.0
-        # The seed and the number of the call, a different one in each replica.
+        # The seed and the number of the call, which differs between replicas.
         state = self.seed_generator.next()
         state = few_passes.of_this_replica(state) if num_replicas() > 1 else state
         return few_passes.keep_and_scale(shape, self.rate, state)
@@ -63,12 +61,12 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """Normalises each vector to mean 0 and variance 1, then scales and shifts it.
 
     As `keras.layers.LayerNormalization` (Ba et al., 2016,
-    https://arxiv.org/abs/1607.06450), but a training step in a TensorFlow graph without
-    XLA spends half the time on it.
+    https://arxiv.org/abs/1607.06450), in half the time when a TensorFlow graph without
+    XLA trains.
 
     Call arguments:
         inputs: Float tensor (..., D).
-        training: Whether a gradient will be asked for.
+        training: Whether a gradient will be computed.
     Returns:
         Float tensor (..., D).
 
@@ -90,23 +88,23 @@ class FeedForward(ComposedLayer):
     """Two linear maps with an activation between, the same at every position.
 
     max(0, x W_1 + b_1) W_2 + b_2: equation 2 of Vaswani et al., 2017,
-    https://arxiv.org/abs/1706.03762, with `hidden_dense` of W_1 and b_1 and
-    `output_dense` of W_2 and b_2.
+    https://arxiv.org/abs/1706.03762. `hidden_dense` holds W_1 and b_1, `output_dense`
+    W_2 and b_2.
 
     Args:
         d_ff: Width of the hidden layer, d_ff in the paper.
-        activation: Keras activation, name or callable; the paper's is "relu".
+        activation: Name of a Keras activation, or a function.
         dropout_rate: Share of hidden units dropped in training, in [0, 1).
-        **options: `kernel_initializer`, `bias_initializer` and so on, as of
-            `keras.layers.Dense`; `name`, `dtype` and the rest of `keras.layers.Layer`.
+        **options: Initializers, regularizers and constraints of `keras.layers.Dense`;
+            `name`, `dtype` and so on of `keras.layers.Layer`.
     Call arguments:
         inputs: Float tensor (B, ..., D).
-        training: Whether dropout is applied.
+        training: Whether to apply dropout.
     Returns:
         Float tensor (B, ..., D).
     Raises:
-        ValueError: If `d_ff` is not positive, the activation is not known or the rate
-            is outside [0, 1).
+        ValueError: If `d_ff` is not positive, the activation is unknown or the rate is
+            outside [0, 1).
 
     Example:
         >>> FeedForward(d_ff=8)(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)

@@ -30,9 +30,9 @@ SINUSOIDS, POSITIONS = typing.get_args(Sinusoids), typing.get_args(Positions)
 def sinusoidal_encoding(
     positions: TensorLike, d_model: int, kind: Sinusoids = "sinusoidal"
 ) -> Tensor:
-    """Computes position vectors of sines and cosines.
+    """Returns position vectors of sines and cosines.
 
-    Pair number i of a sine and a cosine has an angle, the position times a frequency:
+    The angle of pair i of a sine and a cosine is the position times a frequency:
 
     | kind                | frequency                      | sines and cosines |
     |---------------------|--------------------------------|-------------------|
@@ -40,20 +40,20 @@ def sinusoidal_encoding(
     | "sinusoidal-halves" | 10000^(-2i / d_model)          | in two halves     |
     | "sinusoidal-marian" | 10000^(-i / (d_model / 2 - 1)) | in two halves     |
 
-    The first is that of section 3.5 of Vaswani et al., 2017,
-    https://arxiv.org/abs/1706.03762; an odd `d_model` ends with a sine. The second is
-    that of Hugging Face's `MarianMTModel`, the third that of Marian and Tensor2Tensor.
+    They are from section 3.5 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762
+    (an odd `d_model` ends with a sine), Hugging Face's `MarianMTModel`, and Marian and
+    Tensor2Tensor.
 
     Args:
         positions: Integer or float tensor (...), counted from 0.
-        d_model: Width of the vectors; even where there are two halves.
-        kind: As the table says.
+        d_model: Width of the vectors; even for two halves.
+        kind: A kind of the table.
 
     Returns:
         Float32 tensor (..., d_model).
 
     Raises:
-        ValueError: If there is no such kind, or `d_model` is odd with two halves.
+        ValueError: If `kind` is unknown, or `d_model` is odd with two halves.
 
     Example:
         >>> ops.convert_to_numpy(sinusoidal_encoding(np.arange(3), 4))[0].tolist()
@@ -61,7 +61,7 @@ def sinusoidal_encoding(
     """
     _check_kind("kind", kind, SINUSOIDS, d_model)
     count = (d_model + 1) // 2
-    # Marian's single pair at a width of 2 has the frequency 1, not 0 / 0.
+    # At a width of 2 Marian's single pair has the frequency 1, not 0 / 0.
     turns = max(count - 1, 1) if kind == "sinusoidal-marian" else d_model / 2
     pairs = ops.arange(count, dtype="float32")
     frequencies = ops.exp(pairs * (-math.log(10000.0) / turns))
@@ -85,27 +85,26 @@ def _check_kind(name, kind, kinds, d_model=0):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class PositionalEncoding(keras.layers.Layer):
-    """Adds to each vector one that tells its position, then drops out.
+    """Adds position vectors to vectors, then applies dropout.
 
-    Section 3.5 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, for inputs
-    that are vectors already; `PositionalEmbedding` embeds tokens too. Sinusoids are
-    computed, so they work at any length; learned vectors (Gehring et al., 2017,
-    https://arxiv.org/abs/1705.03122) are the table `position_embeddings`.
+    Section 3.5 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762. Sinusoids
+    work at any length; learned vectors (Gehring et al., 2017,
+    https://arxiv.org/abs/1705.03122) are the table `position_embeddings`. For token ids
+    use `PositionalEmbedding`.
 
     Args:
-        positions: "learned", or a kind of `sinusoidal_encoding`: "sinusoidal",
-            "sinusoidal-halves" or "sinusoidal-marian"; "none" adds nothing, where
-            positions enter the attention itself.
-        max_length: Rows of the learned table (positions); only for learned ones.
-        dropout_rate: Share of the sum's units dropped in training, in [0, 1).
+        positions: "learned", a kind of `sinusoidal_encoding` ("sinusoidal",
+            "sinusoidal-halves" or "sinusoidal-marian"), or "none".
+        max_length: Rows of the learned table (positions).
+        dropout_rate: Share of the units dropped in training, in [0, 1).
     Call arguments:
         inputs: Float tensor (B, T, D).
         start: Position of the first vector, an integer or integer scalar tensor.
-        training: Whether dropout is applied.
+        training: Whether to apply dropout.
     Returns:
         Float tensor (B, T, D).
     Raises:
-        ValueError: If an argument is out of its range, or the learned table too short.
+        ValueError: If an argument is out of range or the learned table is too short.
 
     Example:
         >>> layer = PositionalEncoding()
@@ -144,11 +143,11 @@ class PositionalEncoding(keras.layers.Layer):
         length, width = inputs.shape[1:]
         places = start + ops.arange(ops.shape(inputs)[1], dtype="int32")  # (T,)
         if self.positions == "learned":
-            # A tensor comes from a decoding loop, whose longest output is checked.
+            # `start` is a tensor in decoding, where the longest output is checked.
             first = start if isinstance(start, int) else 0
             if length is not None and first + length > self.max_length:
                 raise ValueError(
-                    "The input is longer than the learned positions; raise "
+                    "The input is longer than the learned positions: raise "
                     f"`max_length` or use sinusoidal ones. Received: {length} "
                     f"positions, start={first}, max_length={self.max_length}"
                 )
@@ -171,29 +170,30 @@ class PositionalEmbedding(PositionalEncoding):
     """Token embedding times sqrt(d_model), plus position vectors, then dropout.
 
     Sections 3.4, 3.5 and 5.4 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762.
-    The table of tokens is that of `token_embedding`, a
-    `keras.layers.ReversibleEmbedding`, which does not scale:
-    `token_embedding(states, reverse=True)` are the logits of a tied output.
+    `token_embedding` is a `keras.layers.ReversibleEmbedding`;
+    `token_embedding(states, reverse=True)` returns the logits of a tied output.
 
     Args:
         vocabulary_size: Number of tokens, V.
         d_model: Width of the vectors, D.
-        dropout_rate: As of `PositionalEncoding`.
-        positions: As of `PositionalEncoding`.
-        max_length: As of `PositionalEncoding`.
-        pad_id: Id whose positions the output's Keras mask excludes; `None` for no mask.
-        embeddings_initializer: Initializer of the table of tokens; default normal, of a
-            standard deviation of 1 after the product with sqrt(d_model).
-        embeddings_regularizer: Regularizer of that table.
-        embeddings_constraint: Constraint on that table.
+        dropout_rate: See `PositionalEncoding`, as for `positions` and `max_length`.
+        positions: "sinusoidal", "learned" and so on.
+        max_length: Rows of the table of learned positions.
+        pad_id: Id that the Keras mask of the output excludes; `None` for no mask.
+        embeddings_initializer: Initializer of the token table; default normal with
+            standard deviation d_model^-0.5.
+        embeddings_regularizer: Regularizer of the token table.
+        embeddings_constraint: Constraint on the token table.
     Call arguments:
         ids: Integer tensor (B, T); float32 is cast.
-        start: As of `PositionalEncoding`, like `training`.
+        start: Position of the first id, an integer or integer scalar tensor.
+        training: Whether to apply dropout.
     Returns:
         Float tensor (B, T, d_model).
     Raises:
-        TypeError: If `ids` are no integers.
-        ValueError: As `PositionalEncoding`, or if `ids` have other axes.
+        TypeError: If `ids` are not integers.
+        ValueError: If an argument is out of range, `ids` has other axes or the learned
+            table is too short.
 
     Example:
         >>> PositionalEmbedding(11, 6)(np.array([[3, 4, 5]])).shape  # (1, 3, 6)
@@ -223,10 +223,10 @@ class PositionalEmbedding(PositionalEncoding):
             embeddings_initializer=initializer,
             embeddings_regularizer=embeddings_regularizer,
             embeddings_constraint=embeddings_constraint,
-            # Else Keras computes the logits of mixed precision in float32.
+            # In mixed precision Keras would compute the logits in float32.
             reverse_dtype=self.compute_dtype,
         )  # fmt: skip
-        self.token_embedding.supports_masking = True  # Else Keras warns of masks.
+        self.token_embedding.supports_masking = True  # Else Keras warns.
 
     @property
     def embeddings(self) -> TensorLike:
@@ -236,7 +236,7 @@ class PositionalEmbedding(PositionalEncoding):
     def build(self, input_shape: Shape) -> None:
         table = self.token_embedding
         if table.quantization_mode == "int4" and table.quantization_config is None:
-            # From a file. Without one, Keras would round what comes in, too.
+            # Loaded from a file. Without one, Keras would also quantise the inputs.
             size = getattr(policy_of(table), "block_size", None)
             config = keras.quantizers.Int4QuantizationConfig(block_size=size)
             table.quantization_config = config
@@ -249,12 +249,12 @@ class PositionalEmbedding(PositionalEncoding):
         return super().call(self.token_vectors(ids), start, training)
 
     def token_vectors(self, ids: TensorLike) -> Tensor:
-        """Returns the vectors of ids (B, T), scaled; override to make others."""
+        """Returns the scaled vectors of ids (B, T); override to embed otherwise."""
         ids = integer_ids("ids", ids, "B", "T")
         return self.token_embedding(ids) * math.sqrt(self.d_model)
 
     def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
-        """The ids' own mask, or True where they are not padding."""
+        """Returns True where ids are not `pad_id`, or the previous mask without one."""
         is_masked = self.pad_id is not None
         return ops.not_equal(inputs, self.pad_id) if is_masked else previous_mask
 

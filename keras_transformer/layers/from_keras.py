@@ -1,4 +1,4 @@
-"""Takes over what Keras' attention layers and KerasHub's layers hold."""
+"""Copies of Keras' attention layers and KerasHub's Transformer layers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from keras_transformer.kernels.keras_private import (
     keras_hub_parts,
 )
 
-# What ours lack, with the values at which theirs do without it (axis 1 of (B, T, D) is
-# attended over anyway), and Keras' names of what ours have, with our names.
+# Keras' options that ours lack, with the values that turn them off (axis 1 of (B, T, D)
+# is the axis attended over), and Keras' names of our options.
 _NOT_OURS = {
     "attention_axes": (None, 1, (1,), [1]),
     "use_gate": (None, False),
@@ -24,10 +24,10 @@ _NAMES = {"head_dim": "key_dim", "num_query_heads": "num_heads"}
 
 
 def attention_from_keras(cls, layer):
-    """Makes a `MultiHeadAttention` of a class with what one of Keras' holds."""
+    """Returns a `MultiHeadAttention` with the weights of one of Keras' layers."""
     if not cls.equals_keras:
         raise TypeError(
-            f"Keras has no attention that computes what {cls.__name__} does: use "
+            f"Keras has no counterpart of {cls.__name__}: use "
             f"`MultiHeadAttention.from_keras`. Received: {type(layer).__name__}"
         )
     kinds = keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention
@@ -46,7 +46,7 @@ def attention_from_keras(cls, layer):
     for name, without in _NOT_OURS.items():
         value = options.pop(name, None)
         if value not in without:
-            expected = f"`layer` must have no `{name}`, which this layer has not"
+            expected = f"`layer` must not use `{name}`, which this layer lacks"
             raise ValueError(f"{expected}. Received: {layer.name!r}, {name}={value}")
     if isinstance(options.get("output_shape"), (tuple, list)):
         (options["output_shape"],) = options["output_shape"]
@@ -58,7 +58,7 @@ def attention_from_keras(cls, layer):
 
 
 def _take_attention(attention, projections):
-    """Takes over four projections; Keras' have the heads on an axis of their own."""
+    """Copies four projections; Keras' have an axis of heads."""
     for name, theirs in projections.items():
         ours, inputs = getattr(attention, f"{name}_dense"), 2 if name == "output" else 1
         rows = math.prod(theirs.kernel.shape[:inputs])
@@ -68,7 +68,7 @@ def _take_attention(attention, projections):
 
 
 def layer_from_keras_hub(cls, layer):
-    """Makes one of our layers with what one of KerasHub's holds."""
+    """Returns one of our layers with the weights of one of KerasHub's."""
     kind = "TransformerDecoder" if cls.causal else "TransformerEncoder"
     kinds = {base.__name__ for base in type(layer).mro()}
     if kind not in kinds or not hasattr(layer, "normalize_first"):
@@ -79,8 +79,8 @@ def layer_from_keras_hub(cls, layer):
     attends = parts["cross_attention"] is not None
     if attends != ("cross_attention" in cls.sublayers):
         raise ValueError(
-            "`layer` must be built with `encoder_sequence` for a `DecoderLayer`, and "
-            f"without for a `CausalLayer`. Received: {layer.name!r}, built "
+            "`layer` must be built with `encoder_sequence` for a `DecoderLayer` and "
+            f"without it for a `CausalLayer`. Received: {layer.name!r}, built "
             f"{'with' if attends else 'without'} it"
         )
     attentions = [name for name in cls.sublayers if name != "feed_forward"]
@@ -114,16 +114,16 @@ def layer_from_keras_hub(cls, layer):
 
 def _check_built(layer):
     if not layer.built:
-        expected = "`layer` must be built, to have weights: call it or its model once"
+        expected = "`layer` must be built: call it or its model once"
         raise ValueError(f"{expected}. Received: {layer.name!r}, not built")
 
 
 def _check_floats(layer, dense_layers):
     if any(dense.quantization_mode for dense in dense_layers):
-        expected = "`layer` must hold floats: take its weights over, then quantize"
+        expected = "`layer` must hold floats: convert it first, then quantize"
         raise ValueError(f"{expected}. Received: {layer.name!r}, quantized")
 
 
 def _take(variable, value):
-    """Assigns a copy: on JAX an array of two layers is gone once one is trained."""
+    """Assigns a copy: JAX frees the array of a weight that is trained."""
     variable.assign(ops.copy(value))

@@ -1,4 +1,4 @@
-"""Attention that is linear in the length: features in place of a softmax."""
+"""Attention whose time is linear in the length."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.masks import mask_of_keys
 from keras_transformer.types import Nest, Tensor, TensorLike
 
-BLOCK = 64  # positions that causal attention takes at once
-SMALLEST_TOTAL = 1e-30  # A sum of weights below it is no number to divide by.
-LARGEST_EXPONENT = 64.0  # of a key's feature: float32 holds exp(88), and sums are made
+BLOCK = 64  # positions of a block of causal attention
+SMALLEST_TOTAL = 1e-30  # smaller sums of weights are not divided by
+LARGEST_EXPONENT = 64.0  # of a key's feature; float32 holds exp(88)
 
 
 def linear_attention(
     queries: TensorLike, keys: TensorLike, values: TensorLike, causal: bool = False
 ) -> Tensor:
-    """Attends by the product of features, without a matrix of T times S.
+    """Returns phi(Q) (phi(K)^T V) / phi(Q) sum(phi(K)): attention without a softmax.
 
-    phi(Q) (phi(K)^T V) / phi(Q) sum(phi(K)): equations 4 to 9 of Katharopoulos et al.,
-    2020, https://arxiv.org/abs/2006.16236. The causal form works in blocks: a sum over
-    the blocks before, and a small product within the block.
+    Equations 4 to 9 of Katharopoulos et al., 2020, https://arxiv.org/abs/2006.16236.
+    The causal form sums over earlier blocks and multiplies within a block.
 
     Args:
-        queries: Features of the queries, float tensor (B, H, T, F), not negative.
-        keys: Those of the keys, (B, H, S, F); 0 where a position is masked.
+        queries: Features of the queries, float tensor (B, H, T, F), at least 0.
+        keys: Features of the keys, float tensor (B, H, S, F), 0 where masked.
         values: Float tensor (B, H, S, Kv).
-        causal: Whether query t attends to keys 0 to t alone; needs S = T.
+        causal: Whether query t attends to keys 0 to t only; needs S = T.
 
     Returns:
         Float tensor (B, H, T, Kv); zeros where the features of all keys are 0.
@@ -62,7 +61,7 @@ def linear_attention(
 
 
 def _with_ones(values):
-    """Adds a unit of 1: its weighted sum is the sum of the weights."""
+    """Appends 1 to each value: its weighted sum is the sum of the weights."""
     return ops.pad(values, ((0, 0), (0, 0), (0, 0), (0, 1)), constant_values=1)
 
 
@@ -74,7 +73,7 @@ def _summed(keys, values):
 def _divided(outputs):
     """(..., T, Kv + 1) --> (..., T, Kv), divided by the last unit."""
     totals = outputs[..., -1:]
-    # The square of a very small total, in its gradient, would be zero: divide twice.
+    # Dividing twice keeps the square of a small total out of the gradient.
     scale = ops.stop_gradient(ops.where(totals > SMALLEST_TOTAL, totals, 1.0))
     outputs, totals = outputs[..., :-1] / scale, totals / scale
     return outputs / ops.where(totals > SMALLEST_TOTAL, totals, 1.0)
@@ -84,21 +83,18 @@ def _divided(outputs):
 class LinearAttention(MultiHeadAttention):
     """Multi-head attention without softmax, linear in the length.
 
-    A query's weight on a key is phi(q) . phi(k) over the sum of these, with phi(x) =
-    elu(x) + 1 of each unit: Katharopoulos et al., 2020,
-    https://arxiv.org/abs/2006.16236. Override `feature_map` for other features. Sums
-    are in float32.
+    A query's weight on a key is phi(q) . phi(k), normalised over the keys, with phi(x)
+    = elu(x) + 1: Katharopoulos et al., 2020, https://arxiv.org/abs/2006.16236. Override
+    `feature_map` for other features.
 
-    Call and methods are those of `MultiHeadAttention`. There are no weights to return
-    or to drop, a mask must be the same for all queries, and the state of `step` does
-    not grow with the length.
+    It is called like `MultiHeadAttention` and returns no weights. A mask must be the
+    same for all queries. The state of `step` does not grow with the length.
 
     Args:
-        num_heads: Heads, H.
-        key_dim: Width of each head's queries and keys, K.
-        value_dim: Width of each head's values, Kv; default `key_dim`.
-        **options: As of `MultiHeadAttention`, without `dropout`, `flash_attention`,
-            `num_key_value_heads` and `positions`.
+        num_heads: See `MultiHeadAttention`, as for the rest.
+        key_dim: Width of a head's queries and keys, K.
+        value_dim: Width of a head's values, Kv; default `key_dim`.
+        **options: Not `dropout`, `flash_attention`, `num_key_value_heads`, `positions`.
     Raises:
         ValueError: If one of these is given, or the mask differs between queries.
 
@@ -119,24 +115,21 @@ class LinearAttention(MultiHeadAttention):
         for name in ("dropout", "positions", "num_key_value_heads"):
             if given := getattr(self, name):
                 raise ValueError(
-                    f"`{name}` must be left out: {type(self).__name__} has no scores "
-                    f"of queries and keys. Received: {name}={given!r}"
+                    f"`{name}` must be left out: {type(self).__name__} has no "
+                    f"attention weights. Received: {name}={given!r}"
                 )
 
     @property
     def feature_dim(self) -> int:
-        """How many features `feature_map` gives."""
+        """Number of features of `feature_map`, F."""
         return self.key_dim
 
     def feature_map(self, inputs: TensorLike) -> Tensor:
-        """Turns queries or keys (B, H, T, K) into positive features (B, H, T, F).
-
-        Override it for other features, with F = `feature_dim`.
-        """
+        """Returns positive features (B, H, T, F) of queries or keys (B, H, T, K)."""
         return ops.elu(inputs) + 1.0
 
     def features(self, queries: TensorLike, keys: TensorLike) -> tuple[Tensor, Tensor]:
-        """Returns the features that the sums are made of, of float32 inputs."""
+        """Returns the features of float32 queries and keys; `attend` sums them."""
         return self.feature_map(queries), self.feature_map(keys)
 
     def attend(
@@ -158,7 +151,7 @@ class LinearAttention(MultiHeadAttention):
         return ops.cast(outputs, self.compute_dtype), None
 
     def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
-        """Returns the sums so far, (B, N, H * F * (Kv + 1)); `length` is ignored."""
+        """Returns zero sums, (B, N, H * F * (Kv + 1)); `length` is ignored."""
         number, width = self.heads["value"]
         size = number * self.feature_dim * (width + 1)
         return (ops.zeros((sentences, hypotheses, size), "float32"),)
@@ -166,7 +159,7 @@ class LinearAttention(MultiHeadAttention):
     def step(
         self, inputs: TensorLike, cache: Nest, place: Nest, mask: Nest, weights: Nest
     ) -> tuple[Tensor, Nest]:
-        """As `MultiHeadAttention.step`; the sums need no mask."""
+        """As `MultiHeadAttention.step`, without a mask."""
         rows = ops.reshape(inputs, (-1, 1, inputs.shape[-1]))  # (R, 1, D)
         parts = self.project_to_heads(rows, rows, rows, weights[0])
         queries, keys, values = (ops.cast(x, "float32") for x in parts)
@@ -182,27 +175,27 @@ class LinearAttention(MultiHeadAttention):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class PerformerAttention(LinearAttention):
-    """Multi-head attention whose softmax is approximated, linear in the length.
+    """Multi-head attention with an approximate softmax, linear in the length.
 
     FAVOR+ of Choromanski et al., 2021, https://arxiv.org/abs/2009.14794 (section 2 and
-    lemma 1): with x = q or k over K^(1/4) and vectors w_1 to w_F, each Gaussian,
-    orthogonal in blocks of K,
+    lemma 1). With x = q or k over K^(1/4) and Gaussian vectors w_1 to w_F, orthogonal
+    in blocks of K, the features
 
         phi_i(x) = exp(w_i . x - |x|^2 / 2) / sqrt(F)
 
-    is positive, and phi(q) . phi(k) has the mean exp(q . k / sqrt(K)), the softmax's
-    numerator. More features make it exact; large queries and keys need more.
+    are positive, and phi(q) . phi(k) has the mean exp(q . k / sqrt(K)). More features
+    are more exact; large queries and keys need more.
 
-    The vectors are the weight `random_features` (F, K), which all heads share. They are
-    not trained; `redraw` draws new ones, as the paper does in training at times.
+    All heads share the vectors, the untrained weight `random_features` (F, K); `redraw`
+    draws new ones, as the paper does from time to time in training.
 
     Args:
         num_heads: Heads, H.
         key_dim: Width of each head's queries and keys, K.
         value_dim: Width of each head's values, Kv; default `key_dim`.
         num_features: Random features of each head, F; default K ln K, at least K.
-        seed: Integer seed of the features; default drawn from Python's generator.
-        **options: As of `LinearAttention`.
+        seed: Integer seed of the features; default random.
+        **options: See `LinearAttention`.
     Raises:
         ValueError: As `LinearAttention`, or if `num_features` is not positive.
 
@@ -239,11 +232,11 @@ class PerformerAttention(LinearAttention):
         return vectors.astype("float32")  # (F, K)
 
     def redraw(self, seed: int | None = None) -> None:
-        """Draws new random features, by an integer seed if one is given."""
+        """Draws new random features."""
         self.random_features.assign(self._draw(seed))
 
     def feature_map(self, inputs: TensorLike) -> Tensor:
-        """Returns the features phi; `call` uses them up to factors that cancel."""
+        """Returns the features phi; `call` leaves out factors that cancel."""
         return ops.exp(self._exponents(inputs)) * self.feature_dim**-0.5
 
     def _exponents(self, inputs):
@@ -255,9 +248,9 @@ class PerformerAttention(LinearAttention):
 
     def features(self, queries: TensorLike, keys: TensorLike) -> tuple[Tensor, Tensor]:
         queries, keys = self._exponents(queries), self._exponents(keys)
-        # A factor of a query's features cancels, and so does one of all keys' features.
+        # Factors of one query's features cancel, and so does a factor of all keys'.
         queries -= ops.stop_gradient(ops.max(queries, axis=-1, keepdims=True))
-        # The latter must not depend on keys, because a later one would change it. The
+        # That of the keys must not depend on them, or a later one would change it: the
         # exponents w . k - |k|^2 / 2 are |w|^2 / 2 at most.
         vectors = ops.cast(self.random_features, "float32")
         squares = ops.sum(ops.square(vectors), axis=-1)
@@ -269,7 +262,7 @@ class PerformerAttention(LinearAttention):
 
 
 def orthogonal_gaussians(number, width, generator):
-    """Draws vectors (F, K) of which each is Gaussian, orthogonal in blocks of K."""
+    """Returns Gaussian vectors (F, K), orthogonal in blocks of K."""
     # Section 2.4 of Choromanski et al., 2021, https://arxiv.org/abs/2009.14794.
     blocks = []
     for _ in range(-(-number // width)):

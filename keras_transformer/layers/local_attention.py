@@ -1,4 +1,4 @@
-"""Attention to a window around each position, in blocks."""
+"""Attention within a window around each position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.masks import local_window_mask, mask_of_keys, within_window
 from keras_transformer.types import Tensor, TensorLike
 
-# Smaller blocks save arithmetic but lose more to small matrix products.
+# Smaller blocks save arithmetic but are slower.
 SMALLEST_BLOCK = 32
 
 
@@ -24,19 +24,18 @@ SMALLEST_BLOCK = 32
 class LocalAttention(MultiHeadAttention):
     """Self-attention of each position to those at most `window` away.
 
-    Equals `MultiHeadAttention` under `local_window_mask`, but each block of positions
-    attends to itself and to what stands next to it, so that time and memory grow with
-    the length and not with its square (section 3.1 of Beltagy et al., 2020,
-    https://arxiv.org/abs/2004.05150), unless the attention weights are asked for.
+    Equals `MultiHeadAttention` with `local_window_mask`, but works in blocks, so that
+    time and memory grow linearly with the length (section 3.1 of Beltagy et al., 2020,
+    https://arxiv.org/abs/2004.05150), unless attention weights are requested.
 
-    Call and methods are those of `MultiHeadAttention`; a mask must be the same for all
-    queries. The cache of `step` holds all positions.
+    It is called like `MultiHeadAttention`; a mask must be the same for all queries. The
+    cache of `step` holds all positions.
 
     Args:
-        num_heads: As of `MultiHeadAttention`, like all others.
-        key_dim: Width of each head's queries and keys.
-        window: Positions to each side that a query sees, at least 1.
-        **options: As of `MultiHeadAttention`.
+        num_heads: See `MultiHeadAttention`, as for the rest.
+        key_dim: Width of a head's queries and keys.
+        window: Positions on each side that a query attends to, at least 1.
+        **options: Other options of `MultiHeadAttention`.
     Raises:
         ValueError: As `MultiHeadAttention`, or if the mask differs between queries.
 
@@ -91,7 +90,7 @@ class LocalAttention(MultiHeadAttention):
             keys, values = (ops.repeat(x, copies, axis=1) for x in (keys, values))
 
         def surroundings(inputs):
-            """(B, H, T, K) --> (B, H, M, C', K), what each block of queries may see."""
+            """(B, H, T, K) --> (B, H, M, C', K), the positions near each block."""
             return with_neighbours(split_blocks(inputs, size), self.window, after)
 
         # Not every backend pads booleans.
@@ -125,7 +124,7 @@ def join_blocks(blocks, length):
 
 
 def with_neighbours(blocks, before, after):
-    """Adds to each block what stands next to it, zeros at the ends."""
+    """Adds to each block its neighbouring positions, zeros at the ends."""
     # (B, H, M, C, K) --> (B, H, M, before + C + after, K), each of both at most C.
     parts, size = [blocks], blocks.shape[3]
     rest = ((0, 0), (0, 0))

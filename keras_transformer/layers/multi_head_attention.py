@@ -45,15 +45,14 @@ class MultiHeadAttention(ComposedLayer):
     `value_dense` and `output_dense`. Columns i * key_dim to (i + 1) * key_dim of
     `query_dense.kernel` are W_i^Q.
 
-    It takes the place of `keras.layers.MultiHeadAttention` for inputs (B, T, D), with
-    Keras' arguments; `from_keras` takes over one. Two things differ. A query that may
-    attend to nothing gets zeros from each head, not the mean of all values. And the
-    inputs keep the masks they carry, which Keras' layer takes away.
+    It replaces `keras.layers.MultiHeadAttention` for inputs (B, T, D), with the same
+    arguments; `from_keras` converts one. It differs in two ways: a query with no key to
+    attend to gets zeros from each head, and inputs keep their Keras masks.
 
-    To attend in another way, override `weigh` (the softmax), `score` (the product of
-    queries and keys), or `attend`, all that happens between the projections. `step`
-    (with `step_weights` and `initial_cache`) decodes one position at a time; `look_up`
-    (with `keys_and_values`) attends from it to a source; both by these methods.
+    To change how it attends, override `weigh` (the softmax), `score` (the product of
+    queries and keys) or `attend` (all between the projections). For decoding, `step`
+    (with `step_weights` and `initial_cache`) computes one position, and `look_up` (with
+    `keys_and_values`) attends from it to a source.
 
     Args:
         num_heads: Heads, h in the paper.
@@ -62,52 +61,50 @@ class MultiHeadAttention(ComposedLayer):
         dropout: Share of the attention weights dropped in training, in [0, 1).
         use_bias: Whether the projections add a bias; the paper's do not.
         output_shape: Width of the output; default the width of `query`.
-        flash_attention: Whether whole sequences are attended to by a fused kernel that
-            never holds the scores (of JAX on a GPU, of PyTorch): `False` never, `True`
-            always, `None` where it gains and no weights are asked for or dropped.
-        activity_regularizer: Regularizer of what each projection gives.
+        flash_attention: Whether to use a fused kernel (JAX on a GPU, PyTorch): `False`
+            never, `True` always, `None` where it is faster and no weights are requested
+            or dropped.
+        activity_regularizer: Regularizer of the output of each projection.
         seed: Integer seed of the dropout.
         num_key_value_heads: Heads of keys and values, G, a divisor of `num_heads`;
             default `num_heads`. Fewer make a smaller cache: Ainslie et al., 2023,
             https://arxiv.org/abs/2305.13245.
-        positions: "rotary", "alibi" or an object such as `RotaryPositions`: how
-            positions enter self-attention itself; `None`: they do not.
-        **options: `kernel_initializer`, `bias_initializer` and so on, as of
-            `keras.layers.Dense`; `name`, `dtype` and the rest of `keras.layers.Layer`.
+        positions: Positions inside self-attention: "rotary", "alibi", an object such as
+            `RotaryPositions`, or `None`.
+        **options: Initializers, regularizers and constraints of `keras.layers.Dense`;
+            `name`, `dtype` and so on of `keras.layers.Layer`.
     Call arguments:
         query: Float tensor (B, T, D_query).
         value: Float tensor (B, S, D_value); default `query`: self-attention.
         key: Float tensor (B, S, D_key); default `value`.
-        query_mask: Boolean tensor (B, T). It is passed on and changes nothing else.
+        query_mask: Ignored; the output carries it as its Keras mask.
         value_mask: Boolean tensor (B, S), True where a position may be attended to;
-            default the Keras mask that `value` carries.
-        key_mask: The same of `key`; what both allow is allowed.
-        attention_mask: Boolean or integer tensor (T, S), (B, T, S) or (B, H, T, S), not
-            0 where a query may attend to a key, if the other masks allow it.
-        return_attention_scores: Whether the attention weights are returned.
-        training: Whether dropout is applied.
-        use_causal_mask: Whether query t attends to keys 0 to t alone.
-        mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S) in place of `value_mask` and
+            default the Keras mask of `value`.
+        key_mask: Same, for `key`; a position must be allowed by both.
+        attention_mask: Boolean or integer tensor (T, S), (B, T, S) or (B, H, T, S),
+            True where a query may attend to a key.
+        return_attention_scores: Whether to return the attention weights.
+        training: Whether to apply dropout.
+        use_causal_mask: Whether query t attends to keys 0 to t only.
+        mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S); replaces `value_mask` and
             `key_mask`.
     Returns:
         Float tensor (B, T, output_shape); with `return_attention_scores` also the
         attention weights (B, H, T, S) before dropout.
     Raises:
-        ValueError: If an argument is out of its range, another `value` is given with
-            `positions`, a mask does not fit the inputs, or no fused kernel can be used
-            with `flash_attention=True`.
-        TypeError: If a mask is neither boolean nor of integers.
+        ValueError: If an argument is out of range, a mask does not fit the inputs,
+            `value` differs from `query` with `positions`, or `flash_attention=True` has
+            no fused kernel.
+        TypeError: If a mask is neither boolean nor integer.
 
     Example:
         >>> attention = MultiHeadAttention(num_heads=2, key_dim=3)
         >>> attention(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
     """
 
-    # Makes the attention weights (B, H, T, S) of the scores and a mask or `None`.
-    weigh = staticmethod(masked_softmax)
-    # Makes the scores of queries (B, H, T, K) and keys (B, G, S, K); `None`: products.
-    score = None
-    equals_keras = True  # Whether a layer of Keras computes the same; `from_keras`.
+    weigh = staticmethod(masked_softmax)  # (scores, mask) -> weights (B, H, T, S)
+    score = None  # (queries, keys) -> scores (B, H, T, S); `None`: their product
+    equals_keras = True  # whether Keras has an equal layer, for `from_keras`
 
     def __init__(
         self, num_heads: int, key_dim: int, value_dim: int | None = None,
@@ -141,7 +138,7 @@ class MultiHeadAttention(ComposedLayer):
         self.use_bias = use_bias
         self.output_dim = output_shape  # Keras has a property `output_shape`.
         self.flash_attention = flash_attention
-        # Not Keras' `activity_regularizer`, which would see the layer's output alone.
+        # Keras' `activity_regularizer` would apply to the layer's output only.
         self.outputs_regularizer = keras.regularizers.get(activity_regularizer)
         self.seed = seed
         self.num_key_value_heads = num_key_value_heads
@@ -164,11 +161,10 @@ class MultiHeadAttention(ComposedLayer):
 
     @classmethod
     def from_keras(cls, layer: keras.layers.Layer) -> Self:
-        """Makes a layer that gives the same outputs as one of Keras' own.
+        """Returns a layer with the weights and outputs of one of Keras' own.
 
         Args:
-            layer: `keras.layers.MultiHeadAttention` or `GroupQueryAttention`, built,
-                that does nothing which this layer does not.
+            layer: A built `keras.layers.MultiHeadAttention` or `GroupQueryAttention`.
 
         Example:
             >>> keras_layer = keras.layers.MultiHeadAttention(num_heads=2, key_dim=3)
@@ -198,7 +194,7 @@ class MultiHeadAttention(ComposedLayer):
         self.built = True
 
     def add_own_weights(self) -> None:
-        """Adds the weights that a kind of attention has beside its projections."""
+        """Adds weights beside the projections; a subclass overrides it."""
 
     def call(
         self, query: TensorLike, value: TensorLike | None = None,
@@ -216,7 +212,7 @@ class MultiHeadAttention(ComposedLayer):
         if self.positions is not None:
             if not (value is query and key is query):
                 raise ValueError(
-                    "`positions` are for self-attention: give `query` alone, or leave "
+                    "`positions` need self-attention: pass `query` only, or leave "
                     "`positions` out. Received: another `value` or `key`"
                 )
             places = ops.arange(ops.shape(queries)[2], dtype="int32")
@@ -241,23 +237,23 @@ class MultiHeadAttention(ComposedLayer):
         training: bool | None = None, with_weights: bool = False,
         step: PreparedMask | None = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """Attends with all heads, in a call and in a step; a kind overrides it.
+        """Attends with all heads, in a call and in a step of decoding.
 
         Args:
             queries: Float tensor (B, H, T, K), multiplied by `query_scale`.
-            keys: Float tensor (B, G, S, K), with G = `num_key_value_heads` or H.
+            keys: Float tensor (B, G, S, K).
             values: Float tensor (B, G, S, Kv).
-            mask: Boolean tensor that broadcasts to (B, H, T, S), True where a query may
-                attend to a key, or `None`.
-            causal: Whether query t attends to keys 0 to t alone.
-            training: Whether dropout is applied.
-            with_weights: Whether the attention weights are needed.
-            step: In `step` and `look_up` the prepared form of `mask`, with the places
-                of the query (1,) and of the keys (S,) in `step`; `None` in a call.
+            mask: Boolean tensor that broadcasts to (B, H, T, S), or `None`.
+            causal: Whether query t attends to keys 0 to t only.
+            training: Whether to apply dropout.
+            with_weights: Whether to return the attention weights.
+            step: In decoding, the prepared form of `mask`; its `places` are the
+                positions of the query (1,) and of the keys (S,), or `None` in
+                `look_up`.
 
         Returns:
             The outputs (B, H, T, Kv) and the attention weights (B, H, T, S) before
-            dropout; `None` in their place if they are not made.
+            dropout, or `None` for them.
         """
         places = None if step is None else step.places
         if causal:
@@ -271,7 +267,6 @@ class MultiHeadAttention(ComposedLayer):
             mask = None  # The bias masks the scores.
             bias = step.bias if bias is None else ops.add(step.bias, bias)
             if keys.shape[1] == self.num_heads:
-                # A source has few keys, so that its rows are multiplied one by one.
                 return decoding.attend(queries, keys, values, bias, places is None)
         dropout = self.attention_dropout if training else None
         # A step has few queries, which no fused kernel takes.
@@ -283,7 +278,7 @@ class MultiHeadAttention(ComposedLayer):
         self, query: TensorLike, value: TensorLike, key: TensorLike,
         weights: Nest = None,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """Projects to heads; inputs that are the same tensor share one product."""
+        """Projects to heads; equal inputs share one product."""
         denses = [self.query_dense, self.key_dense, self.value_dense]
         scale = self.query_scale
         if key is query and value is query:
@@ -314,7 +309,7 @@ class MultiHeadAttention(ComposedLayer):
     # Decoding one position at a time: B sentences of N hypotheses, L positions.
 
     def step_weights(self, across: bool = False) -> Nest:
-        """Prepares the matrices of `step` or, with `across`, those of `look_up`."""
+        """Returns the prepared matrices of `step` or, with `across`, of `look_up`."""
         denses = [self.query_dense]
         if not across:
             denses += [self.key_dense, self.value_dense]
@@ -339,17 +334,16 @@ class MultiHeadAttention(ComposedLayer):
     def step(
         self, inputs: TensorLike, cache: Nest, place: Nest, mask: Nest, weights: Nest
     ) -> tuple[Tensor, Nest]:
-        """Attends from one new position of N hypotheses to itself and those before it.
+        """Attends from one new position of N hypotheses to itself and the past.
 
-        Returns the output (B, N, D) and the cache with the position written.
+        Returns the output (B, N, D) and the new cache.
 
         Args:
-            inputs: Float tensor (B, N, D), the position's input for each hypothesis.
-            cache: Keys and values of the earlier positions, from `initial_cache` or the
-                step before; it must not be used again.
+            inputs: Float tensor (B, N, D), the new position of each hypothesis.
+            cache: From `initial_cache` or the last step; not to be used again.
             place: `kernels.decoding.cache_place` of the position.
-            mask: `prepare_mask` of a mask (B, 1, N, L * N), True for the entries of a
-                hypothesis's past and for the new one itself.
+            mask: `prepare_mask` of a mask (B, 1, N, L * N), True for a hypothesis's own
+                past and the new entry.
             weights: `step_weights()`.
         """
         heads = self._step_heads(inputs, weights[0], "query", "key", "value")
@@ -367,12 +361,12 @@ class MultiHeadAttention(ComposedLayer):
     def look_up(
         self, inputs: TensorLike, source: Nest, mask: Nest, weights: Nest
     ) -> Tensor:
-        """Attends from one new position to a source, as `step` does to the past.
+        """Attends from one new position of N hypotheses to a source.
 
         Returns the output (B, N, D).
 
         Args:
-            inputs: Float tensor (B, N, D), as of `step`.
+            inputs: Float tensor (B, N, D).
             source: `keys_and_values` of the source.
             mask: `prepare_mask` of a mask that broadcasts to (B, H, N, S).
             weights: `step_weights(across=True)`.
@@ -388,7 +382,6 @@ class MultiHeadAttention(ComposedLayer):
         if weights and heads.count(heads[0]) == len(heads):
             projected = affine(rows, *weights)
             return decoding.split_heads(projected, hypotheses, *heads[0], len(heads))
-        # Heads differ in number or width, or `joined` gave no weights.
         denses = [getattr(self, f"{name}_dense") for name in names]
         parts = project(denses, rows, self.query_scale, weights)
         pairs = zip(parts, heads, strict=True)
@@ -407,7 +400,7 @@ class MultiHeadAttention(ComposedLayer):
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        # By a trace of `call`, which may return the weights too.
+        # Traces `call`, which may also return the weights.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Embeddings of other inputs: several ids a token, patches of images, a class token."""
+"""Embeddings of features, of patches of images, and a class token."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class FeatureEmbedding(PositionalEmbedding):
-    """The embedding of a token is the sum of those of its features.
+    """Embeds tokens of several ids each: the sum of the embeddings of their features.
 
-    As `PositionalEmbedding`, for tokens of several ids each, such as a word and its
-    prefixes, so that an unknown word still has a vector of its own: equation 3 of
-    Bojanowski et al., 2017, https://arxiv.org/abs/1607.04606, of character n-grams. The
-    sum is divided by the square root of the number of features, which keeps its size.
-    The id of padding adds nothing; a token without any other id is padding.
+    As `PositionalEmbedding`, for features such as a word and its character n-grams
+    (equation 3 of Bojanowski et al., 2017, https://arxiv.org/abs/1607.04606). The sum
+    is divided by the square root of the number of features. `pad_id` adds nothing; a
+    token without another id is padding.
 
     Args:
-        vocabulary_size: Number of different features, V.
+        vocabulary_size: Number of features, V.
         d_model: Width of the vectors, D.
-        dropout_rate: As of `PositionalEncoding`.
+        dropout_rate: Share of the units dropped in training, in [0, 1).
         pad_id: Id of padding.
-        **options: As of `PositionalEmbedding`.
+        **options: Other options of `PositionalEmbedding`.
     Call arguments:
-        ids: Integer tensor (B, T, F), F features a token; float32 is cast.
-        start: As of `PositionalEncoding`, like `training`.
+        ids: Integer tensor (B, T, F), F features per token; float32 is cast.
+        start: Position of the first token.
+        training: Whether to apply dropout.
     Returns:
         Float tensor (B, T, d_model).
     Raises:
-        TypeError, ValueError: As of `PositionalEmbedding`.
+        TypeError, ValueError: See `PositionalEmbedding`.
 
     Example:
         >>> FeatureEmbedding(11, 6)(np.array([[[3, 7], [4, 0]]])).shape  # (1, 2, 6)
@@ -50,7 +50,7 @@ class FeatureEmbedding(PositionalEmbedding):
         super().__init__(*first, pad_id=pad_id, **options)
 
     def token_vectors(self, ids: TensorLike) -> Tensor:
-        """Returns the scaled sums of the vectors of ids (B, T, F)."""
+        """Returns scaled sums of the vectors of ids (B, T, F)."""
         ids = integer_ids("ids", ids, "B", "T", "F")
         is_feature = ops.cast(ops.not_equal(ids, self.pad_id), self.compute_dtype)
         is_feature = ops.expand_dims(is_feature, -1)  # LiteRT lacks [..., None] here.
@@ -59,28 +59,27 @@ class FeatureEmbedding(PositionalEmbedding):
         return total * math.sqrt(self.d_model) * ops.rsqrt(number)
 
     def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
-        """True where a token has a feature that is not padding."""
+        """Returns True where a token has a feature that is not padding."""
         return ops.any(ops.not_equal(inputs, self.pad_id), axis=-1)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class PatchEmbedding(keras.layers.Layer):
-    """Cuts images into square patches and makes a vector of each, by one linear map.
+    """Cuts images into square patches and projects each to a vector.
 
-    Section 3.1 of Dosovitskiy et al., 2021, https://arxiv.org/abs/2010.11929. There a
-    `PositionalEncoding("learned", patches.num_patches)` comes after it.
+    Section 3.1 of Dosovitskiy et al., 2021, https://arxiv.org/abs/2010.11929, followed
+    there by a `PositionalEncoding("learned", patches.num_patches)`.
 
     Args:
-        image_shape: Height and width (pixels) and channels of an image.
-        patch_size: Height and width of a patch (pixels), P, a divisor of the image's.
+        image_shape: Height (pixels), width (pixels) and channels of an image.
+        patch_size: Side of a patch (pixels), P, a divisor of height and width.
         d_model: Width of the vectors, D.
     Call arguments:
-        images: Float tensor (B, height, width, channels), values of order 1.
+        images: Float tensor (B, height, width, channels).
     Returns:
         Float tensor (B, S, D), the S patches row by row.
     Raises:
-        ValueError: If an argument is out of its range, or images have another shape
-            than `image_shape`.
+        ValueError: If an argument is out of range, or images do not have `image_shape`.
 
     Example:
         >>> layer = PatchEmbedding((8, 8, 1), patch_size=4, d_model=6)
@@ -108,7 +107,7 @@ class PatchEmbedding(keras.layers.Layer):
         self.patch_size = patch_size
         self.d_model = d_model
         self.num_patches = height // patch_size * (width // patch_size)  # S
-        # One linear map of each patch: a convolution whose stride is its size.
+        # A convolution whose stride is its size projects each patch.
         self.patch_map = keras.layers.Conv2D(
             d_model, patch_size, strides=patch_size, data_format="channels_last",
             dtype=self.dtype_policy, name="patch_map",
@@ -133,7 +132,7 @@ class PatchEmbedding(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class ClassToken(keras.layers.Layer):
-    """Puts a learned vector before the first position, to stand for the whole row.
+    """Prepends a learned vector, whose state represents the whole sequence.
 
     The [CLS] token of Devlin et al., 2019, https://arxiv.org/abs/1810.04805.
 
@@ -158,7 +157,7 @@ class ClassToken(keras.layers.Layer):
         return ops.concatenate([ops.broadcast_to(token, shape), states], axis=1)
 
     def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
-        """The class token may be attended to, and the others as before."""
+        """Returns the mask with True for the class token."""
         if previous_mask is None:
             return None
         first = ops.ones_like(previous_mask[:, :1])

@@ -1,7 +1,7 @@
-"""Layers made of Keras' `Dense` layers, of which several make one product in a step.
+"""Layers made of `keras.layers.Dense`, several of which share one product.
 
-Weights, initializers, regularizers, adapters (LoRA) and quantisation are Keras' own:
-each `Dense` is a public attribute of its layer.
+Weights, initializers, regularizers, LoRA and quantisation are Keras' own: each `Dense`
+is a public attribute of its layer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from keras_transformer.kernels.keras_private import carried_mask
 from keras_transformer.layers.adaptation import quantised_policies
 from keras_transformer.types import Shape, Tensor, TensorLike, WeightOptions
 
-# What may be said of every matrix and every bias of a layer, with its default.
+# Options of every matrix and bias of a layer, with their defaults.
 WEIGHT_DEFAULTS = {
     "kernel_initializer": "glorot_uniform",
     "bias_initializer": "zeros",
@@ -28,12 +28,12 @@ WEIGHT_DEFAULTS = {
 
 
 def _makers(name):
-    """`keras.initializers` for "kernel_initializer", and so on: has get, serialize."""
+    """Returns `keras.initializers` for "kernel_initializer", and so on."""
     return getattr(keras, f"{name.split('_')[1]}s")
 
 
 class ComposedLayer(keras.layers.Layer):
-    """Base of the layers made of `Dense` layers, which share the options of weights."""
+    """Base of layers made of `Dense` layers with the same options."""
 
     def __init__(self, **options: Unpack[WeightOptions]) -> None:
         given = {n: options.pop(n, default) for n, default in WEIGHT_DEFAULTS.items()}
@@ -43,30 +43,30 @@ class ComposedLayer(keras.layers.Layer):
         self.supports_masking = True
 
     def weight_options(self) -> dict[str, Any]:
-        """Returns the options of the weights as plain values, for a part of the layer.
+        """Returns the options of the weights as plain values, for a sub-layer.
 
-        Each part makes objects of its own: one initializer would give equal weights.
+        Each makes its own objects: a shared initializer would repeat its weights.
         """
         return {n: _makers(n).serialize(getattr(self, n)) for n in WEIGHT_DEFAULTS}
 
     def dense(
         self, name: str, units: int, use_bias: bool = True, **options: Any
     ) -> keras.layers.Dense:
-        """Returns a `Dense` layer with the layer's options; override to use another."""
+        """Returns a `Dense` layer with these options; override to use another."""
         return keras.layers.Dense(
             units, use_bias=use_bias, dtype=self.dtype_policy, name=name,
             **self.weight_options(), **options,
         )  # fmt: skip
 
     def add_kernel(self, name: str, shape: Shape) -> None:
-        """Adds a matrix of the layer's own, with the options of kernels."""
+        """Adds a matrix with the options of kernels."""
         options = self.weight_options()
         kinds = "initializer", "regularizer", "constraint"
         given = {kind: options[f"kernel_{kind}"] for kind in kinds}
         setattr(self, name, self.add_weight(shape, name=name, **given))
 
     def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
-        """The output is as long as the first input and carries its Keras mask."""
+        """Returns the Keras mask of the first input."""
         return carried_mask(inputs)
 
     def compute_output_shape(self, input_shape: Shape, *others: Shape) -> Shape:
@@ -77,8 +77,8 @@ class ComposedLayer(keras.layers.Layer):
 
 
 def joined(denses, scale=1.0):
-    """Returns kernels and biases side by side, which `affine` takes after its input."""
-    # The first is multiplied by `scale`. `()` if only the layers' own calls will do.
+    """Returns kernels and biases side by side; `()` if a layer is special."""
+    # The first kernel and bias are multiplied by `scale`.
     dtype = denses[0].compute_dtype
     kernels, has_bias = [], False
     for dense in denses:
@@ -88,7 +88,7 @@ def joined(denses, scale=1.0):
             and dense.activity_regularizer is None
             and dense.quantization_mode is None
         )
-        if not is_plain:  # Quantised, for example, or a class of the user's.
+        if not is_plain:  # Such as a quantised one: its own call is needed.
             return ()
         kernels.append(ops.cast(dense.kernel, dtype))  # with adapters (LoRA) merged in
         has_bias = has_bias or dense.bias is not None
@@ -106,20 +106,20 @@ def joined(denses, scale=1.0):
 
 
 def affine(inputs, kernel, bias=None):
-    """Multiplies inputs (..., D) by a matrix (D, E), and adds a bias (E,) if given."""
-    # One product over all positions is faster than one a sentence.
+    """Returns inputs (..., D) times a matrix (D, E), plus a bias (E,)."""
+    # One product over all positions is faster than one per sentence.
     outputs = ops.matmul(ops.reshape(inputs, (-1, inputs.shape[-1])), kernel)
     if bias is not None:
         outputs = outputs + bias
-    # Sizes that are known cost a graph nothing; at most one may be left open.
+    # Known sizes need no operation in a graph; a reshape may leave one open.
     known = inputs.shape[1:-1]
     first = ops.shape(inputs)[:-1] if None in known else (-1, *known)
     return ops.reshape(outputs, (*first, outputs.shape[-1]))
 
 
 def project(denses, inputs, scale=1.0, weights=None):
-    """Applies `Dense` layers to the same inputs (..., D): a list of (..., units)."""
-    # The first output is multiplied by `scale`. It is one product of `joined` weights.
+    """Returns the outputs of several `Dense` layers for the same inputs (..., D)."""
+    # The first is multiplied by `scale`; `weights` of `joined` make it one product.
     inputs = ops.cast(inputs, denses[0].compute_dtype)
     if weights:
         outputs, units = affine(inputs, *weights), [dense.units for dense in denses]
@@ -130,7 +130,7 @@ def project(denses, inputs, scale=1.0, weights=None):
         own = joined([dense], scale)
         if own:
             outputs.append(affine(inputs, *own))
-        else:  # Its own call does what must be done.
+        else:
             outputs.append(dense(inputs) if scale == 1.0 else dense(inputs) * scale)
         scale = 1.0
     return outputs

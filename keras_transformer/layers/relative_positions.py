@@ -1,4 +1,4 @@
-"""Positions that enter the attention itself: rotary embedding and linear biases."""
+"""Positions inside attention: rotary embedding and linear biases."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from keras_transformer.types import Tensor, TensorLike
 
 
 def rotate(inputs: TensorLike, positions: TensorLike, base: float = 10000.0) -> Tensor:
-    """Turns each pair of units by an angle that grows with the position.
+    """Rotates each pair of units by an angle proportional to the position.
 
-    Units 2i and 2i + 1 at position p turn by p / base^(2i / K) radians, so that the
-    product of a query and a key depends on their distance alone: section 3.2 of Su et
+    Units 2i and 2i + 1 at position p rotate by p / base^(2i / K) radians, so that the
+    product of a query and a key depends only on their distance: section 3.2 of Su et
     al., 2021, https://arxiv.org/abs/2104.09864.
 
     Args:
         inputs: Float tensor (..., T, K), K even.
-        positions: Integer or float tensor (T,), or (1,) if all have one position.
-        base: The slowest pair turns by about one radian in `base` positions.
+        positions: Integer or float tensor (T,) or (1,).
+        base: Positions in which the slowest pair rotates by about one radian.
 
     Returns:
         Float tensor (..., T, K) of the type of `inputs`.
@@ -44,10 +44,10 @@ def rotate(inputs: TensorLike, positions: TensorLike, base: float = 10000.0) -> 
 
 
 def alibi_slopes(num_heads: int) -> list[float]:
-    """Returns how steeply the biases of H heads fall, in units of score per position.
+    """Returns the slopes of the biases of H heads (score per position).
 
-    For a power of two the geometric sequence from 2^(-8 / H) to 2^-8; else that of the
-    next lower power, then every other one of twice that power: section 3 of Press et
+    For a power of two, the geometric sequence from 2^(-8 / H) to 2^-8; else that of the
+    next lower power, then every other slope of twice that power: section 3 of Press et
     al., 2022, https://arxiv.org/abs/2108.12409, and the authors' code.
 
     Example:
@@ -61,26 +61,23 @@ def alibi_slopes(num_heads: int) -> list[float]:
 
 
 class RelativePositions:
-    """Base of what `MultiHeadAttention` takes as `positions`; changes nothing itself.
+    """Base of the `positions` of `MultiHeadAttention`.
 
-    Override `place` or `bias` to add positions in another way, and register the class
-    with `keras.saving.register_keras_serializable`.
+    Override `place` or `bias`, and register the class with
+    `keras.saving.register_keras_serializable`.
     """
 
     def check_key_dim(self, key_dim: int) -> None:
-        """Raises `ValueError` if it cannot take heads of this width."""
+        """Raises `ValueError` if heads of this width are not possible."""
 
     def place(self, inputs: TensorLike, positions: TensorLike) -> Tensor:
-        """Returns projected queries or keys (B, H, T, K) with positions put into them.
-
-        `positions` are integers (T,), or (1,) if all have one position.
-        """
+        """Returns queries or keys (B, H, T, K) changed by positions (T,) or (1,)."""
         return inputs
 
     def bias(
         self, num_heads: int, query_positions: TensorLike, key_positions: TensorLike
     ) -> Tensor | None:
-        """Returns what is added to the scores, a float tensor (H, T, S) or `None`.
+        """Returns a bias of the scores (H, T, S), or `None`.
 
         The positions are integer tensors, (T,) of queries and (S,) of keys.
         """
@@ -92,16 +89,16 @@ class RelativePositions:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Makes an object from `get_config`'s result."""
+        """Returns an object made from `get_config`."""
         return cls(**config)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class RotaryPositions(RelativePositions):
-    """Turns queries and keys by their positions; see `rotate`.
+    """Rotates queries and keys by their positions; see `rotate`.
 
     Args:
-        base: As of `rotate`; more than the paper's 10000 is usual for long sequences.
+        base: See `rotate`; long sequences often use more than the paper's 10000.
     Raises:
         ValueError: If `base` is not above 1.
 
@@ -130,12 +127,12 @@ class RotaryPositions(RelativePositions):
 class AlibiPositions(RelativePositions):
     """Lowers each score by a slope times the distance; see `alibi_slopes`.
 
-    The paper's attention is causal. Without a causal mask, equal slopes to both sides
-    cannot tell a sequence from the same one read backwards, so an `EncoderLayer` with
-    positions="alibi" has `after` 2, a choice of this package.
+    The paper's attention is causal. Without a causal mask, equal slopes on both sides
+    do not distinguish a sequence from its reverse, so an `EncoderLayer` with
+    positions="alibi" uses `after=2`, a choice of this package.
 
     Args:
-        after: What the slope is multiplied by for keys after the query.
+        after: Factor on the slope for keys after the query.
     Raises:
         ValueError: If `after` is not positive.
 
@@ -163,7 +160,7 @@ class AlibiPositions(RelativePositions):
 
 
 def relative_positions(positions):
-    """Returns the object that a layer's argument `positions` means, or `None`."""
+    """Returns the `RelativePositions` of a name, configuration or object, or `None`."""
     if isinstance(positions, dict):  # from a configuration
         positions = keras.saving.deserialize_keras_object(positions)
     if positions is None or isinstance(positions, RelativePositions):

@@ -1,4 +1,4 @@
-"""Attention whose weights or scores are computed by another function."""
+"""Attention with ReLU weights or additive scores."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from keras_transformer.types import Shape, Tensor, TensorLike, WeightOptions
 
 
 def masked_relu(scores: TensorLike, mask: TensorLike | None = None) -> Tensor:
-    """Positive scores divided by the number of positions that the mask allows.
+    """Returns the positive scores divided by the number of allowed positions.
 
-    Section 3 of Wortsman et al., 2023, where that number is the length: padding counts.
+    Section 3 of Wortsman et al., 2023, which divides by the length, padding included.
     """
     positive = ops.relu(scores)
     if mask is None:
@@ -33,15 +33,13 @@ def masked_relu(scores: TensorLike, mask: TensorLike | None = None) -> Tensor:
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class ReluAttention(MultiHeadAttention):
-    """Multi-head attention whose weights are ReLU of the scores over their number.
+    """Multi-head attention with weights ReLU(scores) / number of allowed positions.
 
-    Wortsman et al., 2023, https://arxiv.org/abs/2309.08586. The weights of a query do
-    not compete: many may be zero, and they need not sum to 1.
-
-    Arguments, call and methods are those of `MultiHeadAttention`.
+    Wortsman et al., 2023, https://arxiv.org/abs/2309.08586. The weights need not sum to
+    1. It is called like `MultiHeadAttention`.
 
     Args:
-        *args: As of `MultiHeadAttention`, like all options.
+        *args: Arguments and options of `MultiHeadAttention`.
 
     Example:
         >>> attention = ReluAttention(num_heads=2, key_dim=3)
@@ -54,21 +52,18 @@ class ReluAttention(MultiHeadAttention):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MultiHeadAdditiveAttention(MultiHeadAttention):
-    """Multi-head attention whose heads score by a small network each.
+    """Multi-head attention with additive scores.
 
-    score_h(q, k) = w_h . tanh(q + k) with the head's projected query and key, in place
-    of their product: the alignment model of Bahdanau et al., 2015,
-    https://arxiv.org/abs/1409.0473 (appendix A.1.2), in each head. The scores are not
-    divided by sqrt(key_dim).
-
-    Takes memory for T * S vectors of width `key_dim` in each head. Call and methods are
-    those of `MultiHeadAttention`.
+    score_h(q, k) = w_h . tanh(q + k) with the projected query and key of head h, in
+    place of their product: Bahdanau et al., 2015, https://arxiv.org/abs/1409.0473
+    (appendix A.1.2). The scores are not divided by sqrt(key_dim). Takes memory for T *
+    S vectors of width `key_dim` in each head. It is called like `MultiHeadAttention`.
 
     Args:
-        num_heads: As of `MultiHeadAttention`, like all others.
-        key_dim: Width of each head's queries and keys, and so of its network.
-        *args: As of `MultiHeadAttention`.
-        **options: As of `MultiHeadAttention`; those of kernels are w's too.
+        num_heads: See `MultiHeadAttention`, as for the rest.
+        key_dim: Width of a head's queries and keys.
+        *args: Other arguments of `MultiHeadAttention`.
+        **options: Options of `MultiHeadAttention`; those of kernels apply to w.
     Raises:
         ValueError: As `MultiHeadAttention`, and for a fused kernel or rotary positions.
 
@@ -88,9 +83,8 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
             refuse_fused("none has additive scores")
         if isinstance(self.positions, RotaryPositions):
             raise ValueError(
-                '`positions` must add to the scores, as "alibi" does: the sum of a '
-                "turned query and a turned key does not tell their distance. Received: "
-                "positions='rotary'"
+                "`positions` must not be 'rotary', which needs products of queries and "
+                "keys: use 'alibi'. Received: positions='rotary'"
             )
 
     def add_own_weights(self) -> None:
@@ -101,16 +95,15 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
         """(B, H, T, K) and (B, G, S, K) --> (B, H, T, S)."""
         copies = self.num_heads // keys.shape[1]
         keys = ops.repeat(keys, copies, axis=1) if copies > 1 else keys
-        # Outside of `__call__` Keras does not cast the weights.
+        # Keras casts weights in `__call__` only.
         kernel = ops.cast(self.score_kernel, queries.dtype)
         return additive_scores(queries, keys, ops.transpose(kernel))
 
 
 def additive_scores(queries, keys, kernel):
-    """Scores each pair of query and key by w . tanh(q_t + k_s).
+    """Returns w . tanh(q_t + k_s) (..., T, S) of queries and keys (..., T or S, U).
 
-    Takes queries (..., T, U), keys (..., S, U) and w (U,); or (B, H, T, U),
-    (B, H, S, U) and a w for each head (H, U). Returns (..., T, S).
+    `kernel` is w (U,), or one per head (H, U) for queries and keys (B, H, T or S, U).
     """
     hidden = ops.tanh(ops.expand_dims(queries, -2) + ops.expand_dims(keys, -3))
     by_head = len(kernel.shape) == 2
@@ -120,32 +113,30 @@ def additive_scores(queries, keys, kernel):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class AdditiveAttention(ComposedLayer):
-    """Attention by the score that a small network gives each pair of query and key.
+    """Attention with additive scores, one head, values not projected.
 
     score(q, k) = w . tanh(W_q q + W_k k): Bahdanau et al., 2015,
     https://arxiv.org/abs/1409.0473 (appendix A.1.2, W_a, U_a and v_a there), with W_q
-    of `query_dense` and W_k of `key_dense`. The output is a weighted mean of the
-    values, which are not projected. Keras' own layer of this name has no projections.
-
-    For decoding step by step `key_dense` projects the keys of a source once, and
-    `attend` takes them for each new query.
+    in `query_dense` and W_k in `key_dense`. Keras' layer of this name has no
+    projections. For decoding, project the keys of a source once with `key_dense` and
+    pass them to `attend` for each query.
 
     Args:
-        units: Width of the network's hidden layer, U.
+        units: Width of the hidden layer, U.
         dropout_rate: Share of the attention weights dropped in training, in [0, 1).
-        use_bias: Whether the queries' projection adds a bias.
-        **options: As of `FeedForward`.
+        use_bias: Whether the projection of queries has a bias.
+        **options: See `FeedForward`.
     Call arguments:
         query: Float tensor (B, T, D_query).
         value: Float tensor (B, S, D_value).
         key: Float tensor (B, S, D_key); default `value`.
         mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S), True where a position may
-            be attended to; default the Keras mask that `key` carries.
-        training: Whether dropout is applied.
-        return_attention_scores: Whether the weights are returned too.
+            be attended to; default the Keras mask of `key`.
+        training: Whether to apply dropout.
+        return_attention_scores: Whether to return the attention weights.
     Returns:
-        Float tensor (B, T, D_value); with `return_attention_scores` a tuple of it and
-        the attention weights (B, T, S) before dropout.
+        Float tensor (B, T, D_value); with `return_attention_scores` also the attention
+        weights (B, T, S) before dropout.
     Raises:
         ValueError: If `units` is not positive or the rate is outside [0, 1).
 
@@ -193,12 +184,8 @@ class AdditiveAttention(ComposedLayer):
         self, query: TensorLike, projected_key: TensorLike, value: TensorLike,
         mask: TensorLike | None = None, training: bool | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Attends as `call` does, with keys (B, S, U) that `key_dense` has projected.
-
-        Returns the output (B, T, D_value) and the attention weights (B, T, S).
-        """
+        """Returns output and weights for keys (B, S, U) projected by `key_dense`."""
         (queries,) = project([self.query_dense], query)
-        # Outside of `__call__` Keras does not cast inputs and weights.
         value = ops.cast(value, self.compute_dtype)
         kernel = ops.cast(self.score_kernel, self.compute_dtype)
         scores = additive_scores(queries, projected_key, kernel)
@@ -212,7 +199,7 @@ class AdditiveAttention(ComposedLayer):
         return (*query_shape[:-1], value_shape[-1])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        # By a trace of `call`, which may return the weights too.
+        # Traces `call`, which may also return the weights.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:

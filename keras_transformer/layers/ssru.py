@@ -1,4 +1,4 @@
-"""The simpler simple recurrent unit."""
+"""The simpler simple recurrent unit (SSRU)."""
 
 from __future__ import annotations
 
@@ -15,34 +15,31 @@ from keras_transformer.types import Nest, Shape, Tensor, TensorLike
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class SSRU(ComposedLayer):
-    """A recurrent unit that takes the place of a decoder's self-attention.
+    """The simpler simple recurrent unit, in place of a decoder's self-attention.
 
-    The simpler simple recurrent unit of Kim et al., 2019, section 2.2,
+    Section 2.2 of Kim et al., 2019,
     https://aclanthology.org/D19-5632:
 
         f_t = sigmoid(x_t W_f + b_f)
         c_t = f_t c_(t-1) + (1 - f_t) (x_t W), from c_0 = 0
         output_t = relu(c_t)
 
-    `input_dense` holds W, `forget_dense` W_f and b_f. The products of all positions are
-    made at once; only c_t, in at least float32, is computed one after the other.
-
-    `initial_cache`, `step_weights` and `step` compute one position at a time, as those
-    of `MultiHeadAttention` do, with a state whose size does not depend on the length.
+    `input_dense` holds W, `forget_dense` W_f and b_f. Only c_t, at least float32, is
+    computed position by position. `step` decodes one position, as `MultiHeadAttention`
+    does; its state does not grow with the length.
 
     Args:
-        **options: As of `FeedForward`.
+        **options: See `FeedForward`.
     Call arguments:
         inputs: Float tensor (B, T, D).
-        mask: Boolean tensor (B, T) or (B, 1, T), False where a position leaves the
-            state as it is; default the Keras mask that `inputs` carries.
-        use_causal_mask: True: no position sees a later one.
-        training: Whether a gradient will be asked for.
+        mask: Boolean tensor (B, T) or (B, 1, T), False where the state does not change;
+            default the Keras mask of `inputs`.
+        use_causal_mask: Must be True.
+        training: Whether a gradient will be computed.
     Returns:
         Float tensor (B, T, D).
     Raises:
-        ValueError: If the mask differs between positions that look back, or
-            `use_causal_mask` is False.
+        ValueError: If the mask differs between queries, or `use_causal_mask` is False.
 
     Example:
         >>> SSRU()(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
@@ -77,7 +74,7 @@ class SSRU(ComposedLayer):
         return ops.cast(ops.relu(states), self.compute_dtype)
 
     def _gates(self, inputs, weights=None):
-        """What share of the state is kept, and what is added, both (..., D)."""
+        """Returns the kept share of the state and the addition to it, both (..., D)."""
         denses = self.input_dense, self.forget_dense
         projected = project(denses, inputs, weights=weights)
         new, kept = (ops.cast(x, wide_dtype(self.compute_dtype)) for x in projected)
@@ -85,18 +82,18 @@ class SSRU(ComposedLayer):
         return kept, (1.0 - kept) * new
 
     def step_weights(self, across: bool = False) -> Nest:
-        """Returns what `step` multiplies by, made once."""
+        """Returns the prepared matrices of `step`."""
         return joined([self.input_dense, self.forget_dense])
 
     def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
-        """Returns c_0, zeros (B, N, D); its arguments are `MultiHeadAttention`'s."""
+        """Returns c_0, zeros (B, N, D); `length` is ignored."""
         shape = (sentences, hypotheses, self.forget_dense.units)
         return (ops.zeros(shape, wide_dtype(self.compute_dtype)),)
 
     def step(
         self, inputs: TensorLike, cache: Nest, place: Nest, mask: Nest, weights: Nest
     ) -> tuple[Tensor, Nest]:
-        """As `MultiHeadAttention.step`; the state needs no mask."""
+        """As `MultiHeadAttention.step`, without a mask."""
         kept, new = self._gates(inputs, weights)
         states = kept * of_parents(cache[0], place.parents) + new
         return ops.cast(ops.relu(states), self.compute_dtype), (states,)

@@ -1,4 +1,4 @@
-"""The layers of figure 1: encoder layer, decoder layer, and one without a source."""
+"""Encoder and decoder layers (figure 1), and a causal layer without a source."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from keras_transformer.types import (
 )
 
 _T = TypeVar("_T", bound=type)
-# The options of `attention`; what each can do stands in `config.layers`.
+# Classes of the kinds of `config.layers.ATTENTION_KINDS`.
 _KINDS = {
     "dot-product": MultiHeadAttention,
     "local": LocalAttention,
@@ -50,12 +50,11 @@ _KINDS = {
     "performer": PerformerAttention,
     "ssru": SSRU,
 }
-# Names of the options in the table, which checks them and has their defaults.
 _OPTIONS = tuple(field.name for field in dataclasses.fields(SublayerConfig))
 
 
 class LayerArguments(WeightOptions, total=False):
-    """What the layers take by name, for type checkers; the table says the rest."""
+    """Options of the layers, for type checkers."""
 
     key_dim: int | None
     value_dim: int | None
@@ -75,7 +74,7 @@ class LayerArguments(WeightOptions, total=False):
 
 
 def _documented(cls: _T) -> _T:
-    """Puts the table's options in place of the line `{options}` of a docstring."""
+    """Replaces `{options}` in a docstring by the options of `SublayerConfig`."""
     if cls.__doc__:
         options = textwrap.indent(SublayerConfig.__doc__.split("Args:\n")[1], "    ")
         cls.__doc__ = cls.__doc__.replace("        {options}\n", options)
@@ -87,26 +86,26 @@ class TransformerLayer(ComposedLayer):
 
     Around each sub-layer it computes LayerNorm(x + Dropout(Sublayer(x))), or with
     `norm_first` x + Dropout(Sublayer(LayerNorm(x))): sections 3.1 and 5.4 of Vaswani et
-    al., 2017, https://arxiv.org/abs/1706.03762. Sub-layers are attributes, called as in
-    `sublayers`; `norms` and `dropouts` hold their norms and dropouts by these names.
+    al., 2017, https://arxiv.org/abs/1706.03762. The attributes named in `sublayers` are
+    the sub-layers; `norms` and `dropouts` hold their norms and dropouts by name.
 
     Call arguments:
-        inputs: Float tensor (B, T, D); the output is one, too.
-        mask: As of `EncoderLayer`, like `training`.
+        inputs: Float tensor (B, T, D).
+        mask: See `EncoderLayer`.
+        training: Whether to apply dropout.
     Raises:
         TypeError: If an option has the wrong type.
-        ValueError: If an option is out of its range.
+        ValueError: If an option is out of range.
     """
 
     sublayers: tuple[str, ...] = ("self_attention", "feed_forward")
-    # Whether self-attention sees no later position.
-    causal = False
+    causal = False  # whether self-attention sees no later position
 
     def __init__(
         self, num_heads: int, d_ff: int, **options: Unpack[LayerArguments]
     ) -> None:
         given = {name: options.pop(name) for name in _OPTIONS if name in options}
-        activation = given.pop("activation", "relu")  # may be a callable, too
+        activation = given.pop("activation", "relu")  # may be a function
         positions = options.pop("positions", None)
         super().__init__(**options)
         checked = SublayerConfig(num_heads=num_heads, d_ff=d_ff, **given)
@@ -118,7 +117,7 @@ class TransformerLayer(ComposedLayer):
         self.activation = keras.activations.get(activation)
         self.positions = relative_positions(positions)
         if positions == "alibi" and not self.causal:
-            self.positions = AlibiPositions(after=2.0)  # Its docstring says why.
+            self.positions = AlibiPositions(after=2.0)  # See `AlibiPositions`.
         self.norms = {name: self.make_norm(f"{name}_norm") for name in self.sublayers}
         rate, dtype = self.dropout_rate, self.dtype_policy
         self.dropouts = {
@@ -127,10 +126,10 @@ class TransformerLayer(ComposedLayer):
         }
 
     def make_attention(self, name: str, d_model: int) -> keras.layers.Layer:
-        """Returns the attention called `name` for inputs (B, T, d_model); override it.
+        """Returns the attention `name`, for inputs (B, T, d_model); override it.
 
-        For decoding step by step "self_attention" needs `step_weights`, `initial_cache`
-        and `step`, "cross_attention" `step_weights`, `keys_and_values` and `look_up`.
+        For decoding "self_attention" needs `step_weights`, `initial_cache` and `step`,
+        "cross_attention" `step_weights`, `keys_and_values` and `look_up`.
         """
         if self.key_dim is None and d_model % self.num_heads:
             raise ValueError(
@@ -139,7 +138,7 @@ class TransformerLayer(ComposedLayer):
             )
         kind = MultiHeadAttention
         options = {"name": name, "dtype": self.dtype_policy} | self.weight_options()
-        if name == "self_attention":  # Attention to a source is always the paper's.
+        if name == "self_attention":  # Cross-attention is always the paper's.
             kind = _KINDS[self.attention]
             if kind is SSRU:
                 return SSRU(**options)
@@ -154,14 +153,14 @@ class TransformerLayer(ComposedLayer):
         )  # fmt: skip
 
     def make_feed_forward(self, name: str) -> keras.layers.Layer:
-        """Returns the feed-forward sub-layer called `name`; override to replace it."""
+        """Returns the feed-forward sub-layer `name`; override to replace it."""
         return FeedForward(
             self.d_ff, self.activation, dropout_rate=self.activation_dropout_rate,
             dtype=self.dtype_policy, name=name, **self.weight_options(),
         )  # fmt: skip
 
     def make_norm(self, name: str) -> keras.layers.Layer:
-        """Returns the normalisation called `name`; override to replace it."""
+        """Returns the normalisation `name`; override to replace it."""
         epsilon = self.layer_norm_epsilon
         return LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
 
@@ -169,7 +168,7 @@ class TransformerLayer(ComposedLayer):
         if len(inputs_shape) != 3:
             expected = "`inputs` must have the shape (B, T, D)"
             raise ValueError(f"{expected}. Received: shape {tuple(inputs_shape)}")
-        # Attention is made here, not in `__init__`: `key_dim` depends on the width.
+        # Made here, because the default of `key_dim` depends on the width.
         self.self_attention = self.make_attention("self_attention", inputs_shape[-1])
         self.self_attention.build(inputs_shape)
         self.feed_forward = self.make_feed_forward("feed_forward")
@@ -179,7 +178,7 @@ class TransformerLayer(ComposedLayer):
         self.built = True
 
     def residual(self, name, x, sublayer, training=None):
-        """Adds a sub-layer's output to its input; the norm comes before or after."""
+        """Adds a sub-layer's output to x, with the norm before or after."""
         norm, dropout = self.norms[name], self.dropouts[name]
         outputs = sublayer(norm(x, training=training) if self.norm_first else x)
         x = x + dropout(outputs, training=training)
@@ -204,11 +203,11 @@ class TransformerLayer(ComposedLayer):
 
     @classmethod
     def from_keras(cls, layer: keras.layers.Layer) -> Self:
-        """Makes a layer that gives the same outputs as one of KerasHub's.
+        """Returns a layer with the weights and outputs of one of KerasHub's.
 
         Args:
-            layer: `keras_hub.layers.TransformerEncoder` for an `EncoderLayer`, else
-                `TransformerDecoder`; built, for a `DecoderLayer` with a source.
+            layer: A built `keras_hub.layers.TransformerEncoder` for an `EncoderLayer`,
+                else a `TransformerDecoder`.
 
         Example:
             >>> theirs = keras_hub.layers.TransformerEncoder(8, num_heads=2)
@@ -228,21 +227,20 @@ class EncoderLayer(TransformerLayer):
 
     Args:
         {options}
-        positions: "rotary", "alibi" or an object such as `RotaryPositions`: how
-            positions enter the self-attention; default `None`: they do not. "alibi"
-            falls more steeply after a position than before it; see `AlibiPositions`.
-        **options: As of `FeedForward`, for all parts.
+        positions: Positions inside self-attention: "rotary", "alibi", an object such as
+            `RotaryPositions`, or `None`.
+        **options: See `FeedForward`; they apply to all sub-layers.
     Call arguments:
         inputs: Float tensor (B, S, D).
         mask: Boolean tensor (B, S), (B, 1, S) or (B, S, S), True where a position may
-            be attended to; default the Keras mask that `inputs` carries.
-        training: Whether dropout is applied.
+            be attended to; default the Keras mask of `inputs`.
+        training: Whether to apply dropout.
     Returns:
         Float tensor (B, S, D).
     Raises:
         TypeError: If an argument has the wrong type.
-        ValueError: If an argument is out of its range, or the input's width is not a
-            multiple of `num_heads` and no `key_dim` is given.
+        ValueError: If an argument is out of range, or the width of the inputs is not a
+            multiple of `num_heads` and `key_dim` is not given.
 
     Example:
         >>> layer = EncoderLayer(num_heads=2, d_ff=8)
@@ -256,18 +254,18 @@ class CausalLayer(TransformerLayer):
     """An encoder layer in which no position attends to a later one.
 
     The layer of the decoder-only Transformer: Liu et al., 2018, section 4.2.3,
-    https://arxiv.org/abs/1801.10198. For decoding step by step, `step` computes one
-    position, with what `step_weights` and `initial_cache` return.
+    https://arxiv.org/abs/1801.10198. `step` decodes one position, with the results of
+    `step_weights` and `initial_cache`.
 
     Args:
         {options}
-        positions: "rotary", "alibi" or an object: as of `EncoderLayer`.
-        **options: As of `EncoderLayer`.
+        positions: See `EncoderLayer`.
+        **options: See `EncoderLayer`.
     Call arguments:
         inputs: Float tensor (B, T, D).
-        mask: Boolean tensor (B, T), (B, 1, T) or (B, T, T), True where a position may
-            be attended to if it is not later; default the Keras mask of `inputs`.
-        training: Whether dropout is applied.
+        mask: Boolean tensor (B, T), (B, 1, T) or (B, T, T), True where a position that
+            is not later may be attended to; default the Keras mask of `inputs`.
+        training: Whether to apply dropout.
     Returns:
         Float tensor (B, T, D).
 
@@ -279,7 +277,7 @@ class CausalLayer(TransformerLayer):
     causal = True
 
     def step_weights(self) -> Nest:
-        """Prepares once for all steps what `step` multiplies by."""
+        """Returns the prepared matrices of `step`."""
         return {"past": self.self_attention.step_weights()}
 
     def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
@@ -290,15 +288,15 @@ class CausalLayer(TransformerLayer):
         self, inputs: TensorLike, cache: Nest, place: Nest, masks: Nest, weights: Nest,
         source: Nest = None,
     ) -> tuple[Tensor, Nest]:  # fmt: skip
-        """Computes one position (B, N, D) as `call` does, for N hypotheses a sentence.
+        """Computes one position of N hypotheses per sentence, as `call` does.
 
-        Returns the output (B, N, D) and the cache with the position written.
+        Returns the output (B, N, D) and the new cache.
 
         Args:
-            inputs: As of `MultiHeadAttention.step`, like `cache` and `place`.
-            masks: `prepare_mask` of the mask of the past, and of that of the source.
+            inputs: See `MultiHeadAttention.step`, as for `cache` and `place`.
+            masks: The `prepare_mask` of the past and of the source.
             weights: `step_weights()`.
-            source: `keys_and_values` of the source; `None` without one.
+            source: `keys_and_values` of the source, or `None`.
         """
         past_mask, source_mask = masks
 
@@ -322,21 +320,20 @@ class CausalLayer(TransformerLayer):
 class DecoderLayer(CausalLayer):
     """One decoder layer: causal self-attention, cross-attention, feed-forward network.
 
-    Section 3.1 and figure 1 (right) of Vaswani et al., 2017. For decoding step by step,
-    `step` computes one position, with what `step_weights`, `initial_cache` and
-    `keys_and_values` return.
+    Section 3.1 and figure 1 (right) of Vaswani et al., 2017. `step` decodes one
+    position, with the results of `step_weights`, `initial_cache` and `keys_and_values`.
 
     Args:
         {options}
-        positions: "rotary", "alibi" or an object: as of `EncoderLayer`.
-        **options: As of `EncoderLayer`.
+        positions: See `EncoderLayer`.
+        **options: See `EncoderLayer`.
     Call arguments:
         inputs: Float tensor (B, T, D).
         encoder_output: Float tensor (B, S, D_encoder).
-        mask: As of `CausalLayer`.
+        mask: See `CausalLayer`.
         encoder_output_mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S); default the
-            Keras mask that `encoder_output` carries.
-        training: Whether dropout is applied.
+            Keras mask of `encoder_output`.
+        training: Whether to apply dropout.
     Returns:
         Float tensor (B, T, D).
 
@@ -369,10 +366,10 @@ class DecoderLayer(CausalLayer):
         return self.residual("feed_forward", x, transform, training)
 
     def step_weights(self) -> Nest:
-        """As of `CausalLayer`, for both attentions."""
+        """Returns the prepared matrices of `step`, for both attentions."""
         source = self.cross_attention.step_weights(across=True)
         return super().step_weights() | {"source": source}
 
     def keys_and_values(self, encoder_output: TensorLike) -> Nest:
-        """Projects the encoder's output (B, S, D) once, for all steps."""
+        """Returns keys and values of the encoder's output (B, S, D)."""
         return self.cross_attention.keys_and_values(encoder_output)

@@ -78,7 +78,7 @@ ERRORS = {
         "`positions` must be 'rotary', 'alibi'",
     "kt.MultiHeadAttention(2, 4, positions=3)": "`positions` must be 'rotary",
     'kt.MultiHeadAttention(2, 4, positions="alibi")(X, OTHER)':
-        "`positions` are for self-attention",
+        "`positions` need self-attention",
     "kt.RotaryPositions(base=1)": "`base` must be above 1",
     "kt.AlibiPositions(after=0)": "`after` must be positive",
     "kt.LocalAttention(2, 4, 0)": "`window` must be a pos",
@@ -92,7 +92,7 @@ ERRORS = {
     "kt.LinearAttention(2, 4)(X, OTHER, use_causal_mask=True)":
         "`use_causal_mask` needs as many queries as keys.*5 and 7",
     'kt.MultiHeadAdditiveAttention(2, 4, positions="rotary")':
-        "`positions` must add to the scores",
+        "`positions` must not be .rotary.",
     "kt.MultiHeadAdditiveAttention(2, 4, flash_attention=True)":
         "`flash_attention` must be None or False.*additive",
     "kt.LocalAttention(2, 4, 3, flash_attention=True)":
@@ -117,7 +117,7 @@ ERRORS = {
     "kt.PositionalEmbedding(11, 6)(IDS > 3)":
         (TypeError, "`ids` must be integers.*Received: dtype bool"),
     'kt.PositionalEmbedding(11, 6, dtype="mixed_bfloat16")(IDS.astype("float32"))':
-        (TypeError, "`ids` must be integers; a model of Keras gives them.*bfloat16"),
+        (TypeError, "`ids` must be integers; in a functional model use.*bfloat16"),
     'kt.PositionalEmbedding(11, 6, positions="learned", max_length=4)(IDS)':
         "longer than the learned.*max_length=4",
     'kt.FeatureEmbedding(11, 6, positions="learned", '
@@ -189,7 +189,7 @@ def test_what_a_layer_of_keras_holds_must_be_what_ours_computes():
         kt.MultiHeadAttention.from_keras(own)
     rounded = keras.layers.MultiHeadAttention(2, 3)
     built(rounded, (None, None, 4), (None, None, 4)).query_dense.quantize("int8")
-    with pytest.raises(ValueError, match="take its weights over, then quantize"):
+    with pytest.raises(ValueError, match="convert it first, then quantize"):
         kt.MultiHeadAttention.from_keras(rounded)
 
 
@@ -209,7 +209,7 @@ def test_ragged_ids_are_refused():
     import tensorflow as tf
 
     ids = tf.ragged.constant([[3, 4, 5], [6, 7]])
-    with pytest.raises(TypeError, match="`ids` must be a dense tensor, padded"):
+    with pytest.raises(TypeError, match="`ids` must be a padded dense tensor"):
         kt.PositionalEmbedding(11, 6)(ids)
 
 

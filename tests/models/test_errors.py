@@ -92,7 +92,7 @@ TYPE_ERRORS = {
     "transformer()(PAIR)": INPUTS + "a dictionary with the keys 'source', 'target'",
     "transformer()((IDS, IDS, IDS))": INPUTS + "a tuple of 3",
     "fitted(PAIR)": INPUTS + "a dictionary",
-    "transformer()((IDS, RAGGED_IDS))": "`target_in` must be a dense tensor, padded",
+    "transformer()((IDS, RAGGED_IDS))": "`target_in` must be a padded dense tensor",
     "kt.Transformer({'d_model': 16})":
         "`config` must be of the class `TransformerConfig`",
     "kt.LanguageModel({'d_model': 16})":
@@ -140,7 +140,7 @@ def test_ids_that_cannot_be_taken_are_named(name):
         (IDS[0], "have the shape (B, ", "shape (5,)"),
         (IDS[..., None], "have the shape (B, ", "shape (2, 5, 1)"),
         ({"ids": IDS}, "be one tensor", "a dictionary with the keys 'ids'"),
-        (RAGGED_IDS, "be a dense tensor, padded", ""),
+        (RAGGED_IDS, "be a padded dense tensor", ""),
         (IDS > 3, "be integers", "dtype bool"),
     ):
         message = error_of(lambda given=given: model(given))
