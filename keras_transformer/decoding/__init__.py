@@ -1,4 +1,4 @@
-"""Search over a step function; no model is known here."""
+"""Beam search and sampling over any step function."""
 
 from keras_transformer.decoding.constraints import Constraints
 from keras_transformer.decoding.sampling import sample
@@ -6,12 +6,6 @@ from keras_transformer.decoding.search import FIRST_ROOM, beam_search, reorderin
 from keras_transformer.decoding.tokens import DecodingResult, SpecialIds, length_penalty
 
 __all__ = [
-    "FIRST_ROOM",
-    "Constraints",
-    "DecodingResult",
-    "SpecialIds",
-    "beam_search",
-    "length_penalty",
-    "reordering",
-    "sample",
-]
+    "FIRST_ROOM", "Constraints", "DecodingResult", "SpecialIds", "beam_search",
+    "length_penalty", "reordering", "sample",
+]  # fmt: skip

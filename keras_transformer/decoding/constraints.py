@@ -1,10 +1,8 @@
-"""Which tokens may come next, and which must: pure functions called at each step.
+"""Which tokens may come next, and which must.
 
-Sampling asks about the whole vocabulary, beam search about the best few tokens alone.
-
-A search takes a token's log-probability from the model's softmax over the whole
-vocabulary. A banned token is passed over after that and keeps its share of the
-probability, so a score is the model's own, with or without constraints.
+A banned token keeps its share of the softmax, so a score is the model's own, with or
+without constraints. Sampling constrains the whole vocabulary, beam search only the best
+tokens.
 
 Letters: B sentences, N beam size, R = B * N rows, C tokens of a row, L longest output,
 P longest prefix, V vocabulary.
@@ -21,21 +19,19 @@ from keras_transformer.kernels.decoding import pick
 
 
 class Constraints(NamedTuple):
-    """What an output must obey; the defaults allow every output.
+    """Constraints on an output; the defaults allow every output.
 
-    A prefix takes precedence over the others: its tokens are taken even where they end
-    an output early or repeat an n-gram. A sentence's longest output takes
-    precedence over the shortest.
+    A prefix takes precedence over the others, the longest output over `min_length`.
     """
 
     min_length: int = 1  # tokens, the end token counted
-    no_repeat_ngram_size: int = 0  # no n-gram comes twice in an output; 0 allows all
-    prefix: Any = None  # (B, P) integers, first tokens of each output, then `pad_id`
-    never: int | None = None  # an id that no output has, such as the unknown piece's
+    no_repeat_ngram_size: int = 0  # no n-gram of this size is repeated; 0 allows all
+    prefix: Any = None  # (B, P) integers, first tokens, padded with `pad_id`
+    never: int | None = None  # an id that is never output
 
 
 def check_constraints(constraints):
-    """Raises `ValueError` unless the numbers are in range and the prefix a matrix."""
+    """Raises `ValueError` if a number or the shape of the prefix is out of range."""
     for name, minimum in (("min_length", 1), ("no_repeat_ngram_size", 0)):
         value = getattr(constraints, name)
         if value < minimum:
@@ -53,8 +49,7 @@ def check_constraints(constraints):
 
 
 def constrain(logits, ids, position, special_ids, constraints):
-    """Bans tokens of the logits (R, V), of outputs `ids` (B, N, L) so far."""
-    # `force` sees to the prefix.
+    """Returns logits (R, V) without tokens that may not follow `ids` (B, N, L)."""
     tokens = ops.arange(logits.shape[-1], dtype="int32")
     allowed = allowed_tokens(tokens, position, special_ids, constraints)
     logits = ops.where(allowed, logits, IMPOSSIBLE)
@@ -63,10 +58,10 @@ def constrain(logits, ids, position, special_ids, constraints):
 
 
 def allowed_tokens(tokens, position, special_ids, constraints):
-    """Says which tokens (...) may follow `position` others, whatever those are."""
+    """Returns which tokens (...) may follow any `position` others."""
     pad_id, start_id, end_id = special_ids
     is_end = ops.equal(tokens, end_id)
-    # Padding and start are never allowed, unless they are the end too.
+    # Padding and start are not allowed unless they are the end.
     allowed = is_end | (ops.not_equal(tokens, pad_id) & (tokens != start_id))
     if constraints.never is not None:
         allowed &= ops.not_equal(tokens, constraints.never)
@@ -77,21 +72,20 @@ def allowed_tokens(tokens, position, special_ids, constraints):
 
 
 def banned_tokens(ids, position, size):
-    """Finds the tokens that would complete an n-gram of `size` for the second time."""
-    # An n-gram whose first n - 1 tokens are the last n - 1 of an output bans its last.
-    # Two n-grams take n + 1 tokens or more.
+    """Returns tokens (R, L) and whether each would repeat an n-gram of `size`."""
+    # A banned token ends an n-gram whose first n - 1 tokens are the last of the output.
     if not size or (ids.shape[-1] is not None and size >= ids.shape[-1]):
         return None
     ids = ops.cast(ops.reshape(ids, (-1, ops.shape(ids)[-1])), "int32")  # (R, L)
     starts = ops.arange(ops.shape(ids)[-1], dtype="int32")
-    # What a shift brings from the front lies past `position` and does not count.
+    # Tokens that wrap around lie past `position` and do not count.
     banned = ops.expand_dims(starts + size <= position, 0)  # (1, L)
     banned = ops.logical_or(banned, ops.zeros_like(ids, dtype="bool"))
     for i in range(size - 1):
         place = ops.maximum(position - (size - 1) + i, 0)
         last = ops.expand_dims(ops.take(ids, place, axis=1), 1)  # (R, 1)
         banned = ops.logical_and(banned, _shifted(ids, i) == last)
-    return _shifted(ids, size - 1), banned  # tokens and whether banned, (R, L)
+    return _shifted(ids, size - 1), banned
 
 
 def _shifted(ids, count):
@@ -100,11 +94,10 @@ def _shifted(ids, count):
 
 
 def forced_tokens(prefix, position, pad_id, beam_size=1):
-    """Returns the token (R, 1) that must come next, and where one must, (R, 1) bool."""
-    # Where the prefix (B, P) is padding, or after it, any token may come.
+    """Returns the next tokens (R, 1) of a prefix, and where there is one, (R, 1)."""
     prefix = ops.convert_to_tensor(prefix, "int32")
     length = ops.shape(prefix)[1]
-    # One column of padding more: past the prefix, and for a prefix of no columns.
+    # One more column of padding, for positions after the prefix.
     prefix = ops.pad(prefix, ((0, 0), (0, 1)), constant_values=pad_id)
     tokens = ops.take(prefix, ops.minimum(position, length), axis=1)
     tokens = ops.expand_dims(ops.repeat(tokens, beam_size, axis=0), 1)
@@ -112,10 +105,9 @@ def forced_tokens(prefix, position, pad_id, beam_size=1):
 
 
 def force(tokens, log_probabilities, logits, normaliser, forced):
-    """Puts what `forced_tokens` returns in place of the next tokens (R, C)."""
-    # A forced token comes first, and the others of its row become impossible.
+    """Makes forced tokens the first of their rows (R, C) and the others impossible."""
     forced, is_forced = forced
-    # The model's log-probability: of logits (R, V), less their log-sum-exp (R, 1).
+    # Their log-probability: logits (R, V) less their log-sum-exp (R, 1).
     its = ops.cast(pick(logits, forced), "float32") - normaliser
     is_first = ops.arange(tokens.shape[1]) == 0
     its = ops.where(ops.logical_and(is_first, ops.isfinite(its)), its, IMPOSSIBLE)

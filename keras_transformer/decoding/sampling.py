@@ -1,12 +1,10 @@
-"""Sampling over a step function; no model is known here.
+"""Sampling over a step function.
 
-A token is drawn by inverting the distribution function: probabilities are summed in the
-order of the ids (with top-k or top-p, the most probable first), and the first token at
-which the sum exceeds a number in [0, 1) is taken. The caller gives the numbers, so an
-output depends on its sentence, its temperature and its numbers alone: not on the batch
-around it, and not on a backend's generator.
+A token is the first at which the sum of probabilities, in the order of the ids (with
+top-k or top-p, of the probabilities), exceeds a number in [0, 1) of the caller's. So an
+output does not depend on its batch or on a backend's generator.
 
-Letters: B sentences, L longest output, V vocabulary, C tokens to draw among.
+Letters: B sentences, L longest output, V vocabulary, C tokens to draw from.
 """
 
 from __future__ import annotations
@@ -38,9 +36,9 @@ from keras_transformer.decoding.tokens import (
 from keras_transformer.kernels.decoding import pick
 from keras_transformer.types import Nest, TensorLike
 
-# Far from overflow on one side and from any real difference of logits on the other.
+# Far from overflow, and far beyond any difference of logits.
 _COLDEST, _HOTTEST = 1e-30, 1e30
-# So far below 1 that its product with a sum, rounded to float32, is below the sum.
+# Its product with a sum, rounded to float32, is below the sum.
 _ALMOST_ONE = 1.0 - 2.0**-23
 
 
@@ -52,39 +50,37 @@ def sample(
     length_penalty_form: LengthPenaltyForm = "gnmt",
     constraints: Constraints = Constraints(),  # noqa: B008, it is a tuple
 ) -> DecodingResult:  # fmt: skip
-    """Draws one output of each sentence.
+    """Samples one output per sentence.
 
-    A token is drawn with the probability softmax(logits / temperature) among the
-    tokens that the constraints allow, then among the `top_k` most probable of them,
-    then among the fewest most probable whose probability reaches `top_p` (Holtzman et
-    al., 2020, https://arxiv.org/abs/1904.09751). Padding and start are never drawn.
-    `top_p` alone sorts the whole vocabulary: set `top_k` to a few hundred, too.
+    A token is drawn with the probability softmax(logits / temperature) from the tokens
+    that the constraints allow, then from the `top_k` most probable of them, then from
+    the fewest most probable whose probability reaches `top_p` (Holtzman et al., 2020,
+    https://arxiv.org/abs/1904.09751). `top_p` without `top_k` sorts the vocabulary.
 
     Args:
-        step: The step function, as in `beam_search`, with one row a sentence.
-        state: As in `beam_search`.
-        uniforms: Float tensor (B, L or more), numbers in [0, 1): column t draws token
-            t. Independent uniform numbers make the outputs independent samples.
-        temperature: Float tensor (B,). Not above 0, or NaN, is greedy; a very large
-            one makes all tokens equally likely.
-        max_lengths: As in `beam_search`.
-        limit: As in `beam_search`: the width L of the result.
+        step: The step function, as in `beam_search`, with one row per sentence.
+        state: See `beam_search`.
+        uniforms: Float tensor (B, L or more), independent uniform numbers in [0, 1);
+            column t draws token t.
+        temperature: Float tensor (B,); 0, below or NaN is greedy.
+        max_lengths: See `beam_search`.
+        limit: See `beam_search`.
         special_ids: Ids of padding, start and end.
-        top_k: Most probable tokens to draw among, or `None` for all.
-        top_p: Probability to draw among, in (0, 1], or `None` for all.
-        alpha: Exponent of `length_penalty`, which enters the scores alone.
-        length_penalty_form: Its form, "gnmt" or "power".
-        constraints: What every output must obey.
+        top_k: Number of most probable tokens to draw from; default all.
+        top_p: Probability to draw from, in (0, 1]; default all.
+        alpha: Exponent of `length_penalty`, used in the scores only.
+        length_penalty_form: "gnmt" or "power"; see `length_penalty`.
+        constraints: Constraints on every output.
 
     Returns:
-        A `DecodingResult` with one output a sentence. Its log-probabilities are the
-        model's: temperature, filters and constraints choose tokens, no more.
+        A `DecodingResult` with one output per sentence and the model's
+        log-probabilities, without temperature or filters.
 
     Raises:
         ValueError: If an argument or the shape of the logits is out of range.
 
     Example:
-        >>> def step(ids, parents, state):  # token n is followed by n + 1, or n + 2
+        >>> def step(ids, parents, state):  # after token n comes n + 1 or n + 2
         ...     return 9 * ops.one_hot(ids + 1, 9) + 8 * ops.one_hot(ids + 2, 9), state
         >>> result = sample(
         ...     step, (), uniforms=[[0.1, 0.9, 0.1, 0.9], [0.7] * 4],
@@ -129,7 +125,7 @@ def sample(
         tokens = _draw_tokens(allowed, numbers, temperature, top_k, top_p)
         tokens = ops.expand_dims(tokens, 1)  # (B, 1), and their log-probabilities
         added = ops.take_along_axis(allowed, tokens, axis=1) - normaliser
-        # With a NaN among the logits, or no possible token, a sentence gets no output.
+        # NaN, or no possible token: the sentence gets no output.
         added = ops.where(ops.isfinite(normaliser), added, IMPOSSIBLE)
         if constraints.prefix is not None:
             forced = forced_tokens(constraints.prefix, position, pad_id)
@@ -156,13 +152,13 @@ def sample(
     found = total > IMPOSSIBLE
     ids = ops.where(ops.expand_dims(found, -1), ids, pad_id)
     lengths = ops.where(found, lengths, 0)
-    # Where there is no output, anything but 0.
+    # The divisor is not 0 without an output.
     divisor = length_penalty(ops.maximum(lengths, 1), alpha, length_penalty_form)
     return DecodingResult(ids, lengths, total / divisor, total)
 
 
 def check_temperature(temperature):
-    """Raises `ValueError` unless the temperature of a whole batch makes sense."""
+    """Raises `ValueError` unless a temperature is finite and at least 0."""
     if not 0 <= temperature < math.inf:
         raise ValueError(
             "`temperature` must be finite and at least 0. Received: "
@@ -172,10 +168,10 @@ def check_temperature(temperature):
 
 def _draw_tokens(logits, uniforms, temperature, top_k, top_p):
     """Draws one token (B,) a sentence from logits (B, V), -inf where banned."""
-    is_warm = temperature > 0.0  # False of NaN
+    is_warm = temperature > 0.0  # False for NaN
     temperature = ops.where(is_warm, temperature, _COLDEST)
     temperature = ops.clip(temperature, _COLDEST, _HOTTEST)
-    # Greedy: at the coldest, 0 draws the first of the most probable tokens.
+    # At the coldest, 0 draws the first of the most probable tokens.
     uniforms = ops.where(is_warm, ops.clip(uniforms, 0.0, _ALMOST_ONE), 0.0)
     ids = None
     if top_k is not None or top_p is not None:
@@ -186,7 +182,7 @@ def _draw_tokens(logits, uniforms, temperature, top_k, top_p):
     if ids is None:
         return _draw_of_many(weights, uniforms)
     if top_p is not None:
-        # Of the sorted weights, none that comes after the share is reached.
+        # Keep sorted weights up to the one that reaches the share.
         summed = ops.cumsum(weights, axis=-1)
         weights = ops.where(summed - weights < top_p * summed[:, -1:], weights, 0.0)
     places, _ = _draw(weights, uniforms)
@@ -195,9 +191,7 @@ def _draw_tokens(logits, uniforms, temperature, top_k, top_p):
 
 
 def _draw_of_many(weights, uniforms):
-    """Draws as `_draw` does, faster and more exactly: a block first, then a place."""
-    # Summing a vocabulary one by one is slow, and in float32 its small weights are lost
-    # in the sum of the others.
+    """As `_draw`, faster and more exact for many weights: by blocks, then places."""
     size = weights.shape[-1]
     width = math.isqrt(size - 1) + 1
     count = -(-size // width)
@@ -210,18 +204,16 @@ def _draw_of_many(weights, uniforms):
 
 
 def _draw(weights, uniforms):
-    """Draws a place (B,) of each row with a probability in proportion to its weight."""
-    # Returns also how far through its place each number lies: uniform and independent.
+    """Returns places (B,) drawn by weight, and where in its place each number lies."""
     # weights (B, C), at least 0; uniforms (B,), from 0 to `_ALMOST_ONE`
     summed = ops.cumsum(weights, axis=-1)
     target = ops.expand_dims(uniforms, 1) * summed[:, -1:]
-    # A place of weight 0 is never drawn, though sums made in parallel may rise or fall
-    # there by a rounding error. Where no sum is above, the first possible place is.
+    # Rounding must not draw a place of weight 0: parallel sums may rise or fall there.
+    # Without a sum above, the first possible place is drawn.
     possible = weights > 0.0
     above = ops.logical_and(possible, summed > target)
     rank = ops.cast(possible, "int32") + ops.cast(above, "int32")
-    # Not by an argmax: TensorFlow has none of int32 for a GPU, and Keras' of floats
-    # needs operations that LiteRT lacks.
+    # No argmax: TensorFlow has none of int32 on a GPU, LiteRT none of Keras' floats.
     is_best = ops.equal(rank, ops.max(rank, axis=-1, keepdims=True))
     places = ops.arange(weights.shape[-1], dtype="int32")
     places = ops.where(is_best, places, weights.shape[-1])

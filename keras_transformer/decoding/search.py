@@ -1,16 +1,4 @@
-"""Greedy and beam search over a step function; no model is known here.
-
-A search asks one thing of its user, a function
-`step(ids, parents, state) -> (logits, state)`:
-
-- `ids` (R,) int32: the last token of each row, `start_id` at first.
-- `parents` (B, N) int32: the hypothesis of the same sentence, 0 to N - 1, that each row
-  continues. Row `sentence * N + hypothesis` of the R = B * N rows belongs to that
-  hypothesis; greedy search has N = 1 and `parents` of 0.
-- `state`: any nested structure of tensors. The search carries it and moves nothing in
-  it: the step function knows best how to follow `parents`. It returns the structure,
-  shapes and dtypes that it was given. `reordering` fits a plain step function to this.
-- `logits` (R, V), any float type: unnormalised scores of the next token.
+"""Greedy and beam search over a step function.
 
 Letters: B sentences, N beam size, R rows, L longest output, V vocabulary, C candidates,
 P longest prefix.
@@ -47,7 +35,7 @@ from keras_transformer.decoding.tokens import (
 from keras_transformer.kernels.decoding import flat_places, pick
 from keras_transformer.types import Nest, TensorLike
 
-# Room for this many tokens suits most sentences of most searches (tokens).
+# Room for most sentences of most searches (tokens).
 FIRST_ROOM = 16
 
 
@@ -58,45 +46,47 @@ def beam_search(
     constraints: Constraints = Constraints(),  # noqa: B008, it is a tuple
     resize: Callable[..., Any] | None = None, ends_within_beam: bool = False,
 ) -> DecodingResult:  # fmt: skip
-    """Searches for the outputs with the highest scores.
+    """Returns the outputs with the highest scores, by beam search.
 
-    A score is the log-probability divided by `length_penalty`. At each step the search
-    looks at the 2N most probable one-token continuations of a sentence's N unfinished
-    hypotheses. Those that end compete by score for the sentence's `n_best` finished
-    places; the best N of the others live on. A beam of 1 looks at the best continuation
-    alone, which is greedy search. At the sentence's longest output every continuation
-    is cut, and competes as it is.
+    A score is the log-probability divided by `length_penalty`. Each step extends the N
+    unfinished hypotheses of a sentence by its 2N most probable continuations. Those
+    that end compete by score for `n_best` finished places; the best N of the others go
+    on. A beam of 1 is greedy search. At the longest output of a sentence every
+    continuation is cut and competes.
 
-    A sentence is done when no unfinished hypothesis can enter its finished places.
-    Log-probabilities only fall and, for alpha >= 0, the penalty only grows, so the
+    A sentence is done when no unfinished hypothesis can enter its finished places: the
     best unfinished log-probability over the penalty of the longest output bounds all
-    that can come: stopping there changes no result, whatever others in the batch do.
+    scores to come, so stopping there changes no result.
 
-    Probabilities are a float32 softmax over the whole vocabulary; `pad_id` and
-    `start_id` are passed over after it and keep their share. Exact ties go to the
-    better hypothesis, then to the lower id; PyTorch leaves their order open.
+    `pad_id` and `start_id` are never chosen but keep their share of the softmax. Ties
+    go to the better hypothesis, then to the lower id, except on PyTorch.
 
     Args:
-        step: The step function (see the module), R = B * N rows.
-        state: Its state before the first token.
+        step: Function `step(ids, parents, state) -> (logits, state)` of R = B * N rows,
+            row `sentence * N + hypothesis`: `ids` (R,) int32 are the last tokens,
+            `start_id` at first; `parents` (B, N) int32 the hypotheses, 0 to N - 1, of
+            the last step that the rows continue; `logits` (R, V) the scores of the next
+            token. The step itself reorders its state by `parents`; `reordering` wraps a
+            step that does not.
+        state: State before the first token, any nested structure of tensors, whose
+            shapes and dtypes `step` keeps.
         max_lengths: (B,) int32, longest output of each sentence (tokens, end token
             counted), at least 1. The paper's is source length + 50 (section 6.1).
-        limit: The largest of `max_lengths` or more (tokens), an integer or a scalar
-            tensor: the width L of the result. JAX needs an integer under `jit`.
+        limit: Width L of the result, at least the largest of `max_lengths` (tokens): an
+            integer, or a scalar tensor except on JAX under `jit`.
         special_ids: Ids of padding, start and end.
-        beam_size: Unfinished hypotheses kept a sentence, N.
-        n_best: Hypotheses returned a sentence, at most `beam_size`.
+        beam_size: Unfinished hypotheses per sentence, N.
+        n_best: Hypotheses returned per sentence, at most `beam_size`.
         alpha: Exponent of `length_penalty`, at least 0.
-        length_penalty_form: Form of `length_penalty`, "gnmt" or "power".
-        constraints: What every output must obey.
+        length_penalty_form: "gnmt" or "power"; see `length_penalty`.
+        constraints: Constraints on every output.
         resize: Function `resize(state, sentences, length)` that returns the state of
-            the sentences at the positions (B',) alone, with room for `length` tokens
-            or more; or `None`. With it, sentences that are done cost nothing, and
-            `state` needs room for `FIRST_ROOM` tokens only; results stay the same. In a
-            TensorFlow graph the number of sentences must be unknown when it is traced;
-            the loops of JAX keep their shapes and cannot have it.
-        ends_within_beam: Whether only the best N of the 2N continuations may end, as
-            Hugging Face, CTranslate2 and fairseq have it.
+            the sentences at (B',), with room for `length` tokens; or `None`. With it
+            finished sentences cost nothing, and `state` needs room for `FIRST_ROOM`
+            tokens only. A TensorFlow graph must be traced with an unknown number of
+            sentences; JAX cannot use it.
+        ends_within_beam: Whether only the best N of the 2N continuations may end, as in
+            Hugging Face, CTranslate2 and fairseq.
 
     Returns:
         A `DecodingResult`, best hypothesis first.
@@ -105,7 +95,7 @@ def beam_search(
         ValueError: If an argument or the shape of the logits is out of range.
 
     Example:
-        >>> chances = [  # of the next token: one row a last token, V = 5
+        >>> chances = [  # of the next token, one row per last token
         ...     [0.20, 0.20, 0.20, 0.20, 0.20],  # 0 is padding
         ...     [0.01, 0.01, 0.01, 0.57, 0.40],  # 1 starts
         ...     [0.20, 0.20, 0.20, 0.20, 0.20],  # 2 ends
@@ -159,24 +149,24 @@ def beam_search(
         finished = _search(beam, rules, limit)[1].finished
     else:
         finished = _search_resized(beam, rules, resize)
-    # Where the order of ties is open, an impossible hypothesis can sit in a free place.
+    # An impossible hypothesis can sit in a free place.
     found = ops.expand_dims(finished.log_probabilities > IMPOSSIBLE, -1)
     return finished._replace(ids=ops.where(found, finished.ids, pad_id))
 
 
 class _Rules(NamedTuple):
-    """What stays the same during a search."""
+    """Constants of a search."""
 
     step: Callable
     limit: Any  # L, an integer or a scalar tensor
     special_ids: SpecialIds
-    divisor: Callable  # the length penalty of outputs of a length
+    divisor: Callable  # the length penalty of a length
     constraints: Constraints
     ends_within_beam: bool
 
 
 class _Sentences(NamedTuple):
-    """What a search carries from step to step, one row a sentence."""
+    """The state of a search, one row per sentence."""
 
     max_lengths: Any  # (B,) int32
     prefix: Any  # (B, P) int32, or () without one
@@ -188,7 +178,7 @@ class _Sentences(NamedTuple):
 
 
 class _Candidates(NamedTuple):
-    """Best one-token continuations of each sentence's hypotheses, the best first."""
+    """The best continuations of each sentence by one token, best first."""
 
     parents: Any  # (B, C) int32, the hypothesis continued
     ids: Any  # (B, C) int32, the token added
@@ -197,7 +187,7 @@ class _Candidates(NamedTuple):
 
 
 def _search(beam, rules, room, enough=0.0):
-    """Adds tokens while there is room and more than a share `enough` is unfinished."""
+    """Adds tokens while there is room and more than `enough` are unfinished."""
 
     def unfinished(position, sentences, state):
         share = ops.mean(ops.cast(_is_alive(sentences), "float32"))
@@ -213,7 +203,7 @@ def _search(beam, rules, room, enough=0.0):
 
 
 def _search_resized(beam, rules, resize):
-    """As `_search`; now and then drops sentences that are done and makes more room."""
+    """As `_search`, dropping finished sentences and making room now and then."""
     _, sentences, _ = beam
     first = ops.minimum(FIRST_ROOM, ops.cast(rules.limit, "int32"))
 
@@ -246,17 +236,17 @@ def _search_resized(beam, rules, resize):
 
 
 def _is_alive(sentences):
-    """Returns (B,), whether a sentence has an unfinished hypothesis."""
+    """Returns which sentences (B,) have an unfinished hypothesis."""
     return sentences.log_probabilities[:, 0] > IMPOSSIBLE
 
 
 def _best_candidates(position, sentences, logits, rules):
-    """Returns the best 2N continuations of a sentence, the best one if N is 1."""
+    """Returns the best 2N continuations per sentence, or the best one if N is 1."""
     beam_size = sentences.last_ids.shape[1]
     constraints, special_ids = rules.constraints, rules.special_ids
     count = 1 if beam_size == 1 else 2 * beam_size
-    # The best of a sentence are among the best of each of its hypotheses. Padding,
-    # start, an early end and what never comes take a place each at most.
+    # They are among the best of each hypothesis. Padding, start, an early end and
+    # `never` take at most one place each.
     more = 3 if constraints.never is None else 4
     size = constraints.no_repeat_ngram_size
     banned = banned_tokens(sentences.ids, position, size)
@@ -287,12 +277,11 @@ def _add_token(position, sentences, candidates, rules):
     last_ids, parents, ids = candidates.ids, candidates.parents, sentences.ids
     totals = ops.where(candidates.ends, IMPOSSIBLE, candidates.log_probabilities)
     if beam_size > 1:
-        # The best N of those that do not end live on.
         totals, order = ops.top_k(totals, beam_size)
         order = ops.cast(order, "int32")
         last_ids, parents = pick(last_ids, order), pick(parents, order)
         ids = pick(ids, parents)
-    # No unfinished hypothesis is left in a sentence that is done.
+    # A sentence that is done has no unfinished hypothesis.
     longest = ops.expand_dims(sentences.max_lengths, 1)
     bound = totals[:, :1] / rules.divisor(longest)
     totals = ops.where(bound > finished.scores[:, -1:], totals, IMPOSSIBLE)
@@ -306,25 +295,23 @@ def _add_token(position, sentences, candidates, rules):
 
 
 def _finish(position, sentences, candidates, rules):
-    """Returns the best of the hypotheses finished before and of those that end now."""
+    """Returns the best of the finished hypotheses, old and new."""
     finished, length = sentences.finished, position + 1
     beam_size, ends = sentences.last_ids.shape[1], candidates.ends
     if rules.ends_within_beam:
         ends = ops.logical_and(ends, ops.arange(ends.shape[1]) < beam_size)
     ending = ops.where(ends, candidates.log_probabilities, IMPOSSIBLE)
     scores = ending / rules.divisor(length)  # (B, C)
-    # The whole outputs, written where they grew from.
     ids = sentences.ids if beam_size == 1 else pick(sentences.ids, candidates.parents)
     ids = write(ids, candidates.ids, position)
     now = ending > IMPOSSIBLE
     ended = DecodingResult(ids, ops.where(now, length, 0), scores, ending)
     if beam_size == 1:
-        # A sentence ends once, and there is no choice.
         is_now = (ops.expand_dims(now, -1), now, now, now)
         return DecodingResult(*map(ops.where, is_now, ended, finished))
     pairs = zip(finished, ended, strict=True)
     ids, lengths, scores, totals = (ops.concatenate(pair, axis=1) for pair in pairs)
-    # Of equal scores the older stays: top_k prefers the lower place.
+    # Of equal scores the older stays: `top_k` prefers the lower index.
     scores, order = ops.top_k(scores, finished.scores.shape[1])
     order = ops.cast(order, "int32")
     lengths, totals = pick(lengths, order), pick(totals, order)
@@ -334,21 +321,20 @@ def _finish(position, sentences, candidates, rules):
 def reordering(
     step: Callable[..., Any], state: Nest, beam_size: int
 ) -> tuple[Callable[..., Any], Nest]:
-    """Makes a plain step function and its state fit a search.
+    """Returns a step function and state for `beam_search` from plain ones.
 
-    A plain step function knows nothing of hypotheses: `step(ids, state) -> (logits,
-    state)`, where the first axis of each tensor of the state is the row. Its rows are
-    repeated before the first step and reordered at each one, which copies the whole
-    state; a step that keeps a large cache had better follow `parents` itself.
+    A plain step function is `step(ids, state) -> (logits, state)`, with one row per
+    hypothesis. The whole state is copied at each step; a step with a large cache had
+    better follow `parents` itself.
 
     Args:
         step: The plain step function.
-        state: Its state before the first token, one row a sentence; a tensor of rank 0,
-            such as a position counter, is left alone.
-        beam_size: Hypotheses of a sentence, N.
+        state: Its state before the first token, one row per sentence; scalars, such as
+            a position, are not repeated.
+        beam_size: Hypotheses per sentence, N.
 
     Returns:
-        The step function and the state for `beam_search`, with R = B * N rows.
+        The step function and the state, with R = B * N rows.
 
     Example:
         >>> table = np.random.default_rng(1).normal(size=(7, 7, 7))

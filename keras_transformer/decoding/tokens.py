@@ -1,4 +1,4 @@
-"""What every search needs: special ids, hypotheses and their scores, tokens in rows.
+"""Special ids, results, length penalty and logits of every search.
 
 Letters: B sentences, R rows, L longest output, V vocabulary, C tokens of a row.
 """
@@ -13,12 +13,12 @@ from keras import ops
 from keras_transformer.kernels.decoding import pick
 from keras_transformer.types import Tensor, TensorLike
 
-# Log-probability of what cannot be, and of a place that no hypothesis has taken.
+# Log-probability of an impossible token, and of an empty place.
 IMPOSSIBLE = -math.inf
 
 
 class SpecialIds(NamedTuple):
-    """Ids that steer a search; `pad_id` and `start_id` are never produced."""
+    """Ids of padding, start and end; the first two are never produced."""
 
     pad_id: int = 0
     start_id: int = 1
@@ -28,11 +28,10 @@ class SpecialIds(NamedTuple):
 class DecodingResult(NamedTuple):
     """The `n_best` hypotheses of each sentence, the best first.
 
-    A place that no hypothesis fills (every continuation was impossible, or the logits
-    were NaN) holds only `pad_id`, length 0 and scores of minus infinity.
+    An empty place holds only `pad_id`, length 0 and scores of minus infinity.
     """
 
-    ids: Any  # (B, n_best, L) int32, `end_id` included where produced, then `pad_id`
+    ids: Any  # (B, n_best, L) int32, with `end_id` if produced, then `pad_id`
     lengths: Any  # (B, n_best) int32, tokens, the end token counted
     scores: Any  # (B, n_best) float32, log_probabilities / length_penalty(lengths)
     log_probabilities: Any  # (B, n_best) float32, nats
@@ -44,18 +43,17 @@ LengthPenaltyForm: TypeAlias = Literal["gnmt", "power"]
 def length_penalty(
     length: TensorLike | int, alpha: float, form: LengthPenaltyForm = "gnmt"
 ) -> Tensor:
-    """Returns the divisor that makes log-probabilities of different lengths comparable.
+    """Returns the divisor of log-probabilities in a score.
 
-    The form "gnmt", ((5 + length) / (5 + 1))^alpha, is that of Wu et al., 2016,
-    equation 14, https://arxiv.org/abs/1609.08144, the penalty of "Attention Is All You
-    Need" (section 6.1, alpha = 0.6). "power", length^alpha, is that of Marian,
-    CTranslate2, Hugging Face and fairseq. An alpha cannot be carried over.
+    "gnmt", ((5 + length) / (5 + 1))^alpha, is equation 14 of Wu et al., 2016,
+    https://arxiv.org/abs/1609.08144, as in section 6.1 of "Attention Is All You Need"
+    (alpha = 0.6). "power", length^alpha, is that of Marian, CTranslate2, Hugging Face
+    and fairseq. Each form needs its own alpha.
 
     Args:
-        length: Tokens of the hypothesis, end token counted; a number or any tensor.
-        alpha: 0 gives 1 (no normalisation); larger values favour longer outputs. Above
-            1 the divisor outgrows the log-probabilities, and the best score of some
-            texts is that of an output that repeats itself to the longest length.
+        length: Number of tokens, end token counted; a number or any tensor.
+        alpha: 0 is no penalty; larger values favour longer outputs. Above 1 the best
+            output may repeat itself to the longest length.
         form: "gnmt" or "power".
 
     Returns:
@@ -70,7 +68,7 @@ def length_penalty(
 
 
 def check_lengths(max_lengths, limit, alpha, length_penalty_form):
-    """Raises `ValueError` unless lengths and their penalty make sense."""
+    """Raises `ValueError` unless lengths and penalty are in range."""
     shape = tuple(ops.convert_to_tensor(max_lengths).shape)
     if len(shape) != 1:
         raise ValueError(
@@ -97,11 +95,11 @@ def write(ids, last_ids, position):
 
 
 def ban(logits, tokens, banned):
-    """Makes `tokens` (R, C) of the logits (R, V) impossible where `banned` (R, C)."""
+    """Returns logits (R, V) with `tokens` (R, C) impossible where `banned` (R, C)."""
     tokens = ops.cast(tokens, "int32")
     rows = ops.expand_dims(ops.arange(ops.shape(tokens)[0], dtype="int32"), 1)
     places = ops.stack([ops.zeros_like(tokens) + rows, tokens], axis=-1)  # (R, C, 2)
-    # Adding needs no order among repetitions, as replacing would.
+    # Adding, unlike replacing, needs no order of repeated tokens.
     added = ops.cast(ops.where(banned, IMPOSSIBLE, 0.0), logits.dtype)
     return ops.scatter_update(
         logits, ops.reshape(places, (-1, 2)), ops.reshape(added, (-1,)), "add"
@@ -109,7 +107,7 @@ def ban(logits, tokens, banned):
 
 
 def check_logits(logits):
-    """Raises `ValueError` unless a step's logits are (R, V) with V known."""
+    """Raises `ValueError` unless logits are (R, V) with V known."""
     if len(logits.shape) != 2 or logits.shape[-1] is None:
         raise ValueError(
             "`step` must return logits of shape (rows, vocabulary), the vocabulary "
@@ -118,38 +116,37 @@ def check_logits(logits):
 
 
 def best_tokens(logits, count, banned=None):
-    """Returns the `count` best tokens of each row of logits (R, V), at most all V."""
-    # Of equally probable ones the lower id comes first (PyTorch leaves that open).
+    """Returns the best tokens (R, C), their log-probabilities, and normalisers."""
+    # Of equally probable ones the lower id comes first (except on PyTorch).
     check_logits(logits)
     logits, size = ops.cast(logits, "float32"), logits.shape[1]
     allowed = logits if banned is None else ban(logits, *banned)
     best, ids = best_logits(allowed, min(count, size))
-    # The softmax of the vocabulary is never made: one log-sum-exp is enough. Banned
-    # tokens keep their share of it.
+    # Banned tokens keep their share of the softmax.
     highest = best[:, :1]
     if banned is not None:
         highest = ops.max(logits, axis=-1, keepdims=True)
     exponentials = ops.exp(logits - highest)
-    # With a NaN, or without a possible token, the sum is NaN.
+    # NaN if a logit is NaN or no token is possible.
     normaliser = highest + ops.log(ops.sum(exponentials, axis=-1, keepdims=True))
     added = ops.where(ops.isfinite(normaliser), best - normaliser, IMPOSSIBLE)
     return ids, added, normaliser  # (R, C), (R, C) log-probabilities, (R, 1)
 
 
 def best_logits(logits, count):
-    """Returns the best logits of each row (R, V) and their ids, as `ops.top_k` does."""
+    """As `ops.top_k` of logits (R, V), faster for large vocabularies."""
     size = logits.shape[1]
     widths = [width for width in range(32, 513) if size % width == 0]
     width = min(widths, key=lambda width: abs(width - 128), default=size)
-    # Of a small vocabulary, one search over all is faster than one over blocks.
+    # For a small vocabulary one search is faster than one over blocks.
     if size < 2048 or size // width < max(count, 2):
         best, ids = ops.top_k(logits, count)
         return best, ops.cast(ids, "int32")
-    # The C best tokens lie in the C blocks with the highest maxima; a search there
-    # costs a tenth of one over the vocabulary.
+    # The C best tokens are in the C blocks with the highest maxima; searching these
+    # takes a tenth of the time.
     blocks = ops.reshape(logits, (-1, size // width, width))
     chosen = ops.top_k(ops.max(blocks, axis=-1), count)[1]
-    # In the order of the ids, so that of equal tokens the lower id stays first.
+    # Sorted, so that of equal tokens the lower id stays first.
     chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
     nearby = ops.reshape(pick(blocks, chosen), (-1, count * width))
     best, places = ops.top_k(nearby, count)
@@ -158,21 +155,18 @@ def best_logits(logits, count):
 
 
 def token_log_probabilities(logits, target_out, pad_id=0):
-    """Returns the log-probability (..., T) of each token of given outputs (..., T).
-
-    Summed over an output, it is the `log_probabilities` that a search returns for it.
-    """
+    """Returns the log-probabilities (..., T) of given tokens, 0 for padding."""
     logits = ops.cast(logits, "float32")  # (..., T, V)
     target_out = ops.cast(target_out, "int32")
     of_target = ops.take_along_axis(logits, target_out[..., None], axis=-1)[..., 0]
     log_probabilities = of_target - ops.logsumexp(logits, axis=-1)
-    # Not a product: padding may have no probability at all.
+    # No product: a log-probability of padding may be infinite.
     return ops.where(target_out == pad_id, 0.0, log_probabilities)
 
 
 def score_in_parts(project, states, target_out, pad_id=0, positions=8):
     """As `token_log_probabilities(project(states), ...)`, a few positions at a time."""
-    # All logits of 32 outputs of 100 tokens and a vocabulary of 32,000 are 400 MB.
+    # All logits of 32 outputs of 100 tokens and 32,000 classes are 400 MB.
     batch, length, width = ops.shape(states)
     count = (length + positions - 1) // positions
     spare = (0, count * positions - length)

@@ -1,4 +1,4 @@
-"""Ids to ids: a model and a search or sampling; needs no TensorFlow."""
+"""Decoding of ids to ids, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from keras_transformer.types import Nest, Tensor, TensorLike
 
 
 class _Decoding:
-    """A model that decodes step by step, and how its outputs are chosen."""
+    """A model and the options of its search."""
 
     def __init__(self, model, config, weights=None):
         self.model = model
@@ -35,11 +35,11 @@ class _Decoding:
         self.weights = weights
 
     def _rules(self, longest, prefix=None):
-        """Returns the options of a search for outputs of `longest` tokens or fewer."""
+        """Returns the options of a search for at most `longest` tokens."""
         model, config = self.model, self.config
         sizes, weights = model.config, self.weights or model.decoding_weights()
         size = config.no_repeat_ngram_size
-        # A graph may not know its outputs' length, and would compare size - 1 times.
+        # A graph of unknown length would compare size - 1 times.
         if isinstance(longest, int) and size >= longest:
             size = 0
         never = None if config.allow_unknown else sizes.unknown_id
@@ -60,20 +60,20 @@ class _Decoding:
 
 
 class Generator(_Decoding):
-    """Searches for, samples and scores the targets of sources, all of them ids.
+    """Decodes, samples and scores target ids from source ids.
 
     Sources are integer tensors (B, S), each row ending with the end id, then padding.
 
     Args:
         model: A `Transformer`, an `Ensemble`, or any Keras model that maps `(source,
             target_in)` to logits (B, T, V), where no target position sees a later one.
-        config: How to search.
-        weights: `model.decoding_weights()` to keep; default made anew each time.
-        fixed_shapes: Whether every shape must follow from those of the inputs, as XLA
-            needs it. Without XLA the search is then slower.
+        config: Options of decoding.
+        weights: `model.decoding_weights()` to reuse; default computed at each call.
+        fixed_shapes: Whether shapes depend only on those of the inputs, as XLA needs;
+            slower without XLA.
     Raises:
-        TypeError: If `model` is no such model.
-        ValueError: If `config` allows outputs longer than learned positions, or a
+        TypeError: If `model` is not such a model.
+        ValueError: If `config` allows outputs longer than the learned positions, or a
             target position sees a later one.
 
     Example:
@@ -88,11 +88,11 @@ class Generator(_Decoding):
     ) -> None:  # fmt: skip
         super().__init__(decodable(model), config, weights)
         self.longest = config.longest_output  # tokens of any output
-        # The loop of a graph looks positions up past the table without an error.
+        # A loop in a graph would read past the table without an error.
         self.model.config.check_positions(
             self.longest, "the longest output: lower `max_output_length`"
         )
-        # The loops of JAX keep the shapes of what they carry.
+        # Loops on JAX need fixed shapes.
         self.fixed_shapes = fixed_shapes or keras.backend.backend() == "jax"
 
     def search(
@@ -104,12 +104,11 @@ class Generator(_Decoding):
 
         Args:
             source: Integer tensor (B, S).
-            lengths: Integer tensor (B,), tokens of each, the end token counted, which
-                limit the outputs' lengths; `None`: `config.longest_output` alone does.
-            prefix: Integer tensor (B, P) of padded ids that the targets must begin
-                with, or `None`.
-            prefix_lengths: Integer tensor (B,), tokens of each prefix.
-            n_best: Targets of each source.
+            lengths: Integer tensor (B,) of source lengths (tokens, the end token
+                counted), which limit the outputs; or `None`.
+            prefix: Integer tensor (B, P), the first ids of the targets, padded.
+            prefix_lengths: Integer tensor (B,) of prefix lengths (tokens).
+            n_best: Targets per source.
         """
         config, model = self.config, self.model
         source, longest, limit = self._sizes(source, lengths, prefix, prefix_lengths)
@@ -129,10 +128,10 @@ class Generator(_Decoding):
         self, source: TensorLike, lengths: TensorLike | None, uniforms: TensorLike,
         temperature: TensorLike,
     ) -> DecodingResult:  # fmt: skip
-        """Draws a target of each source: a `DecodingResult`.
+        """Samples a target of each source, a `DecodingResult`.
 
-        `source` and `lengths` are as for `search`; `uniforms` numbers in [0, 1), (B,
-        `config.longest_output`); `temperature` (B,), where 0 is greedy.
+        `uniforms` (B, `config.longest_output`) are numbers in [0, 1); a `temperature`
+        (B,) of 0 is greedy. See `search` for the others.
         """
         source, longest, limit = self._sizes(source, lengths)
         state = self.model.start_decoding(source, limit)
@@ -140,9 +139,9 @@ class Generator(_Decoding):
         return self._draw(state, uniforms, temperature, longest, limit, rules)
 
     def score(self, source: TensorLike, target_out: TensorLike) -> Tensor:
-        """Returns the log-probability (B, T) of each token of given targets, in nats.
+        """Returns the log-probability (B, T) of each token of given targets (nats).
 
-        `source` (B, S) and `target_out` (B, T) are ids, with the end token and padding.
+        `source` (B, S) and `target_out` (B, T) end with the end token, then padding.
         """
         encoded = self.model.encode(source)
         states = self.model.decode_states(self._target_in(target_out), *encoded)
@@ -150,9 +149,9 @@ class Generator(_Decoding):
         return score_in_parts(self.model.logits, states, target_out, pad_id)
 
     def attention(self, source: TensorLike, target_out: TensorLike) -> Tensor:
-        """Returns the attention (B, H, T, S) with which each target token was chosen.
+        """Returns the attention (B, H, T, S) that predicts each target token.
 
-        It takes what `score` does; the attention of padding is 0.
+        Takes the arguments of `score`; the attention of padding is 0.
         """
         if self.model.attention is None:
             raise ValueError("`align` needs a model with a `DecoderLayer`.")
@@ -169,7 +168,7 @@ class Generator(_Decoding):
         return ops.pad(target_in, ((0, 0), (1, 0)), constant_values=start_id)
 
     def _sizes(self, source, lengths, prefix=None, prefix_lengths=0):
-        """Returns the source, the longest output (B,) of each, and that of them all."""
+        """Returns the source, the longest output (B,) of each, and of all."""
         longest, extra = self.longest, self.config.max_extra_length
         if source.shape[1] == 0:
             pad_id = self.model.config.pad_id
@@ -177,50 +176,47 @@ class Generator(_Decoding):
         if lengths is None:
             of_each = ops.full(ops.shape(source)[:1], longest, dtype="int32")
             return source, of_each, longest
-        # Section 6.1 of the paper: the input length + 50. An empty source needs one.
+        # Section 6.1 of the paper: the input length + 50; 1 if the source is empty.
         lengths, begun = ops.cast(lengths, "int32"), ops.cast(prefix_lengths, "int32")
         of_source = ops.where(lengths <= 1, 1, lengths + extra)
         begun = ops.where(begun > 0, begun + 1 + extra, 1)
         of_each = ops.minimum(ops.maximum(of_source, begun), longest)
         if self.fixed_shapes and keras.backend.backend() != "jax":
-            # XLA takes the width from the shapes of the inputs when it compiles.
+            # XLA needs a width that depends on the shapes of the inputs.
             width = ops.shape(source)[1]
             if prefix is not None:
                 width = ops.maximum(width, ops.shape(prefix)[1] + 1)
             return source, of_each, ops.minimum(width + extra, longest)
-        limit = ops.max(of_each, initial=1)  # Without a sentence, one token.
+        limit = ops.max(of_each, initial=1)  # 1 in an empty batch
         return source, of_each, int(limit) if self.fixed_shapes else limit
 
 
 class LanguageSampler(_Decoding):
-    """Continues texts, drawing one token after the other.
-
-    Tokens are drawn as `sample` draws them. On TensorFlow the texts of a length are
-    drawn by one graph.
+    """Samples continuations of texts.
 
     Args:
         model: A `LanguageModel`.
-        top_k: Most probable tokens to draw among, or `None` for all.
-        top_p: Probability to draw among, in (0, 1], or `None` for all.
+        top_k: Number of most probable tokens to draw from; default all.
+        top_p: Probability to draw from, in (0, 1]; default all.
         min_length: Shortest text (tokens, prompt and end token counted), at least 1.
-        no_repeat_ngram_size: No n-gram of this size is drawn twice; 0 allows all.
+        no_repeat_ngram_size: Size of n-grams that are never repeated; 0 allows all.
     Call arguments:
-        prompts: Integer array (B, P), the texts' first tokens without a start token,
-            each row padded at its end; (B, 0) for none.
+        prompts: Integer array (B, P), the first tokens of the texts without a start
+            token, each row padded at its end; (B, 0) for none.
         length: Longest text (tokens, prompt and end token counted).
-        temperature: Divides the logits: 0 is greedy, more is more diverse.
-        seed: Row i draws with the seed `seed` + i, whatever the batch around it.
+        temperature: Divisor of the logits; 0 is greedy.
+        seed: Row i uses the seed `seed` + i, whatever its batch.
     Returns:
-        A `DecodingResult` with one text a prompt: `ids` (B, 1, `length`) begin with the
-        prompt. Log-probabilities are the model's, the prompt's tokens counted.
+        A `DecodingResult` with one text per prompt: `ids` (B, 1, `length`) begin with
+        the prompt. Log-probabilities are the model's and include the prompt.
     Raises:
-        ValueError: If an argument is out of range, or learned positions are fewer than
-            `length`.
+        ValueError: If an argument is out of range, or there are fewer learned positions
+            than `length`.
 
     Example:
         >>> sampler = LanguageSampler(model, top_k=40)
         >>> result = sampler(np.array([[5, 9]]), length=20, temperature=0.8, seed=1)
-        >>> result.ids[0, 0]  # 20 tokens, the first of them 5 and 9
+        >>> result.ids[0, 0]  # 20 tokens, beginning with 5 and 9
     """
 
     def __init__(
@@ -273,7 +269,7 @@ class LanguageSampler(_Decoding):
     def draw(
         self, prompts: TensorLike, uniforms: TensorLike, temperature: TensorLike
     ) -> DecodingResult:
-        """Continues texts with numbers that the caller gives; checks nothing.
+        """Samples continuations from given numbers; checks nothing.
 
         `prompts` (B, P), `uniforms` (B, L) for texts of L tokens, `temperature` (B,).
         """
@@ -285,11 +281,10 @@ class LanguageSampler(_Decoding):
 
 
 def as_graph(function, signature):
-    """Returns a function that runs as one graph on TensorFlow; `function` elsewhere."""
+    """Returns a `tf.function` of `function` on TensorFlow, else `function`."""
     if keras.backend.backend() != "tensorflow":
         return function
     import tensorflow as tf
 
-    # Sizes that may vary are `None`, and one graph serves them all.
     signature = [tf.TensorSpec(spec.shape, spec.dtype) for spec in signature]
     return tf.function(function, input_signature=signature, autograph=False)

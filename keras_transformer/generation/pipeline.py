@@ -1,9 +1,8 @@
-"""Strings to strings: what a `Translator` runs and an export writes. Needs TensorFlow.
+"""Decoding of strings to strings. Needs TensorFlow.
 
-Each function of a `Pipeline` takes tensors whose first axis is the batch and returns a
-dictionary of such tensors; it is one signature of an export. On the TensorFlow backend
-it can be traced into one graph; on JAX and PyTorch the model runs eagerly, and the
-text is still handled by TensorFlow.
+Each function of a `Pipeline` is one signature of an export: it takes tensors whose
+first axis is the batch and returns a dictionary of such tensors. On the TensorFlow
+backend it can be one graph; on JAX and PyTorch only the text is handled by TensorFlow.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ INPUTS = {
     },
     "complete": {"text": TEXT, "prefix": TEXT},
 }
-# Of `attend`, which no export has.
+# The inputs of `attend`, which is not exported.
 _ATTEND = {"text": TEXT, "target_ids": tf.TensorSpec([None, None], tf.int32)}
 
 
 class _Tokens(NamedTuple):
-    """Texts as ids; B texts, S tokens of the longest."""
+    """Texts as ids: B texts of at most S tokens."""
 
     ids: Any  # (B, S) int32, the end token, then padding
     lengths: Any  # (B,) int32, tokens, the end token counted
@@ -44,7 +43,7 @@ class _Tokens(NamedTuple):
 
 
 def check_fit(model, tokenizers, config):
-    """Raises `ValueError` unless a model, its tokenizers and a search go together."""
+    """Raises `ValueError` unless model, tokenizers and options fit together."""
     sizes = model.config
     for side in ("source", "target"):
         pieces = getattr(tokenizers, side).vocabulary_size
@@ -73,9 +72,9 @@ def check_fit(model, tokenizers, config):
 
 
 class Pipeline:
-    """The functions from strings to strings of a model, its tokenizers and a search.
+    """The functions from strings to strings of a model.
 
-    A text longer than `config.max_source_length` is cut there, and `truncated` says so.
+    A text longer than `config.max_source_length` is cut, and `truncated` is True.
     """
 
     def __init__(self, model, tokenizers, config, weights=None):
@@ -92,7 +91,7 @@ class Pipeline:
         self._functions = {}
 
     def answer(self, name, *columns, **options):
-        """Runs a function on lists, on TensorFlow as one graph; returns arrays."""
+        """Calls a function with lists, as one graph on TensorFlow; returns arrays."""
         inputs = (INPUTS | {"attend": _ATTEND})[name].values()
         variant, pairs = (name, *options.items()), zip(columns, inputs, strict=True)
         if variant not in self._functions:
@@ -103,13 +102,13 @@ class Pipeline:
         return as_arrays(self._functions[variant](*tensors))
 
     def run(self, name, *inputs, **options):
-        """Calls the function `name` with tensors as in `INPUTS`, of any batch size."""
+        """Calls the function `name` with tensors, also of an empty batch."""
         batch = tf.shape(inputs[0])[0]
         for given in inputs[1:]:
             tf.debugging.assert_equal(
                 tf.shape(given)[0], batch, "All inputs must have one number of rows."
             )
-        # An empty text in place of none: it costs little, and no batch has no row.
+        # An empty batch gets an empty text.
         spare = tf.cast(batch < 1, tf.int32)
         some = [tf.concat([x, tf.zeros([spare], x.dtype)], axis=0) for x in inputs]
         outputs = getattr(self, name)(*some, **options)
@@ -131,9 +130,9 @@ class Pipeline:
         return self._outputs(source, result, with_ids)
 
     def complete(self, text, prefix, with_ids=False):
-        """Translates strings [B] to ones that begin with `prefix` [B].
+        """Translates strings [B] to translations that begin with `prefix` [B].
 
-        Returns what `serving_default` does; either text may have been cut.
+        Returns what `serving_default` does; `truncated` is True if either text was cut.
         """
         source = self._tokenize(text)
         prefixes = self.tokenizers.target.tokenize(prefix)
@@ -149,12 +148,11 @@ class Pipeline:
         return _first_of(self._outputs(both, result, with_ids))
 
     def sample(self, text, temperature, seed, with_ids=False):
-        """Draws a translation of each of the strings [B], as `serving_default` returns.
+        """Samples a translation of each of the strings [B]; see `serving_default`.
 
-        A `temperature` of 0, less or NaN is greedy; each text has a `seed` of its own.
+        A `temperature` of 0, below or NaN is greedy; each text has its own `seed`.
         """
-        # An error would be the whole batch's, in which a server may have joined several
-        # clients' requests; so an infinite temperature draws all tokens alike.
+        # No error for an infinite temperature: a server may batch several clients.
         source = self._tokenize(text)
         longest = self.config.longest_output
         uniforms = tf.map_fn(
@@ -167,7 +165,7 @@ class Pipeline:
         return _first_of(self._outputs(source, result, with_ids))
 
     def score(self, source, target):
-        """Scores given translations of the strings [B], in nats, with the end token."""
+        """Scores given translations of strings [B], end token included (nats)."""
         source = self._tokenize(source)
         target_out, _, truncated = self._tokenize(target, "target")
         scores = self._called(self.generator.score, source.ids, target_out)
@@ -180,14 +178,14 @@ class Pipeline:
         }
 
     def align(self, text, per_head=False):
-        """Translates strings [B] and says what each token of the output looked at.
+        """Translates strings [B] and returns the attention of each output token.
 
-        `attention` [B, T, S] is the mean of the heads, or `per_head` [B, H, T, S].
+        `attention` [B, T, S] is the mean over heads, or `per_head` [B, H, T, S].
         """
         source = self._tokenize(text)
         ids = self._called(self.generator.search, source.ids, source.lengths).ids
         ids = tf.where((source.lengths <= 1)[:, None], 0, ids[:, 0])  # (B, L)
-        lengths = tf.math.count_nonzero(ids, axis=1)  # Padding is 0 in every run.
+        lengths = tf.math.count_nonzero(ids, axis=1)  # padding is 0
         ids = ids[:, : tf.maximum(tf.reduce_max(lengths), 1)]  # (B, T)
         looked = self.attend(text, ids, source)
         if not per_head:
@@ -195,9 +193,9 @@ class Pipeline:
         return {"translation": self.tokenizers.target.detokenize(ids), **looked}
 
     def attend(self, text, target_ids, source=None):
-        """As `align` with `per_head`, for given `target_ids` [B, T] of a search.
+        """As `align` with `per_head`, for given `target_ids` [B, T].
 
-        Of padding, the tokens are "" and the attention is 0.
+        Padding has the token "" and attention 0.
         """
         source = self._tokenize(text) if source is None else source
         attention = self._called(self.generator.attention, source.ids, target_ids)
@@ -209,7 +207,7 @@ class Pipeline:
         }
 
     def _tokenize(self, texts, side="source"):
-        """Returns strings [B] as ids, cut to the side's longest with the end token."""
+        """Returns strings [B] as ids, cut to the longest of the side."""
         tokenizer, longest = getattr(self.tokenizers, side), self.longest[side]
         pieces = tokenizer.tokenize(texts)
         truncated = pieces.row_lengths() > longest - 1
@@ -219,11 +217,11 @@ class Pipeline:
         return _Tokens(ids.to_tensor(tokenizer.pad_id), lengths, truncated)
 
     def _outputs(self, source, result, with_ids):
-        """Returns what `nbest` does, of a `DecodingResult`."""
+        """Returns the outputs of `nbest` from a `DecodingResult`."""
         ids = result.ids  # (B, n_best, T)
         count, length = ids.shape[1], tf.shape(ids)[2]
         texts = self.tokenizers.target.detokenize(tf.reshape(ids, (-1, length)))
-        # Of the end token alone: an empty text has an empty translation.
+        # An empty text, only an end token, has an empty translation.
         empty = (source.lengths <= 1)[:, None]
         outputs = {
             "translations": tf.where(empty, "", tf.reshape(texts, (-1, count))),
@@ -244,7 +242,7 @@ class Pipeline:
 
 
 def _first_of(outputs):
-    """Returns what `serving_default` does, of what `nbest` does."""
+    """Returns the outputs of `serving_default` from those of `nbest`."""
     names = {"translations": "translation", "scores": "score", "ids": "ids"}
     best = {names[key]: x[:, 0] for key, x in outputs.items() if key in names}
     return best | {"truncated": outputs["truncated"]}

@@ -1,10 +1,9 @@
-"""The cross-entropy over a vocabulary.
+"""Cross-entropy over a vocabulary, from logits or from the states before them.
 
-`smoothed_crossentropy` takes logits. `fused_crossentropy` takes the states before them
-and never holds all logits: those of 4000 tokens over 32000 classes take 0.5 GB, and an
-ordinary step of training holds them several times over. As in section 3.2 of Hsu et
-al., 2024, https://arxiv.org/abs/2410.10989, each chunk of tokens gives its losses and
-its part of the gradient before the next one's logits are made.
+`fused_crossentropy` never holds all logits: those of 4000 tokens and 32000 classes take
+0.5 GB, and a usual training step holds several such tensors. As in section 3.2 of Hsu
+et al., 2024, https://arxiv.org/abs/2410.10989, it computes losses and gradients of one
+chunk of tokens after the other.
 
 Letters: R tokens, C of them in a chunk, D width of a state, V classes.
 """
@@ -19,21 +18,20 @@ from keras import ops
 
 from keras_transformer.kernels.execution import has_gpu, in_tensorflow_graph, scan
 
-# Measured on CPUs: with fewer, products are slow; more do not fit into the cache.
+# Measured on CPUs: smaller products are slow, larger ones do not fit into the cache.
 CHUNK_TOKENS = 512
-# A GPU wants few large products. The float32 logits of a chunk there (bytes).
+# Float32 logits of a chunk on a GPU, where large products are faster (bytes).
 GPU_CHUNK_BYTES = 2**30
 
 
 def smoothed_crossentropy(targets, logits, label_smoothing=0.0):
-    """Returns the label-smoothed cross-entropy of targets (...) in nats, in float32.
+    """Returns the label-smoothed cross-entropy of targets (...), float32 (nats).
 
-    The target distribution gives the true class 1 - e + e / V and every other class
-    e / V (Szegedy et al., 2016, section 7, https://arxiv.org/abs/1512.00567; section
-    5.4 of Vaswani et al., 2017). Of logits z (..., V), without a one-hot tensor:
-    logsumexp(z) - (1 - e) z_y - e mean(z).
+    logsumexp(z) - (1 - e) z_y - e mean(z) of logits z (..., V): the true class has the
+    probability 1 - e + e / V, every other class e / V (Szegedy et al., 2016, section 7,
+    https://arxiv.org/abs/1512.00567).
     """
-    # fairseq and OpenNMT-tf spread e over the other V - 1 classes: e V / (V - 1) here.
+    # fairseq and OpenNMT-tf spread e over the other V - 1 classes.
     targets, logits = ops.cast(targets, "int32"), ops.cast(logits, "float32")
     log_sum = ops.logsumexp(logits, axis=-1)
     true_logit = ops.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
@@ -44,11 +42,11 @@ def smoothed_crossentropy(targets, logits, label_smoothing=0.0):
 
 
 def first_largest(logits):
-    """Returns the place of the largest logit, the first of equal ones: int32 (...)."""
+    """Returns the index of the largest logit, the first of equal ones: int32 (...)."""
     if in_tensorflow_graph():
         import tensorflow as tf
 
-        # `ops.argmax` reads the logits five times more to tell -0 from 0.
+        # `ops.argmax` reads the logits five times more, to order -0 and 0.
         return tf.argmax(logits, axis=-1, output_type=tf.int32)
     # XLA finds a maximum much faster than its place.
     places = ops.arange(logits.shape[-1], dtype="int32")
@@ -58,27 +56,26 @@ def first_largest(logits):
 
 @dataclasses.dataclass(frozen=True)
 class TokenScores:
-    """What metrics need to know of the logits; they take it in place of `y_pred`."""
+    """Scores of tokens that metrics take in place of `y_pred`."""
 
     # Float32 tensors (B, T), with any number at padding.
     crossentropy: Any  # -log p(target) in nats, without label smoothing
-    correct: Any  # 1 where the first largest logit is the target's, else 0
+    correct: Any  # 1 where the target has the largest logit, else 0
 
 
 def fused_crossentropy(
     states, matrix, targets, weights, label_smoothing=0.0, gradient=True, bias=None
 ):
-    """Computes the sum of weights * smoothed_crossentropy of states @ matrix.T + bias.
+    """Returns the sum of weights * smoothed_crossentropy(states @ matrix.T + bias).
 
-    Returns the sum (nats), the cross-entropy (R,) of each token without smoothing, and
-    (R,), 1 where its first largest logit is the target's.
+    Also returns the unsmoothed cross-entropy (R,) of each token, and (R,), 1 where it
+    has the largest logit. Products are in the type of the states, all else in float32.
     """
-    # States (R, D), matrix (V, D), targets and float32 weights (R,), bias (V,).
-    # Products are in the type of the states, all else in float32.
+    # States (R, D), matrix (V, D), targets and weights (R,), bias (V,).
     learned = (states, matrix) if bias is None else (states, matrix, bias)
     learned = tuple(map(ops.convert_to_tensor, learned))
     targets, weights = ops.cast(targets, "int32"), ops.cast(weights, "float32")
-    # In float16 a slope times a weight of one token in thousands would be zero.
+    # In float16 a gradient times a weight of 1 / thousands would underflow.
     is_narrow = keras.backend.standardize_dtype(states.dtype) == "float16"
     unit = ops.maximum(ops.max(ops.abs(weights)), 1e-30) if is_narrow else 1.0
     scores, slopes = _over_chunks(
@@ -86,7 +83,7 @@ def fused_crossentropy(
         weights / unit if is_narrow else weights, label_smoothing, gradient,
     )  # fmt: skip
     losses, crossentropies, correct = ops.unstack(scores, 3, axis=1)
-    # A loss without weight may be infinite; infinity times zero is not a number.
+    # Infinity times a weight of zero is not a number.
     total = ops.sum(ops.where(ops.equal(weights, 0.0), 0.0, losses * weights))
 
     @ops.custom_gradient
@@ -105,15 +102,14 @@ def fused_crossentropy(
 
 
 def chunk_tokens(classes: int) -> int:
-    """Returns the most tokens of a chunk of `fused_crossentropy`, of V classes."""
+    """Returns the most tokens in a chunk of `fused_crossentropy`."""
     if not has_gpu():
         return CHUNK_TOKENS
     return max(CHUNK_TOKENS, GPU_CHUNK_BYTES // (4 * classes))
 
 
 def _over_chunks(learned, targets, weights, label_smoothing, gradient):
-    """The scores (R, 3) of `_chunk`, and the gradient of the sum by what is learned."""
-    # That is the states, the matrix and, if there is one, the bias.
+    """Returns the scores (R, 3) of `_chunk`, and the gradient of what is learned."""
     states, matrix, *bias = learned
     tokens, width = ops.shape(states)[0], states.shape[-1]
     classes = matrix.shape[0]
@@ -134,12 +130,12 @@ def _over_chunks(learned, targets, weights, label_smoothing, gradient):
         return slopes, (scores, state_slopes)
 
     output = (ops.cast(matrix, states.dtype), *(ops.cast(b, "float32") for b in bias))
-    # As a product, because the mean along the first axis of a matrix is slow.
+    # A product, because the mean along the first axis is slow.
     share = ops.full((classes,), 1 / classes)
     means = [ops.matmul(share, ops.cast(part, "float32")) for part in output]
     start = [ops.zeros(()) for _ in output]
     if gradient:
-        # Smoothing takes the same from every class.
+        # Smoothing changes every class alike.
         inputs = ops.cast(states, "float32"), *(ops.ones_like(weights) for _ in bias)
         pulled = [ops.matmul(weights, x) * (-label_smoothing / classes) for x in inputs]
         pairs = zip(pulled, (matrix, *bias), strict=True)
@@ -156,8 +152,7 @@ def _over_chunks(learned, targets, weights, label_smoothing, gradient):
 
 
 def _chunk(states, targets, weights, output, means, label_smoothing, gradient):
-    """Loss, cross-entropy and correctness (C, 3) of a chunk, and its gradients."""
-    # They are by the states (C, D) and by matrix and bias, without that of smoothing.
+    """Returns loss, cross-entropy and correctness (C, 3), and unsmoothed gradients."""
     matrix, *bias = output  # (V, D) in the type of the states; (V,) in float32
     logits = ops.einsum("nd,vd->nv", states, matrix)
     mean_logit = ops.matmul(ops.cast(states, "float32"), means[0])
@@ -185,8 +180,7 @@ def _chunk(states, targets, weights, output, means, label_smoothing, gradient):
 
 
 def _softmax(logits, targets, expected):
-    """The place of the largest logit, the log of the sum, and the softmax (C, V)."""
-    # From the softmax, `expected` is subtracted at the target.
+    """Returns argmax, log-sum-exp, and softmax (C, V) less `expected` at targets."""
     largest = ops.max(logits, axis=-1, keepdims=True)
     powers = ops.exp(logits - largest)
     total = ops.sum(powers, axis=-1, keepdims=True)
@@ -196,7 +190,7 @@ def _softmax(logits, targets, expected):
 
 
 def _softmax_in_place(logits, targets, expected):
-    """As `_softmax`, for a TensorFlow graph: few passes, one large tensor."""
+    """As `_softmax`, in a TensorFlow graph, with few passes and one large tensor."""
     import tensorflow as tf
 
     rows = tf.range(tf.shape(logits)[0])
@@ -205,7 +199,7 @@ def _softmax_in_place(logits, targets, expected):
     at = tf.stack([rows, places], axis=1)
     # The largest probability is at least 1 / V, so its log is exact.
     log_sum = tf.gather_nd(logits, at) - tf.math.log(tf.gather_nd(probabilities, at))
-    # Once nothing else reads it, TensorFlow changes the tensor without a copy.
+    # TensorFlow updates a tensor without a copy if nothing else will read it.
     with tf.control_dependencies([log_sum]):
         at = tf.stack([rows, targets], axis=1)
         expected = tf.fill(tf.shape(targets), expected)

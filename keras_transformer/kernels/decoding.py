@@ -1,13 +1,11 @@
-"""What decoding keeps of the past, and attention of one new position to it.
+"""Caches of decoding, and attention of one new position to them.
 
-A cache (B, H, L * N, K) has the entry l * N + n for position l of hypothesis n. A
-hypothesis attends to all entries and a mask says which of them are its own past, so
-that hypotheses change places without the cache being touched. Keys and values are
-written one position at a time: ordinary operations copy the whole cache for that, so a
-TensorFlow graph that TensorFlow itself runs writes in place.
+A cache (B, H, L * N, K) has the entry l * N + n for position l of hypothesis n. A mask
+selects each hypothesis's own past, so hypotheses change places and caches do not move.
+Writing one position copies the whole cache, except in a TensorFlow graph, which writes
+in place. A layer may instead keep a state (B, N, W), which follows by `of_parents`.
 
-A layer may keep one state of each hypothesis instead, (B, N, W): `of_parents` lets it
-follow them. B sentences, N hypotheses of each, H heads, L positions, K and W widths.
+B sentences, N hypotheses of each, H heads, L positions, K and W widths.
 """
 
 from __future__ import annotations
@@ -25,28 +23,26 @@ from keras_transformer.kernels.few_passes import (
 
 
 def new_cache(sentences, heads, entries, width, dtype):
-    """Returns an empty cache (B, H, L * N, K) with memory of its own."""
+    """Returns an empty cache (B, H, L * N, K) in memory of its own."""
     shape = (sentences, heads, entries, width)
     if in_tensorflow_graph():
         import tensorflow as tf
 
-        # A graph makes zeros of one shape one tensor, and writing to one cache would
-        # write to all; this operation is never shared.
+        # Zeros of one shape are one tensor in a graph; this operation is not shared.
         return tf.raw_ops.Empty(shape=shape, dtype=dtype, init=True)
     return ops.zeros(shape, dtype=dtype)
 
 
 class Place(NamedTuple):
-    """Where a position lies in every cache of one size."""
+    """The place of a position in every cache of one size."""
 
     position: Any  # integer scalar, counted from 0
-    rows: Any  # (B * H,), the rows of N entries to write in place, or `None`
-    parents: Any = None  # (B, N), the hypothesis that each continues; `None`: itself
+    rows: Any  # (B * H,), rows of N entries to write in place, or `None`
+    parents: Any = None  # (B, N), the hypothesis continued by each, or `None`
 
 
 def cache_place(cache, hypotheses, position, parents=None):
-    """Returns the `Place` of a position, once for all caches of this one's size."""
-    # The cache is (B, H, L * N, K) of keys or values, or (B, N, W) of states.
+    """Returns the `Place` of a position in keys or values, or in states (B, N, W)."""
     if not in_tensorflow_graph() or len(cache.shape) == 3:
         return Place(position, None, parents)
     import tensorflow as tf
@@ -57,7 +53,7 @@ def cache_place(cache, hypotheses, position, parents=None):
 
 
 def of_parents(x, parents):
-    """Returns what the parents (B, N) of hypotheses have of x (B, N, W)."""
+    """Returns the entries of x (B, N, W) at the parents (B, N)."""
     return x if parents is None else pick(x, parents)
 
 
@@ -70,7 +66,7 @@ def pick(x, indices):
 
 
 def flat_places(indices, width):
-    """Returns where `indices` (B, Y) into rows of `width` lie in them all, (B * Y,)."""
+    """Returns indices (B, Y) into rows of `width` as flat indices (B * Y,)."""
     indices = ops.convert_to_tensor(indices, "int32")
     starts = ops.arange(ops.shape(indices)[0], dtype="int32") * width
     return ops.reshape(ops.expand_dims(starts, 1) + indices, (-1,))
@@ -78,7 +74,7 @@ def flat_places(indices, width):
 
 def write_position(cache, new, place):
     """Returns the cache (B, H, L * N, K) with one position (B, H, N, K) written."""
-    # The old one must not be used afterwards: a TensorFlow graph overwrites it.
+    # A TensorFlow graph overwrites the old one.
     hypotheses, width = new.shape[2:]
     if place.rows is None:
         start = ops.convert_to_tensor(place.position, "int32") * hypotheses
@@ -95,19 +91,19 @@ def write_position(cache, new, place):
 
 
 def resize_cache(cache, sentences, more):
-    """Returns the cache of the sentences (B',) alone, with room for more entries."""
+    """Returns the cache of some sentences (B',), with room for more entries."""
     kept = ops.take(cache, sentences, axis=0)
-    if len(kept.shape) != 4:  # A state (B, N, W) has no room for entries.
+    if len(kept.shape) != 4:  # a state (B, N, W)
         return kept
     return ops.pad(kept, ((0, 0), (0, 0), (0, more), (0, 0)))
 
 
 class PreparedMask(NamedTuple):
-    """A mask that many layers share in a step, and the places of queries and keys."""
+    """A mask that the layers share in a step, and the positions it is of."""
 
     mask: Any  # boolean, broadcasts to the scores
     bias: Any  # `attention_bias` of it
-    places: Any = None  # of queries (1,) and entries of a cache (S,); `None`: a source
+    places: Any = None  # of queries (1,) and of cache entries (S,); `None`: a source
 
 
 def prepare_mask(mask, dtype):
@@ -134,12 +130,10 @@ def transpose(x, axes):
 
 
 def attend(queries, keys, values, bias, by_row=False):
-    """Attends from queries (B, H, N, K), scaled by 1 / sqrt(K), to S keys and values.
+    """Returns outputs (B, H, N, Kv) and weights (B, H, N, S) for scaled queries.
 
-    Returns the output (B, H, N, Kv) and the attention weights (B, H, N, S).
+    `by_row` multiplies the N rows one by one, which is faster for a short source.
     """
-    # The bias, of `attention_bias`, leaves every query something to attend to. `by_row`
-    # multiplies the N rows one by one, which pays where S is the length of a sentence.
     if (by_row or queries.shape[2] == 1) and in_tensorflow_graph():
         return _attend_by_row(queries, keys, values, bias)
     scores = ops.add(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), bias)
@@ -148,7 +142,7 @@ def attend(queries, keys, values, bias, by_row=False):
 
 
 def _attend_by_row(queries, keys, values, bias):
-    """As `attend`, with operations that oneDNN leaves alone."""
+    """As `attend`, with operations that oneDNN does not replace."""
     import tensorflow as tf
 
     dtype = queries.dtype
@@ -162,7 +156,7 @@ def _attend_by_row(queries, keys, values, bias):
 
 
 def _product(x, y, adj_y=False):
-    """Multiplies (B, H, N, M) by (B, H, M, O), or by its transpose."""
+    """Returns the product of (B, H, N, M) and (B, H, M, O), or its transpose."""
     import tensorflow as tf
 
     product = tf.raw_ops.BatchMatMulV3
@@ -170,6 +164,6 @@ def _product(x, y, adj_y=False):
         return tf.matmul(x, y, transpose_b=adj_y)
     if x.shape[2] == 1:
         return product(x=x, y=y, Tout=x.dtype, adj_y=adj_y)
-    # One row at a time: above some size a product is several times slower.
+    # Row by row: a large product is several times slower.
     rows = product(x=x[:, :, :, None], y=y[:, :, None], Tout=x.dtype, adj_y=adj_y)
     return tf.squeeze(rows, 3)

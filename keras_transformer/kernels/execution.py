@@ -1,8 +1,7 @@
-"""Tells how and on how many replicas an operation is about to run; runs loops.
+"""How the backend runs operations, the number of replicas, and loops.
 
-The cheapest way depends on it: XLA fuses element-wise operations into one loop, a
-TensorFlow graph without XLA makes a pass over memory for each, and LiteRT lacks the
-operations that are made for such graphs.
+Which code is fastest depends on it: XLA fuses element-wise operations, a TensorFlow
+graph makes a pass over memory for each, and LiteRT lacks some operations of graphs.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _FOR_LITERT = contextvars.ContextVar("for_litert", default=False)
 
 @contextlib.contextmanager
 def tracing_for_litert() -> Iterator[None]:
-    """Says that the graphs traced in the block become a file for LiteRT."""
+    """Marks the graphs traced in the block as made for LiteRT."""
     token = _FOR_LITERT.set(True)
     try:
         yield
@@ -30,12 +29,12 @@ def tracing_for_litert() -> Iterator[None]:
 
 
 def for_litert() -> bool:
-    """Whether the graphs that are being traced become a file for LiteRT."""
+    """Whether the graph being traced is made for LiteRT."""
     return _FOR_LITERT.get()
 
 
 def in_tensorflow_graph() -> bool:
-    """Whether a TensorFlow graph is being traced that TensorFlow itself will run."""
+    """Whether a graph is being traced that TensorFlow runs without XLA."""
     if keras.backend.backend() != "tensorflow":
         return False
     import tensorflow as tf
@@ -45,7 +44,7 @@ def in_tensorflow_graph() -> bool:
 
 
 def has_gpu() -> bool:
-    """Whether Keras' backend computes on a GPU here."""
+    """Whether the backend computes on a GPU."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax
@@ -61,9 +60,9 @@ def has_gpu() -> bool:
 
 
 def num_replicas() -> int:
-    """Copies of the model that share the batch, by a TensorFlow strategy; else 1.
+    """Returns the number of replicas of a TensorFlow strategy, else 1.
 
-    A Keras loss is divided by it, because the replicas' gradients are summed.
+    Keras divides a loss by it, because it sums the gradients of replicas.
     """
     if keras.backend.backend() != "tensorflow":
         return 1
@@ -73,9 +72,9 @@ def num_replicas() -> int:
 
 
 def scan(step, carry, parts, like, reverse=False):
-    """As `ops.scan`, in every TensorFlow graph, of outputs of any shape and length."""
+    """As `ops.scan`, also in a TensorFlow graph of unknown sizes."""
     # `step(carry, [an element of each part])` returns the carry and a tuple of outputs.
-    # `like` is the type and the shape of each output; `None` is a size not known.
+    # `like` is the type and shape of each output.
     if keras.backend.backend() != "tensorflow":
         return ops.scan(step, carry, parts, reverse=reverse)
     import tensorflow as tf
@@ -91,7 +90,7 @@ def scan(step, carry, parts, like, reverse=False):
         pairs = zip(outputs, values, strict=True)
         return i + 1, carry, [output.write(place, value) for output, value in pairs]
 
-    # Two at a time would hold twice the memory.
+    # Two iterations at a time would hold twice the memory.
     _, carry, outputs = tf.while_loop(
         lambda i, *_: i < count, body, (0, carry, outputs), parallel_iterations=1
     )

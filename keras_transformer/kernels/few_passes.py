@@ -1,9 +1,8 @@
-"""Normalisation, attention's softmax, and dropout.
+"""Normalisation, the softmax of attention, and dropout, in few passes over memory.
 
-A TensorFlow graph that XLA does not compile makes a pass over memory for each
-operation, and a training step spends more time on those than on products. So there
-some go a way of their own with fewer passes, in a function named `..._in_graph` or
-`_packed_...`. What each gains stands in benchmarks/README.md.
+A TensorFlow graph without XLA makes a pass for each operation, and a training step
+takes longer for those than for products. Functions named `..._in_graph` or
+`_packed_...` make fewer; benchmarks/README.md has their gains.
 
 Letters: R rows, D width, B sentences, H heads, T queries, S keys.
 """
@@ -22,7 +21,7 @@ from keras_transformer.types import Tensor, TensorLike
 
 
 def wide_dtype(*dtypes) -> str:
-    """Returns the type to compute in: float32, or float64 if one of these is."""
+    """Returns float64 if one of these is, else float32."""
     names = map(keras.backend.standardize_dtype, dtypes)
     return "float64" if "float64" in names else "float32"
 
@@ -31,8 +30,7 @@ def wide_dtype(*dtypes) -> str:
 
 
 def normalise(inputs, gamma, beta, epsilon):
-    """Normalises the last axis (..., D), then scales and shifts by `gamma`, `beta`."""
-    # In at least float32.
+    """Normalises the last axis (..., D) in at least float32, then scales and shifts."""
     dtype = wide_dtype(inputs.dtype, gamma.dtype)
     mean = functools.partial(ops.mean, axis=-1, keepdims=True)
 
@@ -46,7 +44,7 @@ def normalise(inputs, gamma, beta, epsilon):
         unit = centred * inverse
 
         def gradient(upstream):
-            # (u - mean(u) - h mean(u h)) / deviation, with h the unit row, u its slopes
+            # (u - mean(u) - h mean(u h)) / deviation, h the unit row, u its slopes
             upstream = ops.reshape(ops.cast(upstream, dtype), (-1, width))
             slopes = upstream * scale
             changes = slopes - mean(slopes) - unit * mean(slopes * unit)
@@ -65,19 +63,16 @@ def normalise(inputs, gamma, beta, epsilon):
 
 
 def masked_softmax(scores: TensorLike, mask: TensorLike | None = None) -> Tensor:
-    """Softmax over the last axis among the positions that the mask allows.
+    """Returns the softmax over the last axis, among the positions that the mask allows.
 
-    Half-precision scores are normalised in float32. Masked scores get the lowest finite
-    value of the type they are normalised in.
+    It is computed in at least float32.
 
     Args:
         scores: Float tensor (..., S).
-        mask: Boolean tensor that broadcasts to `scores`, True where a position takes
-            part, or `None` for all.
+        mask: Boolean tensor that broadcasts to `scores`, or `None`.
 
     Returns:
-        Float tensor (..., S) that sums to 1 over the last axis, or to 0 where the mask
-        allows no position.
+        Float tensor (..., S) that sums to 1, or to 0 where the mask allows no position.
 
     Example:
         >>> mask = np.array([[True, True, False], [False, False, False]])
@@ -89,23 +84,22 @@ def masked_softmax(scores: TensorLike, mask: TensorLike | None = None) -> Tensor
     if mask is not None:
         scores = ops.where(mask, scores, np.finfo(wide).min)
     if scores.shape[-1] == 1:
-        # Keras takes a softmax over one position for a mistake and warns.
+        # Keras warns of a softmax over one position.
         weights = ops.exp(scores - scores)
     else:
         weights = ops.softmax(scores, axis=-1)
     if mask is not None:
-        # Where nothing is allowed the softmax is uniform over all: zero it.
+        # Zero where nothing is allowed and the softmax is uniform.
         weights = ops.where(mask, weights, 0.0)
     return ops.cast(weights, dtype)
 
 
 def dropped_softmax_in_graph(scores, mask, dropout):
-    """As `dropout(masked_softmax(scores, mask), training=True)`, a `layers.Dropout`."""
+    """As `dropout(masked_softmax(scores, mask), training=True)`."""
     dtype, wide = scores.dtype, wide_dtype(scores.dtype)
-    # True where a weight is kept, and the factor on it; `None` and 1 if all are.
     keep, factors = dropout.next_mask(ops.shape(scores))
     if mask is not None:
-        # A row without anything to attend to has weights of zero.
+        # A row with no key to attend to has zero weights.
         factors = ops.cast(ops.any(mask, axis=-1, keepdims=True), dtype) * factors
     if keep is not None:
         factors = ops.cast(keep, dtype) * factors
@@ -131,30 +125,29 @@ def dropped_softmax_in_graph(scores, mask, dropout):
 
 
 def attention_bias(mask, dtype):
-    """Returns what, added to scores of a type, masks them: 0 or a very low number."""
+    """Returns a bias that masks scores: 0, or a very low number where masked."""
     dtype = keras.backend.standardize_dtype(dtype)
-    # Half of the lowest value, because a score added to the lowest could overflow.
-    # bfloat16 has the range of float32.
+    # Half of the lowest value, lest the sum overflow.
     lowest = float(np.finfo("float16" if dtype == "float16" else "float32").min) / 2
     return ops.cast(ops.where(mask, 0.0, lowest), dtype)
 
 
-# Dropout whose mask is a hash of the seed, the call's number and the position: each
-# element gets 16 bits, and is dropped if they are below `rate` times 2^16.
+# The mask of dropout is a hash of the seed, the call's number and the position: 16 bits
+# an element, dropped if they are below `rate` times 2^16.
 STEPS = 2**16
-# A seed generator counts its draws in the second number of its state; the bits above
-# these hold the number of the replica, so that each drops other units.
+# Bits of the number of the call in the state of a seed generator; those above hold the
+# number of the replica.
 COUNTER_BITS = 22
-# Odd constants of MurmurHash3 and xxHash and the golden ratio, all times 2^32.
+# Odd constants of MurmurHash3 and xxHash, and the golden ratio times 2^32.
 GOLDEN, MIX_1 = np.uint32(0x9E3779B9), np.uint32(0x85EBCA6B)
 MIX_2, MIX_3 = np.uint32(0xC2B2AE35), np.uint32(0x7FEB352D)
 SEED_FACTOR, CALL_FACTOR = np.uint32(0x27D4EB2F), np.uint32(0x165667B1)
 
 
 def drop(inputs, keep, scale):
-    """Sets the inputs that a mask does not keep to 0, and scales up the others."""
+    """Sets inputs to 0 where `keep` is False, and scales the others."""
     if not in_tensorflow_graph():
-        # A product with the mask would keep what is not finite.
+        # A product would keep infinity and NaN.
         return ops.where(keep, inputs * scale, ops.zeros_like(inputs))
     factors = ops.cast(keep, inputs.dtype) * scale  # A selection takes longer.
 
@@ -166,10 +159,10 @@ def drop(inputs, keep, scale):
 
 
 def keep_and_scale(shape, rate, state):
-    """Returns a mask of that shape, True where an element is kept, and their factor."""
+    """Returns a mask of kept elements, and their factor."""
     # state: integers (2,), the seed and the number of the call
     threshold = round(rate * STEPS)
-    # Rows and columns of the tensor as a matrix; the last axis may be very short.
+    # The tensor as a matrix; its last axis may be very short.
     trailing = 2 if len(shape) > 3 else 1
     sizes = math.prod(shape[:-trailing]), math.prod(shape[-trailing:])
     mask = _packed_keep_mask if in_tensorflow_graph() else keep_mask
@@ -190,12 +183,12 @@ def keep_mask(num_rows, num_columns, threshold, state):
 
 
 def _packed_keep_mask(num_rows, num_columns, threshold, state):
-    """As `keep_mask`, two elements at a time and in as few nodes as will do."""
+    """As `keep_mask`, two elements at a time, in few operations."""
     import tensorflow as tf
 
     num_words = (num_columns + 1) // 2
-    # The keys of the rows, then those of pairs of columns. On a GPU TensorFlow computes
-    # ranges of int64 and slices of uint32, but no ranges of int32 and no splits.
+    # The keys of the rows, then those of pairs of columns. TensorFlow has ranges of
+    # int64 and slices of uint32 on a GPU, but no ranges of int32 and no splits.
     keys = _keys(tf.range(tf.cast(num_rows + num_words, tf.int64)), state)
     words = _words(keys[:num_rows], keys[num_rows:])
     keep = tf.bitcast(words, tf.uint16) >= tf.constant(threshold, tf.uint16)
@@ -206,17 +199,17 @@ def _packed_keep_mask(num_rows, num_columns, threshold, state):
 
 
 def _keys(places, state):
-    """Hashes places (N,) with the seed and the call's number to uint32 (N,)."""
+    """Returns hashes uint32 (N,) of places, the seed and the call's number."""
     state = ops.cast(state, "uint32")
     seed, call = state[0], state[1]
     keys = _fold(ops.cast(places, "uint32") * GOLDEN + seed, 16) * MIX_1
-    # The seed enters twice: one of another layer can be reached by going some rows on.
+    # The seed enters twice: else another layer's would be a shift of the rows.
     keys = keys + (seed * SEED_FACTOR + call * CALL_FACTOR)
     return _fold(_fold(keys, 13) * MIX_2, 16)
 
 
 def _words(row_keys, column_keys):
-    """Hashes row keys (R,) and column keys (C,) to words (R, C)."""
+    """Returns words (R, C), hashes of row keys (R,) and column keys (C,)."""
     rows, columns = ops.expand_dims(row_keys, 1), ops.expand_dims(column_keys, 0)
     return _fold(ops.bitwise_xor(rows, columns) * MIX_3, 16)
 
@@ -226,12 +219,11 @@ def _fold(words, bits):
 
 
 def of_this_replica(state):
-    """Puts the number of the replica above the number of the call, in a state (2,)."""
-    # What the same replica has marked already, it leaves as it is.
+    """Returns a state (2,) with the replica's number above the call's number."""
     import tensorflow as tf
 
     context = tf.distribute.get_replica_context()
-    if context is None:  # It runs outside the replicas.
+    if context is None:  # outside the replicas
         return state
     replica = context.replica_id_in_sync_group
     call = tf.bitwise.bitwise_and(state[1], 2**COUNTER_BITS - 1)

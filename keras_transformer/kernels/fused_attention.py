@@ -1,7 +1,7 @@
-"""Attention by a kernel that never holds the scores: cuDNN's on JAX, PyTorch's own.
+"""Attention by kernels that never hold the scores: cuDNN's on JAX, PyTorch's own.
 
-`keras.ops.dot_product_attention` calls them. They give no attention weights, drop none
-and compute a softmax alone. Flash attention: Dao et al., 2022,
+`keras.ops.dot_product_attention` calls them. They compute a softmax only, return no
+attention weights and drop none. Flash attention: Dao et al., 2022,
 https://arxiv.org/abs/2205.14135.
 
 Letters: B sentences, H heads, G heads of keys and values, T queries, S keys, K width.
@@ -16,14 +16,13 @@ from keras_transformer.kernels.execution import has_gpu
 from keras_transformer.kernels.few_passes import attention_bias
 
 _HALF = ("float16", "bfloat16")
-# PyTorch's kernel on a processor, measured on an AMD EPYC: slower on sentences of 30 to
-# 40 tokens, in bfloat16 up to 7 times; from these on faster, forward and backward.
+# From these lengths on PyTorch's kernel is faster on an AMD EPYC, forward and backward;
+# on sentences of 30 to 40 tokens it is slower, in bfloat16 up to 7 times.
 _SHORTEST_ON_PROCESSOR = {"float32": 128, "bfloat16": 512}
 
 
 def obstacle(queries, keys, values, mask=None, bias=None, must=False) -> str | None:
-    """Returns why `fused_attention` is not to be used here, or `None` if it may be."""
-    # It takes what `fused_attention` takes; with `must` even where nothing is gained.
+    """Returns why `fused_attention` is not used, or `None`; `must`: even if slower."""
     backend = keras.backend.backend()
     if backend not in ("jax", "torch"):
         return f"the backend {backend} has none"
@@ -42,7 +41,7 @@ def obstacle(queries, keys, values, mask=None, bias=None, must=False) -> str | N
         if shortest is None:
             return f"PyTorch's has not been measured on a processor in {dtype}"
         return f"PyTorch's gains from {shortest} positions on in {dtype}, not {lengths}"
-    # Where PyTorch itself would fall back to holding the scores.
+    # In these cases PyTorch would hold the scores.
     if dtype == "float64":
         return "PyTorch's are not for float64"
     multiple = 8 if dtype in _HALF else 4
@@ -63,7 +62,7 @@ def _obstacle_of_cudnn(dtype, widths, lengths, is_plain):
             f"not {widths}"
         )
     if not is_plain and any(length % 2 for length in lengths):
-        # Its backward pass refuses them, not its forward pass.
+        # Its backward pass refuses them.
         return f"cuDNN's takes a mask of even lengths only, not {lengths}"
     if keras.distribution.distribution() is not None:
         return "cuDNN's has not been tried on several devices"
@@ -78,18 +77,16 @@ def _obstacle_of_cudnn(dtype, widths, lengths, is_plain):
 def fused_attention(queries, keys, values, mask=None, bias=None, must=False):
     """As `layers.attention.dot_product_attention`, with a bias in the queries' type."""
     # With `must`, JAX raises an error without cuDNN; else it computes the same without.
-    # Queries (B, H, T, K), keys (B, G, S, K) and values (B, G, S, Kv); mask and bias
-    # broadcast to (B, H, T, S).
     alive = None
     if mask is not None:
-        # A query that may attend to nothing attends to everything, so that no kernel
-        # divides by zero, and its output is replaced, which stops its gradient too.
+        # A query with no key to attend to attends to all, lest a kernel divide by zero;
+        # its output is replaced, which stops its gradient.
         alive = ops.any(mask, axis=-1, keepdims=True)
         mask = ops.logical_or(mask, ops.logical_not(alive))
     if keras.backend.backend() == "jax":
         if bias is not None and len(bias.shape) == 3:
             bias = bias[None]
-        # cuDNN broadcasts over sentences and heads alone.
+        # cuDNN broadcasts over sentences and heads only.
         lengths = queries.shape[2], keys.shape[2]
         mask, bias = (
             x if x is None else ops.broadcast_to(x, (*x.shape[:2], *lengths))
@@ -101,15 +98,15 @@ def fused_attention(queries, keys, values, mask=None, bias=None, must=False):
             masked = attention_bias(mask, queries.dtype)
             bias = masked if bias is None else masked + ops.cast(bias, queries.dtype)
         if keys.shape[1] == 1:
-            # Keras copies heads that queries share; a view of a single one will do.
+            # Keras copies shared heads; of a single one a view is enough.
             batch, heads = queries.shape[:2]
             keys, values = (
                 ops.broadcast_to(x, (batch, heads, *x.shape[2:]))
                 for x in (keys, values)
             )
-        # Keras would ask for flash attention by name, which takes no bias.
+        # With True PyTorch would use its flash kernel only, which takes no bias.
         options = {"flash_attention": False}
-    # Keras has the axis of heads after that of positions.
+    # Keras' axes are positions, then heads.
     tensors = (ops.swapaxes(x, 1, 2) for x in (queries, keys, values))
     outputs = ops.dot_product_attention(*tensors, bias=bias, scale=1.0, **options)
     outputs = ops.swapaxes(outputs, 1, 2)

@@ -1,7 +1,6 @@
-"""The one door to names of Keras and TensorFlow that are not public.
+"""All uses of private names of Keras and TensorFlow.
 
-Each serves what has no public way. When a release moves one, the test of this module
-names it; nothing else in the package uses such a name.
+A test of this module names those that a release has moved.
 """
 
 from __future__ import annotations
@@ -16,25 +15,24 @@ def carried_mask(tensor):
     """Returns the mask (B, S) that Keras attached to a tensor, or `None`."""
     from keras.src import backend
 
-    # Tensors of JAX hold no attribute, so Keras keeps their masks elsewhere.
     return backend.get_keras_mask(tensor)
 
 
 def learns_shapes() -> bool:
-    """Whether Keras runs a call only for the shapes, with floats in every place."""
+    """Whether Keras runs a call for shapes only, with floats for all inputs."""
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
     return in_symbolic_scope()
 
 
 def attention_projections(layer) -> dict:
-    """Returns the dense layers of one of Keras' attention layers, by their use."""
+    """Returns the dense layers of Keras' attention layer by name."""
     names = ("query", "key", "value", "output")
     return {name: getattr(layer, f"_{name}_dense") for name in names}
 
 
 def has_own_attention(layer) -> bool:
-    """Whether an attention layer's class replaces how Keras' own attends."""
+    """Whether a class overrides how Keras' layer attends."""
     kinds = keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention
     base = next(kind for kind in kinds if isinstance(layer, kind))
     names = ("_compute_attention", "_compute_attention_mask", "_masked_softmax")
@@ -54,8 +52,8 @@ def is_in_xla_graph() -> bool:
 
 @contextlib.contextmanager
 def integer_products_in_floats() -> Iterator[None]:
-    """In the block Keras multiplies 8-bit integers as floats, which LiteRT needs."""
-    # Sums of up to 1,040 products are below 2^24, where float32 is exact.
+    """Makes Keras multiply int8 as float32 in the block, as LiteRT requires."""
+    # Float32 is exact below 2^24: for sums of up to 1,040 products.
     from keras.src.backend.tensorflow import numpy as backend
 
     multiply = backend.matmul
@@ -74,31 +72,30 @@ def integer_products_in_floats() -> Iterator[None]:
 
 
 def converter_error() -> type[Exception]:
-    """Returns the class of the error of a conversion to LiteRT that fails."""
+    """Returns the class of errors of a conversion to LiteRT."""
     from tensorflow.lite.python.convert_phase import ConverterError
 
     return ConverterError
 
 
 def without_large_constants(converter):
-    """Makes a converter to LiteRT write a fill in place of a tensor of one value."""
-    # With fixed shapes, every empty cache would else be in the file as so many zeros.
+    """Makes a LiteRT converter write fills in place of empty caches."""
     converter._experimental_unfold_large_splat_constant = True
 
 
 def loss_tracker(model):
-    """Returns the metric whose mean is the `loss` in the logs."""
+    """Returns the metric of the `loss` in the logs."""
     return model._loss_tracker
 
 
 def loss_weights(model) -> list | None:
-    """Returns the `loss_weights` given to `compile`, flat; `None` without a loss."""
+    """Returns the `loss_weights` of `compile`, flat; `None` without a loss."""
     compiled = model._compile_loss
     return None if compiled is None else keras.tree.flatten(compiled._user_loss_weights)
 
 
 def compiled_metrics(model) -> list:
-    """Returns the metrics given to `compile`, weighted ones too, flat."""
+    """Returns the metrics of `compile`, weighted ones included, flat."""
     compiled = model._compile_metrics
     if compiled is None:
         return []
@@ -107,25 +104,25 @@ def compiled_metrics(model) -> list:
 
 
 def layout_of(variable):
-    """Returns how a variable is laid out over devices, or `None`."""
+    """Returns the layout of a variable over devices, or `None`."""
     return getattr(variable, "_layout", None)
 
 
 def adam_moments(optimizer, variable) -> tuple:
-    """Returns Adam's variables of a weight: its first and its second moment."""
+    """Returns Adam's first and second moment of a weight."""
     place = optimizer._get_variable_index(variable)
     return optimizer._momentums[place], optimizer._velocities[place]
 
 
 def clipped_by(optimizer, gradients) -> list:
-    """Clips gradients as the optimizer's own options ask; none may be `None`."""
+    """Returns gradients, none of them `None`, clipped as the optimizer does."""
     return optimizer._clip_gradients(gradients)
 
 
 class BuildsFromSpec:
-    """Mixin before `keras.Model`: its metrics and loss are built without reading data.
+    """Mixin, before `keras.Model`, that builds metrics and loss without reading data.
 
-    Keras' way fails with workers (https://github.com/keras-team/keras/issues/20585).
+    Keras' way fails with workers: https://github.com/keras-team/keras/issues/20585.
     """
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
@@ -135,8 +132,7 @@ class BuildsFromSpec:
 
 
 def keras_hub_parts(layer) -> dict:
-    """Returns the sub-layers of a Transformer layer of KerasHub, by our names."""
-    # "hidden" and "output" are the feed-forward network's; `None` stands for none.
+    """Returns the sub-layers, or `None`, of KerasHub's layers by our names."""
     names = {
         "self_attention": "_self_attention_layer",
         "self_attention_norm": "_self_attention_layer_norm",
@@ -150,5 +146,5 @@ def keras_hub_parts(layer) -> dict:
 
 
 def layers_within(layer) -> list:
-    """Returns the layers that a layer or model is made of, theirs too."""
+    """Returns all layers within a layer or model, at any depth."""
     return layer._flatten_layers(include_self=False)

@@ -8,9 +8,9 @@ from keras_transformer.kernels.execution import for_litert, scan
 
 
 def linear_recurrence(decays, inputs):
-    """Computes c_t = decay_t c_(t-1) + input_t for every t from zeros; all (T, ...)."""
-    # With the upstream gradient g, that of the inputs is the same recurrence backwards,
-    # s_t = g_t + decay_(t+1) s_(t+1), and that of the decays is s_t c_(t-1).
+    """Returns c_t = decay_t c_(t-1) + input_t for every t, from zeros; (T, ...)."""
+    # The gradient of the inputs is the same recurrence backwards, s_t = g_t +
+    # decay_(t+1) s_(t+1), with upstream g; that of the decays is s_t c_(t-1).
 
     def forwards(state, values):
         decay, new = values
@@ -25,7 +25,7 @@ def linear_recurrence(decays, inputs):
     def run(step, decays, inputs, reverse=False):
         start, like = ops.zeros_like(inputs[0]), (inputs.dtype, inputs.shape[1:])
         _, (outputs,) = scan(step, start, (decays, inputs), [like], reverse)
-        # A TensorFlow graph may have lost the sizes.
+        # A TensorFlow graph may not know the sizes.
         return ops.reshape(outputs, ops.shape(inputs))
 
     @ops.custom_gradient
@@ -48,8 +48,8 @@ def linear_recurrence(decays, inputs):
 
 
 def _by_doubling(decays, inputs):
-    """As `linear_recurrence`, for LiteRT, whose lists of tensors need known sizes."""
-    # Each state knows the last 2^k positions after step k (Hillis and Steele, 1986).
+    """As `linear_recurrence`, for LiteRT, whose lists need known sizes."""
+    # After step k a state includes the last 2^k positions (Hillis and Steele, 1986).
     length = ops.shape(inputs)[0]
     positions = ops.arange(length, dtype="int32")
 

@@ -1,4 +1,4 @@
-"""Models: layers composed."""
+"""Models made of the layers."""
 
 from keras_transformer.models.encoder import Encoder, EncoderStack
 from keras_transformer.models.ensemble import Ensemble
@@ -8,13 +8,6 @@ from keras_transformer.models.masked_tokens import MaskedTokens
 from keras_transformer.models.transformer import Transformer
 
 __all__ = [
-    "Encoder",
-    "EncoderStack",
-    "Ensemble",
-    "LanguageModel",
-    "MaskedLanguageModel",
-    "MaskedTokens",
-    "Tagger",
-    "TextClassifier",
-    "Transformer",
-]
+    "Encoder", "EncoderStack", "Ensemble", "LanguageModel", "MaskedLanguageModel",
+    "MaskedTokens", "Tagger", "TextClassifier", "Transformer",
+]  # fmt: skip

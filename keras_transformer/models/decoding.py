@@ -1,10 +1,9 @@
-"""Decoding step by step: the state, and one position through all layers.
+"""Decoding one position at a time: the state, and a step through all layers.
 
-The state is a dictionary. "index" is the position (). "caches" has what each layer
-keeps of the positions before: a pair of keys and values, or a recurrent state.
-"ancestors" (B, N, L) says, for each hypothesis and position, which of the N cache
-entries of that position is in its own past. So hypotheses change places and caches
-never move.
+The state is a dictionary. "index" is the position (). "caches" holds each layer's keys
+and values of the past, or a recurrent state. "ancestors" (B, N, L) holds, for each
+hypothesis and position, which of the N cache entries of that position belongs to it: so
+hypotheses change places and caches do not move.
 
 B sentences, N hypotheses of each, L positions.
 """
@@ -26,7 +25,7 @@ from keras_transformer.layers.projections import affine
 def new_state(model, sentences, hypotheses, length):
     """Returns the state before the first of at most `length` positions.
 
-    Raises `ValueError` if learned positions are fewer than a known `length`.
+    Raises `ValueError` if there are fewer learned positions than `length`.
     """
     config, size = model.config, (sentences, hypotheses, length)
     too_long = isinstance(length, int) and length > config.max_positions
@@ -43,8 +42,8 @@ def new_state(model, sentences, hypotheses, length):
 
 
 def resized_state(state, sentences, length):
-    """Returns the state of the sentences (B',) alone, with room for more positions."""
-    # All other entries of a state are nested tensors (B, ...).
+    """Returns the state of some sentences (B',), with room for `length` positions."""
+    # All other entries are nested tensors (B, ...).
     kept = keras.tree.map_structure(
         lambda leaf: ops.take(leaf, sentences, axis=0),
         {name: state[name] for name in state if name not in ("index", "caches")},
@@ -59,14 +58,13 @@ def resized_state(state, sentences, length):
 
 
 def step_through(model, norm, x, parents, state, weights):
-    """Takes one position (R, 1, D) through the layers, and a norm if there is one."""
-    # Returns logits (R, V) and the new state.
-    # parents (B, N): the hypothesis of the step before that each one continues.
+    """Returns logits (R, V) and the new state, from one position (R, 1, D)."""
+    # parents (B, N): the hypothesis of the last step that each one continues.
     layers, index = model.decoder_layers, state["index"]
     hypotheses, width = parents.shape[1], x.shape[-1]
     x = ops.reshape(x, (-1, hypotheses, width))  # (B, N, D)
     ancestors, mask = _past(state, parents)
-    # "sources", each layer's, and "source_mask" (B, 1, 1, S) are a `Transformer`'s.
+    # A `Transformer` also has "sources", one a layer, and "source_mask" (B, 1, 1, S).
     sources = state.get("sources", (None,) * len(layers))
     source_mask, dtype = state.get("source_mask"), layers[0].compute_dtype
     if source_mask is not None:
@@ -76,7 +74,7 @@ def step_through(model, norm, x, parents, state, weights):
     for layer, cache, source, layer_weights in zip(
         layers, state["caches"], sources, weights["layers"], strict=True
     ):
-        # Worked out once for all caches of a size, which may differ.
+        # Computed once for all caches of a size.
         size = (len(cache[0].shape), *cache[0].shape[1:3])
         if size not in places:
             who = None if hypotheses == 1 else parents
@@ -91,8 +89,7 @@ def step_through(model, norm, x, parents, state, weights):
 
 
 def _past(state, parents):
-    """Returns the ancestors with this position, and the mask of each one's past."""
-    # The mask broadcasts to (B, H, N, L * N); it is True for the position itself too.
+    """Returns the new ancestors and a mask (B, 1, N, L * N) of each one's past."""
     index, hypotheses = state["index"], parents.shape[1]
     batch, _, length = ops.shape(state["ancestors"])
     positions = ops.arange(length, dtype="int32")

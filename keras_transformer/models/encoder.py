@@ -1,4 +1,4 @@
-"""Encoder layers one after the other, and with an embedding before them."""
+"""Stacks of encoder layers, without and with an embedding."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class EncoderStack(Configured, keras.layers.Layer):
-    """Encoder layers one after the other, with a final norm if they normalise first.
+    """A stack of encoder layers, with a final norm if `norm_first`.
 
-    The left side of figure 1 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762,
-    without the embedding. To use other layers, override `make_encoder_layer`.
+    The encoder in figure 1 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762,
+    without the embedding. Override `make_encoder_layer` to use other layers.
 
     Args:
         config: An `EncoderConfig`.
     Call arguments:
         states: Float tensor (B, S, D).
         mask: Boolean tensor (B, S), (B, 1, S) or (B, S, S), True where a position may
-            be attended to, in every layer; default the Keras mask of `states`.
-        training: Whether dropout is applied.
+            be attended to; default the Keras mask of `states`.
+        training: Whether to apply dropout.
     Returns:
         Float tensor (B, S, D).
 
@@ -45,12 +45,12 @@ class EncoderStack(Configured, keras.layers.Layer):
             self.make_encoder_layer(f"encoder_layer_{i}")
             for i in range(config.num_layers)
         ]
-        # Pre-norm leaves the last layer's sum without a norm; post-norm does not.
+        # Pre-norm does not normalise the last layer's sum.
         self.norm = self._make_norm("norm") if config.norm_first else None
         self.supports_masking = True
 
     def make_encoder_layer(self, name: str) -> keras.layers.Layer:
-        """Returns an encoder layer called `name`; override to use another one."""
+        """Returns the encoder layer `name`; override to replace it."""
         return EncoderLayer(
             **self.config.layer_options(), dtype=self.dtype_policy, name=name
         )
@@ -71,7 +71,7 @@ class EncoderStack(Configured, keras.layers.Layer):
         return states if self.norm is None else self.norm(states, training=training)
 
     def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
-        """The output is as long as the input and carries its Keras mask."""
+        """Returns the Keras mask of the input."""
         return carried_mask(inputs)
 
     def compute_output_shape(self, states_shape: Shape) -> Shape:
@@ -82,18 +82,18 @@ class EncoderStack(Configured, keras.layers.Layer):
 class Encoder(Configured, keras.layers.Layer):
     """An embedding with positions, then an `EncoderStack`.
 
-    `Tagger`, `TextClassifier` and `MaskedLanguageModel` take one. Give the encoder of
-    one to another, and they share its weights: that is how a pre-trained one is used.
+    `Tagger`, `TextClassifier` and `MaskedLanguageModel` take an encoder. Models that
+    take the same one share its weights: pass on a pre-trained encoder to use it.
 
     Args:
         config: An `EncoderConfig`.
-        embedding: Number of tokens, V, for a `PositionalEmbedding` of ids, 0 being
-            padding; or any layer that makes states (B, S, D) of the inputs.
+        embedding: Number of tokens, V, for a `PositionalEmbedding` with 0 for padding;
+            or any layer that returns states (B, S, D).
     Call arguments:
-        inputs: Integer tensor (B, S); or what `embedding` takes.
-        training: Whether dropout is applied.
+        inputs: Integer tensor (B, S), or the inputs of `embedding`.
+        training: Whether to apply dropout.
         mask: Boolean tensor (B, S), True where a position may be attended to; default
-            the Keras mask of the embedding's output: of ids, where none is padding.
+            the Keras mask of the embedding's output.
     Returns:
         Float tensor (B, S, D).
 
@@ -136,7 +136,7 @@ class Encoder(Configured, keras.layers.Layer):
         return self.stack(states, mask=mask, training=training)
 
     def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
-        """The mask that the embedding makes of its inputs."""
+        """Returns the embedding's Keras mask."""
         return self.embedding.compute_mask(inputs, carried_mask(inputs))
 
     def compute_output_shape(self, inputs_shape: Shape) -> Shape:

@@ -1,4 +1,4 @@
-"""Several models as one: the mean of their probabilities at every step."""
+"""The mean of the probabilities of several models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keras_transformer.types import Nest, Shape, Tensor, TensorLike
 
 
 class EnsembleSizes:
-    """What a search asks of the `config` of a model, for several models."""
+    """The `config` of an ensemble: the sizes and ids its members share."""
 
     def __init__(self, configs: Sequence[Any]):
         sizes = "source_vocabulary_size", "target_vocabulary_size"
@@ -31,32 +31,29 @@ class EnsembleSizes:
         self._configs = configs
 
     def check_positions(self, longest: int, what: str):
-        """As `TransformerConfig.check_positions`, for each member."""
+        """As `TransformerConfig.check_positions`, for all members."""
         for config in self._configs:
             config.check_positions(longest, what)
 
 
 class Ensemble(ExportableModel):
-    """Trained models whose probabilities are averaged at every step of a search.
+    """A model that averages the probabilities of several trained models.
 
-    With the members' probabilities p_m of the next token, its logits are
-
-        log p(y_t) = log (1 / M sum_m p_m(y_t | y_1 ... y_(t-1), x)),
-
-    in float32 (section 3.6 of Sutskever et al., 2014, https://arxiv.org/abs/1409.3215).
-    The members may differ in size and float type. `Generator`, `Translator` and exports
-    take an ensemble as a model; it is neither trained nor saved as one. It has the
-    methods of a `Transformer`, of tuples with what each member has.
+    Its logits, in float32, are the log of the mean of the members' probabilities p_m,
+    log (1 / M sum_m p_m(y_t | y_1 ... y_(t-1), x)): section 3.6 of Sutskever et al.,
+    2014, https://arxiv.org/abs/1409.3215. Members may differ in size and float type.
+    `Generator`, `Translator` and exports take an ensemble; it is neither trained nor
+    saved. Its methods are those of `Transformer`, on tuples with one entry a member.
 
     Args:
         members: Two or more models of one vocabulary, `Transformer` or `Seq2Seq`.
     Call arguments:
-        inputs: A pair of integer tensors: source (B, S) and target_in (B, T).
-        training: Whether dropout is applied.
+        inputs: Integer tensors (source, target_in), (B, S) and (B, T).
+        training: Whether to apply dropout.
     Returns:
         Log-probabilities, a float32 tensor (B, T, V).
     Raises:
-        TypeError: If a member is no `Seq2Seq`.
+        TypeError: If a member is not a `Seq2Seq`.
         ValueError: If there are fewer than two members, or their vocabularies or
             special ids differ.
 
@@ -89,7 +86,7 @@ class Ensemble(ExportableModel):
     def encode(
         self, source: TensorLike, training: bool | None = None
     ) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Returns each member's encoder output (B, S, D), and the mask (B, 1, S)."""
+        """Returns the encoder outputs (B, S, D) and the mask (B, 1, S)."""
         encoded = [member.encode(source, training=training) for member in self.members]
         outputs, (mask, *_) = zip(*encoded, strict=True)
         return outputs, mask
@@ -98,7 +95,7 @@ class Ensemble(ExportableModel):
         self, target_in: TensorLike, encoder_output: Sequence[TensorLike],
         source_mask: TensorLike, training: bool | None = None,
     ) -> Tensor:  # fmt: skip
-        """Returns the members' states side by side (B, T, sum of D), for `logits`."""
+        """Returns the states of all members side by side, (B, T, sum of D)."""
         parts = zip(self.members, encoder_output, strict=True)
         states = [
             m.decode_states(target_in, x, source_mask, training) for m, x in parts
@@ -116,7 +113,7 @@ class Ensemble(ExportableModel):
         self, target_in: TensorLike, encoder_output: Sequence[TensorLike],
         source_mask: TensorLike, layer: int = -1,
     ) -> Tensor:  # fmt: skip
-        """Returns each member's attention (B, M, T, S), the mean of its heads."""
+        """Returns the attention (B, M, T, S) of each member, averaged over heads."""
         parts = zip(self.members, encoder_output, strict=True)
         weights = [m.attention(target_in, x, source_mask, layer) for m, x in parts]
         means = [ops.mean(ops.cast(x, "float32"), axis=1) for x in weights]
@@ -130,7 +127,7 @@ class Ensemble(ExportableModel):
         return tuple(m.start_decoding(source, *sizes) for m in self.members)
 
     def decoding_weights(self) -> Nest:
-        """Returns the weights of `decode_step`, prepared."""
+        """Returns the prepared weights of `decode_step`."""
         return tuple(member.decoding_weights() for member in self.members)
 
     def resize_decoding(
@@ -152,7 +149,7 @@ class Ensemble(ExportableModel):
         return _log_of_mean(scores), states
 
     def with_dtype(self, dtype: str) -> Ensemble:
-        """Returns an ensemble whose members compute and store in `dtype`."""
+        """Returns the ensemble of `member.with_dtype(dtype)`."""
         return Ensemble([member.with_dtype(dtype) for member in self.members])
 
     def input_signature(self) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Models of an encoder and a head: tags, classes, hidden tokens."""
+"""Encoders with a head: a tagger, a classifier, a masked language model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Literal, Self, Unpack
 import keras
 from keras import ops
 
+from keras_transformer.config.options import check_choice
 from keras_transformer.exact_training import ExactTraining
 from keras_transformer.kernels.keras_private import carried_mask
 from keras_transformer.layers.arguments import check_size
@@ -20,7 +21,7 @@ from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
 
 
 class EncoderHead(ExportableModel):
-    """Base of the models that read the states of an `Encoder`."""
+    """Base of models with an `Encoder` and a head."""
 
     def __init__(self, encoder: Encoder, **kwargs: Unpack[BasicOptions]) -> None:
         super().__init__(**kwargs)
@@ -29,15 +30,15 @@ class EncoderHead(ExportableModel):
                 f"`encoder` must be an `Encoder`. Received: {type(encoder).__name__}"
             )
         self.encoder, self.supports_masking = encoder, True
-        # Of ids every size is known, so the weights exist from the start.
+        # With ids every size is known, so the weights can exist from the start.
         if isinstance(encoder.embedding, PositionalEmbedding) and not encoder.built:
             encoder.build(self.input_signature()[0].shape)
 
     def attention(self, inputs: TensorLike, layer: int = -1) -> Tensor:
-        """Returns how positions attend to each other in one layer, (B, H, S, S).
+        """Returns the attention weights of an encoder layer, (B, H, S, S).
 
-        `inputs` are those of a call; a class token is position 0. A `ValueError` if the
-        layer's attention has no weights, as `LinearAttention` has none.
+        `inputs` are those of a call; a class token is position 0. Raises `ValueError`
+        if the attention has no weights, as `LinearAttention`.
         """
         attention = self.encoder.stack.encoder_layers[layer].self_attention
         with recorded_attention() as record:
@@ -50,19 +51,19 @@ class EncoderHead(ExportableModel):
         return record[attention][0]
 
     def _make_output_map(self, units):
-        """Makes the linear map from states (..., D), the last of the weights."""
+        """Makes the linear map from states (..., D); called last."""
         options = {"dtype": self.dtype_policy, "name": "output_map"}
         self.output_map = keras.layers.Dense(units, **options)
         self.output_map.build((None, self.encoder.config.d_model))
         self.built = self.encoder.built
 
     def input_signature(self) -> list[keras.InputSpec]:
-        """Any batch of ids, (B, S), or (B, S, F) of a `FeatureEmbedding`."""
+        """Returns the `InputSpec` of ids (B, S), or (B, S, F) of features."""
         embedding = self.encoder.embedding
         if not isinstance(embedding, PositionalEmbedding):
             raise ValueError(
-                "`input_signature` must be given where the encoder's embedding is not "
-                f"of ids. Received: a {type(embedding).__name__}"
+                "`input_signature` must be given if the encoder does not embed ids. "
+                f"Received: a {type(embedding).__name__}"
             )
         rank = 3 if isinstance(embedding, FeatureEmbedding) else 2
         return [keras.InputSpec(shape=(None,) * rank, dtype="int32")]
@@ -81,23 +82,24 @@ class EncoderHead(ExportableModel):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Tagger(ExactTraining, EncoderHead):
-    """An encoder with a linear map from each state to the scores of the tags.
+    """An encoder with a linear map from each state to scores of tags.
 
-    As in section 5.3 of Devlin et al., 2019, https://arxiv.org/abs/1810.04805. It
-    trains with `model.fit(ids, tags)` and `MaskedCrossentropy`. There tag 0 means no
-    tag: padding, and tokens not to learn from, such as all but a word's first piece.
+    Section 5.3 of Devlin et al., 2019, https://arxiv.org/abs/1810.04805. Train it with
+    `MaskedCrossentropy` and `model.fit(ids, tags)`, where tag 0 marks padding and other
+    tokens to ignore, such as all but a word's first piece.
 
     Args:
         encoder: An `Encoder`.
         num_tags: Number of tags, tag 0 counted.
     Call arguments:
-        inputs: What the encoder takes: an integer tensor (B, S).
-        training: Whether dropout is applied.
-        mask: As of `Encoder`.
+        inputs: Inputs of the encoder, such as ids (B, S).
+        training: Whether to apply dropout.
+        mask: See `Encoder`.
     Returns:
         Logits, a float tensor (B, S, num_tags).
     Raises:
-        TypeError, ValueError: If `encoder` is no `Encoder`, `num_tags` not positive.
+        TypeError: If `encoder` is not an `Encoder`.
+        ValueError: If `num_tags` is not positive.
 
     Example:
         >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
@@ -128,20 +130,19 @@ class Tagger(ExactTraining, EncoderHead):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TextClassifier(EncoderHead):
-    """An encoder, one state for the whole sequence, and a linear map to the classes.
+    """An encoder with a linear map from one state of the sequence to scores of classes.
 
-    The state is the mean of the tokens' last states, padding left out, or that of a
-    learned class token put before them (section 4.1 of Devlin et al., 2019,
-    https://arxiv.org/abs/1810.04805).
+    The state is the mean of the last states, padding excluded, or that of a class token
+    (section 4.1 of Devlin et al., 2019, https://arxiv.org/abs/1810.04805).
 
     Args:
         encoder: An `Encoder`.
         num_classes: Number of classes.
         pooling: "mean" or "class_token".
     Call arguments:
-        inputs: What the encoder takes: an integer tensor (B, S).
-        training: Whether dropout is applied, to the sentence's state too.
-        mask: As of `Encoder`.
+        inputs: Inputs of the encoder, such as ids (B, S).
+        training: Whether to apply dropout, also to the pooled state.
+        mask: See `Encoder`.
     Returns:
         Logits, a float tensor (B, num_classes).
     Raises:
@@ -161,10 +162,7 @@ class TextClassifier(EncoderHead):
     ) -> None:  # fmt: skip
         super().__init__(encoder, **kwargs)
         check_size("num_classes", num_classes)
-        if pooling not in ("mean", "class_token"):
-            raise ValueError(
-                f"`pooling` must be 'mean' or 'class_token'. Received: {pooling=}"
-            )
+        check_choice("pooling", pooling, ("mean", "class_token"))
         self.num_classes, self.pooling = num_classes, pooling
         config, self.class_token = encoder.config, None
         if pooling == "class_token":
@@ -185,10 +183,7 @@ class TextClassifier(EncoderHead):
         self, inputs: TensorLike, training: bool | None = None,
         mask: TensorLike | None = None,
     ) -> Tensor:  # fmt: skip
-        """Returns one vector a sentence (B, D), from the arguments of a call.
-
-        The mean of a sentence of padding alone is zeros.
-        """
+        """Returns the pooled state (B, D), zeros for a row of padding only."""
         states = self.encoder.embedding(inputs, training=training)
         mask = carried_mask(states) if mask is None else mask
         if self.class_token is not None:
@@ -204,7 +199,7 @@ class TextClassifier(EncoderHead):
         return ops.sum(states * is_real, axis=1) / number
 
     def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> None:
-        """The logits have no positions, and no mask."""
+        """Returns `None`: the logits have no positions."""
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], self.num_classes)
@@ -216,23 +211,24 @@ class TextClassifier(EncoderHead):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MaskedLanguageModel(ExactTraining, EncoderHead):
-    """An encoder that scores what each token is, from the tokens on both sides.
+    """An encoder that predicts hidden tokens from the tokens on both sides.
 
     Task 1 of section 3.1 of Devlin et al., 2019, https://arxiv.org/abs/1810.04805. The
-    output matrix is the embedding's. It trains with `model.fit(MaskedTokens(...))` and
-    `MaskedCrossentropy`; then the encoder goes to a `Tagger` or a `TextClassifier`.
+    output matrix is that of the embedding. Train it with `MaskedCrossentropy` and
+    `model.fit(MaskedTokens(...))`, then pass the encoder to a `Tagger` or a
+    `TextClassifier`.
 
     Args:
         encoder: An `Encoder` of ids.
     Call arguments:
         inputs: Integer tensor (B, S).
-        training: Whether dropout is applied.
-        return_states: Whether to return the last states instead of the logits.
+        training: Whether to apply dropout.
+        return_states: Whether to return the last states instead of logits.
     Returns:
-        Logits, a float tensor (B, S, V); or the encoder's last states, (B, S, D).
+        Logits, a float tensor (B, S, V), or the last states (B, S, D).
     Raises:
         TypeError: If `encoder` is not an `Encoder`.
-        ValueError: If its embedding is not of one id a token.
+        ValueError: If it does not embed one id per token.
 
     Example:
         >>> config = EncoderConfig(num_layers=2, d_model=6, d_ff=8, num_heads=2)
@@ -242,15 +238,15 @@ class MaskedLanguageModel(ExactTraining, EncoderHead):
         >>> model.fit(MaskedTokens(ids, 2, mask_id=4, first_id=5, vocabulary_size=11))
     """
 
-    # A subclass that computes `logits` in another way sets it to False.
+    # Set to False in a subclass with other `logits`.
     trains_without_logits = True
 
     def __init__(self, encoder: Encoder, **kwargs: Unpack[BasicOptions]) -> None:
         super().__init__(encoder, **kwargs)
         if type(encoder.embedding) is not PositionalEmbedding:
             raise ValueError(
-                "`encoder` must have a `PositionalEmbedding` of one id a token, to "
-                f"tell which was hidden. Received: a {type(encoder.embedding).__name__}"
+                "`encoder` must have a `PositionalEmbedding`, one id per token. "
+                f"Received: a {type(encoder.embedding).__name__}"
             )
         self.built = True
 
@@ -262,11 +258,11 @@ class MaskedLanguageModel(ExactTraining, EncoderHead):
         return states if return_states else self.logits(states)
 
     def logits(self, states: TensorLike) -> Tensor:
-        """Multiplies states (B, S, D) by the embedding's matrix (V, D), transposed."""
+        """Returns the logits (B, S, V) of states (B, S, D)."""
         return self.encoder.embedding.token_embedding(states, reverse=True)
 
     def output_rows(self) -> Tensor | None:
-        """Returns the embedding's matrix (V, D); `None` if it is quantised."""
+        """Returns the output matrix (V, D), or `None` if it is quantised."""
         return rows_of(self.encoder.embedding)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:

@@ -1,4 +1,4 @@
-"""A decoder-only Transformer: a language model, with one cached decoding step."""
+"""A decoder-only Transformer: a language model."""
 
 from __future__ import annotations
 
@@ -16,26 +16,24 @@ from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLik
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LanguageModel(TokenModel):
-    """Scores every next token of a text from those before it.
+    """A decoder-only Transformer that scores the next token of a text.
 
-    The decoder of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, without a
-    source: Liu et al., 2018, section 4.2.3, https://arxiv.org/abs/1801.10198. With
-    `norm_first` and learned positions it has the shape of GPT-2 (Radford et al., 2019).
+    Liu et al., 2018, section 4.2.3, https://arxiv.org/abs/1801.10198. With `norm_first`
+    and learned positions it has the architecture of GPT-2 (Radford et al., 2019).
 
-    It trains with `model.compile` and `model.fit` on `(ids_in, ids_out)`, where
-    `ids_in` is `ids_out` shifted right by the start id. Padding (`config.pad_id`)
-    stands at the end of a row. `LanguageSampler` continues texts with it. To use other
-    layers, override `make_layer`.
+    Train it with `model.fit` on `(ids_in, ids_out)`, where `ids_in` is `ids_out`
+    shifted right by the start id. Padding (`config.pad_id`) ends a row.
+    `LanguageSampler` continues texts. Override `make_layer` to use other layers.
 
     Args:
         config: A `LanguageModelConfig`.
     Call arguments:
         ids: Integer tensor (B, T).
-        training: Whether dropout is applied.
-        return_states: Whether to return the last states instead of the logits.
+        training: Whether to apply dropout.
+        return_states: Whether to return the last states instead of logits.
     Returns:
-        Logits, a float tensor (B, T, V): row t scores the token after ids[t]; or the
-        last layer's states, (B, T, D).
+        Logits, a float tensor (B, T, V), row t for the token after ids[t]; or the last
+        states (B, T, D).
 
     Example:
         >>> config = LanguageModelConfig(
@@ -55,13 +53,13 @@ class LanguageModel(TokenModel):
         self.decoder_layers = [
             self.make_layer(f"layer_{i}") for i in range(config.num_layers)
         ]
-        # Pre-norm leaves the last layer's sum without a norm; post-norm does not.
+        # Pre-norm does not normalise the last layer's sum.
         self.norm = self._make_norm("norm") if config.norm_first else None
         # Every size is known, so the weights exist from the start.
         self.build()
 
     def make_layer(self, name: str) -> keras.layers.Layer:
-        """Returns a causal layer called `name`; override to use another one."""
+        """Returns the causal layer `name`; override to replace it."""
         return CausalLayer(
             **self.config.layer_options(), dtype=self.dtype_policy, name=name
         )
@@ -89,13 +87,12 @@ class LanguageModel(TokenModel):
         return states if return_states else self.logits(states)
 
     def start_decoding(self, texts: int, length: int, beam_size: int = 1) -> Nest:
-        """Makes the state of `decode_step`, as `models.decoding` describes it.
+        """Returns the state of `decode_step` for B = `texts` texts.
 
-        `texts` is their number B, an integer or a scalar tensor. The state has room for
-        `length` positions of N = `beam_size` hypotheses of each text.
+        It has room for `length` positions of N = `beam_size` hypotheses of each text.
 
         Raises:
-            ValueError: If learned positions are fewer than `length`.
+            ValueError: If there are fewer learned positions than `length`.
         """
         return new_state(self, texts, beam_size, length)
 
@@ -103,13 +100,13 @@ class LanguageModel(TokenModel):
         self, ids: TensorLike, parents: TensorLike, state: Nest,
         weights: Nest = None,
     ) -> tuple[Tensor, Nest]:  # fmt: skip
-        """As `Transformer.decode_step`: ids (R,) --> logits (R, V), and the state."""
+        """As `Transformer.decode_step`."""
         weights = self.decoding_weights() if weights is None else weights
         x = self.embedding(ids[:, None], start=state["index"], training=False)
         return step_through(self, self.norm, x, parents, state, weights)
 
     def input_signature(self) -> list[Any]:
-        """Any batch of ids, (B, T)."""
+        """Returns the `InputSpec` of ids (B, T)."""
         return [keras.InputSpec(shape=(None, None), dtype="int32")]
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:

@@ -1,4 +1,4 @@
-"""Reads a model.keras that may be damaged or hold something else."""
+"""Reads model.keras files, which may be damaged."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from keras_transformer.models.transformer import Transformer
 
 
 def load_model(path: str | Path) -> keras.Model:
-    """Reads a model that `save` wrote; a damaged file is a `ValueError`.
+    """Returns the model of a file, not compiled; damage raises `ValueError`.
 
-    It is not compiled. A `Transformer`'s options are checked before it is built.
+    The options of a `Transformer` are checked before it is built.
     """
     path = Path(path)
     kind, claimed = _reading(path, _claimed)
@@ -26,7 +26,7 @@ def load_model(path: str | Path) -> keras.Model:
 
 
 def read_config(path: str | Path) -> TransformerConfig:
-    """Reads the options of a `Transformer` that `save` wrote, and builds nothing."""
+    """Returns the options of the `Transformer` in a file, without building it."""
     path = Path(path)
     kind, claimed = _reading(path, _claimed)
     if kind is not Transformer:
@@ -37,7 +37,7 @@ def read_config(path: str | Path) -> TransformerConfig:
 
 
 def _claimed(path):
-    """The class that config.json in the archive names, and what else it says."""
+    """Returns the class and the configuration in config.json of the archive."""
     with zipfile.ZipFile(path) as archive:
         claimed = json.loads(archive.read("config.json"))
     return keras.saving.get_registered_object(claimed["registered_name"]), claimed
@@ -51,17 +51,14 @@ def _options(path, claimed):
 
 
 def _reading(path, read):
-    """Returns `read(path)`; whatever damage raises becomes one kind of error."""
+    """Returns `read(path)`; turns the many errors of damaged files into one."""
     try:
         return read(path)
-    # Damage shows in many ways, depending on where the file was hit.
     except Exception as error:
         # HDF5's errors have no number; in a truncated archive Python seeks before 0.
         of_damage = None, errno.EINVAL
         is_numbered = isinstance(error, OSError) and error.errno not in of_damage
         if is_numbered or isinstance(error, MemoryError):
-            raise  # It is the machine's: the file may be whole.
+            raise  # The machine failed: the file may be whole.
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(
-            f"{path} is damaged, or no model that can be read: {reason}"
-        ) from error
+        raise ValueError(f"{path} is damaged or not a Keras model: {reason}") from error

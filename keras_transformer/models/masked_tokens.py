@@ -1,4 +1,4 @@
-"""Hides tokens for a `MaskedLanguageModel` to fill in."""
+"""Batches with hidden tokens, for a `MaskedLanguageModel`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_transformer.layers.arguments import check_size
 
-# Of the tokens to be predicted: shown as the mask, and as a random token.
+# Shares of the chosen tokens.
 MASKED, REPLACED = 0.8, 0.1
 
 
@@ -18,10 +18,7 @@ def mask_tokens(
     ids: np.ndarray, generator: np.random.Generator, mask_id: int, first_id: int,
     vocabulary_size: int, rate: float = 0.15,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Returns ids (B, S) to show, some of them hidden, and the ids (B, S) to predict.
-
-    The second are 0, which does not count in the loss, where a token was not chosen.
-    """
+    """Returns ids with some tokens hidden, and their targets, 0 where not chosen."""
     chosen = (generator.random(ids.shape) < rate) & (ids >= first_id)
     lot = generator.random(ids.shape)
     random_ids = generator.integers(first_id, vocabulary_size, ids.shape, ids.dtype)
@@ -34,23 +31,23 @@ def mask_tokens(
 class MaskedTokens(keras.utils.PyDataset):
     """Batches with hidden tokens, in a new order and with new masks every epoch.
 
-    Each token is chosen with probability `rate`. Of the chosen ones 80 % are shown as
-    the mask, 10 % as a random token and 10 % as they are: section 3.1 and appendix A.1
-    of Devlin et al., 2019, https://arxiv.org/abs/1810.04805. The targets are the chosen
-    tokens, and 0, which does not count in the loss, in place of the others.
+    Each token is chosen with probability `rate`. Of the chosen tokens 80 % are replaced
+    by the mask and 10 % by a random token: section 3.1 and appendix A.1 of Devlin et
+    al., 2019, https://arxiv.org/abs/1810.04805. The targets are the chosen tokens, and
+    0 elsewhere, which `MaskedCrossentropy` ignores.
 
     Args:
         ids: Integer array (texts, S), 0 for padding.
         batch_size: Rows of a batch; the last one may have fewer.
         mask_id: Id of the mask.
-        first_id: Ids below it are special: they are neither chosen nor drawn.
-        vocabulary_size: Random tokens are below it.
+        first_id: First id that is not special; lower ones are never chosen or drawn.
+        vocabulary_size: Number of ids.
         rate: Share of the tokens to be predicted, in (0, 1].
-        seed: Seed of the order and the masks: the same one gives the same epochs.
-        **kwargs: As `keras.utils.PyDataset`.
+        seed: Seed of the order and the masks.
+        **kwargs: See `keras.utils.PyDataset`.
     Raises:
-        ValueError: If `rate` is outside (0, 1], the special ids do not cover 0 and
-            `mask_id`, no other id is left, or `batch_size` is not positive.
+        ValueError: If `rate` is outside (0, 1], `batch_size` is not positive or the ids
+            are not 0 < `mask_id` < `first_id` < `vocabulary_size`.
 
     Example:
         >>> batches = MaskedTokens(ids, 32, mask_id=4, first_id=5, vocabulary_size=99)
@@ -82,13 +79,13 @@ class MaskedTokens(keras.utils.PyDataset):
         return math.ceil(len(self.ids) / self.batch_size)
 
     def __getitem__(self, index):
-        # A batch depends on its number alone, so any worker can make it.
+        # Any worker makes the same batch of a number.
         rows = self._order[index * self.batch_size : (index + 1) * self.batch_size]
         generator = np.random.default_rng((self.seed, self.epoch, index))
         return mask_tokens(self.ids[rows], generator, *self.masking)
 
     def on_epoch_end(self) -> None:
-        """Moves on to the next epoch's order and masks."""
+        """Draws the order and the masks of the next epoch."""
         self.epoch += 1
         generator = np.random.default_rng((self.seed, self.epoch))
         self._order = generator.permutation(len(self.ids))

@@ -1,4 +1,4 @@
-"""What the models share: options, the scores of tokens, and one step of decoding."""
+"""Bases of the models: options, export, logits and decoding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from keras_transformer.types import Nest, Tensor, TensorLike
 
 
 class Configured:
-    """Mixin before a Keras layer or model whose options are one `config_class`.
+    """Mixin, before a Keras layer or model, for options in one `config_class`.
 
     Raises:
         TypeError: If `config` is not a `config_class`.
@@ -42,7 +42,6 @@ class Configured:
 
     def get_config(self) -> dict[str, Any]:
         config = {"config": self.config.to_dict()}
-        # With the types of the parts that are quantised, if there are any.
         return super().get_config() | config | quantised_policies(self)
 
     @classmethod
@@ -54,7 +53,7 @@ class Configured:
 
 
 class ExportableModel(keras.Model):
-    """Base of the models that can be exported before their first call."""
+    """Base of models that can be exported before their first call."""
 
     def input_signature(self) -> list[Any]:
         """Returns the `keras.InputSpec` of each argument of `call`."""
@@ -63,7 +62,7 @@ class ExportableModel(keras.Model):
     def export(
         self, filepath: str, *args: Any, input_signature: Any = None, **kwargs: Any
     ) -> None:
-        """As `keras.Model.export`; by default with `self.input_signature()`."""
+        """As `keras.Model.export`, by default with `self.input_signature()`."""
         signature = input_signature or self.input_signature()
         super().export(filepath, *args, input_signature=signature, **kwargs)
 
@@ -76,13 +75,12 @@ def rows_of(embedding):
 
 
 class TokenModel(Configured, ExactTraining, ExportableModel):
-    """Base of the models that score the tokens of a vocabulary of V.
+    """Base of models that return logits over a vocabulary.
 
-    A subclass calls `make_output` when it makes its weights, and keeps the layers that
-    decode step by step in `decoder_layers`.
+    A subclass calls `make_output` and keeps its causal layers in `decoder_layers`.
     """
 
-    # For `ExactTraining`; a subclass with another `logits` sets it to False.
+    # For `ExactTraining`; set to False in a subclass with other `logits`.
     trains_without_logits = True
 
     @property
@@ -91,15 +89,14 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         return self.config.pad_id
 
     def make_embedding(self, name: str, vocabulary_size: int) -> keras.layers.Layer:
-        """Returns an embedding called `name`; override to use another one.
+        """Returns the embedding `name`; override to replace it.
 
-        With a `Transformer`'s `normalize_embeddings` norm and dropout follow it.
+        With `normalize_embeddings`, norm and dropout follow it.
         """
         config = self.config
         return PositionalEmbedding(
             vocabulary_size, config.d_model,
             0.0 if config.normalize_embeddings else config.dropout_rate,
-            # Relative positions enter the attention and not the embedding.
             positions="none" if config.relative_positions else config.positions,
             max_length=config.max_positions if config.positions == "learned" else None,
             dtype=self.dtype_policy, name=name,
@@ -108,7 +105,7 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
     def make_output(
         self, embedding: keras.layers.Layer | None, vocabulary_size: int, use_bias: bool
     ) -> None:
-        """Makes what `logits` needs; it shares the matrix of an embedding, if given."""
+        """Makes the output matrix, or shares that of `embedding`, and the bias."""
         self.tied_embedding, self.output_dense = embedding, None
         if embedding is None:
             self.output_dense = keras.layers.Dense(
@@ -121,29 +118,29 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
             self.output_bias = self.add_weight((vocabulary_size,), **options)
 
     def logits(self, states: TensorLike) -> Tensor:
-        """Multiplies states (B, T, D) by the output matrix, and adds the bias (V,)."""
+        """Returns the logits (B, T, V) of states (B, T, D)."""
         if self.tied_embedding is None:
             (logits,) = project([self.output_dense], states)
-        else:  # a `keras.layers.ReversibleEmbedding`
+        else:
             logits = self.tied_embedding.token_embedding(states, reverse=True)
         if self.output_bias is None:
             return logits
         return logits + ops.cast(self.output_bias, logits.dtype)
 
     def output_rows(self) -> Tensor | None:
-        """Returns the output matrix as rows (V, D); `None` if it is quantised."""
+        """Returns the output matrix (V, D), or `None` if it is quantised."""
         if self.tied_embedding is not None:
             return rows_of(self.tied_embedding)
         dense = self.output_dense
         return None if dense.quantization_mode else ops.transpose(dense.kernel)
 
     def decoding_weights(self) -> Nest:
-        """Prepares the matrices of `decode_step`, once before a search's loop."""
+        """Returns the matrices of `decode_step`, prepared once per search."""
         if self.tied_embedding is None:
             output = joined([self.output_dense])
         elif (rows := self.output_rows()) is not None:
             output = (ops.transpose(ops.cast(rows, self.compute_dtype)),)
-        else:  # `decode_step` calls `logits`.
+        else:  # Quantised: `decode_step` calls `logits`.
             output = ()
         if output and self.output_bias is not None:
             output += (ops.cast(self.output_bias, self.compute_dtype),)
@@ -153,24 +150,23 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
     def resize_decoding(
         self, state: Nest, sentences: TensorLike, length: int | TensorLike
     ) -> Nest:
-        """Returns the state of the sentences (B',) alone, with room for more positions.
+        """Returns the state of some sentences (B',), with room for `length` positions.
 
-        A search drops the sentences that are done, and makes room as outputs grow:
-        `length` is at least what it was.
+        A search drops finished sentences and makes room as outputs grow.
         """
         return resized_state(state, sentences, length)
 
     def with_dtype(self, dtype: str) -> Self:
-        """Returns this model if it computes and stores in `dtype`, or a copy that does.
+        """Returns this model if its type is `dtype`, else a copy of that type.
 
-        A `ValueError` if it is quantised and of another type.
+        Raises `ValueError` for a quantised model of another type.
         """
         if {self.compute_dtype, self.variable_dtype} == {dtype}:
             return self
         if any(layer.quantization_mode for layer in layers_within(self)):
             raise ValueError(
-                "A quantised model keeps its float type: choose it before `quantize`, "
-                f"with `with_dtype`. Received: dtype={dtype!r} for a model of the type "
+                "A quantised model keeps its float type: call `with_dtype` before "
+                f"`quantize`. Received: dtype={dtype!r} for a model of the type "
                 f"{policy_of(self).name!r}"
             )
         policy = keras.saving.serialize_keras_object(keras.DTypePolicy(dtype))
@@ -179,12 +175,12 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         return copy
 
     def take_weights_of(self, other: TokenModel) -> None:
-        """Copies the weights of a model of this class and size, in one's own type."""
+        """Copies and casts the weights of a model of the same class and size."""
         parts = ((model, *layers_within(model)) for model in (self, other))
         for ours, theirs in zip(*parts, strict=True):
             store = {}
-            theirs.save_own_variables(store)  # It adds adapters to their matrices.
+            theirs.save_own_variables(store)  # adapters (LoRA) merged
             for key, value in store.items():
-                # On JAX a step of training takes over the memory of its weights.
+                # JAX frees the array of a weight that is trained.
                 store[key] = ops.copy(ops.cast(value, self.variable_dtype))
             ours.load_own_variables(store)

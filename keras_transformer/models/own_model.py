@@ -1,4 +1,4 @@
-"""Decodes and trains any Keras model that maps source and target ids to logits."""
+"""Decoding and training of any Keras model from source and target ids to logits."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _EXPECTED = (
 
 
 def decodable(model: Any) -> Any:
-    """Returns a model that decodes step by step: `model`, or an `OwnModel` of it."""
+    """Returns `model` if it decodes step by step, else an `OwnModel` of it."""
     return model if hasattr(model, "decode_step") else OwnModel(model)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class OwnModel(ExactTraining, keras.Model):
-    """What `Generator`, `Translator` and `train` make of a model without a cached step.
+    """A Keras model in the form that `Generator`, `Translator` and `train` need.
 
-    The model maps `(source, target_in)`, or `{"source": ..., "target_in": ...}`, of
+    The model maps `(source, target_in)`, or `{"source": ..., "target_in": ...}`,
     integers (B, S) and (B, T), to logits (B, T, V); no target position sees a later
-    one. Ids 0 to 3 are padding, start, end and unknown. At each step of a search the
-    model is called with all positions so far, so its time grows with the square of the
-    length. A model with methods `encode(source)`, which returns any tensors (B, ...),
-    and `decode(target_in, encoded)`, which returns the logits, encodes a source once.
+    one. Ids 0 to 3 are padding, start, end and unknown. Each step of a search calls the
+    model with all positions so far. A model with methods `encode(source)`, which
+    returns tensors (B, ...), and `decode(target_in, encoded)`, which returns the
+    logits, encodes a source once.
 
     Args:
-        model: The model, functional or a subclass.
+        model: A functional or subclassed model.
     Raises:
-        TypeError: If it is no such model.
+        TypeError: If `model` is not such a model.
         ValueError: If a target position sees a later one.
     """
 
@@ -54,19 +54,18 @@ class OwnModel(ExactTraining, keras.Model):
         super().__init__(name=model.name, dtype=model.dtype_policy)
         self.model, self._takes_pair, self.built = model, True, True
         self._encodes = hasattr(model, "encode")
-        # With targets that differ at the end only, of ids that every vocabulary has.
+        # The targets differ in the last token.
         logits, padded = self._tried([3, 2]), self._tried([3, 2, 0])
         if not np.allclose(logits[0, :2], logits[1, :2], rtol=1e-3, atol=1e-3):
             raise ValueError(
-                "`model` must score a target position without the later ones: give its "
+                "`model` must score a target position without later ones: give its "
                 "self-attention `use_causal_mask=True`. Received: "
                 f"{model.name!r}, whose logits change with a later token"
             )
         if not np.allclose(logits, padded, rtol=1e-3, atol=1e-3):
             warnings.warn(
                 f"The logits of {model.name!r} change with padding of the source, so a "
-                "translation depends on the texts beside it: let its attention mask "
-                "the id 0.",
+                "translation depends on its batch: mask the id 0 in its attention.",
                 stacklevel=2,
             )
         layers = [x for x in layers_within(model) if isinstance(x, DecoderLayer)]
@@ -80,13 +79,13 @@ class OwnModel(ExactTraining, keras.Model):
         )  # fmt: skip
 
     def _tried(self, source):
-        """Returns the logits of two short targets; finds the form of the inputs."""
+        """Returns the logits of two short targets, and finds the form of inputs."""
         source = ops.convert_to_tensor([source, source], "int32")
         targets = ops.convert_to_tensor([[1, 3, 3], [1, 3, 2]], "int32")
         problems = []
         for self._takes_pair in (True, False):
             try:
-                with warnings.catch_warnings():  # Keras takes a dictionary's for it.
+                with warnings.catch_warnings():
                     warnings.filterwarnings("error", "The structure of `inputs`")
                     logits = self.decode_states(targets, *self.encode(source))
             except Exception as error:  # Models fail in many ways.
@@ -106,7 +105,7 @@ class OwnModel(ExactTraining, keras.Model):
         return self.model(inputs, training=training)
 
     def encode(self, source: TensorLike) -> tuple[Nest]:
-        """Returns what `decode_states` takes of the source (B, S)."""
+        """Returns the source (B, S), encoded if the model can, for `decode_states`."""
         return (self.model.encode(source) if self._encodes else source,)
 
     def decode_states(self, target_in: TensorLike, encoded: Nest) -> Tensor:
@@ -122,7 +121,7 @@ class OwnModel(ExactTraining, keras.Model):
     def attention(
         self, target_in: TensorLike, encoded: Nest, layer: int = -1
     ) -> Tensor:
-        """As `Transformer.attention`; `None` if the model has no `DecoderLayer`."""
+        """As `Transformer.attention`; needs a `DecoderLayer`."""
         with recorded_attention() as record:
             self.decode_states(target_in, encoded)
         return record[self._attends[layer]][0]
@@ -130,13 +129,13 @@ class OwnModel(ExactTraining, keras.Model):
     def start_decoding(
         self, source: TensorLike, length: int | TensorLike, beam_size: int = 1
     ) -> Nest:
-        """Returns the state of `decode_step`, with the tokens so far (B, N, L)."""
+        """Returns the state of `decode_step`: the tokens so far and the source."""
         ids = ops.zeros((ops.shape(source)[0], beam_size, length), "int32")
         (encoded,) = self.encode(source)
         return {"index": ops.zeros((), "int32"), "ids": ids, "encoded": encoded}
 
     def decoding_weights(self) -> Nest:
-        """Returns nothing: the model uses its own weights."""
+        """Returns `()`: the model uses its own weights."""
         return ()
 
     def resize_decoding(
@@ -152,7 +151,7 @@ class OwnModel(ExactTraining, keras.Model):
     def decode_step(
         self, ids: TensorLike, parents: TensorLike, state: Nest, weights: Nest = None
     ) -> tuple[Tensor, Nest]:
-        """As `Transformer.decode_step`; all positions so far are computed again."""
+        """As `Transformer.decode_step`, computing all positions again."""
         index, hypotheses = state["index"], parents.shape[1]
         before = pick(state["ids"], parents)  # (B, N, L)
         length = ops.shape(before)[2]
@@ -164,14 +163,14 @@ class OwnModel(ExactTraining, keras.Model):
         )
         backend = keras.backend.backend()
         if backend == "jax" or (backend == "tensorflow" and is_in_xla_graph()):
-            # Shapes are fixed: no position sees what comes after it.
+            # Shapes are fixed; later positions have no effect.
             logits = ops.take(self.decode_states(rows, encoded), index, axis=1)
         else:
             logits = self.decode_states(rows[:, : index + 1], encoded)[:, -1]
         return logits, state | {"index": index + 1, "ids": prefix}
 
     def with_dtype(self, dtype: str) -> OwnModel:
-        """Returns this model, if it computes in `dtype`; else it is a `ValueError`."""
+        """Returns this model; raises `ValueError` for another `dtype`."""
         if self.compute_dtype != dtype:
             raise ValueError(
                 "`dtype` must be the model's: only a `Transformer` is converted. "

@@ -1,7 +1,4 @@
-"""The Transformer: encoder, decoder, and one cached decoding step.
-
-`Seq2Seq` has what all models from source ids to target ids share.
-"""
+"""The Transformer, and the base of models from source ids to target ids."""
 
 from __future__ import annotations
 
@@ -22,13 +19,12 @@ from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLik
 
 
 class Seq2Seq(TokenModel):
-    """Base of the models from a source sequence to a target sequence of ids.
+    """Base of models from source ids to target ids.
 
-    It is called and trained as `Transformer` describes. `Generator`, `Translator` and
-    exports take any such model. A subclass has a `config_class` and `Transformer`'s
-    methods `encode`, `decode_states`, `attention`, `start_decoding`, `decode_step` and
-    `layers_of`; and `resize_decoding` and `decoding_weights`, unless it goes through
-    the layers in `decoder_layers`.
+    It is called and trained like `Transformer`; `Generator`, `Translator` and exports
+    accept it. A subclass has a `config_class` and `Transformer`'s methods `encode`,
+    `decode_states`, `attention`, `start_decoding`, `decode_step` and `layers_of`; and
+    `resize_decoding` and `decoding_weights` unless it has `decoder_layers`.
     """
 
     config_class = TransformerConfig
@@ -59,16 +55,15 @@ class Seq2Seq(TokenModel):
         rows = source.shape[0], target_in.shape[0]
         if None not in rows and rows[0] != rows[1]:
             raise ValueError(
-                "`source` and `target_in` must have as many rows. Received: "
+                "`source` and `target_in` must have the same number of rows. Received: "
                 f"{rows[0]} and {rows[1]}"
             )
         encoder_output, source_mask = self.encode(source, training=training)
         states = self.decode_states(target_in, encoder_output, source_mask, training)
-        # Exact training takes the states and never holds all logits.
         return states if return_states else self.logits(states)
 
     def input_signature(self) -> list[Any]:
-        """Any batch of ids, source (B, S) and target_in (B, T)."""
+        """Returns the `InputSpec` of source (B, S) and target_in (B, T)."""
         details = {"shape": (None, None), "dtype": "int32"}
         names = "source", "target_in"
         return [tuple(keras.InputSpec(name=name, **details) for name in names)]
@@ -83,25 +78,22 @@ class Seq2Seq(TokenModel):
 class Transformer(Seq2Seq):
     """The encoder-decoder Transformer of Vaswani et al., 2017, on token ids.
 
-    Figure 1 of https://arxiv.org/abs/1706.03762. It trains with `model.compile` and
-    `model.fit` on `((source, target_in), target_out)`, where `target_in` is
-    `target_out` shifted right by the start id. Padding (`config.pad_id`) stands at the
-    end of a row; no query attends to padding of the source, and no target position to a
-    later one.
+    Figure 1 of https://arxiv.org/abs/1706.03762. Train it with `model.fit` on
+    `((source, target_in), target_out)`, where `target_in` is `target_out` shifted right
+    by the start id. Padding (`config.pad_id`) ends a row and is never attended to.
 
-    To use other layers, override `make_encoder_layer`, `make_decoder_layer` or
-    `make_embedding`. To decode step by step, make a state with `start_decoding` and add
-    a position to it with each `decode_step`.
+    Override `make_encoder_layer`, `make_decoder_layer` or `make_embedding` to use other
+    layers. `start_decoding` and `decode_step` decode one position at a time.
 
     Args:
         config: A `TransformerConfig`.
     Call arguments:
-        inputs: A pair of integer tensors: source (B, S) and target_in (B, T).
-        training: Whether dropout is applied.
-        return_states: Whether to return the last states instead of the logits.
+        inputs: Integer tensors (source, target_in), (B, S) and (B, T).
+        training: Whether to apply dropout.
+        return_states: Whether to return the last states instead of logits.
     Returns:
-        Logits, a float tensor (B, T, V): row t scores the token after target_in[t]; or
-        the decoder's last states, (B, T, D).
+        Logits, a float tensor (B, T, V), row t for the token after target_in[t]; or the
+        last states (B, T, D).
 
     Example:
         >>> config = TransformerConfig.preset(
@@ -124,12 +116,12 @@ class Transformer(Seq2Seq):
             self.make_decoder_layer(f"decoder_layer_{i}")
             for i in range(config.num_decoder_layers)
         ]
-        # Pre-norm leaves the last layer's sum without a norm; post-norm does not.
+        # Pre-norm does not normalise the last layer's sum.
         self.encoder_norm = self.decoder_norm = None
         if config.norm_first:
             self.encoder_norm = self._make_norm("encoder_norm")
             self.decoder_norm = self._make_norm("decoder_norm")
-        # Source and target have one each, even if they share the embedding.
+        # Source and target do not share norms.
         self.embedding_norms = {}
         if config.normalize_embeddings:
             self.embedding_norms = {
@@ -143,13 +135,13 @@ class Transformer(Seq2Seq):
         self.build()
 
     def make_encoder_layer(self, name: str) -> keras.layers.Layer:
-        """Returns an encoder layer called `name`; override to use another one."""
+        """Returns the encoder layer `name`; override to replace it."""
         return EncoderLayer(
             **self.config.layer_options(), dtype=self.dtype_policy, name=name
         )
 
     def make_decoder_layer(self, name: str) -> keras.layers.Layer:
-        """Returns a decoder layer called `name`; override to use another one."""
+        """Returns the decoder layer `name`; override to replace it."""
         options = self.config.layer_options()
         if self.config.decoder_self_attention == "ssru":
             options["attention"] = "ssru"
@@ -179,7 +171,7 @@ class Transformer(Seq2Seq):
         return [*layers] if norm is None else [*layers, norm]
 
     def _embed(self, side, ids, training, **start):
-        """Embeds ids (B, T) of the "source" or "target"; `start`: the first's place."""
+        """Embeds ids (B, T) of a side, the first at position `start`."""
         is_source = side == "source"
         embedding = self.source_embedding if is_source else self.target_embedding
         states = embedding(ids, training=training, **start)
@@ -191,10 +183,7 @@ class Transformer(Seq2Seq):
     def encode(
         self, source: TensorLike, training: bool | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Returns the encoder's output (B, S, D) of ids (B, S), and its mask.
-
-        The mask (B, 1, S) is True where a position is not padding.
-        """
+        """Returns the encoder's output (B, S, D) and the padding mask (B, 1, S)."""
         source_mask = padding_mask(source, self.config.pad_id)
         states = self._embed("source", source, training)
         for layer in self.encoder_layers:
@@ -207,11 +196,7 @@ class Transformer(Seq2Seq):
         self, target_in: TensorLike, encoder_output: TensorLike,
         source_mask: TensorLike, training: bool | None = None,
     ) -> Tensor:  # fmt: skip
-        """Returns the decoder's last states (B, T, D), for `logits`.
-
-        Takes target_in (B, T), and what `encode` returns: the encoder's output
-        (B, S, D) and its mask (B, 1, S).
-        """
+        """Returns the last states (B, T, D), from target_in (B, T) and `encode`."""
         # Padding ends a row, so the causal mask hides it from every real position.
         states = self._embed("target", target_in, training)
         for layer in self.decoder_layers:
@@ -227,27 +212,26 @@ class Transformer(Seq2Seq):
         self, target_in: TensorLike, encoder_output: TensorLike,
         source_mask: TensorLike, layer: int = -1,
     ) -> Tensor:  # fmt: skip
-        """Returns how a decoder layer, such as the last, attends to the source.
+        """Returns the attention to the source in a decoder layer, (B, H, T, S).
 
-        Takes target_in (B, T) and what `encode` returns. In the result (B, H, T, S),
-        row t is the attention with which the token after target_in[t] is chosen.
+        Row t is the attention that predicts the token after target_in[t]. Takes
+        target_in (B, T) and the results of `encode`.
         """
-        with recorded_attention() as record:  # {attention layer: [weights of a call]}
+        with recorded_attention() as record:
             self.decode_states(target_in, encoder_output, source_mask, training=False)
         return record[self.decoder_layers[layer].cross_attention][0]
 
     def start_decoding(
         self, source: TensorLike, length: int, beam_size: int = 1
     ) -> Nest:
-        """Encodes the source (B, S) and makes the state of `decode_step`.
+        """Encodes the source (B, S) and returns the state of `decode_step`.
 
-        It has room for L = `length` positions of N = `beam_size` hypotheses of each
-        sentence. The state is a dictionary: "index", "caches" and "ancestors", as
-        `models.decoding` has them; "sources", keys and values in each layer; and
-        "source_mask" (B, 1, 1, S).
+        It has room for `length` positions of N = `beam_size` hypotheses per sentence.
+        To the state of `models.decoding` it adds "sources", the keys and values in each
+        layer, and "source_mask" (B, 1, 1, S).
 
         Raises:
-            ValueError: If learned positions are fewer than `length`.
+            ValueError: If there are fewer learned positions than `length`.
         """
         state = new_state(self, ops.shape(source)[0], beam_size, length)
         encoder_output, source_mask = self.encode(source, training=False)
@@ -255,8 +239,7 @@ class Transformer(Seq2Seq):
         sources = []
         for layer in self.decoder_layers:
             keys, values = layer.keys_and_values(encoder_output)
-            # A step adds its mask to the scores, so that a source without any token
-            # gets the mean of its values: zeros, as in a call.
+            # In a step a fully masked source gets the mean of its values: zeros.
             sources.append((keys, ops.where(is_token, values, 0.0)))
         mask = ops.expand_dims(source_mask, 1)
         return state | {"sources": tuple(sources), "source_mask": mask}
@@ -265,14 +248,13 @@ class Transformer(Seq2Seq):
         self, ids: TensorLike, parents: TensorLike, state: Nest,
         weights: Nest = None,
     ) -> tuple[Tensor, Nest]:  # fmt: skip
-        """Scores the next token of each hypothesis; equals a call at that position.
+        """Scores the next token of each hypothesis, as a call does.
 
         Args:
             ids: Integer tensor (R,), the last token of each of the R = B * N rows.
             parents: Integer tensor (B, N), the hypothesis that each row continues.
-            state: Of `start_decoding` or the step before. It must not be used again,
-                because a TensorFlow graph writes to its caches.
-            weights: `decoding_weights()`, computed here if not given.
+            state: From `start_decoding` or the last step; not to be used again.
+            weights: `decoding_weights()`; default computed here.
 
         Returns:
             Logits (R, V) and the new state.

@@ -145,7 +145,7 @@ def test_a_quantised_model_keeps_its_float_type(rng):
     model = random_model(rng)
     model.quantize("int8")
     assert model.with_dtype("float32") is model
-    with pytest.raises(ValueError, match="choose it before `quantize`"):
+    with pytest.raises(ValueError, match="call `with_dtype` before `quantize`"):
         model.with_dtype("bfloat16")
 
 

@@ -57,7 +57,7 @@ ERRORS = {
     "transformer()((IDS[0], IDS))":
         "`source` must have the shape (B, S). Received: shape (5,)",
     "transformer()((IDS, IDS[:1]))":
-        "`source` and `target_in` must have as many rows. Received: 2 and 1",
+        "`source` and `target_in` must have the same number of rows. Received: 2 and 1",
     "kt.Tagger(of_features(), 5)(IDS)":
         "`ids` must have the shape (B, T, F). Received: shape (2, 5)",
     # Arguments.
@@ -65,7 +65,7 @@ ERRORS = {
     "kt.Tagger(encoder(), 0)": "`num_tags` must be a positive integer",
     "kt.TextClassifier(encoder(), 0)": "`num_classes` must be a positive integer",
     "kt.TextClassifier(encoder(), 3, 'max')":
-        "`pooling` must be 'mean' or 'class_token'",
+        "`pooling` must be one of mean, class_token",
     "kt.MaskedLanguageModel(of_features())":
         "must have a `PositionalEmbedding` of one id",
     "kt.Tagger(encoder(LINEAR), 3).attention(IDS)":

@@ -133,7 +133,7 @@ def test_damage_anywhere_is_one_kind_of_error_or_harmless(path):
 )
 def test_a_bad_configuration_is_one_line(path, content):
     rewrite(path, "config.json", lambda _: content)
-    with pytest.raises(ValueError, match=f"^{path} is damaged, or no model that can"):
+    with pytest.raises(ValueError, match=f"^{path} is damaged or not a Keras model"):
         load_model(path)
 
 
