@@ -1,6 +1,6 @@
 """The Transformer of "Attention Is All You Need" for Keras 3.
 
-Each public name is loaded when it is asked for: configurations need neither Keras nor
+Public names are loaded when they are used: configurations need neither Keras nor
 TensorFlow, layers and models need Keras and its backend, and text, training runs,
 translation and export need TensorFlow.
 """
@@ -11,7 +11,7 @@ import sys
 import lazy_loader
 
 _DISTRIBUTION = "keras-transformer-seq2seq"
-# Keras loads a file of ours only after these have registered their classes.
+# Their classes must be registered before Keras loads a file that uses them.
 _REGISTERING = (
     "exact_training", "layers", "losses", "metrics", "models", "optimizers",
 )  # fmt: skip
@@ -35,7 +35,7 @@ def __dir__():
 
 
 def _version():
-    """The version that is installed; setup.cfg says which."""
+    """Returns the installed version."""
     metadata = importlib.import_module("importlib.metadata")
     try:
         return metadata.version(_DISTRIBUTION)
@@ -46,7 +46,7 @@ def _version():
 
 
 def _register_if_keras_is_there():
-    """Registers every class, unless nobody has imported Keras: that takes seconds."""
+    """Registers every class if Keras is imported, which takes seconds."""
     if "keras" in sys.modules:
         for module in _REGISTERING:
             importlib.import_module(f"{__name__}.{module}")

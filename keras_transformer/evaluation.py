@@ -1,4 +1,4 @@
-"""Translating a test set and scoring it with sacreBLEU."""
+"""Scores of translations of a test set, by sacreBLEU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keras_transformer.files import check_not_directory, replacing
 from keras_transformer.text.lines import one_line
 
 _EXAMPLES = 3
-_CHUNK = 256  # Sentences given to `translate` at a time.
+_CHUNK = 256  # sentences per call of `translate`
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Scores:
 
     Attributes:
         bleu: Detokenised, cased BLEU, 0 to 100.
-        bleu_signature: How sacreBLEU computed it.
+        bleu_signature: sacreBLEU's signature of `bleu`.
         chrf: chrF2, 0 to 100.
-        chrf_signature: How sacreBLEU computed it.
-        sentences: Sentences scored.
-        seconds: Time taken to translate them.
-        lowercase_bleu: BLEU of the same tokens in lower case, as some papers report it.
-        lowercase_bleu_signature: How sacreBLEU computed it.
+        chrf_signature: sacreBLEU's signature of `chrf`.
+        sentences: Number of sentences.
+        seconds: Time to translate them.
+        lowercase_bleu: BLEU in lower case, as some papers report it.
+        lowercase_bleu_signature: sacreBLEU's signature of `lowercase_bleu`.
         examples: The first sources, their translations and their references.
     """
 
@@ -59,16 +59,17 @@ def evaluate(
     output: str | Path | None = None,
     show_progress: bool = False,
 ) -> Scores:
-    """Translates the sources and scores the translations against the targets.
+    """Translates the sources and scores the translations against the references.
 
-    BLEU is Papineni et al., 2002, chrF is Popović, 2015, both as sacreBLEU (Post, 2018,
-    https://aclanthology.org/W18-6319) defines them, on plain, cased text.
+    BLEU (Papineni et al., 2002) and chrF (Popović, 2015) are those of sacreBLEU (Post,
+    2018, https://aclanthology.org/W18-6319), on detokenised, cased text.
 
     Args:
-        translate: Translates a list of texts, such as a `Translator`.
+        translate: Function from a list of texts to translations, such as a
+            `Translator`.
         pairs: Pairs of source and reference text.
         output: File for the translations, one per line, or `None`.
-        show_progress: Whether to show a progress bar, at a terminal.
+        show_progress: Whether to show a progress bar at a terminal.
 
     Returns:
         The `Scores`.
@@ -87,7 +88,7 @@ def evaluate(
         check_not_directory(output)
     sources, references = map(list, zip(*rows, strict=True))
     starts = range(0, len(sources), _CHUNK)
-    if show_progress and get_console().is_terminal:  # Elsewhere: an empty line.
+    if show_progress and get_console().is_terminal:
         starts = track(starts, description="translating", transient=True)
     begin, translations = time.monotonic(), []
     for start in starts:

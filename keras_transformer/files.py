@@ -1,4 +1,4 @@
-"""Files written whole or not at all, directories locked, versions numbered."""
+"""Files that are written whole or not at all, locks, and versions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from typing import Any
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yields a temporary file that becomes `path` if the block raises no error.
 
-    Nobody sees half a file, and an error, which names `path`, leaves what was there.
+    An error leaves the old file and names `path`.
     """
     path = Path(path)
     temporary = path.with_name(f".partial-{os.getpid()}-{path.name}")
     with naming(path, temporary):
-        temporary.touch()  # Where nothing can be written, the block does not begin.
+        temporary.touch()  # fails before the block begins
         try:
             yield temporary
             os.replace(temporary, path)
@@ -53,25 +53,24 @@ def creating_directory(path: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def naming(path: str | Path, temporary: str | Path | None = None) -> Iterator[None]:
-    """Names `path` in the errors of a block that writes it, or writes `temporary`."""
+    """Names `path` in errors of a block that writes it or `temporary`."""
     try:
         yield
     except OSError as error:
-        # Python's error of a write to a full disk does not name the file; HDF5's gives
-        # a memory address instead of the system's message.
+        # A full disk's error has no file name; HDF5's has a memory address as message.
         if error.errno and error.filename in (None, str(temporary)):
             raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
         raise
 
 
 def check_not_directory(path: str | Path):
-    """Raises `IsADirectoryError` early where a file is to be written."""
+    """Raises `IsADirectoryError` if a file to write is a directory."""
     if Path(path).is_dir():
         raise IsADirectoryError(f"{path} is a directory, not a file to write.")
 
 
 def check_absent(path: str | Path):
-    """Raises `FileExistsError` where an export is to be written and something is."""
+    """Raises `FileExistsError` if the target of an export exists."""
     if Path(path).exists():
         raise FileExistsError(
             f"{path} exists, and is never overwritten: choose another directory "
@@ -86,7 +85,7 @@ def digest(path: str | Path) -> str:
 
 
 def sync_directory(path: str | Path):
-    """Flushes a directory to disk, so that its file names survive a power cut."""
+    """Flushes the file names of a directory to disk, against power cuts."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -95,11 +94,11 @@ def sync_directory(path: str | Path):
 
 
 def take_lock(descriptor: int, path: str | Path) -> bool:
-    """Locks an opened file or directory until the process ends in whatever way.
+    """Locks an open file or directory until the process ends.
 
-    Returns False if another process holds it, or moved it since it was opened.
+    Returns False if another process has locked it or moved it.
     """
-    import fcntl  # Windows has none, and no training of text.
+    import fcntl  # not on Windows
 
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -109,10 +108,10 @@ def take_lock(descriptor: int, path: str | Path) -> bool:
 
 
 def versions_in(directory: str | Path, content: str = "") -> dict[int, Path]:
-    """Returns the entries of a directory whose names are whole numbers, in order.
+    """Returns the numbered entries of a directory, in order.
 
-    TensorFlow Serving takes such directories for the versions of a model. `content`,
-    where it is given, is a file that they must have.
+    TensorFlow Serving takes them for versions of a model. Entries without the file
+    `content` are left out.
     """
     paths = [path for path in Path(directory).glob("*") if (path / content).exists()]
     numbered = [p for p in paths if p.name.isascii() and p.name.isdecimal()]
@@ -120,9 +119,9 @@ def versions_in(directory: str | Path, content: str = "") -> dict[int, Path]:
 
 
 def version_path(path: str | Path, content: str) -> Path:
-    """Returns NAME/VERSION as it is, and for NAME the path of its next version.
+    """Returns NAME/VERSION unchanged, and for NAME the path of its next version.
 
-    The first is 1. `content` is a file of every version: NAME must not have it itself.
+    `content` is a file of every version, which NAME itself must not have.
     """
     path = Path(path)
     if path.name.isascii() and path.name.isdecimal():
@@ -130,7 +129,7 @@ def version_path(path: str | Path, content: str) -> Path:
         return path
     if (path / content).exists():
         raise FileExistsError(
-            f"{path} holds an export itself, and so no versions of one: remove "
+            f"{path} is itself an export and cannot have versions: remove "
             f"{path / content}, or choose another directory, such as {path.parent}."
         )
     return path / str(max(versions_in(path), default=0) + 1)

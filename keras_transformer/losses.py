@@ -21,18 +21,18 @@ class MaskedCrossentropy(keras.losses.Loss):
     """Label-smoothed cross-entropy, averaged over the tokens that are not padding.
 
     The true class has the probability 1 - e + e / V and every other class e / V, with e
-    the `label_smoothing` (section 5.4 of Vaswani et al., 2017). Zero if all tokens are
-    `pad_id`. A Keras mask of `y_pred` is ignored.
+    the `label_smoothing` (section 5.4 of Vaswani et al., 2017). A batch of padding only
+    has the loss 0. The Keras mask of `y_pred` is ignored.
 
     Args:
         label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
-        pad_id: Target id that does not count.
+        pad_id: Target id that is ignored.
         name: Name of the loss.
     Call arguments:
         y_true: Integer tensor (B, T).
         y_pred: Logits, a float tensor (B, T, V).
-        sample_weight: Factor on each token's loss, a tensor that broadcasts to (B, T),
-            or (B,) for whole rows, or `None`; it does not change the divisor.
+        sample_weight: Factor on each token's loss, (B,) or a tensor that broadcasts to
+            (B, T); the divisor stays the number of tokens.
     Returns:
         Float32 scalar, nats per token.
     Raises:
@@ -55,7 +55,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         self.label_smoothing, self.pad_id = label_smoothing, pad_id
 
     def count(self, y_true: TensorLike) -> Tensor:
-        """Returns the number of targets that count, a float32 scalar."""
+        """Returns the number of targets that are not padding, a float32 scalar."""
         return ops.sum(token_weights(y_true, self.pad_id))
 
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
@@ -65,12 +65,12 @@ class MaskedCrossentropy(keras.losses.Loss):
         self, y_true: TensorLike, y_pred: TensorLike,
         sample_weight: TensorLike | None = None,
     ) -> Tensor:  # fmt: skip
-        # Keras would count all tokens, or those that a mask of `y_pred` keeps.
+        # Keras would count all tokens, or those in the mask of `y_pred`.
         losses = self.call(y_true, y_pred)
         weights = token_weights(y_true, self.pad_id, sample_weight)
-        # A masked token's loss may be infinite; infinity times zero is not a number.
+        # A masked token's loss may be infinite, and infinity times zero is NaN.
         total = ops.sum(ops.where(ops.equal(weights, 0.0), 0.0, losses * weights))
-        # Like every Keras loss, it returns this replica's share of the mean.
+        # As in Keras, the share of this replica.
         return total / (ops.maximum(self.count(y_true), 1.0) * num_replicas())
 
     def from_states(
@@ -78,17 +78,17 @@ class MaskedCrossentropy(keras.losses.Loss):
         sample_weight: TensorLike | None = None, training: bool = True,
         bias: TensorLike | None = None,
     ) -> tuple[Tensor, TokenScores]:  # fmt: skip
-        """As `__call__` on the logits states @ matrix.T + bias, never all at a time.
+        """As `__call__` with logits states @ matrix.T + bias, never holding all logits.
 
         Takes states (B, T, D), a matrix (V, D) and a bias (V,). Returns the mean loss
-        of this replica's tokens, not its share, and `TokenScores` for the metrics.
-        `training` says whether the gradient will be needed.
+        of this replica, not its share, and `TokenScores` for metrics. `training` is
+        whether a gradient will be computed.
         """
         weights = token_weights(y_true, self.pad_id, sample_weight)
         weights = ops.reshape(weights / ops.maximum(self.count(y_true), 1.0), (-1,))
         states = ops.reshape(states, (-1, states.shape[-1]))  # (B T, D)
         targets, counted = ops.reshape(y_true, (-1,)), None
-        if in_tensorflow_graph():  # Elsewhere shapes are fixed.
+        if in_tensorflow_graph():  # elsewhere shapes are fixed
             counted = ops.nonzero(ops.not_equal(targets, self.pad_id))[0]
             states = ops.take(states, counted, axis=0)
             targets = ops.take(targets, counted, axis=0)
@@ -108,7 +108,7 @@ class MaskedCrossentropy(keras.losses.Loss):
 
 
 def token_weights(y_true, pad_id, sample_weight=None, dtype="float32"):
-    """The weight of each target (B, T): 0 for padding, else its sample weight."""
+    """Returns the weight of each target (B, T): 0 for padding, else its sample's."""
     weights = ops.cast(ops.not_equal(y_true, pad_id), dtype)
     if sample_weight is None:
         return weights

@@ -1,6 +1,6 @@
-"""Boolean attention masks; True means that a position may be attended to.
+"""Boolean attention masks, True where a position may be attended to.
 
-Public functions make masks that broadcast to (B, T, S): B batch, T queries, S keys.
+Public functions return masks that broadcast to (B, T, S): B batch, T queries, S keys.
 Combine them with `&`. Keras' own masks are (B, S).
 """
 
@@ -14,7 +14,7 @@ from keras_transformer.types import Tensor, TensorLike
 
 
 def padding_mask(ids: TensorLike, pad_id: int = 0) -> Tensor:
-    """Lets every query attend to the keys that are not padding.
+    """Returns a mask of the keys that are not padding.
 
     Args:
         ids: Integer tensor (B, S).
@@ -30,7 +30,9 @@ def padding_mask(ids: TensorLike, pad_id: int = 0) -> Tensor:
 
 
 def causal_mask(length: int | TensorLike) -> Tensor:
-    """Lets query t attend to keys 0 to t (section 3.1 of Vaswani et al., 2017).
+    """Returns the mask in which query t attends to keys 0 to t.
+
+    Section 3.1 of Vaswani et al., 2017.
 
     Args:
         length: Number of positions, T; an integer or a scalar tensor.
@@ -46,10 +48,10 @@ def causal_mask(length: int | TensorLike) -> Tensor:
 
 
 def valid_length_mask(valid_lengths: TensorLike, length: int | TensorLike) -> Tensor:
-    """Lets queries attend to the first `valid_lengths` keys.
+    """Returns a mask of the first `valid_lengths` keys.
 
     Args:
-        valid_lengths: Integer tensor (B,) or, for each query of its own, (B, T).
+        valid_lengths: Integer tensor (B,), or (B, T) with one length per query.
         length: Number of keys, S; an integer or a scalar tensor.
 
     Returns:
@@ -73,12 +75,12 @@ def valid_length_mask(valid_lengths: TensorLike, length: int | TensorLike) -> Te
 def local_window_mask(
     length: int | TensorLike, window: int, causal: bool = False
 ) -> Tensor:
-    """Lets a query attend to the keys that are at most `window` positions away.
+    """Returns a mask of the keys that are at most `window` positions away.
 
     Args:
         length: Number of positions, T; an integer or a scalar tensor.
-        window: Positions to each side that a query sees.
-        causal: Whether it sees no position after its own.
+        window: Positions on each side that a query attends to.
+        causal: Whether later positions are excluded.
 
     Returns:
         Boolean tensor (1, T, T).
@@ -96,13 +98,13 @@ def local_window_mask(
 
 
 def within_window(queries, keys, window, causal=False):
-    """Tells which keys lie in the windows of which queries, given their positions."""
-    ahead = 0 if causal else window  # If causal, a window reaches back only.
+    """Returns which keys are within the windows of queries, given positions."""
+    ahead = 0 if causal else window
     return (keys >= queries - window) & (keys <= queries + ahead)
 
 
 def attention_mask(mask: TensorLike | None) -> Tensor | None:
-    """Brings a mask (B, S), (B, 1, S) or (B, T, S) to (B, 1, S) or (B, T, S).
+    """Returns a mask (B, S), (B, 1, S) or (B, T, S) as (B, 1, S) or (B, T, S).
 
     Raises:
         TypeError, ValueError: If it is not boolean or has another rank.
@@ -118,7 +120,7 @@ def attention_mask(mask: TensorLike | None) -> Tensor | None:
 
 
 def mask_of_keys(mask):
-    """Returns a mask (..., 1, S), the same for all queries, as (..., S).
+    """Returns a mask (..., 1, S) as (..., S).
 
     Raises:
         ValueError: If it differs between queries.
@@ -132,10 +134,9 @@ def mask_of_keys(mask):
 def combined_mask(
     query, value, key, mask=None, value_mask=None, key_mask=None, scores_mask=None
 ):
-    """Combines the masks of a call of attention to one that broadcasts to (B, H, T, S).
+    """Returns the masks of a call of attention as one that broadcasts to (B, H, T, S).
 
-    `mask` takes the place of those of value and key. Keras fills in these two where the
-    tensors carry masks, and `mask` where a call has `query` alone.
+    `mask` replaces `value_mask` and `key_mask`, which Keras fills in.
 
     Raises:
         TypeError, ValueError: If a mask has a wrong type or does not fit the inputs.
@@ -152,7 +153,7 @@ def combined_mask(
         one = _boolean("attention_mask", scores_mask, or_integers=True)
         missing = {2: (0, 1), 3: (1,)}.get(len(one.shape))  # The batch or the heads.
         parts["attention_mask"] = ops.expand_dims(one, missing) if missing else one
-    # A size that is `None` is not known yet; that of the heads is not known here.
+    # `None`: not known here.
     sizes = query.shape[0], None, query.shape[1], value.shape[1]
     combined = None
     for name, one in parts.items():
@@ -172,7 +173,7 @@ def _boolean(name, mask, or_integers=False):
     dtype = keras.backend.standardize_dtype(mask.dtype)
     if dtype == "bool":
         return mask
-    # While Keras learns shapes, it gives floats in place of every input.
+    # When Keras infers shapes, all inputs are floats.
     if learns_shapes() or (or_integers and "int" in dtype):
         return ops.cast(mask, "bool")
     kind = "boolean or of integers" if or_integers else "boolean"
@@ -181,7 +182,7 @@ def _boolean(name, mask, or_integers=False):
 
 
 def with_causal(mask, num_queries, num_keys):
-    """Lets query t attend to keys 0 to t alone, of those that a (B, H, T, S) allows."""
+    """Returns a mask (B, H, T, S) restricted to keys 0 to t for query t."""
     queries = ops.arange(num_queries, dtype="int32")[:, None]
     causal = queries >= ops.arange(num_keys, dtype="int32")  # (T, S)
     return causal[None, None] if mask is None else ops.logical_and(mask, causal)

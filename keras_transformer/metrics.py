@@ -17,12 +17,12 @@ from keras_transformer.types import DType, Tensor, TensorLike
 
 
 class TokenMean(keras.metrics.Mean):
-    """Mean over all tokens that are not padding, of all batches since the last reset.
+    """Base of means over the tokens that are not padding.
 
     A subclass defines `values(y_true, y_pred)`, the value of each token (B, T).
 
     Args:
-        pad_id: Target id that does not count.
+        pad_id: Target id that is ignored.
         name: Name of the metric.
         dtype: Float type of the sums.
     """
@@ -53,7 +53,7 @@ class TokenMean(keras.metrics.Mean):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MaskedAccuracy(TokenMean):
-    """Share of the tokens, padding left out, whose highest logit is the target's.
+    """Share of the tokens, padding excluded, whose target has the highest logit.
 
     Example:
         >>> metric = MaskedAccuracy()
@@ -65,7 +65,7 @@ class MaskedAccuracy(TokenMean):
     default_name = "accuracy"
 
     def values(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-        """Returns whether each token scored highest, a boolean tensor (B, T)."""
+        """Returns whether each target has the highest logit, boolean (B, T)."""
         if isinstance(y_pred, TokenScores):
             return y_pred.correct
         predicted = first_largest(ops.convert_to_tensor(y_pred))
@@ -74,10 +74,10 @@ class MaskedAccuracy(TokenMean):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Perplexity(TokenMean):
-    """Exponential of the mean cross-entropy of a token, without label smoothing.
+    """Exponential of the mean cross-entropy per token, without label smoothing.
 
-    exp(sum of -log p(token) / number of tokens), padding left out: the perplexity per
-    sub-word piece of section 6.2 of Vaswani et al., 2017; 1 before the first token.
+    exp(sum of -log p(token) / number of tokens), padding excluded: the perplexity per
+    sub-word piece in section 6.2 of Vaswani et al., 2017. It is 1 without tokens.
 
     Example:
         >>> metric = Perplexity()
@@ -88,7 +88,7 @@ class Perplexity(TokenMean):
     default_name = "perplexity"
 
     def values(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-        """Returns the cross-entropy of each token, (B, T), in nats."""
+        """Returns the cross-entropy of each token, (B, T) (nats)."""
         if isinstance(y_pred, TokenScores):
             return y_pred.crossentropy
         return smoothed_crossentropy(y_true, y_pred)

@@ -1,4 +1,4 @@
-"""The paper's optimizer: Adam, and learning-rate schedules."""
+"""Adam and learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from keras_transformer.types import Tensor, TensorLike
 class Adam(keras.optimizers.Adam):
     """Adam (Kingma and Ba, 2015, https://arxiv.org/abs/1412.6980).
 
-    It has the arguments and variables of `keras.optimizers.Adam`. In a TensorFlow graph
-    without XLA it updates a weight with one operation instead of about twenty. Rows of
-    a sparse gradient that occur twice are added up first. Weights in half precision
-    follow Keras' formula: in bfloat16 a `beta_2` of 0.9981 or more is rounded to 1, and
-    no weight moves.
+    It is `keras.optimizers.Adam`, in one operation per weight in a TensorFlow graph
+    without XLA. Repeated rows of a sparse gradient are summed first. Weights in half
+    precision use Keras' formula: in bfloat16 a `beta_2` of 0.9981 or more is rounded to
+    1, and no weight changes.
 
     Example:
         >>> model.compile(optimizer=Adam(1e-3, beta_2=0.98, epsilon=1e-9))
@@ -35,15 +34,15 @@ class Adam(keras.optimizers.Adam):
             return super().update_step(gradient, variable, learning_rate)
         import tensorflow as tf
 
-        # Keras would square the parts of a sparse gradient before it adds them up.
+        # Keras would square repeated rows of a sparse gradient before their sum.
         gradient = tf.convert_to_tensor(gradient)
         dtype = variable.dtype
-        # The operation has no AMSGrad, and rounds its factors to the weight's type.
+        # The operation has no AMSGrad and rounds its factors to the weight's type.
         if self.amsgrad or dtype.size < 4 or not in_tensorflow_graph():
             return super().update_step(gradient, variable, learning_rate)
         step = tf.cast(ops.convert_to_tensor(self.iterations) + 1, dtype)
         first, second = adam_moments(self, variable)
-        # The same formula as Keras', with its epsilon: that of section 2 of the paper.
+        # Keras' formula, with the epsilon of section 2 of the paper.
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle, m=first.value.handle, v=second.value.handle,
             beta1_power=tf.pow(tf.cast(self.beta_1, dtype), step),
@@ -59,14 +58,13 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """The paper's learning rate: linear warm-up, then inverse square root decay.
 
     scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5): equation 3 of
-    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, with a factor. The first
-    update is step 1 (Keras counts it 0). The peak is
-    scale * (d_model * warmup_steps)^-0.5, at step `warmup_steps`.
+    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762. The first update is step 1
+    (0 in Keras). The peak, scale * (d_model * warmup_steps)^-0.5, is at `warmup_steps`.
 
     Args:
         d_model: Width of the model.
         warmup_steps: Length of the warm-up (updates).
-        scale: Factor on the rate, 1 in the paper.
+        scale: Factor on the rate.
     Call arguments:
         step: Weight updates already made, a number or a scalar tensor.
     Returns:
@@ -100,13 +98,12 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """A linear warm-up before any Keras schedule, or before a constant rate.
 
     The rate of update t, counted from 1, is learning_rate * t / warmup_steps up to
-    `warmup_steps`. After it `schedule` begins, or the rate stays.
+    `warmup_steps`; then `schedule` begins.
 
     Args:
         learning_rate: Peak of the warm-up.
         warmup_steps: Length of the warm-up (updates).
-        schedule: What follows, a Keras schedule that begins with `learning_rate`; or
-            `None` for a constant rate.
+        schedule: A Keras schedule that begins with `learning_rate`; default constant.
     Call arguments:
         step: Weight updates already made, a number or a scalar tensor.
     Returns:

@@ -1,10 +1,9 @@
-"""Keeps TensorFlow's own lines away: import this module before Keras.
+"""Silences TensorFlow's start-up messages: import this module before Keras.
 
-TensorFlow prints lines about CUDA, oneDNN and the processor's instructions when it is
-loaded, before anything in Python can tell it not to. Importing this module loads Keras
-and its backend while nothing but an exception can reach standard error, and sets
-`TF_CPP_MIN_LOG_LEVEL`, where the environment does not, and TensorFlow's logger to
-errors. On JAX and PyTorch TensorFlow is loaded later, if at all, and then prints.
+TensorFlow prints lines about CUDA, oneDNN and the processor before Python can stop it.
+This module loads Keras and its backend with standard error hidden, and sets
+`TF_CPP_MIN_LOG_LEVEL`, unless the environment does, and TensorFlow's logger to errors.
+On JAX and PyTorch TensorFlow is loaded later, if at all, and prints.
 
     import keras_transformer.quiet
 

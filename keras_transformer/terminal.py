@@ -1,8 +1,7 @@
-"""Printing: messages are made safe for a terminal, results are exact.
+"""Printing of messages, made safe for a terminal, and of exact results.
 
-File names, lines of a corpus and translations are other people's words. Printed
-unchanged, an escape sequence in them would reach the terminal, "[bold]" would be taken
-for markup, and a character that the stream's encoding lacks would end a run.
+File names, lines of a corpus and translations may contain escape sequences, markup such
+as "[bold]", or characters that the encoding of the stream lacks.
 """
 
 from __future__ import annotations
@@ -14,35 +13,32 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# Control characters, but for the harmless tab; characters that end a line or change its
-# direction; surrogates, which stand for bytes of a file name that are not text.
+# Control characters other than tab, characters that end a line or change its direction,
+# and surrogates, which are bytes of file names that are not text.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def printable(text: str, encoding: str | None = "utf-8") -> str:
-    """Returns a text on one line, with escapes for control characters.
-
-    Characters that the encoding of the stream lacks become escapes too.
-    """
+    """Returns a text on one line, with escapes for unsafe or unencodable characters."""
     text = _UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
     encoding = encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def say(console, text: str):
-    """Prints a message on one line of Rich's console, nothing taken for markup."""
+    """Prints a message, without markup, on one line of a Rich console."""
     console.out(printable(text, console.encoding), highlight=False)
 
 
 def plain_console():
-    """Returns Rich's console, which in a notebook prints lines in place of HTML."""
+    """Returns a Rich console that prints plain lines in a notebook."""
     from rich.console import Console
 
     console = Console()
     if console.is_jupyter:
-        # There standard output calls itself a terminal, and keeps a bar's every move.
+        # Otherwise a notebook keeps every move of a progress bar.
         return Console(force_jupyter=False, force_terminal=False)
     return console
 
@@ -66,9 +62,9 @@ def print_message(text: str):
 
 
 def print_result(result: str | Path):
-    """Prints one line of a verb's result, and flushes it.
+    """Prints one line of a result, and flushes it.
 
-    A terminal gets escapes, a file the exact bytes: UTF-8, or a path as it is stored.
+    A terminal gets escapes, a file the exact bytes.
     """
     stream = sys.stdout
     if stream is None:
@@ -87,7 +83,7 @@ def print_result(result: str | Path):
 
 @contextlib.contextmanager
 def native_messages_hidden() -> Iterator[None]:
-    """Hides what native code, and all else, prints to standard error in the block."""
+    """Hides all output to standard error in the block, that of native code included."""
     if sys.stderr is not None:
         sys.stderr.flush()
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
@@ -101,17 +97,14 @@ def native_messages_hidden() -> Iterator[None]:
 
 
 def replace_closed_streams():
-    """Opens the null device for each standard stream that was closed at the start.
+    """Opens the null device for each closed standard stream; `sys.stdin` stays `None`.
 
-    `sys.stdin` and `sys.stdout` stay `None`, which tells a verb that it has none.
+    Otherwise messages of native code could be written to a file with its number.
     """
-    # Else the next files that are opened would take their numbers, and what native code
-    # writes to standard error would land in one of them.
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # It gets the lowest free number.
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
     if sys.stderr is None:
-        # Libraries write to it unasked.
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)

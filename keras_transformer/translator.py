@@ -1,4 +1,4 @@
-"""Text to text: tokenizers, model and search together. Needs TensorFlow."""
+"""Translation of text to text. Needs TensorFlow."""
 
 from __future__ import annotations
 
@@ -23,25 +23,23 @@ from keras_transformer.text.tokenizer_pair import TokenizerPair
 class Translator(TextTranslator):
     """Translates sentences with a trained model.
 
-    It cuts a text into pieces, searches for a translation with `beam_search`, and joins
-    the pieces that it finds. On the TensorFlow backend this is one graph, the one that
-    `export` writes; on JAX and PyTorch only the tokenizers run in TensorFlow.
-
-    It has the methods of `TextTranslator`: any number of texts in, results in the order
-    of the texts. A text longer than `config.max_source_length` is cut there; one
-    with nothing but spaces gives an empty translation with score 0.
+    On the TensorFlow backend text to text is one graph, which `export` writes; on JAX
+    and PyTorch only the tokenizers run in TensorFlow. It has the methods of
+    `TextTranslator`, which return results in the order of the texts. A text longer than
+    `config.max_source_length` is cut; an empty text has an empty translation with score
+    0.
 
     Args:
         model: A `Transformer`, an `Ensemble`, or any Keras model that a `Generator`
-            takes; the attribute `model` then is an `OwnModel` of it.
+            takes; `model` of the translator then is an `OwnModel`.
         tokenizers: A `TokenizerPair` with the model's vocabulary sizes.
-        config: How to search.
+        config: Options of decoding.
 
     Raises:
-        TypeError: If `model` is no such model.
-        ValueError: If the vocabularies do not fit the model, or the model has fewer
-            learned positions than the longest source or target needs, or a target
-            position sees a later one.
+        TypeError: If `model` is not such a model.
+        ValueError: If the vocabularies do not fit the model, there are fewer learned
+            positions than the longest source or target, or a target position sees a
+            later one.
 
     Example:
         >>> translator = Translator.load("runs/en-de")
@@ -66,19 +64,18 @@ class Translator(TextTranslator):
 
     @classmethod
     def load(cls, directory: str | Path, config: DecodingConfig | None = None) -> Self:
-        """Reads what `save` wrote, or the directory of a training run.
+        """Loads a translator from the directory of `save` or of a training run.
 
         Args:
             directory: Directory with model.keras, tokenizer and decoding.json.
-            config: How to search; default as saved.
+            config: Options of decoding; default as saved.
 
         Returns:
             A `Translator`.
 
         Raises:
             FileNotFoundError: If a part is missing.
-            ValueError: If a part is damaged, claims absurd sizes, or does not fit the
-                others.
+            ValueError: If a part is damaged or does not fit the others.
         """
         directory = cls.checked_directory(directory)
         model = load_model(directory / "model.keras")
@@ -88,7 +85,7 @@ class Translator(TextTranslator):
 
     @staticmethod
     def checked_directory(directory: str | Path) -> Path:
-        """Returns a directory, if it has all parts that `load` reads, or raises."""
+        """Returns a directory if it has all parts that `load` reads; else raises."""
         directory = Path(directory)
         for name in ("model.keras", "tokenizer", "decoding.json"):
             if not (directory / name).exists():
@@ -102,21 +99,21 @@ class Translator(TextTranslator):
         cls, members: Sequence[Translator | str | Path],
         config: DecodingConfig | None = None,
     ) -> Self:  # fmt: skip
-        """Joins translators of one vocabulary: the mean of their probabilities.
+        """Returns a translator that averages the probabilities of several.
 
-        Members may differ in size. `align` gives the mean of their
-        attention, `per_head` that of each.
+        Members may differ in size. `align` returns the mean of their attention,
+        `per_head` that of each.
 
         Args:
-            members: At least two translators, or directories that `load` takes.
-            config: How to search; default as the first member.
+            members: Two or more translators, or directories that `load` takes.
+            config: Options of decoding; default those of the first member.
 
         Returns:
-            A `Translator`, to be exported like any other. It cannot be saved.
+            A `Translator`, which can be exported but not saved.
 
         Raises:
-            FileNotFoundError: If a directory holds no translator.
-            ValueError: If there are too few members, or one has another tokenizer.
+            FileNotFoundError: If a directory has no translator.
+            ValueError: If there are too few members, or they have different tokenizers.
 
         Example:
             >>> Translator.ensemble(["runs/a", "runs/b"]).export("saved_models/en-de")
@@ -134,11 +131,11 @@ class Translator(TextTranslator):
     def save(self, directory: str | Path) -> None:
         """Writes model.keras, the tokenizer with its digests, and decoding.json.
 
-        Each file is written whole or not at all. An ensemble is a `ValueError`.
+        Each file is written whole or not at all. Raises `ValueError` for an ensemble.
         """
         if isinstance(self.model, Ensemble):
             raise ValueError(
-                "An ensemble is not saved: keep its members, or `export` it. Received: "
+                "An ensemble cannot be saved: save its members or `export` it. Received: "
                 f"an ensemble of {len(self.model.members)}"
             )
         directory = Path(directory)
@@ -148,13 +145,13 @@ class Translator(TextTranslator):
             temporary.write_text(self.config.to_json(), encoding="utf-8")
         with replacing(directory / "model.keras") as temporary:
             self.model.save(temporary)
-        # Last: the digests must not match before every part is written.
+        # Last, because matching digests show that every part is written.
         self.tokenizers.save_digests(directory / "tokenizer")
 
     def export(
         self, path: str | Path, format: str = "saved_model", **options: Any
     ) -> Path:
-        """Writes the translator for those who run it elsewhere.
+        """Exports the translator for use elsewhere.
 
         | format      | what is written                          | options             |
         |-------------|------------------------------------------|---------------------|
@@ -169,14 +166,15 @@ class Translator(TextTranslator):
         |             | C++                                      |                     |
         | safetensors | weights that any program reads           |                     |
 
-        `keras_transformer.export` has each with its options: `export_saved_model`,
-        `export_litert`, `export_web`, `export_ctranslate2` and `export_safetensors`.
+        The functions `export_saved_model`, `export_litert`, `export_web`,
+        `export_ctranslate2` and `export_safetensors` of `keras_transformer.export`
+        document the options.
 
         Args:
-            path: Directory to create; of a SavedModel a version, such as
-                "saved_models/en-de/1", or "saved_models/en-de" for the next one.
-            format: One of the table's.
-            **options: Those of the format.
+            path: Directory to create; for a SavedModel a version, such as
+                "saved_models/en-de/1", or "saved_models/en-de" for the next version.
+            format: A format of the table.
+            **options: Options of the format.
 
         Returns:
             The directory that was written.
@@ -184,8 +182,8 @@ class Translator(TextTranslator):
         Raises:
             FileExistsError: If it exists.
             TypeError: If the format has no such option.
-            ValueError: If there is no such format, an option is out of range, or the
-                format lacks what the model or the tokenizers have.
+            ValueError: If the format is unknown, an option is out of range, or the
+                format does not support the model or the tokenizers.
 
         Example:
             >>> translator = Translator.load("runs/en-de")

@@ -1,7 +1,7 @@
-"""Types for annotations: what editors and type checkers know of arguments and results.
+"""Types for annotations.
 
-Keras' tensors have no class in common: a backend's tensors, Keras' variables, symbolic
-tensors and NumPy arrays are alike in their attributes, so they are described by these.
+Tensors of backends, Keras' variables, symbolic tensors and NumPy arrays have no common
+class, so protocols describe them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TensorLike(Protocol):
-    """An argument: a tensor of the backend or a symbolic one, a variable, an array."""
+    """An argument: a tensor, symbolic tensor, variable or array."""
 
     @property
     def shape(self) -> Any:
@@ -26,10 +26,9 @@ class TensorLike(Protocol):
 
 
 class Tensor(TensorLike, Protocol):
-    """A result: a tensor of the backend; a symbolic one if an argument is symbolic.
+    """A result: a tensor of the backend, or a symbolic tensor.
 
-    `typing.cast` makes it a `tf.Tensor`, `jax.Array` or `torch.Tensor` where the
-    functions of a backend ask for one.
+    `typing.cast` makes it a `tf.Tensor`, `jax.Array` or `torch.Tensor`.
     """
 
     def __getitem__(self, key: Any, /) -> Tensor: ...
@@ -44,13 +43,13 @@ class Tensor(TensorLike, Protocol):
     def __matmul__(self, other: Any, /) -> Tensor: ...
 
 
-# One size an axis, `None` for one that is not known.
+# Sizes of the axes, `None` where unknown.
 Shape: TypeAlias = tuple[int | None, ...]
 
-# Tensors in tuples, lists and dicts, made by one method to be given to another.
+# A nested structure of tensors.
 Nest: TypeAlias = Any
 
-# What Keras makes an object of: a name, a configuration, a function, the object itself.
+# Arguments that Keras converts to objects.
 DType: TypeAlias = "str | keras.DTypePolicy"
 Activation: TypeAlias = "str | dict[str, Any] | Callable[..., Any]"
 Initializer: TypeAlias = "str | dict[str, Any] | Callable[..., Any]"
@@ -59,7 +58,7 @@ Constraint: TypeAlias = "str | dict[str, Any] | Callable[..., Any]"
 
 
 class BasicOptions(TypedDict, total=False):
-    """What every layer and model of Keras takes by name, `activity_regularizer` not."""
+    """Options of every Keras layer and model, without `activity_regularizer`."""
 
     name: str | None
     trainable: bool
@@ -68,13 +67,13 @@ class BasicOptions(TypedDict, total=False):
 
 
 class LayerOptions(BasicOptions, total=False):
-    """What every layer of Keras takes by name."""
+    """Options of every Keras layer."""
 
     activity_regularizer: Regularizer | None
 
 
 class ProjectionOptions(BasicOptions, total=False):
-    """What `MultiHeadAttention` takes of its weights, by name."""
+    """Options of the weights of `MultiHeadAttention`."""
 
     kernel_initializer: Initializer
     bias_initializer: Initializer
@@ -85,6 +84,6 @@ class ProjectionOptions(BasicOptions, total=False):
 
 
 class WeightOptions(ProjectionOptions, total=False):
-    """What other layers that are made of `Dense` layers take of their weights."""
+    """Options of the weights of other layers made of `Dense` layers."""
 
     activity_regularizer: Regularizer | None

@@ -82,7 +82,7 @@ def test_an_export_goes_to_its_version_or_to_the_next_one(tmp_path):
 
 def test_an_export_without_versions_gets_none(tmp_path):
     (tmp_path / "model").touch()
-    with pytest.raises(FileExistsError, match=f"{tmp_path} holds an export itself"):
+    with pytest.raises(FileExistsError, match=f"{tmp_path} is itself an export"):
         version_path(tmp_path, "model")
 
 

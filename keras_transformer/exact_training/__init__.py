@@ -1,4 +1,4 @@
-"""The step of `fit`: one update follows the gradient of one large batch."""
+"""Training steps whose gradient is that of one large batch."""
 
 from keras_transformer.exact_training.cores import split_batches_over_cores
 from keras_transformer.exact_training.model import ExactModel, ExactTraining

@@ -1,4 +1,4 @@
-"""The number of parts, one per processor core, that training cuts a batch into."""
+"""Parts, one per processor core, that a batch is split into."""
 
 from __future__ import annotations
 
@@ -12,24 +12,22 @@ _num_parts = 1
 
 
 def split_batches_over_cores(num_cores: int | None = None) -> int:
-    """Lets every core compute the loss and gradient of some rows of each batch.
+    """Splits each batch of `fit` and `evaluate` into parts, one per core.
 
-    The many small operations of a Transformer, each spread over the cores, wait longer
-    for each other than they compute. After this call `fit` and `evaluate` of models
-    that train without logits cut a batch into parts that run side by side, each
-    operation on one core. The gradient is that of the whole batch up to rounding;
-    dropout drops other units. XLA and `tf.distribute` compute whole batches as before,
-    on one core. With a GPU the call changes nothing.
+    The parts run side by side, each operation on one core: faster than spreading the
+    many small operations of a Transformer over all cores. The gradient is that of the
+    whole batch up to rounding. Applies to models that train without logits, not to XLA
+    and `tf.distribute`. Does nothing with a GPU.
 
     Args:
-        num_cores: Parts of a batch; by default the cores that the process may use.
+        num_cores: Parts of a batch; default the cores that the process may use.
 
     Returns:
         The number of parts.
 
     Raises:
-        RuntimeError: If TensorFlow has computed something already.
-        ValueError: If `num_cores` is not positive, or the backend not TensorFlow.
+        RuntimeError: If TensorFlow has already computed something.
+        ValueError: If `num_cores` is not positive, or the backend is not TensorFlow.
 
     Example:
         >>> split_batches_over_cores()  # 2, on two cores
@@ -39,7 +37,7 @@ def split_batches_over_cores(num_cores: int | None = None) -> int:
     check_size("num_cores", num_cores)
     backend = keras.config.backend()
     if backend != "tensorflow":
-        raise ValueError(f"Parts need the backend TensorFlow. Received: {backend=}")
+        raise ValueError(f"The backend must be TensorFlow. Received: {backend=}")
     import tensorflow as tf
 
     if tf.config.list_physical_devices("GPU"):
@@ -58,11 +56,11 @@ def split_batches_over_cores(num_cores: int | None = None) -> int:
 
 
 def num_parts() -> int:
-    """Parts into which a batch is cut: 1 before `split_batches_over_cores`."""
+    """Returns the number of parts, 1 before `split_batches_over_cores`."""
     return _num_parts
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Returns the number of cores that the process may use."""
     can_ask = hasattr(os, "sched_getaffinity")
     return len(os.sched_getaffinity(0)) if can_ask else os.cpu_count() or 1

@@ -11,10 +11,10 @@ from keras_transformer.exact_training.step import evaluate, global_norm
 
 
 def train_step(model, state, data):
-    """Trains on a batch; returns the logs and the new values of all variables."""
+    """Trains on a batch; returns logs and new values of all variables."""
     import jax
 
-    # Of the trainable, the other, the optimizer's and the metrics' variables.
+    # Values of trainable, other, optimizer's and metrics' variables.
     weights, others, moments, metrics = state
     update, optimizer = model._update, model.optimizer
 
@@ -39,10 +39,10 @@ def train_step(model, state, data):
             return optimizer.stateless_apply(moments, means, weights)
 
         if update.sums:
-            # A branch, because the update costs as much as many small batches.
+            # A branch: an update costs as much as many small batches.
             new = jax.lax.cond(verdict.updates, apply, lambda: old)
         else:
-            # XLA fuses the choice with the update, so that it costs nothing.
+            # XLA fuses this choice with the update, at no cost.
             new = _choose(verdict.updates, apply(), old)
         for total in update.sums:
             total.assign(ops.where(verdict.updates, 0.0, total.value))
@@ -55,13 +55,13 @@ def train_step(model, state, data):
 
 
 def test_step(model, state, data):
-    """Evaluates a batch; returns the logs and the new values of all variables."""
+    """Evaluates a batch; returns logs and new values of all variables."""
     _, _, logs, others, metrics = _evaluate(model, state, data, training=False)
     return logs, (state[0], others, metrics)
 
 
 def _evaluate(model, state, data, training):
-    """Returns loss, targets, logs, and the new other and metrics' values."""
+    """Returns loss, targets, logs and the new other and metrics' values."""
     others, metrics = model.non_trainable_variables, model.metrics_variables
     variables = [*model.trainable_variables, *others, *metrics]
     with _scope(variables, itertools.chain(*state)) as scope:

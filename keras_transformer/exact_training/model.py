@@ -1,4 +1,4 @@
-"""`compile` and `fit` whose gradient is that of one large batch, token by token."""
+"""`compile` and `fit` with exact gradients."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from keras_transformer.kernels.execution import num_replicas
 from keras_transformer.kernels.keras_private import BuildsFromSpec, compiled_metrics
 
 _STEPS = {"tensorflow": tensorflow, "jax": jax, "torch": torch}[keras.config.backend()]
-# `fit` does not wait for the device after each batch to see whether it was bad.
+# Batches between checks for a bad one, because a check waits for the device.
 _LOOK_EVERY = 16
 
 
 def _counter(path, meaning):
-    """A property that reads a number from the device, which first finishes its work."""
+    """Returns a property that reads a number from the device."""
 
     def read(model):
-        if model._update is None:  # It is not compiled.
+        if model._update is None:  # not compiled
             return 0
         model.sync_variables()
         return int(ops.convert_to_numpy(operator.attrgetter(path)(model)))
@@ -33,26 +33,23 @@ def _counter(path, meaning):
 class ExactTraining(BuildsFromSpec):
     """Mixin, before `keras.Model`, for exact accumulation, replicas and clipping.
 
-    One weight update follows the gradient of
+    The gradient of one weight update is that of the sum of the losses of all target
+    tokens over their number, in all replicas and accumulated batches. It is clipped
+    after accumulation. `optimizer.iterations`, and so the learning-rate schedule,
+    counts updates. The `loss` in the logs is the mean over all tokens of the epoch.
 
-        sum of the losses of all target tokens / number of target tokens
-
-    over all replicas of the model and all accumulated batches. `optimizer.iterations`,
-    and so the learning-rate schedule, counts these updates; the optimizer clips this
-    gradient. The `loss` in the logs is the mean over all tokens of the epoch.
-
-    A batch whose loss or gradient is not finite, or that has no target, changes neither
-    the weights nor the optimizer's moments. In float16 a gradient that is not finite
-    because `LossScaleOptimizer` scaled the loss too much only halves the scale.
+    A batch without targets, or with a loss or gradient that is not finite, changes
+    neither weights nor moments. In float16, an overflow of the scaled loss only halves
+    the scale.
 
     Attributes:
-        target_pad_id: Id that pads the targets, or `None`: `compile` refuses losses and
-            metrics with another `pad_id`.
+        target_pad_id: Id that pads the targets, or `None`; losses and metrics must have
+            the same `pad_id`.
         trains_without_logits: Whether the logits are `model(x, return_states=True)`
             times the transpose of `model.output_rows()` (V, D), plus `output_bias` (V,)
-            unless that is `None`. The step then never holds them all, if the loss is
-            `MaskedCrossentropy` and every metric `MaskedAccuracy` or `Perplexity`. A
-            subclass that computes logits, loss or metrics in another way sets `False`.
+            or `None`. Training then never holds all logits, if the loss is
+            `MaskedCrossentropy` and every metric `MaskedAccuracy` or `Perplexity`. Set
+            to False in a subclass with other logits, loss or metrics.
     """
 
     target_pad_id = output_bias = _update = None
@@ -63,13 +60,12 @@ class ExactTraining(BuildsFromSpec):
         """As `keras.Model.compile`, with the options of exact training.
 
         Args:
-            *args: As for `keras.Model.compile`.
-            gradient_accumulation_steps: Batches whose gradients make one update. If
-                some are left at the end of an epoch, the next one completes the update.
-            nonfinite: What to do if a loss or gradient is not finite: "stop" ends
-                `fit` with an error, "skip" only counts it. `fit` looks every 16
-                batches; until then, those after the bad one are not applied either.
-            **kwargs: As for `keras.Model.compile`.
+            *args: See `keras.Model.compile`.
+            gradient_accumulation_steps: Batches per update; an update may span epochs.
+            nonfinite: Action if a loss or gradient is not finite: "stop" ends `fit`
+                with an error, "skip" only counts the batch. `fit` checks every 16
+                batches and applies none after a bad one.
+            **kwargs: See `keras.Model.compile`.
 
         Raises:
             TypeError, ValueError: If an option is out of range, the optimizer
@@ -101,7 +97,7 @@ class ExactTraining(BuildsFromSpec):
         )
 
     def get_compile_config(self):
-        """As `keras.Model.get_compile_config`, with the options of exact training."""
+        """As `keras.Model.get_compile_config`, with these options."""
         names = "gradient_accumulation_steps", "nonfinite"
         config = super().get_compile_config()
         return config and config | {name: getattr(self, name) for name in names}
@@ -114,7 +110,7 @@ class ExactTraining(BuildsFromSpec):
 
     @property
     def variables(self):
-        """All variables. Those of training are neither in `weights` nor in files."""
+        """All variables; those of training are not saved."""
         return super().variables + getattr(self._update, "variables", [])
 
     updates = _counter("optimizer.iterations", "Weight updates made.")
@@ -123,15 +119,15 @@ class ExactTraining(BuildsFromSpec):
     accumulated_batches = _counter("_update.batches", "Batches since the last update.")
 
     def sync_variables(self):
-        """Brings all variables up to date; needed within `fit` on JAX only."""
+        """Updates all variables; needed within `fit` on JAX only."""
         if keras.config.backend() == "jax":
             self.jax_state_sync()
 
     def loss_divisor(self, y):
-        """Returns how many of the targets `y` count, a float32 scalar.
+        """Returns the number of targets `y` that count, a float32 scalar.
 
-        The loss's method `count` says so. Without one all count, and accumulation and
-        several replicas, which weight batches by their targets, are refused.
+        It is the loss's `count(y)`. Without this method all targets count, and
+        accumulation and replicas raise `ValueError`.
         """
         losses = list(filter(None, keras.tree.flatten(self.loss)))
         targets = keras.tree.flatten(y)[0]
@@ -140,16 +136,16 @@ class ExactTraining(BuildsFromSpec):
             return losses[0].count(targets)
         if self.gradient_accumulation_steps > 1 or num_replicas() > 1:
             raise ValueError(
-                "With accumulation or several replicas a loss must say how many targets"
-                " it counts, by a method `count(y)`, as `MaskedCrossentropy` does; or "
-                f"override `loss_divisor`. Received: loss={self.loss!r}"
+                "With accumulation or several replicas the loss must have a method "
+                "`count(y)`, as `MaskedCrossentropy`, or the model a `loss_divisor`. "
+                f"Received: loss={self.loss!r}"
             )
         return ops.cast(ops.size(targets), "float32")
 
     def fit(self, *args, callbacks=None, **kwargs):
-        """As `keras.Model.fit`; at the end `FloatingPointError` for a bad batch.
+        """As `keras.Model.fit`; a bad batch raises `FloatingPointError` at the end.
 
-        That is, if `nonfinite` is "stop". A `CallbackList` is left as it is.
+        Only if `nonfinite` is "stop" and `callbacks` is not a `CallbackList`.
         """
         if self._update is None or not self._update.stops:
             return super().fit(*args, callbacks=callbacks, **kwargs)
@@ -171,15 +167,14 @@ class ExactTraining(BuildsFromSpec):
         return history
 
     def train_on_batch(self, *args, **kwargs):
-        """As `keras.Model.train_on_batch`; a bad batch does not hold the next."""
+        """As `keras.Model.train_on_batch`."""
         if self._update:
             self._update.held.assign(0)
         return super().train_on_batch(*args, **kwargs)
 
     def make_train_function(self, force=False):
         """As `keras.Model.make_train_function`."""
-        # TensorFlow traces a step twice if it builds the optimizer. Under a strategy or
-        # a distribution Keras has built it already.
+        # If it builds the optimizer, TensorFlow traces a step twice.
         if self.built and self.optimizer and not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
@@ -189,11 +184,11 @@ class ExactTraining(BuildsFromSpec):
 class ExactModel(ExactTraining, keras.Model):
     """A functional model with exact training; see `ExactTraining`.
 
-    A model with a `call` of its own derives from `ExactTraining` and `keras.Model`.
+    A model with its own `call` inherits from `ExactTraining` and `keras.Model`.
 
     Args:
-        inputs: `keras.Input`, or a structure of some.
-        outputs: What was computed from them.
+        inputs: `keras.Input`, or a structure of them.
+        outputs: Results computed from the inputs.
         name: Name of the model.
 
     Example:
@@ -204,10 +199,10 @@ class ExactModel(ExactTraining, keras.Model):
 
 
 class _StopOnNonfinite(keras.callbacks.Callback):
-    """Ends `fit` some batches after a bad one; those in between change nothing."""
+    """Ends `fit` soon after a bad batch."""
 
     def on_train_batch_begin(self, batch, logs=None):
-        # Before `on_train_batch_end` Keras would read the logs each time.
+        # For `on_train_batch_end` Keras would read the logs of each batch.
         if batch and batch % _LOOK_EVERY < self.model.steps_per_execution:
             self.on_epoch_end(batch)
 

@@ -1,4 +1,4 @@
-"""What the steps of all backends share: a batch's loss, and what becomes of it."""
+"""The loss of a batch and the verdict on it, for all backends."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from keras_transformer.metrics import MaskedAccuracy, Perplexity
 
 
 def evaluate(model, data, training):
-    """Returns the mean loss of this replica's targets, their number, and a function."""
-    # That one updates the metrics by them and returns the logs.
+    """Returns this replica's mean loss, number of targets, and a function of logs."""
     x, y, sample_weight = data = keras.utils.unpack_x_y_sample_weight(data)
     loss, y_pred = loss_and_scores(model, *data, training)
     targets = model.loss_divisor(y)
@@ -36,14 +35,12 @@ def evaluate(model, data, training):
 
 
 def loss_and_scores(model, x, y, sample_weight, training):
-    """Returns the mean loss of this replica's targets, and what the metrics take."""
-    # That is the model's output or, where it trains without logits, `TokenScores`.
+    """Returns this replica's mean loss, and the output or `TokenScores` for metrics."""
     rows = _rows_without_logits(model)
     if rows is None:
         y_pred = model(x, training=training)
         loss = model.compute_loss(x, y, y_pred, sample_weight, training=training)
-        # Keras divides by the number of replicas, to add up their gradients. Here each
-        # replica is weighted by its number of targets instead.
+        # Keras divides by it; here replicas are weighted by their targets.
         return loss * num_replicas(), y_pred
 
     def of_part(x, y, sample_weight):
@@ -82,9 +79,9 @@ def _rows_without_logits(model):
 
 
 class Verdict(NamedTuple):
-    """What becomes of a batch: boolean scalars, but for the last two."""
+    """The verdict on a batch; boolean scalars, except the last two."""
 
-    applies: Any  # its gradient is part of an update
+    applies: Any  # its gradient is used
     updates: Any  # the weights change after it
     counts: Any  # its loss and metrics are part of the logs
     is_bad: Any  # its loss or gradient is not finite
@@ -93,9 +90,9 @@ class Verdict(NamedTuple):
 
 
 class UpdateState:
-    """Variables of a training that are not the optimizer's.
+    """Variables of training beside the optimizer's.
 
-    An update takes `steps` batches; with `stops` all after a bad one change nothing.
+    An update takes `steps` batches; with `stops` batches after a bad one are ignored.
     """
 
     def __init__(self, optimizer, weights, steps, stops):
@@ -103,7 +100,7 @@ class UpdateState:
         adapts = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         self.scaling = optimizer if adapts else None
         self.nonfinite_batches = _zeros("nonfinite_batches", "int")
-        self.held = _zeros("held_batches", "int")  # from the bad one on
+        self.held = _zeros("held_batches", "int")
         self.batches = _zeros("accumulated_batches", "int")
         self.targets = _zeros("accumulated_targets", "float32")
         # Each replica sums its own; the update adds them up.
@@ -117,12 +114,12 @@ class UpdateState:
 
     def judge(self, loss, norm, targets):
         """Returns the `Verdict` on a batch, from sums over all replicas."""
-        # `norm` is that of the gradient, in the scale of the optimizer.
+        # `norm` is that of the scaled gradient.
         goes_on, has_loss = ops.equal(self.held, 0), ops.isfinite(loss)
         is_fine = ops.isfinite(loss + norm)
         if self.scaling is not None:
-            # In float16 the loss may be scaled too much. The optimizer then halves the
-            # scale and changes nothing else: Micikevicius et al., 2018, section 3.2.
+            # The scaled loss may overflow in float16; then the optimizer only halves
+            # the scale: Micikevicius et al., 2018, section 3.2.
             is_fine |= has_loss & (self.scaling.dynamic_scale > 1.0)
         applies = goes_on & is_fine & (targets > 0)
         targets = self.targets + ops.where(applies, targets, 0.0)
@@ -132,8 +129,7 @@ class UpdateState:
         return Verdict(applies, updates, counts, is_bad, batches, targets)
 
     def mean_gradient(self, gradients, targets, scale):
-        """Returns the gradients of one batch, or the mean over an update's targets."""
-        # It is in the scale of the optimizer, as the gradients are.
+        """Returns the scaled gradients of a batch, or their mean over an update."""
         if not self.sums:
             return gradients
         return [total.value / (targets / scale) for total in self.sums]
@@ -155,11 +151,11 @@ def _zeros(name, dtype, shape=(), aggregation="only_first_replica", **options):
 
 
 def inner_optimizer(optimizer):
-    """Returns the optimizer that changes the weights, without the one that scales."""
+    """Returns the optimizer within a `LossScaleOptimizer`, or the optimizer."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def global_norm(gradients):
-    """Returns the norm of all gradients together, float32 whatever their types."""
+    """Returns the float32 norm of all gradients together."""
     squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients]
     return ops.sqrt(ops.sum(ops.stack(squares)))

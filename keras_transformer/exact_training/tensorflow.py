@@ -23,7 +23,7 @@ def train_step(model, data):
     weights = model.trainable_weights
     gradients = tape.gradient(scaled, weights)
     for i, weight in enumerate(weights):
-        # The loss may not depend on it; a lookup's gradient may have a row twice.
+        # `None` if the loss does not depend on it; a lookup's may repeat rows.
         gradient = ops.zeros_like(weight) if gradients[i] is None else gradients[i]
         gradients[i] = tf.convert_to_tensor(gradient)
     # A sum of squares in half precision would overflow.
@@ -45,11 +45,9 @@ def test_step(model, data):
 
 
 def _update(strategy, model, verdict, gradients, targets):
-    """Accumulates and applies the gradients, outside the replicas for all of them."""
-    # A branch inside one cannot update the others.
+    """Accumulates and applies gradients for all replicas, outside of them."""
     import tensorflow as tf
 
-    # All replicas have the same.
     values = zip(*map(strategy.experimental_local_results, verdict), strict=True)
     verdict = Verdict(*next(values))
     run = strategy.extended.call_for_each_replica
@@ -68,14 +66,14 @@ def _accumulate(model, gradients, targets):
 
 
 def _apply(model, gradients, targets):
-    """Applies the mean gradient; Keras' optimizer sums it over the replicas."""
+    """Applies the mean gradient, which Keras sums over the replicas."""
     import tensorflow as tf
 
     context, optimizer = tf.distribute.get_replica_context(), model.optimizer
     scale, replicas = optimizer.scale_loss(1.0), context.num_replicas_in_sync
     means = model._update.mean_gradient(gradients, targets, scale)
     if replicas > 1:
-        # Keras clips, and looks for a loss scaled too much, before it sums them.
+        # Keras clips and checks the scaled loss before it sums.
         inner = inner_optimizer(optimizer)
         needs_sum = inner.clipnorm or inner.clipvalue or inner.global_clipnorm
         if needs_sum or inner is not optimizer:
@@ -95,14 +93,14 @@ def _sum(context, values):
         return values
     devices = context.strategy.extended.worker_devices
     if len(devices) == 1:
-        # With one device per worker, the strategy looks at each tensor's device.
+        # With one device per worker, the strategy needs tensors on it.
         with tf.device(devices[0]):
             values = tf.nest.map_structure(tf.identity, values)
     return context.all_reduce("SUM", values)
 
 
 def _over_replicas(model, context, logs):
-    """The results of the metrics over all replicas, not those of this one."""
+    """Returns the metrics over all replicas."""
     import tensorflow as tf
 
     if context.num_replicas_in_sync == 1:
@@ -112,6 +110,6 @@ def _over_replicas(model, context, logs):
     with keras.StatelessScope(state_mapping=zip(variables, totals, strict=True)):
         logs = model.get_metrics_result()
     if isinstance(context.strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        # It averages along the first axis: github.com/keras-team/keras/issues/20585
+        # It averages the first axis: github.com/keras-team/keras/issues/20585
         logs = {name: ops.reshape(value, (1,)) for name, value in logs.items()}
     return logs

@@ -19,7 +19,7 @@ def train_step(model, data):
             for w in weights
         ]
         verdict = update.judge(loss, global_norm(gradients), targets)
-        # All at once: each reading waits for the device.
+        # Together, because each read waits for the device.
         applies, updates, counts = torch.stack(verdict[:3]).tolist()
         scale = optimizer.scale_loss(1.0)
         if applies:

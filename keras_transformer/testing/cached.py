@@ -1,4 +1,4 @@
-"""Whether decoding step by step computes what a call on whole sequences does."""
+"""A check that decoding step by step equals a call."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ def assert_cached_equals_uncached(
     model: Any, source: TensorLike | None = None, *, length: int = 6,
     beam_size: int = 3, seed: int = 0, tolerance: float = 1e-5,
 ) -> None:  # fmt: skip
-    """Checks that decoding step by step gives the logits of a call on whole sequences.
+    """Checks that decoding step by step returns the logits of a call.
 
-    Random tokens are decoded with `model.start_decoding` and `model.decode_step`, by
-    hypotheses that change places and split at every step; half way all sentences but
-    the last leave and the state gets more room, with `model.resize_decoding`.
+    It decodes random tokens with `model.start_decoding` and `model.decode_step`.
+    Hypotheses change places at every step; half way all sentences but the last leave,
+    by `model.resize_decoding`.
 
     Args:
-        model: A `Transformer`, a `LanguageModel`, or what has their methods.
-        source: Ids of the sources (B, S); by default two, the second with padding. A
-            language model has none.
-        length: Positions that are decoded, T.
-        beam_size: Hypotheses of a sentence, N.
-        seed: Of the random ids and moves.
-        tolerance: Largest difference allowed, as a share of the largest logit.
+        model: A `Transformer`, a `LanguageModel`, or a model with their methods.
+        source: Source ids (B, S); default two rows, the second with padding. A language
+            model has none.
+        length: Positions to decode, T.
+        beam_size: Hypotheses per sentence, N.
+        seed: Seed of the random ids and moves.
+        tolerance: Largest difference, as a share of the largest logit.
 
     Raises:
-        AssertionError: If a step's logits are others. Its row is that of the B * N
-            hypotheses, those of a sentence side by side.
+        AssertionError: If logits differ; its row is one of the B * N hypotheses.
         ValueError: If `length` is below 2.
 
     Example:
@@ -55,7 +54,7 @@ def assert_cached_equals_uncached(
     tokens[0] = config.start_id
     parents = rng.integers(beam_size, size=tokens.shape).astype("int32")
     parents[0] = np.arange(beam_size)
-    kept = np.arange(sentences, dtype="int32")  # sentences that are still there
+    kept = np.arange(sentences, dtype="int32")
     paths = np.zeros((sentences, beam_size, 0), "int32")
     weights = model.decoding_weights()
     state = model.start_decoding(start, length // 2, beam_size)
@@ -68,7 +67,7 @@ def assert_cached_equals_uncached(
         ids, places = tokens[t, kept].reshape(-1), parents[t, kept]
         ids, places = map(ops.convert_to_tensor, (ids, places))
         logits, state = model.decode_step(ids, places, state, weights)
-        # One length for all, which is compiled once.
+        # One length is compiled once.
         targets = np.full((len(kept) * beam_size, length), config.pad_id, "int32")
         targets[:, : t + 1] = paths.reshape(-1, t + 1)
         inputs = ops.convert_to_tensor(targets)

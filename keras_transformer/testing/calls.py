@@ -1,4 +1,4 @@
-"""Calls of what is checked: inputs given or drawn, and outputs compared."""
+"""Inputs and outputs of the layers that are checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def as_array(tensor):
 
 
 def input_arrays(inputs, shape, ids_below, pad_id, rng):
-    """Returns the arrays of a call, one an argument: those given, or drawn ones."""
+    """Returns the given or random arrays of a call, one per argument."""
     if inputs is not None and shape is not None:
         raise ValueError(
             f"Give `inputs` or `shape`, not both. Received: shape={shape} and inputs"
@@ -40,7 +40,7 @@ def input_arrays(inputs, shape, ids_below, pad_id, rng):
 
 
 def drawn(shape, ids_below, pad_id, rng):
-    """Returns random ids other than `pad_id`, or normal floats if they have no end."""
+    """Returns random ids other than `pad_id`, or normal floats without `ids_below`."""
     if ids_below is None:
         return rng.standard_normal(shape).astype("float32")
     ids = rng.integers(max(ids_below - 1, 1), size=shape)
@@ -48,17 +48,17 @@ def drawn(shape, ids_below, pad_id, rng):
 
 
 def is_ids(array):
-    """Whether an input is of integers."""
+    """Whether an array is integer."""
     return array.dtype.kind in "iu"
 
 
 def name_of(layer):
-    """Returns what a message calls a layer or a function."""
+    """Returns the name of a layer or function for messages."""
     return getattr(layer, "__name__", type(layer).__name__)
 
 
 def output_of(layer, inputs, options):
-    """Calls a layer, model or function, and returns its first output, an array."""
+    """Returns the first output of a layer, model or function, as an array."""
     tensors = [ops.convert_to_tensor(x) for x in inputs]
     if isinstance(layer, keras.Model) and len(tensors) > 1:
         tensors = [tuple(tensors)]
@@ -69,7 +69,7 @@ def check_close(
     actual, expected, tolerance, claim, real=None, first=(0, 0), has_positions=True
 ):
     """Raises an `AssertionError` with the `claim` and the place if outputs differ."""
-    # `real` (B, T) says where they are compared; `first`: their first row, position.
+    # Compares where `real` (B, T); `first` is the row and position of the first output.
     if actual.shape != expected.shape:
         shapes = f"the shapes are {actual.shape} and {expected.shape}"
         raise AssertionError(f"{claim}: {shapes}")

@@ -1,4 +1,4 @@
-"""Whether a layer sees the future."""
+"""A check that a layer is causal."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ def assert_causal(
     shape: Sequence[Any] | None = None, ids_below: int | None = None, seed: int = 0,
     tolerance: float = 1e-6, **call_options: Any,
 ) -> None:  # fmt: skip
-    """Checks that no position of the output depends on a later one of the first input.
+    """Checks that no output position depends on a later position of the first input.
 
-    It is changed at one position after the other, and the outputs before that position
-    are compared. Of several outputs, the first is looked at.
+    It changes one position after the other and compares the earlier outputs, of the
+    first output if there are several.
 
     Args:
-        layer: A layer, or any function of the inputs. A decoder layer takes a second
-            input; for a model of pairs write a function of the target, such as
+        layer: A layer, or a function of the inputs. A decoder layer takes a second
+            input; for a model of pairs pass a function of the target, such as
             `lambda target_in, source: model((source, target_in))`.
-        inputs: An array of ids (B, T) or of vectors (B, T, D), or a tuple of arrays,
-            one for each argument of the call; made from `shape` if not given.
-        shape: Shape of the input, or a tuple of shapes, one for each argument; default
-            (2, 7, 8), or (2, 7) of ids.
-        ids_below: Number of ids, which are 0 to `ids_below` - 1; for given ids default
-            one more than the largest. The input is of vectors if it is not given.
-        seed: Of the random inputs and changes. Id 0, often padding, is not drawn.
-        tolerance: Largest difference allowed, as a share of the largest output.
+        inputs: An array of ids (B, T) or vectors (B, T, D), or a tuple of arrays, one
+            per argument; default random, of `shape`.
+        shape: Shape of the input, or a tuple of shapes; default (2, 7, 8), or (2, 7)
+            for ids.
+        ids_below: Ids are below it; if not given, inputs are vectors, and given ids are
+            at most their largest.
+        seed: Seed of the random inputs and changes, which do not use the id 0.
+        tolerance: Largest difference, as a share of the largest output.
         **call_options: Keyword arguments of the call, such as `use_causal_mask=True`.
 
     Raises:
-        AssertionError: If an output depends on a later position, is NaN, or
-            depends on none of the positions that are changed.
-        ValueError: If the inputs cannot show it: fewer than 2 positions or 3 ids.
+        AssertionError: If an output depends on a later position, is NaN, or depends on
+            no changed position.
+        ValueError: If there are fewer than 2 positions or 3 ids.
 
     Example:
         >>> assert_causal(keras.layers.GRU(8, return_sequences=True))
@@ -73,21 +73,21 @@ def assert_causal(
         has_changed = has_changed or (after != before).any()
     if not has_changed:
         raise AssertionError(
-            f"{name} gives the same output whatever its first input is from position 1 "
-            "on, so nothing can be said of it"
+            f"The output of {name} does not depend on its first input from position 1 "
+            "on, so its causality cannot be checked"
         )
 
 
 def _others(values, array, ids_below, rng):
-    """Returns random values of which none is the one in its place."""
+    """Returns random values, each different from the one in its place."""
     if not calls.is_ids(array):
         return values + calls.drawn(values.shape, None, None, rng)
     count = int(array.max()) + 1 if ids_below is None else ids_below
     if count < 3:
         raise ValueError(
-            "There must be two ids or more beside 0 to change one into the other: give "
-            f"`ids_below`. Received: ids_below={count}"
+            "`ids_below` must be at least 3, because id 0 is not used. "
+            f"Received: ids_below={count}"
         )
-    # From 1 to count - 1, like the ids that are drawn.
+    # From 1 to count - 1.
     moved = values + rng.integers(1, count - 1, size=values.shape)
     return (moved - 1) % (count - 1) + 1

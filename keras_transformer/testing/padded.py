@@ -1,4 +1,4 @@
-"""Whether padding changes what a layer computes."""
+"""A check that padding changes nothing."""
 
 from __future__ import annotations
 
@@ -23,34 +23,31 @@ def assert_padding_invariant(
     mask_names: Sequence[str] | None = None, seed: int = 0, tolerance: float = 1e-5,
     **call_options: Any,
 ) -> None:  # fmt: skip
-    """Checks that padding at the end of the rows changes nothing.
+    """Checks that padding at the end of rows does not change the output.
 
-    Other vectors in the padded positions, more padded positions (of one input after
-    the other), and each row alone, cut to its length, must give the same output at the
-    positions that are not padding. An output without positions, such as a
-    classifier's, is compared whole.
-
-    Ids say themselves where padding is. With vectors the layer gets a boolean mask
-    (B, T), True where a position is not padding: it is carried by the input, like that
-    of a `keras.layers.Masking`, or given in the arguments that `mask_names` names.
+    It compares the output at real positions with that of other vectors in padded
+    positions, of more padding in one input after the other, and of each row by itself,
+    cut to its length. An output without positions, such as a classifier's, is compared
+    as a whole. With vectors the layer gets a boolean mask (B, T), True at real
+    positions: the Keras mask of the input, or the argument in `mask_names`.
 
     Args:
-        layer: A layer, or any function of the inputs; a `keras.Model` takes several
+        layer: A layer, or a function of the inputs; a `keras.Model` takes several
             inputs as one tuple.
-        inputs: As in `assert_causal`. The lengths of ids are those before `pad_id`;
-            where it is not among them, and of vectors, lengths are drawn.
-        shape: As in `assert_causal`.
-        ids_below: As in `assert_causal`.
+        inputs: See `assert_causal`. The lengths of ids are those before `pad_id`; other
+            lengths are random.
+        shape: See `assert_causal`.
+        ids_below: See `assert_causal`.
         pad_id: Id of padding.
-        mask_names: Keyword arguments of the call for the masks, one for each input.
-        seed: Of the random inputs, lengths and padding.
-        tolerance: As in `assert_causal`.
+        mask_names: Keyword arguments of the masks, one per input.
+        seed: Seed of the random inputs, lengths and padding.
+        tolerance: See `assert_causal`.
         **call_options: Keyword arguments of the call.
 
     Raises:
         AssertionError: If padding changes the output, or it is NaN.
-        ValueError: If the output has neither the positions of the first input nor none,
-            or there are not as many names of masks as inputs.
+        ValueError: If the output has other positions than the first input, or the
+            number of `mask_names` is not that of inputs.
 
     Example:
         >>> assert_padding_invariant(EncoderLayer(num_heads=2, d_ff=16))
@@ -108,21 +105,21 @@ def assert_padding_invariant(
         check(everything, more, what)
     for row in range(len(arrays[0])):
         alone = [int(length[row]) for length in lengths]
-        what = f"row {row} alone, cut to its length, has another output"
+        what = f"row {row} by itself, cut to its length, has another output"
         check(slice(row, row + 1), alone, what)
 
 
 def _lengths(array, pad_id, rng):
-    """Returns the length (B,) of each row: of its ids before padding, or drawn."""
+    """Returns the length of each row: of its ids before padding, or random."""
     if calls.is_ids(array) and array.ndim == 2 and (array == pad_id).any():
         return (array != pad_id).sum(axis=1)
     lengths = rng.integers(1, array.shape[1] + 1, size=len(array))
-    lengths[0] = array.shape[1]  # A row without padding is among them.
+    lengths[0] = array.shape[1]  # One row has no padding.
     return lengths
 
 
 def _padded(array, lengths, room, pad_id, rng):
-    """Returns rows cut to their lengths, then padded: ids, or random vectors."""
+    """Returns rows cut to their lengths, padded with ids or random vectors."""
     shape = (len(array), room, *array.shape[2:])
     result = np.full(shape, pad_id, array.dtype)
     if not calls.is_ids(array):
@@ -133,7 +130,7 @@ def _padded(array, lengths, room, pad_id, rng):
 
 
 class _Carrying(keras.layers.Layer):
-    """Gives its input a Keras mask: `keras.layers.Masking` would change the values."""
+    """Sets a Keras mask without changing values, as `keras.layers.Masking` would."""
 
     def __init__(self, mask):
         super().__init__(dtype="float32")
@@ -141,7 +138,7 @@ class _Carrying(keras.layers.Layer):
         self._mask = mask
 
     def call(self, inputs):
-        # Another tensor, since Keras notes the mask on the tensor itself.
+        # A new tensor, because Keras sets the mask on the tensor itself.
         return inputs + 0
 
     def compute_mask(self, inputs, previous_mask=None):

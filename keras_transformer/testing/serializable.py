@@ -1,4 +1,4 @@
-"""Whether a layer comes back from its configuration and from a file as it was."""
+"""A check that a layer can be saved and loaded."""
 
 from __future__ import annotations
 
@@ -22,25 +22,24 @@ def assert_serializable(
     shape: Sequence[Any] | None = None, ids_below: int | None = None, seed: int = 0,
     tolerance: float = 1e-6, aliases: Sequence[str] = (), **call_options: Any,
 ) -> None:  # fmt: skip
-    """Checks that a layer or model comes back as it was.
+    """Checks that a layer or model can be made again from its configuration and file.
 
-    Its configuration must hold every argument of its constructor and make the same
-    layer again, also from JSON. Made again with the same weights it must give the same
-    outputs; and so must a `.keras` file of it, after every weight has been changed, so
-    that a weight that is not saved shows. The layer itself stays as it is.
+    The configuration must hold every argument of the constructor and make the same
+    layer, also from JSON. With the same weights the new layer must return the same
+    outputs, and so must a `.keras` file of it after every weight was changed.
 
     Args:
-        layer: A layer or a model, with weights or without.
-        inputs: As in `assert_causal`; a `keras.Model` takes several as one tuple.
-        shape: As in `assert_causal`.
-        ids_below: As in `assert_causal`.
-        seed: Of the random inputs and weights.
-        tolerance: As in `assert_causal`.
-        aliases: Arguments of the constructor that the configuration need not hold.
+        layer: A layer or a model, with or without weights.
+        inputs: See `assert_causal`; a `keras.Model` takes several as one tuple.
+        shape: See `assert_causal`.
+        ids_below: See `assert_causal`.
+        seed: Seed of the random inputs and weights.
+        tolerance: See `assert_causal`.
+        aliases: Arguments of the constructor that the configuration may leave out.
         **call_options: Keyword arguments of the call.
 
     Raises:
-        AssertionError: If it does not come back, or comes back another.
+        AssertionError: If it cannot be made again, or differs.
 
     Example:
         >>> assert_serializable(EncoderLayer(num_heads=2, d_ff=16))
@@ -74,7 +73,6 @@ def assert_serializable(
         "another output",
     )
     for weight in again.weights:
-        # None keeps its first value.
         if "float" in weight.dtype:
             values = calls.as_array(weight.value)
             moved = values + 0.1 * rng.standard_normal(values.shape)
@@ -88,7 +86,7 @@ def assert_serializable(
 
 
 def _made_again(layer, name):
-    """Returns the layer that Keras makes of the layer's configuration."""
+    """Returns the layer that Keras makes of its configuration."""
 
     def written(value):
         return json.loads(json.dumps(keras.saving.serialize_keras_object(value)))
@@ -97,8 +95,8 @@ def _made_again(layer, name):
         again = keras.saving.deserialize_keras_object(written(layer))
     except Exception as error:
         raise AssertionError(
-            f"{name} cannot be made again from its configuration, as its class must "
-            "be, with keras.saving.register_keras_serializable: "
+            f"{name} cannot be made again from its configuration; register its class "
+            "with keras.saving.register_keras_serializable: "
             f"{type(error).__name__}: {error}"
         ) from error
     if type(again) is not type(layer):
@@ -117,7 +115,7 @@ def _made_again(layer, name):
 
 
 def _output_of_file(layer, name, arrays, options):
-    """Saves a layer, in a model if it is none, loads it and returns its output."""
+    """Returns the output of a layer, saved and loaded within a model."""
     model, is_model = layer, isinstance(layer, keras.Model)
     if not is_model:
         symbolic = [keras.Input(x.shape[1:], dtype=str(x.dtype)) for x in arrays]
