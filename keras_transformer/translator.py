@@ -135,7 +135,7 @@ class Translator(TextTranslator):
         """
         if isinstance(self.model, Ensemble):
             raise ValueError(
-                "An ensemble cannot be saved: save its members or `export` it. Received: "
+                "An ensemble cannot be saved: export it or save its members. Received: "
                 f"an ensemble of {len(self.model.members)}"
             )
         directory = Path(directory)

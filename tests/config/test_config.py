@@ -282,16 +282,14 @@ LINEAR = {"attention": "linear", "attention_dropout_rate": 0.0}
 PERFORMER = LINEAR | {"attention": "performer"}
 CONTRADICTIONS = {
     "`attention` must be one of 'dot-product', 'local'": {"attention": "global"},
-    "`attention_window`, .* must be given with attention='local'": {
-        "attention": "local"
-    },
-    "`attention_window`, .* with no other.*attention_window=3": {"attention_window": 3},
+    "`attention_window` must be given with attention='local'": {"attention": "local"},
+    "`attention_window` .* with no other.*attention_window=3": {"attention_window": 3},
     "`attention_dropout_rate` must be 0 with attention='linear'": {
         "attention": "linear"
     },
-    "`positions` must be added as vectors .* positions='alibi'": LINEAR
+    "`positions` must be vectors added .* positions='alibi'": LINEAR
     | {"positions": "alibi"},
-    "`positions` must be .*input of additive attention, or 'alibi': no others": {
+    "`positions` must be .*input of additive attention, or 'alibi'. Received": {
         "attention": "additive",
         "positions": "rotary",
     },

@@ -181,7 +181,7 @@ def test_a_loss_that_does_not_say_how_many_targets_it_counts():
     means = [make_model(loss=loss).evaluate(*b[:2], verbose=0)[0] for b in batches]
     expected = np.average(means, weights=sizes)
     np.testing.assert_allclose(history["loss"], expected, rtol=1e-5)
-    with pytest.raises(ValueError, match="how many targets it counts.*`loss_divisor`"):
+    with pytest.raises(ValueError, match="must have a method `count.*`loss_divisor`"):
         fit(make_model(loss=loss, gradient_accumulation_steps=2), batches[:1])
 
     class Own(Transformer):

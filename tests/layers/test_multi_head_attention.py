@@ -273,7 +273,7 @@ def test_what_ours_has_not_is_refused_by_its_name(name, value):
     peer = keras.layers.MultiHeadAttention(**ARGUMENTS, **{name: value})
     shape = (None, 3, 5, 8) if name == "attention_axes" else (None, 5, 8)
     peer.build(shape, shape)
-    with pytest.raises(ValueError, match=f"must have no `{name}`.*{name}=.?{value}"):
+    with pytest.raises(ValueError, match=f"must not use `{name}`.*{name}=.?{value}"):
         MultiHeadAttention.from_keras(peer)
     with pytest.raises(ValueError, match=name):
         MultiHeadAttention(**ARGUMENTS, **{name: value})

@@ -67,7 +67,7 @@ ERRORS = {
     "kt.TextClassifier(encoder(), 3, 'max')":
         "`pooling` must be one of mean, class_token",
     "kt.MaskedLanguageModel(of_features())":
-        "must have a `PositionalEmbedding` of one id",
+        "must have a `PositionalEmbedding`, one id per",
     "kt.Tagger(encoder(LINEAR), 3).attention(IDS)":
         "no weights to show: it is a LinearAttention",
     "kt.MaskedTokens(IDS, 0, **MASKING)": "`batch_size` must be a positive integer",
