@@ -150,4 +150,6 @@ def test_a_layer_documents_its_own_arguments(cls):
     assert len(documented) == len(set(documented)) and set(documented) <= expected
     # Of another class, or told together with another one.
     told = {name for name in expected if f"`{name}`" in section} | {"name"}
-    assert "*args: Arguments and options of" in section or expected - told <= set(documented)
+    assert "*args: Arguments and options of" in section or expected - told <= set(
+        documented
+    )

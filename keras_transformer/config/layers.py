@@ -134,6 +134,7 @@ class LayerConfig(SublayerConfig):
 
     # A subclass makes them options.
     positions: ClassVar[str | None] = None
+    max_positions: ClassVar[int]
     normalize_embeddings: ClassVar[bool] = False
 
     def __post_init__(self):
@@ -155,6 +156,14 @@ class LayerConfig(SublayerConfig):
     def relative_positions(self) -> str | None:
         """`positions` if self-attention itself uses them, else `None`."""
         return self.positions if self.positions in RELATIVE_POSITIONS else None
+
+    def check_positions(self, longest: int, what: str) -> None:
+        """Raises `ValueError` if there are fewer learned positions than `longest`."""
+        if self.positions == "learned" and longest > self.max_positions:
+            raise ValueError(
+                f"Learned positions must cover {what}. Received: {longest} tokens, "
+                f"max_positions={self.max_positions}"
+            )
 
     def layer_options(self) -> dict[str, Any]:
         """Returns the arguments of an encoder or decoder layer."""

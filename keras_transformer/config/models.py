@@ -114,14 +114,6 @@ class TransformerConfig(LayerConfig):
                 f"tied_embeddings='three-way', {received}"
             )
 
-    def check_positions(self, longest: int, what: str) -> None:
-        """Raises `ValueError` if there are fewer learned positions than `longest`."""
-        if self.positions == "learned" and longest > self.max_positions:
-            raise ValueError(
-                f"Learned positions must cover {what}. Received: {longest} tokens, "
-                f"max_positions={self.max_positions}"
-            )
-
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> Self:
         """Returns a preset, one of `PRESETS`, with `overrides`.

@@ -117,8 +117,6 @@ class Config:
         """Checks a JSON file of options and returns those that it sets."""
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}: not valid UTF-8") from error
         except json.JSONDecodeError as error:
             line = f"{path}:{error.lineno}"
             raise ValueError(f"{line}: not valid JSON: {error.msg}") from error

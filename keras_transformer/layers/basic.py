@@ -99,7 +99,6 @@ class FeedForward(ComposedLayer):
             `name`, `dtype` and so on of `keras.layers.Layer`.
     Call arguments:
         inputs: Float tensor (B, ..., D).
-        training: Whether to apply dropout.
     Returns:
         Float tensor (B, ..., D).
     Raises:

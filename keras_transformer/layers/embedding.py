@@ -100,7 +100,6 @@ class PositionalEncoding(keras.layers.Layer):
     Call arguments:
         inputs: Float tensor (B, T, D).
         start: Position of the first vector, an integer or integer scalar tensor.
-        training: Whether to apply dropout.
     Returns:
         Float tensor (B, T, D).
     Raises:
@@ -187,7 +186,6 @@ class PositionalEmbedding(PositionalEncoding):
     Call arguments:
         ids: Integer tensor (B, T); float32 is cast.
         start: Position of the first id, an integer or integer scalar tensor.
-        training: Whether to apply dropout.
     Returns:
         Float tensor (B, T, d_model).
     Raises:

@@ -84,7 +84,6 @@ class MultiHeadAttention(ComposedLayer):
         attention_mask: Boolean or integer tensor (T, S), (B, T, S) or (B, H, T, S),
             True where a query may attend to a key.
         return_attention_scores: Whether to return the attention weights.
-        training: Whether to apply dropout.
         use_causal_mask: Whether query t attends to keys 0 to t only.
         mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S); replaces `value_mask` and
             `key_mask`.
@@ -226,8 +225,7 @@ class MultiHeadAttention(ComposedLayer):
                 f"`return_attention_scores` must be False: {type(self).__name__} has "
                 "no attention weights. Received: return_attention_scores=True"
             )
-        if with_weights:
-            record_attention(self, attention_weights)
+        record_attention(self, attention_weights)
         output = self.merge(outputs)
         return (output, attention_weights) if return_attention_scores else output
 

@@ -32,7 +32,6 @@ class FeatureEmbedding(PositionalEmbedding):
     Call arguments:
         ids: Integer tensor (B, T, F), F features per token; float32 is cast.
         start: Position of the first token.
-        training: Whether to apply dropout.
     Returns:
         Float tensor (B, T, d_model).
     Raises:

@@ -132,7 +132,6 @@ class AdditiveAttention(ComposedLayer):
         key: Float tensor (B, S, D_key); default `value`.
         mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S), True where a position may
             be attended to; default the Keras mask of `key`.
-        training: Whether to apply dropout.
         return_attention_scores: Whether to return the attention weights.
     Returns:
         Float tensor (B, T, D_value); with `return_attention_scores` also the attention

@@ -92,7 +92,6 @@ class TransformerLayer(ComposedLayer):
     Call arguments:
         inputs: Float tensor (B, T, D).
         mask: See `EncoderLayer`.
-        training: Whether to apply dropout.
     Raises:
         TypeError: If an option has the wrong type.
         ValueError: If an option is out of range.
@@ -234,7 +233,6 @@ class EncoderLayer(TransformerLayer):
         inputs: Float tensor (B, S, D).
         mask: Boolean tensor (B, S), (B, 1, S) or (B, S, S), True where a position may
             be attended to; default the Keras mask of `inputs`.
-        training: Whether to apply dropout.
     Returns:
         Float tensor (B, S, D).
     Raises:
@@ -265,7 +263,6 @@ class CausalLayer(TransformerLayer):
         inputs: Float tensor (B, T, D).
         mask: Boolean tensor (B, T), (B, 1, T) or (B, T, T), True where a position that
             is not later may be attended to; default the Keras mask of `inputs`.
-        training: Whether to apply dropout.
     Returns:
         Float tensor (B, T, D).
 
@@ -333,7 +330,6 @@ class DecoderLayer(CausalLayer):
         mask: See `CausalLayer`.
         encoder_output_mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S); default the
             Keras mask of `encoder_output`.
-        training: Whether to apply dropout.
     Returns:
         Float tensor (B, T, D).
 

@@ -27,13 +27,9 @@ def new_state(model, sentences, hypotheses, length):
 
     Raises `ValueError` if there are fewer learned positions than `length`.
     """
-    config, size = model.config, (sentences, hypotheses, length)
-    too_long = isinstance(length, int) and length > config.max_positions
-    if config.positions == "learned" and too_long:
-        raise ValueError(
-            "`length` must not exceed the learned positions. Received: "
-            f"length={length}, max_positions={config.max_positions}"
-        )
+    size = sentences, hypotheses, length
+    if isinstance(length, int):
+        model.config.check_positions(length, "`length`")
     return {
         "index": ops.zeros((), dtype="int32"),
         "ancestors": ops.zeros(size, dtype="int32"),

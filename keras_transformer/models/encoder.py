@@ -27,7 +27,6 @@ class EncoderStack(Configured, keras.layers.Layer):
         states: Float tensor (B, S, D).
         mask: Boolean tensor (B, S), (B, 1, S) or (B, S, S), True where a position may
             be attended to; default the Keras mask of `states`.
-        training: Whether to apply dropout.
     Returns:
         Float tensor (B, S, D).
 
@@ -91,7 +90,6 @@ class Encoder(Configured, keras.layers.Layer):
             or any layer that returns states (B, S, D).
     Call arguments:
         inputs: Integer tensor (B, S), or the inputs of `embedding`.
-        training: Whether to apply dropout.
         mask: Boolean tensor (B, S), True where a position may be attended to; default
             the Keras mask of the embedding's output.
     Returns:

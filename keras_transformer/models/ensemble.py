@@ -49,7 +49,6 @@ class Ensemble(ExportableModel):
         members: Two or more models of one vocabulary, `Transformer` or `Seq2Seq`.
     Call arguments:
         inputs: Integer tensors (source, target_in), (B, S) and (B, T).
-        training: Whether to apply dropout.
     Returns:
         Log-probabilities, a float32 tensor (B, T, V).
     Raises:

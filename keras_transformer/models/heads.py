@@ -93,7 +93,6 @@ class Tagger(ExactTraining, EncoderHead):
         num_tags: Number of tags, tag 0 counted.
     Call arguments:
         inputs: Inputs of the encoder, such as ids (B, S).
-        training: Whether to apply dropout.
         mask: See `Encoder`.
     Returns:
         Logits, a float tensor (B, S, num_tags).
@@ -222,7 +221,6 @@ class MaskedLanguageModel(ExactTraining, EncoderHead):
         encoder: An `Encoder` of ids.
     Call arguments:
         inputs: Integer tensor (B, S).
-        training: Whether to apply dropout.
         return_states: Whether to return the last states instead of logits.
     Returns:
         Logits, a float tensor (B, S, V), or the last states (B, S, D).

@@ -29,7 +29,6 @@ class LanguageModel(TokenModel):
         config: A `LanguageModelConfig`.
     Call arguments:
         ids: Integer tensor (B, T).
-        training: Whether to apply dropout.
         return_states: Whether to return the last states instead of logits.
     Returns:
         Logits, a float tensor (B, T, V), row t for the token after ids[t]; or the last

@@ -89,7 +89,6 @@ class Transformer(Seq2Seq):
         config: A `TransformerConfig`.
     Call arguments:
         inputs: Integer tensors (source, target_in), (B, S) and (B, T).
-        training: Whether to apply dropout.
         return_states: Whether to return the last states instead of logits.
     Returns:
         Logits, a float tensor (B, T, V), row t for the token after target_in[t]; or the
