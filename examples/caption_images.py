@@ -1,10 +1,10 @@
-"""Which digits are in the image? An encoder reads patches, a decoder spells them out.
+"""Image captions: an encoder reads patches, a decoder names the digits.
 
     python examples/caption_images.py --plot captions.png
 
-One to three of scikit-learn's digits stand side by side; the caption names them from
-left to right: "three seven". The images for the test hold digits that were never seen.
-The picture shows where the decoder looks as it chooses each word.
+An image shows one to three of scikit-learn's digits; its caption names them from left
+to right: "three seven". The test images contain new digits. The plot shows the
+attention of the decoder for each word.
 
 The encoder is that of the Vision Transformer (Dosovitskiy et al., 2021, section 3.1,
 https://arxiv.org/abs/2010.11929), the decoder that of Vaswani et al., 2017.
@@ -69,8 +69,7 @@ def make_model(image_shape, patch_size, vocabulary_size, config=CONFIG):
 def captioner(model, most, beam_size=4):
     """Returns a function from images to the `DecodingResult` of their captions.
 
-    A caption has at most `most` ids, the end counted. They are so few that each step
-    reads all words again.
+    A caption has at most `most` ids, the end counted. Each step reads all words again.
     """
     seen, words = model.get_layer("encoder").output, model.inputs[1]
     encode, decode = (

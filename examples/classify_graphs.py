@@ -1,11 +1,11 @@
-"""What is in the molecule? Attention along its bonds, and one answer for the whole.
+"""Graph classification of molecules, with attention along bonds.
 
     python examples/classify_graphs.py --task ring --walks 8
 
-Generated molecules: is a nitrogen bonded to a carbonyl (an amide)? Or: has the ring six
-atoms, and not five? That is hard for such a model: nodes whose surroundings look alike
-are alike to it. How often a random walk is back after 1 to 8 steps tells them apart.
-For comparison: decision trees on how many atoms there are of each kind.
+The molecules are generated. One task: is a nitrogen bonded to a carbonyl (an amide)?
+The other: has the ring six atoms or five? The second is hard, because nodes with
+similar neighbours look alike; the return probabilities of random walks of 1 to 8 steps
+tell them apart. The baseline is decision trees on the number of atoms of each kind.
 """
 
 import argparse
@@ -82,9 +82,8 @@ def make_data(count, question, walks, seed):
 def make_model(num_features, pooling="mean", config=CONFIG):
     """Returns a model from features (B, S, F) and edges (B, S, S) to logits (B, 2).
 
-    The graph is the mask of the attention. A node without features is padding. The
-    graph's state is the mean of its nodes'; or that of a class token, one more node
-    with an edge to every node and from every node.
+    The graph is the attention mask. A node without features is padding. The state of
+    the graph is the mean of its nodes, or that of a class token linked with every node.
     """
     features = keras.Input((None, num_features), name="features")
     edges = keras.Input((None, None), dtype="bool", name="edges")

@@ -1,4 +1,4 @@
-"""Which digit is in the image? A Vision Transformer, as a functional model.
+"""Image classification with a Vision Transformer, as a functional model.
 
 Section 3.1 of Dosovitskiy et al., 2021, https://arxiv.org/abs/2010.11929.
 
@@ -51,7 +51,7 @@ def load_small_images():
 
 
 class Shifted(keras.utils.PyDataset):
-    """Batches of the images in a new order, each moved by up to `most` pixels."""
+    """Batches of the images in a new order, each shifted by up to `most` pixels."""
 
     def __init__(self, images, classes, most, batch_size=64):
         super().__init__()
@@ -78,8 +78,8 @@ def make_model(
 ):
     """Returns a model from images (B, height, width, channels) to logits (B, classes).
 
-    A class token goes before the patches, and its last state is mapped to the classes;
-    or the mean of all last states is (appendix D.3 of Dosovitskiy et al., 2021).
+    The classes are computed from the last state of a class token before the patches, or
+    from the mean of all last states (appendix D.3 of Dosovitskiy et al., 2021).
     """
     images = keras.Input(image_shape, name="images")
     patches = kt.PatchEmbedding(image_shape, patch_size, config.d_model)
@@ -96,7 +96,7 @@ def make_model(
 
 
 def attention(model, images):
-    """Returns how the tokens attend to each other in the last layer (B, H, S, S)."""
+    """Returns the attention weights of the last layer (B, H, S, S)."""
     last = model.get_layer("stack").encoder_layers[-1]
     with kt.layers.recorded_attention() as record:
         model(images)
@@ -124,7 +124,7 @@ def main(arguments=None):
     model.fit(batches, validation_data=valid, epochs=options.epochs, verbose=2)
     accuracy = model.history.history["val_accuracy"][-1]
     print(f"right: {accuracy:.1%} of {len(valid[0])} images")
-    # How the class token attends to the patches of an image, each in its place.
+    # The attention of the class token to the patches, as an image.
     weights = attention(model, valid[0][:1])[0, :, 0, 1:]
     grid = weights.reshape(len(weights), valid[0].shape[1] // options.patch_size, -1)
     plots.attention(grid).savefig(options.picture)

@@ -1,12 +1,13 @@
-"""Which field does a paper belong to? Attention along the links of a citation graph.
+"""Node classification in a citation graph, with attention along links.
 
-The fields of a few papers are known; those of the others follow from their words and
-from the papers they are linked with. For comparison: logistic regression of the words.
+The fields of a few papers are known; the others follow from their words and links. The
+baseline is logistic regression on the words.
 
     python examples/classify_nodes.py --files nodes.tsv.gz edges.tsv.gz
 
-A line of the first file has a node's name, its split (train, valid, ...), its class and
-the numbers of its words; one of the second names two nodes. Default: a generated graph.
+A line of the first file contains a node's name, its split (train, valid, ...), its
+class and the numbers of its words; a line of the second names two nodes. Default: a
+generated graph.
 """
 
 import argparse
@@ -54,10 +55,10 @@ def make_graph(num_nodes=400, num_classes=4, num_words=300):
 
 
 def make_model(num_features, num_classes, config=CONFIG, rate=0.9):
-    """Returns a model of two layers, which see two links far, with much dropout.
+    """Returns a model of two layers with much dropout; nodes see two links far.
 
-    From features (B, S, F) and edges (B, S, S), True at [t, s] where node t attends to
-    node s, to logits (B, S, classes). The graph is the mask of the attention.
+    It maps features (B, S, F) and edges (B, S, S), True at [t, s] where node t attends
+    to node s, to logits (B, S, classes). The graph is the attention mask.
     """
     features = keras.Input((None, num_features), name="features")
     edges = keras.Input((None, None), dtype="bool", name="edges")
@@ -69,7 +70,7 @@ def make_model(num_features, num_classes, config=CONFIG, rate=0.9):
 
 
 def attention(model, inputs):
-    """Returns how the nodes attend to each other in the last layer (B, H, S, S)."""
+    """Returns the attention weights of the last layer (B, H, S, S)."""
     last = model.get_layer("stack").encoder_layers[-1]
     with kt.layers.recorded_attention() as record:
         model(inputs)
@@ -92,15 +93,15 @@ def main(arguments=None):
     words_alone.fit(features[train], classes[train])
     baseline = words_alone.score(features[valid], classes[valid])
 
-    # A node attends to those that it is linked with; its own words go past attention.
+    # A node attends to its neighbours; its own words pass by the residual connection.
     adjacency = np.zeros([len(features)] * 2, bool)
     adjacency[links[:, 0], links[:, 1]] = adjacency[links[:, 1], links[:, 0]] = True
-    # One graph is a batch of one; class 0 says that a node's class is unknown.
+    # One graph is a batch of one; class 0 is unknown.
     lengths = np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1)
     inputs = (features / lengths)[None].astype("float32"), adjacency[None]
     known = np.where(train, classes, 0)[None]
     model = make_model(features.shape[1], int(classes.max()))
-    # From epoch to epoch the accuracy jumps by a point or two: average the weights.
+    # The accuracy varies by a point or two between epochs: average the weights.
     mean = {"use_ema": True, "ema_momentum": 0.98}
     optimizer = keras.optimizers.AdamW(0.005, weight_decay=0.01, **mean)
     model.compile(optimizer, kt.MaskedCrossentropy(), jit_compile=False)

@@ -1,12 +1,13 @@
-"""Is a sentence in favour or against? A sentence classifier.
+"""Sentence classification: positive or negative.
 
-A word is given by itself and its first four and six letters; with --pretrain by itself
-alone, and the encoder first learns to fill in hidden words. Compared: a bag of words.
+The features of a word are itself and its first four and six letters. With --pretrain it
+is only the word, and the encoder is pre-trained on hidden words. The baseline is a bag
+of words.
 
     python examples/classify_sentences.py --files train.tsv.gz valid.tsv.gz
 
-A line of a file has words, a tab and 0 or 1. Without files the sentences are generated,
-and half of them are negated, which a bag of words cannot tell.
+A line of a file contains words, a tab and 0 or 1. Without files the sentences are
+generated; half of them are negated, which a bag of words cannot detect.
 """
 
 import argparse
@@ -34,7 +35,7 @@ def read_sentences(path):
 
 
 def make_sentences(count, seed):
-    """Returns random ones: the last word tells the class, which a "not" reverses."""
+    """Returns random sentences: the last word has the class, "not" reverses it."""
     rng = np.random.default_rng(seed)
     words, classes = [], rng.integers(0, 2, count)
     for is_good in classes:
@@ -47,7 +48,7 @@ def make_sentences(count, seed):
 
 
 def features_of(words, number):
-    """Returns some features of each word: itself, its first 4 letters, its first 6."""
+    """Returns features of each word: itself, its first 4 letters, its first 6."""
     return [[word, f"{word[:4]}-", f"{word[:6]}--"][:number] for word in words]
 
 

@@ -1,9 +1,8 @@
 """Layers in your own Keras model: a sentence classifier with its own attention.
 
-A subclass of `EncoderLayer` swaps the feed-forward network for a gated one (Shazeer,
-2020, https://arxiv.org/abs/2002.05202) by overriding one method; the rest of the layer,
-its masks and its saving stay as they are. The task: does the sentence's first token
-appear in it again?
+A subclass of `EncoderLayer` replaces the feed-forward network by a gated one (Shazeer,
+2020, https://arxiv.org/abs/2002.05202) by overriding one method. The task: does the
+first token of the sentence appear in it again?
 
     python examples/compose_layers.py --epochs 12
 """
@@ -54,7 +53,7 @@ class GatedEncoderLayer(EncoderLayer):
 def make_model():
     """Returns a classifier of padded sentences (B, S), padding 0."""
     ids = keras.Input((None,), dtype="int32")
-    # The embedding says where the padding is; every layer after it honours that.
+    # The mask of padding from the embedding reaches every later layer.
     states = PositionalEmbedding(VOCABULARY_SIZE, 32, pad_id=0)(ids)
     for _ in range(2):
         states = GatedEncoderLayer(num_heads=4, d_ff=64, dropout_rate=0.0)(states)

@@ -1,7 +1,7 @@
 """A conformer, composed of this package's layers, labels each frame of speech.
 
 The block of Gulati et al., 2020, https://arxiv.org/abs/2005.08100, with rotary
-positions. Compared: the Transformer's layer. Needs espeak-ng, as speech.py.
+positions. The baseline is an `EncoderLayer`. Needs espeak-ng, as speech.py.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import keras_transformer as kt
 class ConvolutionModule(keras.layers.Layer):
     """A gated linear map, a convolution of each channel over time, a linear map.
 
-    Padding is zero before the convolution and no part of the batch's statistics.
+    Padding is zero before the convolution and excluded from batch statistics.
     """
 
     def build(self, shape):
@@ -39,7 +39,7 @@ class ConvolutionModule(keras.layers.Layer):
 
 
 class ConformerBlock(keras.layers.Layer):
-    """Four residual parts, each normalised first, and a norm at the end."""
+    """Four residual sub-layers, each normalised first, and a final norm."""
 
     def __init__(self, num_heads, d_ff, dropout_rate=0.1, **kwargs):
         super().__init__(**kwargs)
@@ -84,7 +84,7 @@ def main(arguments=None, speak=spoken):
     x, y, _ = record(options.recordings, VOICES[:8], (130, 190), speak, 1)
     new, tags, _ = record(options.recordings // 4, VOICES[8:], (130, 190), speak, 2)
     config = kt.EncoderConfig(num_layers=2, d_model=64, d_ff=128, num_heads=4)
-    # Its attention knows positions itself.
+    # Positions are inside the attention.
     for name, parts in {"Transformer": {}, "conformer": CONFORMER}.items():
         keras.utils.set_random_seed(1)
         model = make_model(config, 12, **parts)

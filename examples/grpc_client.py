@@ -48,7 +48,7 @@ def translate(texts, model, server="127.0.0.1:8500", batch_size=32, timeout=60):
 
 
 def make_request(texts, model):
-    """The PredictRequest of some sentences."""
+    """Returns the PredictRequest of some sentences."""
     request = predict_pb2.PredictRequest()
     request.model_spec.name = model
     request.model_spec.signature_name = "serving_default"

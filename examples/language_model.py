@@ -1,7 +1,8 @@
-"""A language model of characters: bits per character, a sample, the curve of training.
+"""A character language model: bits per character, a sample, a learning curve.
 
-Without arguments it learns generated English sentences, in a minute. The last tenth
-of a text, such as Tiny Shakespeare (https://github.com/karpathy/char-rnn), is scored:
+Without arguments it learns generated English sentences, in a minute. It is evaluated on
+the last tenth of a text, such as Tiny Shakespeare
+(https://github.com/karpathy/char-rnn):
 
     python examples/language_model.py --text plays --context 128 --layers 4 --width 192
 """
@@ -31,14 +32,14 @@ def read(path):
 
 
 def rows_of(ids, context, step):
-    """Returns rows that begin every `step` ids: what goes in and what comes next."""
+    """Returns inputs and targets in rows that begin every `step` ids."""
     starts = np.arange(0, len(ids) - context + 1, step)
     ids_out = np.asarray(ids)[starts[:, None] + np.arange(context)]
     return np.pad(ids_out[:, :-1], [(0, 0), (1, 0)], constant_values=START), ids_out
 
 
 def make_model(vocabulary_size, width, layers, updates):
-    """Returns a model, compiled with a learning rate that rises and falls."""
+    """Returns a model, compiled with a warm-up and a decay of the learning rate."""
     keras.utils.set_random_seed(1)
     config = kt.LanguageModelConfig(
         vocabulary_size=vocabulary_size, num_layers=layers, d_model=width,
@@ -53,7 +54,7 @@ def make_model(vocabulary_size, width, layers, updates):
 
 
 def write(model, ids, length, context):
-    """Continues a text piece by piece, each from the last half of the context."""
+    """Continues a text in pieces, each from the last half of the context."""
     sampler = kt.LanguageSampler(model, top_k=20, min_length=context)
     while len(ids) < length:
         past = ids[-(context // 2) :]

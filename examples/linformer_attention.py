@@ -1,10 +1,9 @@
-"""Another attention by one method: the Linformer's, to mixtures of positions.
+"""Linformer attention by overriding one method.
 
-A subclass of `MultiHeadAttention` overrides `attend`: the keys and values of all S
-positions become a few mixtures of them (Wang et al., 2020,
-https://arxiv.org/abs/2006.04768), so the cost grows with S and not with its square.
-Projections, masks, dropout, saving and quantising stay as they are. The task: a key
-stands somewhere in a long row; what is its value?
+A subclass of `MultiHeadAttention` overrides `attend`: it attends to a few mixtures of
+the keys and values of all S positions (Wang et al., 2020,
+https://arxiv.org/abs/2006.04768), so the cost grows linearly with S. The task: find the
+value of a key in a long row.
 
     python examples/linformer_attention.py
 """
@@ -25,14 +24,13 @@ LENGTH, KEYS, VALUES = 128, 8, 8
 class LinformerAttention(kt.MultiHeadAttention):
     """softmax(Q (E K)^T / sqrt(K)) (F V): equation 7, E and F shared by all heads.
 
-    E and F have a row for each position up to `max_length`; a shorter input uses the
-    first ones. Keys and values of padding count as zeros, so more padding changes
-    nothing. It is for encoders: a mixture holds later positions too, so it cannot be
-    causal. Its weights are on mixtures and not on positions, so it returns none.
+    E and F have a row for each position up to `max_length`. Keys and values of padding
+    count as zeros, so padding changes nothing. It cannot be causal, because a mixture
+    contains later positions, and returns no attention weights.
 
     Args:
-        max_length: Most positions of keys and values.
-        projected_length: Mixtures that are attended to, k in the paper.
+        max_length: Largest number of keys and values.
+        projected_length: Number of mixtures, k in the paper.
     """
 
     def __init__(self, num_heads, key_dim, max_length, projected_length, **options):
@@ -80,7 +78,7 @@ class LinformerAttention(kt.MultiHeadAttention):
 
 @keras.saving.register_keras_serializable(package="examples")
 class LinformerLayer(kt.EncoderLayer):
-    """An encoder layer that attends to 32 mixtures of up to `LENGTH` positions."""
+    """An encoder layer with attention to 32 mixtures of up to `LENGTH` positions."""
 
     def make_attention(self, name, d_model):
         width = d_model // self.num_heads
@@ -88,9 +86,9 @@ class LinformerLayer(kt.EncoderLayer):
 
 
 def make_data(rows, seed):
-    """Returns tokens of two ids (N, S, 2), a key's and a value's, and answers.
+    """Returns tokens (N, S, 2), a key and a value each, and answers.
 
-    A row gives each key one value. Its first token asks for the value of a key that is
+    Each key of a row has one value. The first token asks for the value of a key that is
     only in the second half of the row.
     """
     rng = np.random.default_rng(seed)
@@ -105,7 +103,7 @@ def make_data(rows, seed):
 
 
 def train(layer_class, arguments=None):
-    """Trains an encoder of two such layers; returns the share of right answers."""
+    """Trains an encoder of two such layers; returns its accuracy."""
     parser = argparse.ArgumentParser(description=layer_class.__doc__)
     parser.add_argument("--rows", type=int, default=6400)
     options = parser.parse_args(arguments)

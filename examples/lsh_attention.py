@@ -1,10 +1,9 @@
-"""Another attention by one method: the Reformer's, within hash buckets.
+"""Reformer attention within hash buckets, by overriding one method.
 
 A subclass of `MultiHeadAttention` overrides `attend`. A random projection hashes every
 position to a bucket, and a position attends to its own bucket (Kitaev et al., 2020,
-https://arxiv.org/abs/2001.04451), so the cost grows with the length and not with its
-square. The task is that of linformer_attention.py: a key stands somewhere in a long
-row; what is its value?
+https://arxiv.org/abs/2001.04451), so the cost grows about linearly with the length. The
+task is that of linformer_attention.py.
 
     python examples/lsh_attention.py
 """
@@ -25,7 +24,7 @@ from keras_transformer.layers.projections import project
 
 # Score of a position with itself, as in the paper: any other position wins.
 OWN_SCORE = -1e5
-# Score of a position that may not be attended to.
+# Score of a masked position.
 LOWEST = -1e9
 
 
@@ -34,17 +33,15 @@ class LSHAttention(kt.MultiHeadAttention):
     """Self-attention of each position to its hash bucket, for encoders.
 
     The keys are the queries divided by their lengths. In each of R rounds a random
-    projection hashes every position to one of N buckets, and a position attends to at
-    most 2 C positions of its bucket, C = `chunk_size` (see `lsh_attention`). All rounds
-    make one softmax. A position attends to itself only if it sees no other. The
-    projections are the weight `hash_vectors` (R, K, N / 2), which all heads share; they
-    are drawn once, saved and not trained.
+    projection hashes positions to N buckets, and a position attends to at most 2 C
+    positions of its bucket, C = `chunk_size` (see `lsh_attention`). All rounds share
+    one softmax. A position attends to itself only if it sees no other. All heads share
+    the projections, the untrained weight `hash_vectors` (R, K, N / 2).
 
     Args:
-        num_buckets: Buckets of a round, an even number, N. The paper has 2 S / C at a
-            length of S.
+        num_buckets: Buckets per round, N, even; 2 S / C in the paper.
         chunk_size: Positions in a chunk, C.
-        num_rounds: Rounds, R.
+        num_rounds: Number of rounds, R.
     """
 
     def __init__(
@@ -99,7 +96,7 @@ class LSHAttention(kt.MultiHeadAttention):
             raise ValueError("`mask` must be the same for all queries, so not causal")
         buckets = hash_buckets(queries, self.hash_vectors)
         if mask is not None:
-            # Masked positions come last in the order, so that they move no chunk.
+            # Masked positions come last, so that they do not shift chunks.
             buckets = ops.where(mask, buckets, self.num_buckets)
         # Each head of each row is a group: (B, H, ...) --> (G, ...).
         groups = [
@@ -121,7 +118,7 @@ class LSHAttention(kt.MultiHeadAttention):
 
 
 def hash_buckets(inputs, vectors):
-    """Hashes vectors so that near directions are likely to share a bucket.
+    """Returns buckets of vectors; similar directions are likely to share one.
 
     argmax([x R; -x R]): section 2 of the paper.
 
@@ -141,15 +138,15 @@ def hash_buckets(inputs, vectors):
 def lsh_attention(queries, values, buckets, num_buckets, chunk_size, dropout=None):
     """Attends to positions that share a bucket in some round, with keys q / |q|.
 
-    Each round sorts the positions by bucket and then by place and cuts them into chunks
-    (figure 2 of the paper). A position sees its bucket in its own chunk and in the one
-    before. The result is one softmax over the positions that it sees in any round, each
-    counted once (appendix A). A position attends to itself only if it sees no other.
+    Each round sorts the positions by bucket and cuts them into chunks (figure 2 of the
+    paper). A position sees its bucket in its own chunk and the one before. One softmax
+    covers the positions seen in any round, each counted once (appendix A). A position
+    attends to itself only if it sees no other.
 
     Args:
         queries: Float tensor (G, T, K), multiplied by 1 / sqrt(K).
         values: Float tensor (G, T, Kv).
-        buckets: Integer tensor (G, R, T), N where it may not be attended to.
+        buckets: Integer tensor (G, R, T), N where masked.
         num_buckets: Buckets, N.
         chunk_size: Positions in a chunk, C.
         dropout: `Dropout` layer in training, or `None`.
@@ -214,7 +211,7 @@ def lsh_attention(queries, values, buckets, num_buckets, chunk_size, dropout=Non
 
 
 def gathered(inputs, places):
-    """Takes the rows of (G, T, K) that are at places (G, R, T); (G, R, T, K)."""
+    """Returns the rows of (G, T, K) at places (G, R, T): (G, R, T, K)."""
     groups, length, width = ops.shape(inputs)
     first = ops.arange(groups, dtype="int32")[:, None, None] * length
     rows = ops.reshape(inputs, (-1, width))

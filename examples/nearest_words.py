@@ -1,12 +1,11 @@
-"""The pieces that a trained model takes as similar, by the angle of their vectors.
+"""Nearest pieces of a trained model's vocabulary, by cosine.
 
     python examples/nearest_words.py runs/en-de dog seven
     python examples/nearest_words.py runs/en-de --analogy king man woman --count 5
 
-A model learns a vector for each piece of its vocabulary, and pieces that can replace
-each other get similar vectors. An analogy A B C asks for the nearest to A - B + C
-(Mikolov et al., 2013, https://aclanthology.org/N13-1090). A word that is cut into
-several pieces has no vector. "▁" stands for a space.
+Pieces that can replace each other have similar vectors. An analogy A B C asks for the
+nearest to A - B + C (Mikolov et al., 2013, https://aclanthology.org/N13-1090). A word
+of several pieces has no vector. "▁" is a space.
 """
 
 import argparse
@@ -40,8 +39,8 @@ def id_of(tokenizer, word):
 def nearest(directions, tokenizer, vector, given, count):
     """Returns the `count` pieces nearest to a vector (D,), and their cosines.
 
-    Special pieces, single bytes and the ids that were `given` are no answers; without
-    the last rule the nearest to a - b + c is mostly a or c itself.
+    Special pieces, single bytes and the ids in `given` are left out; otherwise the
+    nearest to a - b + c is mostly a or c.
     """
     cosines = directions @ (vector / np.linalg.norm(vector))
     pieces = tokenizer.pieces(range(len(directions)))

@@ -3,10 +3,9 @@
     python examples/recurrent_sentences.py --pairs train.en-fr.tsv.gz --plot four.png
 
 As in Dive into Deep Learning (https://d2l.ai): whole words, the first pairs of a file
-sorted by length, dropout between layers. Prints what becomes of the book's four
-sentences, its BLEU (k = 2) beside sacreBLEU's, and draws the loss of the training (the
-decoder is told the right words so far) and what the translations attend to. Without a
-file it trains on generated sentences.
+sorted by length, dropout between layers. Prints the translations of the book's four
+sentences and their BLEU (k = 2) beside sacreBLEU's, and plots the training loss (with
+teacher forcing) and the attention. Without a file it trains on generated sentences.
 """
 
 import argparse
@@ -43,12 +42,12 @@ def ids_of(sentences, words):
 
 
 def ngram_bleu(prediction, label, max_order=2):
-    """BLEU of one short sentence, a list of words, as the book defines it: 0 to 1.
+    """Returns the BLEU of one short sentence, a list of words, as in the book: 0 to 1.
 
         exp(min(0, 1 - |label| / |prediction|)) * prod_n p_n ** (1 / 2 ** n),
 
-    n from 1 to `max_order`, where p_n is the share of the prediction's n-grams that the
-    label has too, each as often as there (section "Sequence-to-Sequence Learning").
+    n from 1 to `max_order`, where p_n is the share of the prediction's n-grams that are
+    in the label, with counts (section "Sequence-to-Sequence Learning").
     """
     if not prediction:
         return 0.0

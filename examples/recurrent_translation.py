@@ -3,8 +3,8 @@
     python examples/recurrent_translation.py --train train.en-fr.tsv.gz --pairs 20000 \
         --valid valid.en-fr.tsv.gz --test test.en-fr.tsv.gz --epochs 30 --size small
 
-Prints the BLEU of each, its training time and its time per sentence by length, draws
-what it attends to in one sentence (recurrent.png, transformer.png); `--export FOLDER`
+Prints the BLEU of each, its training time and its time per sentence by length, and
+plots the attention in one sentence (recurrent.png, transformer.png); `--export FOLDER`
 writes both as SavedModels. Without files it trains on generated sentences.
 """
 
@@ -31,7 +31,7 @@ CONFIG = kt.RunConfig(
 
 
 def sampled(path, count, folder):
-    """Writes some of a file's pairs, drawn at random, and opens them."""
+    """Writes and opens random pairs of a file."""
     lines = [f"{pair.source}\t{pair.target}\n" for pair in kt.open_pairs(path).pairs()]
     chosen = Path(folder) / "sampled.tsv"
     lines = random.Random(1).sample(lines, min(count, len(lines)))
@@ -54,7 +54,7 @@ MODELS = {"recurrent": train_recurrent, "transformer": train_transformer}
 
 
 def print_times(translator):
-    """Prints the times of sentences as long (tokens) as their translations."""
+    """Prints times per sentence by length (tokens)."""
     parts = translator.model, translator.tokenizers
     if isinstance(translator, kt.Translator):
         config = translator.config.replace(max_extra_length=0, min_output_length=80)

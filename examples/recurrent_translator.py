@@ -24,16 +24,16 @@ STRINGS = tf.TensorSpec([None], tf.string, name="text")
 
 @keras.saving.register_keras_serializable(package="examples")
 class AttentiveDecoder(keras.layers.Layer):
-    """GRU or LSTM cells, one above the other, that attend to the source's states h_j.
+    """Stacked GRU or LSTM cells that attend to the states h_j of the source.
 
         c_t = sum_j a_tj h_j,  a_tj = softmax_j(w . tanh(W s_(t-1) + U h_j))
         s_t = GRU([e_t; c_t], s_(t-1)),  s_0 = tanh(W_0 h)
         r_t = tanh(W_r [s_t; e_t; c_t])
 
     The first cell reads the embedding e_t and the context c_t, the others the cell
-    below. The last cell's state attends and is read out. W_0 h gives the first states
-    of all cells, side by side. Unlike in the paper, the readout takes the state that
-    has read e_t, with tanh in place of maxout.
+    below. The last state attends and is read out. W_0 h is the first state of all
+    cells. Unlike in the paper, the readout uses the state after e_t, and tanh in place
+    of maxout.
     """
 
     def __init__(self, width, units, cell, layers, rate, attention_units, **kwargs):
@@ -86,7 +86,7 @@ class AttentiveDecoder(keras.layers.Layer):
         return self.dropout(readouts, training=training), weights
 
     def start(self, whole):
-        """The states of all cells before the first token (B, 1, W)."""
+        """Returns the first states of all cells (B, 1, W)."""
         return ops.expand_dims(self.first_states(whole), 1)
 
     def step(self, tokens, hidden, source, kept=None):
@@ -139,7 +139,7 @@ def make_model(
         layer = make(units, return_sequences=True, use_cudnn=False)
         layer = keras.layers.Bidirectional(layer) if bidirectional else layer
         states = layer(kt.layers.Dropout(rate)(states), mask=mask)
-    # The state that has read the whole source.
+    # The last state of the source.
     whole = states[:, 0, units:] if bidirectional else states[:, -1]
     tokens = kt.layers.Dropout(rate)(target_embedding(target_in) * width**0.5)
     decoder = AttentiveDecoder(
@@ -151,7 +151,7 @@ def make_model(
 
 
 class Alignment(NamedTuple):
-    """What each piece of a translation attended to."""
+    """The attention of each piece of a translation."""
 
     attention: Any  # (T, S)
     target_tokens: list[str]
@@ -165,7 +165,7 @@ class Translator:
         self.model, self.tokenizers, self.beam_size = model, tokenizers, beam_size
         self.extra, self.shortest = extra, shortest  # Tokens.
         self.embedding, self.decoder = map(model.get_layer, ("embedding", "decoder"))
-        # What the decoder takes of the source: states, mask, the whole.
+        # For the decoder: states, mask and last state of the source.
         self.encode = keras.Model(model.inputs[0], self.decoder.input[1:])
 
     def embed(self, ids):
@@ -193,7 +193,7 @@ class Translator:
         )  # fmt: skip
 
     def attention(self, source, target_out):
-        """Returns the attention (B, T, S) with which each target token was chosen."""
+        """Returns the attention (B, T, S) that predicts each target token."""
         target_in = ops.pad(target_out[:, :-1], ((0, 0), (1, 0)), constant_values=START)
         return self.decoder.read(self.embed(target_in), *self.encode(source))[1]
 
@@ -238,7 +238,7 @@ def train(text, valid, config, sizes):
     options = config.training
     updates = options.epochs * corpus.num_batches
     rate = kt.TransformerSchedule(sizes["width"], options.warmup_steps, scale=0.5)
-    # The mean of the weights of the last updates, a 25th of all.
+    # Average the weights of the last 4 % of the updates.
     mean = {"use_ema": True, "ema_momentum": 1 - 25 / (25 + updates)}
     optimizer = kt.Adam(rate, beta_2=0.98, epsilon=1e-9, **mean)
     loss = kt.MaskedCrossentropy(options.label_smoothing)

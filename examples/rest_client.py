@@ -1,6 +1,6 @@
 """Translations over REST from TensorFlow Serving or `keras-transformer serve`.
 
-The standard library is all it needs.
+It needs only the standard library.
 
     python examples/rest_client.py --model quickstart-en-de "She is tired."
 """

@@ -1,6 +1,6 @@
-"""A SavedModel in use, without keras_transformer: strings in, strings out.
+"""Translation with a SavedModel, without keras_transformer.
 
-TensorFlow and tensorflow-text are all it needs, as in TensorFlow Serving.
+It needs only TensorFlow and tensorflow-text, as TensorFlow Serving does.
 
     python examples/serve_saved_model.py saved_models/quickstart-en-de/1 "She is tired."
 """

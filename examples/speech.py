@@ -1,8 +1,8 @@
-"""Which digit is spoken in each hundredth of a second, and who speaks?
+"""Spoken digits: labels of frames, and classification of voices.
 
 A frame of 10 ms is a vector of 40 mel bands. A tagger labels each frame (silence or a
 digit) of new voices; with --task voice a classifier names the voice, at a new speed.
-Compared: logistic regression of the frame, or of the mean of all. Needs espeak-ng.
+The baseline is logistic regression. Needs espeak-ng.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 import keras_transformer as kt
 
 STEP, BANDS = 220, 40  # Samples a frame, of 22,050 a second; mel bands.
-# An attention sees 25 frames to each side.
+# Frames on each side that attention sees.
 LOCAL = dict(attention="local", attention_window=25, attention_dropout_rate=0.0)
 VOICES = "en+m1 en+m2 en+m3 en+m4 en+f1 en+f2 en+f3 en+f4 en-us+m7 en-us+f5".split()
 
@@ -65,9 +65,9 @@ def make_model(
     config, num_classes, per_frame=True, stack=kt.EncoderStack,
     positions=kt.PositionalEncoding,
 ):  # fmt: skip
-    """Returns a model of frames (B, T, F), of which zeros are padding.
+    """Returns a model from frames (B, T, F), zeros for padding, to logits.
 
-    Its logits are (B, T, classes), or with one class for all frames (B, classes).
+    The logits are (B, T, classes), or (B, classes) with one class for all frames.
     """
     frames = keras.Input((None, BANDS), name="frames")
     mask = ops.any(ops.not_equal(frames, 0), axis=-1)

@@ -1,7 +1,7 @@
-"""The part of speech of every word, from the words alone.
+"""Part-of-speech tagging.
 
-A word's vector is the sum of its features': itself, its first and last one to four
-letters, its shape ("Xx9"). A new word still has the vectors of its ending.
+The vector of a word is the sum of its features: itself, its first and last one to four
+letters, its shape ("Xx9"). So a new word has the vectors of its ending.
 
     python examples/tag_words.py --files train.tsv.gz valid.tsv.gz
 """
@@ -27,7 +27,7 @@ def read_sentences(path):
 
 
 def make_sentences(count, seed):
-    """Returns random ones; a word in -s is a noun or, after a noun, a verb."""
+    """Returns random sentences; a word in -s is a noun or, after a noun, a verb."""
     rng = np.random.default_rng(seed)
     endings = {"ADJ": "ous", "NOUN": "s", "VERB": "s", "ADV": "ly"}
     kept = rng.random((count, 4)) < (0.5, 1.0, 0.7, 0.5)
@@ -45,7 +45,7 @@ def features_of(word):
 
 
 def ids_of(sentence, features):
-    """Returns ids (S, 10) of a sentence's features; 1 is an unknown one."""
+    """Returns the feature ids (S, 10) of a sentence; 1 is unknown."""
     return [[features.get(f, 1) for f in features_of(word)] for word, _ in sentence]
 
 
@@ -61,7 +61,7 @@ def batches(sentences, features, tags):
 
 
 def most_frequent_tags(train, valid):
-    """Returns the accuracy of each word's most frequent tag, or else NOUN."""
+    """Returns the accuracy of the most frequent tag of each word, or NOUN."""
     counts = Counter(pair for s in train for pair in s).most_common()
     best = dict(pair for pair, _ in reversed(counts))  # The last of a word wins.
     return np.mean([best.get(w, "NOUN") == t for s in valid for w, t in s])

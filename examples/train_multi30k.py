@@ -1,11 +1,11 @@
-"""A recipe: Multi30k English to German, scored as Wu et al. (2021) score it.
+"""Recipe for Multi30k English-German, evaluated as in Wu et al. (2021).
 
     python examples/train_multi30k.py --train train.en-de.tsv.gz \
         --valid valid.en-de.tsv.gz --test test_2016_flickr.en-de.tsv.gz --seed 1
 
 Needs sacremoses. Without files: a minute on generated sentences, too little to score.
-Their text-only Transformer-Tiny has 41.02 (https://arxiv.org/abs/2105.14462), trained
-on two GPUs, so with twice the batch, and on text in lower case.
+The paper's text-only Transformer-Tiny has 41.02 (https://arxiv.org/abs/2105.14462),
+with two GPUs, so twice the batch, and lower-case text.
 """
 
 import argparse
@@ -18,10 +18,10 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 import keras_transformer as kt
 from keras_transformer.quickstart.grammar import generate_pairs
 
-# Theirs: sizes, dropout, average of the last 10, beam of 5. Ours: pre-norm and 1,000
-# updates of warm-up to a learning rate of 0.004, with which the sixth epoch has the
-# validation loss of the thirteenth without; 6,000 pieces; and twice their number of
-# updates, after which the validation set has 1.0 BLEU more.
+# From the paper: sizes, dropout, average of the last 10, beam of 5. Ours: pre-norm;
+# 1,000 updates of warm-up to a learning rate of 0.004, which reaches the validation
+# loss of the thirteenth epoch in the sixth; 6,000 pieces; and twice as many updates,
+# for 1.0 BLEU more on the validation set.
 CONFIG = kt.RunConfig(
     model=kt.TransformerConfig.preset(
         "tiny",
