@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from keras_transformer.config.options import (
     LAYERS,
+    RATE,
     ROWS,
     UNITS,
     Config,
@@ -68,15 +69,9 @@ class SublayerConfig(Config):
     num_key_value_heads: int | None = option(
         None, "heads of keys and values, a divisor of num_heads; default all", **UNITS
     )
-    dropout_rate: float = option(
-        0.1, "dropout of sub-layer outputs and embeddings", minimum=0.0, below=1.0
-    )
-    attention_dropout_rate: float = option(
-        0.1, "dropout of attention weights", minimum=0.0, below=1.0
-    )
-    activation_dropout_rate: float = option(
-        0.1, "dropout inside the feed-forward network", minimum=0.0, below=1.0
-    )
+    dropout_rate: float = option(0.1, "dropout of sub-layers and embeddings", **RATE)
+    attention_dropout_rate: float = option(0.1, "dropout of attention weights", **RATE)
+    activation_dropout_rate: float = option(0.1, "dropout in the feed-forward", **RATE)
 
     def __post_init__(self):
         super().__post_init__()

@@ -20,6 +20,7 @@ _T = TypeVar("_T")
 UNITS = {"minimum": 1, "maximum": 2**20}
 LAYERS = {"minimum": 1, "maximum": 1000}
 ROWS = {"minimum": 1, "maximum": 10**8}  # of a table of vectors
+RATE = {"minimum": 0.0, "below": 1.0}
 MOST_TOKENS = 10**6
 MOST_HYPOTHESES = 1000
 

@@ -10,6 +10,7 @@ from keras_transformer.config.models import TransformerConfig
 from keras_transformer.config.options import (
     MOST_HYPOTHESES,
     MOST_TOKENS,
+    RATE,
     Config,
     check_choice,
     documented,
@@ -37,9 +38,7 @@ class TokenizerConfig(Config):
         1.0, "share of the characters that get a piece", minimum=0.9, maximum=1.0
     )
     normalization: str = option(
-        "nmt_nfkc",
-        "SentencePiece's normalisation rule",
-        choices=("nmt_nfkc", "nfkc", "identity"),
+        "nmt_nfkc", "text normalisation", choices=("nmt_nfkc", "nfkc", "identity")
     )
     learning_sentences: int = option(
         1000000, "most sentences per side to learn the vocabulary from", minimum=1
@@ -71,8 +70,7 @@ class DataConfig(Config):
     subword_sampling: float = option(
         0.0,
         "share of merges that BPE-dropout skips, or alpha of a unigram vocabulary",
-        minimum=0.0,
-        below=1.0,
+        **RATE,
     )
     bad_line_budget: int = option(
         100, "most bad lines to skip, long pairs not counted (lines)", minimum=0

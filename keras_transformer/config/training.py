@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from keras_transformer.config.options import Config, documented, option
+from keras_transformer.config.options import RATE, Config, documented, option
 
 
 @documented
@@ -39,9 +39,7 @@ class TrainingConfig(Config):
     warmup_steps: int = option(
         4000, "linear warm-up (updates), at most a fifth of the run", minimum=1
     )
-    label_smoothing: float = option(
-        0.1, "probability mass spread over the vocabulary", minimum=0.0, below=1.0
-    )
+    label_smoothing: float = option(0.1, "probability spread over all classes", **RATE)
     global_clipnorm: float | None = option(
         None, "largest norm of the gradient of all weights together", above=0.0
     )

@@ -1,7 +1,7 @@
 """Sampling over a step function.
 
-A token is the first at which the sum of probabilities, in the order of the ids (with
-top-k or top-p, of the probabilities), exceeds a number in [0, 1) of the caller's. So an
+A token is the first at which the cumulative probability, in the order of the ids (with
+top-k or top-p, of the probabilities), exceeds a number in [0, 1) from the caller. So an
 output does not depend on its batch or on a backend's generator.
 
 Letters: B sentences, L longest output, V vocabulary, C tokens to draw from.

@@ -285,13 +285,11 @@ def _add_token(position, sentences, candidates, rules):
     longest = ops.expand_dims(sentences.max_lengths, 1)
     bound = totals[:, :1] / rules.divisor(longest)
     totals = ops.where(bound > finished.scores[:, -1:], totals, IMPOSSIBLE)
+    ids = write(ids, last_ids, position)
     return sentences._replace(
-        last_ids=last_ids,
-        parents=parents,
-        ids=write(ids, last_ids, position),
-        log_probabilities=totals,
+        last_ids=last_ids, parents=parents, ids=ids, log_probabilities=totals,
         finished=finished,
-    )
+    )  # fmt: skip
 
 
 def _finish(position, sentences, candidates, rules):

@@ -119,7 +119,6 @@ def best_tokens(logits, count, banned=None):
     logits, size = ops.cast(logits, "float32"), logits.shape[1]
     allowed = logits if banned is None else ban(logits, *banned)
     best, ids = best_logits(allowed, min(count, size))
-    # Banned tokens keep their share of the softmax.
     highest = best[:, :1]
     if banned is not None:
         highest = ops.max(logits, axis=-1, keepdims=True)

@@ -113,8 +113,7 @@ class UpdateState:
         self.variables = counters + self.sums
 
     def judge(self, loss, norm, targets):
-        """Returns the `Verdict` on a batch, from sums over all replicas."""
-        # `norm` is that of the scaled gradient.
+        """Returns the `Verdict` on a batch; `norm` is that of scaled gradients."""
         goes_on, has_loss = ops.equal(self.held, 0), ops.isfinite(loss)
         is_fine = ops.isfinite(loss + norm)
         if self.scaling is not None:

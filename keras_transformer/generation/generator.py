@@ -115,14 +115,11 @@ class Generator(_Decoding):
         room = limit if self.fixed_shapes else ops.minimum(limit, FIRST_ROOM)
         return beam_search(
             state=model.start_decoding(source, room, config.beam_size),
-            max_lengths=longest,
-            limit=limit,
-            beam_size=config.beam_size,
-            n_best=n_best,
+            max_lengths=longest, limit=limit, beam_size=config.beam_size, n_best=n_best,
             resize=None if self.fixed_shapes else model.resize_decoding,
             ends_within_beam=config.ends_within_beam,
             **self._rules(self.longest, prefix),
-        )
+        )  # fmt: skip
 
     def sample(
         self, source: TensorLike, lengths: TensorLike | None, uniforms: TensorLike,

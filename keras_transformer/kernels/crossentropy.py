@@ -89,7 +89,7 @@ def fused_crossentropy(
     @ops.custom_gradient
     def with_gradient(*learned):
         def gradient(*upstreams, upstream=None):
-            if upstream is None:  # PyTorch gives it by name, after the arguments.
+            if upstream is None:  # PyTorch passes it by name, after the arguments.
                 (upstream,) = upstreams
             scale = upstream * unit if is_narrow else upstream
             return keras.tree.map_structure(

@@ -26,9 +26,6 @@ def wide_dtype(*dtypes) -> str:
     return "float64" if "float64" in names else "float32"
 
 
-# Normalisation.
-
-
 def normalise(inputs, gamma, beta, epsilon):
     """Normalises the last axis (..., D) in at least float32, then scales and shifts."""
     dtype = wide_dtype(inputs.dtype, gamma.dtype)
@@ -57,9 +54,6 @@ def normalise(inputs, gamma, beta, epsilon):
         return ops.reshape(unit * scale + shift, shape), gradient
 
     return normalised(inputs, *map(ops.convert_to_tensor, (gamma, beta)))
-
-
-# The softmax of attention.
 
 
 def masked_softmax(scores: TensorLike, mask: TensorLike | None = None) -> Tensor:

@@ -33,7 +33,7 @@ def linear_recurrence(decays, inputs):
         states = run(forwards, decays, inputs)
 
         def gradient(*upstreams, upstream=None):
-            if upstream is None:  # PyTorch gives it by name, after the arguments.
+            if upstream is None:  # PyTorch passes it by name, after the arguments.
                 (upstream,) = upstreams
             of_inputs = run(backwards, decays, upstream, reverse=True)
             first = ops.zeros_like(states[:1])

@@ -67,7 +67,7 @@ def dot_product_attention(
     if fused is not False:
         must = bool(fused)
         if with_weights:
-            reason = "it gives no attention weights to return or to record"
+            reason = "it returns no attention weights"
         elif not must and keras.config.is_flash_attention_enabled() is False:
             reason = "flash attention is disabled in Keras"
         elif score is not None:

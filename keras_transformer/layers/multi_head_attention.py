@@ -351,7 +351,6 @@ class MultiHeadAttention(ComposedLayer):
             queries, keys = (self.positions.place(x, position) for x in (queries, keys))
         cache = tuple(map(decoding.write_position, cache, (keys, values), [place] * 2))
         entries = ops.arange(ops.shape(cache[0])[2], dtype="int32")
-        # Entry l * N + n is position l of hypothesis n.
         past = mask._replace(places=(position, entries // inputs.shape[1]))
         outputs, _ = self.attend(queries, *cache, mask.mask, step=past)
         return self._merge_step(outputs, weights[1]), cache

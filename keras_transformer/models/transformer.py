@@ -120,7 +120,6 @@ class Transformer(Seq2Seq):
         if config.norm_first:
             self.encoder_norm = self._make_norm("encoder_norm")
             self.decoder_norm = self._make_norm("decoder_norm")
-        # Source and target do not share norms.
         self.embedding_norms = {}
         if config.normalize_embeddings:
             self.embedding_norms = {

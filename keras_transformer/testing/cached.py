@@ -76,9 +76,7 @@ def assert_cached_equals_uncached(
             inputs = (ops.convert_to_tensor(rows), inputs)
         whole = model(inputs)
         check_close(
-            as_array(logits)[:, None],
-            as_array(whole)[:, t : t + 1],
-            tolerance,
+            as_array(logits)[:, None], as_array(whole)[:, t : t + 1], tolerance,
             f"{name_of(model)} decodes otherwise step by step than at once",
             first=(int(kept[0]) * beam_size, t),
-        )
+        )  # fmt: skip

@@ -80,7 +80,6 @@ def check_close(
     with np.errstate(invalid="ignore"):
         differences = np.where(actual == expected, 0.0, np.abs(actual - expected))
     differences = np.where(np.isnan(differences), np.inf, differences)
-    # The tolerance is a share of the largest value that is expected.
     finite = np.abs(expected[np.isfinite(expected)])
     allowed = tolerance * finite.max(initial=0.0)
     if differences.size and differences.max() > allowed:

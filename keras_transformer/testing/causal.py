@@ -63,13 +63,12 @@ def assert_causal(
         changed = first.copy()
         changed[:, position] = _others(first[:, position], first, ids_below, rng)
         after = calls.output_of(layer, [changed, *others], call_options)
-        calls.check_close(
-            after[:, :position],
-            before[:, :position],
-            tolerance,
+        claim = (
             f"{name} is not causal: a change of the input at position {position} "
-            "changes an earlier output",
+            "changes an earlier output"
         )
+        earlier = after[:, :position], before[:, :position]
+        calls.check_close(*earlier, tolerance, claim)
         has_changed = has_changed or (after != before).any()
     if not has_changed:
         raise AssertionError(
@@ -88,6 +87,5 @@ def _others(values, array, ids_below, rng):
             "`ids_below` must be at least 3, because id 0 is not used. "
             f"Received: ids_below={count}"
         )
-    # From 1 to count - 1.
     moved = values + rng.integers(1, count - 1, size=values.shape)
     return (moved - 1) % (count - 1) + 1

@@ -65,24 +65,18 @@ def assert_serializable(
             f"{shapes[0]} in place of {shapes[1]}"
         )
     again.set_weights(layer.get_weights())
-    calls.check_close(
-        calls.output_of(again, arrays, call_options),
-        expected,
-        tolerance,
-        f"{name} made again from its configuration, with the same weights, has "
-        "another output",
-    )
+    output = calls.output_of(again, arrays, call_options)
+    claim = f"{name} made again, with the same weights, has another output"
+    calls.check_close(output, expected, tolerance, claim)
     for weight in again.weights:
         if "float" in weight.dtype:
             values = calls.as_array(weight.value)
             moved = values + 0.1 * rng.standard_normal(values.shape)
             weight.assign(moved.astype("float32"))
-    calls.check_close(
-        _output_of_file(again, name, arrays, call_options),
-        calls.output_of(again, arrays, call_options),
-        tolerance,
-        f"{name} loaded from a .keras file has another output",
-    )
+    loaded = _output_of_file(again, name, arrays, call_options)
+    output = calls.output_of(again, arrays, call_options)
+    claim = f"{name} loaded from a .keras file has another output"
+    calls.check_close(loaded, output, tolerance, claim)
 
 
 def _made_again(layer, name):
