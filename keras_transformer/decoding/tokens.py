@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from keras import ops
 
-from keras_transformer.config.options import check_choice
 from keras_transformer.kernels.decoding import pick
 from keras_transformer.types import Tensor, TensorLike
 
@@ -82,7 +81,11 @@ def check_lengths(max_lengths, limit, alpha, length_penalty_form):
         raise ValueError(
             f"`alpha` must be finite and at least 0. Received: alpha={alpha}"
         )
-    check_choice("length_penalty_form", length_penalty_form, ("gnmt", "power"))
+    if length_penalty_form not in ("gnmt", "power"):
+        raise ValueError(
+            "`length_penalty_form` must be 'gnmt' or 'power'. Received: "
+            f"length_penalty_form={length_penalty_form!r}"
+        )
 
 
 def write(ids, last_ids, position):

@@ -225,7 +225,8 @@ class MultiHeadAttention(ComposedLayer):
                 f"`return_attention_scores` must be False: {type(self).__name__} has "
                 "no attention weights. Received: return_attention_scores=True"
             )
-        record_attention(self, attention_weights)
+        if with_weights:
+            record_attention(self, attention_weights)
         output = self.merge(outputs)
         return (output, attention_weights) if return_attention_scores else output
 

@@ -295,7 +295,7 @@ def test_sampling_stops_when_every_row_has_ended():
     [
         ({"limit": 0}, "`limit` must be at least 1"),
         ({"alpha": -0.1}, "`alpha` must be finite and at least 0"),
-        ({"length_penalty_form": "log"}, "`length_penalty_form` must be one of gnmt"),
+        ({"length_penalty_form": "log"}, "`length_penalty_form` must be 'gnmt' or 'po"),
         ({"max_lengths": np.array(7)}, "`max_lengths` must have one length a sentence"),
         ({"uniforms": np.zeros((1, 6))}, "`uniforms` must have one number a sentence"),
         ({"uniforms": np.zeros(7)}, "`uniforms` must have one number a sentence"),

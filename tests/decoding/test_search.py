@@ -376,7 +376,7 @@ def test_the_length_penalty_has_its_closed_form():
         ({"n_best": 0}, "`n_best` must be from 1 to `beam_size`"),
         ({"alpha": -0.1}, "`alpha` must be finite and at least 0"),
         ({"alpha": float("nan")}, "`alpha` must be finite and at least 0"),
-        ({"length_penalty_form": "log"}, "`length_penalty_form` must be one of gnmt"),
+        ({"length_penalty_form": "log"}, "`length_penalty_form` must be 'gnmt' or 'po"),
         ({"max_lengths": np.array(7)}, "`max_lengths` must have one length a sentence"),
         ({"constraints": Constraints(min_length=0)}, "`min_length` must be at least 1"),
         (
