@@ -23,9 +23,9 @@ from keras_transformer.text.tokenizer_pair import TokenizerPair
 class Translator(TextTranslator):
     """Translates sentences with a trained model.
 
-    On the TensorFlow backend text to text is one graph, which `export` writes; on JAX
-    and PyTorch only the tokenizers run in TensorFlow. It has the methods of
-    `TextTranslator`, which return results in the order of the texts. A text longer than
+    On the TensorFlow backend translation is one graph, which `export` writes; on JAX
+    and PyTorch only the tokenizers run in TensorFlow. The methods of `TextTranslator`
+    return results in the order of the texts. A text longer than
     `config.max_source_length` is cut; an empty text has an empty translation with score
     0.
 

@@ -33,10 +33,10 @@ def _counter(path, meaning):
 class ExactTraining(BuildsFromSpec):
     """Mixin, before `keras.Model`, for exact accumulation, replicas and clipping.
 
-    The gradient of one weight update is that of the sum of the losses of all target
-    tokens over their number, in all replicas and accumulated batches. It is clipped
-    after accumulation. `optimizer.iterations`, and so the learning-rate schedule,
-    counts updates. The `loss` in the logs is the mean over all tokens of the epoch.
+    One weight update follows the gradient of the mean loss over all target tokens, of
+    all replicas and accumulated batches, and clips it as a whole.
+    `optimizer.iterations`, and so the learning-rate schedule, counts updates. The
+    `loss` in the logs is the mean over all tokens of the epoch.
 
     A batch without targets, or with a loss or gradient that is not finite, changes
     neither weights nor moments. In float16, an overflow of the scaled loss only halves
@@ -47,7 +47,7 @@ class ExactTraining(BuildsFromSpec):
             the same `pad_id`.
         trains_without_logits: Whether the logits are `model(x, return_states=True)`
             times the transpose of `model.output_rows()` (V, D), plus `output_bias` (V,)
-            or `None`. Training then never holds all logits, if the loss is
+            if it is not `None`. Training then never holds all logits, if the loss is
             `MaskedCrossentropy` and every metric `MaskedAccuracy` or `Perplexity`. Set
             to False in a subclass with other logits, loss or metrics.
     """

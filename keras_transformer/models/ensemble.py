@@ -43,7 +43,7 @@ class Ensemble(ExportableModel):
     log (1 / M sum_m p_m(y_t | y_1 ... y_(t-1), x)): section 3.6 of Sutskever et al.,
     2014, https://arxiv.org/abs/1409.3215. Members may differ in size and float type.
     `Generator`, `Translator` and exports take an ensemble; it is neither trained nor
-    saved. Its methods are those of `Transformer`, on tuples with one entry a member.
+    saved. It has the methods of a `Transformer`, with tuples of one entry per member.
 
     Args:
         members: Two or more models of one vocabulary, `Transformer` or `Seq2Seq`.
