@@ -13,7 +13,7 @@ class TrainingConfig(Config):
     """How a model is trained; the defaults are the paper's (section 5)."""
 
     epochs: int = option(20, "passes over the corpus", minimum=1)
-    max_updates: int | None = option(None, "most weight updates", minimum=1)
+    max_updates: int | None = option(None, "stop after this many updates", minimum=1)
     max_minutes: float | None = option(
         None, "stop at the first update after this time (minutes)", above=0.0
     )
