@@ -34,7 +34,8 @@ def write_json(path: str | Path, value: Any):
     """Writes a value as indented JSON, whole or not at all."""
     with replacing(path) as temporary:
         text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-        temporary.write_text(text, encoding="utf-8")
+        # A lone surrogate, as a file's name may have, becomes its escape in JSON.
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import keras
 from keras_transformer.config import DecodingConfig
 from keras_transformer.config.options import check_choice
 from keras_transformer.export import FORMATS
-from keras_transformer.files import replacing
+from keras_transformer.files import replacing, write_json
 from keras_transformer.generation.pipeline import Pipeline, check_fit
 from keras_transformer.lite.translator import TextTranslator
 from keras_transformer.models.ensemble import Ensemble
@@ -141,8 +141,7 @@ class Translator(TextTranslator):
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self.tokenizers.save(directory / "tokenizer")
-        with replacing(directory / "decoding.json") as temporary:
-            temporary.write_text(self.config.to_json(), encoding="utf-8")
+        write_json(directory / "decoding.json", self.config.to_dict())
         with replacing(directory / "model.keras") as temporary:
             self.model.save(temporary)
         # Last, because matching digests show that every part is written.

@@ -208,7 +208,7 @@ def test_a_killed_run_of_it_ends_the_same(make, tmp_path):
         options = {"config": config, "model": make, "validation": details[0]} | options
         with pytest.raises(ValueError, match="leave out `init` and `freeze`"):
             kt.train(tiny_run.TRAIN, tmp_path / "a", **options)
-    with pytest.raises(ValueError, match="must have the type mixed_bfloat16"):
+    with pytest.raises(ValueError, match="must have the dtype policy mixed_bfloat16"):
         config = config.with_options(mixed_precision="bfloat16")
         run("half")
 

@@ -133,7 +133,7 @@ assert kt.cli.main(["quickstart"]) == 1
     for line in lines:
         assert "pip install 'tensorflow-text>=2.20,!=2.21.0,<2.22'" in line
     # So does the command line, in a line.
-    assert "keras-transformer: error: Texts need tensorflow-text" in errors
+    assert "keras-transformer: error: Tokenizers need tensorflow-text" in errors
     assert "Traceback" not in errors
 
 

@@ -1,7 +1,4 @@
-"""Text in, batches of ids out, and ids back to text.
-
-Needs TensorFlow and tensorflow-text.
-"""
+"""Sentence pairs, tokenizers and batches. Needs TensorFlow and tensorflow-text."""
 
 from keras_transformer.text.corpus import Corpus
 from keras_transformer.text.lines import read_lines

@@ -1,4 +1,4 @@
-"""Pairs of sentences as ids, made once and kept in a flat file, and batches of them."""
+"""Sentence pairs as ids in one flat file, and batches of them."""
 
 from __future__ import annotations
 
@@ -16,71 +16,62 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import DataConfig
-from keras_transformer.files import digest, replacing
+from keras_transformer.files import digest, replacing, write_json
 from keras_transformer.text.pairs import SIDES, BadLines, open_pairs
 from keras_transformer.text.tokenizer import END_ID, PAD_ID, START_ID
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
-# Pairs that are tokenised at a time: enough to make the cost of a call negligible.
+# Pairs that one call tokenises: enough to make its fixed cost negligible.
 _CHUNK = 1024
-# Batches whose pairs are cut into random pieces, and sorted by their length, together.
+# Batches whose pairs are cut into random pieces and sorted by length together.
 _SAMPLED = 16
-# Where `batch_tokens` says nothing. It suits the caches of a processor.
+# Default of `batch_tokens`. It suits the caches of a processor.
 BATCH_TOKENS = 4096
 
 
 class Corpus:
-    """A training corpus: tokenises pairs once and gives any batch of any epoch at once.
+    """A training corpus, tokenised once, whose batches can be read from any step.
 
     Pairs of similar length share a batch of about `config.batch_tokens` tokens, as in
     section 5.1 of Vaswani et al. (2017). With the pieces x of the source and y of the
-    target, a batch is `((x + end, start + y), y + end)`, int32 arrays of shapes [B, S],
-    [B, T] and [B, T], padded with 0. Each side is padded to the upper end of a length
-    bucket, not to its longest sentence: that gives few distinct shapes and costs next
-    to nothing.
+    target, a batch is `((x + end, start + y), y + end)`: int32 arrays of shapes [B, S],
+    [B, T] and [B, T], padded with 0. Each side is padded to the upper bound of a length
+    bucket, so that batches have few distinct shapes.
 
-    The constructor reads all text, leaves out bad lines and pairs longer than
-    `config.max_length` tokens, and writes the ids into a flat file that is mapped into
-    memory, so that a corpus larger than memory trains. After that the text is not read
-    again. An epoch is a permutation by `seed` and the epoch's number.
-
-    With `config.subword_sampling` the pairs of some batches at a time are cut anew into
-    random pieces, by `seed` and their number, so that every process has the same.
+    The constructor reads the whole text, skips bad lines and pairs longer than
+    `config.max_length` tokens, and writes the ids to a memory-mapped file: a corpus may
+    be larger than memory. The text is not read again. `seed` and the number of an epoch
+    determine its order and, with `config.subword_sampling`, its random pieces.
 
     Args:
-        text: Pairs, as `open_pairs` returns or takes them: a list of (source, target),
-            the name of a file, ...
+        text: Pairs, as `open_pairs` returns or takes them.
         tokenizers: Tokenizers of the two sides.
-        config: Size of the batches, longest pair, sampling, bad lines to skip.
+        config: Batch size, longest pair, sub-word sampling, bad lines to skip.
         seed: Seed of the order and of sampled pieces.
-        static_shapes: Give all batches of a length bucket one shape [B, S] = [B, T]:
-            both sides as wide as the bucket, missing pairs replaced by rows of padding.
-            For XLA, which compiles the training step anew for every shape. They are
-            static, too, if `config.batch_shapes` says how many buckets there are.
-        boundaries: The attribute of another corpus, so that the batches of both have
-            the same shapes; by default it is made from `config`.
-        directory: Directory to keep the ids in. Undamaged ids there, of the same text,
-            tokenizers, `max_length` and `bad_line_budget`, are used. Default temporary.
-        console: Rich console for a progress bar while tokenising, or `None`.
+        static_shapes: Give all batches of a length bucket one shape, with [B, S] =
+            [B, T] and rows of padding for missing pairs. It suits XLA, which compiles
+            the training step for each shape. `config.batch_shapes` implies it.
+        boundaries: The `boundaries` of another corpus, for batches of the same shapes.
+        directory: Where to keep the ids; default temporary. Existing ids are reused if
+            text, tokenizers, `max_length` and `bad_line_budget` match.
+        console: Rich console for a progress bar.
 
     Attributes:
         text: The pairs, a `ParallelText`.
-        boundaries: The longest length of each bucket, ascending (tokens).
-        bad_lines: `BadLines`, the lines that are left out.
+        boundaries: Longest length of each bucket, ascending (tokens).
+        bad_lines: The skipped lines, `BadLines`.
         num_pairs: Pairs of an epoch.
         num_batches: Batches of an epoch.
-        num_tokens: Source and target tokens of an epoch, with the end tokens, without
-            padding and sampling.
-        shapes: An epoch's batches of each length bucket, by their rows and tokens
-            (B, T): the most that a batch has, and if shapes are static exactly what it
-            has. Sampled pieces may give a batch another width.
-        padding: Share of padding in an epoch's batches if their shapes are static, else
-            `None`.
+        num_tokens: Source and target tokens of an epoch, with end tokens, without
+            padding or sampling.
+        shapes: Number of batches of each bucket in an epoch, by their largest shape
+            (B, T), which static batches have exactly.
+        padding: Share of padding in an epoch of static batches; otherwise `None`.
 
     Raises:
         ValueError: If the two sides differ in number of lines, there are too many bad
-            lines or no good one, a file is damaged or changes while it is read, or
-            pieces are to be sampled by a tokenizer that cannot.
+            lines or no good one, a file is damaged or changes while it is read, or a
+            tokenizer cannot sample pieces.
 
     Example:
         >>> pairs = open_pairs("train.en", "train.de")
@@ -121,21 +112,20 @@ class Corpus:
         }
         most = max(cutter.vocabulary_size for cutter in self._cutters)
         kind = np.min_scalar_type(most - 1)
-        # A file that is mapped into memory outlives its name.
+        # A memory-mapped file outlives its name.
         given = contextlib.nullcontext(directory)
         with tempfile.TemporaryDirectory() if directory is None else given as folder:
             path = Path(folder, "pairs.ids")
             if not self._is_kept(path, made_of):
                 self._make(path, made_of, kind, console)
             self._ids = np.asarray(np.memmap(path, kind, "r"))
-        # The places at which sentences end, after a 0.
+        # Where sentences end, after a 0.
         self._ends = np.append(0, np.flatnonzero(self._ids == END_ID) + 1)
-        # A run asks for the batches of the epoch before, too, to count their tokens.
+        # A run counts the tokens of earlier batches while later ones are made.
         self._epoch = functools.lru_cache(2)(self._new_epoch)
-        # Batches are made ahead of the step that asks for the tokens of those before.
         self._sampled = functools.lru_cache(4)(self._newly_sampled)
 
-        # The pairs of an epoch before shuffling: each corpus comes `weight` times.
+        # The pairs of an epoch before shuffling: each corpus occurs `weight` times.
         weights = [weight for _, weight in self.text.parts]
         weights = np.repeat(weights, self._num_pairs)
         self._order = np.repeat(np.arange(len(weights)), weights)
@@ -176,16 +166,15 @@ class Corpus:
         """Returns batches for `model.fit`.
 
         Args:
-            first: Number of the first batch, counted from 0 through all epochs.
-            number: How many there are, the same in each iteration of the dataset. By
-                default there are as many as an epoch has, and each iteration goes on
-                where the one before ended.
-            shuffle: Give every epoch an order of its own. Otherwise all epochs are the
-                same, as validation needs, and no pieces are sampled.
+            first: The first batch, counted from 0 through all epochs.
+            number: Number of batches; each iteration then yields the same ones. By
+                default an iteration is an epoch, and the next one continues after it.
+            shuffle: Shuffle each epoch anew. Otherwise all epochs are the same and no
+                pieces are sampled, as for validation.
 
         Returns:
-            A `tf.data.Dataset` of `((source, target_in), target_out)`, int32, shapes
-            [B, S], [B, T] and [B, T]; its cardinality is that of one iteration.
+            A `tf.data.Dataset` of `((source, target_in), target_out)`: int32, shapes
+            [B, S], [B, T] and [B, T].
 
         Example:
             >>> model.fit(corpus.dataset(step, 1000), shuffle=False)
@@ -204,20 +193,15 @@ class Corpus:
         data = tf.data.Dataset.from_generator(
             batches, output_signature=((ids, ids), ids)
         )
-        # Without a known cardinality Keras warns at the end of every epoch.
+        # Without a cardinality Keras warns at the end of every epoch.
         data = data.apply(tf.data.experimental.assert_cardinality(number))
-        # Autotuning sleeps for up to a second, and the end of an epoch waits for it.
+        # The end of an epoch would wait for autotuning, which sleeps up to a second.
         options = tf.data.Options()
         options.autotune.enabled = False
         return data.prefetch(2).with_options(options)
 
     def batch(self, step: int, shuffle: bool = True) -> tuple:
-        """Returns one batch as NumPy arrays.
-
-        Args:
-            step: Number of the batch, counted from 0 through all epochs.
-            shuffle: As for `dataset`.
-        """
+        """Returns the batch of a step, counted from 0 through all epochs, as arrays."""
         bucket, pairs = self._pairs(step, shuffle)
         sides, size = list(zip(*pairs, strict=True)), len(pairs)
         longest = [max(map(len, side)) for side in sides]
@@ -235,15 +219,15 @@ class Corpus:
         return (source, target_in), target
 
     def tokens(self, first: int, number: int) -> int:
-        """Returns how many source and target tokens `number` batches have.
+        """Returns the number of source and target tokens of some batches.
 
-        End tokens count, padding does not; `first` is as for `dataset`.
+        End tokens count and padding does not. The arguments are those of `dataset`.
         """
         batches = (self._pairs(first + i, True)[1] for i in range(number))
         return sum(len(ids) for pairs in batches for ids in itertools.chain(*pairs))
 
     def _pairs(self, step, shuffle):
-        """The bucket of a batch, and the ids of both sides of each of its pairs."""
+        """Returns the bucket of a batch and the ids (source, target) of each pair."""
         epoch, place = divmod(step, self.num_batches)
         bucket, places = self._epoch(epoch if shuffle else None)[place]
         if self.config.subword_sampling and shuffle:
@@ -255,7 +239,7 @@ class Corpus:
         return [(self._ids[a:b], self._ids[b:c]) for a, b, c in ends]
 
     def _new_epoch(self, number):
-        """The bucket and the pairs of each batch of an epoch, or in their order."""
+        """Returns bucket and pairs of each batch of an epoch; `None` is unshuffled."""
         if number is None:
             return self._cut(self._order)
         rng = np.random.default_rng((self.seed, number))
@@ -263,9 +247,9 @@ class Corpus:
         return [batches[place] for place in rng.permutation(len(batches))]
 
     def _cut(self, order):
-        """The bucket of the longest pair and the pairs of each batch, short ones first.
+        """Returns the bucket of the longest pair and the pairs of each batch.
 
-        Pairs that fill no batch join the next longer bucket, so one batch is not full.
+        Pairs that do not fill a batch join the next bucket, so only one is not full.
         """
         buckets = self._bucket_of[order]
         order = order[np.argsort(buckets, kind="stable")]
@@ -281,9 +265,9 @@ class Corpus:
         return [(int(self._bucket_of[places[-1]]), places) for places in batches]
 
     def _newly_sampled(self, epoch, number):
-        """The pairs of the batches of a group, cut into random pieces.
+        """Returns the pairs of a group of batches, cut into random pieces.
 
-        The pairs go to the batches by the rank of their new length.
+        The new lengths, in order, determine the batch of each pair.
         """
         group = self._epoch(epoch)[number * _SAMPLED :][:_SAMPLED]
         usual = self._take(np.concatenate([places for _, places in group]))
@@ -304,7 +288,7 @@ class Corpus:
         return batches
 
     def _is_kept(self, path, made_of):
-        """Whether there is a file of these ids; if so, reads what is known of it."""
+        """Returns whether the file has these ids; if so, reads its facts."""
         try:
             facts = json.loads(path.with_suffix(".json").read_bytes())
             if facts["made_of"] != made_of or facts["digest"] != digest(path):
@@ -316,10 +300,7 @@ class Corpus:
         return True
 
     def _make(self, path, made_of, kind, console):
-        """Tokenises the text into a file, which appears at the end.
-
-        For each pair it has the source's ids, the end, the target's ids, the end.
-        """
+        """Tokenises pairs into a file: for each its source, end, target, end."""
         import rich.progress
 
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -346,12 +327,11 @@ class Corpus:
             "bad_lines": [self.bad_lines.count, self.bad_lines.examples],
             "digest": digest(path),
         }
-        with replacing(path.with_suffix(".json")) as temporary:
-            temporary.write_text(json.dumps(facts, indent=2), encoding="utf-8")
+        write_json(path.with_suffix(".json"), facts)
 
     def _tokenized(self, pairs):
-        """The ids of pairs, one after the other, and the lengths of both sides."""
-        # Strings live on the CPU; so should the small tensors that go with them.
+        """Returns the ids of pairs, concatenated, and the lengths of both sides."""
+        # Strings are on the CPU; the small tensors with them should be as well.
         with tf.device("CPU:0"):
             texts = [[getattr(pair, side) for pair in pairs] for side in SIDES]
             sides = [c.tokenize(t) for c, t in zip(self._cutters, texts, strict=True)]
@@ -361,7 +341,7 @@ class Corpus:
         return ids.flat_values.numpy(), lengths.reshape(-1, 2)
 
     def _good(self, part, pairs, lengths):
-        """Whether both sides of each pair have a good length."""
+        """Returns whether both sides of each pair have a good length."""
         most = self.config.max_length
         fits = (1 < lengths) & (lengths <= most)
         good = fits.all(axis=1)
@@ -382,7 +362,7 @@ class Corpus:
 
 
 def bucket_boundaries(max_length: int) -> list[int]:
-    """The longest length of each bucket: steps of 4 tokens, then of 20 %."""
+    """Returns the longest length of each bucket: steps of 4 tokens, then of 20 %."""
     boundaries = [min(4, max_length)]
     while (last := boundaries[-1]) < max_length:
         step = max(4, last // 5 // 4 * 4)
@@ -393,12 +373,12 @@ def bucket_boundaries(max_length: int) -> list[int]:
 def few_boundaries(
     lengths: np.ndarray, boundaries: list[int], number: int
 ) -> list[int]:
-    """The `number` of some boundaries with the least padding, and the last of all."""
+    """Returns the `number` boundaries with the least padding, and the last of all."""
     used = boundaries[: np.searchsorted(boundaries, lengths.max()) + 1]
-    # Pairs that are no longer than each boundary, and than nothing.
+    # Number of pairs up to each boundary, after a 0.
     counts = [0, *np.searchsorted(np.sort(lengths), used, side="right").tolist()]
-    # For each number of buckets, the least cost of the pairs up to each boundary, in
-    # tokens with padding, and the boundaries that have it.
+    # Dynamic programming over the number of buckets: the least cost of the pairs up to
+    # each boundary, in tokens with padding, and the boundaries that cost it.
     best = {0: (0, [])}
     for _ in range(min(number, len(used))):
         best = {0: (0, [])} | {

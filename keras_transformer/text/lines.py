@@ -1,7 +1,7 @@
-"""Lines of a text file, gzip or not, as bytes; and a text as one line.
+"""The lines of text files, as bytes.
 
-Only a line feed ends a line (a carriage return before it is dropped), so that no odd
-character inside a sentence can put two files out of step.
+Only a line feed ends a line, and a carriage return before it is dropped: no other
+character in a sentence can shift the lines of one file against another.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ MAX_LINE_BYTES = 1 << 18
 
 
 def checked_path(path: str | Path) -> Path:
-    """Returns `path`, if it is a file that can be read more than once, or raises."""
+    """Returns `path`, or raises unless it is a file that can be read repeatedly."""
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file")
     if not path.is_file():
         raise ValueError(
-            f"{path} must be a regular file, since it is read more than once. "
+            f"{path} must be a regular file, because it is read more than once. "
             f"Received: a {'directory' if path.is_dir() else 'pipe or device'}"
         )
     return path
@@ -32,7 +32,7 @@ def checked_path(path: str | Path) -> Path:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[io.BufferedReader]:
-    """Opens a file, unpacked, after its byte order mark; errors name the file."""
+    """Opens a file, gzip or not, after its byte order mark; errors name the file."""
     with open(path, "rb") as raw:
         packed = raw.peek(2)[:2] == b"\x1f\x8b"
         # The buffer makes reading line by line several times faster.
@@ -46,23 +46,17 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yields the lines of a file without their line ends, in constant memory.
+    """Yields the lines of a text file, gzip or not, as bytes without line ends.
 
-    Args:
-        path: Text file, gzip or not; a byte order mark at its start is dropped.
-
-    Yields:
-        Bytes; a line longer than `MAX_LINE_BYTES` is cut to that.
-
-    Raises:
-        ValueError: If the gzip data is damaged.
+    A byte order mark is dropped, and a line is cut after `MAX_LINE_BYTES`. Raises
+    `ValueError` if the gzip data is damaged.
     """
     with opened(path) as stream:
         yield from lines_of(stream)
 
 
 def lines_of(stream: BinaryIO) -> Iterator[bytes]:
-    """Yields the lines of a binary stream as `read_lines` does those of a file."""
+    """Yields the lines of a binary stream, as `read_lines` does for a file."""
     while line := stream.readline(MAX_LINE_BYTES):
         rest = line
         while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
@@ -71,5 +65,5 @@ def lines_of(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def one_line(text: str) -> str:
-    """Returns a text without line breaks: one would shift all lines after it."""
+    """Returns a text with spaces in place of its line breaks."""
     return " ".join(text.splitlines())

@@ -1,4 +1,4 @@
-"""Pairs of sentences from files and from what a program holds, checked line by line."""
+"""Sentence pairs from files or Python objects, checked line by line."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from keras_transformer.text.lines import checked_path, opened, read_lines
 
 MAX_SENTENCE_BYTES = 1 << 16
 EXAMPLES_KEPT = 5
-# Characters of a field of a CSV file. A quote that nothing closes makes one field of
-# the rest of the file, which must not fill the memory.
+# Characters of a CSV field. An unclosed quote turns the rest of the file into one
+# field, which must not fill the memory.
 _MAX_FIELD = 1 << 24
 SIDES = ("source", "target")
 _EXPECTED = (
-    "Pairs must be (source, target) of strings, rows with named columns, a frame, a "
-    "data set or the name of a file"
+    "Pairs must be (source, target) strings, rows with named columns, a frame, a data "
+    "set or the name of a file"
 )
 
 
 class Pair(NamedTuple):
-    """One line of a corpus: its number, counted from 1, and its two sentences."""
+    """A line of a corpus: its number, counted from 1, and its two sentences."""
 
     line: int
     source: str
@@ -38,9 +38,9 @@ class Pair(NamedTuple):
 
 
 class BadLines:
-    """Counts lines that are left out: more than `budget` mistakes are a `ValueError`.
+    """Counts the lines that are skipped; more than `budget` mistakes are an error.
 
-    A pair that is only too long is no mistake, so that any corpus trains.
+    A pair that is too long is skipped, but is not a mistake.
     """
 
     def __init__(self, budget: int):
@@ -49,7 +49,10 @@ class BadLines:
         self.examples: list[str] = []
 
     def add(self, place: str, reason: str, is_mistake: bool = True):
-        """Counts the line at a place, such as "train.de:17"."""
+        """Counts the line at `place`, such as "train.de:17".
+
+        Raises `ValueError` if it is one mistake too many.
+        """
         self.count += 1
         self._mistakes += is_mistake
         if len(self.examples) < EXAMPLES_KEPT:
@@ -57,7 +60,7 @@ class BadLines:
         if self._mistakes > self.budget:
             raise ValueError(
                 f"{place}: {reason}. This is bad line number {self._mistakes}, and "
-                f"`bad_line_budget` is {self.budget}: mend the file, or raise "
+                f"`bad_line_budget` is {self.budget}: correct the file, or raise "
                 "`bad_line_budget` to skip more lines."
             )
 
@@ -70,21 +73,19 @@ class BadLines:
 
 
 class ParallelText:
-    """Pairs of sentences that are read as a stream, again and again.
-
-    `open_pairs` makes one from a file or from what a program holds.
+    """Sentence pairs that can be read repeatedly. `open_pairs` makes one.
 
     Args:
-        rows: Returns an iterator of each line's number and fields, bytes or text, of
-            which a good line has two.
-        files: The files that are read, if there are any.
+        rows: Function that returns an iterator of line numbers and fields (bytes or
+            strings). A good line has two fields.
+        files: Files that `rows` reads.
         place: Format of a place in messages, with `path` and `line`.
-        problem: Returns what is wrong with a line that has so many fields.
+        problem: Function of a wrong number of fields that returns the message.
 
     Attributes:
-        files: The files that are read; none if the lines come from elsewhere.
-        origin: Where the pairs come from, for reports.
-        parts: The corpora of a mix, each with its weight; else this one with 1.
+        files: Files of the pairs; empty if they come from Python objects.
+        origin: Names of the files, for reports.
+        parts: The corpora of a mix with their weights; otherwise this one, weight 1.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class ParallelText:
         self._place, self._problem = place, problem
         self.origin = " and ".join(map(str, files)) or "the program's rows"
         self.parts: list[tuple[ParallelText, int]] = [(self, 1)]
-        self._known: tuple[int, str] | None = None  # Number of lines and digest.
+        self._known: tuple[int, str] | None = None  # number of lines and digest
 
     def place(self, line: int, side: str) -> str:
         """Returns the file and line of a sentence, for messages."""
@@ -106,12 +107,12 @@ class ParallelText:
         return self._place.format(path=path, line=line)
 
     def count(self) -> int:
-        """Returns the number of lines, good and bad; the first call reads them.
+        """Returns the number of lines, good and bad. The first call reads them.
 
         Raises:
             ValueError: If there is no line, one side has more lines than the other, no
-                line has two fields, or a file is damaged or has changed since it was
-                first read.
+                line has a tab, or a file is damaged or has changed since the first
+                reading.
         """
         if self._known is None:
             for _ in self._read():
@@ -119,17 +120,17 @@ class ParallelText:
         return self._known[0]
 
     def fingerprint(self) -> str:
-        """Returns a digest of the lines; the first call reads them.
+        """Returns a digest of the lines, whatever the files' names and compression.
 
-        It does not depend on the files' names or compression. Raises as `count` does.
+        It raises the errors of `count`.
         """
         self.count()
         return self._known[1]
 
     def pairs(self, bad_lines: BadLines | None = None) -> Iterator[Pair]:
-        """Yields the good pairs in their order; raises as `count` and `bad_lines` do.
+        """Yields the good pairs in order; by default a bad line is an error.
 
-        By default no bad line is allowed.
+        It raises the errors of `count` and `BadLines.add`.
         """
         bad_lines = BadLines(0) if bad_lines is None else bad_lines
         for line, fields in self._read():
@@ -143,7 +144,7 @@ class ParallelText:
                 yield Pair(line, *texts)
 
     def _read(self):
-        """Yields the lines; raises at their end if the first reading found others."""
+        """Yields the lines; raises at the end if they changed since the first time."""
         digest, count = hashlib.blake2b(digest_size=16), 0
         for line, fields in self._rows():
             digest.update(b"\t".join(map(_bytes, fields)) + b"\n")
@@ -153,20 +154,20 @@ class ParallelText:
             message = f"There are no pairs in {self.origin}."
             if not self.files:
                 message += (
-                    " A generator can be read only once: give it to `open_pairs`, and "
-                    "use what that returns."
+                    " A generator can be read only once: give it to `open_pairs` and "
+                    "use the result."
                 )
             raise ValueError(message)
         found = count, digest.hexdigest()
         if self._known not in (None, found):
             raise ValueError(
-                f"{self.origin} changed since it was first read: give it anew."
+                f"{self.origin} changed after it was first read: open it again."
             )
         self._known = found
 
 
 class _Mix(ParallelText):
-    """Several corpora one after the other, each as often as its weight says."""
+    """Several corpora one after the other, each repeated by its weight."""
 
     def __init__(self, parts):
         files = dict.fromkeys(path for part, _ in parts for path in part.files)
@@ -196,29 +197,29 @@ def open_pairs(
     source_key: str | None = None,
     target_key: str | None = None,
 ) -> ParallelText:
-    """Opens a corpus of sentence pairs, whatever holds it.
+    """Opens sentence pairs from files or Python objects.
 
     | `source`                                        | pairs                          |
     |-------------------------------------------------|--------------------------------|
-    | a file; `target` another                        | their lines                    |
+    | a file, and another as `target`                 | line by line                   |
     | a file                                          | source, tab, target on a line  |
-    | a .csv or other file with a header; two keys    | two columns                    |
-    | a .parquet file                                 | two columns (PyArrow)          |
-    | a list, a generator, any iterable of pairs      | those                          |
-    | a list; `target` another                        | their items                    |
+    | a .csv or tab-separated file with a header      | two columns, named by the keys |
+    | a .parquet file                                 | two columns (needs PyArrow)    |
+    | a list, a generator, any iterable of pairs      | its items                      |
+    | a list, and another as `target`                 | item by item                   |
     | a pandas frame, a `datasets.Dataset`, an        | two columns, or two fields of  |
-    | iterable of dictionaries                        | one, such as of "translation"  |
+    | iterable of dictionaries                        | one, such as "translation"     |
 
-    Text files may be gzip, whatever their names. What has exactly two columns needs no
-    keys: the first is the source. A generator is read once and kept in memory; all else
-    is read again and again, and must give the same pairs each time.
+    Text files may be gzip, whatever their names. Data of exactly two columns needs no
+    keys: the first is the source. A generator is read once and kept in memory;
+    everything else is read repeatedly and must yield the same pairs each time.
 
     Args:
-        source: What holds the pairs, or the source side.
-        target: The target side, or `None`.
-        source_key: Name of the column of source sentences, or of a field of a column
-            that holds both, such as "en" of `translation: {en, de}`.
-        target_key: The same for the target.
+        source: The pairs, or the source side.
+        target: The target side, if it is separate.
+        source_key: Name of the source column, or of a field of a column that holds both
+            sides, such as "en" of `translation: {en, de}`.
+        target_key: Name of the target column or field.
 
     Returns:
         A `ParallelText`.
@@ -227,8 +228,8 @@ def open_pairs(
         FileNotFoundError: If a file is missing.
         ImportError: If PyArrow is needed and missing.
         TypeError: If `source` holds no pairs.
-        ValueError: If a path is a directory or a pipe, a file is damaged, there is no
-            such column, or names are given for what has none.
+        ValueError: If a path is a directory or a pipe, a file is damaged, a column is
+            missing, or keys are given for data without columns.
 
     Example:
         >>> open_pairs("train.en.gz", "train.de.gz").count()
@@ -279,21 +280,21 @@ def open_pairs(
 
 
 def mixed_pairs(parts: Iterable[tuple[Any, int]]) -> ParallelText:
-    """Mixes corpora, such as much general text and a little of a domain.
+    """Mixes corpora, for example general text with a little text of a domain.
 
-    In each epoch a pair of a corpus with the weight 4 comes four times, shuffled among
-    the others. A bad line is counted once.
+    A pair of a corpus with weight 4 occurs four times in each epoch. A bad line counts
+    once.
 
     Args:
-        parts: For each corpus its pairs, as `open_pairs` returns or takes them, and its
-            weight, an integer of at least 1.
+        parts: `(pairs, weight)` for each corpus: pairs as `open_pairs` returns or takes
+            them, and an integer of at least 1.
 
     Returns:
-        A `ParallelText`, to be used as any other.
+        A `ParallelText`.
 
     Raises:
-        TypeError: If something else is given, or holds no pairs.
-        ValueError: If there is no corpus, or a weight is no integer of at least 1.
+        TypeError: If a part is not such a pair, or holds no sentence pairs.
+        ValueError: If there is no corpus, or a weight is not an integer of at least 1.
 
     Example:
         >>> general, domain = open_pairs("news.tsv"), open_pairs("manuals.tsv")
@@ -303,14 +304,14 @@ def mixed_pairs(parts: Iterable[tuple[Any, int]]) -> ParallelText:
     for number, part in enumerate(parts, 1):
         if not isinstance(part, (tuple, list)) or len(part) != 2:
             raise TypeError(
-                "`parts` must be (pairs, weight), one for each corpus. Received: "
+                "`parts` must have (pairs, weight) for each corpus. Received: "
                 f"{part!r:.100}"
             )
         text, weight = part
         if isinstance(weight, bool) or not isinstance(weight, int) or weight < 1:
             raise ValueError(
-                "A weight must be an integer of at least 1: how many times an epoch "
-                f"has the pairs. Received: {weight!r:.100}"
+                "The weight of a corpus must be an integer of at least 1. Received: "
+                f"{weight!r:.100}"
             )
         for corpus, times in open_pairs(text).parts:
             if not corpus.files:
@@ -325,7 +326,7 @@ def mixed_pairs(parts: Iterable[tuple[Any, int]]) -> ParallelText:
 def _aligned(source, target):
     """Yields the lines of two files in pairs."""
     counts = [0, 0]
-    # Read to the end of the longer one, so that the error can name both numbers.
+    # The longer file is read to its end, because the error names both numbers.
     lines = itertools.zip_longest(read_lines(source), read_lines(target))
     for line, fields in enumerate(lines, 1):
         for side, field in enumerate(fields):
@@ -348,9 +349,9 @@ def _tab_separated(path):
         yield line, fields
     if most == 1:
         raise ValueError(
-            f"{path}:1: no tab, expected source, one tab, target; no line has one. To "
-            "read columns of a file with a header, name two of them: `source_key` and "
-            "`target_key`, or --columns."
+            f"{path}:1: no tab, expected source, one tab, target; no line has one. If "
+            "the file has a header, name two of its columns with `source_key` and "
+            "`target_key`, or with --columns."
         )
 
 
@@ -360,13 +361,13 @@ def _tabs(count):
 
 
 def _delimited(path, is_csv, keys):
-    """Two columns of a file with a header: CSV with quotes, or with tabs and none."""
+    """Reads two columns of a file with a header: CSV, or tabs without quotes."""
     csv.field_size_limit(max(_MAX_FIELD, csv.field_size_limit()))
     options = {} if is_csv else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
 
     def records():
         with opened(path) as stream:
-            # Bytes that are no UTF-8 pass, to be reported with their line.
+            # Invalid UTF-8 passes here and is reported later with its line.
             text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
             reader, line = csv.reader(text, strict=True, **options), 1
             try:
@@ -394,7 +395,7 @@ def _delimited(path, is_csv, keys):
 
 
 def _parquet(path, keys):
-    """Two columns of a Parquet file, or two fields of one of its columns."""
+    """Reads two columns of a Parquet file, or two fields of one column."""
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -409,15 +410,15 @@ def _parquet(path, keys):
                 for batch in file.iter_batches(1024, columns=names):
                     yield from batch.to_pylist()
         except ValueError as error:  # PyArrow's ArrowInvalid is one.
-            raise ValueError(f"{path} is no Parquet file: {error}") from error
+            raise ValueError(f"{path} is not a Parquet file: {error}") from error
 
     return _columns(rows, keys, str(path), [path], "{path}: row {line}")
 
 
 def _columns(rows, keys, where, *place):
-    """Two columns of a function's dictionaries, or two fields of one of the columns.
+    """Reads two columns of dictionaries, or two fields of one of the columns.
 
-    The function takes the names of the columns that are needed, or `None` for all.
+    `rows` is a function of the names of the needed columns, or of `None` for all.
     """
     first = next(iter(rows(None)), None)
     if first is None:
@@ -436,12 +437,12 @@ def _columns(rows, keys, where, *place):
 
 
 def _numbered(fields, *place):
-    """The pairs of a function that returns an iterator of their fields."""
+    """Returns the pairs of a function that returns an iterator of fields."""
     return ParallelText(lambda: enumerate(fields(), 1), *place)
 
 
 def _chosen(names, keys, where):
-    """Returns the names of the source's and the target's column; two need no keys."""
+    """Returns the names of the source and target columns; two need no keys."""
     if not any(keys) and len(names) == 2:
         return names
     for name, key in zip(("source_key", "target_key"), keys, strict=True):
@@ -456,19 +457,19 @@ def _chosen(names, keys, where):
 def _check_no_keys(keys, what):
     if any(keys):
         raise ValueError(
-            "`source_key` and `target_key` only go with data that has names: rows, a "
-            f"frame, a .csv, .tsv or .parquet file. Received: {what}"
+            "`source_key` and `target_key` need data with named columns: rows, a frame "
+            f"or a .csv, .tsv or .parquet file. Received: {what}"
         )
 
 
 def _fields(row):
-    """Returns a row as a sequence; text alone is one field, not its characters."""
+    """Returns a row as a list of fields; a string is one field."""
     is_one = isinstance(row, (str, bytes)) or not isinstance(row, Iterable)
     return [row] if is_one else list(row)
 
 
 def _checked(side, field):
-    """Returns a field as text and what is wrong with it; one of them is `None`."""
+    """Returns a field's text and its problem; one of them is `None`."""
     if not isinstance(field, (bytes, str)):
         return None, f"{side} is not text: {field!r:.50}"
     content = _bytes(field)
@@ -482,9 +483,9 @@ def _checked(side, field):
 
 
 def _bytes(field):
-    """Returns a field as bytes; a surrogate, which no text has, gives invalid ones."""
+    """Returns a field as bytes; a surrogate becomes invalid UTF-8."""
     if isinstance(field, bytes):
         return field
-    # What is not text is a bad line; here it only has to tell corpora apart.
+    # A field that is not text is a bad line; its `repr` only enters the digest.
     text = field if isinstance(field, str) else repr(field)
     return text.encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""SentencePiece models as bytes: learned, made from pieces, renumbered, fitted."""
+"""SentencePiece models as bytes: learning and renumbering them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SPECIAL_IDS = PAD_ID, START_ID, END_ID, UNKNOWN_ID = 0, 1, 2, 3
 SPECIAL_NAMES = ("<pad>", "<s>", "</s>", "<unk>")
 _Proto = sentencepiece_model_pb2.ModelProto
 Piece = _Proto.SentencePiece
-# Those that a text can be cut into.
+# The types that text can become.
 _CUT = (Piece.NORMAL, Piece.USER_DEFINED, Piece.BYTE)
-# What SentencePiece says of a text with fewer pieces, or with more characters.
+# SentencePiece's message about a text with fewer pieces, or with more characters.
 _POSSIBLE_SIZE = re.compile(r"(?:size too high.*<=|required_chars. \d+ vs) (\d+)")
 
 
 def loaded(model: bytes, origin: str) -> sentencepiece.SentencePieceProcessor:
-    """Returns the processor of a model, or raises `ValueError` that names `origin`."""
+    """Returns the processor of a model; a `ValueError` names `origin`."""
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(model)
@@ -32,19 +32,19 @@ def loaded(model: bytes, origin: str) -> sentencepiece.SentencePieceProcessor:
 
 
 def special_ids(processor: sentencepiece.SentencePieceProcessor) -> tuple:
-    """Returns the ids of padding, start, end and unknown; -1 is none."""
+    """Returns the ids of padding, start, end and unknown; -1 if there is none."""
     return (
         processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id()
     )  # fmt: skip
 
 
 def is_language(name: str) -> bool:
-    """Whether a piece's name is that of a target language, such as ">>fra<<"."""
+    """Returns whether a piece names a target language, such as ">>fra<<"."""
     return name.startswith(">>") and name.endswith("<<") and len(name) > 4
 
 
 def cut_pieces(model: bytes) -> list[str]:
-    """Returns the pieces that a model cuts text into, in their order."""
+    """Returns the pieces that text can become, in order."""
     pieces = _Proto.FromString(model).pieces
     return [piece.piece for piece in pieces if piece.type in _CUT]
 
@@ -52,7 +52,7 @@ def cut_pieces(model: bytes) -> list[str]:
 def renumbered(model: bytes, special: Sequence[int]) -> bytes:
     """Returns a model whose ids 0 to 3 are padding, start, end and unknown.
 
-    `special` has its own ids of those, -1 for none. The other pieces follow in order.
+    `special` has the model's own ids of them, as `special_ids` returns them.
     """
     names = [piece.piece for piece in _Proto.FromString(model).pieces]
     first = []
@@ -65,25 +65,24 @@ def renumbered(model: bytes, special: Sequence[int]) -> bytes:
 
 
 def fitted(model: bytes, names: Sequence[str], hidden: Collection[str] = ()) -> bytes:
-    """Returns a model whose pieces are numbered as another vocabulary numbers them.
+    """Returns a model with the piece `names[id]` for each id, the special four first.
 
-    Text is cut as before: `names`, the special four first, have all that the model cuts
-    text into. Others become "unused" pieces, which unknown characters may spell, or if
-    `hidden` control symbols. One that would change the cutting is a `ValueError`.
+    `names` include all pieces that text can become. Others become "unused", or if in
+    `hidden` control symbols; one that would change the tokens is a `ValueError`.
     """
     proto = _Proto.FromString(model)
     known = {name: Piece(piece=name, type=Piece.CONTROL) for name in hidden}
     known |= {p.piece: p for p in proto.pieces if p.type != Piece.UNKNOWN}
     added = {name for name in names[4:] if name not in known}
     if proto.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.BPE:
-        # A piece that is not used is merged all the same and taken apart at the end,
-        # after it may have led to others.
+        # SentencePiece merges an unused piece and only splits it at the end, when it
+        # may have led to other merges.
         for name in added:
             for i in range(1, len(name)):
                 if all(len(h) == 1 or h in known for h in (name[:i], name[i:])):
                     raise ValueError(
-                        f"the vocabulary's piece {name!r} is none of the SentencePiece "
-                        "model's, and its byte-pair merges would come by it"
+                        f"the SentencePiece model has no piece {name!r}, and byte-pair "
+                        "merges could produce it"
                     )
     pieces = [Piece(piece=name, type=Piece.CONTROL) for name in names[:4]]
     pieces[UNKNOWN_ID].type = Piece.UNKNOWN
@@ -101,15 +100,15 @@ def fitted(model: bytes, names: Sequence[str], hidden: Collection[str] = ()) -> 
 def learned(
     read: Callable[[], Iterable[str]], config: TokenizerConfig, size: int
 ) -> bytes:
-    """Returns the model learned from the sentences that `read()` returns.
+    """Returns the model learned from the sentences of `read()`.
 
-    It has `size` pieces, or if the text cannot have so many or so few, the nearest.
+    It has `size` pieces, or the nearest number that is possible.
     """
     sides = 2 if config.joint_vocabulary else 1
     model, failures = io.BytesIO(), []
 
     def guarded():
-        # SentencePiece turns an error of its iterator into text; keep the original.
+        # SentencePiece replaces an error of its iterator; this keeps the original.
         try:
             yield from read()
         except Exception as error:

@@ -1,7 +1,7 @@
-"""Text to ids and back, in the TensorFlow graph.
+"""Tokenizers in the TensorFlow graph: SentencePiece and KerasHub.
 
-A vocabulary is learned with SentencePiece and applied by an operation that stock
-TensorFlow Serving includes, so that training and serving cut text alike.
+SentencePiece runs as an operation that stock TensorFlow Serving includes, so that
+training and serving tokenise alike.
 """
 
 from __future__ import annotations
@@ -39,26 +39,25 @@ try:
     import tensorflow_text
 except ImportError as error:
     raise ImportError(
-        "Texts need tensorflow-text, which cannot be imported: pip install "
-        "'tensorflow-text>=2.20,!=2.21.0,<2.22'. There is none for Windows, except in "
-        "its Subsystem for Linux (WSL). Layers, models and `fit` on arrays do without."
+        "Tokenizers need tensorflow-text, which cannot be imported: pip install "
+        "'tensorflow-text>=2.20,!=2.21.0,<2.22'. On Windows it needs the Subsystem for "
+        "Linux (WSL). Layers, models and `fit` on arrays work without it."
     ) from error
 
-# The name of a target language, as OPUS-MT's models have it, of RE2.
+# RE2's pattern of the name of a target language in OPUS-MT's models.
 _LANGUAGE = r">>(?s:.*?)<<"
 
 
 class Subwords:
-    """Base class of the tokenizers: text to ids and back, special ids 0 to 3.
+    """Base class of the tokenizers.
 
-    The ids 0, 1, 2 and 3 are padding, start, end and unknown; no text is ever cut into
-    the first three. A subclass cuts and joins texts (`_tokenize`, `_detokenize`,
-    `pieces`) and has the file that it is made from.
+    The ids 0 to 3 are padding, start, end and unknown; text never becomes one of the
+    first three. A subclass has `_tokenize`, `_detokenize`, `pieces` and these:
 
     Attributes:
-        content: Content of its file, bytes.
-        suffix: End of the file's name.
-        tables: What a module has to hold, beside the graph, to be saved.
+        content: Content of the tokenizer's file, bytes.
+        suffix: Suffix of the file's name.
+        tables: Resources that a `tf.Module` must hold to be saved with the graph.
     """
 
     pad_id, start_id, end_id, unknown_id = SPECIAL_IDS
@@ -68,11 +67,11 @@ class Subwords:
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of ids, the special ones counted."""
+        """Number of ids, including the special ones."""
         raise NotImplementedError
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Returns the piece of each id, for plots and debugging."""
+        """Returns the piece of each id."""
         raise NotImplementedError
 
     def save(self, path: str | Path) -> None:
@@ -81,10 +80,10 @@ class Subwords:
             temporary.write_bytes(self.content)
 
     def tokenize(self, texts: str | Sequence[str] | tf.Tensor) -> tf.RaggedTensor:
-        """Cuts texts into pieces, without start and end.
+        """Returns the ids of texts, without start and end.
 
         Args:
-            texts: Strings, shape [B]; bytes that are not UTF-8 count as U+FFFD.
+            texts: Strings, shape [B]. Invalid UTF-8 becomes U+FFFD.
 
         Returns:
             Ragged int32 ids, shape [B, None].
@@ -94,11 +93,11 @@ class Subwords:
     def detokenize(
         self, ids: tf.Tensor | tf.RaggedTensor | Sequence[Sequence[int]]
     ) -> tf.Tensor:
-        """Joins pieces into texts.
+        """Returns the texts of ids.
 
         Args:
-            ids: Ids, a dense or ragged integer tensor of shape [B, T]. Padding, start
-                ids and everything from the first end id of a row on are dropped.
+            ids: Dense or ragged integer tensor, shape [B, T]. Padding, start ids and
+                everything from a row's first end id on are dropped.
 
         Returns:
             Strings, shape [B].
@@ -113,44 +112,35 @@ class Subwords:
     def piece_strings(
         self, ids: tf.Tensor | tf.RaggedTensor | Sequence[Sequence[int]]
     ) -> tf.Tensor:
-        """Returns the piece of each id, as `pieces` does, inside a graph.
-
-        Args:
-            ids: Integer tensor of any shape.
-
-        Returns:
-            Strings of the same shape, "" for padding.
-        """
+        """Returns the piece of each id, in the shape of `ids`; "" for padding."""
         pieces = self.pieces(range(self.vocabulary_size))
         pieces[PAD_ID] = ""
         return tf.gather(tf.constant(pieces), ids)
 
 
 class Tokenizer(Subwords):
-    """One SentencePiece vocabulary.
+    """A SentencePiece tokenizer (Kudo and Richardson, 2018, arXiv 1808.06226).
 
-    A model whose ids of padding, start, end and unknown are not 0 to 3 is renumbered,
-    with its other pieces in their order. The special ids are control symbols: no text
-    is ever cut into them; the text "</s>" is ordinary characters.
-    Text is normalised first, and loses leading, trailing and doubled spaces.
-    SentencePiece writes a space as "▁" (U+2581), so a "▁" in a text becomes a space.
-    Only a control symbol whose name is that of a target language, such as ">>fra<<",
-    may stand in a text, at its start: it is one id, and the rest is cut as usual. Where
-    a model has any, another name of that form is unknown.
-    Pieces of the type "unused" are no part of the cutting; characters that are unknown
-    to it and spell one become its id.
-    Method: Kudo and Richardson, 2018, https://arxiv.org/abs/1808.06226.
+    A model whose ids of padding, start, end and unknown are not 0 to 3 is renumbered;
+    its other pieces keep their order. Text is normalised first, and loses leading,
+    trailing and doubled spaces. SentencePiece writes a space as "▁" (U+2581), so a "▁"
+    in a text becomes a space.
+
+    Control symbols never match text: "</s>" is four ordinary characters. The exception
+    is the name of a target language, such as ">>fra<<", at the start of a text: it
+    becomes one id, or the unknown id if the model has other languages only. A run of
+    unknown characters that spells a piece of the type "unused" becomes its id.
 
     Args:
-        model: Serialised SentencePiece model, the content of a `.model` file.
+        model: Content of a SentencePiece `.model` file.
         origin: Name of the model in error messages.
 
     Attributes:
-        languages: Ids of the target languages by their names.
-        additions: Ids of the pieces of the type "unused" by their names.
+        languages: Ids of the target languages by name.
+        additions: Ids of the pieces of the type "unused" by name.
 
     Raises:
-        ValueError: If `model` is no SentencePiece model.
+        ValueError: If `model` is not a SentencePiece model.
 
     Example:
         >>> tokenizer = Tokenizer.learn(sentences, TokenizerConfig())
@@ -183,14 +173,13 @@ class Tokenizer(Subwords):
 
     @classmethod
     def learn(cls, sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-        """Learns a vocabulary; the same sentences always give the same one.
+        """Learns a vocabulary; the same sentences always yield the same one.
 
-        `config.vocabulary_size` counts everything: the 4 special ids, the 256 bytes
-        if `config.byte_fallback` is on, the single characters and the longer pieces.
-        A text with fewer pieces, or with more characters, gives the nearest size.
-        SentencePiece ignores sentences longer than 4192 bytes, and learns from a sample
-        of at most `config.learning_sentences` (at least 101), twice as many if the
-        vocabulary is joint, held in memory.
+        `config.vocabulary_size` includes the 4 special ids and, with `byte_fallback`,
+        the 256 bytes. If the text has too few pieces or too many characters for it, the
+        nearest possible size is learned. SentencePiece ignores sentences longer than
+        4192 bytes and samples `config.learning_sentences` (at least 101), or twice as
+        many for a joint vocabulary.
 
         Args:
             sentences: Text, which is held in memory.
@@ -217,19 +206,19 @@ class Tokenizer(Subwords):
     def sample(
         self, ids: Iterable[Sequence[int]], rate: float, seed: int
     ) -> list[np.ndarray]:
-        """Cuts training texts anew into random pieces, against overfitting.
+        """Returns other, random pieces of the same texts, a regularisation.
 
-        The seed alone determines the pieces: with BPE-dropout (Provilkov et al., 2020,
-        https://arxiv.org/abs/1910.13267) for a vocabulary learned with `algorithm`
-        "bpe"; for "unigram" a segmentation x with probability proportional to
-        P(x)^`rate` (Kudo, 2018, https://arxiv.org/abs/1804.10959, section 3.3, where it
-        is alpha). `detokenize` still gives the text back.
+        A vocabulary learned with `algorithm` "bpe" uses BPE-dropout (Provilkov et al.,
+        2020, https://arxiv.org/abs/1910.13267); "unigram" draws a segmentation x with
+        probability proportional to P(x)^`rate` (Kudo, 2018,
+        https://arxiv.org/abs/1804.10959, section 3.3, alpha). `detokenize` returns the
+        same text.
 
         Args:
-            ids: Ids of each text. Those of special pieces, bytes, unknown characters
-                and target languages stay as they are.
+            ids: Ids of each text. Special pieces, bytes, unknown characters and target
+                languages stay as they are.
             rate: Share of the merges left out, or alpha; above 0 and below 1.
-            seed: Any integer.
+            seed: Any integer; the same seed draws the same pieces.
 
         Returns:
             int32 ids of each text, shape [None] each.
@@ -246,15 +235,14 @@ class Tokenizer(Subwords):
             )
         return self._sampler(rate).sample(ids, seed)
 
-    # The operation lives in these graphs and not in an attribute: one made outside a
-    # graph stops working when TensorFlow drops its cache of kernels, which
-    # `keras.utils.set_random_seed` and `tf.random.set_seed` make it do.
+    # The operation is created inside these graphs: one created outside a graph fails
+    # once `tf.random.set_seed` has made TensorFlow drop its cache of kernels.
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def _tokenize(self, texts):
         if not self.languages:
             return self._cut(texts)
-        texts = _as_utf8(texts)  # A pattern matches no other bytes.
+        texts = _as_utf8(texts)  # Patterns only match UTF-8.
         named = tf.strings.regex_full_match(texts, f"(?s){_LANGUAGE}.*")
         names = tf.strings.regex_replace(texts, f"(?s)^({_LANGUAGE}).*$", r"\1")
         rest = tf.strings.regex_replace(texts, f"^{_LANGUAGE}", "")
@@ -263,7 +251,7 @@ class Tokenizer(Subwords):
         return tf.concat([first, self._cut(rest)], axis=1)
 
     def _cut(self, texts):
-        """Ragged ids of texts; unknown characters may spell a piece that is added."""
+        """Returns ragged ids; unknown characters may spell a piece in `additions`."""
         ids = self._operation().tokenize(texts)
         if not self.additions:
             return ids
@@ -280,19 +268,18 @@ class Tokenizer(Subwords):
 
 
 class KerasHubTokenizer(Subwords):
-    """A tokenizer of KerasHub, with our special ids before its own.
+    """A tokenizer of KerasHub, with the special ids 0 to 3 before its own.
 
-    Its id n is n + 4 here, but its `oov_token`, if it has one, is the unknown piece. It
-    works in a graph as KerasHub has it there: a `WordPieceTokenizer` forgets what lay
-    between words (none of `.,!?` gets a space before it again), and a
-    `BytePairTokenizer` keeps each word that it has cut in memory.
+    KerasHub's id n becomes n + 4, and its `oov_token`, if any, the unknown id. A
+    `WordPieceTokenizer` does not keep the spaces of a text: `detokenize` puts one
+    between words, but none before `.,!?`. A `BytePairTokenizer` caches every word.
 
     Args:
         layer: A `keras_hub.tokenizers.Tokenizer` with ragged integer ids.
 
     Raises:
-        TypeError: If it is no tokenizer of KerasHub.
-        ValueError: If it does not cut strings into ragged ids.
+        TypeError: If `layer` is not a tokenizer of KerasHub.
+        ValueError: If it does not return ragged ids.
     """
 
     suffix = ".json"
@@ -307,11 +294,11 @@ class KerasHubTokenizer(Subwords):
             )
         if getattr(layer, "sequence_length", None) or not getattr(layer, "split", True):
             raise ValueError(
-                "A tokenizer of KerasHub must cut strings into ragged ids: leave "
-                "`sequence_length` and `split` as they are."
+                "A tokenizer of KerasHub must return ragged ids: leave "
+                "`sequence_length` and `split` at their defaults."
             )
         if hasattr(layer, "_maybe_initialized_tf"):
-            layer._maybe_initialized_tf()  # What it makes within a graph stays there.
+            layer._maybe_initialized_tf()  # Not in a graph, which would keep it.
         self._layer = layer
         self.tables = [
             table
@@ -321,8 +308,8 @@ class KerasHubTokenizer(Subwords):
         oov = getattr(layer, "oov_token", None)
         self._unknown = -1 if oov is None else layer.token_to_id(oov)
         spec = keras.saving.serialize_keras_object(layer)
-        spec["config"].pop("name", None)  # Keras numbers those of a process.
-        if hasattr(layer, "split_on_cjk"):  # Its `get_config` leaves this out.
+        spec["config"].pop("name", None)  # Keras numbers names within a process.
+        if hasattr(layer, "split_on_cjk"):  # `get_config` omits it.
             spec["config"]["split_on_cjk"] = layer.split_on_cjk
         with tempfile.TemporaryDirectory() as folder:
             if hasattr(layer, "save_assets"):
@@ -334,7 +321,7 @@ class KerasHubTokenizer(Subwords):
 
     @classmethod
     def read(cls, content: bytes, origin: str) -> KerasHubTokenizer:
-        """Returns the tokenizer of a file's content; `origin` names it in errors."""
+        """Reads a tokenizer from a file's content; `origin` names it in errors."""
         import keras_hub  # noqa: F401  Registers its classes.
 
         try:
@@ -347,7 +334,7 @@ class KerasHubTokenizer(Subwords):
                     layer.load_assets(folder)
             return cls(layer)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{origin} is not a tokenizer's file: {error}") from error
+            raise ValueError(f"{origin} is not a tokenizer file: {error}") from error
 
     @property
     def vocabulary_size(self) -> int:
@@ -375,12 +362,12 @@ class KerasHubTokenizer(Subwords):
 
 
 def _as_utf8(texts):
-    """Strings whose bytes that are not UTF-8 have become U+FFFD."""
+    """Returns strings with U+FFFD in place of invalid UTF-8."""
     return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
 
 def as_tokenizer(given: Any) -> Subwords:
-    """Returns a tokenizer of this package for one of another, as `TokenizerPair.of`."""
+    """Returns the `Subwords` of anything that `TokenizerPair.of` takes."""
     if isinstance(given, Subwords):
         return given
     if isinstance(given, (str, os.PathLike)):
@@ -390,8 +377,8 @@ def as_tokenizer(given: Any) -> Subwords:
         return Tokenizer(content, str(given))
     if isinstance(given, bytes):
         return Tokenizer(given)
-    if hasattr(given, "serialized_model_proto"):  # A SentencePieceProcessor.
+    if hasattr(given, "serialized_model_proto"):  # a SentencePieceProcessor
         return Tokenizer(given.serialized_model_proto())
-    if isinstance(getattr(given, "proto", None), bytes):  # KerasHub's of that kind.
+    if isinstance(getattr(given, "proto", None), bytes):  # KerasHub's SentencePiece
         return Tokenizer(given.proto)
     return KerasHubTokenizer(given)

@@ -1,4 +1,4 @@
-"""The tokenizers of the two sides of a corpus."""
+"""The tokenizers of source and target."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.config import TokenizerConfig
-from keras_transformer.files import digest, replacing
+from keras_transformer.files import digest, replacing, write_json
 from keras_transformer.text.pairs import SIDES, BadLines, open_pairs
 from keras_transformer.text.sentencepiece_model import learned
 from keras_transformer.text.tokenizer import Subwords, Tokenizer, as_tokenizer
 
 
 class TokenizerPair:
-    """The tokenizers of the source and of the target side.
+    """The tokenizers of source and target.
 
     Args:
-        source: Tokenizer of the source.
-        target: Tokenizer of the target; the same object, or another with the same
-            pieces, if the vocabulary is joint.
-        config: Options that the vocabularies were learned with, or `None` if they were
-            not learned here. `joint_vocabulary` then says whether the two have the
-            same pieces.
+        source: Tokenizer of the source, a `Subwords`.
+        target: Tokenizer of the target. The vocabulary is joint if its pieces are the
+            source's.
+        config: Options that the vocabularies were learned with, if known.
 
     Example:
         >>> tokenizers = learn_tokenizers(pairs, TokenizerConfig())
@@ -52,22 +50,17 @@ class TokenizerPair:
 
     @classmethod
     def of(cls, source: Any, target: Any = None) -> TokenizerPair:
-        """Returns tokenizers that were made elsewhere.
-
-        Each is a SentencePiece model with any ids, as a file, its content or a
-        processor, whose pieces keep their order while padding, start, end and unknown
-        become the ids 0 to 3; or a tokenizer of KerasHub, see `KerasHubTokenizer`.
+        """Returns a pair of existing tokenizers.
 
         Args:
-            source: Tokenizer of the source.
-            target: Tokenizer of the target; by default one for both sides.
-
-        Returns:
-            A `TokenizerPair`.
+            source: A SentencePiece model (its file, the content or a processor), a
+                KerasHub tokenizer, or a `Subwords`. Padding, start, end and unknown
+                become the ids 0 to 3; other pieces keep their order.
+            target: The same for the target; default the source's.
 
         Raises:
             FileNotFoundError: If a file is missing.
-            TypeError: If it is none of these.
+            TypeError: If an argument is none of these.
             ValueError: If a file is damaged or of another kind.
         """
         source = as_tokenizer(source)
@@ -75,7 +68,7 @@ class TokenizerPair:
 
     @classmethod
     def load(cls, directory: str | Path) -> TokenizerPair:
-        """Reads what `save` wrote.
+        """Reads the directory that `save` wrote.
 
         Raises:
             FileNotFoundError: If a file is missing.
@@ -84,13 +77,13 @@ class TokenizerPair:
         directory = Path(directory)
         config = TokenizerConfig.load(directory / "tokenizer.json")
         paths, digests = _files(directory), Path(f"{directory}.sha256")
-        if digests.exists():  # Else no model goes with them.
+        if digests.exists():  # written beside a model
             known = digests.read_text(encoding="utf-8", errors="replace")
             for path in paths:
                 if _line_of_digest(path) not in known:
                     raise ValueError(
-                        f"{path} is not the file that the model beside it was made "
-                        f"with: {digests} has another SHA-256. Restore the model's own "
+                        f"{path} is not the file that the model beside it was trained "
+                        f"with: {digests} has another SHA-256. Restore the original "
                         "file."
                     )
         sides = [as_tokenizer(path) for path in paths]
@@ -99,7 +92,7 @@ class TokenizerPair:
     def save(self, directory: str | Path) -> None:
         """Writes joint.model, or source.model and target.model, and tokenizer.json.
 
-        What is no SentencePiece model is a .json in place of the .model.
+        A KerasHub tokenizer has the suffix .json in place of .model.
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -109,14 +102,13 @@ class TokenizerPair:
         for name, end in itertools.product(("joint", *SIDES), (".model", ".json")):
             if name + end not in sides:
                 (directory / f"{name}{end}").unlink(missing_ok=True)
-        with replacing(directory / "tokenizer.json") as temporary:
-            temporary.write_bytes(self.config.to_json().encode("utf-8"))
+        write_json(directory / "tokenizer.json", self.config.to_dict())
 
     def save_digests(self, directory: str | Path) -> None:
-        """Writes digests of what `save` wrote; call it once the model is saved, too.
+        """Writes digests of the saved files; call it after the model has been saved.
 
-        They lie beside the directory, with ".sha256" added to its name, so that
-        replacing it as a whole is noticed; `sha256sum --check` reads them.
+        They are in DIRECTORY.sha256, which `sha256sum --check` reads, so that `load`
+        also notices if the whole directory is replaced.
         """
         directory = Path(directory)
         lines = map(_line_of_digest, _files(directory))
@@ -124,14 +116,14 @@ class TokenizerPair:
             temporary.write_text("".join(lines), encoding="utf-8")
 
     def same_as(self, other: TokenizerPair) -> bool:
-        """Returns whether another pair cuts and numbers text as this one does."""
+        """Returns whether another pair has the same tokenizers."""
         sides = self._sides(), other._sides()
         ours, theirs = ({n: s.content for n, s in named.items()} for named in sides)
         return ours == theirs
 
     @property
     def vocabulary_sizes(self) -> dict[str, int]:
-        """`source_vocabulary_size` and `target_vocabulary_size`, for a model's config.
+        """`source_vocabulary_size` and `target_vocabulary_size`, a model's options.
 
         Example:
             >>> TransformerConfig.preset("tiny", **tokenizers.vocabulary_sizes)
@@ -144,26 +136,24 @@ class TokenizerPair:
     def check_sentencepiece(self, what: str) -> None:
         """Raises `ValueError` unless both are SentencePiece models without languages.
 
-        Args:
-            what: What needs them, for the message.
+        `what` names the feature that needs them.
         """
         for side in SIDES:
             tokenizer = getattr(self, side)
             if not isinstance(tokenizer, Tokenizer):
                 raise ValueError(
-                    f"{what} cuts text with SentencePiece alone, so the tokenizers "
-                    "must be SentencePiece models; a SavedModel has others too. "
+                    f"{what} needs SentencePiece tokenizers; a SavedModel takes any. "
                     f"Received: a {type(tokenizer).__name__} for the {side}"
                 )
             if tokenizer.languages:
                 raise ValueError(
-                    f"{what} has no target languages at the start of a text, such as "
-                    f"{next(iter(tokenizer.languages))}; a SavedModel has. Received: a "
-                    f"{side} tokenizer with {len(tokenizer.languages)} of them"
+                    f"{what} does not support target languages at the start of a text, "
+                    f"such as {next(iter(tokenizer.languages))}; a SavedModel does. "
+                    f"Received: a {side} tokenizer with {len(tokenizer.languages)}"
                 )
 
     def _sides(self):
-        """The tokenizers by the names of their files, without the end."""
+        """Returns the tokenizers by the names of their files, without suffixes."""
         if self.source is self.target:
             return {"joint": self.source}
         return {"source": self.source, "target": self.target}
@@ -172,15 +162,12 @@ class TokenizerPair:
 def learn_tokenizers(
     text: Any, config: TokenizerConfig | None = None, bad_line_budget: int = 100
 ) -> TokenizerPair:
-    """Learns the vocabularies of a corpus.
+    """Learns one joint vocabulary from sentence pairs, or one for each side.
 
     Args:
         text: Pairs, as `open_pairs` returns or takes them.
-        config: Size and kind of the vocabularies: one for both sides, or two.
-        bad_line_budget: Bad lines that are skipped.
-
-    Returns:
-        A `TokenizerPair`.
+        config: Size and kind of the vocabularies.
+        bad_line_budget: Number of bad lines to skip before an error.
 
     Raises:
         ValueError: If there are too many bad lines, a file is damaged, or the two sides
@@ -191,7 +178,7 @@ def learn_tokenizers(
         >>> tokenizers = learn_tokenizers(pairs, TokenizerConfig(vocabulary_size=4000))
     """
     text, config = open_pairs(text), config or TokenizerConfig()
-    text.count()  # Misaligned files would otherwise look like bad lines.
+    text.count()  # Checks that the files are aligned.
     tokenizers = []
     for sides in [SIDES] if config.joint_vocabulary else (SIDES[:1], SIDES[1:]):
 
@@ -205,7 +192,7 @@ def learn_tokenizers(
 
 
 def _files(directory):
-    """The files of the tokenizers in a directory: one, or source and target."""
+    """Returns the tokenizer files of a directory: one, or source and target."""
     for names in (SIDES, ("joint",)):
         jsons = [directory / f"{name}.json" for name in names]
         paths = [p if p.exists() else p.with_suffix(".model") for p in jsons]

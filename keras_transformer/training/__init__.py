@@ -1,4 +1,4 @@
-"""Training runs. Needs TensorFlow for the text."""
+"""Training runs that can be resumed. The text needs TensorFlow on every backend."""
 
 from keras_transformer.training.averages import average_run, load_average
 from keras_transformer.training.model import (

@@ -1,4 +1,4 @@
-"""Checkpoints of a run, and their mean."""
+"""Checkpoints of a run and their mean."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_transformer.config import RunConfig
-from keras_transformer.files import replacing
+from keras_transformer.files import replacing, write_json
 from keras_transformer.models.loading import load_model
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text import TokenizerPair
@@ -23,18 +23,14 @@ _NAME = re.compile(r"step-\d+\.weights\.h5")
 
 
 class _WeightsInMemory(io.BytesIO):
-    """A file in memory for Keras to write weights to.
-
-    HDF5 ends the whole process if the disk becomes full while it writes.
-    """
+    """A file in memory: HDF5 ends the process if the disk is full while it writes."""
 
     def __str__(self):
-        # Keras requires this ending.
-        return "memory.weights.h5"
+        return "memory.weights.h5"  # Keras requires this suffix.
 
 
 def save_checkpoint(model: keras.Model, directory: str | Path, step: int):
-    """Writes the weights of a model after so many batches, whole or not at all."""
+    """Writes the weights of a model at a step, whole or not at all."""
     path = checkpoint_path(directory, step)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
@@ -44,7 +40,7 @@ def save_checkpoint(model: keras.Model, directory: str | Path, step: int):
 
 
 def checkpoint_path(directory: str | Path, step: int) -> Path:
-    """Returns the file of the weights after so many batches."""
+    """Returns the file of the weights at a step."""
     return Path(directory) / f"step-{step:09d}.weights.h5"
 
 
@@ -55,14 +51,13 @@ def checkpoints_in(directory: str | Path) -> list[Path]:
 
 
 def load_average(model: keras.Model, paths: Sequence[str | Path]):
-    """Sets the model's weights to the mean of several checkpoints.
+    """Sets the weights of a model to the mean of checkpoints, taken in float64.
 
     Section 6.1 of Vaswani et al., 2017, averages the last 5 checkpoints of the base
-    model and the last 20 of the big one. The mean is taken in float64, so that of equal
-    values it is that value.
+    model and the last 20 of the big one.
 
     Args:
-        model: Model whose weights are set.
+        model: The model whose weights are set.
         paths: Files that `model.save_weights` wrote.
 
     Raises:
@@ -80,7 +75,7 @@ def load_average(model: keras.Model, paths: Sequence[str | Path]):
                 f"{path} does not fit the model, or is damaged."
             ) from error
         if totals is None:
-            # Not a sum that begins with 0, which would make 0 of -0.
+            # Adding to 0 would turn -0 into 0.
             totals = [weight.astype(np.float64) for weight in model.get_weights()]
             continue
         for total, weight in zip(totals, model.get_weights(), strict=True):
@@ -94,25 +89,25 @@ def average_run(
     last: int | None = None,
     checkpoints: Sequence[str | Path] | None = None,
 ) -> list[Path]:
-    """Makes a new run of the mean of the checkpoints of a run, finished or not.
+    """Writes a translator of the mean of a run's checkpoints.
 
-    The new directory has config.json, tokenizer/ and its digests, decoding.json and
-    model.keras: what `evaluate`, `translate` and `export` read.
+    The run may be unfinished. `Translator.load` and the verbs `evaluate`, `translate`
+    and `export` take the new directory.
 
     Args:
-        run: Directory of a run.
+        run: Directory of the run.
         output: Directory to write; must be new or empty.
-        last: Number of checkpoints, the run's last ones; default all.
+        last: Number of last checkpoints to average; default all.
         checkpoints: Files to average instead.
 
     Returns:
         The checkpoints that were averaged.
 
     Raises:
-        FileExistsError: If `output` holds something.
+        FileExistsError: If `output` is not empty.
         FileNotFoundError: If a file is missing.
         ValueError: If there are too few checkpoints, one does not fit the run's model,
-            the tokenizer is not the run's, or both `last` and `checkpoints` are given.
+            the tokenizer is damaged, or both `last` and `checkpoints` are given.
 
     Example:
         >>> average_run("runs/en-de", "runs/en-de-mean-of-3", last=3)
@@ -124,7 +119,7 @@ def average_run(
         if not checkpoints:
             raise FileNotFoundError(f"{run / 'checkpoints'} holds no checkpoint.")
     elif last is not None:
-        raise ValueError("Give `last` or `checkpoints`, not both.")
+        raise ValueError("Give either `last` or `checkpoints`.")
     paths = list(map(Path, checkpoints))
     if last is not None:
         if not 1 <= last <= len(paths):
@@ -135,10 +130,9 @@ def average_run(
         paths = paths[-last:]
     config = RunConfig.load(run / "config.json")
     tokenizers = TokenizerPair.load(run / "tokenizer")
-    made = run / "model.keras"  # Of an unfinished run it is a `Transformer`.
+    made = run / "model.keras"  # An unfinished run has none.
     model = load_model(made) if made.exists() else Transformer(config.model)
     load_average(model, paths)
     Translator(model, tokenizers, config.decoding).save(output)
-    with replacing(output / "config.json") as temporary:
-        temporary.write_text(config.to_json(), encoding="utf-8")
+    write_json(output / "config.json", config.to_dict())
     return paths

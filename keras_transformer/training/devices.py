@@ -1,9 +1,8 @@
-"""Where a run trains: one device, the devices of this host, or several hosts.
+"""The devices of a run: one, all of this host, or several hosts.
 
-A global batch is the batch that one process would train on. Its rows are split among
-the replicas of the model, after rows of padding, without any token, have made their
-number a multiple of the replicas. So every batch has the same gradient and loss as on
-one device.
+The rows of a global batch are split among the replicas of the model, after rows of
+padding have made their number a multiple of the replicas. So a batch has the same loss
+and gradient as on one device.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from keras_transformer.config.options import check_choice
 from keras_transformer.exact_training.cores import available_cores, num_parts
 from keras_transformer.kernels.execution import has_gpu
 
-# The kinds beside "none", with the backend that each needs.
+# The kinds other than "none", with the backend that each needs.
 _BACKENDS = {
     "mirrored": "tensorflow",
     "multi_worker": "tensorflow",
     "data_parallel": "jax",
     "model_parallel": "jax",
 }
-# Names how many hosts train together, for `keras.distribution.initialize()`.
+# Number of hosts, for `keras.distribution.initialize()`.
 _HOSTS_OF_JAX = "KERAS_DISTRIBUTION_NUM_PROCESSES"
-# How `model_parallel` splits the weights, by their whole path: "model" names the axis
-# of the matrix that is spread over the devices (Shoeybi et al., 2019, section 3,
-# https://arxiv.org/abs/1909.08053). The others have a copy on each device.
+# How `model_parallel` splits weights, by path: the axis "model" is spread over the
+# devices (Shoeybi et al., 2019, section 3, https://arxiv.org/abs/1909.08053). Each
+# device has a copy of all other weights.
 TRANSFORMER_LAYOUT = {
     r".*attention/(query|key|value)/kernel": (None, "model"),
     r".*attention/(query|key|value)/bias": ("model",),
@@ -51,13 +50,12 @@ TRANSFORMER_LAYOUT = {
 
 
 class Distribution:
-    """One device; the base of the kinds that `distribution_scope` makes.
+    """One device; the base class of what `distribution_scope` yields.
 
     Attributes:
-        num_replicas: Parts that the rows of a global batch are split into.
-        num_processes: Processes that train together.
-        is_chief: Whether this process writes the run's files; of several workers only
-            the first does.
+        num_replicas: Number of parts of a global batch.
+        num_processes: Number of processes that train together.
+        is_chief: Whether this process writes the files of the run.
     """
 
     num_replicas = 1
@@ -65,36 +63,31 @@ class Distribution:
     is_chief = True
 
     def scope(self):
-        """Returns the context in which to make and compile the model, and only that.
+        """Returns the context in which to make and compile the model.
 
-        Saving, which the chief does alone and for which Keras makes variables, belongs
-        outside, and so does `fit`: all processes must make the same variables inside.
+        Call `fit` and `save` outside: all processes must make the same variables in it.
         """
         return contextlib.nullcontext()
 
     def dataset(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns what `model.fit` and `model.evaluate` take on these devices.
+        """Returns a dataset for `model.fit` and `model.evaluate` on these devices.
 
-        `batches` are global, the same in every process: nested structures of tensors
-        whose first axis is the rows and in which 0 is padding.
+        `batches` are the global ones, equal in every process: nested structures of
+        tensors with rows as their first axis and 0 as padding.
         """
         return batches
 
     def any(self, flag: bool) -> bool:
-        """Returns whether `flag` is true in any process; all must call it together.
-
-        If one process alone notices a signal or a limit of time, all must act on it
-        after the same batch: otherwise they would wait for that process for ever.
-        """
+        """Returns whether `flag` is true in any process; all must call it together."""
         return self.mean(float(flag)) > 0
 
     def mean(self, value: float) -> float:
-        """Returns the mean of the processes' values; all must call it together."""
+        """Returns the mean of `value` over processes; all must call it together."""
         return value
 
 
 class ReplicatedOnTensorFlow(Distribution):
-    """Copies of the model, kept in step by a `tf.distribute` strategy."""
+    """Copies of the model, synchronised by a `tf.distribute` strategy."""
 
     def __init__(self, strategy: tf.distribute.Strategy):
         self.strategy = strategy
@@ -135,7 +128,7 @@ class SpreadOnJax(Distribution):
         self.is_chief = jax.process_index() == 0
 
     def dataset(self, batches):
-        # Each process reads every batch and keeps its rows; JAX joins them again.
+        # Each process reads every batch and keeps its rows, which JAX joins.
         import jax
 
         def share(tensor):
@@ -153,12 +146,9 @@ class SpreadOnJax(Distribution):
 
 
 class TransformerParallel(keras.distribution.ModelParallel):
-    """`ModelParallel` by `TRANSFORMER_LAYOUT`; what devices cannot share stays whole.
+    """`ModelParallel` by `TRANSFORMER_LAYOUT`, where `model_devices` divides an axis.
 
-    `model_devices` share one copy of the model.
-
-    Raises:
-        ValueError: If they do not divide the number of devices.
+    Raises `ValueError` if `model_devices` does not divide the number of devices.
     """
 
     def __init__(self, model_devices: int):
@@ -191,18 +181,18 @@ class TransformerParallel(keras.distribution.ModelParallel):
 def distribution_scope(
     distribute: str = "none", model_devices: int | None = None
 ) -> Iterator[Distribution]:
-    """Sets up the devices of a run; train and use the model inside.
+    """Sets up the devices for training; make, train and use the model inside.
 
-    With "multi_worker", call it before anything else that uses TensorFlow. It needs the
-    environment variable TF_CONFIG, and every worker runs the same program. So does
-    every host with "data_parallel", after `keras.distribution.initialize`.
+    With "multi_worker", call it before TensorFlow computes anything, set the
+    environment variable TF_CONFIG, and run the same program on every worker. With
+    "data_parallel" on several hosts, call `keras.distribution.initialize` first.
 
     Args:
         distribute: "none"; "mirrored", all GPUs of this host, or all its logical CPU
-            devices; "multi_worker", those of all hosts in TF_CONFIG; with the JAX
-            backend "data_parallel", a copy of the model on each device, or
-            "model_parallel", its matrices spread over them.
-        model_devices: For "model_parallel": devices that share one copy of the model;
+            devices; "multi_worker", those of all hosts in TF_CONFIG; with JAX
+            "data_parallel", a copy of the model on each device, or "model_parallel",
+            its matrices spread over the devices.
+        model_devices: Devices that share one copy of the model with "model_parallel";
             default all.
 
     Yields:
@@ -219,8 +209,8 @@ def distribution_scope(
         ...     model.fit(distribution.dataset(corpus.dataset()), shuffle=False)
     """
     if keras.backend.backend() != "tensorflow":
-        # TensorFlow only reads text, but would take the whole memory of each GPU.
-        with contextlib.suppress(RuntimeError):  # It has them already.
+        # TensorFlow only reads text, but would reserve the memory of each GPU.
+        with contextlib.suppress(RuntimeError):  # It has done so already.
             tf.config.set_visible_devices([], "GPU")
     check_choice("distribute", distribute, ("none", *_BACKENDS))
     found = keras.backend.backend()
@@ -237,7 +227,7 @@ def distribution_scope(
         names = [device.name for device in devices]
         yield ReplicatedOnTensorFlow(tf.distribute.MirroredStrategy(names))
     elif distribute == "multi_worker":
-        # Without it TensorFlow would train on this host alone.
+        # Without TF_CONFIG TensorFlow would train on this host only.
         cluster = os.environ.get("TF_CONFIG", "none")
         try:
             described = json.loads(cluster)
@@ -254,15 +244,16 @@ def distribution_scope(
 
         if _HOSTS_OF_JAX in os.environ and not jax.distributed.is_initialized():
             raise ValueError(
-                f"With {_HOSTS_OF_JAX} call `keras.distribution.initialize()` first: "
-                "each host would train alone. `keras-transformer train` takes one host"
+                f"With {_HOSTS_OF_JAX} call `keras.distribution.initialize()` first; "
+                "otherwise each host trains by itself. `keras-transformer train` uses "
+                "one host."
             )
         spread = keras.distribution.DataParallel(auto_shard_dataset=False)
         if distribute == "model_parallel":
             if jax.process_count() > 1:
                 raise ValueError(
-                    "`distribute` 'model_parallel' spreads the matrices over the "
-                    "devices of one host: use 'data_parallel' on several. Received: "
+                    "`distribute` 'model_parallel' uses the devices of one host: use "
+                    "'data_parallel' on several. Received: "
                     f"{jax.process_count()} processes"
                 )
             devices = model_devices or len(keras.distribution.list_devices())
@@ -278,7 +269,7 @@ def pad_rows(
 ) -> tf.data.Dataset:
     """Returns batches with rows of zeros at the end, up to a multiple of `multiple`.
 
-    `keep` then takes the rows of this process from each tensor.
+    `keep` then selects the rows of this process from each tensor.
     """
 
     def padded(tensor):
@@ -292,7 +283,7 @@ def pad_rows(
 
 
 def gpu_names() -> list[str]:
-    """Returns the name of each GPU that Keras' backend can compute on here."""
+    """Returns the name of each GPU of Keras' backend."""
     if not has_gpu():
         return []
     backend = keras.backend.backend()
@@ -312,8 +303,7 @@ def gpu_names() -> list[str]:
 def machine(distribution: Distribution) -> dict[str, Any]:
     """Returns what must stay the same for a run to end with the same bits.
 
-    The order in which numbers are summed, and so their last digits, depends on it. Each
-    core's part of a batch and each replica also has its own numbers for dropout.
+    It determines the order of sums, and the random numbers of dropout.
     """
     backend, threads = keras.backend.backend(), available_cores()
     if backend == "torch":

@@ -1,7 +1,7 @@
-"""One interval of a run: `fit` from a state to the next save.
+"""One interval of a run: `fit` from one saved state to the next.
 
-Every interval begins with the state at the end of the one before, in a run that was
-never interrupted too. So a run that was ends with the same weights.
+Every interval first restores the state at the end of the one before, so interrupted and
+uninterrupted runs end with the same weights.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from keras_transformer.terminal import say
 from keras_transformer.training.report import TrainingBar, plural
 from keras_transformer.training.state import State, capture, restore
 
-# Most batches of an interval, unless `save_every` says so.
+# Most batches of an interval without `save_every`.
 _LONGEST = 1000
-# Reading a figure waits for the device: every so many batches, or seconds, is enough.
+# Batches, or seconds, between two readings of a figure, which wait for the device.
 _READ_EVERY, _READ_SECONDS = 16, 1.0
 
 
 def end_of_interval(options: TrainingConfig, num_batches: int, step: int) -> int:
-    """Returns where the interval of a batch ends; none goes beyond an epoch's end."""
+    """Returns where the interval of a step ends, at most at the end of its epoch."""
     begin = step // num_batches * num_batches
     equal_parts = math.ceil(num_batches / math.ceil(num_batches / _LONGEST))
     every = options.save_every or equal_parts
@@ -40,15 +40,14 @@ def end_of_interval(options: TrainingConfig, num_batches: int, step: int) -> int
 
 
 def fit_interval(run: Any, callbacks: RunCallbacks, end: int) -> dict[str, float]:
-    """Fits from the run's state to `end`, or to where a signal, limit or callback ends.
+    """Fits from the run's state to `end`, or to a signal, limit or callback's stop.
 
-    Returns the figures. The model then has the average of its weights, if the optimizer
-    keeps one.
+    Returns the figures. The model then has the moving average of its weights, if any.
     """
     options, model, state = run.config.training, run.model, run.state
     steps = end - state.step
     if options.max_updates is not None:
-        # Batches that are skipped make no update: then another piece follows.
+        # Skipped batches make no update; another `fit` then follows.
         missing = options.max_updates - state.updates
         missing *= options.gradient_accumulation_steps
         steps = min(steps, missing - state.accumulated)
@@ -65,21 +64,21 @@ def fit_interval(run: Any, callbacks: RunCallbacks, end: int) -> dict[str, float
     if skipped == steps:
         raise FloatingPointError(
             f"Each of {plural(steps, 'batch')} was skipped, because its loss or "
-            "gradient was not finite: the weights no longer change. Begin again with a "
-            "lower `learning_rate`, a longer `warmup_steps` or `global_clipnorm`."
+            "gradient was not finite. Start again with a lower `learning_rate`, a "
+            "longer `warmup_steps` or `global_clipnorm`."
         )
     return callbacks.figures
 
 
 class RunCallbacks(keras.callbacks.CallbackList):
-    """What `fit` calls in each interval, and the callbacks of the program.
+    """The callback list of `fit` in each interval, with the user's callbacks.
 
-    For those a run is one `fit` and an interval an epoch of it: `on_train_begin` comes
-    once in a process, `on_epoch_end` with the figures of the validation.
+    For those a run is one `fit` and an interval an epoch: `on_train_begin` is called
+    once in a process, and `on_epoch_end` receives the figures of the validation.
     """
 
-    figures: dict[str, float]  # Of the interval.
-    stopped = False  # Whether a callback of the program has ended the training.
+    figures: dict[str, float]  # of the interval
+    stopped = False  # whether a user's callback has ended the training
 
     def __init__(
         self,
@@ -109,22 +108,22 @@ class RunCallbacks(keras.callbacks.CallbackList):
         )
 
     def begin_run(self):
-        """Calls `on_train_begin` of the program's callbacks."""
+        """Calls `on_train_begin` of the user's callbacks."""
         super().on_train_begin()
 
     def end_run(self):
-        """Calls `on_train_end` of the program's callbacks."""
+        """Calls `on_train_end` of the user's callbacks."""
         super().on_train_end()
 
     def end_interval(self, figures: dict[str, float]):
-        """Calls `on_epoch_end` of the program's callbacks, which may add figures."""
+        """Calls `on_epoch_end` of the user's callbacks, which may add figures."""
         self.model.stop_training = False
         for callback in self.callbacks:
             callback.on_epoch_end(len(self._run.state.history), figures)
         self.stopped |= self.model.stop_training
 
     def captured(self, step: int, seconds: float) -> State:
-        """Returns the state of the model and of the program's callbacks."""
+        """Returns the state of the model and of the user's callbacks."""
         return capture(
             self.model, step=step, seconds=seconds, history=[*self._run.state.history],
             callbacks=[[type(c).__name__, c.state()] for c in self._remembering],
@@ -132,16 +131,16 @@ class RunCallbacks(keras.callbacks.CallbackList):
         )  # fmt: skip
 
     def restore(self, state: State):
-        """Sets model and callbacks to a state."""
+        """Restores a state of the model and of the user's callbacks."""
         restore(self.model, state)
         memories = [*state.callbacks]
-        for callback in self._remembering:  # Some may be new, or gone.
+        for callback in self._remembering:  # Some may be new or gone.
             own = (m for m in memories if m[0] == type(callback).__name__)
             if memory := next(own, None):
                 memories.remove(memory)
                 callback.restore(memory[1])
 
-    # What `fit` calls. A run begins and ends above.
+    # `fit` calls what follows. `begin_run` and `end_run` replace these two.
 
     def on_train_begin(self, logs=None):
         pass
@@ -150,7 +149,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         pass
 
     def on_epoch_begin(self, epoch, logs=None):
-        # Here, since Keras has just reset the metrics, whose sums are in the state.
+        # Keras has just reset the metrics, whose sums are in the state.
         self.restore(self._run.state)
         self._done = self._counted = self._tokens = 0
         self._stops = False
@@ -159,7 +158,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
 
     def on_train_batch_begin(self, batch, logs=None):
         if keras.backend.backend() == "torch":
-            # Dropout draws from PyTorch's own generator, which no state holds.
+            # Dropout uses PyTorch's own generator, which is not in the state.
             import torch
 
             place = [self._options.seed, self._run.state.step + batch]
@@ -169,7 +168,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
 
     def on_train_batch_end(self, batch, logs=None):
         self._done = batch + 1
-        # All processes must wait, and stop, after the same batches.
+        # All processes must wait and stop after the same batches.
         is_alone = self._distribution.num_processes == 1
         is_due = self._done % _READ_EVERY == 0
         is_late = is_alone and time.monotonic() - self._read >= _READ_SECONDS
@@ -182,8 +181,8 @@ class RunCallbacks(keras.callbacks.CallbackList):
                 self.model.stop_training = self._stops = True
 
     def _look(self, batch, logs):
-        """Waits for the device and tells what it has computed."""
-        # From one tensor, since each transfer waits.
+        """Waits for the device; shows the figures and passes them to callbacks."""
+        # One tensor, because each transfer waits.
         values = [ops.reshape(ops.cast(v, "float32"), ()) for v in logs.values()]
         values = ops.convert_to_numpy(ops.stack(values))
         figures = dict(zip(logs, map(float, values), strict=True))
@@ -196,7 +195,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         self._bar.show(self._run.state.step + self._done, figures["loss"], self._rate())
 
     def _rate(self):
-        """Tokens a second since the `fit` began."""
+        """Returns the tokens per second since `fit` began."""
         first = self._run.state.step + self._counted
         self._tokens += self._run.training.tokens(first, self._done - self._counted)
         self._counted = self._done
@@ -208,28 +207,28 @@ class RunCallbacks(keras.callbacks.CallbackList):
     def on_epoch_end(self, epoch, logs=None):
         step = self._run.state.step + self._done
         if self._options.nonfinite == "stop" and self.model.held_batches:
-            return  # `fit` raises an error.
+            return  # `fit` raises the error.
         self.figures = {name: np.ravel(value).item() for name, value in logs.items()}
         self.stopped |= self.model.stop_training and not self._stops
         self.figures["tokens_per_second"] = self._rate()
         rate = inner_optimizer(self.model.optimizer).learning_rate
         self.figures["learning_rate"] = float(ops.convert_to_numpy(rate))
-        # Before Keras puts the moving average of the weights in their place.
+        # Keras replaces the weights by their moving average after this.
         self._run.state = self.captured(step, self._distribution.mean(self._seconds()))
 
 
 class StopSignals:
-    """Notes SIGTERM, SIGHUP (a closed terminal) and the first SIGINT (Ctrl-C)."""
+    """Records SIGTERM, SIGHUP (a closed terminal) and the first SIGINT (Ctrl-C)."""
 
     def __init__(self):
         self.received: signal.Signals | None = None
         self._previous = {}
 
     def __enter__(self):
-        # Elsewhere Python allows no handlers.
+        # Python allows handlers only here.
         if threading.current_thread() is threading.main_thread():
             numbers = [signal.SIGTERM, signal.SIGINT]
-            # Under `nohup` it is ignored, and stays so.
+            # `nohup` ignores SIGHUP, and that must stay.
             if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
                 numbers.append(signal.SIGHUP)
             for number in numbers:
@@ -245,8 +244,8 @@ class StopSignals:
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         elif number == signal.SIGHUP:
-            # A line that cannot be printed would end the run before its state is saved:
-            # outputs whose reader has gone lead to nowhere.
+            # Printing to a closed terminal would end the run before its state is saved:
+            # outputs without a reader are redirected to the null device.
             outputs = select.poll()
             for descriptor in (1, 2):
                 outputs.register(descriptor, 0)  # A closed end is always reported.
@@ -256,8 +255,8 @@ class StopSignals:
                 os.close(nowhere)
 
     def stop(self):
-        """Ends the program as the signal asks, or another process's signal."""
+        """Ends the program with the status of its signal, or of another process's."""
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt
-        # The status that a shell reports: 129 for SIGHUP, 143 for SIGTERM.
+        # As a shell reports it: 129 for SIGHUP, 143 for SIGTERM.
         raise SystemExit(128 + (self.received or signal.SIGTERM))

@@ -1,4 +1,4 @@
-"""The compiled model of a run, made from its options."""
+"""The compiled model of a run."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from keras_transformer.models.transformer import Seq2Seq, Transformer
 from keras_transformer.optimizers import Adam, TransformerSchedule, WarmupSchedule
 from keras_transformer.text.corpus import BATCH_TOKENS
 
-# Two were measured; with many, the parts become small and the graph large.
+# Two cores were measured; with many, the parts become small and the graph large.
 _MOST_CORES = 4
-# The paper's batches, and as few shapes as cost little padding: with 6, 1.4 % more of
-# Multi30k's tokens are padding than with one for each length bucket.
+# The paper's batches, in few shapes: with 6, padding is 1.4 % more of Multi30k's tokens
+# than with one shape for each length bucket.
 _GPU_BATCH_TOKENS, _COMPILED_SHAPES = 25000, 6
 _THREADS = {"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"}
 
@@ -37,16 +37,17 @@ def compiled_model(
     loss: Any = None,
     make_model: Callable[[TransformerConfig], keras.Model] | None = None,
 ) -> keras.Model:
-    """Returns a new model, compiled with the run's optimizer, loss and metrics.
+    """Returns a new model, compiled with optimizer, loss and metrics.
 
     Args:
-        config: All options.
-        optimizer: A Keras optimizer in place of the options' one.
+        config: All options of a run.
+        optimizer: A Keras optimizer in place of that of the options.
         loss: A Keras loss in place of `MaskedCrossentropy`.
         make_model: Function of `config.model` in place of `Transformer`.
 
     Raises:
-        ValueError: If that model has another float type, or `freeze` names no part.
+        ValueError: If the model of `make_model` has another float type, or `freeze`
+            names no part.
     """
     options = with_device_defaults(config).training
     half = options.mixed_precision
@@ -57,8 +58,9 @@ def compiled_model(
         model = make_model(config.model)
         if model.dtype_policy.name != dtype:
             raise ValueError(
-                f"The model must have the type {dtype}, as `mixed_precision` says. "
-                f"Received: {model.name!r} of {model.dtype_policy.name}"
+                f"The model must have the dtype policy {dtype}, that of "
+                f"`mixed_precision`. Received: {model.name!r} of "
+                f"{model.dtype_policy.name}"
             )
         if not isinstance(model, Seq2Seq):
             model = OwnModel(model)
@@ -80,23 +82,19 @@ def compiled_model(
 
 def build_training_variables(model: keras.Model):
     """Makes the variables that Keras would make for the first batch."""
-    # Any sizes will do; of unknown ones JAX cannot tell what attention in blocks needs.
+    # Any known sizes will do; JAX's attention in blocks needs known ones.
     ids = keras.KerasTensor((2, 3), "int32")
-    # Keras has no public name for it; its own trainers call it on JAX and PyTorch.
+    # Keras' own trainers call this on JAX and PyTorch; it has no public name.
     model._symbolic_build(data_batch=((ids, ids), ids))
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
 
 
 def make_optimizer(options: TrainingConfig, d_model: int) -> keras.optimizers.Optimizer:
-    """Returns the run's optimizer with its learning rate.
+    """Returns a run's optimizer with its learning-rate schedule.
 
-    Its beta_1 is 0.9, beta_2 0.98 and epsilon 1e-9 for "adam", as in the paper's
-    section 5.3; "adamw" has the constants that Keras gives it.
-
-    Args:
-        options: Optimizer, learning rate and factor of the weights' moving average.
-        d_model: Width of the model, for the paper's schedule.
+    "adam" has the constants of the paper's section 5.3 (beta_1 0.9, beta_2 0.98,
+    epsilon 1e-9), "adamw" those of Keras. The paper's schedule depends on `d_model`.
     """
     constants = {}
     if options.weight_decay is not None:
@@ -118,12 +116,11 @@ def make_optimizer(options: TrainingConfig, d_model: int) -> keras.optimizers.Op
 
 
 def with_device_defaults(config: RunConfig) -> RunConfig:
-    """Returns the options with those chosen for the device that were left open.
+    """Returns the options with defaults for the device in place of `None`.
 
     On a GPU `mixed_precision` is bfloat16 and `batch_tokens` the paper's (section 5.1).
-    `jit_compile` follows Keras: on with JAX, off with PyTorch, and with TensorFlow on
-    with a GPU, except under `tf.distribute`, whose step XLA cannot compile. Where it is
-    on, `batch_shapes` bounds how often.
+    `jit_compile` is on with JAX, and with TensorFlow on one GPU; then `batch_shapes`
+    limits the number of compilations.
     """
     on_gpu, compiles = has_gpu(), config.training.jit_compile
     if compiles is None:
@@ -143,9 +140,8 @@ def with_device_defaults(config: RunConfig) -> RunConfig:
 def split_by_default(options: TrainingConfig):
     """Splits batches over the processor cores where that is faster.
 
-    That is the case with TensorFlow on a few cores without XLA and `tf.distribute`. A
-    number of threads set in the environment is left alone. Call it before TensorFlow
-    computes anything.
+    It is with TensorFlow on 2 to 4 cores, without XLA and `tf.distribute`, unless the
+    environment sets the number of threads. Call it before TensorFlow computes anything.
     """
     if keras.backend.backend() != "tensorflow" or _THREADS & set(os.environ):
         return
@@ -155,7 +151,7 @@ def split_by_default(options: TrainingConfig):
 
 
 def half_precision_cost(dtype: str, size: int = 768) -> float:
-    """Returns how many times as long a product of matrices takes as in float32."""
+    """Returns the time of a matrix product in `dtype`, in units of float32's."""
 
     def seconds(kind):
         matrix, times = ops.ones((size, size), kind), []
@@ -170,12 +166,10 @@ def half_precision_cost(dtype: str, size: int = 768) -> float:
 
 
 def freeze(model: Seq2Seq, names: str | None):
-    """Makes weights untrainable, by names of parts and layers; call before `compile`.
+    """Makes the weights of parts and layers untrainable; call it before `compile`.
 
-    A frozen weight keeps its value to the bit: no optimizer, weight decay or moving
-    average changes it. Dropout stays on in frozen layers. Matrices that the model
-    shares are frozen as one: with `tied_embeddings`, the embedding of the target
-    freezes the output matrix, and the reverse.
+    They keep their values to the bit. Dropout stays on. With `tied_embeddings`, shared
+    matrices are frozen together.
     """
     if names is None:
         return
@@ -208,6 +202,6 @@ def freeze(model: Seq2Seq, names: str | None):
     if not model.trainable_variables:
         matrix = f", whose output matrix is tied ({tied})" if is_tied else ""
         raise ValueError(
-            f"`freeze` must leave weights to train. Received: freeze={names!r}, which "
-            f"are all weights of the model{matrix}"
+            f"`freeze` must leave weights to train. Received: freeze={names!r}, all "
+            f"weights of the model{matrix}"
         )

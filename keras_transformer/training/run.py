@@ -1,6 +1,6 @@
-"""A run: its directory, and how it is made ready, new or to go on.
+"""A run's directory, and everything that trains in it, new or resumed.
 
-The directory says with what its run began. Anything else is refused when it goes on.
+The directory records what the run began with; a resumed run must be given the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rich.console import Console
 from keras_transformer.config import DecodingConfig, RunConfig, TokenizerConfig
 from keras_transformer.config.run import FINE_TUNING
 from keras_transformer.export.model_card import SUMMARY
-from keras_transformer.files import replacing, take_lock
+from keras_transformer.files import take_lock, write_json
 from keras_transformer.kernels.keras_private import layers_within
 from keras_transformer.models.loading import read_config
 from keras_transformer.models.transformer import Transformer
@@ -43,49 +43,48 @@ from keras_transformer.training.state import State, StateFiles, capture
 from keras_transformer.training.validation import check_validated
 from keras_transformer.translator import Translator
 
-# Options that end the training. A run may go on with others, and with two more.
+# Options that end the training, and all options that a resumed run may change.
 _LIMITS = ("epochs", "max_updates", "max_minutes", "patience")
 _CHANGEABLE = {*_LIMITS, "bad_line_budget", "nonfinite"}
-# Options of a model that its weights do not depend on.
+# Options of a model that do not affect its weights.
 _RATES = {"dropout_rate", "attention_dropout_rate", "activation_dropout_rate"}
 
 
 class Run:
-    """A run: its directory, and once it is opened, all that trains.
+    """A run: its directory and, once it is opened, everything that trains.
 
-    Setting a run up writes tokenizer/ with its digests, data.json with the fingerprints
-    of the text, and config.json last. If a process is killed before the end, the next
-    one writes them again.
+    A new run writes tokenizer/, data.json and then config.json. If the process is
+    killed before that, the next one writes them again.
     """
 
     config: RunConfig
-    data: dict[str, Any]  # Digests of the text, optimizer and loss; what `init` is.
+    data: dict[str, Any]  # data.json: digests of the text, optimizer, loss, `init`
     tokenizers: TokenizerPair
     model: keras.Model
-    translator: Translator  # With the model that trains.
+    translator: Translator  # of `model`
     training: Corpus
     validation: Corpus | None
     distribution: Distribution
-    machine: dict[str, Any]  # What the bits of the result depend on.
+    machine: dict[str, Any]  # what the last bits of the weights depend on
     states: StateFiles
-    state: State | None  # The newest.
+    state: State | None  # the newest
     console: Console
-    facts: dict[str, Any]  # For summary.json.
+    facts: dict[str, Any]  # for summary.json
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
         try:
-            # TensorFlow and HDF5 take no other names.
+            # TensorFlow and HDF5 need UTF-8.
             os.path.abspath(self.path).encode("utf-8")
         except UnicodeEncodeError as error:
             raise ValueError(
-                "The name of a run's directory must be UTF-8, in a locale that knows "
-                f"its characters, such as LC_ALL=C.UTF-8. Received: {ascii(str(path))}"
+                "The name of a run's directory must be UTF-8: use a UTF-8 locale, such "
+                f"as LC_ALL=C.UTF-8. Received: {ascii(str(path))}"
             ) from error
         needed = ("config.json", "data.json", "tokenizer")
         self.is_set_up = all((self.path / name).exists() for name in needed)
         if not self.is_set_up:
-            # What a process leaves that was killed before it had set up the run.
+            # A process that is killed while it sets up the run leaves these.
             left = {"tokenizer", "tokenizer.sha256", "data.json", "corpus"}
             names = {path.name for path in self.path.glob("*")} - left
             if self.path.is_file() or any(not n.startswith(".partial-") for n in names):
@@ -93,7 +92,7 @@ class Run:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other processes from training here; no lock outlives this process."""
+        """Locks the directory for this process, until it ends in whatever way."""
         self.path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
@@ -103,7 +102,7 @@ class Run:
                     "or choose another directory."
                 )
             for path in self.path.rglob(".partial-*"):
-                path.unlink(missing_ok=True)  # A killed process left it half-written.
+                path.unlink(missing_ok=True)  # half-written by a killed process
             yield
         finally:
             os.close(descriptor)
@@ -113,13 +112,13 @@ class Run:
         self, text, config, validation, console, tokenizers, init, optimizer=None,
         loss=None, make_model=None, is_dry=False,
     ) -> Iterator[bool]:  # fmt: skip
-        """Makes the run ready to train in the block; yields whether it is finished."""
+        """Prepares the run for training; yields whether it is finished already."""
         console = plain_console() if console is None else console
         config = default_config(self.path, init) if config is None else config
         check_validated(config.training, validation is not None)
         if make_model and (init or config.training.freeze):
             raise ValueError(
-                "`model` makes its weights: leave out `init` and `freeze`."
+                "`model` makes its own weights: leave out `init` and `freeze`."
             )
         if optimizer is not None and (optimizer.built or config.training.ema_decay):
             raise ValueError(
@@ -134,11 +133,11 @@ class Run:
             self.machine = machine(self.distribution)
             processes = self.distribution.num_processes
             if keras.backend.backend() == "jax" and processes > 1:
-                # The first host alone averages the checkpoints: JAX needs all for it.
+                # Only the first host averages checkpoints, and JAX would need all.
                 raise ValueError(
-                    "A run trains on one host with JAX: on several, call `model.fit` "
-                    "within `distribution_scope`, or train with TensorFlow and "
-                    f"`multi_worker`. Received: {processes} processes"
+                    "With JAX a run trains on one host: on several, call `model.fit` "
+                    "in a `distribution_scope`, or use TensorFlow with `multi_worker`. "
+                    f"Received: {processes} processes"
                 )
             is_chief = self.distribution.is_chief
             writes = is_chief and not is_dry
@@ -160,7 +159,7 @@ class Run:
                     "`patience`.",
                 )
             else:
-                # Bad options and data raise errors here, before anything is saved.
+                # Invalid options and data raise errors before anything is saved.
                 self._cut(text, validation, None if is_dry else self.path / "corpus")
                 self._make(init, optimizer, loss, make_model)
                 if writes:
@@ -169,13 +168,13 @@ class Run:
                 if self.state is None:
                     self.state = capture(self.model)
                 self.facts = run_facts(self.model, self.training, self.validation)
-            del init  # The memory of a model that is no longer needed.
+            del init  # frees the memory of its model
             yield is_finished
 
     def _plan(self, config, data, text, given, init):
-        """Finds options and vocabularies; returns the translator to begin with, if any.
+        """Sets options and tokenizers; returns the translator to begin with, if any.
 
-        Raises `ValueError` if they differ from the run's, or from those of `init`.
+        Raises `ValueError` if they differ from those of the run or of `init`.
         """
         if given is not None and not isinstance(given, TokenizerPair):
             sides = given if isinstance(given, tuple | list) else (given,)
@@ -191,14 +190,14 @@ class Run:
         init = None if self.state is not None else _translator(init)
         if begun_with and self.state is None and init is None:
             raise ValueError(
-                "The run has no state yet, so it begins again, with the weights of "
-                f"{begun_with}: give that as `init`. Received: none"
+                f"The run began with the weights of {begun_with} and has no state yet: "
+                "give that as `init` again. Received: none"
             )
         if init is not None:
             _check_same_sizes(config, init, begun_with)
             if self.is_set_up and not init.tokenizers.same_as(tokenizers):
                 raise ValueError(
-                    f"{whose} whose tokenizer is not that of {begun_with}, which has "
+                    f"{whose} with another tokenizer than {begun_with}, which has "
                     "changed since. Choose another directory."
                 )
             tokenizers, whose = init.tokenizers, f"{begun_with} is a translator"
@@ -213,12 +212,12 @@ class Run:
                 say(self.console, words)
         if given is not None and not given.same_as(tokenizers):
             raise ValueError(
-                f"{whose} with another tokenizer than was given: its weights belong to "
-                "its own. Give the same or none, or choose another directory."
+                f"{whose} with another tokenizer than the given one. Give the same or "
+                "none, or choose another directory."
             )
         sizes = tokenizers.vocabulary_sizes
         config = config.replace(model=config.model.replace(**sizes))
-        if not self.is_set_up:  # What was chosen for a device, a run keeps.
+        if not self.is_set_up:  # A run keeps what was chosen for its first device.
             config = config.replace(data=with_device_defaults(config).data)
         self.config, self.data, self.tokenizers = config, data, tokenizers
         return init
@@ -226,7 +225,7 @@ class Run:
     def _going_on(self, config, data):
         """Returns options and data with what the run chose when it began.
 
-        A `ValueError` says what may not change: text, options, optimizer, loss, `init`.
+        Raises `ValueError` if text, options, optimizer, loss, model or `init` changed.
         """
         path = self.path / "data.json"
         try:
@@ -264,7 +263,7 @@ class Run:
         return config, was
 
     def limits(self) -> dict[str, Any]:
-        """Returns the options that say when the training ends."""
+        """Returns the options that end the training."""
         return {name: getattr(self.config.training, name) for name in _LIMITS}
 
     def _is_finished(self):
@@ -274,7 +273,7 @@ class Run:
         return has_ended and all((self.path / name).exists() for name in names)
 
     def _cut(self, text, validation, place):
-        """Makes the corpora, in a directory, and a schedule that fits them."""
+        """Makes the corpora, kept in `place`, and fits the schedule to them."""
         config = self.config
         common = {
             "tokenizers": self.tokenizers,
@@ -295,7 +294,7 @@ class Run:
                 say(
                     self.console,
                     f"the learning rate rises for {plural(now, 'update')}, not "
-                    f"{before:,}: a warm-up is at most a fifth of the training",
+                    f"{before:,}: the warm-up is at most a fifth of the training",
                 )
         self.validation = None
         if validation is not None:
@@ -305,31 +304,28 @@ class Run:
             )  # fmt: skip
 
     def _make(self, init, optimizer, loss, make_model):
-        """Makes the model, with the weights of a translator if there is one."""
+        """Makes the model, with the weights of `init` if there is one."""
         keras.utils.set_random_seed(self.config.training.seed)
         with self.distribution.scope():
             self.model = compiled_model(self.config, optimizer, loss, make_model)
             build_training_variables(self.model)
         if init is not None:
             self.model.take_weights_of(init.model)
-            say(self.console, f"beginning with the weights of {self.data['init']}")
+            say(self.console, f"starting from the weights of {self.data['init']}")
         self.translator = Translator(self.model, self.tokenizers, self.config.decoding)
 
     def _save(self):
-        """Writes the options, and of a new run the other files that make it a run."""
-        # Until the run ends anew, a model that is there is that of fewer updates.
+        """Writes the options, and the other files of a new run."""
+        # An earlier model.keras is of fewer updates: the run is unfinished again.
         (self.path / SUMMARY).unlink(missing_ok=True)
         if not self.is_set_up:
             self.tokenizers.save(self.path / "tokenizer")
             self.tokenizers.save_digests(self.path / "tokenizer")
-            with replacing(self.path / "data.json") as temporary:
-                content = json.dumps(self.data, indent=2) + "\n"
-                temporary.write_text(content, encoding="utf-8")
-        with replacing(self.path / "config.json") as temporary:
-            temporary.write_text(self.config.to_json(), encoding="utf-8")
+            write_json(self.path / "data.json", self.data)
+        write_json(self.path / "config.json", self.config.to_dict())
 
     def _report(self):
-        """Says what the run has, from where it goes on, and on what."""
+        """Prints the data, the device and the model, or where the run resumes."""
         console, state = self.console, self.state
         report_data(console, self.training, self.validation)
         report_devices(console, self.model.compute_dtype)
@@ -339,14 +335,14 @@ class Run:
         epoch, batch = divmod(state.step, self.training.num_batches)
         say(
             console,
-            f"going on after {plural(state.updates, 'update')}, at batch "
+            f"resuming after {plural(state.updates, 'update')}, at batch "
             f"{batch + 1:,} of epoch {epoch + 1}",
         )
         report_other_machine(console, state.machine, self.machine)
 
 
 def _described(text, validation, optimizer, loss, init, make_model):
-    """Returns data.json: digests of the text, and what `train` was given."""
+    """Returns data.json: digests of the text, and arguments of `train`."""
     data = {
         "training": text.fingerprint(),
         "validation": None if validation is None else validation.fingerprint(),
@@ -354,7 +350,7 @@ def _described(text, validation, optimizer, loss, init, make_model):
     for kind, part in (("optimizer", optimizer), ("loss", loss)):
         if part is not None:
             words = json.dumps(keras.saving.serialize_keras_object(part), default=str)
-            # Keras numbers the names of a process.
+            # Keras numbers names within a process.
             data[kind] = re.sub(r'"name": "\w*", ', "", words)
     if make_model is not None:
         data["model"] = getattr(make_model, "__qualname__", repr(type(make_model)))
@@ -365,8 +361,8 @@ def _described(text, validation, optimizer, loss, init, make_model):
 
 
 def _differing(config: RunConfig, other: dict[str, dict], may_differ: set[str]) -> str:
-    """Says which options differ from those in the sections of `other`."""
-    # A run's vocabularies have the sizes that it has learned.
+    """Returns the options that differ from those in the sections of `other`."""
+    # The tokenizers determine the sizes of the vocabularies.
     free = may_differ | {"source_vocabulary_size", "target_vocabulary_size"}
     return "; ".join(
         f"`{name}` is {getattr(getattr(config, section), name)!r} and was {value!r}"
@@ -381,22 +377,22 @@ def check_new_directory(directory: Path):
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileExistsError(
             f"{directory} holds something already; a run needs a new or empty "
-            "directory, or that of a run to go on with. Choose another or remove it."
+            "directory, or that of a run to resume. Choose another or remove it."
         )
 
 
 def default_config(
     directory: str | Path, init: Translator | str | Path | None = None
 ) -> RunConfig:
-    """Returns the options of a run that is given none.
+    """Returns the default options of a run.
 
-    A run that exists has its own. A new one that begins with a translator has that
-    one's model, tokenizer and search, and for the training what is good for
-    fine-tuning. Any other has the paper's. No weights are read.
+    An existing run has its own. A new one has the paper's, or with `init` the model,
+    tokenizer and search options of that translator and training options for
+    fine-tuning.
 
     Args:
-        directory: The run's directory.
-        init: A `Translator`, or a directory that `Translator.load` takes.
+        directory: Directory of the run.
+        init: A `Translator`, or its directory.
 
     Raises:
         FileNotFoundError: If `init` holds no translator.
@@ -424,34 +420,33 @@ def default_config(
 
 
 def _translator(init: Translator | str | Path | None) -> Translator | None:
-    """Returns the translator whose weights a run begins with."""
+    """Returns the translator whose weights a run begins with, if any."""
     if init is None:
         return None
     translator = init if isinstance(init, Translator) else Translator.load(init)
     model = translator.model
     if type(model) is not Transformer:
         raise ValueError(
-            "`init` must have a model that a run can make from its options, a "
-            "`Transformer`; train another with `model.fit`. Received: a "
-            f"{type(model).__name__}"
+            "The model of `init` must be a `Transformer`; train others with "
+            f"`model.fit`. Received: a {type(model).__name__}"
         )
     if any(layer.quantization_mode for layer in layers_within(model)):
         raise ValueError(
-            "`init` must have a model that is not quantised, as it was before "
-            "`quantize`. Received: one that is"
+            "The model of `init` must not be quantised: use the one from before "
+            "`quantize`."
         )
     return translator
 
 
 def _check_same_sizes(config: RunConfig, init: Translator, name: str):
-    """Checks that a run's model and vocabulary can have the weights of `init`."""
+    """Checks that a run's model and vocabulary fit the weights of `init`."""
     made = {
         "model": init.model.config.to_dict(),
         "tokenizer": init.tokenizers.config.to_dict(),
     }
     if differing := _differing(config, made, _RATES):
         raise ValueError(
-            "Options of the model and of its vocabulary must be those of the weights "
-            f"that a run begins with, here of {name}: {differing}. Leave them out, or "
-            f"begin with `default_config`; only {', '.join(sorted(_RATES))} may differ."
+            f"Options of model and tokenizer must be those of {name}, whose weights "
+            f"the run begins with: {differing}. Leave them out or use "
+            f"`default_config`; only {', '.join(sorted(_RATES))} may differ."
         )

@@ -1,9 +1,8 @@
-"""The whole state of a run in one file, from which the run goes on.
+"""The whole state of a run in one file.
 
 A state is a NumPy .npz archive: the values of all variables, and a JSON header with the
-place in the data, the history and what callbacks remember. It holds no pickled object,
-so reading it runs no code. Each part of the archive has a checksum (CRC-32): a file
-that was cut or changed is noticed and passed over.
+rest. It holds no pickled object, so reading it runs no code. Each part has a checksum
+(CRC-32), so that a damaged file is noticed.
 """
 
 from __future__ import annotations
@@ -25,34 +24,34 @@ from keras_transformer.exact_training import ExactTraining
 from keras_transformer.files import replacing, sync_directory
 from keras_transformer.terminal import say
 
-# The newest, and one to fall back on.
+# The newest one, and one in case it is damaged.
 KEPT_STATES = 2
 _NAME = re.compile(r"step-\d+\.npz")
 
 
 @dataclass
 class State:
-    """Where a run is."""
+    """The state of a run after some batches."""
 
-    step: int = 0  # Batches trained on since the run began.
-    updates: int = 0  # Weight updates made.
-    accumulated: int = 0  # Batches since the last update.
-    seconds: float = 0.0  # Time trained, interruptions left out.
-    history: list[dict[str, float]] = field(default_factory=list)  # A row an interval.
-    callbacks: list[Any] = field(default_factory=list)  # What they remember.
-    # The limits with which the training ended here; empty until it has.
+    step: int = 0  # batches since the run began
+    updates: int = 0  # weight updates
+    accumulated: int = 0  # batches since the last update
+    seconds: float = 0.0  # time trained, without interruptions
+    history: list[dict[str, float]] = field(default_factory=list)  # a row an interval
+    callbacks: list[Any] = field(default_factory=list)  # [class name, state] of each
+    # The limits that ended the training here, if they did.
     finished: dict[str, Any] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
-    values: list[np.ndarray] = field(default_factory=list)  # Of all variables.
+    values: list[np.ndarray] = field(default_factory=list)  # of all variables
 
     @property
     def has_row(self) -> bool:
-        """Whether the last row is of this very step."""
+        """Whether the last row belongs to this step."""
         return bool(self.history) and self.history[-1]["step"] == self.step
 
 
 def capture(model: ExactTraining, **fields: Any) -> State:
-    """Copies the state of a compiled model; `fields` are the rest of the `State`."""
+    """Returns the state of a compiled model; `fields` are the rest of the `State`."""
     model.sync_variables()
     return State(
         updates=model.updates,
@@ -63,40 +62,39 @@ def capture(model: ExactTraining, **fields: Any) -> State:
 
 
 def restore(model: keras.Model, state: State):
-    """Sets all variables of a compiled model; a state of another is a `ValueError`."""
+    """Restores all variables of a compiled model, or raises `ValueError`."""
     variables = training_variables(model)
     found = [(tuple(variable.shape), variable.dtype) for variable in variables]
     if found != [(value.shape, value.dtype.name) for value in state.values]:
         raise ValueError(
-            f"The state after {state.step} batches is that of another model: it has "
+            f"The state after {state.step} batches belongs to another model: it has "
             f"{len(state.values)} variables and this one {len(found)}, or their shapes "
             "differ."
         )
     for variable, value in zip(variables, state.values, strict=True):
-        # JAX may share the memory of an array, and its steps take memory over.
+        # JAX may share the memory of an array, and its steps reuse it.
         variable.assign(np.array(value))
 
 
 def training_variables(model: keras.Model) -> list[keras.Variable]:
-    """Returns all variables of a training, each once."""
+    """Returns all variables of model, optimizer and metrics, each once."""
     every = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
     return list({id(variable): variable for variable in every}.values())
 
 
 class StateFiles:
-    """The newest states of a run, as files of a directory.
+    """The newest states of a run, in a directory.
 
-    A file is written under a temporary name, flushed to the disk and renamed; only then
-    are older ones removed. So they survive a crash or a full disk.
+    A state is written and flushed to the disk before older ones are removed, so a crash
+    or a full disk loses none. Only the chief process `writes`.
     """
 
     def __init__(self, directory: str | Path, writes: bool = True):
-        # One of several processes writes; the others read.
         self.directory = Path(directory)
         self.writes = writes
 
     def save(self, state: State):
-        """Writes a state, and then removes all but the newest."""
+        """Writes a state and removes old ones."""
         if not self.writes:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -115,25 +113,24 @@ class StateFiles:
             path.unlink(missing_ok=True)
 
     def latest(self, console: Console) -> State | None:
-        """Returns the newest intact state, or `None` if there are no files.
+        """Returns the newest intact state, or `None` if there is no file.
 
-        Newer ones, which are damaged, are named and removed. It is a `ValueError` if
-        all are damaged.
+        Damaged files are reported and removed; if all are, it raises `ValueError`.
         """
         damaged = []
         for path in reversed(self.paths()):
             try:
                 state = _read(path)
-            # Damage shows in many ways, depending on where the file was hit.
+            # Damage raises many errors, depending on its place.
             except Exception as error:
-                # In a file that was cut, NumPy may seek to before the beginning.
+                # In a truncated file NumPy may seek to before the beginning.
                 is_seek = getattr(error, "errno", 0) in (None, errno.EINVAL)
                 if isinstance(error, (OSError, MemoryError)) and not is_seek:
                     raise
                 say(
                     console,
                     f"warning: {path} is damaged ({type(error).__name__}: {error}); "
-                    "the state before it is tried",
+                    "trying the state before it",
                 )
                 damaged.append(path)
             else:
@@ -142,9 +139,9 @@ class StateFiles:
                 return state
         if damaged:
             raise ValueError(
-                f"No state in {self.directory} can be read, so the run cannot go on. "
-                "`keras-transformer average` makes a model of its checkpoints, if it "
-                "has any. To begin again, remove the run or choose another directory."
+                f"Every state in {self.directory} is damaged, so the run cannot "
+                "resume. `keras-transformer average` makes a model of its checkpoints, "
+                "if any. To start again, remove the run or choose another directory."
             )
         return None
 
@@ -155,9 +152,8 @@ class StateFiles:
 
 
 def _read(path):
-    # A pickle may run any code.
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-        # Before a damaged header can ask for any memory.
+        # Checked first: a damaged header may ask for any memory.
         if damaged := archive.zip.testzip():
             raise ValueError(f"bad checksum of {damaged}")
         values = [archive[name] for name in sorted(archive.files) if name != "header"]

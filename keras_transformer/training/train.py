@@ -1,8 +1,7 @@
-"""A training run, from text and options to a directory with a trained translator."""
+"""Training from text and options to a directory with a trained translator."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.console import Console
 
 from keras_transformer.config import RunConfig, TransformerConfig
 from keras_transformer.export.model_card import SUMMARY
-from keras_transformer.files import replacing
+from keras_transformer.files import write_json
 from keras_transformer.terminal import say
 from keras_transformer.training.averages import (
     checkpoint_path,
@@ -55,52 +54,47 @@ def train(
 ) -> Translator:
     """Learns a vocabulary, trains a model with `model.fit`, and saves everything.
 
-    The directory then holds config.json, data.json, tokenizer/, its digests in
-    tokenizer.sha256, corpus/, states/, checkpoints/, log.csv, tensorboard/, the
-    translator, whose weights are the mean of the checkpoints (model.keras and
-    decoding.json), and summary.json: what was trained on what, how long, and the last
-    scores. `Translator.load(directory)` reads it.
+    The directory then holds config.json, data.json, tokenizer/, tokenizer.sha256,
+    corpus/, states/, checkpoints/, log.csv, tensorboard/, summary.json and the
+    translator: decoding.json and model.keras, the mean of the last checkpoints.
+    `Translator.load(directory)` loads it.
 
-    A run is a chain of intervals of `save_every` batches. Each is a `fit` that begins
-    with the state at the end of the one before; then the model is validated, its
-    weights are kept as a checkpoint, and its state is saved.
+    Training proceeds in intervals of `save_every` batches. After each one the model is
+    validated, and a checkpoint and the whole state are saved.
 
-    An interrupted run goes on from its last state when this is called again with the
-    same text and options; options that say when to stop may differ (where one ended it
-    within an interval, there is a row and a checkpoint more). On the same kind and
-    number of processor cores it ends with exactly the weights of an uninterrupted run;
-    on others they differ by rounding, and a warning is printed. A finished run is only
-    loaded, unless its limits now allow more training. SIGTERM, SIGHUP (a closed
-    terminal), or Ctrl-C once, ends it after the current batch with its state saved.
+    Call this again with the same text and options to resume an interrupted run from its
+    last state. Only the options that end the training may change. On the same kind and
+    number of processor cores the final weights equal those of an uninterrupted run to
+    the bit; on others they differ by rounding, and a warning is printed. A finished run
+    is only loaded, unless its limits allow more training. SIGTERM, SIGHUP (a closed
+    terminal) and the first Ctrl-C stop the run after the current batch and save its
+    state.
 
     Args:
         text: Training pairs, as `open_pairs` returns or takes them.
-        directory: Directory of the run: new, empty, or that of a run to continue.
-        config: All options; the vocabulary sizes are those of the tokenizers. Default
-            `default_config(directory, init)`.
-        validation: Pairs whose loss, accuracy and perplexity are logged every interval.
-        console: Where progress goes; default the terminal.
-        tokenizers: A `TokenizerPair`, or one tokenizer for both sides as
-            `TokenizerPair.of` takes it, or a tuple of two; default a vocabulary learned
-            from `text`. Several workers need files: TensorFlow must do nothing before.
-        callbacks: Keras callbacks, for which an interval is an epoch. They are called
-            before the logs are written, so the figures that they add are logged. With
-            an `on_train_batch_end` the run waits for the device after every batch. A
-            run that goes on calls `on_train_begin` anew. It is exact if they remember
-            nothing, or have methods `state()`, whose result JSON can hold, and
-            `restore(state)`, which are called around each interval.
-        optimizer: A new Keras optimizer in place of that of the options `optimizer`,
-            `schedule`, `learning_rate` and so on. Its variables are in the states.
+        directory: Directory of the run: new, empty, or that of a run to resume.
+        config: All options, except that the tokenizers determine the vocabulary sizes.
+            Default `default_config(directory, init)`.
+        validation: Pairs for the loss, accuracy and perplexity of every interval.
+        console: Rich console for progress; default the terminal.
+        tokenizers: A `TokenizerPair`, one tokenizer for both sides as
+            `TokenizerPair.of` takes it, or a tuple of two; default learned from `text`.
+            With several workers give files, because TensorFlow must not run before.
+        callbacks: Keras callbacks, for which an interval is an epoch. Figures that they
+            add to the logs are logged. An `on_train_batch_end` makes the run wait for
+            the device after every batch. A resumed run calls `on_train_begin` again. It
+            is exact if callbacks keep no state, or have methods `state()`, whose result
+            JSON can hold, and `restore(state)`.
+        optimizer: A new Keras optimizer in place of that of the options.
         loss: A Keras loss that is a mean over targets, in place of a
             `MaskedCrossentropy` with `label_smoothing`.
-        init: A `Translator`, or a directory that `Translator.load` takes, whose weights
-            and tokenizers the run begins with (fine-tuning); default random weights.
-            The optimizer and its schedule are new. The options `model`, but for the
-            dropout rates, and `tokenizer` must be those of `init`: `default_config`
-            has them. A run that has a state goes on without.
-        model: Function of `config.model` that returns the model to train: of a subclass
-            of `Transformer`, or any Keras model that `Translator` takes. Default
-            `Transformer`. Going on needs it again; register its class with Keras.
+        init: A `Translator`, or its directory, whose weights and tokenizers the run
+            begins with (fine-tuning); default random weights. The options `model`,
+            except dropout rates, and `tokenizer` must be those of `init`, as in
+            `default_config`. A resumed run does not need it.
+        model: Function of `config.model` that returns the model to train: a subclass of
+            `Transformer`, or any Keras model that `Translator` takes; default
+            `Transformer`. A resumed run needs it again. Register its class with Keras.
 
     Returns:
         The trained `Translator`.
@@ -112,9 +106,8 @@ def train(
         KeyboardInterrupt: After Ctrl-C, with the state saved.
         OSError: If a file cannot be read.
         SystemExit: After SIGTERM (status 143) or SIGHUP (129), with the state saved.
-        ValueError: If the data or an option is bad, or they or the tokenizer differ
-            from those of the run in `directory`, or the options of the model or the
-            tokenizer from those of `init`.
+        ValueError: If data or options are invalid, or differ from those of the run in
+            `directory` or of `init`.
 
     Example:
         >>> pairs = open_pairs("train.en", "train.de")
@@ -141,14 +134,13 @@ def dry_run(
     tokenizers: Any = None,
     init: Translator | str | Path | None = None,
 ) -> dict[str, Any]:
-    """Says what `train` would do with these arguments, and does none of it.
+    """Prints what `train` would do with these arguments: data, device, parameters.
 
-    That is its data and bad lines, the device and the float type, and the parameters.
-    It reads the text, learns the vocabulary and makes the model, and writes nothing.
-    The arguments and errors are those of `train`.
+    It reads the text, learns the vocabulary and makes the model, but writes no files.
+    Arguments and errors are those of `train`.
 
     Returns:
-        The same as numbers, under "model" and "data".
+        The printed numbers, under "model" and "data".
 
     Example:
         >>> dry_run(open_pairs("train.en", "train.de"), "runs/en-de")
@@ -179,12 +171,12 @@ def _train_to_the_end(run: Run, given: Sequence[keras.callbacks.Callback]):
         callbacks = RunCallbacks(given, run, signals, bar)
         callbacks.restore(run.state)
         callbacks.begin_run()
-        if not run.state.step:  # A callback may have changed a weight.
+        if not run.state.step:  # `on_train_begin` may have changed a weight.
             run.state = callbacks.captured(0, 0.0)
         try:
             while run.state.finished != run.limits():
                 if _is_over(run, callbacks) and run.state.has_row:
-                    run.state.finished = run.limits()  # The limits were lowered.
+                    run.state.finished = run.limits()  # lower ones than before
                 else:
                     _train_on(run, callbacks, validation)
                     if log and run.state.has_row:
@@ -197,7 +189,7 @@ def _train_to_the_end(run: Run, given: Sequence[keras.callbacks.Callback]):
                     if signals.received is not None:
                         name = signals.received.name
                     after = plural(run.state.updates, "update")
-                    words = "the same command goes on from there"
+                    words = "run the same command again to resume"
                     say(run.console, f"stopped by {name} after {after}; {words}")
                     signals.stop()
         finally:
@@ -205,13 +197,13 @@ def _train_to_the_end(run: Run, given: Sequence[keras.callbacks.Callback]):
 
 
 def _train_on(run: Run, callbacks: RunCallbacks, validation: Validation):
-    """Fits one interval, validates, keeps the weights and the state at the end.
+    """Fits an interval, validates, and keeps a checkpoint and the state.
 
-    After a signal there is only the state: the next `fit` trains the rest.
+    A signal ends it after `fit` with the state only: the next process does the rest.
     """
     options, num_batches = run.config.training, run.training.num_batches
     end, figures = end_of_interval(options, num_batches, run.state.step), {}
-    if _is_over(run, callbacks):  # The limits were lowered, within an interval.
+    if _is_over(run, callbacks):  # Lower limits than before end it in an interval.
         run.model.optimizer.finalize_variable_values(run.model.trainable_weights)
     else:
         figures = fit_interval(run, callbacks, end)
@@ -222,18 +214,17 @@ def _train_on(run: Run, callbacks: RunCallbacks, validation: Validation):
     epochs = int(epochs) if epochs.is_integer() else epochs
     row = {"step": state.step, "epoch": epochs, "updates": state.updates}
     if keras.backend.backend() == "jax":
-        # The steps of JAX take over the memory of weights, which may be the average's.
+        # JAX's steps reuse the memory of weights, which may be the moving average's.
         for weight in run.model.trainable_variables:
             weight.assign(ops.copy(weight.value))
     figures |= validation.figures(callbacks)
     if run.distribution.is_chief:
         save_checkpoint(run.model, run.path / "checkpoints", state.step)
-    # From the average of the weights back to the weights themselves.
-    callbacks.restore(state)
+    callbacks.restore(state)  # `fit` left the moving average of the weights.
     callbacks.end_interval(figures)
     row |= {name: float(value) for name, value in figures.items()}
     run.model.reset_metrics()
-    # A callback of the program may have changed a rate, or a weight.
+    # A user's callback may have changed a rate or a weight.
     run.state = state = callbacks.captured(state.step, state.seconds)
     state.history.append(row)
     if options.patience is not None:
@@ -242,7 +233,7 @@ def _train_on(run: Run, callbacks: RunCallbacks, validation: Validation):
             is_over = True
             say(
                 run.console,
-                f"val_{options.monitor} has not been better for "
+                f"val_{options.monitor} has not improved for "
                 f"{plural(waited, 'interval')}: the training ends",
             )
     if is_over or callbacks.stopped:
@@ -250,7 +241,7 @@ def _train_on(run: Run, callbacks: RunCallbacks, validation: Validation):
 
 
 def _remove_checkpoints(run: Run, num_states: int = KEPT_STATES):
-    """Keeps the checkpoints that the newest states need to end with."""
+    """Removes the checkpoints that no kept state needs for its final model."""
     options, history, needed = run.config.training, run.state.history, []
     for back in range(num_states):
         needed += rows_to_average(history[: max(len(history) - back, 0)], options)
@@ -272,16 +263,14 @@ def _finish(run: Run) -> Translator:
         last = {
             name: value for name, value in state.history[-1].items() if name != "step"
         }
-        summary = run.facts | {
+        summary = {
             "machine": state.machine,
             "updates": state.updates,
             "epochs": last["epoch"],
             "seconds": state.seconds,
-            "last_epoch": last,  # Before checkpoints were averaged.
+            "last_epoch": last,  # before the checkpoints were averaged
             "averaged_checkpoints": len(rows),
         }
-        with replacing(run.path / SUMMARY) as temporary:
-            temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    # All processes wait until it is written.
-    run.distribution.any(False)
+        write_json(run.path / SUMMARY, run.facts | summary)
+    run.distribution.any(False)  # All processes wait here until it is written.
     return run.translator if run.distribution.is_chief else Translator.load(run.path)

@@ -1,7 +1,4 @@
-"""What a run's validation pairs say: figures, which intervals are best, when to stop.
-
-All but the figures are functions of a run's rows, the dictionaries of its history.
-"""
+"""Validation of a run: its figures, the best intervals, and when to stop."""
 
 from __future__ import annotations
 
@@ -28,16 +25,15 @@ def check_validated(options: TrainingConfig, validated: bool):
     needing = [name for name, is_given in given.items() if is_given]
     if needing and not validated:
         raise ValueError(
-            f"{', '.join(needing)} needs validation pairs. Give them, or leave it out. "
-            "Received: no validation pairs"
+            f"{', '.join(needing)} needs validation pairs: give some, or leave it out."
         )
 
 
 class Validation:
-    """Figures of the validation pairs: loss, accuracy, perplexity, and BLEU if asked.
+    """Computes loss, accuracy and perplexity of the validation pairs, and maybe BLEU.
 
-    BLEU is that of `evaluate`, of greedy translations of the first pairs: they rank the
-    states of a model much like a beam, in a fraction of its time.
+    BLEU is that of `evaluate`, of greedy translations of the first pairs, which are
+    faster than a beam.
     """
 
     def __init__(self, run: Any):
@@ -45,14 +41,14 @@ class Validation:
         options, translator = run.config.training, run.translator
         if run.validation is not None and options.monitor == "bleu":
             pairs = run.validation.text.pairs(BadLines(run.config.data.bad_line_budget))
-            # All are read: a file that has changed says so at its end.
+            # Reads all: the end raises an error if the file has changed.
             self._pairs = [pair[1:] for pair in pairs][: options.bleu_sentences]
             greedy = translator.config.replace(beam_size=1, n_best=None)
             self._translate = Translator(run.model, translator.tokenizers, greedy)
         self._is_described = False
 
     def figures(self, callbacks: keras.callbacks.CallbackList) -> dict[str, float]:
-        """Returns the figures by name, each beginning with "val_"."""
+        """Returns the figures; their names begin with "val_"."""
         run = self._run
         if run.validation is None:
             return {}
@@ -78,7 +74,7 @@ class Validation:
 
 
 def rank(row: dict[str, float], options: TrainingConfig) -> float:
-    """Returns a number that grows with quality by `monitor`; NaN ranks below all."""
+    """Returns a number that grows with quality by `monitor`; NaN ranks lowest."""
     value = row[f"val_{options.monitor}"]
     if math.isnan(value):
         return -math.inf
@@ -86,7 +82,7 @@ def rank(row: dict[str, float], options: TrainingConfig) -> float:
 
 
 def rows_to_average(rows: Sequence[dict], options: TrainingConfig) -> list[dict]:
-    """Returns the rows whose checkpoints are averaged, of equal ones the earlier."""
+    """Returns the rows whose checkpoints are averaged; ties prefer earlier ones."""
     count = options.average_checkpoints
     if options.average == "last":
         return list(rows[-count:])
@@ -95,7 +91,7 @@ def rows_to_average(rows: Sequence[dict], options: TrainingConfig) -> list[dict]
 
 
 def without_progress(rows: Sequence[dict], options: TrainingConfig) -> int:
-    """Returns the number of rows after the last that was a new best."""
+    """Returns the number of rows since the best one."""
     ranks = [rank(row, options) for row in rows]
     best = max(ranks, default=-math.inf)
     return len(rows) - (ranks.index(best) + 1 if best > -math.inf else 0)

@@ -357,7 +357,7 @@ def test_a_file_that_changes_while_it_is_tokenised_is_noticed(tmp_path, tokenize
     text = open_pairs(path)
     assert text.count() == 9
     path.write_text("one\ttwo\n" * 8 + "two\ttwo\n")
-    with pytest.raises(ValueError, match=r"a\.tsv changed since it was first read"):
+    with pytest.raises(ValueError, match=r"a\.tsv changed after it was first read"):
         Corpus(text, tokenizers, directory=tmp_path / "corpus")
     assert not list((tmp_path / "corpus").iterdir())
 

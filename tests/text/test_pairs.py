@@ -221,7 +221,7 @@ ERRORS = {
     ),
     "no Parquet": (
         lambda d: open_pairs(write(d / "x.parquet", "text"), **KEYS),
-        r"x\.parquet is no Parquet file",
+        r"x\.parquet is not a Parquet file",
     ),
     "no row": (
         lambda d: open_pairs(
@@ -236,11 +236,11 @@ ERRORS = {
     "a number": (lambda d: open_pairs(5), "Pairs must be .*Received: int"),
     "keys with a list": (
         lambda d: open_pairs(PAIRS, **KEYS),
-        "`source_key` and `target_key` only go with data that has names: .* a list",
+        "`source_key` and `target_key` need data with named columns: .* a list",
     ),
     "keys with two files": (
         lambda d: open_pairs(write(d / "a", "x\n"), d / "a", target_key="de"),
-        "`source_key` and `target_key` only go with .* two files",
+        "`source_key` and `target_key` need data with .* two files",
     ),
     "splits": (lambda d: open_pairs({"train": NESTED}), "first row 'train'"),
     "lists of two lengths": (
@@ -364,8 +364,8 @@ def test_the_budget_is_skipped_and_one_more_is_an_error(tsv):
         triples(text, budget=2)
     assert str(caught.value).endswith(
         "a.tsv:3: no tab, expected source, one tab, target. This is bad line number 3, "
-        "and `bad_line_budget` is 2: mend the file, or raise `bad_line_budget` to skip "
-        "more lines."
+        "and `bad_line_budget` is 2: correct the file, or raise `bad_line_budget` to "
+        "skip more lines."
     )
 
 
@@ -484,10 +484,10 @@ def test_the_fingerprint_is_of_corpora_and_weights(tmp_path):
 
 BAD_MIXES = {
     "`parts` must have at least one corpus": (ValueError, []),
-    r"`parts` must be \(pairs, weight\)": (TypeError, [GENERAL]),
-    "A weight must be an integer .* Received: 0.5": (ValueError, [(GENERAL, 0.5)]),
-    "A weight must be an integer .* Received: True": (ValueError, [(GENERAL, True)]),
-    "A weight must be .* at least 1: .* Received: 0$": (ValueError, [(GENERAL, 0)]),
+    r"`parts` must have \(pairs, weight\)": (TypeError, [GENERAL]),
+    "The weight .* must be an integer .* Received: 0.5": (ValueError, [(GENERAL, 0.5)]),
+    "The weight .* an integer .* Received: True": (ValueError, [(GENERAL, True)]),
+    "The weight .* at least 1. Received: 0$": (ValueError, [(GENERAL, 0)]),
     "Pairs must be": (TypeError, [(3, 1)]),
 }  # fmt: skip
 

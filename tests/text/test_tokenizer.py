@@ -448,7 +448,7 @@ REFUSED = {
         ValueError, lambda: word_pieces(split=False)
     ),
     "into ragged ids: leave": (ValueError, lambda: word_pieces(sequence_length=9)),
-    "`subword_sampling` cuts text with SentencePiece alone": (
+    "`subword_sampling` needs SentencePiece tokenizers": (
         ValueError,
         lambda: Corpus(
             [("a", "b")], TokenizerPair.of(word_pieces()),
@@ -469,5 +469,5 @@ def test_a_damaged_file_of_keras_hub_is_named(tmp_path):
     path = tmp_path / "joint.json"
     for content in ("{not json", "{}", '{"keras_hub": {}, "assets": {}}'):
         path.write_text(content)
-        with pytest.raises(ValueError, match=r"joint\.json is not a tokenizer's file"):
+        with pytest.raises(ValueError, match=r"joint\.json is not a tokenizer file"):
             TokenizerPair.of(path)

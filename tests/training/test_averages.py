@@ -118,7 +118,7 @@ def test_what_cannot_be_averaged_is_an_error(run, tmp_path):
             average_run(run, output, last=last)
     with pytest.raises(FileNotFoundError, match=r"nothing\.weights\.h5: no such file"):
         average_run(run, output, checkpoints=[tmp_path / "nothing.weights.h5"])
-    with pytest.raises(ValueError, match="`last` or `checkpoints`, not both"):
+    with pytest.raises(ValueError, match="either `last` or `checkpoints`"):
         average_run(run, output, last=1, checkpoints=checkpoints(run, 8))
     with pytest.raises(FileNotFoundError, match=r"checkpoints holds no checkpoint\."):
         average_run(tmp_path, output)

@@ -65,7 +65,7 @@ def test_a_run_begins_with_the_weights_vocabulary_sizes_and_search_of_another(
 ):
     screen, expected = io.StringIO(), Translator.load(trained)
     found = run(tmp_path / "run", trained, screen=screen)
-    assert f"beginning with the weights of {trained}" in screen.getvalue()
+    assert f"starting from the weights of {trained}" in screen.getvalue()
     assert "learning the vocabulary" not in screen.getvalue()
     assert_same_weights(found, expected)
     assert found.tokenizers.same_as(expected.tokenizers)
@@ -144,10 +144,10 @@ def test_what_cannot_be_trained_is_refused(trained, tmp_path):
 
     whole = Translator.load(trained)
     model = Mine(whole.model.config)
-    with pytest.raises(ValueError, match="make from its options.* Received: a Mine"):
+    with pytest.raises(ValueError, match="must be a `Transformer`.* Received: a Mine"):
         run(tmp_path / "run", Translator(model, whole.tokenizers), options(trained))
     whole.model.quantize("int8")
-    with pytest.raises(ValueError, match="a model that is not quantised"):
+    with pytest.raises(ValueError, match="`init` must not be quantised"):
         run(tmp_path / "run", whole, options(trained))
     with pytest.raises(FileNotFoundError, match="holds no trained translator"):
         run(tmp_path / "run", tmp_path / "nothing")
@@ -186,7 +186,7 @@ def test_a_run_that_was_killed_ends_the_same(rest, trained, uninterrupted, tmp_p
     screen = io.StringIO()
     again = None if rest == "left out" else init
     found = run(directory, again, steady(trained), screen=screen)
-    assert "going on after 3 updates" in screen.getvalue()
+    assert "resuming after 3 updates" in screen.getvalue()
     expected_in, expected = uninterrupted
     assert_same_weights(found, expected)
     for a, b in zip(final(directory).values, final(expected_in).values, strict=True):
@@ -214,7 +214,7 @@ def test_weights_whose_tokenizer_has_changed_since_are_refused(trained, tmp_path
         run(tmp_path / "run", init, steady(init), KillAfter(1))
     tiny_run.tokenizers().save(init / "tokenizer")
     tiny_run.tokenizers().save_digests(init / "tokenizer")
-    with pytest.raises(ValueError, match="whose tokenizer is not that of .*init"):
+    with pytest.raises(ValueError, match="with another tokenizer than .*init"):
         run(tmp_path / "run", init, steady(init))
 
 
@@ -239,7 +239,7 @@ def test_a_dry_run_says_what_it_would_begin_with(trained, tmp_path):
     console = Console(file=stream, width=200)
     dry_run(PAIRS, tmp_path / "run", options(trained), console=console, init=trained)
     lines = [line for line in stream.getvalue().splitlines() if line]
-    assert lines[0] == f"beginning with the weights of {trained}"
+    assert lines[0] == f"starting from the weights of {trained}"
     assert any(line == "10,176 parameters" for line in lines)
     assert not list(tmp_path.iterdir())
 

@@ -188,9 +188,9 @@ def test_sigterm_ends_with_a_state_and_a_line(whole, tmp_path):
     assert process.returncode == 143
     # The progress bar may end with an empty line after it.
     line = output.strip().splitlines()[-1]
-    stopped = r"stopped by SIGTERM after \d updates?; the same command goes on .*"
+    stopped = r"stopped by SIGTERM after \d updates?; run the same command again .*"
     assert re.fullmatch(stopped, line), output
-    assert "going on after" in training.finish()
+    assert "resuming after" in training.finish()
     assert_same(training, whole)
 
 
@@ -210,5 +210,5 @@ def test_a_closed_terminal_ends_with_a_state(whole, tmp_path):
     os.close(terminal)
     os.close(master)
     assert process.wait() == 129
-    assert "going on after" in training.finish()
+    assert "resuming after" in training.finish()
     assert_same(training, whole)

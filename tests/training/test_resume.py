@@ -141,7 +141,7 @@ def test_a_run_killed_within_intervals_and_epochs_ends_the_same(whole, tmp_path)
     folder.killed(6)
     assert folder.final().step == 7
     weights = folder.train().model.get_weights()
-    assert folder.said("going on after 3 updates, at batch 1 of epoch 2")
+    assert folder.said("resuming after 3 updates, at batch 1 of epoch 2")
     assert_same_run(folder, weights, whole)
 
 
@@ -229,7 +229,7 @@ def test_sigterm_ctrl_c_and_a_closed_terminal_save_the_batch(whole, tmp_path):
         folder.train(Signal(signal.SIGTERM))
     assert stopped.value.code == 143
     assert (folder.final().step, folder.final().history) == (3, [])
-    assert folder.said("stopped by SIGTERM after 1 update; the same command goes on")
+    assert folder.said("stopped by SIGTERM after 1 update; run the same command again")
     with pytest.raises(KeyboardInterrupt):
         folder.train(Signal(signal.SIGINT))
     assert folder.final().step == 6
@@ -325,7 +325,7 @@ def test_a_run_without_a_whole_state_does_not_throw_its_checkpoints_away(tmp_pat
         path.write_bytes(path.read_bytes()[:-1000])
     before = (folder.run / "log.csv").read_bytes()
     for _ in range(2):
-        with pytest.raises(ValueError, match="No state in .* can be read.*begin again"):
+        with pytest.raises(ValueError, match="Every state in .* damaged.*start again"):
             folder.train()
     assert (folder.run / "log.csv").read_bytes() == before
     assert names(folder, "checkpoints") == ["step-000000004.weights.h5"]

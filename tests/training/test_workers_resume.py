@@ -91,7 +91,7 @@ def test_workers_that_are_killed_go_on_and_train_as_one_process(tmp_path):
     finally:
         for worker in workers:
             worker.kill()
-    assert "going on after 2 updates" in logs(tmp_path)
+    assert "resuming after 2 updates" in logs(tmp_path)
     expected = train(open_pairs(text), tmp_path / "one", RunConfig.load(config))
     found = keras.saving.load_model(tmp_path / "run" / "model.keras", compile=False)
     for value, wanted in zip(
