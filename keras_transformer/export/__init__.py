@@ -1,7 +1,7 @@
-"""Writes translators for other programs, and calls SavedModels. Needs TensorFlow.
+"""Writers of translators for other programs. Needs TensorFlow.
 
-Each writer takes a `Translator`, a path and its own options. None can import that
-class, because `translator` imports this folder.
+Each takes a `Translator`, a path and its own options. `translator` imports this folder,
+so none can import that class.
 """
 
 from keras_transformer.export.ctranslate2 import export_ctranslate2

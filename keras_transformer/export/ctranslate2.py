@@ -1,7 +1,7 @@
-"""A translator in the format of CTranslate2, an engine in C++ for Transformers.
+"""A translator for CTranslate2, an engine in C++. Needs the extra `ctranslate2`.
 
-Its weights lie as `ctranslate2.specs.TransformerSpec` describes them: matrices (out,
-in), the projections of queries, keys and values in one. Needs the extra `ctranslate2`.
+Weights are laid out as in `ctranslate2.specs.TransformerSpec`: matrices are (out, in),
+and the projections of queries, keys and values are one matrix.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ACTIVATIONS = {
     "relu": "RELU", "gelu": "GELU", "silu": "SWISH", "tanh": "Tanh",
     "sigmoid": "Sigmoid",
 }  # fmt: skip
-# Rows of the table of positions, at least: CTranslate2 decodes no longer text.
+# Least rows of the table of positions, which limits the texts of CTranslate2.
 _FEWEST_POSITIONS = 1024
 
 
@@ -35,16 +35,16 @@ def export_ctranslate2(
 ) -> Path:
     """Writes a directory that `ctranslate2.Translator` loads, and the tokenizers.
 
-    CTranslate2 works on pieces: `source.model` and `target.model`, or `joint.model`,
-    cut a text into them and join them. Every call there says how to search, as
-    `docs/other_systems.md` shows. The file keeps two options of the search: the
-    alignment layer, and the longest text, as the size of its table of positions.
+    CTranslate2 takes and returns pieces, those of `source.model` and `target.model`, or
+    `joint.model`. Search options are arguments of its calls, as in
+    `docs/other_systems.md`; the file only has the alignment layer, and the longest
+    text as the size of its table of positions.
 
     Args:
         translator: A `Translator` of a `Transformer`, with SentencePiece models.
         path: Directory to create, such as "ctranslate2/en-de".
-        quantize: "none"; "float16", weights of half the size; or "int8", each output
-            unit with a scale of its own.
+        quantize: "none"; "float16", weights of half the size; or "int8", with a scale
+            for each output unit.
 
     Returns:
         `path`.
@@ -52,8 +52,8 @@ def export_ctranslate2(
     Raises:
         FileExistsError: If `path` exists.
         ImportError: If ctranslate2 is not installed.
-        ValueError: If an argument is out of range, or the model has what the export
-            lacks.
+        ValueError: If an argument is out of range, or the format does not support the
+            model.
     """
     path = Path(path)
     check_absent(path)
@@ -70,10 +70,10 @@ def export_ctranslate2(
 
 
 def _check_model(model):
-    """Raises `ValueError` if the model has what the export lacks."""
+    """Raises `ValueError` if CTranslate2 does not support the model."""
     if type(model) is not Transformer:
         raise ValueError(
-            "CTranslate2 knows the layers of a `Transformer` alone. Received: a "
+            "An export for CTranslate2 needs a `Transformer`. Received: "
             f"{type(model).__name__}"
         )
     check_plain(model, "An export for CTranslate2")
@@ -91,13 +91,13 @@ def _check_model(model):
     for name, is_lacking in lacks.items():
         if is_lacking:
             raise ValueError(
-                f"An export for CTranslate2 lacks `{name}` of this model. Received: "
+                f"An export for CTranslate2 does not support this `{name}`. Received: "
                 f"{name}={getattr(sizes, name)!r}"
             )
 
 
 def _spec_of(translator):
-    """CTranslate2's description of the model, with its weights and its pieces."""
+    """Returns CTranslate2's specification of the model, with weights and pieces."""
     try:
         from ctranslate2 import specs
     except ImportError as error:
@@ -115,7 +115,7 @@ def _spec_of(translator):
         ),
         layernorm_embedding=sizes.normalize_embeddings,
         alignment_layer=config.alignment_layer,
-        alignment_heads=0,  # Their mean, as ours.
+        alignment_heads=0,  # the mean of all heads
     )
     longest = max(config.max_source_length, config.longest_output)
     pieces = {}
@@ -142,7 +142,7 @@ def _spec_of(translator):
         "decoder_start_token": pieces["target"][sizes.start_id],
         "add_source_bos": False,
         "add_source_eos": True,
-        # Without it CTranslate2 takes 1e-5.
+        # The default of CTranslate2 is 1e-5.
         "layer_norm_epsilon": sizes.layer_norm_epsilon,
     }
     for name, value in options.items():
@@ -155,7 +155,7 @@ def _fill_embedding(spec, model, side, longest):
     table = spec.embeddings
     table = table[0] if isinstance(table, list) else table
     table.weight = _array(embedding.embeddings)
-    # Without a table CTranslate2 computes position vectors of another formula.
+    # Without a table CTranslate2 uses another formula.
     if sizes.positions == "learned":
         positions = embedding.position_embeddings
     else:
@@ -167,7 +167,7 @@ def _fill_embedding(spec, model, side, longest):
 
 
 def _fill_layer(spec, layer):
-    # CTranslate2 keeps projections of the same inputs in one matrix.
+    # Projections of the same inputs are one matrix in CTranslate2.
     around, across = layer.self_attention, getattr(layer, "cross_attention", None)
     linears = spec.self_attention.linear
     _fill_linear(linears[0], around.query_dense, around.key_dense, around.value_dense)
@@ -185,7 +185,7 @@ def _fill_layer(spec, layer):
 
 
 def _fill_linear(spec, *denses):
-    """Fills a linear map with kernels (in, out) side by side, and their biases."""
+    """Fills a linear map with the kernels (in, out) and biases of Dense layers."""
     kernels = [_array(dense.kernel) for dense in denses]
     spec.weight = np.ascontiguousarray(np.concatenate(kernels, axis=1).T)
     if denses[0].bias is not None:

@@ -1,7 +1,7 @@
-"""LiteRT files: ids in, ids out, the search inside. Needs TensorFlow.
+"""LiteRT files from ids to ids, with the search inside. Needs TensorFlow.
 
-`keras_transformer.lite` translates with them where neither Keras nor TensorFlow is
-installed. Phones and browsers run the same files.
+`keras_transformer.lite` runs them without Keras and TensorFlow; phones and browsers run
+the same files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.own_model import OwnModel
 
 QUANTIZATIONS = ("none", "float16", "int8")
-# The two ways in which the converter names an operation that LiteRT lacks.
+# The converter names an operation that LiteRT lacks in one of two ways.
 _LACKS = r"error: loc\(callsite\(fused\[\"(\w+):|'tf\.(\w+)' op"
 
 
@@ -51,12 +51,12 @@ def export_litert(
     quantize: str = "none",
     languages: Sequence[str] | None = None,
 ) -> Path:
-    """Writes a directory that `keras_transformer.lite.LiteTranslator` translates with.
+    """Writes a directory for `keras_transformer.lite.LiteTranslator`.
 
-    It holds model.tflite, the SentencePiece models, translate.py, which translates on a
-    machine without this package, and translator.json, which tells a client what it
-    needs to know. The signatures of model.tflite share their weights; B sentences, S
-    and T tokens, P tokens of a prefix, all of them free in every call:
+    It has model.tflite, the SentencePiece models, translator.json for clients, and
+    translate.py, which translates without this package. The signatures of model.tflite
+    share their weights. B sentences, S and T tokens and P tokens of a prefix are free
+    in every call:
 
     | signature | inputs                       | outputs                            |
     |-----------|------------------------------|------------------------------------|
@@ -71,17 +71,16 @@ def export_litert(
     | score     | source, target [B, T]        | token_log_probabilities [B, T]     |
     | attention | source, target               | attention [B, H, T, S]             |
 
-    Ids and lengths are int32, all else is float32. Each source ends with the end id;
-    padding follows.
+    Ids and lengths are int32, everything else float32. A source ends with the end id,
+    and padding follows.
 
     Args:
-        translator: A `Translator` with SentencePiece models; a client cannot change its
+        translator: A `Translator` with SentencePiece models. A client cannot change its
             search.
         path: Directory to create, such as "lite/en-de".
         quantize: "none"; "float16", weights of half the size; or "int8", weights of a
-            quarter, each row with a scale of its own, and products of integers, which
-            are faster.
-        languages: Codes of source and target language for the clients, or `None`.
+            quarter, with a scale for each row, and faster products of integers.
+        languages: Codes of source and target language, for clients.
 
     Returns:
         `path`.
@@ -139,21 +138,21 @@ def check_arguments(
     quantize: str,
     languages: Sequence[str] | None,
 ):
-    """Checks the arguments that `export_litert` and `export_web` share."""
+    """Checks the arguments of `export_litert` and `export_web`."""
     check_backend("A LiteRT file")
     check_choice("quantize", quantize, QUANTIZATIONS)
     check_languages(languages)
     translator.tokenizers.check_sentencepiece("An export for LiteRT")
     if isinstance(translator.model, OwnModel):
         raise ValueError(
-            "A LiteRT file needs a model that decodes step by step, a `Transformer`; a "
-            f"SavedModel holds any. Received: {translator.model.model.name!r}"
+            "A LiteRT file needs a `Transformer`, which decodes step by step; a "
+            f"SavedModel takes any model. Received: {translator.model.model.name!r}"
         )
     check_absent(path)
 
 
 def found_by(search: Callable) -> Callable:
-    """Returns a function with the ids and scores that a search finds."""
+    """Returns a function of the ids and scores that a search finds."""
 
     def found(*inputs):
         result = search(*inputs)
@@ -163,10 +162,10 @@ def found_by(search: Callable) -> Callable:
 
 
 def convert(model: keras.Model, signatures: dict, quantize: str = "none") -> bytes:
-    """Returns the content of a LiteRT file: a model's `tf.function`s, by name."""
-    # Keras' own `model.export(path, format="litert")` knows one signature alone.
+    """Returns the content of a LiteRT file with a model's signatures."""
+    # Keras' `model.export(path, format="litert")` writes one signature only.
     module = tf.Module(name="translator")
-    # A weight that the module does not hold would be left out without a word.
+    # Weights that the module does not hold would be silently left out.
     module.weights = [weight.value for weight in model.variables]
     with tracing_for_litert(), tempfile.TemporaryDirectory() as folder:
         with integer_products_in_floats():
@@ -188,8 +187,8 @@ def convert(model: keras.Model, signatures: dict, quantize: str = "none") -> byt
             what = ", ".join(names) or str(error).splitlines()[0]
             raise ValueError(
                 f"A {type(model).__name__} with these options cannot become a LiteRT "
-                "file; `docs/litert.md` says what can. Received: operations that "
-                f"LiteRT lacks, {what:.200}"
+                "file (see `docs/litert.md`). Received: operations that LiteRT lacks, "
+                f"{what:.200}"
             ) from error
 
 
@@ -210,7 +209,7 @@ def describe(
     quantize: str,
     languages: Sequence[str] | None,
 ) -> dict[str, Any]:
-    """Writes the SentencePiece models; returns what any client needs to know."""
+    """Writes the SentencePiece models; returns the facts that a client needs."""
     sizes, config = translator.model.config, translator.config
     special = ("pad_id", "start_id", "end_id", "unknown_id")
     return {
@@ -226,7 +225,7 @@ def describe(
 
 
 def digests(directory: Path) -> dict[str, str]:
-    """Returns the SHA-256 of each large file of a directory, by its name there."""
+    """Returns the SHA-256 of each large file in a directory, by relative path."""
     kinds = (".tflite", ".model", ".wasm")
     paths = sorted(path for path in directory.rglob("*") if path.suffix in kinds)
     return {path.relative_to(directory).as_posix(): digest(path) for path in paths}
@@ -235,13 +234,13 @@ def digests(directory: Path) -> dict[str, str]:
 def export_litert_language_model(
     model: LanguageModel, path: str | Path, quantize: str = "none", **sampling: Any
 ) -> Path:
-    """Writes a language model as one file for LiteRT, which continues texts.
+    """Writes a language model as one LiteRT file, which continues texts.
 
-    It draws as `LanguageSampler` does, and stops when every text has ended. Keras
-    writes any other model, such as a `Tagger`: `model.export(path, format="litert")`.
+    It samples like `LanguageSampler`, and stops when every text has ended. Keras writes
+    other models, such as a `Tagger`: `model.export(path, format="litert")`.
 
-    Sizes are free in every call: B rows, S tokens, P tokens of a prompt, L of the
-    longest text (prompt and end token counted). The signatures share their weights:
+    The signatures share their weights. B rows, S tokens, P tokens of a prompt and the
+    longest text L (tokens, with prompt and end) are free in every call:
 
     | signature | inputs                       | outputs                            |
     |-----------|------------------------------|------------------------------------|
@@ -250,15 +249,15 @@ def export_litert_language_model(
     |           | uniforms [B, L],             |                                    |
     |           | temperature [B]              |                                    |
 
-    Ids and lengths are int32, all else float32. `lengths` count the tokens of each
-    prompt; what stands after them is ignored, and so is what does not fit into L.
-    Scores are log-probabilities, the prompt's tokens counted.
+    Ids and lengths are int32, everything else float32. `lengths` are the numbers of
+    tokens of the prompts; ids after them, and beyond L, are ignored. Scores are
+    log-probabilities of whole texts (nats).
 
     Args:
-        model: A `LanguageModel`.
-        path: File to write, such as "lite/model.tflite"; an old one is replaced.
+        model: A `LanguageModel` that computes in float32.
+        path: File to write or replace, such as "lite/model.tflite".
         quantize: As for `export_litert`.
-        **sampling: The options of `LanguageSampler`: `top_k`, `top_p`, `min_length` and
+        **sampling: Options of `LanguageSampler`: `top_k`, `top_p`, `min_length` and
             `no_repeat_ngram_size`.
 
     Returns:
@@ -267,7 +266,7 @@ def export_litert_language_model(
     Raises:
         IsADirectoryError: If `path` is a directory.
         RuntimeError: If the Keras backend is not TensorFlow.
-        TypeError: If `model` is no `LanguageModel`, or an option is not its own.
+        TypeError: If `model` is not a `LanguageModel`, or an option does not exist.
         ValueError: If an argument is out of range, the model computes in half
             precision, or LiteRT lacks an operation.
 
@@ -280,15 +279,15 @@ def export_litert_language_model(
     check_not_directory(path)
     if not isinstance(model, LanguageModel):
         raise TypeError(
-            "`model` must be a LanguageModel; `Translator.export` writes a translator, "
-            "and `model.export(path, format='litert')` of Keras any other model. "
+            "`model` must be a LanguageModel: use `Translator.export` for a translator "
+            "and Keras' `model.export(path, format='litert')` for other models. "
             f"Received: {type(model).__name__}"
         )
     if model.compute_dtype != "float32":
         raise ValueError(
             "A language model must compute in float32 for LiteRT: make one with "
-            "dtype='float32', give it these weights with `set_weights`, and use "
-            f"`quantize` for a smaller file. Received: dtype={model.dtype_policy.name}"
+            "dtype='float32', set its weights with `set_weights`, and use `quantize` "
+            f"for a smaller file. Received: dtype={model.dtype_policy.name}"
         )
     sampler, pad_id = LanguageSampler(model, **sampling), model.config.pad_id
 

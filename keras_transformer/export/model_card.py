@@ -1,8 +1,7 @@
-"""The model card, README.md of an export, and what it says of a training run.
+"""The model card (README.md) of an export, from templates/model_card.md.
 
-A card is YAML between two lines of dashes, as
-https://huggingface.co/docs/hub/model-cards says, then Markdown: the text is
-templates/model_card.md. A value that is not known is left out or left to fill in.
+Its format is that of https://huggingface.co/docs/hub/model-cards: YAML, then Markdown.
+Unknown values are left out or marked to be filled in.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from keras_transformer.files import digest, write_json
 from keras_transformer.models.own_model import OwnModel
 
 SUMMARY, DATA, SCORES = "summary.json", "data.json", "scores.json"
-# Options that a card shows even where they have their defaults.
+# Options that a card shows even at their defaults.
 _SIZES = (
     "num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads",
     "source_vocabulary_size", "target_vocabulary_size",
@@ -31,7 +30,7 @@ _METRICS = (("sacrebleu", "BLEU", "bleu"), ("chrf", "chrF2", "chrf"))
 
 
 def training_data(run: str | Path) -> dict[str, Any]:
-    """Returns each split's "fingerprint" and, if the training ended, its sizes."""
+    """Returns "fingerprint" and, of a finished run, sizes of "training" and others."""
     run = Path(run)
     digests, sizes = _read(run / DATA, {}), _read(run / SUMMARY, {}).get("data", {})
     return {
@@ -57,7 +56,7 @@ def record_scores(
         "search": search.to_dict(),
         "scores": scores,
     }
-    # Those of the same lines and search are replaced, and all of other weights.
+    # Replaces scores of the same lines and search, and all of other weights.
     others = [
         other
         for other in recorded_scores(directory)
@@ -67,7 +66,7 @@ def record_scores(
 
 
 def recorded_scores(directory: str | Path) -> list[dict[str, Any]]:
-    """Returns what `record_scores` wrote of a run's present weights."""
+    """Returns the recorded scores of a run's present weights."""
     directory = Path(directory)
     entries = _read(directory / SCORES, [])
     model = _model(directory) if entries else ""
@@ -75,13 +74,13 @@ def recorded_scores(directory: str | Path) -> list[dict[str, Any]]:
 
 
 def _model(directory):
-    """Digests of the weights and of the vocabulary of a run."""
+    """Returns digests of the weights and the vocabulary of a run."""
     paths = directory / "model.keras", directory / "tokenizer.sha256"
     return " ".join(digest(path) for path in paths if path.exists())
 
 
 def _read(path, default):
-    """The content of a JSON file, or `default` where there is none."""
+    """Returns the content of a JSON file, or `default` if it does not exist."""
     try:
         return json.loads(path.read_text("utf-8")) if path.exists() else default
     except ValueError as error:
@@ -95,16 +94,16 @@ def model_card(
     languages: Sequence[str] | None = None,
     dtype: str = "float32",
 ) -> str:
-    """Returns the card of an export in the directory `version`, NAME/VERSION.
+    """Returns the card of an export to `version`, NAME/VERSION.
 
-    What the files of the training run say may be missing, each part of it.
+    Any file of the training run may be missing, except model.keras.
     """
     check_languages(languages)
     config, model, name = translator.config, translator.model, model_name(version)
     members = getattr(model, "members", [model])
     try:
         package = metadata.version("keras-transformer-seq2seq")
-    except metadata.PackageNotFoundError:  # A checkout on the path.
+    except metadata.PackageNotFoundError:  # a checkout on the path
         package = "(version not known)"
     values = {
         "languages": "# to fill in: a list of codes, such as [en, de]",
@@ -120,9 +119,9 @@ def model_card(
         "search": _options(config, _SEARCH),
         "package": package,
         "no_training": "Not recorded.",
-        "scores": "None is recorded: `keras-transformer evaluate` on the training run "
+        "scores": "None recorded: `keras-transformer evaluate` on the training run "
         "records them.",
-        "examples": "None is recorded.",
+        "examples": "None recorded.",
     }
     if languages:
         values["languages"] = json.dumps(list(languages))
@@ -155,14 +154,14 @@ def check_languages(languages: Sequence[str] | None):
 
 
 def _sizes(model):
-    """The options of a model in words."""
+    """Returns the options of a model in words."""
     if isinstance(model, OwnModel):
         return f"target_vocabulary_size {model.config.target_vocabulary_size}"
     return _options(model.config, _SIZES)
 
 
 def _options(config, always):
-    """The options that matter, and those that are not the defaults, in words."""
+    """Returns in words the options in `always` and those that are not defaults."""
     values = vars(config)
     return ", ".join(
         f"{field.name} {values[field.name]}"
@@ -172,7 +171,7 @@ def _options(config, always):
 
 
 def _training(summary):
-    """What a card says of a run's data and training."""
+    """Returns the card's values about a run's data and training."""
     values, machine = {}, summary["machine"]
     for split, data in summary["data"].items():
         files = ", ".join(f"`{name}`" for name in data["files"])
@@ -186,7 +185,7 @@ def _training(summary):
         "epochs": summary["epochs"],
         "minutes": f"{summary['seconds'] / 60:,.1f}",
         "devices": ", ".join(machine["gpus"] or [machine["processor"]]),
-        # Each part of a batch runs on so many threads.
+        # Each part of a batch uses all these threads.
         "threads": machine["threads"] * machine["parts"],
         "backend": machine["backend"],
         "trained_dtype": summary["model"]["dtype"],
@@ -199,7 +198,7 @@ def _training(summary):
 
 
 def _scores(model, entries):
-    """What a card says of test sets. Its head is YAML, which JSON is too."""
+    """Returns the card's values about test sets; in its YAML head they are JSON."""
     results, rows, first = [], [], entries[0]["scores"]
     for entry in entries:
         name, scores = entry["name"], entry["scores"]
@@ -228,7 +227,7 @@ def _scores(model, entries):
 
 
 def _examples(origin, rows):
-    """What a card says of sentences: source, translation and reference of each."""
+    """Returns the card's values about rows of source, translation and reference."""
     cells = [[_cell(text) for text in row] for row in rows]
     table = _table(["source", "translation", "reference"], cells)
     return {"examples_of": origin, "examples": table} if cells else {}
@@ -240,5 +239,5 @@ def _table(head, rows):
 
 
 def _cell(text):
-    """A text as it stands in a cell of a table: nothing in it is Markdown."""
+    """Returns a text for a cell of a table, its Markdown escaped."""
     return re.sub(r"([\\`*_{}\[\]<>#|~&])", r"\\\1", " ".join(text.split()))

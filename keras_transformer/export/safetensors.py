@@ -1,7 +1,6 @@
-"""A translator's weights as a safetensors file: named tensors that any program reads.
+"""A translator's weights as a safetensors file. Needs the extra `safetensors`.
 
-The format is https://github.com/huggingface/safetensors, which holds no code. Needs
-the extra `safetensors`.
+The format (https://github.com/huggingface/safetensors) has named tensors and no code.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from keras_transformer.models.transformer import Seq2Seq
 def export_safetensors(translator: Any, path: str | Path) -> Path:
     """Writes model.safetensors and the tokenizers.
 
-    Each weight has the name of its path in the model, such as
+    The name of a tensor is the path of the weight in the model, such as
     "encoder_layer_0/self_attention/query/kernel" (D, H * K); matrices are (in, out).
-    The file's metadata are strings: "format" ("keras_transformer"), "class" (of the
-    model), "config" (its sizes, JSON) and "decoding" (how to search, JSON).
+    The metadata are the strings "format" ("keras_transformer"), "class" (of the model),
+    "config" (its options, JSON) and "decoding" (search options, JSON).
 
     Args:
-        translator: A `Translator`; weights in bfloat16, which NumPy lacks, are written
-            as float32.
+        translator: A `Translator`. Its bfloat16 weights, a type that NumPy lacks, are
+            written as float32.
         path: Directory to create, such as "weights/en-de".
 
     Returns:
@@ -52,7 +51,7 @@ def export_safetensors(translator: Any, path: str | Path) -> Path:
     if not isinstance(model, Seq2Seq):
         raise ValueError(
             "A safetensors file holds one `Transformer`: write each member of an "
-            "ensemble, and use `save_weights` of other models. Received: an "
+            "ensemble by itself, and call `save_weights` for other models. Received: "
             f"{type(model).__name__}"
         )
     check_plain(model, "An export of weights")
@@ -76,16 +75,16 @@ def export_safetensors(translator: Any, path: str | Path) -> Path:
 
 
 def check_plain(model: keras.Model, what: str):
-    """Raises `ValueError` if a model's matrices are more than its weights."""
+    """Raises `ValueError` if a model is quantised or has adapters."""
     for layer in layers_within(model):
         if layer.quantization_mode is not None:
             raise ValueError(
-                f"{what} takes the weights of a float model, and quantises them itself "
-                f"where it can. Received: {layer.path} with "
+                f"{what} needs a float model: export the one from before `quantize`. "
+                f"Received: {layer.path} with "
                 f"quantization_mode={layer.quantization_mode!r}"
             )
         if getattr(layer, "lora_enabled", False):
             raise ValueError(
-                f"{what} knows no adapters: save the model as a .keras file and load "
-                f"it, which merges them. Received: {layer.path} with an adapter"
+                f"{what} needs a model without adapters: save it as a .keras file and "
+                f"load it, which merges them. Received: {layer.path} with an adapter"
             )

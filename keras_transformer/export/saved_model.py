@@ -1,4 +1,4 @@
-"""SavedModels that take text and return text: how they are written and called."""
+"""SavedModels from text to text: writing and calling them."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def export_saved_model(
 ) -> Path:
     """Writes a SavedModel that translates strings, for TensorFlow Serving.
 
-    Tokenizers and search are inside; nothing of this package is needed to load it. The
-    first axis of every input and output is the batch, B:
+    It contains the tokenizers and the search; loading it does not need this package.
+    The first axis of every input and output is the batch, B:
 
     | signature       | inputs            | outputs                                |
     |-----------------|-------------------|----------------------------------------|
@@ -58,34 +58,30 @@ def export_saved_model(
     |                 | (int64)           |                                        |
     | complete        | text, prefix      | translation, score                     |
 
-    A model without a `DecoderLayer` has no `align`. Every signature also gives
-    `truncated` [B]: whether a text was longer than the
-    search allows and was cut. Beside the graph stand TensorFlow Serving's warm-up
-    requests, the model card (README.md) and what is known of the data
-    (assets.extra/training_data.json); beside the versions the server's configuration,
-    and what starts it with Docker and Kubernetes, where it is missing.
+    A model without a `DecoderLayer` has no `align`. Every signature also returns
+    `truncated` [B]: whether a text was cut at the longest source.
 
-    A version is written under another name and renamed: a server that watches the
-    directory never sees half of one.
+    The version also has warm-up requests, a model card (README.md) and
+    assets.extra/training_data.json. Beside the versions the first export writes the
+    configuration of TensorFlow Serving and files for Docker and Kubernetes. A server
+    that watches the directory never sees half a version.
 
     Args:
-        translator: A `Translator`; a request cannot change its search.
-        path: Directory of a version to create, such as "saved_models/en-de/1"; or of
-            the model, "saved_models/en-de", where the next version is created.
-        dtype: "float32", or "bfloat16" for half the memory, and more speed on
-            processors that compute with it.
-        run: Directory of the training run that the translator was loaded from, whose
-            data, training and scores the card tells, or `None`.
-        languages: Codes of source and target language, for the card, or `None`.
+        translator: A `Translator`. A request cannot change its search.
+        path: Directory to create: a version, such as "saved_models/en-de/1", or
+            "saved_models/en-de" for the next version.
+        dtype: "float32"; or "bfloat16" for half the memory, and more speed on
+            processors that support it.
+        run: Directory of the translator's training run, for the model card.
+        languages: Codes of source and target language, for the model card.
 
     Returns:
         The directory of the version.
 
     Raises:
-        FileExistsError: If it exists: versions are never overwritten.
+        FileExistsError: If the version exists; none is ever overwritten.
         RuntimeError: If the Keras backend is not TensorFlow.
-        ValueError: If an argument is out of range, or a tokenizer has no form in a
-            graph.
+        ValueError: If an argument is out of range.
     """
     check_backend("A SavedModel")
     check_choice("dtype", dtype, DTYPES)
@@ -94,7 +90,7 @@ def export_saved_model(
     card = model_card(translator, path, run, languages, dtype)
     known = {} if run is None else training_data(run)
     model = translator.model.with_dtype(dtype)
-    # A copy of the weights in the layout that a decoding step multiplies by.
+    # Copies of weights in the layout of a decoding step.
     decoding_weights = keras.tree.map_structure(
         lambda weight: tf.Variable(weight, trainable=False), model.decoding_weights()
     )
@@ -103,7 +99,7 @@ def export_saved_model(
     module.weights = [weight.value for weight in model.weights]
     module.decoding_weights = keras.tree.flatten(decoding_weights)
     module.tables = [*tokenizers.source.tables, *tokenizers.target.tables]
-    # Made once: warm-up and saving would make these graphs anew.
+    # Traced once, for both warm-up and saving.
     signatures = {
         name: signature(
             functools.partial(pipeline.run, name), **inputs
@@ -121,28 +117,26 @@ def export_saved_model(
 
 
 def check_backend(what: str):
-    """Raises `RuntimeError` unless Keras runs on TensorFlow, which `what` needs."""
+    """Raises `RuntimeError` unless the backend is TensorFlow, which `what` needs."""
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
-            f"{what} is written with the TensorFlow backend. Set "
-            "KERAS_BACKEND=tensorflow; every backend reads model.keras files. "
-            f"Received: backend {keras.backend.backend()!r}"
+            f"{what} needs the TensorFlow backend: set KERAS_BACKEND=tensorflow. It "
+            "reads the model.keras files of every backend. Received: backend "
+            f"{keras.backend.backend()!r}"
         )
 
 
 def signature(function: Callable, **specs: tf.TensorSpec):
-    """Returns the `tf.function` of a function whose inputs have names and specs."""
+    """Returns a `tf.function` with named inputs."""
     inputs = [tf.TensorSpec.from_spec(spec, name) for name, spec in specs.items()]
     return tf.function(function, input_signature=inputs, autograph=False)
 
 
 class ExportedTranslator(TextTranslator):
-    """A SavedModel that `Translator.export` wrote, called like the live translator.
-
-    It has the methods of `TextTranslator`.
+    """A SavedModel of `Translator.export` with the methods of a `TextTranslator`.
 
     Args:
-        path: Directory of the SavedModel: NAME/VERSION, or NAME for its latest version.
+        path: NAME/VERSION, or NAME for the latest version.
 
     Raises:
         FileNotFoundError: If there is no SavedModel.
@@ -155,7 +149,7 @@ class ExportedTranslator(TextTranslator):
     """
 
     def __init__(self, path: str | Path):
-        # Registers the operations on text that the graph has.
+        # Registers the text operations of the graph.
         importlib.import_module("keras_transformer.text.tokenizer")
         self.path = latest_version(path)
         self._module = tf.saved_model.load(str(self.path))
@@ -167,8 +161,8 @@ class ExportedTranslator(TextTranslator):
             raise ValueError(f"{self.path} has no signature {name!r}.")
         if per_head:
             raise ValueError(
-                "`per_head` must be False for a SavedModel, which gives the heads' "
-                "mean. Received: per_head=True"
+                "`per_head` must be False for a SavedModel, which only returns the "
+                "mean over heads. Received: per_head=True"
             )
         inputs = {
             key: tf.constant(column, spec.dtype)
@@ -178,10 +172,9 @@ class ExportedTranslator(TextTranslator):
 
 
 def latest_version(path: str | Path) -> Path:
-    """Returns the SavedModel at `path`, or its latest version if it has versions.
+    """Returns the SavedModel at `path`, or the latest of its versions.
 
-    Raises:
-        FileNotFoundError: If there is no SavedModel.
+    Raises `FileNotFoundError` if there is none.
     """
     path = Path(path)
     if (path / "saved_model.pb").is_file():
@@ -189,6 +182,6 @@ def latest_version(path: str | Path) -> Path:
     if versions := versions_in(path, "saved_model.pb"):
         return versions[max(versions)]
     raise FileNotFoundError(
-        f"{path} holds no SavedModel: neither a saved_model.pb nor a directory "
-        "with a version number that has one."
+        f"{path} holds no SavedModel: neither it nor a numbered directory in it has a "
+        "saved_model.pb."
     )

@@ -1,8 +1,8 @@
-"""What TensorFlow Serving reads of an export besides the graph.
+"""Files for TensorFlow Serving besides the graph: configuration and warm-up requests.
 
-Beside the versions stand its configuration and what starts it with Docker or
-Kubernetes, filled from templates/. In each version stand warm-up requests: the server
-runs them while it loads the version, so no client waits for TensorFlow's plans.
+The configuration, and files for Docker and Kubernetes, come from templates/. The server
+runs a version's warm-up requests while it loads it, so that no client waits for
+TensorFlow's plans.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _SENTENCES = (
     "grandmother, who had been waiting for this moment since noon, opened every "
     "window and sat down with a cup of tea.",
 )
-# Each sentence alone, then eight together: one plan serves every size of a batch.
-# The server's max_batch_size, in templates/batching_parameters.txt, is no smaller.
+# Each sentence by itself, then eight together: a plan serves every size of a batch.
+# max_batch_size in templates/batching_parameters.txt is no smaller.
 BATCHES = (*([sentence] for sentence in _SENTENCES), [*_SENTENCES * 2, *_SENTENCES[:2]])
 
 
 def model_name(path: str | Path) -> str:
     """Returns the name under which TensorFlow Serving serves NAME/VERSION."""
     name = Path(os.path.abspath(path)).parent.name
-    # A URL and a configuration file would have to escape other characters.
+    # URLs and configuration files would have to escape other characters.
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name) or "model"
 
 
 def filled(template: str, **values: Any) -> str:
-    """Returns the text of a file of templates/ with its `$names` replaced.
+    """Returns a template with its `$names` replaced.
 
-    A line with a name that has no value, or `None`, is left out.
+    A line with a name whose value is missing or `None` is dropped.
     """
     text = ""
     lines = (TEMPLATES / template).read_text("utf-8").splitlines(keepends=True)
@@ -55,10 +55,10 @@ def filled(template: str, **values: Any) -> str:
 
 
 def write_serving_files(version: Path):
-    """Writes the files of `NAMES`, which serve all versions, where they are missing."""
+    """Writes the files of `NAMES` beside a version, where they are missing."""
     name = model_name(version)
-    # A host's name, which alone a Service of Kubernetes may have: at most 63 small
-    # letters, digits and "-", the first a letter.
+    # Kubernetes' names of a Service: at most 63 small letters, digits and "-", the
+    # first a letter.
     word = re.sub("[^a-z0-9]+", "-", f"translator-{name}".lower())[:63].strip("-")
     for template in NAMES:
         file = version.parent / template
@@ -69,7 +69,7 @@ def write_serving_files(version: Path):
 
 
 def write_warmup_requests(directory: Path, name: str, signatures: dict):
-    """Writes requests for signatures, concrete functions of inputs of shape [B]."""
+    """Writes warm-up requests for concrete functions of inputs of shape [B]."""
     file = directory / "assets.extra" / "tf_serving_warmup_requests"
     file.parent.mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(file)) as writer:
@@ -78,16 +78,16 @@ def write_warmup_requests(directory: Path, name: str, signatures: dict):
             for texts in BATCHES:
                 inputs = {}
                 for spec in specs:
-                    # Else temperatures, and seeds.
+                    # Other inputs are temperatures and seeds.
                     values = texts if spec.dtype == tf.string else [1] * len(texts)
                     inputs[spec.name] = tf.make_tensor_proto(values, spec.dtype)
                 writer.write(_prediction_log(name, signature, inputs))
 
 
 def _prediction_log(name, signature, inputs):
-    """A serialized tensorflow.serving.PredictionLog of one request."""
-    # Field numbers are from tensorflow_serving/apis: prediction_log.proto,
-    # predict.proto and model.proto. Nothing else here needs that package.
+    """Returns a serialized tensorflow.serving.PredictionLog of one request."""
+    # Field numbers of prediction_log.proto, predict.proto and model.proto in
+    # tensorflow_serving/apis, a package that nothing else here needs.
     model_spec = _field(1, name.encode("utf-8")) + _field(3, signature.encode("utf-8"))
     request = _field(1, model_spec)
     for key, tensor in inputs.items():
@@ -97,7 +97,7 @@ def _prediction_log(name, signature, inputs):
 
 
 def _field(number, content):
-    """A field of a protocol buffer: string, bytes or message, number up to 15."""
+    """Returns a protocol-buffer field: string, bytes or message, number up to 15."""
     length, size = len(content), bytearray()
     while length > 127:  # A varint: seven bits a byte, the lowest ones first.
         size.append(length & 127 | 128)

@@ -1,9 +1,8 @@
-"""Weights from other systems: their trained translators as ours.
+"""Import of trained translators from Marian and Hugging Face.
 
-`marian` and `hugging_face` read a folder: sizes, arrays, the piece of each row, and the
-other system's name of each weight. `vocabulary` makes the tokenizers and puts the rows
-in our order; `build` makes the `Translator`. An option or a tensor that has no form
-here is an error that names it.
+`marian` and `hugging_face` read a folder; `vocabulary` makes the tokenizers and orders
+the rows of the matrices; `build` makes the `Translator`. An option or a tensor that is
+not supported is an error that names it.
 """
 
 from __future__ import annotations
@@ -30,18 +29,19 @@ FORMATS: dict[str, Callable[[str | Path], Translator]] = {
 
 
 def import_model(path: str | Path) -> Translator:
-    """Returns a translator of another system, which its files tell.
+    """Imports a translator of another system; its files determine the format.
 
     Args:
-        path: As `import_marian` or `import_hugging_face` takes it.
+        path: A path that `import_marian` or `import_hugging_face` takes.
 
     Returns:
         A `Translator`.
 
     Raises:
         FileNotFoundError: If a file is missing.
-        ImportError: If a library is not installed: extra `import`.
-        ValueError: If it has none of the `FORMATS`, or as that format's function says.
+        ImportError: If a library of the extra `import` is not installed.
+        ValueError: If the format is not one of `FORMATS`, a file is damaged, or an
+            option of the model is not supported.
 
     Example:
         >>> import_model("opus-mt-en-de").save("runs/opus-en-de")
@@ -50,11 +50,9 @@ def import_model(path: str | Path) -> Translator:
 
 
 def format_of(path: str | Path) -> str:
-    """Returns the name of the format, a key of `FORMATS`, of a folder or a file.
+    """Returns the format of a folder or file, a key of `FORMATS`.
 
-    Raises:
-        FileNotFoundError: If there is nothing.
-        ValueError: If it is none of them.
+    Raises `FileNotFoundError` if it does not exist and `ValueError` if it has none.
     """
     path = Path(path)
     files = [path] if path.is_file() else list(path.iterdir())
@@ -65,5 +63,5 @@ def format_of(path: str | Path) -> str:
         return "marian"
     raise ValueError(
         f"{path} must be a folder of Marian (.npz or .bin) or of Hugging Face "
-        "(model.safetensors). Received: neither"
+        "(model.safetensors)."
     )

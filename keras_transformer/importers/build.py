@@ -1,4 +1,4 @@
-"""What a reader found in another system's files, built as a `Translator`."""
+"""A `Translator` from what a reader found in another system's files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from keras_transformer.importers.vocabulary import Rows, Vocabulary, tokenizers_
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.translator import Translator
 
-# With a bias so low the share of an id in a float32 softmax is exactly 0, and every
-# sum stays finite.
+# A bias with which the probability of an id in float32 is exactly 0, and sums stay
+# finite.
 _NEVER = np.float32(-1000.0)
 # Paths of the matrices in a `Transformer`.
 _SOURCE = "source_embedding/token_embedding/embeddings"
@@ -30,20 +30,20 @@ def translator_of(
     decoding: dict[str, Any],
     scaled: bool = True,
 ) -> Translator:
-    """Builds a translator of `sizes`, whose weights `weight_of(path, shape)` gives.
+    """Builds a translator of options `sizes` and weights `weight_of(path, shape)`.
 
-    `scaled` says whether the other system multiplies embeddings by sqrt(D).
+    `scaled` is whether the other system multiplies embeddings by sqrt(D).
     """
-    # (V_source, D) before the scaling, (V_target, D), (V_target, D), (V_target,)
+    # (V_source, D) and (V_target, D) before scaling, (V_target, D), (V_target,)
     source, target, output, bias = matrices
     for rows, vocabulary in zip((source, target), vocabularies, strict=True):
         if len(rows) != len(vocabulary.pieces):
             raise ValueError(
-                f"{origin} has a matrix of {len(rows):,} rows for a vocabulary of "
-                f"{len(vocabulary.pieces):,} pieces"
+                f"{origin} must have a row for each of {len(vocabulary.pieces):,} "
+                f"pieces. Received: a matrix of {len(rows):,} rows"
             )
     tokenizers, source_rows, target_rows = tokenizers_of(*vocabularies)
-    # Ours are multiplied by the root of the width, theirs perhaps not.
+    # Our embeddings are multiplied by sqrt(D).
     factor = np.float32(1.0 if scaled else 1 / math.sqrt(target.shape[1]))
     source = _ordered(source, source_rows) * factor
     target = _ordered(target, target_rows) * factor
@@ -75,14 +75,14 @@ def translator_of(
 
 
 def renamed(path: str, names: dict[str, str]) -> str:
-    """Returns a path with our names replaced by theirs, in the table's order."""
+    """Returns a path with our names replaced by theirs, in order."""
     for ours, theirs in names.items():
         path = path.replace(ours, theirs)
     return path
 
 
 def _ordered(array: np.ndarray, rows: Rows) -> np.ndarray:
-    """Returns rows (V, ...) of an array in our order, zeros where there is none."""
+    """Returns the rows (V, ...) of an array in our order, zeros for missing ones."""
     found = array[np.maximum(rows.theirs, 0)]
     found[rows.theirs < 0] = 0.0
     return found

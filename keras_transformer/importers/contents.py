@@ -1,7 +1,7 @@
-"""What a folder holds, as plain values: options and tensors that are all accounted for.
+"""The options and tensors of other systems' files.
 
-Nothing is unpickled, and no code of a file is run. An option that nobody asked for and
-a tensor that nobody took are errors: they may change what the model computes.
+Nothing is unpickled, and no code of a file is run. An option or a tensor that is not
+used is an error, because it may change what the model computes.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import numpy as np
 
 @contextlib.contextmanager
 def described(text: str, *errors: type[Exception]) -> Iterator[None]:
-    """Turns `errors` of a block into a `ValueError` of one line that begins so."""
+    """Turns `errors` of a block into a `ValueError` of one line, `text` first."""
     try:
         yield
     except errors as error:
         reason = " ".join(str(error).split())
-        # The beginning says it; what libraries quote may be long.
+        # Libraries may quote long content after the reason.
         reason = f"{reason[:200]}..." if len(reason) > 200 else reason
         raise ValueError(f"{text}: {reason or type(error).__name__}") from error
 
 
 def required(module: str, package: str) -> Any:
-    """Imports a library that importers need; an `ImportError` names the extra."""
+    """Imports a library; an `ImportError` names the extra to install."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -41,25 +41,24 @@ def required(module: str, package: str) -> Any:
 
 def read_json(path: Path) -> Any:
     """Returns the value of a JSON file."""
-    with described(f"{path} is no JSON in UTF-8", ValueError, RecursionError):
+    with described(f"{path} is not JSON in UTF-8", ValueError, RecursionError):
         return json.loads(path.read_text("utf-8"))
 
 
 def read_yaml(content: bytes, origin: str | Path, as_text: bool = False) -> Any:
-    """Returns the plain value of YAML; no tag of it makes an object."""
-    # `as_text` leaves every scalar a string: `no` or `1` may be a word of a vocabulary.
+    """Returns the value of YAML; `as_text` leaves every scalar a string."""
     yaml = required("yaml", "PyYAML")
     name = "BaseLoader" if as_text else "SafeLoader"
-    # The loaders in C are many times faster, where PyYAML was built with them.
+    # The loaders in C are many times faster, if PyYAML has them.
     loader = getattr(yaml, f"C{name}", None) or getattr(yaml, name)
     failures = yaml.YAMLError, ValueError, RecursionError
-    with described(f"{origin} is no YAML in UTF-8", *failures):
+    with described(f"{origin} is not YAML in UTF-8", *failures):
         text = content.decode("utf-8")
         return yaml.load(text, loader)  # noqa: S506, both loaders make plain values
 
 
 class Options:
-    """Options of another system's model: each is read, known to be idle, or refused."""
+    """Options of another system's model; each is read, passed over or refused."""
 
     def __init__(self, values: Any, origin: str | Path):
         if not isinstance(values, Mapping):
@@ -69,24 +68,23 @@ class Options:
         self._left = set(self.values)
 
     def number(self, name: str, default: Any = None, kinds: Any = int) -> Any:
-        """Returns a number: a whole one, or of one of some kinds."""
+        """Returns an option that is a number of some types, by default an integer."""
         value = self._value(name, default)
         if not isinstance(value, kinds) or isinstance(value, bool):
-            what = "a whole number" if kinds is int else "a number"
+            what = "an integer" if kinds is int else "a number"
             raise self.error(name, f"must be {what}")
         return value
 
     def one_of(self, name: str, *accepted: Any, default: Any = None) -> Any:
-        """Returns an option that has one of the values that are built here."""
+        """Returns an option that has one of the supported values."""
         value = self._value(name, default)
-        # 0 and False are equal in Python, and other systems mix them too.
-        if value not in accepted:
+        if value not in accepted:  # 0 equals False, as in other systems.
             words = " or ".join(map(repr, accepted))
-            raise self.error(name, f"must be {words}: nothing else is built here")
+            raise self.error(name, f"must be {words}: nothing else is supported")
         return value
 
     def check(self, needed: Mapping[str, tuple]):
-        """Checks options that must have one of some values where they are given."""
+        """Checks options that must have one of some values if they are given."""
         for name, accepted in needed.items():
             if name in self.values:
                 self.one_of(name, *accepted)
@@ -96,13 +94,12 @@ class Options:
         self._left.difference_update(names)
 
     def check_none_left(self):
-        """Raises `ValueError` if there is an option that nobody asked for."""
+        """Raises `ValueError` if an option was not read."""
         if self._left:
-            name = min(self._left)
-            raise self.error(name, "is not known, and may change what is computed")
+            raise self.error(min(self._left), "is not supported")
 
     def error(self, name: str, rule: str) -> ValueError:
-        """Returns the error that an option breaks a rule."""
+        """Returns the error of an option that breaks a rule."""
         received = repr(self.values.get(name))
         received = f"{received[:60]}..." if len(received) > 60 else received
         return ValueError(f"{self.origin}: `{name}` {rule}. Received: {received}")
@@ -115,7 +112,7 @@ class Options:
 
 
 class Tensors:
-    """The named arrays of a file: taken one by one, checked, none left over."""
+    """The named arrays of a file, each checked when it is taken."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray], origin: str):
         self._arrays = dict(arrays)
@@ -126,7 +123,7 @@ class Tensors:
         return name in self._arrays
 
     def take(self, name: str, *shape: int | None) -> np.ndarray:
-        """Returns an array of finite numbers as float32; an axis `None` is any size."""
+        """Returns an array as float32; an axis `None` has any size."""
         if name not in self._arrays:
             raise ValueError(f"{self._origin}: the tensor {name} is missing")
         array = self._arrays[name]
@@ -141,21 +138,21 @@ class Tensors:
             )
         if array.dtype.kind != "f" or not np.isfinite(array).all():
             raise ValueError(
-                f"{self._origin}: {name} must hold finite numbers of a float type. "
+                f"{self._origin}: {name} must have finite floating-point numbers. "
                 f"Received: {array.dtype}"
             )
         self._left.discard(name)
         return np.ascontiguousarray(array, np.float32)
 
     def pass_over(self, *names: str):
-        """Marks arrays that are not needed, some of which may not be there."""
+        """Marks arrays that are not needed, if they exist."""
         self._left.difference_update(names)
 
     def check_none_left(self):
-        """Raises `ValueError` if an array was not taken: it has a part in the model."""
+        """Raises `ValueError` if an array was not taken."""
         if self._left:
             more = f" and {len(self._left) - 1} more" if len(self._left) > 1 else ""
             raise ValueError(
-                f"{self._origin}: no part of a Transformer here is made of the tensor "
+                f"{self._origin}: a `Transformer` has no place for the tensor "
                 f"{min(self._left)}{more}"
             )

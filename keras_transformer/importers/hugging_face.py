@@ -1,4 +1,4 @@
-"""Hugging Face's folders of a `MarianMTModel`."""
+"""Import of Hugging Face's `MarianMTModel`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NEEDED = dict.fromkeys(
      "add_bias_logits"),
     (False,),
 )  # fmt: skip
-# Options of the search that have no form here, and the values that turn them off.
+# Search options that are not supported, and the values that turn them off.
 _SEARCH_NEEDED = {
     "do_sample": (False, None), "num_beam_groups": (1, None),
     "repetition_penalty": (1, None), "encoder_repetition_penalty": (1, None),
@@ -51,7 +51,7 @@ _SEARCH_NEEDED = {
     "force_words_ids": (None,), "constraints": (None,), "stop_strings": (None,),
     "forced_bos_token_id": (None,), "penalty_alpha": (None,),
 }  # fmt: skip
-# What turns a path of ours into their name, in this order.
+# Replacements that turn our path of a weight into their name, in this order.
 _NAMES = {
     "coder_layer_": "coder.layers.",
     "_norm/": "_layer_norm/",
@@ -64,19 +64,19 @@ _NAMES = {
 
 
 def import_hugging_face(path: str | Path) -> Translator:
-    """Returns a `MarianMTModel` of Hugging Face's Transformers.
+    """Imports a `MarianMTModel` of Hugging Face's Transformers.
 
     Args:
         path: A folder with config.json, model.safetensors, source.spm, target.spm and
-            vocab.json, such as `save_pretrained` writes. Pickled weights are refused.
+            vocab.json, as `save_pretrained` writes it. Pickled weights are refused.
 
     Returns:
-        A `Translator` that searches as generation_config.json says.
+        A `Translator` with the search options of generation_config.json.
 
     Raises:
         FileNotFoundError: If a file is missing.
-        ImportError: If `safetensors` is not installed: extra `import`.
-        ValueError: If a file is damaged, or the model has an option that is not here.
+        ImportError: If `safetensors` of the extra `import` is not installed.
+        ValueError: If a file is damaged or an option of the model is not supported.
 
     Example:
         >>> import_hugging_face("opus-mt-en-de")(["A dog."])
@@ -95,7 +95,7 @@ def import_hugging_face(path: str | Path) -> Translator:
     options.pass_over(*_IDLE, *_SEARCH_NEEDED)
     options.check_none_left()
     search, file = options, path / "generation_config.json"
-    if file.exists():  # Without it `generate` reads the model's options.
+    if file.exists():  # Without it `generate` uses the model's options.
         search = Options(read_json(file), file)
     banned = _banned_rows(search, pad)
     vocabularies = []
@@ -123,7 +123,7 @@ def import_hugging_face(path: str | Path) -> Translator:
         _search_options(search),
         bool(scaled),
     )
-    # Positions are computed, and stored by some versions.
+    # Some versions store the positions, which are computed here.
     for side in ("encoder", "decoder"):
         tensors.pass_over(f"model.{side}.embed_positions.weight")
     tensors.check_none_left()
@@ -147,7 +147,7 @@ def _sizes(options):
         "activation": _ACTIVATIONS[
             options.one_of("activation_function", *_ACTIVATIONS)
         ],
-        "layer_norm_epsilon": 1e-5,  # PyTorch's own.
+        "layer_norm_epsilon": 1e-5,  # PyTorch's default
         "norm_first": False,
         "use_bias": True,
         "positions": "sinusoidal-halves",
@@ -160,15 +160,15 @@ def _tensors(path):
     for name in ("pytorch_model.bin", "tf_model.h5", "flax_model.msgpack"):
         if (path / name).exists() and not weights.exists():
             raise ValueError(
-                f"{path} has its weights in {name}, which is never read: it may run "
-                "code. Convert it where you trust it, with Transformers: MarianMTModel."
+                f"{path} has its weights in {name}, which may run code and is not "
+                "read. If you trust it, convert it with Transformers: MarianMTModel."
                 f"from_pretrained({str(path)!r}).save_pretrained(FOLDER)"
             )
     if (path / "model.safetensors.index.json").exists():
-        raise ValueError(f"{path}: weights in several files are not read")
+        raise ValueError(f"{path}: weights in several files are not supported")
     safetensors = required("safetensors.numpy", "safetensors")
     error = required("safetensors", "safetensors").SafetensorError
-    # bfloat16 has no form in NumPy: the library says so with one of these.
+    # The library raises one of these for bfloat16, which NumPy lacks.
     failures = (error, ValueError, KeyError, TypeError, AttributeError)
     with described(f"{weights} cannot be read", *failures):
         return Tensors(safetensors.load_file(str(weights)), str(weights))
@@ -186,16 +186,15 @@ def _matrices(tensors, size, width, is_tied):
     output = target if is_tied else tensors.take("lm_head.weight", size, width)
     tensors.pass_over(shared, "lm_head.weight")
     bias = None
-    if "final_logits_bias" in tensors:  # Transformers leaves it out where it is 0.
+    if "final_logits_bias" in tensors:  # Transformers omits it if it is 0.
         bias = tensors.take("final_logits_bias", 1, size)[0]
     return source, target, output, bias
 
 
 def _banned_rows(search, pad):
-    """Returns the rows that have no share of the probability.
+    """Returns the rows whose probability is 0.
 
-    `generate` bans padding after the softmax, and so keeps its share, unless it
-    renormalizes: then the others get it. What is banned at a step has no form here.
+    `generate` bans padding after the softmax, which matters only if it renormalizes.
     """
     words = search.one_of("bad_words_ids", [[pad]], None, [], default=[])
     if not search.one_of("renormalize_logits", False, True, None, default=False):
@@ -207,11 +206,11 @@ def _banned_rows(search, pad):
 
 
 def _search_options(search):
-    """Returns options of a `DecodingConfig`: what `generate` does by default."""
+    """Returns options of a `DecodingConfig` with the defaults of `generate`."""
     search.check(_SEARCH_NEEDED)
 
     def number(name, default, kinds=int):
-        # None is what the others do by default.
+        # None is the default.
         given = search.values.get(name) is not None
         return search.number(name, default, kinds) if given else default
 
@@ -221,7 +220,7 @@ def _search_options(search):
         "length_penalty_form": "power",
         "ends_within_beam": True,
         "no_repeat_ngram_size": number("no_repeat_ngram_size", 0),
-        # Their lengths count the start, ours the end.
+        # Their lengths include the start, ours the end.
         "min_output_length": max(1, number("min_length", 0)),
     }
     longest = number("max_new_tokens", number("max_length", 0) - 1)

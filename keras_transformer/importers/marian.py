@@ -1,4 +1,4 @@
-"""Marian's models: OPUS-MT as released, and the students of Bergamot and Firefox."""
+"""Import of Marian's models: OPUS-MT, and the students of Bergamot and Firefox."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from keras_transformer.importers.vocabulary import (
 )
 from keras_transformer.translator import Translator
 
-# Options of other kinds of models, of training, or of how weights began.
+# Options of other kinds of models, of training or of initialisation.
 _IDLE = """
 bert-mask-symbol bert-sep-symbol bert-class-symbol bert-masking-fraction
 bert-train-type-embeddings bert-type-vocab-size char-highway char-stride char-conv
@@ -38,7 +38,7 @@ guided-alignment dim-vocabs dropout-rnn dropout-src dropout-trg label-smoothing
 _FLAGS = """
 tied-embeddings-all tied-embeddings-src tied-embeddings output-omit-bias
 """.split()
-# Options that must be off; `_NEEDED` has others that must have one of some values.
+# Options that must be off; `_NEEDED` has others and their supported values.
 _OFF = """
 layer-normalization right-left transformer-no-affine transformer-no-bias
 transformer-no-projection transformer-pool transformer-rnn-projection
@@ -53,7 +53,7 @@ _NEEDED = {
     "transformer-tied-layers": ([], "", None),
     **dict.fromkeys(_OFF, (False,)),
 }
-# Options of decoder.yml that have no form here, and the values that turn them off.
+# Options of decoder.yml that are not supported, and the values that turn them off.
 _SEARCH_NEEDED = {
     "output-sampling": (False, [], ""),
     **dict.fromkeys(
@@ -63,7 +63,7 @@ _SEARCH_NEEDED = {
     ),
 }  # fmt: skip
 _ACTIVATIONS = {"relu": "relu", "swish": "silu"}
-# What turns a path of ours into Marian's name, in this order.
+# Replacements that turn our path of a weight into Marian's name, in this order.
 _NAMES = {
     "source_embedding_norm/": "encoder_emb_ln_",
     "target_embedding_norm/": "decoder_emb_ln_",
@@ -83,27 +83,27 @@ _NAMES = {
     "value/kernel": "Wv", "value/bias": "bv",
     "output/kernel": "Wo", "output/bias": "bo",
 }  # fmt: skip
-# Marian's numbers of types (src/common/types.h): plain ones, and matrices of whole
-# numbers, each followed by what the numbers were multiplied by.
+# Marian's numbers of types (src/common/types.h): plain ones, and matrices of integers,
+# which are followed by their multiplier.
 _PLAIN = {0x404: "<f4", 0x402: "<f2", 0x101: "<i1"}
 _QUANTISED = {0x4101: "<i1", 0x4102: "<i2"}
 
 
 def import_marian(path: str | Path) -> Translator:
-    """Returns a translator of Marian: OPUS-MT as released, or a Firefox student.
+    """Imports a translator of Marian, such as OPUS-MT or a Firefox student.
 
     Args:
-        path: A folder with the weights (`.npz`, or `.bin` with float32 or with 8-bit
+        path: A folder with the weights (`.npz`, or `.bin` with float32 or 8-bit
             matrices), the vocabularies (`.spm`, or `vocab.yml` beside source.spm and
             target.spm) and a `decoder.yml` or `config*.yml`; or the file of weights.
 
     Returns:
-        A `Translator` that searches as `decoder.yml` says.
+        A `Translator` with the search options of `decoder.yml`.
 
     Raises:
         FileNotFoundError: If a file is missing.
-        ImportError: If PyYAML is not installed: extra `import`.
-        ValueError: If a file is damaged, or the model has an option that is not here.
+        ImportError: If PyYAML of the extra `import` is not installed.
+        ValueError: If a file is damaged or an option of the model is not supported.
 
     Example:
         >>> import_marian("opus-2020-02-26")(["A dog."])
@@ -124,7 +124,7 @@ def import_marian(path: str | Path) -> Translator:
     flags = [options.one_of(name, False, True, default=False) for name in _FLAGS]
     options.pass_over(*_IDLE)
     options.check_none_left()
-    # What activations are multiplied by, for a program that computes in whole numbers.
+    # Multipliers of activations, for programs that compute with integers.
     kept = {name: x for name, x in arrays.items() if not name.endswith("_QuantMultA")}
     tensors = Tensors(kept, str(weights))
 
@@ -146,7 +146,7 @@ def import_marian(path: str | Path) -> Translator:
 
 
 def _search_file(folder):
-    """Returns the options of the file that says how to translate; without one, none."""
+    """Returns the search options; none if there is no file of them."""
     found = [*folder.glob("decoder.yml")] or [*folder.glob("config*.yml")]
     if len(found) > 1:
         raise ValueError(
@@ -159,7 +159,7 @@ def _search_file(folder):
 
 
 def _files(folder, search, option, most, *patterns):
-    """Returns the files that an option names, or those of a pattern that has any."""
+    """Returns the files that an option names, or that the first pattern finds."""
     names = search.values.get(option)
     if option not in search.values:
         found = (sorted(folder.glob(pattern)) for pattern in patterns)
@@ -172,7 +172,7 @@ def _files(folder, search, option, most, *patterns):
 
 
 def _read_npz(path):
-    """Returns the arrays of a `.npz`; none is unpickled."""
+    """Returns the arrays of a `.npz` without unpickling."""
     failures = (ValueError, EOFError, KeyError, TypeError, MemoryError,
                 NotImplementedError, zipfile.BadZipFile, zlib.error)  # fmt: skip
     with described(f"{path} cannot be read as a .npz of numbers", *failures):
@@ -203,7 +203,7 @@ def _read_bin(path):
         for (_, kind, _, length), name, shape in items:
             name = name.rstrip(b"\0").decode("utf-8")
             if name in arrays:
-                raise ValueError(f"{name} is there twice")
+                raise ValueError(f"{name} occurs twice")
             arrays[name] = _item(name, kind, shape, stream.read(length))
     return arrays
 
@@ -213,8 +213,8 @@ def _item(name, kind, shape, content):
     dtype = _PLAIN.get(kind) or _QUANTISED.get(kind)
     if dtype is None:
         raise ValueError(
-            f"{name} has the type {kind:#x}, which is for one kind of processor: "
-            "convert it to float32 with marian-conv"
+            f"{name} has the type {kind:#x} of a special processor: convert it to "
+            "float32 with marian-conv"
         )
     array = np.frombuffer(content, dtype, math.prod(shape))
     if kind in _PLAIN:
@@ -225,7 +225,7 @@ def _item(name, kind, shape, content):
     array = array.astype(np.float32) / multiplier
     if "Wemb" in name:
         return array.reshape(shape)
-    # Transposed for the processor's product, without a change of the shape.
+    # Transposed for the processor's product, although the shape is not.
     return array.reshape(shape[::-1]).T
 
 
@@ -247,7 +247,7 @@ def _sizes(options):
     if order not in (("", "dan", ""), ("n", "da", "n")):
         raise options.error(
             "transformer-postprocess",
-            "must be 'dan' alone, or 'da' with `transformer-preprocess` and "
+            "must be 'dan', or 'da' with `transformer-preprocess` and "
             "`transformer-postprocess-top` 'n'",
         )
     kinds = {"self-attention": "attention", "rnn": "ssru"}
@@ -273,10 +273,10 @@ def _sizes(options):
 
 
 def _search_options(search):
-    """Returns options of a `DecodingConfig`; others of the file are of the program."""
+    """Returns options of a `DecodingConfig`; the file has others of the program."""
     search.check(_SEARCH_NEEDED)
     return {
-        "beam_size": search.number("beam-size", 12),  # Marian's own default.
+        "beam_size": search.number("beam-size", 12),  # Marian's default
         "length_penalty": float(search.number("normalize", 0.0, (int, float))),
         "length_penalty_form": "power",
         "allow_unknown": search.one_of("allow-unk", False, True, default=False),
@@ -301,7 +301,7 @@ def _matrices(tensors, width, all_tied, sources_tied, output_tied, omits_bias):
 
 
 def _name(path, sizes):
-    """Returns Marian's name of the weight that has a path in a `Transformer`."""
+    """Returns Marian's name of a weight of a `Transformer`."""
     path = re.sub(r"_layer_(\d+)/", lambda found: f"_l{int(found[1]) + 1}_", path)
     name = renamed(path, _NAMES)
     is_pre = sizes["norm_first"] and "_top_" not in name
@@ -322,7 +322,7 @@ def _vocabularies(folder, search):
     vocabularies = []
     for path, model in zip(paths, models, strict=True):
         if model.with_suffix(".bpe").exists():
-            raise ValueError(f"{folder}: a model cut by subword-nmt (.bpe) is not read")
+            raise ValueError(f"{folder}: subword-nmt (.bpe) is not supported")
         ids = read_yaml(path.read_bytes(), path, as_text=True)
         pieces = numbered_pieces(ids, path, "</s>", "<unk>")
         special = pieces.index("</s>"), pieces.index("<unk>")

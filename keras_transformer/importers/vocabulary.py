@@ -1,4 +1,4 @@
-"""The pieces of another system's model as our tokenizers, and its rows in our order."""
+"""Tokenizers from the pieces of another system, and the order of their rows."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 @dataclasses.dataclass
 class Vocabulary:
-    """The pieces of one side of a model, and what cuts a text into them."""
+    """The pieces of one side of a model, and its SentencePiece model."""
 
     pieces: list[str]  # by the rows of the model's matrices
-    model: bytes  # content of a SentencePiece model
+    model: bytes  # content of the SentencePiece model
     end: int  # row of the end of a sentence
     unknown: int
     start: int | None = None  # without one, decoding begins with a vector of zeros
     pad: int | None = None
-    banned: tuple[int, ...] = ()  # rows without a share of the probability
+    banned: tuple[int, ...] = ()  # rows whose probability is 0
 
 
 class Rows(NamedTuple):
-    """Where the rows of our matrices come from, and which are never produced."""
+    """Their row for each row of our matrices, and whether it is never produced."""
 
     theirs: np.ndarray  # (V,) int, -1 for zeros
     banned: np.ndarray  # (V,) bool
 
 
 def sentencepiece_vocabulary(content: bytes, origin: str) -> Vocabulary:
-    """Returns the vocabulary of a model whose rows are a SentencePiece model's ids."""
+    """Returns the vocabulary of a SentencePiece model whose ids are the rows."""
     processor = loaded(content, origin)
     _, _, end, unknown = special_ids(processor)
     if min(end, unknown) < 0:
@@ -55,7 +55,7 @@ def sentencepiece_vocabulary(content: bytes, origin: str) -> Vocabulary:
 
 
 def numbered_pieces(ids: Any, origin: Path, *needed: str) -> list[str]:
-    """Returns the pieces that a file numbers from 0, in order; some are `needed`."""
+    """Returns the pieces of a file that numbers them from 0, in order."""
     ids = Options(ids, origin).values
     with described(f"{origin} must number its pieces from 0", ValueError, KeyError):
         numbers = {int(number): piece for piece, number in ids.items()}
@@ -68,12 +68,12 @@ def numbered_pieces(ids: Any, origin: Path, *needed: str) -> list[str]:
 def tokenizers_of(
     source: Vocabulary, target: Vocabulary
 ) -> tuple[TokenizerPair, Rows, Rows]:
-    """Makes the tokenizers of two sides with our ids, and the rows of either."""
+    """Returns the tokenizers of two sides with our ids, and the rows of each."""
     sides = source, target
     is_joint = source.pieces == target.pieces
     cut = [cut_pieces(side.model) for side in sides]
     if is_joint:
-        cut = [cut[0] + cut[1]] * 2  # One vocabulary numbers what either cuts.
+        cut = [cut[0] + cut[1]] * 2  # One vocabulary has the pieces of both.
     ordered = [_ordered(*both) for both in zip(sides, cut, strict=True)]
     (source_names, source_rows), (target_names, target_rows) = ordered
     # A source may begin with the language to translate into.
@@ -87,15 +87,15 @@ def tokenizers_of(
 
 def _ordered(side, cut):
     """Returns the names of a side's pieces by our ids, and their `Rows`."""
-    # Special pieces, the others, then pieces of `cut` that lack a row: unknown ones.
+    # Special pieces, the others, then pieces of `cut` without a row, which are unknown.
     pieces = side.pieces
     if len(set(pieces)) < len(pieces) or "" in pieces:
         twice = next(p for p in pieces if not p or pieces.count(p) > 1)
         raise ValueError(
-            f"a vocabulary's pieces must differ. Received twice: {twice!r}"
+            f"the pieces of a vocabulary must differ. Received twice: {twice!r}"
         )
     theirs = [side.pad, side.start, side.end, side.unknown]
-    # A start that is the end or padding has their vector, but is never produced.
+    # A start that is also the end or padding has its vector, but is never produced.
     owners = {side.start: 1, side.pad: 0, side.unknown: 3, side.end: 2}
     names, banned = [], []
     for ours, (row, name) in enumerate(zip(theirs, SPECIAL_NAMES, strict=True)):

@@ -1,4 +1,4 @@
-"""A local server with TensorFlow Serving's REST interface, to try an export."""
+"""A local server with TensorFlow Serving's REST interface, for trying an export."""
 
 from keras_transformer.serving.server import serve
 

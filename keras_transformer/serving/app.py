@@ -1,11 +1,11 @@
 """TensorFlow Serving's REST interface as a Starlette application.
 
-- `GET /v1/models/NAME[/versions/V]`: the state of the version that is served;
-- `GET /v1/models/NAME[/versions/V]/metadata`: its signatures;
-- `POST /v1/models/NAME[/versions/V]:predict`: runs a signature.
+- `GET /v1/models/NAME[/versions/V]` returns the state of the served version;
+- `GET /v1/models/NAME[/versions/V]/metadata` returns its signatures;
+- `POST /v1/models/NAME[/versions/V]:predict` runs a signature.
 
-Status codes and the shape of answers are TensorFlow Serving's (http_rest_api_handler.cc
-and json_tensor.cc there); the words of errors are ours.
+Status codes and the form of answers are those of TensorFlow Serving
+(http_rest_api_handler.cc and json_tensor.cc); error messages are not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from keras_transformer.serving.tensors import (
 
 
 def make_app(model: ServedModel, host: str) -> Starlette:
-    """Returns the application of a model that listens at a host."""
+    """Returns the application that serves a model at a host."""
     actions = {"": status, "/metadata": metadata, ":predict": predict}
     routes = [
         Route(
@@ -54,16 +54,18 @@ def make_app(model: ServedModel, host: str) -> Starlette:
     )
     app.router.redirect_slashes = False
     app.state.model = model
-    # More threads would only share the same cores.
+    # More threads would share the same cores.
     app.state.worker = concurrent.futures.ThreadPoolExecutor(1)
     return app
 
 
 def trusted_hosts(host: str) -> Middleware:
-    """Returns what refuses (400) requests whose `Host` is another machine."""
-    # A web page whose name is made to resolve to 127.0.0.1 could otherwise read answers
-    # through the browser of whoever opens it (DNS rebinding).
-    if host in ("0.0.0.0", "::"):  # The names by which others reach it are not known.
+    """Returns a middleware that refuses (400) requests with another machine's `Host`.
+
+    A web page whose name resolves to 127.0.0.1 could otherwise read answers in a
+    visitor's browser (DNS rebinding).
+    """
+    if host in ("0.0.0.0", "::"):  # The machine's names are not known.
         return Middleware(TrustedHostMiddleware, allowed_hosts=["*"])
     own = f"[{host}]" if ":" in host else host
     names = ["localhost", "127.0.0.1", "[::1]", own]
@@ -71,17 +73,17 @@ def trusted_hosts(host: str) -> Middleware:
 
 
 def say_error(request: Request, error: RequestError) -> Response:
-    """Answers a request that a `RequestError` ended."""
+    """Answers a request that raised a `RequestError`."""
     return JSONResponse({"error": str(error)}, error.status)
 
 
 def say_failure(request: Request, error: Exception) -> Response:
-    """Answers a request that nobody foresaw; Uvicorn logs the traceback."""
+    """Answers a request that raised another error; Uvicorn logs the traceback."""
     return JSONResponse({"error": f"The server failed: {error}"}, 500)
 
 
 def _say_malformed(request, error):
-    """Answers a path or a method that no route has."""
+    """Answers a request that no route matches."""
     model = f"/v1/models/{request.app.state.model.name}"
     path = request.url.path
     message = (
@@ -101,7 +103,7 @@ def _model_of(request):
     is_other = version.lstrip("0") != str(model.version).lstrip("0")
     if path["name"] != model.name or is_other:
         raise RequestError(
-            f"Version {model.version} of {model.name} is served alone. Received: "
+            f"This server only has version {model.version} of {model.name}. Received: "
             f"{request.url.path}",
             404,
         )
@@ -109,7 +111,7 @@ def _model_of(request):
 
 
 async def status(request: Request) -> Response:
-    """Answers that the version is there."""
+    """Answers the state of the version."""
     version = {
         "version": str(_model_of(request).version),
         "state": "AVAILABLE",
@@ -127,7 +129,7 @@ async def metadata(request: Request) -> Response:
 
 
 async def predict(request: Request) -> Response:
-    """Answers what a signature returns, one request after the other."""
+    """Answers the outputs of a signature, one request at a time."""
     body, worker = await request.body(), request.app.state.worker
     loop = asyncio.get_running_loop()
     answer = await loop.run_in_executor(worker, _predict, request, body)

@@ -15,11 +15,11 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.serving.tensors import RequestError
 
-_ROWS = 32  # of one run, which bounds its memory
-# HTTP status of the codes of `tf.errors.OpError` as in TensorFlow Serving's
-# http_server.cc; 500 for the others.
+_ROWS = 32  # of one run, to limit its memory
+# HTTP statuses of the codes of `tf.errors.OpError`, as in TensorFlow Serving's
+# http_server.cc; 500 for others.
 _STATUS = {3: 400, 4: 504, 5: 404, 8: 429, 9: 400, 11: 400, 12: 501, 14: 503}
-# What Python's TensorFlow writes around the message of an operation.
+# What TensorFlow adds to the message of an operation in Python.
 _AROUND = re.compile(
     r"\AGraph execution error:.*?<stack traces unavailable>\s*| \[Op:\w+\]\Z", re.DOTALL
 )
@@ -55,14 +55,14 @@ class Signature:
     def __init__(self, function):
         self.inputs = function.structured_input_signature[1]
         self._function = function
-        # Inputs and outputs of any number of rows, which do not depend on each other.
+        # Whether rows are independent and their number is free.
         specs = [*self.inputs.values(), *function.structured_outputs.values()]
         self._has_rows = all(s.shape.rank and s.shape[0] is None for s in specs)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the outputs; strings are bytes in object arrays.
 
-        An operation that fails is a `RequestError` with the status of its error.
+        An operation that fails raises a `RequestError` with its status.
         """
         try:
             rows = {len(array) for array in inputs.values()} if self._has_rows else ()
@@ -90,7 +90,7 @@ class Signature:
 
 
 def _joined(parts):
-    """Returns the rows of several runs, padded with "", 0 or false to the longest."""
+    """Returns the rows of several runs, padded to the longest."""
     shape = np.max([part.shape for part in parts], axis=0)
     shape[0] = sum(map(len, parts))
     padding = b"" if parts[0].dtype == object else 0

@@ -1,7 +1,7 @@
-"""The process of the local server; the playground's uses its parts.
+"""The process of the local server; the playground uses its parts.
 
-This module imports neither TensorFlow nor the web server before they are needed, so
-that the command line's help, a wrong directory and a taken port need not wait for them.
+TensorFlow and the web server are imported when they are needed, so that a wrong
+directory and a used port are reported at once.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from keras_transformer.terminal import native_messages_hidden, print_message
 
 
 def serve(directory: str | Path, host: str = "127.0.0.1", port: int = 8501) -> None:
-    """Serves the highest version of an export over TensorFlow Serving's REST interface.
+    """Serves the latest version of an export through TensorFlow Serving's REST API.
 
-    It is for trying an export on this machine: it runs one request at a time, and logs
-    each in one line. In production use TensorFlow Serving itself. It returns at Ctrl-C,
-    when the requests that came before are answered; a second Ctrl-C does not wait.
+    It is for trying an export on this machine, one request at a time; use TensorFlow
+    Serving in production. Ctrl-C stops it after open requests; a second Ctrl-C does not
+    wait for them.
 
     Args:
         directory: saved_models/NAME, with a SavedModel in NAME/VERSION.
-        host: Address to listen on. At any but 0.0.0.0 and :: a request must name it, or
-            this machine, in its `Host`.
-        port: Port to listen on; 0 picks a free one.
+        host: Address to listen on. The `Host` of a request must be this address or this
+            machine, unless it is 0.0.0.0 or ::.
+        port: Port to listen on; 0 selects a free one.
 
     Raises:
         FileNotFoundError: If the directory holds no SavedModel.
         ImportError: If starlette or uvicorn is not installed.
-        OSError: If the port cannot be had, or the SavedModel cannot be read.
+        OSError: If the port is not available or the SavedModel cannot be read.
         ValueError: If the port is out of range.
 
     Example:
@@ -40,8 +40,8 @@ def serve(directory: str | Path, host: str = "127.0.0.1", port: int = 8501) -> N
     versions = versions_in(directory, "saved_model.pb")
     if not versions:
         raise FileNotFoundError(
-            f"{directory} must hold SavedModels, each in a directory that has its "
-            f"version as its name: {directory / '1'}. Received: none"
+            f"{directory} must hold SavedModels in directories named by their version, "
+            f"such as {directory / '1'}. Received: none"
         )
     with listening(host, port, extra="serve") as listener:
         with native_messages_hidden():
@@ -53,9 +53,9 @@ def serve(directory: str | Path, host: str = "127.0.0.1", port: int = 8501) -> N
 
 
 def listening(host: str, port: int, extra: str) -> socket.socket:
-    """Returns a socket that has the address, before the long work of loading.
+    """Returns a socket bound to an address, before the model is loaded.
 
-    `extra` is the extra of this package that brings the web server.
+    `extra` is the extra of this package that installs the web server.
     """
     try:
         import starlette  # noqa: F401
@@ -68,7 +68,7 @@ def listening(host: str, port: int, extra: str) -> socket.socket:
     if not 0 <= port <= 65535:
         raise ValueError(f"`port` must be from 0 to 65535. Received: port={port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio avoids delays (TCP_NODELAY, 40 ms) only where the protocol is named.
+    # asyncio only avoids delays (TCP_NODELAY, 40 ms) if the protocol is given.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -83,21 +83,21 @@ def listening(host: str, port: int, extra: str) -> socket.socket:
 
 
 def address(listener: socket.socket) -> str:
-    """Returns where a socket listens, such as "http://127.0.0.1:8501"."""
+    """Returns the URL of a socket, such as "http://127.0.0.1:8501"."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def run(app, listener: socket.socket, path: str, log_level: str):
-    """Says where `path` is and serves an ASGI application until Ctrl-C.
+    """Prints the URL of `path` and serves an ASGI application until Ctrl-C.
 
-    At the `log_level` "info" Uvicorn logs each request in a line.
+    With the `log_level` "info" Uvicorn logs each request.
     """
     import uvicorn
 
     config = uvicorn.Config(app, lifespan="off", log_level=log_level)
     listener.listen()
     print_message(f"{address(listener)}{path} (Ctrl-C ends it)")
-    # Uvicorn answers what runs, and then raises the signal again.
+    # Uvicorn answers open requests, and then raises the signal again.
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])

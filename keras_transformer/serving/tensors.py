@@ -1,6 +1,7 @@
-"""JSON of predict requests to arrays, and arrays to JSON, as in TensorFlow Serving.
+"""Conversion of predict requests and answers between JSON and arrays.
 
-Rows (`instances`) give `predictions`, columns (`inputs`) `outputs`; bytes are "b64".
+As in TensorFlow Serving, rows (`instances`) yield `predictions`, columns (`inputs`)
+yield `outputs`, and bytes are {"b64": "..."}.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 
 class RequestError(Exception):
-    """A request that is answered with a status and {"error": message}."""
+    """An error that is answered with a status and {"error": message}."""
 
     def __init__(self, message: str, status: int = 400):
         super().__init__(message)
@@ -37,7 +38,7 @@ def read_json(body: bytes) -> dict[str, Any]:
 def read_inputs(document: dict, specs: dict) -> tuple[str, dict[str, np.ndarray]]:
     """Returns "instances" or "inputs", and an array for each `tf.TensorSpec`.
 
-    Strings are bytes in object arrays. What does not fit is a `RequestError`.
+    Strings are bytes in object arrays. Invalid values raise a `RequestError`.
     """
     forms = [form for form in ("instances", "inputs") if form in document]
     if len(forms) != 1:
@@ -90,7 +91,7 @@ def _is_base64(value):
 def _array(name, values, spec):
     dtype = np.dtype(spec.dtype.as_numpy_dtype)
     leaves = np.array(values, object)  # Lists of unequal lengths stay lists.
-    flat = leaves.reshape(-1)  # A view.
+    flat = leaves.reshape(-1)  # a view
     for place, leaf in enumerate(flat):
         if isinstance(leaf, list):
             raise RequestError(f"The lists of `{name}` must have equal lengths.")
@@ -111,7 +112,7 @@ def _array(name, values, spec):
 
 
 def _value(leaf, dtype):
-    """Returns a JSON value for an array; an error if it does not fit the type."""
+    """Returns a JSON value for an array, or raises if it does not fit the type."""
     if dtype.kind == "O" and isinstance(leaf, dict) and _is_base64(leaf):
         text = "".join(leaf["b64"].split())
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
@@ -128,14 +129,14 @@ def _value(leaf, dtype):
 
 
 def _shown(value):
-    """Returns the JSON of a value, cut short: it may be megabytes."""
+    """Returns the JSON of a value, cut after 200 characters."""
     text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def write_outputs(outputs: dict[str, np.ndarray], form: str) -> bytes:
-    """Returns the body of an answer; a single output is not named."""
-    # Strings whose name ends in "_bytes" are written as {"b64": "..."}.
+    """Returns the body of an answer; a single output has no name."""
+    # Outputs whose name ends in "_bytes" are {"b64": "..."}.
     columns = {
         name: _json(array, name.endswith("_bytes"))
         for name, array in sorted(outputs.items())
@@ -147,14 +148,14 @@ def write_outputs(outputs: dict[str, np.ndarray], form: str) -> bytes:
         sizes = {array.shape[:1] for array in outputs.values()}
         if len(sizes) > 1 or () in sizes:
             raise RequestError(
-                "This signature does not return a row for each of `instances`: ask "
-                "with `inputs`."
+                "This signature does not return a row for each of `instances`: use "
+                "`inputs`."
             )
         if len(columns) > 1:
             rows = zip(*columns.values(), strict=True)
             answer = [dict(zip(columns, row, strict=True)) for row in rows]
         document = {"predictions": answer}
-    # NaN and the infinities as they are, which JSON has no words for.
+    # NaN and infinities are written as such, although JSON has no words for them.
     return json.dumps(document, ensure_ascii=False).encode("utf-8")
 
 
@@ -164,9 +165,9 @@ def _json(array, as_base64):
         write = _base64_object if as_base64 else _text
         return np.asarray(np.frompyfunc(write, 1, 1)(array), object).tolist()
     if array.dtype == np.float32:
-        if array.ndim > 1:  # Row by row: as text, a number takes 128 bytes.
+        if array.ndim > 1:  # Row by row, because a number takes 128 bytes as text.
             return [_json(row, as_base64) for row in array]
-        # The shortest decimals that read back as this float32: 0.2, not 0.200000003.
+        # The shortest decimals of a float32: 0.2, not 0.200000003.
         array = array.astype("U").astype(np.float64)
     return array.tolist()
 

@@ -57,9 +57,9 @@ def test_a_card_without_a_run_invents_nothing():
     assert data.license is None and data.language is None
     assert data.eval_results is None
     assert section(card, "Training").strip() == "Not recorded."
-    assert "None is recorded" in section(card, "Scores")
+    assert "None recorded" in section(card, "Scores")
     assert section(card, "Data").count("\n- ") == 1  # One line: to fill in.
-    assert section(card, "Examples").strip() == "None is recorded."
+    assert section(card, "Examples").strip() == "None recorded."
     assert f"{tiny_run.model().count_params():,} parameters" in card
     assert "d_model 16" in card and "beam_size 3" in card
     assert card.count("*to fill in*") == 4
@@ -117,7 +117,7 @@ def test_scores_of_other_weights_are_not_shown(live, run):
     other.model.weights[0].assign_add(other.model.weights[0])
     other.save(run)
     assert recorded_scores(run) == []
-    assert "None is recorded" in model_card(other, VERSION, run)
+    assert "None recorded" in model_card(other, VERSION, run)
 
 
 def test_a_damaged_file_is_named(live, run):

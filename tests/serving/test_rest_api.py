@@ -168,7 +168,7 @@ def test_paths_and_methods_have_their_status(client, method, path, status):
             {"instances": [{"text": "a", "times": 0}], "signature_name": "repeat"},
             "times must be positive",
         ),
-        ({"instances": [1.0], "signature_name": "total"}, "ask with `inputs`"),
+        ({"instances": [1.0], "signature_name": "total"}, "use `inputs`"),
     ],
 )
 def test_a_bad_body_is_told_in_words(client, body, message):

@@ -191,7 +191,7 @@ def test_text_is_written_in_utf8():
 @pytest.mark.parametrize("more", [np.ones([]), np.zeros(3)])
 def test_outputs_that_make_no_rows_are_refused(more):
     for outputs in ({"c": np.ones([])}, ROWS | {"c": more}):
-        with pytest.raises(RequestError, match="ask with `inputs`"):
+        with pytest.raises(RequestError, match="use `inputs`"):
             write_outputs(outputs, "instances")
 
 

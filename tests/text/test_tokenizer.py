@@ -447,7 +447,7 @@ REFUSED = {
     "leave `sequence_length` and `split`": (
         ValueError, lambda: word_pieces(split=False)
     ),
-    "into ragged ids: leave": (ValueError, lambda: word_pieces(sequence_length=9)),
+    "return ragged ids: leave": (ValueError, lambda: word_pieces(sequence_length=9)),
     "`subword_sampling` needs SentencePiece tokenizers": (
         ValueError,
         lambda: Corpus(

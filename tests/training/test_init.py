@@ -122,7 +122,7 @@ def test_other_sizes_are_an_error_before_anything_is_written(
     config = options(trained, **MISMATCHES[message])
     with pytest.raises(ValueError, match=message) as raised:
         run(tmp_path / "run", trained, config)
-    assert f"here of {trained}" in str(raised.value)
+    assert f"those of {trained}, whose" in str(raised.value)
     assert not any((tmp_path / "run").glob("*"))
     with pytest.raises(ValueError, match=message):
         dry_run(PAIRS, tmp_path / "run", config, init=trained)
