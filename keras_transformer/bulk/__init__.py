@@ -1,4 +1,4 @@
-"""Translates files of any size in constant memory, and continues after a crash."""
+"""Translation of files of any size, in constant memory, resumed after a crash."""
 
 from keras_transformer.bulk.ray_translator import RayTranslator
 from keras_transformer.bulk.translate import (

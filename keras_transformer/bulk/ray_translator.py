@@ -1,36 +1,35 @@
-"""A SavedModel on many processes or machines, called like one (extra `ray`)."""
+"""A SavedModel on many processes or machines. Needs the extra `ray`."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-_PART = 128  # Texts given to a worker at a time.
+_PART = 128  # texts that a worker gets at a time
 
 
 class RayTranslator:
-    """Translates lists of texts with a SavedModel, on workers of Ray.
+    """Translates lists of texts with a SavedModel on workers of Ray.
 
-    Each worker has its own copy of the model. A list is cut into parts of 128 texts,
-    and the call returns when the slowest worker is done: give it long lists.
+    Each worker has a copy of the model and gets 128 texts at a time. A call returns
+    when all workers are done, so long lists are faster.
 
-    Ray is started on this machine, with as many CPUs as the workers need, unless the
-    program has called `ray.init` or the environment variable RAY_ADDRESS names a
-    cluster.
+    Ray starts on this machine, unless the program has called `ray.init` or the
+    environment variable RAY_ADDRESS names a cluster.
 
     Args:
         model: Directory of a SavedModel, at the same path on every machine.
-        workers: How many workers translate.
-        cpus: CPU cores of each; its TensorFlow computes on as many threads.
-        gpus: GPUs of each.
+        workers: Number of workers.
+        cpus: CPU cores and TensorFlow threads of each worker.
+        gpus: GPUs of each worker.
 
     Attributes:
-        path: Directory of the version that translates.
+        path: Directory of the version of the model.
 
     Raises:
-        FileNotFoundError: If `model` is no SavedModel.
+        FileNotFoundError: If `model` is not a SavedModel.
         ImportError: If Ray is not installed.
-        RuntimeError: If a worker fails, when it is called.
+        RuntimeError: In a call, if a worker fails.
         ValueError: If `workers` or `cpus` is less than 1, or the cluster has too few
             CPUs.
 
@@ -69,8 +68,8 @@ class RayTranslator:
         available = ray.cluster_resources().get("CPU", 0)
         if available < workers * cpus:
             raise ValueError(
-                "The cluster must have the CPUs of all workers, or they would wait for "
-                f"ever. Received: workers={workers}, cpus={cpus}, {available:.0f} CPUs"
+                "The cluster must have the CPUs of all workers. Received: "
+                f"workers={workers}, cpus={cpus}, {available:.0f} CPUs"
             )
         worker = ray.remote(num_cpus=cpus, num_gpus=gpus)(_Worker)
         self._pool = ActorPool(
@@ -84,7 +83,7 @@ class RayTranslator:
         try:
             found = list(self._pool.map(lambda w, part: w.run.remote(part), parts))
         except self._error as error:
-            # Ray's message is a traceback of the worker; the error is its last line.
+            # Ray's message is the traceback of the worker, with the error at its end.
             *_, cause = str(error).strip().splitlines()
             raise RuntimeError(f"A Ray worker failed: {cause}") from error
         return [text for part in found for text in part]
@@ -92,7 +91,7 @@ class RayTranslator:
 
 class _Worker:
     def __init__(self, model, cpus):
-        # TensorFlow reads these when it is first used: in this process, now.
+        # TensorFlow reads these when it is first used in this process.
         os.environ["TF_NUM_INTRAOP_THREADS"] = str(cpus)
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
         from keras_transformer.export import ExportedTranslator

@@ -1,4 +1,4 @@
-"""Translates lines window by window, in order, into a file or as an iterator."""
+"""Translation of lines in windows, into a file or as an iterator."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from keras_transformer.files import digest, naming, sync_directory, take_lock
 from keras_transformer.text.lines import MAX_LINE_BYTES, lines_of, one_line, read_lines
 
 WINDOW = 1024
-# What decides the translations of a SavedModel, of a training run and of a LiteRT
-# export, whose translator.json holds the digests of its other files.
+# Files that determine the translations of a SavedModel, a training run and a LiteRT
+# export, whose translator.json has the digests of its other files.
 _MODEL_PARTS = (
     "saved_model.pb", "variables", "assets", "model.keras", "tokenizer",
     "translator.json",
@@ -32,12 +32,12 @@ _MODEL_PARTS = (
 
 @dataclass(frozen=True)
 class BulkSummary:
-    """What a bulk translation did.
+    """The result of a bulk translation.
 
     Attributes:
         sentences: Lines of the output.
-        resumed: Those that an earlier, interrupted process had translated.
-        seconds: Time to translate the others.
+        resumed: Lines that an earlier, interrupted process translated.
+        seconds: Time for the other lines.
     """
 
     sentences: int
@@ -49,7 +49,7 @@ class BulkSummary:
         rate = new / max(self.seconds, 1e-9)
         text = f"{new:,} sentences in {self.seconds:.1f} s ({rate:.1f} sentences/s)"
         if self.resumed:
-            text += f", {self.resumed:,} more were done before"
+            text += f", {self.resumed:,} more were done earlier"
         return text
 
 
@@ -62,25 +62,22 @@ def translate_file(
     fingerprint: str = "",
     show_progress: bool = False,
 ) -> BulkSummary:
-    """Translates a file with one sentence per line, in constant memory, in order.
+    """Translates a file of one sentence per line, in constant memory.
 
-    A process that is killed, at any moment, loses at most the window that it was
-    translating. The next call continues there, and the lines of the output are those of
-    an uninterrupted one. Until it is whole it is called OUTPUT.partial, beside
-    OUTPUT.partial.json, which says how much of that is done, and by what.
+    A killed process loses at most one window. The next call resumes there, and the
+    output equals that of an uninterrupted call. Until it is complete, the output is
+    OUTPUT.partial, with the progress in OUTPUT.partial.json.
 
     Args:
-        translate: Translates a list of texts, such as a `Translator`. A text's
-            translation must not depend on the other texts in the list.
-        source: Text file, gzip or not, or a binary stream. A file is read through for
-            bad UTF-8 before the translation begins.
-        output: Text file to write, or to replace; a gzip file if it ends in ".gz".
-        window: Lines given to `translate` and kept at a time, the longest first.
-        fingerprint: What names the model and its options, such as
-            `model_fingerprint(...)`: an unfinished output made with another one is not
-            continued.
-        show_progress: Whether to show a progress bar on standard error, if that is a
-            terminal.
+        translate: Function from a list of texts to their translations, such as a
+            `Translator`. A translation must not depend on other texts in the list.
+        source: Text file, gzip or not, or a binary stream. A file is first checked for
+            invalid UTF-8.
+        output: Text file to write or replace; gzip if it ends in ".gz".
+        window: Lines that `translate` gets at a time, the longest first.
+        fingerprint: Identity of model and options, such as `model_fingerprint(...)`. An
+            unfinished output with another one is not resumed.
+        show_progress: Show a progress bar, if standard error is a terminal.
 
     Returns:
         A `BulkSummary`.
@@ -88,9 +85,8 @@ def translate_file(
     Raises:
         BlockingIOError: If another process is writing `output`.
         OSError: If a file cannot be read or written.
-        ValueError: If `window` is less than 1; if a line is not UTF-8, with its number;
-            if an unfinished output was made from other lines or with another
-            `fingerprint`, or has changed since.
+        ValueError: If `window` is less than 1, a line is not UTF-8, or an unfinished
+            output has other lines, another `fingerprint` or has changed.
 
     Example:
         >>> translator = ExportedTranslator("saved_models/en-de/1")
@@ -102,7 +98,7 @@ def translate_file(
     if isinstance(source, str | Path) and Path(source).is_file():
         if Path(output).exists() and Path(source).samefile(output):
             raise ValueError(f"The output must be another file than the input {source}")
-        # A bad line stops the work before it begins, not hours later.
+        # Finds a bad line before the work begins, not hours later.
         total = sum(1 for _ in read_texts(source))
     console = Console(stderr=True)
     progress = Progress(
@@ -128,18 +124,16 @@ def translate_lines(
     *,
     window: int = WINDOW,
 ) -> Iterator[str]:
-    """Yields the translations of any number of texts, in order, in constant memory.
+    """Yields the translations of texts in order, in constant memory.
 
     Args:
-        translate: Translates a list of texts, such as a `Translator`.
-        texts: Sentences; a whole window is read before its first translation comes.
-        window: Texts given to `translate` at a time, the longest first.
-
-    Yields:
-        One translation for each text.
+        translate: Function from a list of texts to their translations, such as a
+            `Translator`.
+        texts: Any number of sentences, read a window at a time.
+        window: Texts that `translate` gets at a time, the longest first.
 
     Raises:
-        ValueError: If `window` is less than 1, or `translate` gives another number of
+        ValueError: If `window` is less than 1, or `translate` returns another number of
             translations.
 
     Example:
@@ -151,7 +145,7 @@ def translate_lines(
 
 
 def windows_of(texts: Iterable[str], window: int) -> Iterator[list[str]]:
-    """Returns an iterator over lists of `window` texts, and last one of the rest."""
+    """Returns an iterator over lists of `window` texts; the last may be shorter."""
     if window < 1:
         raise ValueError(f"`window` must be at least 1. Received: window={window}")
     texts = iter(texts)
@@ -161,17 +155,8 @@ def windows_of(texts: Iterable[str], window: int) -> Iterator[list[str]]:
 def read_texts(source: str | Path | BinaryIO) -> Iterator[str]:
     """Yields the lines of a text file, gzip or not, or of a binary stream.
 
-    Only a line feed ends a line; a carriage return before it is dropped.
-
-    Args:
-        source: A path, or a binary stream such as `sys.stdin.buffer`.
-
-    Yields:
-        Text; a line longer than 256 KiB is cut to that.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError: If a line is not valid UTF-8, or gzip data is damaged.
+    Only a line feed ends a line, and a carriage return before it is dropped. A line is
+    cut after 256 KiB. Raises `ValueError` if a line is not UTF-8 or gzip is damaged.
     """
     if isinstance(source, str | Path):
         name, lines = source, read_lines(Path(source))
@@ -180,7 +165,7 @@ def read_texts(source: str | Path | BinaryIO) -> Iterator[str]:
     for number, line in enumerate(lines, start=1):
         whole = len(line) < MAX_LINE_BYTES
         try:
-            # A cut may have split the last character, which is then left out.
+            # A cut may have split the last character, which is then dropped.
             text, _ = codecs.utf_8_decode(line, "strict", whole)
         except UnicodeDecodeError as error:
             raise ValueError(f"{name}:{number}: not valid UTF-8") from error
@@ -191,13 +176,8 @@ def model_fingerprint(directory: str | Path, options: str = "") -> str:
     """Returns a digest of a model's files and options, for `translate_file`.
 
     Args:
-        directory: A SavedModel (one version), a LiteRT export, or the directory of a
-            training run.
-        options: What else decides the translations, such as a run's `DecodingConfig`
-            as JSON.
-
-    Returns:
-        64 hexadecimal digits.
+        directory: A version of a SavedModel, a LiteRT export or a training run.
+        options: Other options of the translation, such as a `DecodingConfig` as JSON.
 
     Raises:
         FileNotFoundError: If the directory holds no model.
@@ -219,13 +199,13 @@ def model_fingerprint(directory: str | Path, options: str = "") -> str:
 
 
 def _translated(translate, texts):
-    """Returns the translations of texts, which are given the longest first."""
-    # Batches of similar length have little padding, and short memory shows at once.
+    """Returns the translations of texts, translating the longest first."""
+    # Batches of similar length have little padding, and lack of memory shows at once.
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]), reverse=True)
     translations = translate([texts[i] for i in order])
     if len(translations) != len(texts):
         raise ValueError(
-            "`translate` must give one translation for each text. Received: "
+            "`translate` must return one translation for each text. Received: "
             f"{len(translations)} for {len(texts)} texts"
         )
     places = dict(zip(order, translations, strict=True))
@@ -236,7 +216,7 @@ _NOTHING = hashlib.sha256().hexdigest()
 
 
 class _Done(NamedTuple):
-    """What the sidecar says of an unfinished output."""
+    """The content of the sidecar of an unfinished output."""
 
     lines: int = 0  # of the source
     bytes: int = 0  # of the output
@@ -246,17 +226,16 @@ class _Done(NamedTuple):
 
 
 class _PartialOutput(contextlib.AbstractContextManager):
-    """OUTPUT.partial, and its sidecar: one line about what is done.
+    """OUTPUT.partial and its sidecar, which counts its bytes.
 
-    Bytes reach the disk before the sidecar counts them: what lies beyond its count is
-    left over from a crash, and is cut off.
+    Bytes are on the disk before they are counted; others remain from a crash.
     """
 
     def __init__(self, output, fingerprint):
         if output.exists() and not output.is_file():
             raise ValueError(
-                f"{output} must be a regular file: translations are written beside it "
-                "and moved there when they are whole."
+                f"{output} must be a regular file, which is replaced when all "
+                "translations are written."
             )
         self._output, self._fingerprint = output, fingerprint
         self._path = output.with_name(f"{output.name}.partial")
@@ -266,20 +245,19 @@ class _PartialOutput(contextlib.AbstractContextManager):
         self._stream = open(self._path, "a+b")
 
     def __exit__(self, *exception):
-        # On a full disk, closing fails as writing did, which has raised already.
+        # On a full disk closing fails like the write, which has raised already.
         with contextlib.suppress(OSError):
             self._stream.close()
 
     def resume(self, texts):
         """Locks the output and skips the texts that are translated already."""
-        # Its last holder may have moved it since it was opened.
         if not take_lock(self._stream.fileno(), self._path):
             raise BlockingIOError(
                 f"Another process is writing {self._output}: wait until it ends, or "
                 "choose another output."
             )
         size = self._stream.seek(0, os.SEEK_END)
-        if not size:  # A new file: a sidecar that is there belongs to one that is gone.
+        if not size:  # A new file; an existing sidecar belongs to a removed one.
             self._sidecar.unlink(missing_ok=True)
         if self._sidecar.exists():
             try:
@@ -303,17 +281,17 @@ class _PartialOutput(contextlib.AbstractContextManager):
 
     def _refused(self, reason):
         return ValueError(
-            f"{self._path} holds an unfinished translation that cannot be continued: "
+            f"{self._path} holds an unfinished translation that cannot be resumed: "
             f"{reason}. Restore what was there, or start again: rm {self._path}"
         )
 
     def append(self, texts, translations):
-        """Adds a window; once this returns, no crash can lose it."""
+        """Adds a window; a later crash cannot lose it."""
         self._count(texts)
         content = "".join(one_line(text) + "\n" for text in translations)
         content = content.encode("utf-8")
         if self._output.suffix == ".gz":
-            # A member for each window, without a time: resumed, the bytes are the same.
+            # A gzip member for each window, without a time: resuming changes no byte.
             content = gzip.compress(content, mtime=0)
         self._written.update(content)
         with naming(self._path):
@@ -337,7 +315,7 @@ class _PartialOutput(contextlib.AbstractContextManager):
     def finish(self):
         """Gives the file its name and removes the sidecar."""
         if not self.done.bytes:
-            self.append([], [])  # Even without a line, a gzip file has a header.
+            self.append([], [])  # A gzip file without a line has a header.
         os.replace(self._path, self._output)
         sync_directory(self._output.parent)
         self._sidecar.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Translation from a LiteRT directory: neither Keras nor TensorFlow is needed."""
+"""Translation with a LiteRT directory, without Keras and TensorFlow."""
 
 from keras_transformer.lite.translator import LiteTranslator, TextTranslator
 

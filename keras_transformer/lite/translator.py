@@ -1,7 +1,7 @@
 """Translates with a LiteRT directory that `keras-transformer export` wrote.
 
-This file needs NumPy, `ai-edge-litert` and `sentencepiece` alone, and nothing of
-keras_transformer: an export holds a copy, to run where nothing else is installed.
+This file only needs NumPy, `ai-edge-litert` and `sentencepiece`. An export has a copy
+of it that runs without keras_transformer:
 
     pip install ai-edge-litert sentencepiece
     python translate.py "A sentence."
@@ -27,7 +27,7 @@ FORMAT = "keras_transformer.litert.1"
 
 
 class Translation(NamedTuple):
-    """A translation and its score: log-probability over length penalty, nats."""
+    """A translation and its score: log-probability (nats) over length penalty."""
 
     text: str
     score: float
@@ -36,33 +36,32 @@ class Translation(NamedTuple):
 class Score(NamedTuple):
     """The log-probability of a given translation."""
 
-    log_probability: float  # nats, of all tokens, the end token included
+    log_probability: float  # nats, of all tokens with the end token
     tokens: list[str]  # T pieces
     token_log_probabilities: np.ndarray  # (T,) float32, nats
 
 
 class Alignment(NamedTuple):
-    """A translation, and what each of its tokens looked at."""
+    """A translation, and the attention of its tokens to those of the source."""
 
     translation: str
     source_tokens: list[str]  # S pieces
     target_tokens: list[str]  # T pieces
-    attention: np.ndarray  # (T, S) float32, or (H, T, S) with all heads
+    attention: np.ndarray  # (T, S) float32, or (H, T, S) per head
 
 
 class TextTranslator:
-    """What every translator does: texts in, results out, in the order of the texts.
+    """Base class of the translators, and their methods.
 
-    Its methods take any number of texts, longer and shorter ones mixed, and translate
-    `batch_size` of them at a time. They raise `TypeError` if they are given something
-    other than sequences of strings, and `ValueError` if these differ in length or a
-    number is out of range.
+    A method takes any number of texts, `batch_size` of them at a time, and returns
+    results in the same order. It raises `TypeError` unless texts are sequences of
+    strings, and `ValueError` if these differ in length or a number is out of range.
 
-    A text longer than the longest source is cut there; a text with nothing but spaces
-    gives an empty translation with score 0.
+    A text longer than the longest source is cut. A text of spaces only has an empty
+    translation with score 0.
 
     A subclass sets `most`, the largest `n_best`, and `_run(name, *columns, **options)`,
-    which returns what the signature `name` of a SavedModel does, its strings as `str`.
+    which returns the outputs of the signature `name` of a SavedModel, strings as `str`.
     """
 
     most: int
@@ -71,7 +70,7 @@ class TextTranslator:
     def __call__(
         self, texts: str | Sequence[str], batch_size: int = 32
     ) -> str | list[str]:
-        """Returns the best translation of a text, or a list with that of each."""
+        """Returns the best translation of a text, or the list of those of texts."""
         if isinstance(texts, str):
             return self([texts])[0]
         return [best[0].text for best in self.translate(texts, 1, batch_size)]
@@ -79,24 +78,22 @@ class TextTranslator:
     def translate(
         self, texts: Sequence[str], n_best: int = 1, batch_size: int = 32
     ) -> list[list[Translation]]:
-        """Translates texts, with scores and alternatives.
+        """Returns scored translations of texts.
 
         Args:
             texts: Sentences.
-            n_best: Translations of each text, at most the beam size, or for an export
-                the number that was exported.
+            n_best: Translations of each text, at most the beam size or the `n_best` of
+                an export.
             batch_size: Sentences translated at a time.
 
         Returns:
-            For each text its `n_best` translations, best first. A search that finds
-            fewer leaves out the rest; one that finds none gives an empty translation
-            with score -inf. A text with nothing but spaces gives empty ones with
-            score 0.
+            Up to `n_best` translations of each text, best first. If the search finds
+            none, one is empty with score -inf.
         """
         if not 1 <= n_best <= self.most:
             raise ValueError(
-                f"`n_best` must be from 1 to {self.most}, the beam size or the number "
-                f"that was exported. Received: n_best={n_best}"
+                f"`n_best` must be from 1 to {self.most}, the beam size or the "
+                f"`n_best` of the export. Received: n_best={n_best}"
             )
         results = []
         for row in self._rows("nbest", batch_size, texts, n_best=n_best):
@@ -108,15 +105,12 @@ class TextTranslator:
     def complete(
         self, texts: Sequence[str], prefixes: Sequence[str], batch_size: int = 32
     ) -> list[Translation]:
-        """Translates texts, given how each translation begins.
+        """Returns the best translations that begin with the pieces of given prefixes.
 
         Args:
             texts: Sentences.
-            prefixes: The beginning of the translation of each.
+            prefixes: The beginning of each translation.
             batch_size: Sentences translated at a time.
-
-        Returns:
-            For each text, the best translation that begins with its prefix's pieces.
         """
         rows = self._rows("complete", batch_size, texts, prefixes)
         return [Translation(row["translation"], float(row["score"])) for row in rows]
@@ -125,17 +119,17 @@ class TextTranslator:
         self, texts: Sequence[str], temperature: float = 1.0, seed: int = 0,
         batch_size: int = 32,
     ) -> list[Translation]:  # fmt: skip
-        """Draws a translation of each text, with the search's `top_k` and `top_p`.
+        """Samples a translation of each text, with `top_k` and `top_p` of the search.
 
         Args:
             texts: Sentences.
-            temperature: Divides the logits: 0 is greedy, higher is more diverse.
-            seed: Text i is drawn with the seed `seed` + i, whatever its batch. LiteRT
-                draws others for it than TensorFlow, and takes no seed below 0.
+            temperature: Divisor of the logits; 0 is greedy, higher is more diverse.
+            seed: Text i uses the seed `seed` + i in any batch. LiteRT draws other
+                translations than TensorFlow, and needs a seed of at least 0.
             batch_size: Sentences translated at a time.
 
         Returns:
-            A translation of each text; its score is the model's, without temperature.
+            A translation of each text. Its score does not depend on the temperature.
         """
         if not 0 <= temperature < math.inf:
             raise ValueError(
@@ -149,16 +143,7 @@ class TextTranslator:
     def score(
         self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 32
     ) -> list[Score]:
-        """Scores given translations.
-
-        Args:
-            sources: Sentences.
-            targets: A translation of each.
-            batch_size: Sentences scored at a time.
-
-        Returns:
-            The `Score` of each pair.
-        """
+        """Returns the `Score` of each translation `targets[i]` of `sources[i]`."""
         scores = []
         for row in self._rows("score", batch_size, sources, targets):
             tokens = [token for token in row["tokens"] if token]
@@ -169,16 +154,13 @@ class TextTranslator:
     def align(
         self, texts: Sequence[str], per_head: bool = False, batch_size: int = 32
     ) -> list[Alignment]:
-        """Translates texts and tells what each output token attended to.
+        """Translates texts; returns the `Alignment` of each.
 
         Args:
             texts: Sentences.
-            per_head: Whether to give the attention of every head, not their mean,
-                which a SavedModel has alone.
+            per_head: Return the attention of each head, not the mean. A SavedModel only
+                has the mean.
             batch_size: Sentences translated at a time.
-
-        Returns:
-            The `Alignment` of each text.
         """
         alignments = []
         for row in self._rows("align", batch_size, texts, per_head=per_head):
@@ -189,14 +171,14 @@ class TextTranslator:
         return alignments
 
     def _rows(self, name, batch_size, *texts, numbers=(), **options):
-        """Runs a signature on texts and their numbers; returns the outputs of each."""
+        """Runs a signature on texts and numbers; returns the outputs of each text."""
         _check_texts(*texts)
         if batch_size < 1:
             raise ValueError(
                 f"`batch_size` must be at least 1. Received: batch_size={batch_size}"
             )
         rows: list[Any] = [None] * len(texts[0])
-        # Sentences of similar length together: little padding, few wasted steps.
+        # Sentences of similar length in a batch need little padding.
         order = sorted(range(len(rows)), key=lambda i: len(texts[0][i]))
         for start in range(0, len(order), batch_size):
             places = order[start : start + batch_size]
@@ -209,11 +191,11 @@ class TextTranslator:
 
 
 class LiteTranslator(TextTranslator):
-    """Translates sentences with a LiteRT file, as `Translator` does with a Keras model.
+    """Translates sentences with a LiteRT file.
 
     Args:
         directory: Directory that `Translator.export` wrote with the format "litert".
-        threads: Threads that compute; default all cores.
+        threads: Number of threads; default all cores.
 
     Raises:
         FileNotFoundError: If a file is missing.
@@ -248,7 +230,7 @@ class LiteTranslator(TextTranslator):
         )
         threads = threads or os.cpu_count() or 1
         model = Interpreter(str(self.path / "model.tflite"), num_threads=threads)
-        # The runtime tells of its delegate here, not in the midst of translations.
+        # The runtime prints the name of its delegate here, not between translations.
         model.allocate_tensors()
         self._signatures = {
             name: model.get_signature_runner(name)
@@ -256,7 +238,7 @@ class LiteTranslator(TextTranslator):
         }
 
     def truncated(self, texts: Sequence[str]) -> list[bool]:
-        """Says which texts are longer than the longest source, and so are cut."""
+        """Returns whether each text is longer than the longest source and is cut."""
         _check_texts(texts)
         longest = self.description["max_source_length"] - 1
         return [len(_ids_of(self._source, text)) > longest for text in texts]
@@ -287,7 +269,7 @@ class LiteTranslator(TextTranslator):
             inputs["temperature"] = np.array(more[0], np.float32)
         is_best = n_best == 1 and name in ("nbest", "align")
         found = self._signatures["translate" if is_best else name](**inputs)
-        # Of the end token alone the outputs mean nothing.
+        # The outputs of an empty source have no meaning.
         ids = np.where(is_empty[:, None, None], 0, found["ids"])  # (B, N, T)
         scores = np.where(is_empty[:, None], 0, found["scores"])  # (B, N)
         # The end and padding are control pieces, which have no text.
@@ -307,7 +289,7 @@ class LiteTranslator(TextTranslator):
         }
 
     def _encoded(self, processor, texts, longest):
-        """Returns the ids of texts, each with the end token and not too long."""
+        """Returns the ids of texts, cut to `longest`, with the end token."""
         most, end = self.description[longest] - 1, processor.eos_id()
         return [[*_ids_of(processor, text)[:most], end] for text in texts]
 
@@ -327,7 +309,7 @@ def _check_texts(*columns):
 
 
 def _padded(rows):
-    """Rows of ids as a matrix of a column or more; padding is 0 in every export."""
+    """Returns rows of ids as a matrix of at least one column, padded with 0."""
     padded = np.zeros((len(rows), max(1, *map(len, rows))), np.int32)
     for row, ids in zip(padded, rows, strict=True):
         row[: len(ids)] = ids
@@ -335,7 +317,7 @@ def _padded(rows):
 
 
 def _ids_of(processor, text):
-    """Ids of a text; unknown characters that spell an unused piece are that piece."""
+    """Returns the ids of a text; unknown characters may spell an unused piece."""
     ids = processor.encode(text)
     unknown = processor.unk_id()
     if unknown not in ids:
@@ -349,7 +331,7 @@ def _ids_of(processor, text):
 
 
 def _read_description(directory):
-    """Reads translator.json and checks the files that it names against it."""
+    """Reads translator.json and checks the digests of its files."""
     path = directory / DESCRIPTION
     if not path.is_file():
         raise FileNotFoundError(f"{directory} holds no LiteRT export: no {DESCRIPTION}")
@@ -370,8 +352,8 @@ def _read_description(directory):
         with file.open("rb") as stream:
             if hashlib.file_digest(stream, "sha256").hexdigest() != digest:
                 raise ValueError(
-                    f"{file} is damaged: it is not the file that was exported. Copy "
-                    "or export it again."
+                    f"{file} is not the file that was exported. Copy or export it "
+                    "again."
                 )
     return description
 
@@ -379,11 +361,7 @@ def _read_description(directory):
 def main(arguments: list[str] | None = None) -> int:
     """Translates the arguments, or standard input line by line.
 
-    Args:
-        arguments: Words after the program's name; default those of the process.
-
-    Returns:
-        The exit status: 0, or 1 after an error, which is one line on standard error.
+    Returns the exit status: 0, or 1 after an error, which is one line.
     """
     parser = argparse.ArgumentParser(
         description="Translates sentences with LiteRT.", allow_abbrev=False

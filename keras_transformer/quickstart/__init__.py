@@ -1,4 +1,4 @@
-"""Trains, evaluates, exports and translates on sentences that need no download."""
+"""Training, evaluation, export and translation of built-in sentences."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from keras_transformer.terminal import plain_console, say
 from keras_transformer.text import open_pairs
 from keras_transformer.training import train
 
-NAME = "quickstart-en-de"  # Of the run and of the SavedModel.
+NAME = "quickstart-en-de"  # of the run and the SavedModel
 SIZES = {"train": 90_000, "valid": 500, "test": 500}
-# Chosen on the generated validation sentences. Pre-norm is stable at a short run's high
-# rate, and a grammar needs no dropout.
+# Tuned on the validation sentences. Pre-norm is stable at the high learning rate of a
+# short run, and a grammar needs no dropout.
 CONFIG = RunConfig(
     model=TransformerConfig.preset(
         "tiny",
@@ -58,15 +58,15 @@ def quickstart(
 ) -> Scores:
     """Trains on generated sentences, evaluates, exports, and translates.
 
-    The sentences, English and German, come from the package's own grammar: scores on
-    them show that the system works, and say nothing about real text.
+    The sentences, English and German, come from a grammar: their scores show that the
+    system works, but do not predict scores on real text.
 
     Args:
-        directory: Directory of the run; by default runs/quickstart-en-de.
-        saved_models: Directory for the SavedModel, quickstart-en-de/VERSION.
-        console: Where progress goes; by default the terminal.
+        directory: Directory of the run; default runs/quickstart-en-de.
+        saved_models: Directory for the SavedModel quickstart-en-de/VERSION.
+        console: Rich console for progress; default the terminal.
         config: Options of the run.
-        sizes: Pairs of each split, "train", "valid" and "test".
+        sizes: Number of pairs in the splits "train", "valid" and "test".
 
     Returns:
         The `Scores` of the test sentences.
@@ -75,7 +75,7 @@ def quickstart(
         FileExistsError: If `directory` holds something other than its run.
         RuntimeError: If the Keras backend is not TensorFlow.
     """
-    check_backend("A SavedModel, with which the quick start ends,")
+    check_backend("The SavedModel of the quick start")
     console = plain_console() if console is None else console
     directory = Path("runs") / NAME if directory is None else Path(directory)
     say(console, "generating English and German sentences from a grammar")

@@ -1,11 +1,11 @@
-"""Draws sentences from a lexicon and says each of them in English and in German.
+"""A grammar that draws sentences from a lexicon, in English and in German.
 
-German follows from English, nothing in it is chosen at random: "you" is one friend
-("du"), and the simple past is the German perfect. In lexicon.tsv `english_forms` are
-the plural of a noun, past and -ing form of a verb, the rest of a modal, a place to go
-to; `german_forms` gender, plural and genitive of a noun, second and third person,
-participle and auxiliary of a verb, three persons of a modal, a place to go to; `tags`
-what a word is, or in which tenses it stands; `objects` and `places` what it goes with.
+German is a function of English: "you" is "du", and the simple past becomes the perfect.
+The columns of lexicon.tsv: `english_forms` are the plural of a noun, the past and -ing
+form of a verb, the rest of a modal, or the direction of a place; `german_forms` are
+gender, plural and genitive of a noun, second and third person, participle and auxiliary
+of a verb, three persons of a modal, or the direction of a place; `tags` are properties
+or tenses; `objects` and `places` are the tags of fitting words.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 
 from keras_transformer.config.options import check_choice
 
-# Subject and object in English; nominative, accusative and dative in German; and what
-# the verb agrees with: 0 to 3 for "I", "you", "he", "they".
+# Subject and object in English; nominative, accusative and dative in German; the
+# verb's person: 0 to 3 for "I", "you", "he", "they".
 _PRONOUNS = {
     "I": ("I", "me", "ich", "mich", "mir", 0),
     "you": ("you", "you", "du", "dich", "dir", 1),
@@ -52,13 +52,13 @@ _SPLITS = {"train": range(90), "valid": range(90, 95), "test": range(95, 100)}
 _COLUMNS = "kind english german english_forms german_forms tags objects places"
 Word = namedtuple("Word", _COLUMNS)
 # All forms of a noun, name or pronoun: English as subject and object, German by case.
-# `weight` is "pronoun", "known" or "new": what is known stands further to the left.
+# `weight` is "pronoun", "known" or "new"; German puts known words before new ones.
 Phrase = namedtuple("Phrase", "english german number gender weight word")
 
 
 @functools.cache
 def words(kind: str, tags: tuple[str, ...] = (), column: str = "tags") -> list[Word]:
-    """Returns the words of a kind; with `tags`, those with one of them in a column."""
+    """Returns the words of a kind that have one of `tags`, if any, in a column."""
     found = []
     text = Path(__file__).with_name("lexicon.tsv").read_text(encoding="utf-8")
     for line in text.splitlines()[1:]:
@@ -70,7 +70,7 @@ def words(kind: str, tags: tuple[str, ...] = (), column: str = "tags") -> list[W
 
 
 def pronoun(person: str, is_thing: bool = False) -> Phrase:
-    """Returns the pronoun; a thing is "it", in German "er" or "sie" too."""
+    """Returns a pronoun; a thing is "it" in English, in German also "er" or "sie"."""
     *forms, number = _PRONOUNS[person]
     english = _PRONOUNS["n" if is_thing and number == 2 else person][:2]
     return Phrase(english, forms[2:], number, person, "pronoun", None)
@@ -79,7 +79,7 @@ def pronoun(person: str, is_thing: bool = False) -> Phrase:
 def noun_phrase(
     noun, determiner="the", adjective=None, plural=False, negated=False, owner=None
 ) -> Phrase:
-    """Returns a noun with what stands before it; negated, "kein" for "ein" or none."""
+    """Returns a noun phrase; negated, it has "kein" in place of "ein" or nothing."""
     weight = "known" if owner or determiner not in ("", "a") else "new"
     english = [adjective.english] if adjective else []
     english.append(noun.english_forms[0] if plural else noun.english)
@@ -114,19 +114,19 @@ def _german_noun(noun, plural, case):
 
 @dataclasses.dataclass
 class Clause:
-    """Who does what; without a verb the subject is as its `adjective` says."""
+    """A clause; without a verb it says that the subject is `adjective`."""
 
     subject: Phrase
     verb: Word | None = None
-    tense: str = "present"  # Or "past".
+    tense: str = "present"  # or "past"
     modal: Word | None = None
     negated: bool = False
     theme: Phrase | None = None
     recipient: Phrase | None = None
     adjective: Word | None = None
-    place: tuple[str, str] = ("", "")  # English, German.
+    place: tuple[str, str] = ("", "")  # English, German
     time: Word | None = None
-    front: str = ""  # "time": said first. "yes", "why", "when": a question.
+    front: str = ""  # "time" puts that first; "yes", "why" and "when" make a question
 
     def english(self) -> str:
         """Returns the clause without a full stop."""
@@ -148,7 +148,7 @@ class Clause:
         return said.replace("can not ", "cannot ")
 
     def _english_verb(self, wants_auxiliary):
-        """Returns the auxiliary, if there is one, and the rest."""
+        """Returns the auxiliary, if any, and the rest."""
         number, is_past = self.subject.number, self.tense == "past"
         base = self.verb.english if self.verb else "be"
         if self.modal is not None:
@@ -164,7 +164,7 @@ class Clause:
         return "", past if is_past else base + "s" if number == 2 else base
 
     def german(self, last: bool = False, after: bool = False) -> str:
-        """Returns the clause, its verb second, or `last`, or first `after` another."""
+        """Returns the clause with its verb second, `last`, or first `after` another."""
         finite, end = self._german_verb(last)
         pronouns, rest = self._german_middle()
         subject = [self.subject.german[0]]
@@ -173,13 +173,13 @@ class Clause:
         if not self.front and not after:
             return _join(*subject, finite, *pronouns, *rest, end)
         first = self.time.german if self.front == "time" else _QUESTIONS.get(self.front)
-        # "Gestern hat ihn der Arzt gesehen": a pronoun stands before a noun.
+        # A pronoun precedes a noun: "Gestern hat ihn der Arzt gesehen".
         is_noun = self.subject.word is not None and self.subject.word.kind == "noun"
         two = (pronouns, subject) if is_noun else (subject, pronouns)
         return _join(first, finite, *two[0], *two[1], *rest, end)
 
     def _german_middle(self):
-        """Returns the pronouns, and the rest that stands before the end."""
+        """Returns the pronouns, and the rest of the middle field."""
         said = {"pronoun": [], "known": [], "new": []}
         if self.recipient is not None:
             weight = "known" if self.recipient.word else "pronoun"
@@ -200,7 +200,7 @@ class Clause:
         ]
 
     def _german_verb(self, last):
-        """Returns the finite verb, and what stands at the end of the clause."""
+        """Returns the finite verb and the end of the clause."""
         number, is_past = self.subject.number, self.tense == "past"
         verb = self.verb.german.split(" ")[0] if self.verb else "sein"
         *prefix, infinitive = verb.split("|")  # "an|rufen"
@@ -236,7 +236,7 @@ def _join(*said):
 
 
 class Grammar:
-    """Draws sentences, the same for a seed on every machine."""
+    """Draws sentences; a seed draws the same ones on every machine."""
 
     def __init__(self, seed: int):
         self._random = random.Random(seed).random
@@ -355,10 +355,10 @@ class Grammar:
 
 
 def generate_pairs(split: str, count: int, seed: int = 1) -> Iterator[tuple[str, str]]:
-    """Yields distinct generated pairs of an English sentence and its translation.
+    """Yields distinct pairs of a generated English sentence and its translation.
 
-    A hash of the German sentence names the split: 90 of 100 are for training. German is
-    a function of English, so no sentence is in two splits, whatever the seeds.
+    A hash of the German sentence determines the split, 90 of 100 for training, so no
+    sentence is in two splits, whatever the seed.
 
     Args:
         split: "train", "valid" or "test".
