@@ -203,7 +203,7 @@ CALLS = {
     ),
     "more translations than hypotheses": (
         lambda: tiny_run.translator().translate(["a"], n_best=4),
-        "from 1 to 3, the beam size or the number that was exported. Received: n_best=",
+        "from 1 to 3, the beam size or the `n_best` of the export. Received: n_best=",
     ),
     "no translations": (
         lambda: tiny_run.translator().translate(["a"], n_best=0), "`n_best` must be"

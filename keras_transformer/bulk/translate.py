@@ -145,7 +145,11 @@ def translate_lines(
 
 
 def windows_of(texts: Iterable[str], window: int) -> Iterator[list[str]]:
-    """Returns an iterator over lists of `window` texts; the last may be shorter."""
+    """Returns an iterator over lists of `window` texts; the last may be shorter.
+
+    Raises:
+        ValueError: If `window` is less than 1.
+    """
     if window < 1:
         raise ValueError(f"`window` must be at least 1. Received: window={window}")
     texts = iter(texts)
@@ -156,7 +160,10 @@ def read_texts(source: str | Path | BinaryIO) -> Iterator[str]:
     """Yields the lines of a text file, gzip or not, or of a binary stream.
 
     Only a line feed ends a line, and a carriage return before it is dropped. A line is
-    cut after 256 KiB. Raises `ValueError` if a line is not UTF-8 or gzip is damaged.
+    cut after 256 KiB.
+
+    Raises:
+        ValueError: If a line is not valid UTF-8, or gzip data is damaged.
     """
     if isinstance(source, str | Path):
         name, lines = source, read_lines(Path(source))

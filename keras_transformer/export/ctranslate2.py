@@ -13,7 +13,6 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.config.options import check_choice
-from keras_transformer.export.litert import save_sentencepiece
 from keras_transformer.export.safetensors import check_plain
 from keras_transformer.files import check_absent, creating_directory
 from keras_transformer.layers.embedding import sinusoidal_encoding
@@ -65,7 +64,7 @@ def export_ctranslate2(
     spec.optimize(QUANTIZATIONS[quantize])
     with creating_directory(path) as temporary:
         spec.save(str(temporary))
-        save_sentencepiece(translator, temporary)
+        translator.tokenizers.save_files(temporary)
     return path
 
 

@@ -192,17 +192,6 @@ def convert(model: keras.Model, signatures: dict, quantize: str = "none") -> byt
             ) from error
 
 
-def save_sentencepiece(translator: Any, directory: Path) -> dict[str, str]:
-    """Writes the SentencePiece models; returns the file of each side."""
-    tokenizers = translator.tokenizers
-    names = {"source": "source.model", "target": "target.model"}
-    if tokenizers.source is tokenizers.target:
-        names = dict.fromkeys(names, "joint.model")
-    for side, name in names.items():
-        getattr(tokenizers, side).save(directory / name)
-    return names
-
-
 def describe(
     translator: Any,
     directory: Path,
@@ -214,7 +203,7 @@ def describe(
     special = ("pad_id", "start_id", "end_id", "unknown_id")
     return {
         "special_ids": {name: getattr(sizes, name) for name in special},
-        "tokenizers": save_sentencepiece(translator, directory),
+        "tokenizers": translator.tokenizers.save_files(directory),
         "max_source_length": config.max_source_length,
         "longest_output": config.longest_output,
         "n_best": config.n_best or config.beam_size,

@@ -174,7 +174,8 @@ class ExportedTranslator(TextTranslator):
 def latest_version(path: str | Path) -> Path:
     """Returns the SavedModel at `path`, or the latest of its versions.
 
-    Raises `FileNotFoundError` if there is none.
+    Raises:
+        FileNotFoundError: If there is none.
     """
     path = Path(path)
     if (path / "saved_model.pb").is_file():

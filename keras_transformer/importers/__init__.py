@@ -52,7 +52,9 @@ def import_model(path: str | Path) -> Translator:
 def format_of(path: str | Path) -> str:
     """Returns the format of a folder or file, a key of `FORMATS`.
 
-    Raises `FileNotFoundError` if it does not exist and `ValueError` if it has none.
+    Raises:
+        FileNotFoundError: If the path does not exist.
+        ValueError: If it has none of the formats.
     """
     path = Path(path)
     files = [path] if path.is_file() else list(path.iterdir())

@@ -98,12 +98,13 @@ def fitted(model: bytes, names: Sequence[str], hidden: Collection[str] = ()) -> 
 
 
 def learned(
-    read: Callable[[], Iterable[str]], config: TokenizerConfig, size: int
+    read: Callable[[], Iterable[str]], config: TokenizerConfig, size: int | None = None
 ) -> bytes:
     """Returns the model learned from the sentences of `read()`.
 
-    It has `size` pieces, or the nearest number that is possible.
+    It has `config.vocabulary_size` pieces, or the nearest possible number, `size`.
     """
+    size = size or config.vocabulary_size
     sides = 2 if config.joint_vocabulary else 1
     model, failures = io.BytesIO(), []
 

@@ -189,7 +189,7 @@ class Tokenizer(Subwords):
             ValueError: If there is no text.
         """
         sentences = list(sentences)
-        return cls(learned(lambda: sentences, config, config.vocabulary_size))
+        return cls(learned(lambda: sentences, config))
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:

@@ -45,7 +45,8 @@ class TokenizerPair:
         self.config = config.replace(joint_vocabulary=is_joint)
 
     def __repr__(self):
-        sizes = (f"{side.vocabulary_size:,} pieces" for side in self._sides().values())
+        sides = dict.fromkeys((self.source, self.target))
+        sizes = (f"{side.vocabulary_size:,} pieces" for side in sides)
         return f"<TokenizerPair: {' and '.join(sizes)}>"
 
     @classmethod
@@ -96,13 +97,21 @@ class TokenizerPair:
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        sides = {f"{name}{side.suffix}": side for name, side in self._sides().items()}
-        for name, side in sides.items():
-            side.save(directory / name)
+        written = self.save_files(directory).values()
         for name, end in itertools.product(("joint", *SIDES), (".model", ".json")):
-            if name + end not in sides:
+            if name + end not in written:
                 (directory / f"{name}{end}").unlink(missing_ok=True)
         write_json(directory / "tokenizer.json", self.config.to_dict())
+
+    def save_files(self, directory: Path) -> dict[str, str]:
+        """Writes the tokenizers; returns the name of the file of each side."""
+        names = {}
+        for side in SIDES:
+            tokenizer = getattr(self, side)
+            name = "joint" if self.source is self.target else side
+            names[side] = name + tokenizer.suffix
+            tokenizer.save(directory / names[side])
+        return names
 
     def save_digests(self, directory: str | Path) -> None:
         """Writes digests of the saved files; call it after the model has been saved.
@@ -117,9 +126,8 @@ class TokenizerPair:
 
     def same_as(self, other: TokenizerPair) -> bool:
         """Returns whether another pair has the same tokenizers."""
-        sides = self._sides(), other._sides()
-        ours, theirs = ({n: s.content for n, s in named.items()} for named in sides)
-        return ours == theirs
+        contents = (self.source.content, self.target.content)
+        return contents == (other.source.content, other.target.content)
 
     @property
     def vocabulary_sizes(self) -> dict[str, int]:
@@ -152,12 +160,6 @@ class TokenizerPair:
                     f"Received: a {side} tokenizer with {len(tokenizer.languages)}"
                 )
 
-    def _sides(self):
-        """Returns the tokenizers by the names of their files, without suffixes."""
-        if self.source is self.target:
-            return {"joint": self.source}
-        return {"source": self.source, "target": self.target}
-
 
 def learn_tokenizers(
     text: Any, config: TokenizerConfig | None = None, bad_line_budget: int = 100
@@ -168,6 +170,9 @@ def learn_tokenizers(
         text: Pairs, as `open_pairs` returns or takes them.
         config: Size and kind of the vocabularies.
         bad_line_budget: Number of bad lines to skip before an error.
+
+    Returns:
+        A `TokenizerPair`.
 
     Raises:
         ValueError: If there are too many bad lines, a file is damaged, or the two sides
@@ -186,8 +191,7 @@ def learn_tokenizers(
             for pair in text.pairs(BadLines(bad_line_budget)):
                 yield from (getattr(pair, side) for side in sides)
 
-        model = learned(sentences, config, config.vocabulary_size)
-        tokenizers.append(Tokenizer(model))
+        tokenizers.append(Tokenizer(learned(sentences, config)))
     return TokenizerPair(tokenizers[0], tokenizers[-1], config)
 
 

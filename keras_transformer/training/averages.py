@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,8 +17,6 @@ from keras_transformer.text import TokenizerPair
 from keras_transformer.text.lines import checked_path
 from keras_transformer.training.run import check_new_directory
 from keras_transformer.translator import Translator
-
-_NAME = re.compile(r"step-\d+\.weights\.h5")
 
 
 class _WeightsInMemory(io.BytesIO):
@@ -46,8 +43,7 @@ def checkpoint_path(directory: str | Path, step: int) -> Path:
 
 def checkpoints_in(directory: str | Path) -> list[Path]:
     """Returns the checkpoints in a directory, oldest first."""
-    paths = Path(directory).glob("*.h5")
-    return sorted(path for path in paths if _NAME.fullmatch(path.name))
+    return sorted(Path(directory).glob("step-*.weights.h5"))
 
 
 def load_average(model: keras.Model, paths: Sequence[str | Path]):

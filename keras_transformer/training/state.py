@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from keras_transformer.terminal import say
 
 # The newest one, and one in case it is damaged.
 KEPT_STATES = 2
-_NAME = re.compile(r"step-\d+\.npz")
 
 
 @dataclass
@@ -147,8 +145,7 @@ class StateFiles:
 
     def paths(self) -> list[Path]:
         """Returns the files, oldest first."""
-        paths = self.directory.glob("*.npz")
-        return sorted(path for path in paths if _NAME.fullmatch(path.name))
+        return sorted(self.directory.glob("step-*.npz"))
 
 
 def _read(path):
