@@ -117,7 +117,7 @@ class Corpus:
         with tempfile.TemporaryDirectory() if directory is None else given as folder:
             path = Path(folder, "pairs.ids")
             if not self._is_kept(path, made_of):
-                self._make(path, made_of, kind, console)
+                self._tokenize(path, made_of, kind, console)
             self._ids = np.asarray(np.memmap(path, kind, "r"))
         # Where sentences end, after a 0.
         self._ends = np.append(0, np.flatnonzero(self._ids == END_ID) + 1)
@@ -140,7 +140,7 @@ class Corpus:
         tokens = config.batch_tokens or BATCH_TOKENS
         self._sizes = [max(1, tokens // longest) for longest in boundaries]
         self._bucket_of = np.searchsorted(boundaries, longer).astype(np.int16)
-        batches = self._cut(self._order)
+        batches = self._cut_batches(self._order)
         self.num_pairs = len(self._order)
         self.num_batches = len(batches)
         self.num_tokens = int(lengths[self._order].sum())
@@ -241,12 +241,12 @@ class Corpus:
     def _new_epoch(self, number):
         """Returns bucket and pairs of each batch of an epoch; `None` is unshuffled."""
         if number is None:
-            return self._cut(self._order)
+            return self._cut_batches(self._order)
         rng = np.random.default_rng((self.seed, number))
-        batches = self._cut(rng.permutation(self._order))
+        batches = self._cut_batches(rng.permutation(self._order))
         return [batches[place] for place in rng.permutation(len(batches))]
 
-    def _cut(self, order):
+    def _cut_batches(self, order):
         """Returns the bucket of the longest pair and the pairs of each batch.
 
         Pairs that do not fill a batch join the next bucket, so only one is not full.
@@ -299,7 +299,7 @@ class Corpus:
         self.bad_lines.count, self.bad_lines.examples = facts["bad_lines"]
         return True
 
-    def _make(self, path, made_of, kind, console):
+    def _tokenize(self, path, made_of, kind, console):
         """Tokenises pairs into a file: for each its source, end, target, end."""
         import rich.progress
 

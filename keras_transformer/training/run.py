@@ -160,8 +160,9 @@ class Run:
                 )
             else:
                 # Invalid options and data raise errors before anything is saved.
-                self._cut(text, validation, None if is_dry else self.path / "corpus")
-                self._make(init, optimizer, loss, make_model)
+                place = None if is_dry else self.path / "corpus"
+                self._make_corpora(text, validation, place)
+                self._make_model(init, optimizer, loss, make_model)
                 if writes:
                     self._save()
                 self._report()
@@ -183,7 +184,7 @@ class Run:
             config = config.replace(tokenizer=given.config)
         tokenizers = given
         if self.is_set_up:
-            config, data = self._going_on(config, data)
+            config, data = self._resumed(config, data)
             tokenizers = TokenizerPair.load(self.path / "tokenizer")
             whose = f"{self.path} holds a run"
         begun_with = data.get("init")
@@ -222,7 +223,7 @@ class Run:
         self.config, self.data, self.tokenizers = config, data, tokenizers
         return init
 
-    def _going_on(self, config, data):
+    def _resumed(self, config, data):
         """Returns options and data with what the run chose when it began.
 
         Raises `ValueError` if text, options, optimizer, loss, model or `init` changed.
@@ -247,18 +248,17 @@ class Run:
             problem = f"other options: {differing}. Only these may change: {allowed}"
         for part in ("validation", "training"):
             if was[part] != data[part]:
-                problem = f"other {part} data: its lines are not those given now"
+                problem = f"other {part} data: its lines differ from the given ones"
         for part in ("optimizer", "loss", "model"):
             if was.get(part) != data.get(part):
-                made = was.get(part) or "that of its options"
-                problem = f"another {part}: {made}"
+                problem = f"another {part}: {was.get(part) or 'that of its options'}"
         if "init" in data and data["init"] != was.get("init"):
-            weights = was.get("init", "random ones")
-            problem = f"other weights at its beginning: {weights}"
+            weights = was.get("init", "random")
+            problem = f"other initial weights: {weights}"
         if problem:
             raise ValueError(
-                f"{self.path} holds a run with {problem}. Give the same to go on, or "
-                "choose another directory."
+                f"{self.path} holds a run with {problem}. Give the same to resume it, "
+                "or choose another directory."
             )
         return config, was
 
@@ -272,7 +272,7 @@ class Run:
         has_ended = self.state is not None and self.state.finished == self.limits()
         return has_ended and all((self.path / name).exists() for name in names)
 
-    def _cut(self, text, validation, place):
+    def _make_corpora(self, text, validation, place):
         """Makes the corpora, kept in `place`, and fits the schedule to them."""
         config = self.config
         common = {
@@ -303,7 +303,7 @@ class Run:
                 directory=place and place / "validation", **common,
             )  # fmt: skip
 
-    def _make(self, init, optimizer, loss, make_model):
+    def _make_model(self, init, optimizer, loss, make_model):
         """Makes the model, with the weights of `init` if there is one."""
         keras.utils.set_random_seed(self.config.training.seed)
         with self.distribution.scope():

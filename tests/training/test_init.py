@@ -222,13 +222,13 @@ def test_a_run_goes_on_with_the_weights_that_it_began_with_alone(
     trained, uninterrupted, tmp_path
 ):
     directory, whole = uninterrupted
-    message = f"holds a run with other weights at its beginning: {trained}"
+    message = f"holds a run with other initial weights: {trained}"
     with pytest.raises(ValueError, match=message):
         run(directory, directory, steady(trained))
     data = json.loads((directory / "data.json").read_text("utf-8"))
     assert sorted(data) == ["init", "planned_updates", "training", "validation"]
     assert data["init"] == str(trained)
-    with pytest.raises(ValueError, match="other weights at its beginning: random ones"):
+    with pytest.raises(ValueError, match="other initial weights: random"):
         tiny = options(trained)
         run(tmp_path / "random", None, tiny)
         run(tmp_path / "random", trained, tiny)
