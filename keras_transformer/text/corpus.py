@@ -65,7 +65,7 @@ class Corpus:
         num_tokens: Source and target tokens of an epoch, with end tokens, without
             padding or sampling.
         shapes: Number of batches of each bucket in an epoch, by their largest shape
-            (B, T), which static batches have exactly.
+            (B, T). Static batches without sampling have exactly this shape.
         padding: Share of padding in an epoch of static batches; otherwise `None`.
 
     Raises:

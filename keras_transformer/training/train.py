@@ -63,12 +63,12 @@ def train(
     validated, and a checkpoint and the whole state are saved.
 
     Call this again with the same text and options to resume an interrupted run from its
-    last state. Only the options that end the training may change. On the same kind and
-    number of processor cores the final weights equal those of an uninterrupted run to
-    the bit; on others they differ by rounding, and a warning is printed. A finished run
-    is only loaded, unless its limits allow more training. SIGTERM, SIGHUP (a closed
-    terminal) and the first Ctrl-C stop the run after the current batch and save its
-    state.
+    last state. Options that end the training may change; a limit that ended it within
+    an interval leaves one checkpoint more. On the same kind and number of processor
+    cores the final weights equal those of an uninterrupted run to the bit; on others
+    they differ by rounding, and a warning is printed. A finished run is only loaded,
+    unless its limits allow more training. SIGTERM, SIGHUP (a closed terminal) and the
+    first Ctrl-C stop the run after the current batch and save its state.
 
     Args:
         text: Training pairs, as `open_pairs` returns or takes them.
