@@ -27,10 +27,6 @@ from keras_transformer.files import (
 from keras_transformer.generation.pipeline import INPUTS, Pipeline, as_arrays
 from keras_transformer.lite.translator import TextTranslator
 
-CARD = "README.md"
-TRAINING_DATA = "assets.extra/training_data.json"
-DTYPES = ("float32", "bfloat16")
-
 
 def export_saved_model(
     translator: Any,
@@ -84,7 +80,7 @@ def export_saved_model(
         ValueError: If an argument is out of range.
     """
     check_backend("A SavedModel")
-    check_choice("dtype", dtype, DTYPES)
+    check_choice("dtype", dtype, ("float32", "bfloat16"))
     path = version_path(path, "saved_model.pb")
     tokenizers, config = translator.tokenizers, translator.config
     card = model_card(translator, path, run, languages, dtype)
@@ -109,9 +105,9 @@ def export_saved_model(
     with creating_directory(path) as temporary:
         tf.saved_model.save(module, str(temporary), signatures=signatures)
         write_warmup_requests(temporary, model_name(path), signatures)
-        (temporary / CARD).write_text(card, encoding="utf-8")
+        (temporary / "README.md").write_text(card, encoding="utf-8")
         if known:
-            write_json(temporary / TRAINING_DATA, known)
+            write_json(temporary / "assets.extra/training_data.json", known)
     write_serving_files(path)
     return path
 

@@ -237,12 +237,6 @@ class LiteTranslator(TextTranslator):
             for name in model.get_signature_list()
         }
 
-    def truncated(self, texts: Sequence[str]) -> list[bool]:
-        """Returns whether each text is longer than the longest source and is cut."""
-        _check_texts(texts)
-        longest = self.description["max_source_length"] - 1
-        return [len(_ids_of(self._source, text)) > longest for text in texts]
-
     def _run(self, name, texts, *more, n_best=1, per_head=False):
         longest = self.description["longest_output"]
         sources = self._encoded(self._source, texts, "max_source_length")

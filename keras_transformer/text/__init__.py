@@ -1,7 +1,6 @@
 """Sentence pairs, tokenizers and batches. Needs TensorFlow and tensorflow-text."""
 
 from keras_transformer.text.corpus import Corpus
-from keras_transformer.text.lines import read_lines
 from keras_transformer.text.pairs import (
     BadLines,
     Pair,
@@ -24,5 +23,4 @@ __all__ = [
     "learn_tokenizers",
     "mixed_pairs",
     "open_pairs",
-    "read_lines",
 ]

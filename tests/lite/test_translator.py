@@ -86,10 +86,6 @@ def test_every_method_gives_the_live_results(translator, live, method, arguments
     assert_same(getattr(translator, method)(*arguments), expected)
 
 
-def test_texts_that_are_cut_are_told(translator):
-    assert translator.truncated(TEXTS) == [False, False, False, True, False, False]
-
-
 def test_a_drawing_is_its_seeds_own_and_as_likely_as_the_model_says(translator, live):
     drawn = translator.sample(TEXTS[:1] * 40, 1.0, seed=3, batch_size=7)
     assert drawn[5:] == translator.sample(TEXTS[:1] * 35, 1.0, seed=8)
@@ -171,4 +167,4 @@ def test_it_checks_what_it_is_asked(translator):
     with pytest.raises(ValueError, match="`n_best` must be from 1 to 3"):
         translator.translate(["a"], 4)
     with pytest.raises(TypeError, match="`texts` must be a sequence of strings"):
-        translator.truncated("a text")
+        translator.translate("a text")
