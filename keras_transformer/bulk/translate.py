@@ -126,11 +126,7 @@ def translate_lines(
 ) -> Iterator[str]:
     """Yields the translations of texts in order, in constant memory.
 
-    Args:
-        translate: Function from a list of texts to their translations, such as a
-            `Translator`.
-        texts: Any number of sentences, read a window at a time.
-        window: Texts that `translate` gets at a time, the longest first.
+    `translate` and `window` are those of `translate_file`.
 
     Raises:
         ValueError: If `window` is less than 1, or `translate` returns another number of

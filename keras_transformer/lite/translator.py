@@ -78,17 +78,10 @@ class TextTranslator:
     def translate(
         self, texts: Sequence[str], n_best: int = 1, batch_size: int = 32
     ) -> list[list[Translation]]:
-        """Returns scored translations of texts.
+        """Returns up to `n_best` scored translations of each text, best first.
 
-        Args:
-            texts: Sentences.
-            n_best: Translations of each text, at most the beam size or the `n_best` of
-                an export.
-            batch_size: Sentences translated at a time.
-
-        Returns:
-            Up to `n_best` translations of each text, best first. If the search finds
-            none, one is empty with score -inf.
+        `n_best` is at most the beam size, or the `n_best` of an export. If the search
+        finds none, the only translation is empty with score -inf.
         """
         if not 1 <= n_best <= self.most:
             raise ValueError(
@@ -105,13 +98,7 @@ class TextTranslator:
     def complete(
         self, texts: Sequence[str], prefixes: Sequence[str], batch_size: int = 32
     ) -> list[Translation]:
-        """Returns the best translations that begin with the pieces of given prefixes.
-
-        Args:
-            texts: Sentences.
-            prefixes: The beginning of each translation.
-            batch_size: Sentences translated at a time.
-        """
+        """Returns the best translation of each text that begins with its prefix."""
         rows = self._rows("complete", batch_size, texts, prefixes)
         return [Translation(row["translation"], float(row["score"])) for row in rows]
 
@@ -129,7 +116,7 @@ class TextTranslator:
             batch_size: Sentences translated at a time.
 
         Returns:
-            A translation of each text. Its score does not depend on the temperature.
+            The translations. A score does not depend on the temperature.
         """
         if not 0 <= temperature < math.inf:
             raise ValueError(
@@ -156,11 +143,8 @@ class TextTranslator:
     ) -> list[Alignment]:
         """Translates texts; returns the `Alignment` of each.
 
-        Args:
-            texts: Sentences.
-            per_head: Return the attention of each head, not the mean. A SavedModel only
-                has the mean.
-            batch_size: Sentences translated at a time.
+        Its attention is the mean over heads, or with `per_head` that of each head,
+        which a SavedModel does not have.
         """
         alignments = []
         for row in self._rows("align", batch_size, texts, per_head=per_head):

@@ -134,9 +134,10 @@ class ParallelText:
         """
         bad_lines = BadLines(0) if bad_lines is None else bad_lines
         for line, fields in self._read():
-            texts, problems = [], [self._problem(len(fields))]
             if len(fields) == 2:
                 texts, problems = zip(*map(_checked, SIDES, fields), strict=True)
+            else:
+                texts, problems = [], [self._problem(len(fields))]
             if any(problems):
                 side = "source" if problems[0] else "target"
                 bad_lines.add(self.place(line, side), problems[0] or problems[1])

@@ -173,17 +173,14 @@ class Tokenizer(Subwords):
 
     @classmethod
     def learn(cls, sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-        """Learns a vocabulary; the same sentences always yield the same one.
+        """Learns a vocabulary from sentences, which are held in memory.
 
+        The same sentences always yield the same one.
         `config.vocabulary_size` includes the 4 special ids and, with `byte_fallback`,
         the 256 bytes. If the text has too few pieces or too many characters for it, the
         nearest possible size is learned. SentencePiece ignores sentences longer than
         4192 bytes and samples `config.learning_sentences` (at least 101), or twice as
         many for a joint vocabulary.
-
-        Args:
-            sentences: Text, which is held in memory.
-            config: Size and kind of the vocabulary.
 
         Raises:
             ValueError: If there is no text.
@@ -273,9 +270,6 @@ class KerasHubTokenizer(Subwords):
     KerasHub's id n becomes n + 4, and its `oov_token`, if any, the unknown id. A
     `WordPieceTokenizer` does not keep the spaces of a text: `detokenize` puts one
     between words, but none before `.,!?`. A `BytePairTokenizer` caches every word.
-
-    Args:
-        layer: A `keras_hub.tokenizers.Tokenizer` with ragged integer ids.
 
     Raises:
         TypeError: If `layer` is not a tokenizer of KerasHub.

@@ -47,14 +47,10 @@ def checkpoints_in(directory: str | Path) -> list[Path]:
 
 
 def load_average(model: keras.Model, paths: Sequence[str | Path]):
-    """Sets the weights of a model to the mean of checkpoints, taken in float64.
+    """Sets the weights of a model to the mean of files of `model.save_weights`.
 
-    Section 6.1 of Vaswani et al., 2017, averages the last 5 checkpoints of the base
-    model and the last 20 of the big one.
-
-    Args:
-        model: The model whose weights are set.
-        paths: Files that `model.save_weights` wrote.
+    The mean is computed in float64. Section 6.1 of Vaswani et al., 2017, averages the
+    last 5 checkpoints of the base model and the last 20 of the big one.
 
     Raises:
         FileNotFoundError: If a file is missing.

@@ -37,13 +37,10 @@ def compiled_model(
     loss: Any = None,
     make_model: Callable[[TransformerConfig], keras.Model] | None = None,
 ) -> keras.Model:
-    """Returns a new model, compiled with optimizer, loss and metrics.
+    """Returns a new model, compiled with optimizer, loss and metrics of a run.
 
-    Args:
-        config: All options of a run.
-        optimizer: A Keras optimizer in place of that of the options.
-        loss: A Keras loss in place of `MaskedCrossentropy`.
-        make_model: Function of `config.model` in place of `Transformer`.
+    The optional arguments replace the optimizer of the options, `MaskedCrossentropy`
+    and `Transformer`; `make_model` is a function of `config.model`.
 
     Raises:
         ValueError: If the model of `make_model` has another float type, or `freeze`

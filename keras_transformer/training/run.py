@@ -390,10 +390,6 @@ def default_config(
     tokenizer and search options of that translator and training options for
     fine-tuning.
 
-    Args:
-        directory: Directory of the run.
-        init: A `Translator`, or its directory.
-
     Raises:
         FileNotFoundError: If `init` holds no translator.
         ValueError: If a file is damaged.
