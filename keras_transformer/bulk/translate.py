@@ -32,17 +32,11 @@ _MODEL_PARTS = (
 
 @dataclass(frozen=True)
 class BulkSummary:
-    """The result of a bulk translation.
+    """The result of a bulk translation."""
 
-    Attributes:
-        sentences: Lines of the output.
-        resumed: Lines that an earlier, interrupted process translated.
-        seconds: Time for the other lines.
-    """
-
-    sentences: int
-    resumed: int
-    seconds: float
+    sentences: int  # lines of the output
+    resumed: int  # lines that an earlier, interrupted process translated
+    seconds: float  # for the other lines
 
     def __str__(self):
         new = self.sentences - self.resumed

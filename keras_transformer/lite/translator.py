@@ -108,15 +108,9 @@ class TextTranslator:
     ) -> list[Translation]:  # fmt: skip
         """Samples a translation of each text, with `top_k` and `top_p` of the search.
 
-        Args:
-            texts: Sentences.
-            temperature: Divisor of the logits; 0 is greedy, higher is more diverse.
-            seed: Text i uses the seed `seed` + i in any batch. LiteRT draws other
-                translations than TensorFlow, and needs a seed of at least 0.
-            batch_size: Sentences translated at a time.
-
-        Returns:
-            The translations. A score does not depend on the temperature.
+        The temperature divides the logits; 0 is greedy. Scores do not depend on it.
+        Text i uses the seed `seed` + i in any batch. LiteRT draws other translations
+        than TensorFlow, and needs a seed of at least 0.
         """
         if not 0 <= temperature < math.inf:
             raise ValueError(

@@ -117,7 +117,7 @@ class Corpus:
         with tempfile.TemporaryDirectory() if directory is None else given as folder:
             path = Path(folder, "pairs.ids")
             if not self._is_kept(path, made_of):
-                self._tokenize(path, made_of, kind, console)
+                self._write(path, made_of, kind, console)
             self._ids = np.asarray(np.memmap(path, kind, "r"))
         # Where sentences end, after a 0.
         self._ends = np.append(0, np.flatnonzero(self._ids == END_ID) + 1)
@@ -299,7 +299,7 @@ class Corpus:
         self.bad_lines.count, self.bad_lines.examples = facts["bad_lines"]
         return True
 
-    def _tokenize(self, path, made_of, kind, console):
+    def _write(self, path, made_of, kind, console):
         """Tokenises pairs into a file: for each its source, end, target, end."""
         import rich.progress
 

@@ -50,17 +50,11 @@ TRANSFORMER_LAYOUT = {
 
 
 class Distribution:
-    """One device; the base class of what `distribution_scope` yields.
+    """One device; the base class of what `distribution_scope` yields."""
 
-    Attributes:
-        num_replicas: Number of parts of a global batch.
-        num_processes: Number of processes that train together.
-        is_chief: Whether this process writes the files of the run.
-    """
-
-    num_replicas = 1
-    num_processes = 1
-    is_chief = True
+    num_replicas = 1  # parts of a global batch
+    num_processes = 1  # that train together
+    is_chief = True  # whether this process writes the files of the run
 
     def scope(self):
         """Returns the context in which to make and compile the model.
