@@ -102,8 +102,8 @@ COMMANDS = {
     "export {r} --output {o}/1 --top-p 0": "argument --top-p: must be above 0.0",
     "export {r} --output {o}/1 --dtype int8": "argument --dtype: invalid choice",
     # Serving.
-    "serve {f}/full": "full must hold SavedModels, each in a directory",
-    "serve {s}": "1 must hold SavedModels, each in a directory",
+    "serve {f}/full": "full must hold SavedModels in directories",
+    "serve {s}": "1 must hold SavedModels in directories",
     "serve {s}/.. --port 65536": "`port` must be from 0 to 65535",
     # Text to translate.
     "translate {s} --input {f}/good.tsv dog": "or `--input`, not both",
