@@ -60,7 +60,7 @@ def make_app(model: ServedModel, host: str) -> Starlette:
 
 
 def trusted_hosts(host: str) -> Middleware:
-    """Returns a middleware that refuses (400) requests with another machine's `Host`."""
+    """Returns a middleware that refuses (400) a `Host` of another machine."""
     # A web page whose name resolves to 127.0.0.1 could read answers (DNS rebinding).
     if host in ("0.0.0.0", "::"):  # The machine's names are not known.
         return Middleware(TrustedHostMiddleware, allowed_hosts=["*"])
