@@ -11,7 +11,7 @@ import sacrebleu
 from rich import get_console
 from rich.progress import track
 
-from keras_transformer.files import check_not_directory, replacing
+from keras_transformer.files import check_file_to_write, replacing
 from keras_transformer.text.lines import one_line
 
 _EXAMPLES = 3
@@ -85,7 +85,7 @@ def evaluate(
     if not rows:
         raise ValueError("There is nothing to evaluate. Received: no pairs")
     if output is not None:
-        check_not_directory(output)
+        check_file_to_write(output)
     sources, references = map(list, zip(*rows, strict=True))
     starts = range(0, len(sources), _CHUNK)
     if show_progress and get_console().is_terminal:

@@ -64,10 +64,14 @@ def naming(path: str | Path, temporary: str | Path | None = None) -> Iterator[No
         raise
 
 
-def check_not_directory(path: str | Path):
-    """Raises `IsADirectoryError` if a file to write is a directory."""
-    if Path(path).is_dir():
+def check_file_to_write(path: str | Path):
+    """Raises `OSError` early where a file is to be written, and no file can be."""
+    path = Path(path)
+    if path.is_dir():
         raise IsADirectoryError(f"{path} is a directory, not a file to write.")
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise NotADirectoryError(f"{path} cannot be written: {above} is a file.")
 
 
 def check_absent(path: str | Path):
@@ -76,6 +80,15 @@ def check_absent(path: str | Path):
         raise FileExistsError(
             f"{path} exists, and is never overwritten: choose another directory "
             "or remove it."
+        )
+
+
+def check_new_directory(directory: Path):
+    """Raises `FileExistsError` unless a directory is empty or does not exist."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise FileExistsError(
+            f"{directory} holds something already; a run needs a new or empty "
+            "directory, or that of a run to resume. Choose another or remove it."
         )
 
 
@@ -106,6 +119,42 @@ def take_lock(descriptor: int, path: str | Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except (BlockingIOError, FileNotFoundError):
         return False
+
+
+def trained_directory(path: str | Path) -> Path:
+    """Returns the directory of a trained translator, or raises `FileNotFoundError`.
+
+    The error of an unfinished run has the command that finishes it.
+    """
+    path = Path(path)
+    for name in ("model.keras", "tokenizer", "decoding.json"):
+        if (path / name).exists():
+            continue
+        if name == "model.keras" and (path / "data.json").exists():
+            data = json.loads((path / "data.json").read_text(encoding="utf-8"))
+            how = data.get("command", "call `train` again with the same arguments")
+            raise FileNotFoundError(f"{path} is an unfinished run. To finish it: {how}")
+        raise FileNotFoundError(
+            f"{path} holds no trained translator: {name} is missing."
+        )
+    return path
+
+
+def latest_version(path: str | Path) -> Path:
+    """Returns the SavedModel at `path`, or the latest of its versions.
+
+    Raises:
+        FileNotFoundError: If there is none.
+    """
+    path = Path(path)
+    if (path / "saved_model.pb").is_file():
+        return path
+    if versions := versions_in(path, "saved_model.pb"):
+        return versions[max(versions)]
+    raise FileNotFoundError(
+        f"{path} holds no SavedModel: neither it nor a numbered directory in it has a "
+        "saved_model.pb."
+    )
 
 
 def versions_in(directory: str | Path, content: str = "") -> dict[int, Path]:

@@ -11,7 +11,7 @@ import keras
 from keras_transformer.config import DecodingConfig
 from keras_transformer.config.options import check_choice
 from keras_transformer.export import FORMATS
-from keras_transformer.files import replacing, write_json
+from keras_transformer.files import replacing, trained_directory, write_json
 from keras_transformer.generation.pipeline import Pipeline, check_fit
 from keras_transformer.lite.translator import TextTranslator
 from keras_transformer.models.ensemble import Ensemble
@@ -77,22 +77,11 @@ class Translator(TextTranslator):
             FileNotFoundError: If a part is missing.
             ValueError: If a part is damaged or does not fit the others.
         """
-        directory = cls.checked_directory(directory)
+        directory = trained_directory(directory)
         model = load_model(directory / "model.keras")
         if config is None:
             config = DecodingConfig.load(directory / "decoding.json")
         return cls(model, TokenizerPair.load(directory / "tokenizer"), config)
-
-    @staticmethod
-    def checked_directory(directory: str | Path) -> Path:
-        """Returns a directory if it has all parts that `load` reads; else raises."""
-        directory = Path(directory)
-        for name in ("model.keras", "tokenizer", "decoding.json"):
-            if not (directory / name).exists():
-                raise FileNotFoundError(
-                    f"{directory} holds no trained translator: {name} is missing."
-                )
-        return directory
 
     @classmethod
     def ensemble(
@@ -160,7 +149,7 @@ class Translator(TextTranslator):
         |             |                                          | languages           |
         | web         | a page that translates in the browser    | quantize="int8",    |
         |             |                                          | languages,          |
-        |             |                                          | litert_js           |
+        |             |                                          | litert_js, run      |
         | ctranslate2 | a model for CTranslate2, an engine in    | quantize="none"     |
         |             | C++                                      |                     |
         | safetensors | weights that any program reads           |                     |

@@ -11,6 +11,7 @@ import difflib
 import io
 import json
 import os
+import shlex
 import signal
 import sys
 import warnings
@@ -20,6 +21,7 @@ from keras_transformer.cli import export, train, use
 from keras_transformer.cli.flags import (
     Parser,
     add_verbs,
+    check_files,
     check_standard_output,
     sentence,
 )
@@ -57,7 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
     """
     replace_closed_streams()
     warnings.showwarning = _show_warning
-    options, unknown = make_parser().parse_known_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    options, unknown = make_parser().parse_known_args(words)
     if hasattr(options, "texts") and not any(word[:1] == "-" for word in unknown):
         # argparse takes no sentence that comes after a flag.
         try:
@@ -85,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if options.traceback:
             raise
-        print_message(f"keras-transformer: error: {_in_a_line(error)}")
+        print_message(f"keras-transformer: error: {_in_a_line(error, words)}")
         return 1
     return 0
 
@@ -100,7 +103,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Train a Transformer on pairs of sentences and serve it.",
         examples=(
             "quickstart",
-            "train --train train.en train.de --valid valid.en valid.de --run runs/a",
+            "train --train a.en a.de --valid v.en v.de --run runs/a",
             'translate runs/a "Two men are talking."',
             "train --help",
         ),
@@ -124,6 +127,7 @@ def _versions():
 
 def _run(options):
     """Runs the verb; with `--json` what it returns is all of standard output."""
+    check_files(options)
     if not options.json:
         options.call(options)
         return
@@ -138,7 +142,7 @@ def _show_warning(message, *place):
     print_message(f"keras-transformer: warning: {' '.join(str(message).split())}")
 
 
-def _in_a_line(error):
+def _in_a_line(error, words):
     """Returns an error in words; its kind too where these say too little."""
     expected = (ValueError, TypeError, ImportError, FloatingPointError, OSError)
     if isinstance(error, OSError) and error.strerror and error.filename:
@@ -146,5 +150,5 @@ def _in_a_line(error):
     message = " ".join(str(error).split())
     if isinstance(error, expected) and message:
         return message
-    hint = "keras-transformer --traceback VERB ... shows where"
-    return f"{type(error).__name__}: {message} ({hint})"
+    command = shlex.join(["keras-transformer", "--traceback", *words])
+    return f"{type(error).__name__}: {message} (where: {command})"

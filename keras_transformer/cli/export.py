@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import shlex
 
 from keras_transformer.cli.flags import given, load_module
 from keras_transformer.cli.use import is_run, load_runs
-from keras_transformer.files import check_not_directory, replacing
+from keras_transformer.files import (
+    check_absent,
+    check_file_to_write,
+    replacing,
+    trained_directory,
+)
 from keras_transformer.terminal import (
     native_messages_hidden,
     print_message,
@@ -18,11 +24,20 @@ from keras_transformer.terminal import (
 _OF_CTRANSLATE2 = {
     "alignment_layer", "max_source_length", "max_output_length", "max_extra_length",
 }  # fmt: skip
+_TITLES = {
+    "cross": "decoder to source", "encoder": "encoder to itself",
+    "decoder": "decoder to itself",
+}  # fmt: skip
 _DOTS_PER_INCH = 150
 
 
 def export(options):
     """Writes runs in the form of another program."""
+    for run in options.models:
+        trained_directory(run)
+    # Else the directory of the model's versions, where the next one goes.
+    if options.format != "saved_model" or options.output.name.isdecimal():
+        check_absent(options.output)
     names = "dtype", "quantize", "languages", "litert_js"
     values = {n: getattr(options, n) for n in names if getattr(options, n) is not None}
     writers = load_module("export").FORMATS
@@ -40,8 +55,8 @@ def export(options):
             f"{', '.join(sorted(searched))}"
         )
     translator = load_runs(options.models, options)
-    if options.format == "saved_model" and len(options.models) == 1:
-        values["run"] = options.models[0]  # For the card; an ensemble has none.
+    if "run" in takes[options.format] and len(options.models) == 1:
+        values["run"] = options.models[0]  # For card and examples; of one run.
     hidden = contextlib.nullcontext()
     if options.format in ("litert", "web"):
         hidden = native_messages_hidden()  # Of TensorFlow's converter.
@@ -55,6 +70,11 @@ def export(options):
 
 def serve(options):
     """Serves a SavedModel until Ctrl-C."""
+    if is_run(options.model):
+        run = trained_directory(options.model)
+        words = "export", run, "--output", f"saved_models/{run.absolute().name}"
+        command = shlex.join(["keras-transformer", *map(str, words)])
+        raise ValueError(f"{run} is a training run. First: {command}")
     load_module("serving").serve(options.model, options.host, options.port)
 
 
@@ -66,6 +86,7 @@ def playground(options):
 
 def plot_attention(options):
     """Draws what the layers of a run attend to in a sentence."""
+    trained_directory(options.model)
     return _written(options, _attention)
 
 
@@ -76,25 +97,20 @@ def plot_training(options):
 
 
 def _attention(options):
-    if not is_run(options.model):
-        raise ValueError(
-            "`plot attention` needs the directory of a training run. Received: "
-            f"{options.model}"
-        )
     plots, translator = load_module("plots"), load_runs([options.model], options)
     seen = plots.sentence_attention(translator, options.text, options.translation)
     weights, queries, keys = seen.of(options.of, options.layer)
-    number = range(len(getattr(seen, options.of)))[options.layer]
-    title, head = f"{options.of} attention, layer {number}", options.head
+    layer = options.layer % len(getattr(seen, options.of))
+    title, head = f"{_TITLES[options.of]}, layer {layer}", options.head
     if head is None:
         return plots.attention_heads(weights, queries, keys, title=title)
-    title = f"{title}, head {head}"
+    title = f"{title}, head {head % len(weights)}"
     return plots.attention(weights, queries, keys, head=head, title=title)
 
 
 def _written(options, draw):
     """Draws a picture and writes it, whole or not at all; returns its path."""
-    check_not_directory(options.output)
+    check_file_to_write(options.output)
     load_module("plots")
     from matplotlib.backend_bases import FigureCanvasBase
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import errno
 import importlib
 import os
 import sys
@@ -115,13 +116,33 @@ def add_verbs(parser, calls):
     return parsers
 
 
-def _add_flag(place, flag, rare=False, type="str", metavar=None, **details):
+def check_files(options):
+    """Raises `FileNotFoundError` if a path that the verb reads is missing."""
+    for action in options.parser._actions:
+        if getattr(action, "reads", False):
+            for path in _paths_in(getattr(options, action.dest)):
+                if not os.path.exists(path):
+                    missing = errno.ENOENT, os.strerror(errno.ENOENT), str(path)
+                    raise FileNotFoundError(*missing)
+
+
+def _paths_in(value):
+    """Returns the paths of a flag that takes one, or many, or was not given."""
+    if isinstance(value, list):
+        return [path for one in value for path in _paths_in(one)]
+    return [] if value is None else [value]
+
+
+def _add_flag(
+    place, flag, rare=False, reads=False, type="str", metavar=None, **details
+):
     """Adds a flag as verbs.toml describes it."""
     kinds = {"path": Path, "directory": directory, "sentence": sentence, "int": int}
     if details.get("action") != "store_true":
         details["type"] = kinds.get(type, str)
         details["metavar"] = tuple(metavar) if isinstance(metavar, list) else metavar
-    place.add_argument(flag, **details).is_rare = rare
+    action = place.add_argument(flag, **details)
+    action.is_rare, action.reads = rare, reads
 
 
 def _add_options(parser, title, options=(), rare=(), shows_defaults=True):

@@ -8,7 +8,12 @@ from pathlib import Path
 from keras_transformer.cli.flags import given, load_module, load_pairs
 from keras_transformer.config import RunConfig
 from keras_transformer.config.run import preset_for
-from keras_transformer.files import check_absent, creating_directory
+from keras_transformer.files import (
+    check_absent,
+    check_new_directory,
+    creating_directory,
+    trained_directory,
+)
 from keras_transformer.terminal import print_result, say, warnings_only
 
 
@@ -36,9 +41,11 @@ def _console_of(options):
 
 def train(options):
     """Trains, or with `--dry-run` says what it would do."""
-    training, console = load_module("training"), _console_of(options)
+    if options.init is not None:
+        trained_directory(options.init)
     pairs = _training_pairs(options)
     validation = options.valid and load_pairs(options.valid, options.columns)
+    training, console = load_module("training"), _console_of(options)
     config = _run_config(options, pairs, console)
     training.split_by_default(config.training)
     arguments = {"console": console, "init": options.init}
@@ -97,6 +104,7 @@ def _run_config(options, pairs, console):
 
 def average(options):
     """Makes a run of the mean of checkpoints."""
+    check_new_directory(options.output)
     paths = load_module("training").average_run(
         options.model, options.output, options.last, options.checkpoints
     )

@@ -12,7 +12,11 @@ from keras_transformer.cli.flags import (
     load_module,
     load_pairs,
 )
-from keras_transformer.files import check_not_directory
+from keras_transformer.files import (
+    check_file_to_write,
+    latest_version,
+    trained_directory,
+)
 from keras_transformer.terminal import (
     native_messages_hidden,
     print_message,
@@ -25,7 +29,9 @@ _LINES_OF_A_PIPE = 32  # Translated together, where a program may write them slo
 def evaluate(options):
     """Scores the translations of a test set."""
     check_standard_output()
-    evaluation, translator = load_module("evaluation"), load_translator(options)
+    if options.output is not None:
+        check_file_to_write(options.output)
+    translator, evaluation = load_translator(options), load_module("evaluation")
     text = load_pairs(options.test, options.columns)
     pairs = ((pair.source, pair.target) for pair in text.pairs())
     scores = evaluation.evaluate(
@@ -53,7 +59,7 @@ def translate(options):
     if options.output is None:
         check_standard_output(", or give `--output`")
     else:
-        check_not_directory(options.output)
+        check_file_to_write(options.output)
     if not options.texts and options.input is None and sys.stdin is None:
         raise ValueError(
             "Standard input must be open, or give sentences or `--input`. Received: it "
@@ -106,6 +112,7 @@ def _ray_workers(options):
             f"{options.model}, a training run"
         )
     _check_no_search(options)
+    latest_version(options.model)
     return number
 
 
@@ -176,16 +183,19 @@ def load_translator(options):
         lite = load_module("lite").LiteTranslator
         with native_messages_hidden():
             return lite(options.model)
-    return load_module("export").ExportedTranslator(options.model)
+    path = latest_version(options.model)
+    return load_module("export").ExportedTranslator(path)
 
 
 def is_run(path: Path) -> bool:
-    """Whether it is the directory of a training run, and not an export."""
-    return (path / "model.keras").exists()
+    """Whether it is the directory of a run, finished or not, and not an export."""
+    return any((path / name).exists() for name in ("model.keras", "data.json"))
 
 
 def load_runs(runs, options):
     """Returns a run's translator, or several as an ensemble, with the search given."""
+    for run in runs:
+        trained_directory(run)
     kind = load_module("translator").Translator
     translator = kind.load(*runs) if len(runs) == 1 else kind.ensemble(runs)
     config = translator.config.replace(**given(options))

@@ -122,7 +122,9 @@ class DecodingConfig(Config):
         None, "sample from the fewest most probable tokens with this total probability",
         above=0.0, maximum=1.0,
     )  # fmt: skip
-    alignment_layer: int = option(-1, "decoder layer of alignments; -1 is the last")
+    alignment_layer: int = option(
+        -1, "decoder layer of alignments, counted from 0; -1 is the last"
+    )
 
     def __post_init__(self):
         super().__post_init__()

@@ -7,12 +7,9 @@ so none can import that class.
 from keras_transformer.export.ctranslate2 import export_ctranslate2
 from keras_transformer.export.litert import export_litert, export_litert_language_model
 from keras_transformer.export.safetensors import export_safetensors
-from keras_transformer.export.saved_model import (
-    ExportedTranslator,
-    export_saved_model,
-    latest_version,
-)
+from keras_transformer.export.saved_model import ExportedTranslator, export_saved_model
 from keras_transformer.export.web import export_web
+from keras_transformer.files import latest_version
 
 FORMATS = {
     "saved_model": export_saved_model,

@@ -23,7 +23,7 @@ from keras_transformer.export.model_card import check_languages
 from keras_transformer.export.saved_model import check_backend, signature
 from keras_transformer.files import (
     check_absent,
-    check_not_directory,
+    check_file_to_write,
     creating_directory,
     digest,
     replacing,
@@ -265,7 +265,7 @@ def export_litert_language_model(
     path = Path(path)
     check_backend("A LiteRT file")
     check_choice("quantize", quantize, QUANTIZATIONS)
-    check_not_directory(path)
+    check_file_to_write(path)
     if not isinstance(model, LanguageModel):
         raise TypeError(
             "`model` must be a LanguageModel: use `Translator.export` for a translator "

@@ -40,6 +40,14 @@ def training_data(run: str | Path) -> dict[str, Any]:
     }
 
 
+def example_sources(run: str | Path) -> list[str]:
+    """Returns a few source sentences, of a run's validation or else of its test set."""
+    scores = [entry["scores"] for entry in _read(Path(run) / SCORES, [])]
+    known = [_read(Path(run) / SUMMARY, {}), *scores]
+    found = next((one["examples"] for one in known if one.get("examples")), [])
+    return [row[0] for row in found[:3]]
+
+
 def record_scores(
     directory: str | Path,
     name: str,

@@ -20,8 +20,8 @@ from keras_transformer.export.serving_files import (
 )
 from keras_transformer.files import (
     creating_directory,
+    latest_version,
     version_path,
-    versions_in,
     write_json,
 )
 from keras_transformer.generation.pipeline import INPUTS, Pipeline, as_arrays
@@ -53,6 +53,11 @@ def export_saved_model(
     |                 | (float32), seed   |                                        |
     |                 | (int64)           |                                        |
     | complete        | text, prefix      | translation, score                     |
+
+    `sample` takes a `temperature` and a `seed` of each text, or scalars: then text i is
+    drawn with the seed `seed` + i, and the temperature is that of all. TensorFlow
+    Serving with batching refuses scalars in `inputs`; in `instances` each row has its
+    own.
 
     A model without a `DecoderLayer` has no `align`. Every signature also returns
     `truncated` [B]: whether a text was cut at the longest source.
@@ -165,20 +170,3 @@ class ExportedTranslator(TextTranslator):
             for column, (key, spec) in zip(columns, INPUTS[name].items(), strict=True)
         }
         return as_arrays(self._module.signatures[name](**inputs))
-
-
-def latest_version(path: str | Path) -> Path:
-    """Returns the SavedModel at `path`, or the latest of its versions.
-
-    Raises:
-        FileNotFoundError: If there is none.
-    """
-    path = Path(path)
-    if (path / "saved_model.pb").is_file():
-        return path
-    if versions := versions_in(path, "saved_model.pb"):
-        return versions[max(versions)]
-    raise FileNotFoundError(
-        f"{path} holds no SavedModel: neither it nor a numbered directory in it has a "
-        "saved_model.pb."
-    )

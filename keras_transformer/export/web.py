@@ -25,6 +25,7 @@ from keras_transformer.export.litert import (
     digests,
     found_by,
 )
+from keras_transformer.export.model_card import example_sources
 from keras_transformer.export.saved_model import signature
 from keras_transformer.files import creating_directory, digest, write_json
 from keras_transformer.generation.generator import Generator
@@ -50,6 +51,7 @@ def export_web(
     quantize: str = "int8",
     languages: Sequence[str] | None = None,
     litert_js: str | Path | None = None,
+    run: str | Path | None = None,
 ) -> Path:
     """Writes a folder that any web server serves: it translates in the browser.
 
@@ -70,6 +72,8 @@ def export_web(
         languages: Codes of source and target language, shown by the page, or `None`.
         litert_js: A node_modules folder with @litertjs/core, which is copied; or `None`
             to load it from a public server, `CDN`, at the first visit.
+        run: Directory of the training run, of whose validation data the page offers
+            three sentences to click, or `None`.
 
     Returns:
         `path`.
@@ -102,6 +106,7 @@ def export_web(
         description = {
             "format": "keras_transformer.web",  # By which `LiteTranslator` refuses it.
             **describe(translator, temporary, quantize, languages),
+            "examples": [] if run is None else example_sources(run),
             "lengths": source_lengths(config.max_source_length),
             "litert": litert,
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from keras_transformer.files import trained_directory
 from keras_transformer.serving.server import listening, run
 from keras_transformer.terminal import native_messages_hidden
 
@@ -49,11 +50,7 @@ def play(
             "`languages` must be those of source and target. Received: "
             f"languages={languages!r}"
         )
-    if not (Path(directory) / "model.keras").is_file():
-        raise FileNotFoundError(
-            f"{directory} must be the directory of a training run. Received: one "
-            "without model.keras"
-        )
+    trained_directory(directory)
     with listening(host, port, extra="playground") as listener:
         with native_messages_hidden():
             from keras_transformer.playground.app import make_app

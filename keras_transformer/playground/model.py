@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.export.model_card import example_sources
 from keras_transformer.generation.pipeline import Pipeline
-from keras_transformer.playground.words import words_of
 from keras_transformer.serving.tensors import RequestError
+from keras_transformer.text.words import labels_of, words_of
 from keras_transformer.translator import Translator
 
 MOST_CHARACTERS = 2000
@@ -39,7 +40,7 @@ class PlayedRun:
         self.facts = {
             "name": str(directory), "beam_size": beam_size, "layers": layers,
             "layer": self._config.alignment_layer % layers, "heads": 0,
-            "max_text_length": MOST_CHARACTERS,
+            "max_text_length": MOST_CHARACTERS, "examples": example_sources(directory),
         }  # fmt: skip
         # The first run of a graph is slow.
         self.translate(".")
@@ -113,7 +114,7 @@ class PlayedRun:
         answer: dict[str, Any] = {}
         for side in ("source", "target"):
             pieces = [piece for piece in outputs[f"{side}_tokens"][0] if piece]
-            answer[side] = {"pieces": pieces, "words": words_of(pieces)}
+            answer[side] = {"pieces": labels_of(pieces), "words": words_of(pieces)}
         return answer | {"weights": np.round(weights.astype("float64"), 4).tolist()}
 
 

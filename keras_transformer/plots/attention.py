@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +17,7 @@ from keras_transformer.layers.attention import recorded_attention
 from keras_transformer.layers.linear_attention import LinearAttention
 from keras_transformer.layers.ssru import SSRU
 from keras_transformer.models.transformer import Transformer
+from keras_transformer.text.words import labels_of
 from keras_transformer.types import TensorLike
 
 if TYPE_CHECKING:  # It loads TensorFlow.
@@ -42,8 +44,7 @@ def attention(
         weights: Attention weights (T, S), or (H, T, S) of several heads; or a mask.
         queries: T tokens, down the left side, or `None` for positions.
         keys: S tokens, along the top, or `None` for positions.
-        head: Head to draw, counted from 0, or backwards from -1; `None` for the mean
-            of all.
+        head: Head to draw, counted from 0; -1 is the last; `None` for the mean of all.
         title: Text above the picture.
         ax: Axes to draw on, or `None` for a new figure.
 
@@ -104,7 +105,9 @@ def attention_heads(
     weights = _array("weights", weights, (3,))
     size = _size(weights.shape[1:], _SMALL_SQUARE, _SMALL_MARGIN)
     is_own = axes is None
-    figure, axes = axes_for(axes, len(weights), size)
+    # The whole picture about as high as wide.
+    columns = max(1, round(math.sqrt(len(weights) * size[1] / size[0])))
+    figure, axes = axes_for(axes, len(weights), size, columns)
     largest = weights.max()
     for head, (ax, one) in enumerate(zip(axes, weights, strict=True)):
         image = _grid(ax, one, queries, keys, f"head {head}", largest)
@@ -133,7 +136,7 @@ def _size(shape, square, margin):
     return tuple(min(_LARGEST, max(3.0, side)) for side in sides)
 
 
-def axes_for(axes, count: int, size: Sequence[float], columns: int = 4):
+def axes_for(axes, count: int, size: Sequence[float], columns: int = 1):
     """Returns a figure and `count` of the given axes, or of new ones of a `size`."""
     if axes is None:
         columns = min(columns, count)
@@ -169,7 +172,9 @@ def _grid(ax, weights, queries, keys, title, largest=None):
                 f"`{name}` must be as many as in `weights`. "
                 f"Received: {len(tokens)} tokens, {count} in the array"
             )
-        labels = [str(token).translate(_SIGNS) for token in tokens]
+        labels = [
+            label.translate(_SIGNS) for label in labels_of(list(map(str, tokens)))
+        ]
         is_upright = name == "queries" or max(map(len, labels)) < 3
         # A dollar sign is a token, not the start of a formula.
         rotation = 0 if is_upright else 90
@@ -198,7 +203,7 @@ class SentenceAttention(NamedTuple):
 
         Args:
             kind: "encoder", "decoder" or "cross".
-            layer: Layer, counted from 0, or backwards from -1.
+            layer: Layer, counted from 0; -1 is the last.
 
         Returns:
             Weights (H, T, S), tokens of the queries (T) and tokens of the keys (S).

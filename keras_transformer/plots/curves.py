@@ -11,11 +11,18 @@ import keras
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
+from keras_transformer.config import RunConfig
 from keras_transformer.plots.attention import axes_for
 
 # A directory or file of a run, what `fit` returned, or numbers by name.
 Log: TypeAlias = "str | Path | keras.callbacks.History | Mapping[str, Sequence[float]]"
+# The titles of panels, in their order; others have their names.
+_TITLES = {
+    "loss": "loss (nats a token)", "bleu": "BLEU", "accuracy": "accuracy",
+    "perplexity": "perplexity", "learning_rate": "learning rate",
+}  # fmt: skip
 
 
 def training_curves(
@@ -26,10 +33,14 @@ def training_curves(
 ) -> Figure:
     """Draws quantities of a training run over the epochs, with those of validation.
 
+    A dotted line marks the best epoch by validation: by the run's `monitor`, else by
+    the loss.
+
     Args:
         log: A run's directory or its log.csv; what `fit` returned; or a mapping from
             names such as "loss" and "val_loss" to one number per epoch.
-        metrics: Names of the quantities, without "val_"; by default all of the log.
+        metrics: Names of the quantities, without "val_"; by default all of the log but
+            the counts of steps and updates.
         axes: Axes to draw on, at least one for each, or `None` for a new figure.
 
     Returns:
@@ -44,10 +55,17 @@ def training_curves(
         >>> figure = plots.training_curves("runs/en-de", ["perplexity"])
         >>> figure = plots.training_curves(model.fit(x, y, validation_data=valid))
     """
-    log = _read(log)
-    names = [name.removeprefix("val_") for name in log if name != "epoch"]
-    known = sorted(dict.fromkeys(names), key=lambda name: name != "loss")
-    metrics = known if metrics is None else list(metrics)
+    title, monitor = "training", "loss"
+    if isinstance(log, (str, Path)):
+        log = Path(log) / "log.csv" if Path(log).is_dir() else Path(log)
+        title = f"training of {log.absolute().parent.name}"
+        if (config := log.with_name("config.json")).exists():
+            monitor = RunConfig.load(config).training.monitor
+    is_own, log = axes is None, _read(log)
+    known = dict.fromkeys(name.removeprefix("val_") for name in log if name != "epoch")
+    if metrics is None:
+        others = known.keys() - _TITLES.keys() - {"step", "updates"}
+        metrics = [*filter(known.__contains__, _TITLES), *sorted(others)]
     if not metrics:
         raise ValueError("The log has no quantity to draw, such as `loss`.")
     for metric in metrics:
@@ -57,33 +75,48 @@ def training_curves(
             )
     size = (6.4, 4.0) if len(metrics) == 1 else (4.4, 3.2)
     figure, axes = axes_for(axes, len(metrics), size, columns=3)
+    best = _best_epoch(log, monitor)
     for ax, metric in zip(axes, metrics, strict=True):
         for name, label in ((metric, "training"), (f"val_{metric}", "validation")):
             if name in log:
                 values = log[name]
                 ax.plot(log["epoch"][: len(values)], values, ".-", label=label)
+        if best is not None:
+            ax.axvline(best, color="gray", ls=":", label=f"best epoch: {best:g}")
         if metric == "perplexity":
             ax.set_yscale("log")  # It falls by orders of magnitude.
+            ax.yaxis.set_major_formatter(LogFormatter())
+            ax.yaxis.set_minor_formatter(LogFormatter())
+        ax.set_title(_TITLES.get(metric, metric.replace("_", " ")), fontsize="medium")
         ax.set_xlabel("epoch")
-        ax.set_ylabel(metric.replace("_", " "))
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.legend(fontsize="small")
+    if is_own:
+        figure.suptitle(title, parse_math=False)
     return figure
+
+
+def _best_epoch(log, monitor):
+    """Returns the epoch with the best validation, or `None` where there was none."""
+    values = np.array(log.get(f"val_{monitor}", []))
+    if not np.isfinite(values).any():
+        return None
+    best = np.nanargmin if monitor == "loss" else np.nanargmax
+    return log["epoch"][best(values)]
 
 
 def _read(log):
     """A log as lists by name, "epoch" (counted from 1) among them."""
+    if isinstance(log, Path):
+        return _read_file(log)
     if isinstance(log, keras.callbacks.History):
         log = log.history
-    if not isinstance(log, Mapping):
-        return _read_file(Path(log))
     columns = {name: list(map(float, values)) for name, values in log.items()}
     epochs = max(map(len, columns.values()), default=0)
     return {"epoch": list(range(1, epochs + 1))} | columns
 
 
 def _read_file(path):
-    path = path / "log.csv" if path.is_dir() else path
     with path.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file)
         names = rows.fieldnames or []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
+import textwrap
 from pathlib import Path
 
 from rich.console import Console
@@ -91,9 +93,17 @@ def quickstart(
     sources = [source for source, _ in test[:6]]
     translations = ExportedTranslator(saved_model)(sources)
     for (source, reference), text in zip(test, translations, strict=False):
-        say(console, f"  {source}")
-        say(console, f"    {text}")
-        say(console, "    right" if text == reference else f"    not {reference}")
-    for line in f"{name}: {scores}".splitlines():
+        verdict = "right" if text == reference else f"not {reference}"
+        for depth, words in ((2, source), (4, text), (4, verdict)):
+            first, others = " " * depth, " " * (depth + 2)
+            for line in textwrap.wrap(
+                words, console.width, initial_indent=first, subsequent_indent=others
+            ):
+                say(console, line)
+    for line in f"{name}:\n{scores}".splitlines():
         say(console, line)
+    run, served, text = map(shlex.quote, (str(directory), str(path), sources[0]))
+    say(console, f"next: keras-transformer translate {served} {text}")
+    say(console, f"      keras-transformer playground {run} --languages en de")
+    say(console, f"      keras-transformer serve {served}")
     return scores

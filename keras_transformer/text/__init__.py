@@ -1,26 +1,9 @@
-"""Sentence pairs, tokenizers and batches. Needs TensorFlow and tensorflow-text."""
+"""Sentence pairs, tokenizers and batches. Needs TensorFlow and tensorflow-text.
 
-from keras_transformer.text.corpus import Corpus
-from keras_transformer.text.pairs import (
-    BadLines,
-    Pair,
-    ParallelText,
-    mixed_pairs,
-    open_pairs,
-)
-from keras_transformer.text.tokenizer import KerasHubTokenizer, Subwords, Tokenizer
-from keras_transformer.text.tokenizer_pair import TokenizerPair, learn_tokenizers
+Each name is loaded when it is asked for: `text.lines` and `text.words` need neither.
+"""
 
-__all__ = [
-    "BadLines",
-    "Corpus",
-    "KerasHubTokenizer",
-    "Pair",
-    "ParallelText",
-    "Subwords",
-    "Tokenizer",
-    "TokenizerPair",
-    "learn_tokenizers",
-    "mixed_pairs",
-    "open_pairs",
-]
+import lazy_loader
+
+# The names are those of __init__.pyi.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

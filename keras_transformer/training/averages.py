@@ -10,12 +10,11 @@ import keras
 import numpy as np
 
 from keras_transformer.config import RunConfig
-from keras_transformer.files import replacing, write_json
+from keras_transformer.files import check_new_directory, replacing, write_json
 from keras_transformer.models.loading import load_model
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text import TokenizerPair
 from keras_transformer.text.lines import checked_path
-from keras_transformer.training.run import check_new_directory
 from keras_transformer.translator import Translator
 
 

@@ -192,7 +192,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         if self._options.nonfinite == "stop" and self.model.held_batches:
             self.model.stop_training = self._stops = True
         self._read = time.monotonic()
-        self._bar.show(self._run.state.step + self._done, figures["loss"], self._rate())
+        self._bar.show(self._run.state.step + self._done, figures["loss"])
 
     def _rate(self):
         """Returns the tokens per second since `fit` began."""

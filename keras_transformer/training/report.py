@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import shlex
+import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,11 +21,9 @@ import tensorflow as tf
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 from rich.table import Column
 
@@ -164,9 +163,9 @@ class TrainingBar(Progress):
         super().__init__(
             TextColumn("{task.description}"),
             BarColumn(None, table_column=Column(ratio=1)),  # The rest of the line.
-            MofNCompleteColumn(),
+            TextColumn("{task.percentage:.0f} %"),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            TextColumn("so far{task.fields[rest]}"),
             console=console,
             transient=True,
             expand=True,
@@ -178,22 +177,24 @@ class TrainingBar(Progress):
         seconds = 60 * (options.max_minutes or math.inf) - state.seconds
         self._until = time.monotonic() + seconds
         self._first, self._is_said = None, False
-        self._run = self.add_task("starting", total=self._batches)
+        self._run = self.add_task("starting", total=self._batches, rest="")
 
-    def show(self, step: int, loss: float, rate: float):
-        """Shows how far the run is, its loss, and its tokens a second."""
+    def show(self, step: int, loss: float):
+        """Shows how far the run is, its loss, and how long the rest will take."""
         epoch = (step - 1) // self._num_batches + 1
-        words = f"epoch {epoch}/{self._epochs}  loss {loss:.3f}  {rate:,.0f} tokens/s"
+        words = f"epoch {epoch}/{self._epochs}  loss {loss:.3f}"
         self.update(self._run, completed=step, description=words)
         now = time.monotonic()
         first, began = self._first = self._first or (step, now)
-        if self._is_said or now - began < _WATCHED or step == first:
+        if now - began < _WATCHED or step == first:
             return
-        self._is_said = True
         speed = (step - first) / (now - began)
-        left = min(max(self._batches - step, 0) / speed, self._until - now)
-        words = f"expected: {duration(left)} more, at {speed:.2g} batches a second"
-        say(self.console, words)
+        left = min(max(self._batches - step, 0) / speed, max(self._until - now, 0))
+        self.update(self._run, rest=f", {duration(left)} to go")
+        if not self._is_said:
+            self._is_said = True
+            words = f"expected: {duration(left)} more, at {speed:.2g} batches a second"
+            say(self.console, words)
 
 
 def duration(seconds: float) -> str:
@@ -306,19 +307,19 @@ def summary_lines(summary: dict[str, Any], directory: str | Path) -> list[str]:
         summary: As `read_summary` returns it.
         directory: The run's directory.
     """
-    scores = "".join(
-        f", {name} {value:.4f}"
+    scores = [
+        f"{name} {value:.4f}"
         for name, value in summary["last_epoch"].items()
         if name.startswith("val_")
-    )
+    ]
     run, name = map(shlex.quote, (str(directory), Path(directory).absolute().name))
     return [
         f"trained {summary['model']['parameters']:,} parameters: "
         f"{plural(summary['updates'], 'update')}, "
         f"{plural(round(summary['epochs'], 2), 'epoch')} in "
-        f"{duration(summary['seconds'])}{scores}",
-        f"written to {directory}: model.keras, tokenizer/, config.json, log.csv, "
-        "tensorboard/, checkpoints/",
+        f"{duration(summary['seconds'])}",
+        *textwrap.wrap(", ".join(scores), 80),
+        f"written to {directory}: model.keras, log.csv, tensorboard/, checkpoints/",
         f"next: keras-transformer translate {run} 'A sentence.'",
         f"      keras-transformer playground {run}",
         f"      keras-transformer export {run} --output saved_models/{name}",

@@ -9,6 +9,8 @@ import contextlib
 import json
 import os
 import re
+import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,12 @@ from rich.console import Console
 from keras_transformer.config import DecodingConfig, RunConfig, TokenizerConfig
 from keras_transformer.config.run import FINE_TUNING
 from keras_transformer.export.model_card import SUMMARY
-from keras_transformer.files import take_lock, write_json
+from keras_transformer.files import (
+    check_new_directory,
+    take_lock,
+    trained_directory,
+    write_json,
+)
 from keras_transformer.kernels.keras_private import layers_within
 from keras_transformer.models.loading import read_config
 from keras_transformer.models.transformer import Transformer
@@ -294,7 +301,7 @@ class Run:
                 say(
                     self.console,
                     f"the learning rate rises for {plural(now, 'update')}, not "
-                    f"{before:,}: the warm-up is at most a fifth of the training",
+                    f"{before:,}: at most a fifth of the training",
                 )
         self.validation = None
         if validation is not None:
@@ -357,6 +364,9 @@ def _described(text, validation, optimizer, loss, init, make_model):
     if init is not None:
         is_made = isinstance(init, Translator)
         data["init"] = "a `Translator`" if is_made else os.path.abspath(init)
+    if Path(sys.argv[0]).name == "keras-transformer":
+        # What finishes the run, for whoever finds it unfinished.
+        data["command"] = shlex.join(["keras-transformer", *sys.argv[1:]])
     return data
 
 
@@ -370,15 +380,6 @@ def _differing(config: RunConfig, other: dict[str, dict], may_differ: set[str]) 
         for name, value in options.items()
         if name not in free and getattr(getattr(config, section), name) != value
     )
-
-
-def check_new_directory(directory: Path):
-    """Raises `FileExistsError` unless a directory is empty or does not exist."""
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise FileExistsError(
-            f"{directory} holds something already; a run needs a new or empty "
-            "directory, or that of a run to resume. Choose another or remove it."
-        )
 
 
 def default_config(
@@ -405,7 +406,7 @@ def default_config(
     if isinstance(init, Translator):
         parts = _translator(init).model.config, init.tokenizers.config, init.config
     else:
-        folder = Translator.checked_directory(init)
+        folder = trained_directory(init)
         parts = (
             read_config(folder / "model.keras"),
             TokenizerConfig.load(folder / "tokenizer" / "tokenizer.json"),

@@ -40,6 +40,7 @@ def printed(capsys, *words, status=0):
 def test_every_help_has_examples_that_are_understood(verb, capsys):
     text = printed(capsys, *verb.split(), "--help").out
     assert text.startswith(f"usage: keras-transformer {verb}".rstrip())
+    assert max(map(len, text.splitlines())) <= 80
     lines = text.partition("\nexample")[2].splitlines()[1:]
     assert lines
     for line in lines:
@@ -147,6 +148,26 @@ def test_a_directory_that_others_cannot_open_is_refused_by_name(words, word, tmp
         line = done.stderr.splitlines()[-1]
         assert (NOT_UTF8 if word == b"caf\xe9" else LACKING).format(flag) in line
         assert done.returncode == 2 and not list(tmp_path.iterdir())
+
+
+def test_what_is_missing_is_named_before_tensorflow_is_loaded(tmp_path):
+    commands = [
+        "train --train none --run a", "translate none a", "translate . a",
+        "evaluate . --test none", "export . --output a", "serve .", "playground .",
+        "average none --output a", "plot attention . a --output a.png",
+        "plot training none --output a.png",
+    ]  # fmt: skip
+    program = (
+        "import sys; from keras_transformer.cli import main\n"
+        "print(*[main(words.split()) for words in sys.argv[1:]])\n"
+        "print('tensorflow' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *commands],
+        cwd=tmp_path, capture_output=True, encoding="utf-8",
+    )  # fmt: skip
+    assert done.stdout.split() == [*"1" * len(commands), "False"], done.stderr
+    assert len(done.stderr.splitlines()) == len(commands)
 
 
 @pytest.fixture(scope="module")

@@ -270,8 +270,12 @@ def test_bad_bytes_on_standard_input_are_named_by_line(trained, monkeypatch, cap
     assert capsys.readouterr() == ("", error)
 
 
-def test_export_gives_each_format_its_flags(monkeypatch, capsys):
+def test_export_gives_each_format_its_flags(monkeypatch, tmp_path, capsys):
     calls = []
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(export, "trained_directory", lambda path: path)
 
     class Recorder:
         def export(self, path, **options):
@@ -289,7 +293,9 @@ def test_export_gives_each_format_its_flags(monkeypatch, capsys):
         },
         "b": {"format": "saved_model"},  # An ensemble: no card of a run.
         "--format litert --quantize int8": {"format": "litert", "quantize": "int8"},
-        "--format web --languages en de": {"format": "web", "languages": pair},
+        "--format web --languages en de": {
+            "format": "web", "run": flags.Path("a"), "languages": pair,
+        },
         "--format ctranslate2 --max-source-length 9": {"format": "ctranslate2"},
         "--format safetensors --quiet": {"format": "safetensors"},
     }.items():  # fmt: skip
@@ -306,8 +312,11 @@ def test_export_gives_each_format_its_flags(monkeypatch, capsys):
         assert line in capsys.readouterr().err
 
 
-def test_serve_and_playground_get_their_address(monkeypatch):
+def test_serve_and_playground_get_their_address(monkeypatch, tmp_path):
     calls = []
+    monkeypatch.chdir(tmp_path)
+    for name in "ar":
+        (tmp_path / name).mkdir()
     monkeypatch.setattr(serving, "serve", lambda *given: calls.append(given))
     monkeypatch.setattr(playground, "play", lambda *given: calls.append(given))
     for words in ("serve a", "serve a --host ::1 --port 0", "playground r",
@@ -336,7 +345,11 @@ def test_plot_draws_what_a_run_attends_to_and_how_it_went(trained, tmp_path, cap
     ("error", "status", "line"),
     [
         (ValueError("two\nlines"), 1, "error: two lines"),
-        (KeyError("x"), 1, "error: KeyError: 'x' (keras-transformer --traceback VERB"),
+        (
+            KeyError("x"),
+            1,
+            "error: KeyError: 'x' (where: keras-transformer --traceback translate",
+        ),
         (OSError(28, "No space left on device", "a.txt"), 1, "error: a.txt: No space"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],

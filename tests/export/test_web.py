@@ -52,8 +52,21 @@ def node_modules(tmp_path_factory):
 def site(tmp_path_factory, node_modules):
     path = tmp_path_factory.mktemp("web") / "site"
     return tiny_run.translator().export(
-        path, "web", quantize="none", languages=("en", "de"), litert_js=node_modules
+        path,
+        "web",
+        quantize="none",
+        languages=("en", "de"),
+        litert_js=node_modules,
+        run=known_run(tmp_path_factory),
     )
+
+
+def known_run(tmp_path_factory):
+    """What a page takes of a run: the examples of its validation data."""
+    run = tmp_path_factory.mktemp("run")
+    examples = {"examples": [["a big bear", "ein Bär"], ["a dog", "ein Hund"]]}
+    (run / "summary.json").write_text(json.dumps(examples), encoding="utf-8")
+    return run
 
 
 PAGE = {
@@ -97,6 +110,7 @@ def test_the_description_tells_the_page_what_it_needs(site, tmp_path_factory):
     del expected["files"]
     assert description == expected | {
         "format": "keras_transformer.web",
+        "examples": ["a big bear", "a dog"],
         "lengths": [16, 32],
         "litert": {"version": "2.5.3", "module": "litert/core.js", "wasm": "litert/"},
     }
@@ -364,6 +378,9 @@ def test_a_browser_translates_what_is_typed_and_goes_on_offline(real_site, page)
         )
         others = lines_of(page, "#others-list span")
         assert others == [t.text for t in live.translate(TEXTS[:1], n_best=3)[0]]
+        page.click("#examples button:nth-of-type(2)")
+        assert page.input_value("#source") == "a dog"
+        wait(page, QUIET)
         assert enter(page, "\n".join([*TEXTS, "", LONG])) == [*best[:3], "", best[3]]
         # Nothing but files of the folder was asked for, and nothing was sent.
         names = {f"/translator/{name}" for name in files_of(real_site)}
@@ -414,7 +431,7 @@ def test_long_and_foreign_texts_and_small_windows(served):
     page, _ = served
     assert enter(page, " \n\t") == ["", ""]
     enter(page, f"a bear\n{TOO_LONG}")
-    assert "Line 2 is too long and was cut after 31 tokens." in page.inner_text("#note")
+    assert "Line 2 is too long and was cut after 31 pieces" in page.inner_text("#note")
     enter(page, "مرحبا")
     source = "getComputedStyle(document.querySelector('#source')).direction"
     assert page.evaluate(source) == "rtl"

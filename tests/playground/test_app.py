@@ -58,7 +58,7 @@ def test_a_question_reaches_the_run(client, toy):
     asked = {"text": "ab", "tokens": [5, 2], "layer": 1, "head": 0}
     answer = client.post("/api/attend", json=asked).json()
     assert answer["weights"] == [[0.75, 0.25], [0, 0.75]]
-    assert answer["source"]["words"] == [["ab", 1], ["</s>", 1]]
+    assert answer["source"]["words"] == [["ab", 1], ["(end)", 1]]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,8 @@ def run(tmp_path):
     """What looks like the directory of a run."""
     path = tmp_path / "run"
     path.mkdir()
-    (path / "model.keras").touch()
+    for name in ("model.keras", "tokenizer", "decoding.json"):
+        (path / name).touch()
     return path
 
 
@@ -155,7 +156,7 @@ def test_a_run_is_loaded_and_served_where_it_listens(run, monkeypatch):
 
 def test_a_mistake_is_told_before_the_run_is_loaded(run, tmp_path, monkeypatch):
     for missing in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(FileNotFoundError, match="directory of a training run"):
+        with pytest.raises(FileNotFoundError, match="holds no trained translator"):
             play(missing)
     with pytest.raises(ValueError, match="`languages` must be those of source and"):
         play(run, languages=["en"])

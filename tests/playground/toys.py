@@ -7,13 +7,13 @@ import threading
 import numpy as np
 
 from keras_transformer.playground.app import make_app
-from keras_transformer.playground.words import words_of
 from keras_transformer.serving.tensors import RequestError
+from keras_transformer.text.words import labels_of, words_of
 from tests.serving.tiny_models import serving
 
 FACTS = {
     "name": "runs/a", "beam_size": 4, "layers": 2, "layer": 1, "heads": 2,
-    "max_text_length": 60,
+    "max_text_length": 60, "examples": ["a quick fox", "a dog", "a bear"],
 }  # fmt: skip
 
 
@@ -66,7 +66,7 @@ class Toy:
         sizes = len(pieces["target"]), len(pieces["source"])
         weights = 0.75 * np.eye(*sizes) + 0.25 * np.eye(*sizes, k=1)
         sides = {
-            side: {"pieces": list(found), "words": words_of(found)}
+            side: {"pieces": labels_of(found), "words": words_of(found)}
             for side, found in pieces.items()
         }
         return sides | {"weights": weights.tolist()}

@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 from matplotlib.figure import Figure
 
-from keras_transformer import plots
+from keras_transformer import RunConfig, plots
 
 QUERIES, KEYS = ["Guten", "Tag", "</s>"], ["▁a", "good", "$5", "$6", "</s>"]
 
@@ -31,7 +31,8 @@ def drawn(figure):
 def test_attention_shows_the_weights_with_the_tokens_on_both_axes(weights):
     image, keys, queries = drawn(plots.attention(weights[1], QUERIES, KEYS))
     np.testing.assert_array_equal(image, weights[1])
-    assert (keys, queries) == (KEYS, QUERIES)
+    assert keys == ["a", "good", "$5", "$6", "(end)"]
+    assert queries == ["Guten", "Tag", "(end)"]
 
 
 def test_attention_shows_one_head_or_the_mean_of_all(weights):
@@ -73,13 +74,25 @@ def run(tmp_path):
 
 def test_training_curves_come_from_the_log_of_a_run(run):
     ax = plots.training_curves(run, ["loss"]).axes[0]
-    training, validation = (line.get_xydata().tolist() for line in ax.lines)
+    training, validation, best = (line.get_xydata().tolist() for line in ax.lines)
     assert training == [[1, 3.5], [2, 1.5]]
     assert validation == [[1, 3.75], [2, 2.25]]
+    assert best == [[2, 0], [2, 1]]  # From the bottom of the axes to their top.
+    assert ax.get_legend().get_texts()[2].get_text() == "best epoch: 2"
     figure = plots.training_curves(run / "log.csv")
-    names = [ax.get_ylabel() for ax in figure.axes if ax.get_visible()]
-    assert names == ["loss", "accuracy", "bleu"]
-    assert np.isnan(figure.axes[2].lines[0].get_ydata()[0])
+    names = [ax.get_title() for ax in figure.axes if ax.get_visible()]
+    assert names == ["loss (nats a token)", "BLEU", "accuracy"]
+    assert figure.get_suptitle() == f"training of {run.name}"
+    assert np.isnan(figure.axes[1].lines[0].get_ydata()[0])
+
+
+def test_the_best_epoch_is_that_of_the_runs_monitor(run):
+    config = RunConfig().with_options(monitor="bleu")
+    (run / "config.json").write_text(config.to_json(), encoding="utf-8")
+    row = "3,0.5,1.5,11.5,2.0\n"
+    (run / "log.csv").write_text(LOG + row, encoding="utf-8")
+    labels = plots.training_curves(run, ["loss"]).axes[0].get_legend().get_texts()
+    assert labels[2].get_text() == "best epoch: 2"
 
 
 def test_training_curves_come_from_what_fit_returned():

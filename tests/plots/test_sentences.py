@@ -142,14 +142,11 @@ def test_verb_draws_the_training_of_a_run(run_directory, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ["training", "none", "--output", "a.doc"],
-            "must end with the name of a kind of pi",
-        ),
+        (["training", ".", "--output", "a.doc"], "must end with the name of a kind"),
         (["training", "none", "--output", "a.png"], "none: No such file"),
         (
-            ["attention", "none", "a", "--output", "a.png"],
-            "needs the directory of",
+            ["attention", ".", "a", "--output", "a.png"],
+            ". holds no trained translator: model.keras",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -290,4 +290,4 @@ def test_the_command_refuses_other_sizes(message, trained, tmp_path, capsys):
 
 def test_the_command_names_a_directory_that_holds_no_run(tmp_path, capsys):
     assert command(tmp_path / "run", "--init", tmp_path / "nothing") == 1
-    assert "nothing holds no trained translator: model.keras" in capsys.readouterr().err
+    assert "nothing: No such file" in capsys.readouterr().err

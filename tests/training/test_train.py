@@ -27,8 +27,9 @@ from keras_transformer import (
     Translator,
     train,
 )
-from keras_transformer.text import learn_tokenizers, mixed_pairs
+from keras_transformer.text import learn_tokenizers, mixed_pairs, open_pairs
 from keras_transformer.training import dry_run, read_summary, report, summary_lines
+from keras_transformer.training.run import _described
 from keras_transformer.training.state import State
 from tests import tiny_run
 
@@ -118,11 +119,11 @@ def test_a_run_keeps_what_it_was(directory):
     assert summary["averaged_checkpoints"] == 2
     assert summary["examples"] == [list(pair) for pair in tiny_run.VALID[:3]]
     assert summary["machine"]["backend"].startswith("tensorflow ")
-    first, written, *following = summary_lines(summary, directory)
+    first, scores, written, *following = summary_lines(summary, directory)
     assert first.startswith("trained 10,176 parameters: 12 updates, 3 epochs in ")
     one = summary_lines(summary | {"epochs": 1, "updates": 1}, directory)[0]
     assert ": 1 update, 1 epoch in " in one
-    assert f"val_loss {summary['last_epoch']['val_loss']:.4f}" in first
+    assert f"val_loss {summary['last_epoch']['val_loss']:.4f}" in scores
     listed = written.partition(": ")[2].split(", ")
     assert listed and all((directory / name).exists() for name in listed)
     assert len(following) == 3
@@ -323,15 +324,14 @@ def test_the_bar_fits_in_a_line_and_says_once_how_long_it_takes(monkeypatch):
     options = TrainingConfig(epochs=20)
     with report.TrainingBar(console, 12345, options, State()) as bar:
         for clock[0], step in ((30.0, 60), (44.0, 90), (46.0, 92), (99.0, 234567)):
-            bar.show(step, 12.345, 123456)
+            bar.show(step, 12.345)
         # 32 batches in 16 seconds, after the first figures.
         said = "expected: 34 h 16 min more, at 2 batches a second"
         assert stream.getvalue().strip() == said
-        text = "epoch 20/20  loss 12.345  123,456 tokens/s"
         console.print(bar.make_tasks_table(bar.tasks))
     line = stream.getvalue().splitlines()[-1]
-    assert line.startswith(text + " ") and len(line) <= 80
-    assert line.split()[-3] == "234567/246900"
+    assert line.startswith("epoch 20/20  loss 12.345 ") and len(line) <= 80
+    assert re.search(r" 95 % \d:\d\d:\d\d so far, 4 s to go$", line.rstrip())
 
 
 def test_the_table_fits_in_a_terminal_and_marks_the_best(tmp_path):
@@ -353,6 +353,13 @@ def test_the_table_fits_in_a_terminal_and_marks_the_best(tmp_path):
         "99.12/100    123,456  12.3457    1.5000     10.25    98,765    1 h 0 min *",
         "99.12/100    123,456  12.3457    1.5000     10.00    98,765    2 h 0 min",
     ]
+
+
+def test_a_run_keeps_the_command_that_began_it(monkeypatch):
+    words = ["/bin/keras-transformer", "train", "--run", "a b"]
+    monkeypatch.setattr(sys, "argv", words)
+    data = _described(open_pairs(tiny_run.TRAIN), None, None, None, None, None)
+    assert data["command"] == "keras-transformer train --run 'a b'"
 
 
 def test_numbers_have_their_nouns():

@@ -5,6 +5,7 @@ import {
   debounced,
   element,
   nameOf,
+  offer,
   replaceIfChanged,
   scored,
   showLanguages,
@@ -87,6 +88,10 @@ const answers = {
     element("download").hidden = true;
     const isOffline = isKept && Boolean(navigator.serviceWorker?.controller);
     showAbout(isOffline);
+    offer(description.examples, description.languages?.[0] ?? "", (text) => {
+      source.value = text;
+      translate();
+    });
     document.body.dataset.ready = Math.round(milliseconds);
     document.body.dataset.offline = isOffline;
     translate();
@@ -145,11 +150,11 @@ function showNote() {
   const parts = [];
   if (cut.length > 0) {
     const longest = description.max_source_length;
-    parts.push(`${where(cut)} is too long and was cut after ${longest - 1} tokens.`);
+    parts.push(`${where(cut)} is too long and was cut after ${longest - 1} pieces of words.`);
   }
   if (none.length > 0) parts.push(`${where(none)}: no translation was found.`);
   if (!isDone) parts.push("Translating …");
-  else if (source.value.trim() !== "") parts.push(`${Math.round(duration())} ms`);
+  else if (source.value.trim() !== "") parts.push(`Translated in ${Math.round(duration())} ms.`);
   tell(note, parts.join(" "));
   note.classList.toggle("warning", cut.length + none.length > 0);
 }
@@ -185,9 +190,9 @@ function showAbout(isOffline) {
     element("target-name").textContent = nameOf(languages[1]);
     target.lang = languages[1];
   }
-  const beam = search.beam_size > 1 ? `a beam of ${search.beam_size}` : "greedy search";
+  const width = search.beam_size > 1 ? ` and compares ${search.beam_size} translations as it goes` : "";
   element("about").textContent =
-    `Model of ${megabytes(sizes["model.tflite"])} MB, ${beam}. ` +
+    `The model has ${megabytes(sizes["model.tflite"])} MB${width}. ` +
     (isOffline
       ? "It is stored in this browser: the page works offline."
       : "It could not be stored here, so the page needs its server at every visit.");

@@ -38,6 +38,18 @@ export function scored({ text, score }, language) {
   return [words, " ", number];
 }
 
+/** Offers sentences to be translated by a click; hidden where there are none. */
+export function offer(sentences, language, choose) {
+  const buttons = sentences.map((text) => {
+    const button = document.createElement("button");
+    Object.assign(button, { type: "button", dir: "auto", lang: language, textContent: text });
+    button.addEventListener("click", () => choose(text));
+    return button;
+  });
+  element("examples").replaceChildren("Try:", ...buttons);
+  element("examples").hidden = buttons.length === 0;
+}
+
 /** Names the languages of source and target, as codes, in the title and the labels. */
 export function showLanguages([from, to], { title, sourceName, source }) {
   document.title = `${nameOf(from)} to ${nameOf(to)}`;

@@ -1,8 +1,8 @@
-/** The map of attention: point at a word of one side, and those of the other light up. */
+/** The matrix of attention: a row for each word of the translation, a column for each of the text. */
 
 const TOLD = 3; // Words that are named, those with the largest weights.
-const LEAST = 0.005; // The smallest weight that is shown: 1 % once rounded.
-const SIDES = ["source", "target"];
+const LEAST = 0.005; // The smallest weight that is named: 1 % once rounded.
+const SHOWN = 0.05; // The smallest weight that is written into its cell.
 const HINT = "Point at a word, tap it, or go to it with the Tab key.";
 
 export class AttentionMap {
@@ -10,15 +10,20 @@ export class AttentionMap {
   #root;
   #found = null; // The server's answer.
   #by = "words";
-  #spans = { source: [], target: [] }; // First piece and the one after the last.
-  #units = { source: [], target: [] }; // Buttons.
-  #pointed = null; // {side, place}, as is what is pinned.
-  #pinned = null;
+  #units = { source: [], target: [] }; // Text, first piece and the one after the last.
+  #weights = []; // A row for each of the target's units.
 
-  /** @param {Element} root The element with a row of units for each side. */
+  /** @param {Element} root The element with a table and a line that tells. */
   constructor(root) {
     this.#root = root;
-    for (const side of SIDES) this.#listen(side);
+    const table = this.#table;
+    const on = (name, action) => table.addEventListener(name, (event) => action(event.target.closest("th, td"), event));
+    // A finger that scrolls over the table points at nothing; its tap is a click.
+    on("pointerover", (cell, { pointerType }) => pointerType !== "touch" && this.#point(cell));
+    on("focusin", (cell, { target }) => target.matches(":focus-visible") && this.#point(cell));
+    on("click", (cell) => this.#point(cell));
+    table.addEventListener("pointerleave", ({ pointerType }) => pointerType !== "touch" && this.#point(null));
+    table.addEventListener("focusout", () => this.#point(null));
   }
 
   /** Shows the server's answer, or with `null` nothing, and why. */
@@ -34,92 +39,67 @@ export class AttentionMap {
     this.#draw();
   }
 
-  #row(side) {
-    return this.#root.querySelector(`[data-side="${side}"]`);
+  get #table() {
+    return this.#root.querySelector("table");
   }
 
   #draw() {
-    this.#pointed = this.#pinned = null;
-    for (const side of SIDES) {
+    for (const side of ["source", "target"]) {
       const { pieces, words } = this.#found?.[side] ?? { pieces: [], words: [] };
       const units = this.#by === "words" ? words : pieces.map((piece) => [piece, 1]);
       let first = 0;
-      this.#spans[side] = units.map(([, count]) => [first, (first += count)]);
-      this.#units[side] = units.map(([text]) => this.#unit(side, text));
-      this.#row(side).replaceChildren(...this.#units[side]);
+      this.#units[side] = units.map(([text, count]) => ({ text, first, last: (first += count) }));
     }
-    this.#light();
-  }
-
-  #unit(side, text) {
-    const [unit, word] = ["button", "span"].map((name) => document.createElement(name));
-    unit.type = "button";
-    unit.className = "unit";
-    word.dir = "auto";
-    word.lang = this.languages[side];
-    word.textContent = text;
-    unit.append(word, document.createElement("small"));
-    return unit;
-  }
-
-  #listen(side) {
-    const row = this.#row(side);
-    const on = (name, action) =>
-      row.addEventListener(name, (event) => {
-        const place = this.#units[side].indexOf(event.target.closest(".unit"));
-        if (place >= 0) action({ side, place }, event);
+    const { source, target } = this.#units;
+    this.#weights = target.map((row) => source.map((column) => this.#weight(row, column)));
+    const head = document.createElement("tr");
+    head.append(document.createElement("td"), ...source.map(({ text }) => heading("col", text, this.languages.source)));
+    const rows = this.#weights.map((weights, place) => {
+      const row = document.createElement("tr");
+      const largest = Math.max(...weights, LEAST);
+      const cells = weights.map((weight) => {
+        const cell = document.createElement("td");
+        cell.style.setProperty("--weight", weight / largest);
+        cell.textContent = weight >= SHOWN ? Math.round(100 * weight) : "";
+        return cell;
       });
-    // A finger that scrolls over the map points at nothing; its tap is a click.
-    on("pointerover", (at, { pointerType }) => pointerType !== "touch" && this.#point(at));
-    on("focusin", (at, { target }) => target.matches(":focus-visible") && this.#point(at));
-    on("click", (at) => this.#pin(at));
-    for (const name of ["pointerleave", "focusout"]) row.addEventListener(name, () => this.#point(null));
-  }
-
-  #point(at) {
-    this.#pointed = at;
-    this.#light();
-  }
-
-  /** Holds a unit once nothing is pointed at; a second time lets it go. */
-  #pin({ side, place }) {
-    const isSame = this.#pinned?.side === side && this.#pinned.place === place;
-    this.#pinned = isSame ? null : { side, place };
-    this.#point(this.#pinned);
-  }
-
-  /** Lights up what belongs to the unit that is pointed at, or else to the pinned one. */
-  #light() {
-    const at = this.#pointed ?? this.#pinned;
-    const weighed = [];
-    for (const side of SIDES) {
-      this.#units[side].forEach((unit, place) => {
-        const isAt = (one) => one?.side === side && one.place === place;
-        unit.classList.toggle("active", isAt(at));
-        unit.setAttribute("aria-pressed", String(isAt(this.#pinned)));
-        const weight = at && at.side !== side ? this.#weight({ [at.side]: at.place, [side]: place }) : 0;
-        unit.style.setProperty("--weight", Math.min(1, weight));
-        unit.lastChild.textContent = weight >= LEAST ? percent(weight) : "";
-        if (weight >= LEAST) weighed.push([weight, unit.firstChild.textContent]);
-      });
-    }
-    if (!at) {
-      this.#tell(HINT);
-      return;
-    }
-    const largest = weighed.sort(([a], [b]) => b - a).slice(0, TOLD);
-    const words = largest.map(([weight, text]) => `${text} ${percent(weight)}`);
-    const verb = at.side === "target" ? "looks at" : "is looked at by";
-    const text = this.#units[at.side][at.place].firstChild.textContent;
-    this.#tell(`“${text}” ${verb} ${words.join(", ") || "nothing"}.`);
+      row.append(heading("row", target[place].text, this.languages.target), ...cells);
+      return row;
+    });
+    this.#table.replaceChildren(...(this.#found ? [head, ...rows] : []));
+    this.#point(null);
   }
 
   /** How much the target's unit looks at the source's: the mean over its own pieces. */
-  #weight({ source, target }) {
-    const [begin, end] = this.#spans.target[target];
-    const [first, last] = this.#spans.source[source];
-    const rows = this.#found.weights.slice(begin, end).map((row) => row.slice(first, last));
-    return rows.flat().reduce((sum, weight) => sum + weight, 0) / (end - begin);
+  #weight(row, column) {
+    const rows = this.#found.weights.slice(row.first, row.last);
+    const parts = rows.flatMap((weights) => weights.slice(column.first, column.last));
+    return parts.reduce((sum, weight) => sum + weight, 0) / rows.length;
+  }
+
+  /** Tells what the row or column of a cell looks at, or is looked at by. */
+  #point(cell) {
+    for (const one of this.#table.querySelectorAll(".active")) one.classList.remove("active");
+    const [row, column] = [(cell?.parentNode.rowIndex ?? 0) - 1, (cell?.cellIndex ?? 0) - 1];
+    if (row < 0 && column < 0) {
+      this.#tell(HINT);
+      return;
+    }
+    const { source, target } = this.#units;
+    const isRow = row >= 0;
+    const weights = isRow ? this.#weights[row] : this.#weights.map((weights) => weights[column]);
+    const others = isRow ? source : target;
+    const words = weights
+      .map((weight, place) => [weight, others[place].text])
+      .filter(([weight]) => weight >= LEAST)
+      .sort(([a], [b]) => b - a)
+      .slice(0, TOLD)
+      .map(([weight, text]) => `“${text}” ${Math.round(100 * weight)} %`);
+    const [text, verb] = isRow ? [target[row].text, "looks at"] : [source[column].text, "is looked at by"];
+    this.#tell(`“${text}” ${verb} ${words.join(", ") || "nothing"}.`);
+    const { rows } = this.#table;
+    if (isRow) rows[row + 1].cells[0].classList.add("active");
+    if (column >= 0) rows[0].cells[column + 1].classList.add("active");
   }
 
   #tell(text) {
@@ -128,6 +108,14 @@ export class AttentionMap {
   }
 }
 
-function percent(weight) {
-  return `${Math.round(100 * weight)} %`;
+/** Returns the heading of a row or a column. */
+function heading(scope, text, language) {
+  const [head, button] = ["th", "button"].map((name) => document.createElement(name));
+  head.scope = scope;
+  button.type = "button";
+  button.dir = "auto";
+  button.lang = language;
+  button.textContent = text;
+  head.append(button);
+  return head;
 }

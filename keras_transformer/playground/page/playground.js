@@ -1,7 +1,7 @@
 /** The playground: what is typed goes to the server's run, and what comes is shown. */
 
 import { AttentionMap } from "./attention.js";
-import { copy, debounced, element, nameOf, replaceIfChanged, scored, showLanguages, tell } from "./page.js";
+import { copy, debounced, element, nameOf, offer, replaceIfChanged, scored, showLanguages, tell } from "./page.js";
 
 const [source, target, note, way, count, beam, prefix, temperature, layer, head] = [
   "source", "target", "note", "way", "count", "beam", "prefix", "temperature", "layer", "head",
@@ -50,9 +50,16 @@ async function start() {
     target.lang = prefix.lang = to;
     map.languages = { source: from, target: to };
   }
-  const numbers = (length) => Array.from({ length }, (_, place) => new Option(place + 1, place));
+  offer(run.examples, source.lang, (text) => {
+    source.value = text;
+    translate();
+  });
+  // Counted from 0, as everywhere in the package.
+  const numbers = (length) => Array.from({ length }, (_, place) => new Option(place, place));
   layer.replaceChildren(...numbers(run.layers));
   layer.value = run.layer;
+  layer.options[0].text += " (first)";
+  layer.options[run.layers - 1].text = `${run.layers - 1} (last)`;
   head.replaceChildren(new Option("mean of all", ""), ...numbers(run.heads));
   document.body.dataset.ready = "true";
   translate();
@@ -99,7 +106,7 @@ async function translate() {
   const answer = await ask("translate", asked);
   if (!answer) return;
   const { error, translations = [], truncated, milliseconds } = answer;
-  const told = error === undefined ? [`${Math.round(milliseconds)} ms`] : [error];
+  const told = error === undefined ? [`Translated in ${Math.round(milliseconds)} ms.`] : [error];
   if (truncated) told.unshift("The text, or what it must begin with, was too long and is cut.");
   if (!error && translations.length === 0) told.unshift("No translation was found.");
   show(translations, told.join(" "), error !== undefined || told.length > 1);

@@ -1,4 +1,4 @@
-"""The words that pieces make up, whatever marks a piece as the start of a word.
+"""Pieces and words as a reader knows them, whatever marks the start of a word.
 
 SentencePiece writes the space before a word as "▁", byte-level BPE as "Ġ", and
 WordPiece marks what continues a word with "##".
@@ -12,6 +12,11 @@ from collections.abc import Sequence
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 # Ends, unknown pieces and languages, such as "</s>", "[SEP]" and ">>fra<<".
 _SPECIAL = re.compile(r"</?[A-Za-z]+>|\[[A-Z]+\]|>>.+<<")
+# What those of them are called that a model reads or writes at every text.
+_NAMES = {
+    "<s>": "(start)", "[CLS]": "(start)", "</s>": "(end)", "[SEP]": "(end)",
+    "<unk>": "(unknown)", "[UNK]": "(unknown)",
+}  # fmt: skip
 _CLOSING = set(".,;:!?…»”)]")
 # The characters with which byte-level BPE writes bytes (Radford et al., 2019).
 _VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -26,13 +31,24 @@ def words_of(pieces: Sequence[str]) -> list[tuple[str, int]]:
 
     Special pieces, and a closing mark that ends a word, are words of their own.
     """
-    mark = next((m for m in "▁Ġ" if any(m in piece for piece in pieces)), None)
+    mark = _mark_of(pieces)
     groups: list[list[str]] = []
     for place, piece in enumerate(pieces):
         if not groups or _begins(pieces, place, mark):
             groups.append([])
         groups[-1].append(piece)
     return [(_text(group, mark), len(group)) for group in groups]
+
+
+def labels_of(pieces: Sequence[str]) -> list[str]:
+    """Returns the pieces of a text without the marks of their vocabulary."""
+    mark = _mark_of(pieces)
+    return [_text([piece], mark) for piece in pieces]
+
+
+def _mark_of(pieces):
+    """Returns the character that begins a word's first piece, or `None`."""
+    return next((m for m in "▁Ġ" if any(m in piece for piece in pieces)), None)
 
 
 def _begins(pieces, place, mark):
@@ -52,8 +68,10 @@ def _begins(pieces, place, mark):
 
 def _text(group, mark):
     """The pieces of a word joined, the bytes among them decoded."""
+    if name := _NAMES.get(group[0]):
+        return name
     if mark is None:
-        return group[0] + "".join(piece.removeprefix("##") for piece in group[1:])
+        return "".join(piece.removeprefix("##") for piece in group)
     joined = "".join(group)
     if mark == "Ġ" and set(joined) <= set(_BYTES):
         content = bytes(_BYTES[character] for character in joined)

@@ -1,0 +1,17 @@
+from .corpus import Corpus as Corpus
+from .pairs import (
+    BadLines as BadLines,
+    Pair as Pair,
+    ParallelText as ParallelText,
+    mixed_pairs as mixed_pairs,
+    open_pairs as open_pairs,
+)
+from .tokenizer import (
+    KerasHubTokenizer as KerasHubTokenizer,
+    Subwords as Subwords,
+    Tokenizer as Tokenizer,
+)
+from .tokenizer_pair import (
+    TokenizerPair as TokenizerPair,
+    learn_tokenizers as learn_tokenizers,
+)
