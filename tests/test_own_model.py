@@ -1,20 +1,16 @@
 """A Keras model of one's own is decoded, scored, exported and trained as ours is."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from keras import ops
-from rich.console import Console
 
 import keras_transformer as kt
 from keras_transformer.generation.generator import as_graph
-from keras_transformer.training.state import StateFiles
 from tests import tiny_run
 from tests.layers.reference_weights import randomise
-from tests.training.test_resume import KillAfter, Killed
+from tests.tiny_run import KillAfter, Killed, assert_equal, last_state
 
 SEARCH = kt.DecodingConfig(beam_size=3, max_output_length=9, max_source_length=20)
 SOURCE = np.array([[4, 5, 7, 6, 2], [6, 3, 2, 0, 0]], "int32")
@@ -110,13 +106,8 @@ def test_strings_of_an_export_are_those_of_the_live_model(tmp_path):
     assert exported(texts) == translator(texts)
     assert translator(texts[0]) == exported(texts[0]) == translator(texts)[0]
     signatures = tf.saved_model.load(str(exported.path)).signatures
-    assert sorted(signatures) == [
-        "complete",
-        "nbest",
-        "sample",
-        "score",
-        "serving_default",
-    ]
+    names = "complete nbest sample score serving_default"
+    assert sorted(signatures) == names.split()
     assert "align" not in (exported.path / "README.md").read_text("utf-8")
     with pytest.raises(ValueError, match="`align` needs a model with a `DecoderLayer`"):
         translator.align(texts)
@@ -156,16 +147,8 @@ def test_a_model_that_sees_padding_is_told():
     "model, error, words",
     [
         (3, TypeError, "maps .source, target_in.*Received: a int"),
-        (
-            dense(),
-            TypeError,
-            "maps .source, target_in.*Received: 'dense', which raised",
-        ),
-        (
-            keras_only(None, causal=False),
-            ValueError,
-            "use_causal_mask=True.*'keras_only'",
-        ),
+        (dense(), TypeError, "maps .source, target_in.*: 'dense', which raised"),
+        (keras_only(None, False), ValueError, "use_causal_mask=True.*'keras_only'"),
     ],
 )
 def test_what_cannot_be_used_is_refused(model, error, words):
@@ -177,40 +160,32 @@ class Subclass(kt.Transformer):
     pass
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("make", [keras_only, Subclass])
 def test_a_killed_run_of_it_ends_the_same(make, tmp_path):
-    config = tiny_run.CONFIG.with_options(
-        monitor="bleu", bleu_sentences=3, ema_decay=0.9, gradient_accumulation_steps=2
-    )
-    details = tiny_run.VALID, Console(quiet=True)
+    options = {"monitor": "bleu", "bleu_sentences": 3, "ema_decay": 0.9}
+    options |= {"gradient_accumulation_steps": 2, "validation": tiny_run.VALID}
 
-    def run(name, *callbacks, model=make):
-        kt.train(
-            tiny_run.TRAIN, tmp_path / name, config, *details, callbacks=callbacks,
-            model=model,
-        )  # fmt: skip
-        return StateFiles(tmp_path / name / "states").latest(details[1]).values
+    def run(name, *callbacks, model=make, **more):
+        given = {"model": model} | more.pop("given", {})
+        tiny_run.run(tmp_path / name, *callbacks, given=given, **options | more)
+        return last_state(tmp_path / name).values
 
     expected = run("whole")
     with pytest.raises(Killed):
         run("killed", KillAfter(6))
     with pytest.raises(ValueError, match=rf"another model: .*{make.__name__}"):
         run("killed", model=None)
-    for value, other in zip(run("killed"), expected, strict=True):
-        np.testing.assert_array_equal(value, other)
+    assert_equal(run("killed"), expected)
     if make is keras_only:
-        translators = [
-            kt.Translator.load(tmp_path / name) for name in ("whole", "killed")
-        ]
+        whole, killed = (kt.Translator.load(tmp_path / n) for n in ("whole", "killed"))
         texts = [source for source, _ in tiny_run.VALID]
-        assert translators[0](texts) == translators[1](texts)
-    for options in ({"init": tmp_path}, {"config": config.with_options(freeze="x")}):
-        options = {"config": config, "model": make, "validation": details[0]} | options
+        assert whole(texts) == killed(texts)
+    for more in ({"given": {"init": tmp_path}}, {"freeze": "x"}):
         with pytest.raises(ValueError, match="leave out `init` and `freeze`"):
-            kt.train(tiny_run.TRAIN, tmp_path / "a", **options)
+            run("a", **more)
     with pytest.raises(ValueError, match="must have the dtype policy mixed_bfloat16"):
-        config = config.with_options(mixed_precision="bfloat16")
-        run("half")
+        run("half", mixed_precision="bfloat16")
 
 
 def test_inputs_have_names(transformer, tmp_path):

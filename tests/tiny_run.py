@@ -10,23 +10,13 @@ import functools
 import itertools
 from pathlib import Path
 
+import keras
 import numpy as np
 from rich.console import Console
 
-from keras_transformer import (
-    DataConfig,
-    DecodingConfig,
-    RunConfig,
-    TokenizerConfig,
-    TokenizerPair,
-    TrainingConfig,
-    Transformer,
-    TransformerConfig,
-    Translator,
-    learn_tokenizers,
-    open_pairs,
-    train,
-)
+import keras_transformer as kt
+from keras_transformer.training import train
+from keras_transformer.training.state import State, StateFiles
 from tests.layers.reference_weights import randomise
 
 _SUBJECTS = {"man": "Mann", "dog": "Hund", "bird": "Vogel", "bear": "Bär"}
@@ -40,14 +30,14 @@ PAIRS = [
 ]
 TRAIN, VALID = PAIRS[:40], PAIRS[40:]
 
-CONFIG = RunConfig(
-    model=TransformerConfig(
+CONFIG = kt.RunConfig(
+    model=kt.TransformerConfig(
         num_encoder_layers=1, num_decoder_layers=1, d_model=16, d_ff=32, num_heads=2
     ),
-    tokenizer=TokenizerConfig(vocabulary_size=300),
-    data=DataConfig(batch_tokens=256),
-    training=TrainingConfig(epochs=3, warmup_steps=10, average_checkpoints=2),
-    decoding=DecodingConfig(beam_size=2, max_extra_length=3, max_source_length=32),
+    tokenizer=kt.TokenizerConfig(vocabulary_size=300),
+    data=kt.DataConfig(batch_tokens=256),
+    training=kt.TrainingConfig(epochs=3, warmup_steps=10, average_checkpoints=2),
+    decoding=kt.DecodingConfig(beam_size=2, max_extra_length=3, max_source_length=32),
 )
 SEED = 11
 
@@ -73,19 +63,19 @@ def write_pairs(path: Path, pairs=TRAIN) -> Path:
 
 
 @functools.cache
-def tokenizers() -> TokenizerPair:
+def tokenizers() -> kt.TokenizerPair:
     """A joint vocabulary of 300 pieces."""
-    return learn_tokenizers(PAIRS, CONFIG.tokenizer)
+    return kt.learn_tokenizers(PAIRS, CONFIG.tokenizer)
 
 
 @functools.cache
-def model(seed: int = SEED, **options) -> Transformer:
+def model(seed: int = SEED, **options) -> kt.Transformer:
     """A Transformer with random weights, decided enough to end some sentences."""
     size = tokenizers().source.vocabulary_size
     sizes = {"source_vocabulary_size": size, "target_vocabulary_size": size}
     # A tied output matrix would favour repeating the last token.
     untied = CONFIG.model.replace(tied_embeddings="none", **sizes, **options)
-    transformer = Transformer(untied)
+    transformer = kt.Transformer(untied)
     randomise(transformer, np.random.default_rng(seed))
     scale = np.full(size, 3.0, "float32")
     scale[untied.end_id] = 9.0
@@ -96,9 +86,9 @@ def model(seed: int = SEED, **options) -> Transformer:
 
 
 @functools.cache
-def translator(beam_size: int = 3, seed: int = SEED) -> Translator:
+def translator(beam_size: int = 3, seed: int = SEED) -> kt.Translator:
     """A translator of random weights: its words make no sense, but they differ."""
-    return Translator(
+    return kt.Translator(
         model(seed), tokenizers(), CONFIG.decoding.replace(beam_size=beam_size)
     )
 
@@ -116,22 +106,55 @@ def litert(tmp_path_factory) -> Path:
     return translator().export(path, "litert", languages=("en", "de"))
 
 
-def run(directory: Path, validate=False, console=None, **training) -> Translator:
-    """Trains on `TRAIN` in `directory`/run, by default without a word."""
-    text = write_pairs(directory / "train.tsv")
-    validation = write_pairs(directory / "valid.tsv", VALID)
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+class KillAfter(keras.callbacks.Callback):
+    """Ends a run after some batches, before its state is saved."""
+
+    def __init__(self, batches):
+        super().__init__()
+        self.left = batches
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            raise Killed
+
+
+def run(
+    directory, *callbacks, text=TRAIN, validation=None, screen=None, given=None,
+    **options,
+) -> kt.Translator:  # fmt: skip
+    """Trains in a directory with options of `CONFIG` changed, by default silently.
+
+    `screen` gets the lines, `given` holds other arguments of `train`.
+    """
+    console = Console(file=screen, width=200, quiet=screen is None)
+    config = CONFIG.with_options(**options)
     return train(
-        open_pairs(text),
-        directory / "run",
-        CONFIG.replace(training=CONFIG.training.replace(**training)),
-        open_pairs(validation) if validate else None,
-        Console(quiet=True) if console is None else console,
-    )
+        text, directory, config, validation, console, callbacks=callbacks,
+        **(given or {}),
+    )  # fmt: skip
+
+
+def last_state(directory) -> State:
+    """The newest state of a run."""
+    return StateFiles(Path(directory) / "states").latest(Console(quiet=True))
+
+
+def assert_equal(found, expected):
+    """Compares two lists of arrays, to the bit."""
+    for value, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(value, other)
 
 
 @once
 def run_directory(tmp_path_factory) -> Path:
     """The directory of a training run of three epochs."""
     directory = tmp_path_factory.mktemp("tiny")
-    run(directory, validate=True)
+    text = kt.open_pairs(write_pairs(directory / "train.tsv"))
+    validation = kt.open_pairs(write_pairs(directory / "valid.tsv", VALID))
+    run(directory / "run", text=text, validation=validation)
     return directory / "run"

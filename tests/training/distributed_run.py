@@ -4,8 +4,6 @@ Run by tests as `python -m tests.training.distributed_run OUT JSON-OPTIONS`, bec
 devices of a process are fixed when its backend starts.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Many devices and hosts train as one process does: the same losses and weights."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -125,24 +123,17 @@ def test_two_mirrored_devices_train_as_one(tmp_path):
     assert_same_run(result, expected)
 
 
+FOUR = {
+    "plain": {},
+    "accumulated and clipped": HARD,
+    "with a bad batch": {"poison": 2},
+    "clipped by the optimizer": {"sgd": {"clipnorm": 0.02, "loss_scale_factor": 8.0}},
+    "accumulated and clipped twice": {"sgd": {"clipvalue": 2e-3}, **HARD},
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        HARD,
-        {"poison": 2},
-        {"sgd": {"clipnorm": 0.02, "loss_scale_factor": 8.0}},
-        {"sgd": {"clipvalue": 2e-3}, **HARD},
-    ],
-    ids=(
-        "plain",
-        "accumulated and clipped",
-        "with a bad batch",
-        "clipped by the optimizer",
-        "accumulated and clipped twice",
-    ),
-)
+@pytest.mark.parametrize("options", FOUR.values(), ids=FOUR)
 def test_four_mirrored_devices_train_as_one(tmp_path, options):
     expected = run(tmp_path / "one.json", **options)
     result = run(tmp_path / "four.json", distribute="mirrored", devices=4, **options)
@@ -166,18 +157,6 @@ def test_replicas_drop_the_same_units_in_the_next_run(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, HARD], ids=("plain", "accumulated, clipped"))
-def test_two_workers_train_as_one_process(tmp_path, options):
-    expected = run(tmp_path / "one.json", **options)
-    options |= {"distribute": "multi_worker"}
-    chief, other = run_workers(tmp_path, workers_of_tensorflow(2), **options)
-    assert (chief["replicas"], other["replicas"]) == (2, 2)
-    assert (chief["chief"], other["chief"]) == (True, False)
-    assert_same_run(chief, expected)
-    assert_same_run(other, expected)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["data_parallel", "model_parallel"])
 @pytest.mark.parametrize("tied", ["three-way", "none"])
 def test_four_jax_devices_train_as_one(tmp_path, kind, tied):
@@ -192,26 +171,29 @@ def test_four_jax_devices_train_as_one(tmp_path, kind, tied):
     assert result["split"] == ([split, 2 * split] if "model" in kind else [0, 0])
 
 
-# The first needs one compilation of each step, the other five.
-JAX_HOSTS = [
-    {"epochs": 1, "batches": 1},
-    pytest.param(HARD | {"poison": 2, "devices": 2}, marks=pytest.mark.slow),
-]
+# JAX compiles each step of the first once, of the second five times.
+WORKERS = {
+    "tensorflow": {},
+    "tensorflow, hard": HARD,
+    "jax": {"backend": "jax", "epochs": 1, "batches": 1},
+    "jax, hard": {"backend": "jax", "poison": 2, "devices": 2, **HARD},
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", JAX_HOSTS, ids=("plain", "hard"))
-def test_two_jax_hosts_train_as_one(tmp_path, options):
-    pytest.importorskip("jax")
-    options = {"backend": "jax"} | options
+@pytest.mark.parametrize("options", WORKERS.values(), ids=WORKERS)
+def test_two_workers_train_as_one_process(tmp_path, options):
+    is_jax = "backend" in options
+    pytest.importorskip("jax" if is_jax else "tensorflow")
     expected = run(tmp_path / "one.json", **options)
-    options |= {"distribute": "data_parallel"}
-    chief, other = run_workers(tmp_path, hosts_of_jax(2), **options)
+    kind = "data_parallel" if is_jax else "multi_worker"
+    environments = (hosts_of_jax if is_jax else workers_of_tensorflow)(2)
+    workers = run_workers(tmp_path, environments, distribute=kind, **options)
     replicas = 2 * options.get("devices", 1)
-    assert (chief["replicas"], other["replicas"]) == (replicas, replicas)
-    assert (chief["chief"], other["chief"]) == (True, False)
-    assert_same_run(chief, expected)
-    assert_same_run(other, expected)
+    assert [worker["replicas"] for worker in workers] == [replicas, replicas]
+    assert [worker["chief"] for worker in workers] == [True, False]
+    for worker in workers:
+        assert_same_run(worker, expected)
 
 
 def test_one_device_changes_nothing():
@@ -236,43 +218,37 @@ def test_rows_of_padding_fill_up_to_a_multiple():
     assert next(iter(pad_rows(alone, 2))).shape == (4, 2)
 
 
-@pytest.mark.parametrize(
-    "distribute, message",
-    [
-        ("all", "must be one of none, mirrored, multi_worker"),
-        ("model_parallel", "set KERAS_BACKEND=jax"),
-        ("multi_worker", "needs the environment variable TF_CONFIG"),
-    ],
-)
-def test_bad_distribution_is_refused(monkeypatch, distribute, message):
+BAD_CLUSTER = r"TF_CONFIG, such as .*Received: {"
+# The environment, what is asked for, and what is said.
+REFUSED = [
+    ({}, "all", "must be one of none, mirrored, multi_worker"),
+    ({}, "model_parallel", "set KERAS_BACKEND=jax"),
+    ({}, "multi_worker", "needs the environment variable TF_CONFIG"),
+    ({"TF_CONFIG": "{bad"}, "multi_worker", BAD_CLUSTER),
+    ({"TF_CONFIG": "{}"}, "multi_worker", BAD_CLUSTER),
+    ({"TF_CONFIG": '{"cluster": {"worker": []}}'}, "multi_worker", BAD_CLUSTER),
+    # Hosts that were named and not joined; and several of them.
+    (
+        {"KERAS_DISTRIBUTION_NUM_PROCESSES": "2", "KERAS_BACKEND": "jax"},
+        "data_parallel", r"call `keras.distribution.initialize\(\)` first",
+    ),
+    (
+        {"KERAS_BACKEND": "jax"}, "model_parallel", "one host.*Received: 2 processes",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("environment", "distribute", "message"), REFUSED)
+def test_bad_distribution_is_refused(monkeypatch, environment, distribute, message):
     monkeypatch.delenv("TF_CONFIG", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    if "KERAS_BACKEND" in environment:
+        jax = pytest.importorskip("jax")
+        monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+        if distribute == "model_parallel":
+            monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ValueError, match=message), distribution_scope(distribute):
-        pass
-
-
-@pytest.mark.parametrize("text", ["{bad", "{}", '{"cluster": {"worker": []}}'])
-def test_a_cluster_that_is_none_is_refused(monkeypatch, text):
-    monkeypatch.setenv("TF_CONFIG", text)
-    message = r"TF_CONFIG, such as .*Received: {"
-    with pytest.raises(ValueError, match=message), distribution_scope("multi_worker"):
-        pass
-
-
-def test_hosts_that_were_named_and_not_joined_are_refused(monkeypatch):
-    pytest.importorskip("jax")
-    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    monkeypatch.setenv("KERAS_DISTRIBUTION_NUM_PROCESSES", "2")
-    message = r"call `keras.distribution.initialize\(\)` first"
-    with pytest.raises(ValueError, match=message), distribution_scope("data_parallel"):
-        pass
-
-
-def test_model_parallel_refuses_several_hosts(monkeypatch):
-    jax = pytest.importorskip("jax")
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    message = "one host.*Received: 2 processes"
-    with pytest.raises(ValueError, match=message), distribution_scope("model_parallel"):
         pass
 
 

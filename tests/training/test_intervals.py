@@ -1,8 +1,8 @@
-"""Intervals of a run: where they end, what callbacks see, what stops them."""
+"""Intervals of a run: where they end, what callbacks see, stops and validation say."""
 
-from __future__ import annotations
-
+import csv
 import io
+import math
 import os
 import signal
 import subprocess
@@ -12,13 +12,21 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
-from rich.console import Console
 
-from keras_transformer import TrainingConfig, Transformer, train
+from keras_transformer import Corpus, TrainingConfig, Transformer, Translator
+from keras_transformer.evaluation import evaluate
 from keras_transformer.training import intervals
 from keras_transformer.training.intervals import StopSignals, end_of_interval
-from keras_transformer.training.state import StateFiles
+from keras_transformer.training.validation import (
+    check_validated,
+    rows_to_average,
+    without_progress,
+)
 from tests import tiny_run
+from tests.tiny_run import CONFIG, VALID, assert_equal, last_state
+
+WITH = {"validation": VALID}
+SHORT = {"epochs": 2, "batch_tokens": 120, **WITH}  # Seven batches an epoch.
 
 
 @pytest.mark.parametrize(
@@ -67,34 +75,15 @@ class Watch(keras.callbacks.Callback):
         self.told.append("end")
 
 
-def run(directory, *callbacks, validation=tiny_run.VALID, console=None, **training):
-    """Seven batches an epoch."""
-    config = tiny_run.CONFIG.replace(
-        data=tiny_run.CONFIG.data.replace(batch_tokens=120),
-        training=tiny_run.CONFIG.training.replace(**{"epochs": 2} | training),
-    )
-    console = Console(quiet=True) if console is None else console
-    return train(
-        tiny_run.TRAIN, directory / "run", config, validation, console,
-        callbacks=callbacks,
-    )  # fmt: skip
-
-
-def final(directory):
-    return StateFiles(directory / "run" / "states").latest(Console(quiet=True))
-
-
 def test_for_callbacks_a_run_is_one_fit_and_an_interval_an_epoch(tmp_path):
     watch = Watch()
-    model = run(tmp_path, watch, save_every=4).model
+    model = tiny_run.run(tmp_path, watch, save_every=4, **SHORT).model
     assert watch.told == ["begin", 0, "test", 1, "test", 2, "test", 3, "test", "end"]
     assert len(watch.losses) == 14 and len(set(watch.losses)) == 14
-    rows = final(tmp_path).history
+    rows = last_state(tmp_path).history
     for number, (row, logs) in enumerate(zip(rows, watch.logs, strict=True)):
-        assert row == logs | {
-            "mine": 7 * number, "step": row["step"], "epoch": row["epoch"],
-            "updates": row["updates"],
-        }  # fmt: skip
+        places = {name: row[name] for name in ("step", "epoch", "updates")}
+        assert row == logs | places | {"mine": 7 * number}
     # The loss is that of the interval: as it was after its last batch.
     assert [row["loss"] for row in rows] == [watch.losses[i] for i in (3, 6, 10, 13)]
     assert [row["epoch"] for row in rows] == [4 / 7, 1, 11 / 7, 2]
@@ -103,30 +92,23 @@ def test_for_callbacks_a_run_is_one_fit_and_an_interval_an_epoch(tmp_path):
 
 def test_callbacks_of_keras_work(tmp_path):
     """What one changes between two intervals stays changed."""
-    optimizer = keras.optimizers.Adam(0.02)
+
+    def adam():
+        return {"given": {"optimizer": keras.optimizers.Adam(0.02)}, "epochs": 9}
+
     plateau = keras.callbacks.ReduceLROnPlateau("val_loss", 0.5, 1, min_delta=99)
     best = keras.callbacks.ModelCheckpoint(
         str(tmp_path / "{epoch}-{val_loss:.2f}.weights.h5"), save_weights_only=True
     )
-    stop = keras.callbacks.EarlyStopping("loss", 99, patience=4)
-    config = tiny_run.CONFIG.replace(
-        training=tiny_run.CONFIG.training.replace(epochs=9)
-    )
-    train(
-        tiny_run.TRAIN, tmp_path / "run", config, tiny_run.VALID, Console(quiet=True),
-        optimizer=optimizer, callbacks=[plateau, best, stop],
-    )  # fmt: skip
-    rows = final(tmp_path).history
-    rates = [row["learning_rate"] for row in rows]
+    stop, run = keras.callbacks.EarlyStopping("loss", 99, patience=4), tmp_path / "run"
+    tiny_run.run(run, plateau, best, stop, **adam(), **WITH)
+    rates = [row["learning_rate"] for row in last_state(run).history]
     # The first is the best of all, since nothing is better by 99.
     assert rates == pytest.approx([0.02, 0.02, 0.01, 0.005, 0.0025])
     assert len(list(tmp_path.glob("*.weights.h5"))) == 5
     # It was stopped, and is only loaded.
-    train(
-        tiny_run.TRAIN, tmp_path / "run", config, tiny_run.VALID, Console(quiet=True),
-        optimizer=keras.optimizers.Adam(0.02),
-    )  # fmt: skip
-    assert len(final(tmp_path).history) == 5
+    tiny_run.run(run, **adam(), **WITH)
+    assert len(last_state(run).history) == 5
 
 
 def test_no_interval_but_the_first_traces_a_step(tmp_path, monkeypatch):
@@ -141,11 +123,7 @@ def test_no_interval_but_the_first_traces_a_step(tmp_path, monkeypatch):
             traced.append(len(calls))
 
     monkeypatch.setattr(Transformer, "call", counted)
-    config = tiny_run.CONFIG.with_options(batch_shapes=1, save_every=2, epochs=2)
-    train(
-        tiny_run.TRAIN, tmp_path / "run", config, tiny_run.VALID, Console(quiet=True),
-        callbacks=[Note()],
-    )  # fmt: skip
+    tiny_run.run(tmp_path, Note(), batch_shapes=1, save_every=2, epochs=2, **WITH)
     if keras.backend.backend() != "torch":  # It traces nothing.
         assert len(traced) > 3 and len(set(traced[1:])) == 1
 
@@ -155,10 +133,10 @@ def test_a_callback_that_stops_within_an_interval_ends_the_run(tmp_path):
         def on_train_batch_end(self, batch, logs=None):
             self.model.stop_training = batch == 1
 
-    run(tmp_path, Stop(), save_every=4)
-    state = final(tmp_path)
+    tiny_run.run(tmp_path, Stop(), save_every=4, **SHORT)
+    state = last_state(tmp_path)
     assert (state.step, [row["step"] for row in state.history]) == (2, [2])
-    assert (tmp_path / "run" / "model.keras").exists()
+    assert (tmp_path / "model.keras").exists()
 
 
 @pytest.mark.slow
@@ -170,11 +148,11 @@ def test_a_run_stops_at_the_first_batch_after_its_time(tmp_path, monkeypatch):
         def on_train_batch_begin(self, batch, logs=None):
             clock.now += 20.0
 
-    run(tmp_path, Tick(), max_minutes=1.5)
-    assert final(tmp_path).step == 5
+    tiny_run.run(tmp_path, Tick(), max_minutes=1.5, **SHORT)
+    assert last_state(tmp_path).step == 5
     # The time of before counts.
-    run(tmp_path, Tick(), max_minutes=2.5)
-    assert (final(tmp_path).step, final(tmp_path).seconds) == (8, 160.0)
+    tiny_run.run(tmp_path, Tick(), max_minutes=2.5, **SHORT)
+    assert (last_state(tmp_path).step, last_state(tmp_path).seconds) == (8, 160.0)
 
 
 class PlantNaN(keras.callbacks.Callback):
@@ -192,22 +170,21 @@ class PlantNaN(keras.callbacks.Callback):
             weight.assign(np.full(weight.shape, np.nan))
 
 
-def test_a_bad_batch_stops_the_run(tmp_path):
+def test_a_bad_batch_stops_the_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # A terminal, to rich.
     screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True)
     # The batches after the bad one change nothing: no state has them.
     with pytest.raises(FloatingPointError, match="updates so far: 9"):
-        run(tmp_path, PlantNaN(10), console=console, save_every=4)
-    assert final(tmp_path).step == 7
+        tiny_run.run(tmp_path, PlantNaN(10), screen=screen, save_every=4, **SHORT)
+    assert last_state(tmp_path).step == 7
     # The terminal has its cursor again.
     assert screen.getvalue().rindex("\x1b[?25h") > screen.getvalue().rindex("\x1b[?25l")
 
 
 def test_skipped_batches_are_told_and_a_run_of_nothing_else_ends(tmp_path):
-    screen = io.StringIO()
-    console = Console(file=screen, width=200)
+    screen, skip = io.StringIO(), {"save_every": 4, "nonfinite": "skip"}
     with pytest.raises(FloatingPointError, match="Each of 4 batches was skipped"):
-        run(tmp_path, PlantNaN(6), console=console, save_every=4, nonfinite="skip")
+        tiny_run.run(tmp_path, PlantNaN(6), screen=screen, **skip, **SHORT)
     assert "warning: skipped 2 batches whose loss or gradient" in screen.getvalue()
 
 
@@ -251,12 +228,126 @@ with StopSignals() as signals:
 
 @pytest.mark.slow
 def test_nothing_fails_that_is_printed_to_a_reader_that_has_gone():
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )  # fmt: skip
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT], **pipes)
     process.stdout.close()
     process.stderr.close()
     process.stdin.write(b"\n")
     process.stdin.close()
     assert process.wait() == 129
+
+
+# What validation says.
+
+
+def rows_of(values, name="val_loss"):
+    return [{"step": n, name: value} for n, value in enumerate(values, start=1)]
+
+
+NAN = math.nan
+# The losses of the intervals; after each, the best two so far, of equals the earlier,
+# and the number of intervals without a new best. A tie is none, nor is no number, which
+# is kept until there are better ones.
+SERIES = [
+    (
+        [5.0, 4.0, 4.0, 6.0, 3.0, NAN, 2.0],
+        [[1], [1, 2], [2, 3], [2, 3], [2, 5], [2, 5], [5, 7]],
+        [0, 0, 1, 2, 0, 1, 0],
+    ),
+    ([NAN, NAN, 5.0, NAN], [[1], [1, 2], [1, 3], [1, 3]], [1, 2, 0, 1]),
+]
+
+
+@pytest.mark.parametrize(("values", "kept", "waited"), SERIES)
+@pytest.mark.parametrize("name", ["loss", "bleu"])
+def test_lower_losses_and_higher_scores_are_better(name, values, kept, waited):
+    sign = 1 if name == "loss" else -1
+    options = TrainingConfig(average="best", average_checkpoints=2, monitor=name)
+    rows = rows_of([sign * value for value in values], f"val_{name}")
+    for end in range(1, len(rows) + 1):
+        best = rows_to_average(rows[:end], options)
+        assert [row["step"] for row in best] == kept[end - 1]
+        assert without_progress(rows[:end], options) == waited[end - 1]
+    last = TrainingConfig(average_checkpoints=3)  # As by default.
+    assert rows_to_average(rows[:2], last) == rows[:2]
+    assert rows_to_average(rows, last) == rows[-3:]
+
+
+NEEDS_VALIDATION = {
+    "`average` 'best'": {"average": "best"},
+    "`monitor` 'bleu'": {"monitor": "bleu"},
+    "`patience`": {"patience": 2},
+}
+
+
+@pytest.mark.parametrize("name", NEEDS_VALIDATION)
+def test_an_option_that_needs_validation_pairs_says_so(name):
+    options = TrainingConfig(**NEEDS_VALIDATION[name])
+    with pytest.raises(ValueError, match=f"^{name} needs validation pairs: give some"):
+        check_validated(options, validated=False)
+    check_validated(options, validated=True)
+    check_validated(TrainingConfig(), validated=False)
+
+
+# Enough training that some words are right.
+LEARNING = {"epochs": 8, "warmup_steps": 20, "learning_rate": 0.11, "validation": VALID}
+
+
+class Score(keras.callbacks.Callback):
+    """Scores greedy translations a second way, of the weights and of their average."""
+
+    def __init__(self, run):
+        super().__init__()
+        self.run, self.bleu = run, []
+
+    def on_epoch_end(self, epoch, logs=None):
+        checkpoint = type(self.model)(self.model.config)
+        checkpoint.load_weights(max((self.run / "checkpoints").iterdir()))
+        greedy = CONFIG.decoding.replace(beam_size=1)
+        tokenizers = Translator.load(self.run).tokenizers
+        translators = (
+            Translator(m, tokenizers, greedy) for m in (checkpoint, self.model)
+        )
+        self.bleu.append([evaluate(each, VALID[:7]) for each in translators])
+
+
+@pytest.mark.slow
+def test_bleu_is_that_of_the_average_of_the_weights_in_two_forms(tmp_path):
+    screen, score = io.StringIO(), Score(tmp_path)
+    options = LEARNING | {"monitor": "bleu", "bleu_sentences": 7, "ema_decay": 0.9}
+    # A finished run, whose tokenizer can be loaded.
+    tiny_run.run(tmp_path, **options | {"epochs": 7})
+    tiny_run.run(tmp_path, score, screen=screen, **options)
+    row, ((averaged, raw),) = last_state(tmp_path).history[-1], score.bleu
+    assert row["val_bleu"] == pytest.approx(averaged.bleu, abs=1e-9)
+    assert row["val_bleu_lowercase"] == pytest.approx(averaged.lowercase_bleu, abs=1e-9)
+    assert averaged.bleu != pytest.approx(raw.bleu)
+    mixed, lower = [x for x in screen.getvalue().splitlines() if "case:" in x]
+    assert "\nBLEU of 7 sentences, by greedy search:\n" in screen.getvalue()
+    assert mixed.startswith("val_bleu: nrefs:1|case:mixed")
+    assert lower.startswith("val_bleu_lowercase: nrefs:1|case:lc")
+
+
+@pytest.mark.slow
+def test_scoring_leaves_the_training_alone(tmp_path):
+    runs = (
+        tiny_run.run(tmp_path / name, **LEARNING | {"epochs": 2, "monitor": name})
+        for name in ("loss", "bleu")
+    )
+    assert_equal(*(run.model.get_weights() for run in runs))
+
+
+@pytest.mark.slow
+def test_the_average_of_an_optimizer_of_ones_own_is_what_is_validated(tmp_path):
+    """As it is what is saved; within an optimizer that scales the loss too."""
+    inner = keras.optimizers.Adam(0.02, use_ema=True, ema_momentum=0.9)
+    optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0)
+    translator = tiny_run.run(
+        tmp_path, given={"optimizer": optimizer}, validation=VALID, epochs=1,
+        average_checkpoints=1,
+    )  # fmt: skip
+    with open(tmp_path / "log.csv", encoding="utf-8", newline="") as file:
+        (row,) = csv.DictReader(file)
+    dataset = Corpus(VALID, translator.tokenizers, CONFIG.data).dataset(shuffle=False)
+    saved = translator.model.evaluate(dataset, verbose=0, return_dict=True)["loss"]
+    assert float(row["val_loss"]) == pytest.approx(saved, rel=1e-5)

@@ -1,13 +1,13 @@
-"""`keras-transformer train` in a process of its own, ended by signals."""
-
-from __future__ import annotations
+"""`keras-transformer train` in processes of its own, ended by signals."""
 
 import csv
+import json
 import os
 import random
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,11 +17,27 @@ import h5py
 import keras
 import numpy as np
 import pytest
-from rich.console import Console
 
+from keras_transformer import RunConfig, train
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
+from tests.tiny_run import assert_equal, last_state
 
+# The command in a process that dies as by kill -9 within the save of a state: that
+# after so many batches is written, and never gets its name.
+DYING = """
+import os, signal, sys
+from keras_transformer.cli import main
+last, replace = f"step-{int(sys.argv.pop(1)):09d}.npz", os.replace
+
+def replace_or_die(source, target, **options):
+    if str(target).endswith(last):
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target, **options)
+
+os.replace = replace_or_die
+sys.exit(main())
+"""
 CONFIG = tiny_run.CONFIG.with_options(batch_tokens=120, epochs=10, save_every=1)
 BOTH = {"ema_decay": 0.9, "gradient_accumulation_steps": 2}
 SETS = {
@@ -68,9 +84,6 @@ class Training:
     def states(self):
         return [path.name for path in StateFiles(self.run / "states").paths()]
 
-    def final(self):
-        return StateFiles(self.run / "states").latest(Console(quiet=True))
-
     def log(self):
         with open(self.run / "log.csv", encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
@@ -85,24 +98,15 @@ def whole(tmp_path_factory):
 
 
 def assert_same(training, whole):
-    for found, expected in zip(
-        training.final().values, whole.final().values, strict=True
-    ):
-        np.testing.assert_array_equal(found, expected)
-    assert training.final().updates == whole.final().updates
+    states = [last_state(each.run) for each in (training, whole)]
+    assert_equal(*(state.values for state in states))
+    assert states[0].updates == states[1].updates
     assert training.log() == whole.log()
-    names = [sorted(p.name for p in (t.run / "checkpoints").iterdir())
-             for t in (training, whole)]  # fmt: skip
+    runs = training.run, whole.run
+    names = [sorted(p.name for p in (run / "checkpoints").iterdir()) for run in runs]
     assert names[0] == names[1]
-    for name in names[0]:
-        paths = [t.run / "checkpoints" / name for t in (training, whole)]
-        assert_same_weights(*paths)
-    assert_same_weights(*(t.run / "model.keras" for t in (training, whole)))
-
-
-def assert_same_weights(path, other):
-    for a, b in zip(weights(path), weights(other), strict=True):
-        np.testing.assert_array_equal(a, b)
+    for name in (*(f"checkpoints/{name}" for name in names[0]), "model.keras"):
+        assert_equal(*(weights(run / name) for run in runs))
 
 
 def weights(path):
@@ -122,9 +126,7 @@ def weights(path):
 @pytest.mark.slow
 def test_kill_9_within_a_save_changes_nothing(whole, tmp_path):
     training = Training(tmp_path)
-    program = [sys.executable, "-m", "tests.training.killed_run", "4"]
-    command = program + training.command[1:]
-    process = training.start(command, cwd=Path(__file__).parents[2])
+    process = training.start([sys.executable, "-c", DYING, "4", *training.command[1:]])
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     half, *states = sorted(path.name for path in (training.run / "states").iterdir())
@@ -212,3 +214,127 @@ def test_a_closed_terminal_ends_with_a_state(whole, tmp_path):
     assert process.wait() == 129
     assert "resuming after" in training.finish()
     assert_same(training, whole)
+
+
+# Two workers, one of them killed: the same commands again end the same run.
+
+SECONDS = 600  # Longest wait for anything.
+
+
+def write_config(folder, **options):
+    path = folder / "config.json"
+    path.write_text(tiny_run.CONFIG.with_options(**options).to_json(), "utf-8")
+    return path
+
+
+def start_workers(folder, text, config, *options, dying=()):
+    """Starts `keras-transformer train` on two workers; returns the processes."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
+    for s in sockets:
+        s.close()
+    script = Path(sys.executable).with_name("keras-transformer")
+    command = [
+        *(("-c", DYING, *dying) if dying else (script,)), "train", "--train", text,
+        "--run", folder / "run", "--config", config, "--distribute", "multi_worker",
+        "--preset", "tiny", *options,
+    ]  # fmt: skip
+    workers = []
+    for index in range(2):
+        task = {"type": "worker", "index": index}
+        cluster = json.dumps({"cluster": {"worker": addresses}, "task": task})
+        with open(folder / f"worker-{index}.log", "ab") as log:
+            worker = subprocess.Popen(
+                [sys.executable, *map(str, command)], stdout=log, stderr=log,
+                env=os.environ | {"TF_CONFIG": cluster},
+            )  # fmt: skip
+        workers.append(worker)
+    return workers
+
+
+def logs(folder):
+    return "".join(p.read_text("utf-8")[-3000:] for p in folder.glob("worker-*.log"))
+
+
+def finish(workers, folder):
+    for worker in workers:
+        assert worker.wait(SECONDS) == 0, logs(folder)
+
+
+def wait_for_state(folder, workers):
+    """Waits until a state has been saved within the training."""
+    end = time.monotonic() + SECONDS
+    while not list((folder / "run" / "states").glob("*")):
+        assert time.monotonic() < end, logs(folder)
+        assert all(worker.poll() is None for worker in workers), logs(folder)
+        time.sleep(0.05)
+
+
+def assert_near(run, expected, bound):
+    for value, wanted in zip(weights(run / "model.keras"), expected, strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=0, atol=bound)
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_go_on_and_train_as_one_process(tmp_path):
+    rates = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
+    rates = dict.fromkeys(rates, 0.0)
+    config = write_config(tmp_path, epochs=1, save_every=1, **rates)
+    text = tiny_run.write_pairs(tmp_path / "train.tsv")
+    chief, other = workers = start_workers(tmp_path, text, config, dying=["3"])
+    try:
+        assert chief.wait(SECONDS) == -signal.SIGKILL, logs(tmp_path)
+        other.kill()  # It waits for the chief.
+        workers += start_workers(tmp_path, text, config)
+        finish(workers[2:], tmp_path)
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert "resuming after 2 updates" in logs(tmp_path)
+    expected = train(text, tmp_path / "one", RunConfig.load(config))
+    assert_near(tmp_path / "run", expected.model.get_weights(), 2e-4)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_started_again_and_the_run_goes_on(tmp_path):
+    text = tiny_run.write_pairs(tmp_path / "train.tsv")
+    config = write_config(tmp_path, epochs=20, save_every=3)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole.mkdir()
+    broken.mkdir()
+    finish(start_workers(whole, text, config), whole)
+
+    workers = start_workers(broken, text, config)
+    try:
+        wait_for_state(broken, workers)
+        workers[1].send_signal(signal.SIGKILL)
+        # The chief cannot go on alone; a supervisor ends and restarts it too.
+        workers[0].send_signal(signal.SIGKILL)
+        for worker in workers:
+            worker.wait(SECONDS)
+        assert not (broken / "run" / "model.keras").exists()
+        finish(start_workers(broken, text, config), broken)
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert_near(broken / "run", weights(whole / "run" / "model.keras"), 1e-5)
+
+
+@pytest.mark.slow
+def test_what_the_chief_does_alone_keeps_the_workers_in_step(tmp_path):
+    text = tiny_run.write_pairs(tmp_path / "train.tsv")
+    options = {"monitor": "bleu", "average": "best"}
+    options |= {"ema_decay": 0.9, "gradient_accumulation_steps": 2}
+    config = write_config(tmp_path, epochs=2, **options)
+    workers = start_workers(tmp_path, text, config, "--valid", text)
+    try:
+        finish(workers, tmp_path)
+    finally:
+        for worker in workers:
+            worker.kill()
+    run = tmp_path / "run"
+    assert (run / "model.keras").exists()
+    # The name of an event file ends with host, process, a number and "v2".
+    events = (run / "tensorboard").rglob("events.*")
+    writers = {path.name.split(".")[-3] for path in events}
+    assert writers == {str(workers[0].pid)}

@@ -1,21 +1,14 @@
-"""The model of a run: optimizer, schedule, device, frozen weights."""
-
-from __future__ import annotations
+"""The model of a run: optimizer, schedule, device, `fit`, frozen weights."""
 
 import io
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from rich.console import Console
 
-from keras_transformer import (
-    RunConfig,
-    TrainingConfig,
-    Transformer,
-    TransformerConfig,
-    train,
-)
+from keras_transformer import RunConfig, TrainingConfig, Transformer, TransformerConfig
 from keras_transformer.config import DataConfig
 from keras_transformer.optimizers import TransformerSchedule
 from keras_transformer.training import compiled_model, make_optimizer, model, report
@@ -25,6 +18,7 @@ from keras_transformer.training.model import (
     with_device_defaults,
 )
 from tests import tiny_run
+from tests.reference import numpy_transformer as reference
 
 
 def rates(options, updates):
@@ -96,14 +90,99 @@ def test_a_new_run_has_batches_for_its_device(monkeypatch):
     assert with_device_defaults(given).data == given.data
 
 
+# `compile` and `fit` for every optimizer, kind of data and precision.
+
+MODEL = tiny_run.CONFIG.model.replace(
+    source_vocabulary_size=11, target_vocabulary_size=11, dropout_rate=0.0,
+    attention_dropout_rate=0.0, activation_dropout_rate=0.0,
+)  # fmt: skip
+
+
+def copy_task(rows=12, length=5):
+    """Sentences of 2 to `length` words from 4 to 10, to be copied."""
+    rng = np.random.default_rng(7)
+    source = np.zeros((rows, length + 1), "int32")
+    target_in, target_out = np.zeros_like(source), np.zeros_like(source)
+    for row in range(rows):
+        words = rng.integers(4, 11, size=rng.integers(2, length + 1))
+        source[row, : len(words) + 1] = [*words, MODEL.end_id]
+        target_in[row, : len(words) + 1] = [MODEL.start_id, *words]
+        target_out[row, : len(words) + 1] = [*words, MODEL.end_id]
+    return (source, target_in), target_out
+
+
+INPUTS, TARGETS = copy_task()
+
+
+def losses_of(data=None, epochs=2, options=None, **training):
+    """A compiled model and its losses; the same options give the same weights."""
+    keras.utils.set_random_seed(11)
+    training = TrainingConfig(**{"warmup_steps": 10} | training)
+    made = compiled_model(RunConfig(model=MODEL, training=training))
+    data = (INPUTS, TARGETS) if data is None else data
+    arguments = data if isinstance(data, tuple) else (data,)
+    fit = {"epochs": epochs, "shuffle": False, "verbose": 0} | (options or {})
+    return made, made.fit(*arguments, **fit).history["loss"]
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_every_optimizer_lowers_the_loss_by_the_schedule(optimizer):
+    made, losses = losses_of(epochs=12, optimizer=optimizer)
+    assert np.isfinite(losses).all()
+    assert losses[-1] < 0.95 * losses[0]
+    expected = reference.learning_rate(13, MODEL.d_model, 10)
+    rate = float(made.optimizer.learning_rate)
+    np.testing.assert_allclose(rate, expected, rtol=1e-6)
+
+
+class Batches(keras.utils.PyDataset):
+    """The copy task in batches of 4."""
+
+    def __len__(self):
+        return len(TARGETS) // 4
+
+    def __getitem__(self, index):
+        rows = slice(index * 4, (index + 1) * 4)
+        return tuple(x[rows] for x in INPUTS), TARGETS[rows]
+
+
+def test_arrays_datasets_and_py_datasets_give_equal_losses():
+    """Three batches an epoch, in the same order."""
+    dataset = tf.data.Dataset.from_tensor_slices((INPUTS, TARGETS)).batch(4)
+    _, of_arrays = losses_of(options={"batch_size": 4})
+    for data in (dataset, Batches()):
+        np.testing.assert_allclose(losses_of(data)[1], of_arrays, rtol=1e-6)
+    assert of_arrays[1] < of_arrays[0]
+
+
+def test_batches_of_different_lengths_train_one_model():
+    def batches():
+        for length in (3, 6, 4):
+            yield tuple(x[:, :length] for x in INPUTS), TARGETS[:, :length]
+
+    ids = tf.TensorSpec((None, None), "int32")
+    dataset = tf.data.Dataset.from_generator(
+        batches, output_signature=((ids, ids), ids)
+    )
+    made, losses = losses_of(dataset.apply(tf.data.experimental.assert_cardinality(3)))
+    assert losses[1] < losses[0]
+    assert int(made.optimizer.iterations.numpy()) == 6
+
+
+@pytest.mark.one_case
 @pytest.mark.parametrize("given", ["bfloat16", "float16"])
-def test_mixed_precision_keeps_the_weights_in_float32(given):
-    training = tiny_run.CONFIG.training.replace(mixed_precision=given)
-    made = compiled_model(tiny_run.CONFIG.replace(training=training))
+def test_mixed_precision_trains_with_float32_weights_and_loss(given):
+    made, losses = losses_of(epochs=12, mixed_precision=given)
     assert made.compute_dtype == given
     is_scaled = isinstance(made.optimizer, keras.optimizers.LossScaleOptimizer)
     assert is_scaled == (given == "float16")
+    logits = made(INPUTS)
+    assert logits.dtype == given
+    assert made.compute_loss(y=TARGETS, y_pred=logits).dtype == "float32"
+    assert losses[-1] < 0.95 * losses[0]
     assert {weight.dtype for weight in made.trainable_weights} == {"float32"}
+    assert keras.config.dtype_policy().name == "float32"
 
 
 @pytest.mark.parametrize(
@@ -172,13 +251,10 @@ def test_a_name_stands_for_its_weights(names):
     assert frozen(config, names) == expected
 
 
-def test_a_layer_is_found_by_the_end_of_its_path():
+def test_a_layer_is_found_by_the_end_of_its_path_and_a_shared_matrix_by_two_names():
     expected = {path for path in paths(TRANSFORMER, "") if "/self_attention/" in path}
     assert len(expected) == 16
     assert frozen(TRANSFORMER, "self_attention") == expected
-
-
-def test_a_shared_matrix_is_frozen_by_either_name_and_counted():
     made = Transformer(tiny_run.CONFIG.model)
     for names in ("embeddings", "output"):
         freeze(made, names)
@@ -208,11 +284,6 @@ def test_something_must_be_left_to_train():
 
 def test_frozen_weights_are_the_same_bytes_after_a_run(tmp_path):
     """With moving and other averages, weight decay, accumulation and intervals."""
-    training = tiny_run.CONFIG.training.replace(
-        epochs=2, freeze="encoder", save_every=3, ema_decay=0.5, optimizer="adamw",
-        gradient_accumulation_steps=2, global_clipnorm=1.0, schedule="constant",
-        learning_rate=0.01, weight_decay=0.1,
-    )  # fmt: skip
     first = []
 
     class Look(keras.callbacks.Callback):
@@ -222,11 +293,12 @@ def test_frozen_weights_are_the_same_bytes_after_a_run(tmp_path):
                     weight.assign(np.full(weight.shape, -0.0))
             first.extend(self.model.get_weights())
 
-    trained = train(
-        tiny_run.TRAIN, tmp_path / "run", tiny_run.CONFIG.replace(training=training),
-        console=Console(quiet=True), callbacks=[Look()],
+    trained = tiny_run.run(
+        tmp_path, Look(), epochs=2, freeze="encoder", save_every=3, ema_decay=0.5,
+        optimizer="adamw", gradient_accumulation_steps=2, global_clipnorm=1.0,
+        schedule="constant", learning_rate=0.01, weight_decay=0.1,
     ).model  # fmt: skip
-    saved = keras.models.load_model(tmp_path / "run" / "model.keras", compile=False)
+    saved = keras.models.load_model(tmp_path / "model.keras", compile=False)
     kept = [
         a.tobytes() == b.tobytes()
         for a, b in zip(first, saved.get_weights(), strict=True)

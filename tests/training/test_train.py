@@ -1,7 +1,5 @@
 """Training runs, from files to a directory with a translator; and what they say."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import io
@@ -20,13 +18,7 @@ import tensorflow as tf
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from keras_transformer import (
-    RunConfig,
-    TrainingConfig,
-    Transformer,
-    Translator,
-    train,
-)
+from keras_transformer import RunConfig, TrainingConfig, Transformer, Translator
 from keras_transformer.text import learn_tokenizers, mixed_pairs, open_pairs
 from keras_transformer.training import dry_run, read_summary, report, summary_lines
 from keras_transformer.training.run import _described
@@ -58,17 +50,11 @@ def test_a_run_leaves_everything_in_its_directory(directory):
     assert names == ["step-000000008.weights.h5", "step-000000012.weights.h5"]
     data = json.loads((directory / "data.json").read_text("utf-8"))
     assert sorted(data) == ["planned_updates", "training", "validation"]
-
-
-def test_the_config_has_the_options_and_what_was_learned_or_fitted(directory):
     config, given = RunConfig.load(directory / "config.json"), tiny_run.CONFIG
-    assert config.model.source_vocabulary_size == 300
-    assert config.model.target_vocabulary_size == 300
+    sizes = dict(source_vocabulary_size=300, target_vocabulary_size=300)
     # A warm-up is at most a fifth of 12 updates, and its peak stays.
-    assert config.training == given.training.replace(
-        warmup_steps=2, learning_rate=(16 * 10) ** -0.5
-    )
-    assert (config.decoding, config.data) == (given.decoding, given.data)
+    fitted = dict(warmup_steps=2, learning_rate=(16 * 10) ** -0.5)
+    assert config == given.with_options(**sizes, **fitted)
 
 
 def test_the_log_has_a_row_an_interval_with_every_figure(log):
@@ -82,8 +68,8 @@ def test_the_log_has_a_row_an_interval_with_every_figure(log):
         assert 0 <= float(row["accuracy"]) <= 1
         assert float(row["tokens_per_second"]) > 0
         assert float(row["val_perplexity"]) > 1
-    assert float(log[-1]["loss"]) < float(log[0]["loss"]) - 0.1
-    assert float(log[-1]["val_loss"]) < float(log[0]["val_loss"]) - 0.1
+    for name in ("loss", "val_loss"):
+        assert float(log[-1][name]) < float(log[0][name]) - 0.1
 
 
 def test_tensorboard_has_the_same_figures(directory, log):
@@ -103,9 +89,8 @@ def test_the_final_model_is_the_float64_mean_of_the_checkpoints(directory):
         kept.append(model.get_weights())
     assert any(np.any(a != b) for a, b in zip(*kept, strict=True))
     final = keras.models.load_model(directory / "model.keras").get_weights()
-    for weight, *values in zip(final, *kept, strict=True):
-        mean = np.mean(np.stack(values).astype(np.float64), axis=0)
-        np.testing.assert_array_equal(weight, mean.astype(np.float32))
+    means = [np.mean(np.stack(v).astype("float64"), 0) for v in zip(*kept, strict=True)]
+    tiny_run.assert_equal(final, [mean.astype("float32") for mean in means])
     translator = Translator.load(directory)
     assert translator.config == tiny_run.CONFIG.decoding
 
@@ -132,7 +117,6 @@ def test_a_run_keeps_what_it_was(directory):
 def test_a_run_stops_exactly_at_max_updates_and_a_seed_is_a_run(tmp_path):
     weights = []
     for number, seed in enumerate((3, 3, 4)):
-        (tmp_path / str(number)).mkdir()
         model = tiny_run.run(tmp_path / str(number), max_updates=5, seed=seed).model
         assert model.updates == 5
         weights.append(model.get_weights())
@@ -154,21 +138,17 @@ def test_bad_data_stops_a_run_before_it_trains_as_often_as_it_is_given(tmp_path,
     path = tiny_run.write_pairs(tmp_path / "train.tsv")
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join([*lines[:2], line, *lines[2:]]), encoding="utf-8")
-    data = tiny_run.CONFIG.data.replace(bad_line_budget=0)
-    config = tiny_run.CONFIG.replace(data=data)
     for _ in range(2):
         with pytest.raises(ValueError, match=message):
-            train(path, tmp_path / "run", config, console=Console(quiet=True))
+            tiny_run.run(tmp_path / "run", text=path, bad_line_budget=0)
     assert not (tmp_path / "run" / "config.json").exists()
 
 
 def test_a_failed_run_leaves_the_ids_to_the_next(tmp_path):
-    config = tiny_run.CONFIG.with_options(bad_line_budget=0)
-    options = {"validation": [("dog", "")], "console": Console(quiet=True)}
     times = set()
     for _ in range(2):
         with pytest.raises(ValueError, match="row 1: target is empty"):
-            train(tiny_run.TRAIN, tmp_path, config, **options)
+            tiny_run.run(tmp_path, validation=[("dog", "")], bad_line_budget=0)
         times.add((tmp_path / "corpus/training/pairs.ids").stat().st_mtime_ns)
     assert len(times) == 1
 
@@ -191,12 +171,8 @@ def own_parts(rate=3e-3):
     }
 
 
-def run(directory, own, **training):
-    config = tiny_run.CONFIG.replace(
-        training=tiny_run.CONFIG.training.replace(**training)
-    )
-    quiet = Console(quiet=True)
-    return train(tiny_run.TRAIN, directory, config, console=quiet, **own)
+def run(directory, own, **options):
+    return tiny_run.run(directory, given=own, **options)
 
 
 def test_a_run_goes_on_with_its_own_parts_alone(tmp_path):
@@ -208,8 +184,7 @@ def test_a_run_goes_on_with_its_own_parts_alone(tmp_path):
     # Keras numbers the objects of a process: "adamw_1" is the same optimizer.
     expected = run(tmp_path / "whole", own_parts()).model.get_weights()
     found = run(tmp_path / "run", own_parts()).model.get_weights()
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(a, b)
+    tiny_run.assert_equal(found, expected)
     other = learn_tokenizers(tiny_run.VALID, tiny_run.CONFIG.tokenizer)
     changed = {
         "another optimizer: .*AdamW": own_parts(1e-3),
@@ -258,14 +233,11 @@ def test_a_dry_run_names_everything_and_writes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_size_that_the_text_cannot_have_is_named(tmp_path):
+def test_a_dry_run_names_sizes_that_the_text_lacks_and_the_corpora_of_a_mix(tmp_path):
     for size, why in ((9000, "has no more"), (100, "needs one for each character")):
         config = tiny_run.CONFIG.with_options(vocabulary_size=size)
         line = said_by_dry_run(tmp_path / "run", config, None)[1]
         assert re.fullmatch(rf"learned \d+ pieces, not {size:,}: the text {why}", line)
-
-
-def test_the_corpora_of_a_mix_are_named_with_their_weights(tmp_path):
     path = tiny_run.write_pairs(tmp_path / "domain.tsv", tiny_run.VALID)
     mixed = mixed_pairs([(tiny_run.TRAIN, 1), (path, 4)])
     lines = said_by_dry_run(tmp_path / "run", text=mixed)
@@ -273,19 +245,18 @@ def test_the_corpora_of_a_mix_are_named_with_their_weights(tmp_path):
 
 
 def test_a_dry_run_refuses_what_train_does_and_says_what_is_frozen(tmp_path):
-    config = tiny_run.CONFIG.replace(
-        data=tiny_run.CONFIG.data.replace(batch_shapes=1),
-        training=tiny_run.CONFIG.training.replace(jit_compile=True, freeze="encoder"),
-    )
+    compiled = {"batch_shapes": 1, "jit_compile": True, "freeze": "encoder"}
+    config = tiny_run.CONFIG.with_options(**compiled)
     lines = said_by_dry_run(tmp_path / "run", config, None)
     assert lines[-2].endswith("8,016 of 10,176 parameters, without encoder")
-    short = config.replace(data=config.data.replace(max_length=2))
-    patient = config.replace(training=config.training.replace(patience=3))
-    for bad, message in ((short, "no good pair"), (patient, "needs validation pairs")):
+    for options, message in (
+        ({"max_length": 2}, "no good pair"), ({"patience": 3}, "needs validation pairs")
+    ):  # fmt: skip
+        bad = config.with_options(**options)
         with pytest.raises(ValueError, match=message):
             said_by_dry_run(tmp_path / "run", bad, None)
         with pytest.raises(ValueError, match=message):
-            train(tiny_run.TRAIN, tmp_path / "run", bad, console=Console(quiet=True))
+            tiny_run.run(tmp_path / "run", **compiled | options)
 
 
 @pytest.mark.slow
@@ -312,8 +283,10 @@ def test_an_interrupted_run_is_exact_on_other_backends(backend):
         (3599, "59 min"), (7300, "2 h 1 min"), (50 * 3600, "2 days 2 h"),
     ],
 )  # fmt: skip
-def test_a_time_has_two_units_at_most(seconds, words):
+def test_a_time_has_two_units_at_most_and_numbers_their_nouns(seconds, words):
     assert report.duration(seconds) == words
+    counted = [report.plural(n, "batch") for n in (0, 1, 1200)]
+    assert counted == ["0 batches", "1 batch", "1,200 batches"]
 
 
 def test_the_bar_fits_in_a_line_and_says_once_how_long_it_takes(monkeypatch):
@@ -360,9 +333,3 @@ def test_a_run_keeps_the_command_that_began_it(monkeypatch):
     monkeypatch.setattr(sys, "argv", words)
     data = _described(open_pairs(tiny_run.TRAIN), None, None, None, None, None)
     assert data["command"] == "keras-transformer train --run 'a b'"
-
-
-def test_numbers_have_their_nouns():
-    words = [report.plural(*pair) for pair in ((1, "update"), (1200, "update"),
-                                               (1, "batch"), (0, "batch"))]  # fmt: skip
-    assert words == ["1 update", "1,200 updates", "1 batch", "0 batches"]
