@@ -5,8 +5,6 @@ Started as a program of its own: a JSON request on standard input, see `main`, a
 JSON answer on standard output. Strings travel as hexadecimal bytes.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import sys

@@ -120,15 +120,13 @@ def served(request):
     return load(f"{request.param}_client"), address, sizes
 
 
-def test_a_client_returns_translations_by_small_requests_in_order(served):
+def test_a_client_returns_and_prints_translations_and_an_error_in_a_line(
+    served, capsys
+):
     client, address, sizes = served
     assert client.translate(TEXTS, "tiny", address) == EXPECTED
     assert client.translate(TEXTS, "tiny", address, batch_size=3) == EXPECTED
     assert sizes() == [4, 3, 1]
-
-
-def test_a_client_prints_translations_and_an_error_in_one_line(served, capsys):
-    client, address, _ = served
     client.main(["--server", address, "--model", "tiny", "ab", "xyz"])
     assert capsys.readouterr().out == "-1.000  AB\n-1.500  XYZ\n"
     with pytest.raises(SystemExit, match="error: .*ervable not found"):
@@ -141,9 +139,6 @@ def test_the_rest_client_reports_a_server_that_is_not_there():
         load("rest_client").main(["--server", closed, "--model", "tiny", "a"])
 
 
-needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
-
-
 def run_in_node(server, *words):
     """Runs the client in JavaScript."""
     return subprocess.run(
@@ -153,19 +148,16 @@ def run_in_node(server, *words):
     )  # fmt: skip
 
 
-@needs_node
-def test_the_client_in_javascript_prints_translations(rest_server):
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
+def test_the_client_in_javascript_prints_translations_and_an_error_in_a_line(
+    rest_server,
+):
     url, requests = rest_server
     done = run_in_node(url, "tiny", *TEXTS)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "".join(f"{text}\n" for text, _ in EXPECTED)
     instances = [{"text": text} for text in TEXTS]
     assert requests == [("/v1/models/tiny:predict", {"instances": instances})]
-
-
-@needs_node
-def test_the_client_in_javascript_reports_an_error_in_one_line(rest_server):
-    url, _ = rest_server
     for server, words, message in (
         (url, ("huge", "a"), r"/huge:predict answered 404: .*not found.*"),
         ("http://127.0.0.1:2", ("tiny", "a"), r"fetch failed: .*ECONNREFUSED.*"),

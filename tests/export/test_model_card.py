@@ -1,7 +1,5 @@
 """The model card: what it says is known, what is not known is left to fill in."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -19,12 +17,12 @@ from keras_transformer.export.model_card import (
     recorded_scores,
     training_data,
 )
-from keras_transformer.export.saved_model import TRAINING_DATA
 from keras_transformer.generation.pipeline import INPUTS
 from tests import tiny_run
 
 hub = pytest.importorskip("huggingface_hub", reason="the reader of the YAML")
 VERSION = Path("saved_models/en-de/1")
+TRAINING_DATA = "assets.extra/training_data.json"
 
 
 @pytest.fixture
@@ -38,8 +36,8 @@ def live(tmp_path_factory):
     return Translator.load(tiny_run.run_directory(tmp_path_factory))
 
 
-def scored(live, run, name="test.tsv", search=None):
-    scores = evaluate(live, tiny_run.VALID)
+def scored(live, run, name="test.tsv", search=None, pairs=tiny_run.VALID):
+    scores = evaluate(live, pairs)
     scores = dataclasses.replace(scores, bleu=12.345, chrf=34.567)  # Not 0 or 100.
     values = dataclasses.asdict(scores)
     record_scores(run, name, "its lines", search or live.config, values)
@@ -50,12 +48,17 @@ def section(card, title):
     return card.split(f"## {title}\n")[1].split("\n## ")[0]
 
 
+def rows_of(text):
+    """Cells of the rows of tables, three to a row."""
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines()]
+    return [[cell.strip() for cell in row] for row in rows if len(row) == 3]
+
+
 def test_a_card_without_a_run_invents_nothing():
     card = model_card(tiny_run.translator(), VERSION)
     data = hub.ModelCard(card).data
     assert data.pipeline_tag == "translation" and data.library_name == "keras"
-    assert data.license is None and data.language is None
-    assert data.eval_results is None
+    assert data.license is data.language is data.eval_results is None
     assert section(card, "Training").strip() == "Not recorded."
     assert "None recorded" in section(card, "Scores")
     assert section(card, "Data").count("\n- ") == 1  # One line: to fill in.
@@ -71,11 +74,10 @@ def test_the_card_of_a_run_has_its_data_training_and_sentences(live, run):
     assert hub.ModelCard(card).data.language == ["en", "de"]
     assert card.split("---\n")[2].lstrip().startswith("# en-de\n")
     assert "sentences from `en` to `de`:" in card
-    data = section(card, "Data")
+    data, training = section(card, "Data"), section(card, "Training")
     assert "- training: 40 pairs, " in data and "from `train.tsv`; 0 bad" in data
     assert "- validation: 8 pairs, " in data
     summary = json.loads((run / "summary.json").read_text("utf-8"))
-    training = section(card, "Training")
     assert "- updates: 12, epochs: 3, minutes: " in training
     assert "Not recorded" not in training
     assert summary["machine"]["processor"] in training
@@ -83,8 +85,7 @@ def test_the_card_of_a_run_has_its_data_training_and_sentences(live, run):
     assert "mean of 2 checkpoints" in training
     # Nobody has evaluated it: sentences of the validation data.
     sources, references = zip(*tiny_run.VALID[:3], strict=True)
-    rows = section(card, "Examples").split("| --- | --- | --- |\n")[1].splitlines()
-    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
+    cells = rows_of(section(card, "Examples").split("| --- | --- | --- |\n")[1])
     plain = [[re.sub(r"\\(.)", r"\1", cell) for cell in row] for row in cells]
     expected = zip(sources, live(sources), references, strict=True)
     assert plain == [[text.strip() for text in row] for row in expected]
@@ -95,9 +96,8 @@ def test_scores_stand_with_signature_name_and_search(live, run):
     card = model_card(live, VERSION, run)
     results = hub.ModelCard(card).data.eval_results
     assert [result.metric_type for result in results] == ["sacrebleu", "chrf"]
-    assert [r.metric_value for r in results] == [
-        round(scores.bleu, 2), round(scores.chrf, 2)
-    ]  # fmt: skip
+    rounded = [round(scores.bleu, 2), round(scores.chrf, 2)]
+    assert [result.metric_value for result in results] == rounded
     assert {result.dataset_name for result in results} == {"test.tsv"}
     assert scores.bleu_signature in results[0].metric_name
     text = section(card, "Scores")
@@ -120,36 +120,9 @@ def test_scores_of_other_weights_are_not_shown(live, run):
     assert "None recorded" in model_card(other, VERSION, run)
 
 
-def test_a_damaged_file_is_named(live, run):
-    for name in ("data.json", "scores.json", "summary.json"):
-        (run / name).write_text("[1", "utf-8")
-        with pytest.raises(ValueError, match=f"{name} is damaged"):
-            training_data(run)
-            model_card(live, VERSION, run)
-        (run / name).write_text("{}", "utf-8")
-
-
-def test_a_run_that_did_not_end_knows_its_data_by_its_digest(run):
-    (run / "summary.json").unlink()
-    digest = open_pairs(tiny_run.VALID).fingerprint()
-    known = training_data(run)
-    assert known["validation"] == {"fingerprint": digest}
-    (run / "data.json").unlink()
-    assert training_data(run) == {}
-
-
-def test_wrong_arguments_are_refused(live, tmp_path):
-    with pytest.raises(ValueError, match="`languages` must be two codes"):
-        live.export(tmp_path / "1", languages=["en"])
-    with pytest.raises(FileNotFoundError, match="holds no training run"):
-        live.export(tmp_path / "1", run=tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
 def test_what_is_written_in_a_text_is_no_markdown_and_no_yaml(live, run):
     name = 'a": [b] | <b>*x*\n- y $name'
-    values = dataclasses.asdict(evaluate(live, [("a | b", "<i>c</i>")]))
-    record_scores(run, name, "lines", live.config, values)
+    scored(live, run, name, pairs=[("a | b", "<i>c</i>")])
     card = model_card(live, VERSION, run)
     results = hub.ModelCard(card).data.eval_results
     assert {result.dataset_name for result in results} == {name}
@@ -157,23 +130,39 @@ def test_what_is_written_in_a_text_is_no_markdown_and_no_yaml(live, run):
     assert '| a": \\[b\\] \\| \\<b\\>\\*x\\* - y $name | 1 |' in card
 
 
+def test_a_damaged_file_is_named_and_a_missing_one_leaves_the_digest(live, run):
+    for name in ("data.json", "scores.json", "summary.json"):
+        content = (run / name).read_bytes() if (run / name).exists() else b"{}"
+        (run / name).write_text("[1", "utf-8")
+        with pytest.raises(ValueError, match=f"{name} is damaged"):
+            training_data(run)
+            model_card(live, VERSION, run)
+        (run / name).write_bytes(content)
+    # A run that did not end.
+    (run / "summary.json").unlink()
+    digest = open_pairs(tiny_run.VALID).fingerprint()
+    assert training_data(run)["validation"] == {"fingerprint": digest}
+    (run / "data.json").unlink()
+    assert training_data(run) == {}
+
+
 @pytest.mark.slow
 def test_every_version_has_its_card_and_no_export_changes_another(
     run, tmp_path_factory
 ):
     saved_models = run.parent / "saved" / "tiny"
-    first = saved_models / "1" / "README.md"
+    first, second = (saved_models / n / "README.md" for n in "12")
     first.parent.mkdir(parents=True)
     first.write_text("edited", "utf-8")
     words = ["export", str(run), "--output", str(saved_models)]
     assert cli.main([*words, "--languages", "en", "de", "--dtype", "bfloat16"]) == 0
     assert first.read_text("utf-8") == "edited"
-    card = (saved_models / "2" / "README.md").read_text("utf-8")
+    card = second.read_text("utf-8")
     assert "# tiny\n" in card and '"tiny/2"' in card
     assert "computation in bfloat16" in card and "/v1/models/tiny:predict" in card
     assert hub.ModelCard(card).data.language == ["en", "de"]
     # For programs: what it was trained on.
-    known = json.loads((saved_models / "2" / TRAINING_DATA).read_text("utf-8"))
+    known = json.loads((second.parent / TRAINING_DATA).read_text("utf-8"))
     assert known["training"]["fingerprint"] == open_pairs(tiny_run.TRAIN).fingerprint()
     assert known["validation"]["pairs"] == 8
     assert known["training"]["files"] == ["train.tsv"]
@@ -182,20 +171,17 @@ def test_every_version_has_its_card_and_no_export_changes_another(
 
 def test_the_signatures_are_those_of_an_export(tmp_path_factory):
     saved_model = tiny_run.saved_model(tmp_path_factory)
-    card = (saved_model / "README.md").read_text("utf-8")
-    rows = [line.strip("| ").split(" | ") for line in card.splitlines()]
-    rows = [row for row in rows if len(row) == 3 and row[0][:1] == "`"]
-    signatures = {row[0].strip("`"): row[1:] for row in rows}
+    rows = rows_of((saved_model / "README.md").read_text("utf-8"))
+    signatures = {row[0].strip("`"): row[1:] for row in rows if row[0][:1] == "`"}
     found = tf.saved_model.load(str(saved_model)).signatures
     assert set(signatures) == set(found) == set(INPUTS)
     kinds = {"float32": tf.float32, "int64": tf.int64}
     for name, (inputs, outputs) in signatures.items():
         assert re.findall(r"(\w+)(?: \(\w+\))?(?:, |$)", inputs) == list(INPUTS[name])
-        types = {}
+        types = {"truncated": (1, tf.bool)}
         for output in re.findall(r"(\w+)((?: \[[^\]]*\])?)((?: \(\w+\))?)", outputs):
             rank = len(output[1].split(",")) if output[1] else 1
             types[output[0]] = rank, kinds.get(output[2].strip(" ()"), tf.string)
-        types["truncated"] = 1, tf.bool
         specs = found[name].structured_outputs
         assert types == {k: (s.shape.rank, s.dtype) for k, s in specs.items()}, name
         taken = found[name].structured_input_signature[1].values()
@@ -203,24 +189,28 @@ def test_the_signatures_are_those_of_an_export(tmp_path_factory):
     assert found["nbest"].structured_outputs["scores"].shape[1] == 3
 
 
-@pytest.mark.slow
-def test_evaluate_keeps_the_scores_of_a_run(run, capsys):
+@pytest.fixture
+def evaluating(run):
+    """Runs the verb on a run with a beam size."""
     test = tiny_run.write_pairs(run.parent / "x.tsv", tiny_run.VALID)
     words = ["evaluate", str(run), "--test", str(test), "--beam-size"]
-    assert cli.main([*words, "2"]) == 0 and cli.main([*words, "1"]) == 0
-    assert cli.main([*words, "1"]) == 0
+    return lambda size: cli.main([*words, size])
+
+
+@pytest.mark.slow
+def test_evaluate_keeps_the_scores_of_a_run(run, evaluating, capsys):
+    assert [evaluating(size) for size in "211"] == [0, 0, 0]
     found = recorded_scores(run)
     assert [entry["search"]["beam_size"] for entry in found] == [2, 1]
     assert {entry["name"] for entry in found} == {"x.tsv"}
     assert f"BLEU {found[1]['scores']['bleu']:.2f}" in capsys.readouterr().out
 
 
-def test_scores_that_cannot_be_kept_are_a_warning(run, monkeypatch, capsys):
+def test_scores_that_cannot_be_kept_are_a_warning(evaluating, monkeypatch, capsys):
     def fail(*arguments):
         raise PermissionError(13, "Permission denied", "scores.json")
 
     monkeypatch.setattr(cards, "record_scores", fail)
-    test = tiny_run.write_pairs(run.parent / "x.tsv", tiny_run.VALID)
-    assert cli.main(["evaluate", str(run), "--test", str(test)]) == 0
+    assert evaluating("2") == 0
     error = capsys.readouterr().err
     assert "warning: the scores were not recorded: " in error

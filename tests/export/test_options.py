@@ -1,12 +1,11 @@
-"""Exports of models with every kind of option: the strings are the live ones."""
-
-from __future__ import annotations
+"""Exports of models with every kind of option, and what no format takes."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import LiteTranslator, Translator, cli, enable_lora
+from keras_transformer import LiteTranslator, Transformer, Translator, cli, enable_lora
+from keras_transformer.export import litert
 from tests import tiny_run
 
 TEXTS = ["the old man sleeps.", "a bear", "the good dog runs. the big bird sings."]
@@ -118,28 +117,96 @@ def test_a_litert_file_translates_as_the_model(live, tmp_path):
         assert found.score == pytest.approx(expected.score, abs=1e-4)
 
 
-@pytest.mark.parametrize("format", ["litert", "web", "ctranslate2"])
-def test_a_language_at_the_start_of_a_text_needs_a_saved_model(
-    format, tmp_path, monkeypatch
-):
-    translator = tiny_run.translator()
-    monkeypatch.setattr(translator.tokenizers.source, "languages", {"<de>": 9})
-    with pytest.raises(ValueError, match="does not support target languages"):
-        translator.export(tmp_path / "model", format)
+# What no format takes.
+
+
+class Other(Transformer):
+    """A model that may compute anything."""
+
+
+def with_model(**options):
+    """A function that makes a translator of a model with options."""
+
+    def make():
+        model = tiny_run.model(**options)
+        return Translator(model, tiny_run.tokenizers(), tiny_run.CONFIG.decoding)
+
+    return make
+
+
+def changed(change):
+    """A function that makes a translator of a model of its own, and changes that."""
+
+    def make():
+        model = tiny_run.model.__wrapped__()  # One that no other test has.
+        parts = tiny_run.tokenizers(), tiny_run.CONFIG.decoding
+        return Translator(change(model) or model, *parts)
+
+    return make
+
+
+def of_two_models():
+    return Translator.ensemble([tiny_run.translator()] * 2)
+
+
+def with_languages():
+    live = tiny_run.translator()
+    tokenizers = tiny_run.tokenizers.__wrapped__()  # One that no other test has.
+    tokenizers.source.languages = {"<de>": 9}
+    return Translator(live.model, tokenizers, live.config)
+
+
+live_one, quantised = tiny_run.translator, changed(lambda model: model.quantize("int8"))
+adapted = changed(lambda model: enable_lora(model, 2))
+other_kind = changed(lambda model: Other(model.config))
+LANGUAGES = "does not support target languages"
+# The format, what makes the translator, options, the error and its words.
+REFUSED = [
+    ("onnx", live_one, {}, ValueError, "`format` must be one of saved_model, litert"),
+    ("saved_model", live_one, {"quantize": None}, TypeError, "'quantize'"),
+    ("saved_model", live_one, {"languages": ["en"]}, ValueError, "must be two codes"),
+    ("saved_model", live_one, {"run": "x"}, FileNotFoundError, "no training run"),
+    ("litert", live_one, {"litert_js": None}, TypeError, "'litert_js'"),
+    ("litert", live_one, {"languages": ["en"]}, ValueError, "must be two codes"),
+    ("litert", live_one, {"quantize": "int4"}, ValueError, "one of none, float16, in"),
+    ("litert", with_languages, {}, ValueError, LANGUAGES),
+    ("web", live_one, {"dtype": None}, TypeError, "'dtype'"),
+    ("web", with_languages, {}, ValueError, LANGUAGES),
+    ("safetensors", live_one, {"run": None}, TypeError, "'run'"),
+    ("safetensors", adapted, {}, ValueError, "merges them.*with an adapter"),
+    ("safetensors", of_two_models, {}, ValueError, "Received: an Ensemble"),
+    ("ctranslate2", live_one, {"languages": None}, TypeError, "'languages'"),
+    ("ctranslate2", live_one, {"quantize": "int4"}, ValueError, "of none, float16"),
+    ("ctranslate2", with_languages, {}, ValueError, LANGUAGES),
+    ("ctranslate2", adapted, {}, ValueError, "with an adapter"),
+    ("ctranslate2", quantised, {}, ValueError, "quantization_mode='int8'"),
+    ("ctranslate2", other_kind, {}, ValueError, "Received: a Other"),
+    *(
+        ("ctranslate2", with_model(**{n: value}), {}, ValueError, f"{n}={value!r}")
+        for n, value in {
+            "activation": "softplus", "key_dim": 3, "value_dim": 3,
+            "decoder_self_attention": "ssru", "attention": "relu",
+            "positions": "rotary", "num_key_value_heads": 1,
+        }.items()
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("format", "make", "options", "error", "words"), REFUSED)
+def test_what_a_format_lacks_is_named(tmp_path, format, make, options, error, words):
+    with pytest.raises(error, match=words):
+        make().export(tmp_path / "model", format, **options)
     assert not list(tmp_path.iterdir())
 
 
-def test_an_unknown_format_and_an_option_of_another_one_are_refused(tmp_path):
-    translator = tiny_run.translator()
-    with pytest.raises(ValueError, match="`format` must be one of saved_model, litert"):
-        translator.export(tmp_path / "model", "onnx")
-    for format, option in (
-        ("saved_model", "quantize"), ("litert", "litert_js"), ("web", "dtype"),
-        ("ctranslate2", "languages"), ("safetensors", "run"),
-    ):  # fmt: skip
-        with pytest.raises(TypeError, match=f"'{option}'"):
-            translator.export(tmp_path / "model", format, **{option: None})
-    assert not list(tmp_path.iterdir())
+def test_a_path_that_exists_and_a_failure_are_left_as_they_were(tmp_path, monkeypatch):
+    (tmp_path / "old").mkdir()
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        tiny_run.translator().export(tmp_path / "old", "litert")
+    monkeypatch.setattr(litert, "convert", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        tiny_run.translator().export(tmp_path / "new", "litert")
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_the_command_line_writes_weights_and_refuses_flags_of_others(tmp_path, capsys):

@@ -1,6 +1,4 @@
-"""The configuration files that an export writes for TensorFlow Serving."""
-
-from __future__ import annotations
+"""What an export writes for TensorFlow Serving: its options, warm-up requests."""
 
 import configparser
 import http.server
@@ -12,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 from google.protobuf import text_format
 
 from keras_transformer.export import web
@@ -21,23 +20,12 @@ from keras_transformer.export.serving_files import (
     TEMPLATES,
     model_name,
     write_serving_files,
+    write_warmup_requests,
 )
+from keras_transformer.generation.pipeline import INPUTS
 from tests import tiny_run
 
 yaml = pytest.importorskip("yaml")
-
-
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("saved_models/en-de/1", "en-de"),
-        ("saved_models/../de.v2/3/", "de.v2"),
-        ('odd "$na/mes: $x\n"/1', "mes-x-"),
-        ("/1", "model"),
-    ],
-)
-def test_the_model_is_named_after_its_directory(path, name):
-    assert model_name(path) == name
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +40,18 @@ def written(tmp_path_factory):
     return texts
 
 
+@pytest.fixture(scope="module")
+def service(written):
+    (service,) = yaml.safe_load(written["docker-compose.yml"])["services"].values()
+    return service
+
+
+@pytest.fixture(scope="module")
+def objects(written):
+    """The Deployment and the Service of Kubernetes."""
+    return list(yaml.safe_load_all(written["kubernetes.yml"]))
+
+
 def test_files_stand_beside_the_versions_and_stay_as_they_are(tmp_path):
     (tmp_path / "docker-compose.yml").write_text("mine")
     write_serving_files(tmp_path / "1")
@@ -62,9 +62,26 @@ def test_files_stand_beside_the_versions_and_stay_as_they_are(tmp_path):
         assert (tmp_path / name).read_text() == "mine"
 
 
-def test_an_export_writes_them(tmp_path_factory):
-    path = tiny_run.saved_model(tmp_path_factory)
-    assert {file.name for file in path.parent.iterdir()} == {"1", *NAMES}
+def test_the_model_and_its_objects_are_named_after_its_directory(tmp_path):
+    for path, name in (
+        ("saved_models/en-de/1", "en-de"),
+        ("saved_models/../de.v2/3/", "de.v2"),
+        ('odd "$na/mes: $x\n"/1', "mes-x-"),
+        ("/1", "model"),
+    ):
+        assert model_name(path) == name
+    for name, expected in {
+        "en-de": "translator-en-de",
+        "EN_de.v2": "translator-en-de-v2",
+        "x-": "translator-x",
+        "n" * 99: "translator-" + "n" * 52,
+    }.items():
+        (tmp_path / name).mkdir()
+        write_serving_files(tmp_path / name / "1")
+        text = (tmp_path / name / "kubernetes.yml").read_text("utf-8")
+        found = [each["metadata"]["name"] for each in yaml.safe_load_all(text)]
+        assert found == [expected, expected]
+        assert re.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", expected)
 
 
 def test_an_installed_package_has_the_templates_and_the_page():
@@ -98,19 +115,6 @@ def test_the_configuration_serves_the_mounted_model(written):
     assert model.model_platform == "tensorflow"
 
 
-def test_prometheus_reads_the_figures_where_the_manifest_says(written):
-    (path,) = re.findall(r'path: "(.*)"', written["monitoring.config"])
-    deployment, _ = yaml.safe_load_all(written["kubernetes.yml"])
-    annotations = deployment["spec"]["template"]["metadata"]["annotations"]
-    assert annotations["prometheus.io/path"] == path
-
-
-@pytest.fixture(scope="module")
-def service(written):
-    (service,) = yaml.safe_load(written["docker-compose.yml"])["services"].values()
-    return service
-
-
 class ModelStatus(http.server.BaseHTTPRequestHandler):
     """Answers the health check as TensorFlow Serving answers /v1/models/NAME."""
 
@@ -120,43 +124,28 @@ class ModelStatus(http.server.BaseHTTPRequestHandler):
         assert self.path == "/v1/models/EN_de.v2"
         status = {"error_code": "UNAVAILABLE" if self.state == "END" else "OK"}
         version = {"version": "1", "state": self.state, "status": status}
-        status = {"model_version_status": [version]}
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(json.dumps(status).encode("utf-8"))
+        self.wfile.write(json.dumps({"model_version_status": [version]}).encode())
 
     def log_message(self, *_):
         pass
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="the image has bash")
-@pytest.mark.parametrize(
-    ("state", "code"), [("AVAILABLE", 0), ("LOADING", 1), ("END", 1)]
-)
-def test_the_health_check_tells_a_loaded_model(service, state, code):
-    check = service["healthcheck"]["test"]
-    assert check[0] == "CMD"
-    handler = type("Handler", (ModelStatus,), {"state": state})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        command = check[3].replace("/8501", f"/{server.server_port}")
-        done = subprocess.run([*check[1:3], command], check=False, timeout=20)
-        server.shutdown()
-    assert done.returncode == code
-    gone = subprocess.run([*check[1:3], command], capture_output=True, check=False)
-    assert gone.returncode != 0
-
-
-@pytest.fixture(scope="module")
-def objects(written):
-    """The Deployment and the Service of Kubernetes."""
-    return list(yaml.safe_load_all(written["kubernetes.yml"]))
-
-
-@pytest.fixture(scope="module")
-def container(objects):
-    (container,) = objects[0]["spec"]["template"]["spec"]["containers"]
-    return container
+def test_the_health_check_tells_a_loaded_model(service):
+    start, *check = service["healthcheck"]["test"]
+    assert start == "CMD"
+    for state, code in (("AVAILABLE", 0), ("LOADING", 1), ("END", 1)):
+        handler = type("Handler", (ModelStatus,), {"state": state})
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            command = check[2].replace("/8501", f"/{server.server_port}")
+            done = subprocess.run([*check[:2], command], check=False, timeout=20)
+            server.shutdown()
+        assert done.returncode == code
+        gone = subprocess.run([*check[:2], command], capture_output=True, check=False)
+        assert gone.returncode != 0
 
 
 def test_the_manifest_follows_the_schema_of_kubernetes(written, objects):
@@ -172,39 +161,24 @@ def test_the_manifest_follows_the_schema_of_kubernetes(written, objects):
             validate.validate(wrong, "1.33", strict=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("en-de", "translator-en-de"),
-        ("EN_de.v2", "translator-en-de-v2"),
-        ("x-", "translator-x"),
-        ("n" * 99, "translator-" + "n" * 52),
-    ],
-)
-def test_objects_have_names_that_a_service_may_have(name, expected, tmp_path):
-    (tmp_path / name).mkdir()
-    write_serving_files(tmp_path / name / "1")
-    text = (tmp_path / name / "kubernetes.yml").read_text("utf-8")
-    found = [each["metadata"]["name"] for each in yaml.safe_load_all(text)]
-    assert found == [expected, expected]
-    assert re.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", expected)
-
-
-def test_the_service_finds_the_pods_and_their_ports(objects, container):
-    deployment, service = objects
-    labels = deployment["spec"]["template"]["metadata"]["labels"]
+def test_container_and_pod_run_one_server_that_other_machines_cannot_reach(
+    written, objects, service
+):
+    deployment, of_pods = objects
+    template = deployment["spec"]["template"]
+    labels, pod = template["metadata"]["labels"], template["spec"]
+    (container,) = pod["containers"]
+    # The service finds the pods and their ports.
     assert deployment["spec"]["selector"]["matchLabels"] == labels
-    assert service["spec"]["selector"] == labels
+    assert of_pods["spec"]["selector"] == labels
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert {p["targetPort"]: p["port"] for p in service["spec"]["ports"]} == ports
-    pod = deployment["spec"]["template"]["spec"]
+    assert {p["targetPort"]: p["port"] for p in of_pods["spec"]["ports"]} == ports
     seconds = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     assert 30 < seconds < pod["terminationGracePeriodSeconds"]
-
-
-def test_container_and_pod_run_one_server_that_other_machines_cannot_reach(
-    written, container, service
-):
+    # Prometheus reads the figures where the manifest says.
+    (path,) = re.findall(r'path: "(.*)"', written["monitoring.config"])
+    assert template["metadata"]["annotations"]["prometheus.io/path"] == path
+    # Docker and Kubernetes run the same.
     assert container["image"] == service["image"]
     assert set(service["command"]) <= set(container["args"])
     (mount,), (volume,) = container["volumeMounts"], service["volumes"]
@@ -212,8 +186,72 @@ def test_container_and_pod_run_one_server_that_other_machines_cannot_reach(
     assert mount["readOnly"] and volume["read_only"]
     assert all(port.startswith("127.0.0.1:") for port in service["ports"])
     files = re.findall(r"=/models/EN_de.v2/(\S+)", "\n".join(service["command"]))
-    assert set(files) == written.keys() - {
-        "docker-compose.yml", "docker-compose.gpu.yml", "kubernetes.yml"
-    }  # fmt: skip
+    others = {"docker-compose.yml", "docker-compose.gpu.yml", "kubernetes.yml"}
+    assert set(files) == written.keys() - others
     (gpu,) = yaml.safe_load(written["docker-compose.gpu.yml"])["services"].values()
     assert gpu["image"] == f"{service['image']}-gpu"
+
+
+# Warm-up requests.
+
+REQUESTS = "assets.extra/tf_serving_warmup_requests"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tiny_run.saved_model(tmp_path_factory)
+    assert {file.name for file in path.parent.iterdir()} == {"1", *NAMES}
+    return path
+
+
+def read_requests(file):
+    """The PredictRequests of a warm-up file."""
+    pytest.importorskip("tensorflow_serving")
+    from tensorflow_serving.apis import prediction_log_pb2
+
+    requests = []
+    for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
+        log = prediction_log_pb2.PredictionLog.FromString(record)
+        assert log.WhichOneof("log_type") == "predict_log"
+        # No field is unknown to the real classes.
+        log.DiscardUnknownFields()
+        assert len(log.SerializeToString()) == len(record)
+        requests.append(log.predict_log.request)
+    return requests
+
+
+def test_every_signature_is_warmed_up_alone_and_in_a_batch(path):
+    """By the loaded model; sentences have several lengths, and numbers are 1."""
+    signatures, sizes = tf.saved_model.load(str(path)).signatures, {}
+    lengths = set()
+    for request in read_requests(path / REQUESTS):
+        assert request.model_spec.name == "tiny"
+        name = request.model_spec.signature_name
+        arrays = {n: tf.make_ndarray(tensor) for n, tensor in request.inputs.items()}
+        inputs = {n: tf.constant(array) for n, array in arrays.items()}
+        specs = signatures[name].structured_input_signature[1]
+        types = {n: spec.dtype for n, spec in specs.items()}
+        assert {n: tensor.dtype for n, tensor in inputs.items()} == types
+        texts = arrays["source" if "source" in arrays else "text"]
+        assert all(len(text) > 5 for text in texts)
+        outputs = signatures[name](**inputs)
+        (size,) = {len(values) for values in (*inputs.values(), *outputs.values())}
+        sizes.setdefault(name, []).append(size)
+        if size == 1:
+            lengths.add(len(texts[0].split()))
+        for number in ("temperature", "seed") if name == "sample" else ():
+            assert (arrays[number] == 1).all()
+    assert sizes == dict.fromkeys(INPUTS, [1, 1, 1, 8])
+    assert min(lengths) <= 3 < 10 < max(lengths)
+
+
+def test_names_of_any_length_are_written_as_protocol_buffers(tmp_path):
+    """A length takes one byte more at 128, 128^2 and 128^3."""
+    spec = tf.TensorSpec([None], tf.string, name="text")
+    function = tf.function(lambda text: text, input_signature=[spec])
+    function = function.get_concrete_function()
+    for length in (1, 127, 128, 129, 16_383, 16_384, 2_097_152):
+        name, signature = "n" * length, "s" * length
+        write_warmup_requests(tmp_path, name, {signature: function})
+        model_spec = read_requests(tmp_path / REQUESTS)[0].model_spec
+        assert (model_spec.name, model_spec.signature_name) == (name, signature)

@@ -1,12 +1,9 @@
-"""The page for a browser: its folder, tokens and signatures, and the page itself."""
-
-from __future__ import annotations
+"""The page for a browser: its folder and signatures, and the page itself."""
 
 import hashlib
 import json
 import os
 import shutil
-import subprocess
 import time
 from pathlib import Path
 
@@ -15,12 +12,11 @@ import pytest
 import sentencepiece
 from ai_edge_litert.interpreter import Interpreter
 
-from keras_transformer import DecodingConfig, TokenizerConfig, cli
+from keras_transformer import DecodingConfig, cli
 from keras_transformer.export import litert, web
-from keras_transformer.text.tokenizer import Tokenizer
 from tests import tiny_run
 from tests.browser import Site, chromium
-from tests.export.odd_texts import odd_rows, odd_texts
+from tests.export.test_web_tokens import cut
 
 HERE = Path(__file__).parent
 TEXTS = ["the old man sleeps.", "a bear", "the good dog runs. the big bird sings."]
@@ -81,22 +77,16 @@ LITERT = {"core.js", "wasm-utils.js"} | {
 
 
 def files_of(folder):
-    return {
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix() for path in paths}
 
 
 def test_the_folder_holds_all_that_the_page_asks_for(site):
-    assert files_of(site) == (
-        PAGE
-        | {"joint.model", "model.tflite", "translator.json"}
-        | {f"litert/{name}" for name in LITERT}
-    )
-    assert (
-        site / "litert/core.js"
-    ).read_text() == 'import { a } from "./wasm-utils.js";\n'
+    litert = {f"litert/{name}" for name in LITERT}
+    model = {"joint.model", "model.tflite", "translator.json"}
+    assert files_of(site) == PAGE | model | litert
+    core = (site / "litert/core.js").read_text()
+    assert core == 'import { a } from "./wasm-utils.js";\n'
     assert (site / "LICENSE").read_bytes() == (HERE.parents[1] / "LICENSE").read_bytes()
 
 
@@ -152,12 +142,11 @@ def test_another_export_is_another_version(tmp_path, site, monkeypatch):
     assert not (version / "litert").exists()
 
 
-@pytest.mark.parametrize(
-    ("longest", "lengths"),
-    [(2, [2]), (16, [16]), (17, [16, 17]), (256, [16, 32, 64, 128, 256])],
-)
-def test_lengths_double_up_to_the_longest_source(longest, lengths):
-    assert web.source_lengths(longest) == lengths
+def test_lengths_double_up_to_the_longest_source():
+    for longest, lengths in (
+        (2, [2]), (16, [16]), (17, [16, 17]), (256, [16, 32, 64, 128, 256])
+    ):  # fmt: skip
+        assert web.source_lengths(longest) == lengths
 
 
 def test_every_length_of_source_gives_what_the_live_model_gives(site):
@@ -184,26 +173,15 @@ def test_every_length_of_source_gives_what_the_live_model_gives(site):
             )
 
 
-def cut(tokenizer, ids):
-    """The text of a row of ids, as `Tokenizer.detokenize` gives it."""
-    ids = [int(i) for i in ids]
-    ids = ids[: ids.index(2)] if 2 in ids else ids
-    return tokenizer.decode([i for i in ids if i not in (0, 1)])
-
-
-def test_no_shape_is_left_open(site):
+def test_no_shape_is_left_open_and_signatures_share_the_weights(site):
     """LiteRT.js refuses a shape that is; Python's LiteRT does not."""
     interpreter = Interpreter(str(site / "model.tflite"))
     for name in interpreter.get_signature_list():
         runner = interpreter.get_signature_runner(name)
-        details = runner.get_input_details(), runner.get_output_details()
-        for tensors in details:
+        for tensors in (runner.get_input_details(), runner.get_output_details()):
             for tensor in tensors.values():
                 assert -1 not in tensor["shape_signature"], tensor
                 assert list(tensor["shape"]) == list(tensor["shape_signature"])
-
-
-def test_signatures_share_the_weights(site):
     parameters = tiny_run.model().count_params() * 4  # bytes
     size = (site / "model.tflite").stat().st_size
     assert parameters < size < parameters + 2 * 150_000
@@ -232,72 +210,9 @@ def test_another_litert_js_is_refused_and_leaves_nothing(tmp_path, node_modules)
     assert [path.name for path in tmp_path.iterdir()] == ["npm"]
 
 
-@pytest.mark.slow
-def test_the_command_line_exports(tmp_path, tmp_path_factory, node_modules, capsys):
-    run, path = tiny_run.run_directory(tmp_path_factory), tmp_path / "site"
-    words = ["export", str(run), "--output", str(path), "--format", "web"]
-    words += ["--litert-js", str(node_modules), "--languages", "en", "de"]
-    assert cli.main([*words, "--beam-size", "1"]) == 0
-    assert capsys.readouterr().out == f"{path}\n"
-    description = json.loads((path / "translator.json").read_text("utf-8"))
-    assert description["quantize"] == "int8"
-    assert description["search"]["beam_size"] == description["n_best"] == 1
-    # The other client of exports says what it cannot read.
-    assert cli.main(["translate", str(path), "a bear"]) == 1
+def test_another_client_says_that_it_cannot_read_a_page(site, capsys):
+    assert cli.main(["translate", str(site), "a bear"]) == 1
     assert "must have the format keras_transformer.litert" in capsys.readouterr().err
-
-
-TOKENIZERS = {
-    "tiny": None,
-    "unigram": TokenizerConfig(algorithm="unigram", vocabulary_size=830),
-    "bpe": TokenizerConfig(algorithm="bpe", vocabulary_size=1000),
-    "no_bytes": TokenizerConfig(
-        algorithm="unigram", vocabulary_size=575, byte_fallback=False
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_the_tokens_are_those_of_python(tmp_path, name):
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no node: it runs the page's tokenizer outside a browser")
-    for file in ("sentencepiece.js", "translator.js"):
-        shutil.copyfile(web.PAGE / file, tmp_path / file)
-    # Node takes a .js file for a module only if it is told so.
-    (tmp_path / "package.json").write_text('{"type": "module"}')
-    learn_tokenizer(name).save(tmp_path / "joint.model")
-    processor = sentencepiece.SentencePieceProcessor(
-        model_file=str(tmp_path / "joint.model")
-    )
-    texts = odd_texts()
-    rows = [processor.encode(text) for text in texts]
-    rows += odd_rows(processor.get_piece_size())
-    assert len(texts) > 1000
-    special = {"pad_id": 0, "start_id": 1, "end_id": 2}
-    given = {
-        "site": tmp_path.as_uri(), "model": str(tmp_path / "joint.model"),
-        "description": {"max_source_length": 256, "special_ids": special},
-        "texts": texts, "rows": rows,
-    }  # fmt: skip
-    found = json.loads(
-        subprocess.run(
-            [node, HERE / "tokens.mjs"], input=json.dumps(given), text=True,
-            capture_output=True, check=True, timeout=120, encoding="utf-8",
-        ).stdout
-    )  # fmt: skip
-    for text, row, source in zip(texts, rows, found["sources"], strict=False):
-        assert source == {"ids": [*row[:255], 2], "isCut": len(row) > 255}, repr(text)
-    for row, text in zip(rows, found["targets"], strict=True):
-        assert text == cut(processor, row), row
-
-
-def learn_tokenizer(name):
-    config = TOKENIZERS[name]
-    if config is None:
-        return tiny_run.tokenizers().source
-    plain = [text for pair in tiny_run.PAIRS for text in pair]
-    return Tokenizer.learn(plain + odd_texts()[60:120] * 3, config)
 
 
 @pytest.fixture(scope="module")
@@ -372,10 +287,8 @@ def test_a_browser_translates_what_is_typed_and_goes_on_offline(real_site, page)
         page.goto(site.url)
         wait(page, READY)
         page.locator("#source").press_sequentially(TEXTS[0])
-        wait(
-            page,
-            f"{QUIET} && document.querySelector('#target').innerText == {best[0]!r}",
-        )
+        shown = "document.querySelector('#target').innerText"
+        wait(page, f"{QUIET} && {shown} == {best[0]!r}")
         others = lines_of(page, "#others-list span")
         assert others == [t.text for t in live.translate(TEXTS[:1], n_best=3)[0]]
         page.click("#examples button:nth-of-type(2)")
@@ -396,15 +309,12 @@ def test_a_browser_translates_what_is_typed_and_goes_on_offline(real_site, page)
 @pytest.mark.slow
 def test_every_failure_is_told_and_can_be_tried_again(real_site, page):
     failed = "!document.querySelector('#failure').hidden"
+    wasm, damaged = "litert_wasm_internal.wasm", "is damaged or of another export"
     faults = {
         "model.tflite": (None, "model.tflite did not come: the server answered with"),
-        "joint.model": (
-            b"x" * 9, "joint.model is damaged or of another export: 9 bytes"
-        ),
-        "litert/litert_wasm_internal.wasm": (
-            b"x", "litert_wasm_internal.wasm is damag"
-        ),
-    }  # fmt: skip
+        "joint.model": (b"x" * 9, f"joint.model {damaged}: 9 bytes"),
+        f"litert/{wasm}": (b"x", f"{wasm} {damaged}"),
+    }
     with Site(real_site) as site:
         for i, (name, (content, message)) in enumerate(faults.items()):
             site.faults = {name: content}

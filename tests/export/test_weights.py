@@ -1,18 +1,16 @@
-"""Exports for CTranslate2, compared with what CTranslate2 itself computes."""
+"""Exports for CTranslate2, against what it computes itself; and of named tensors."""
 
-from __future__ import annotations
+import json
 
 import ctranslate2
+import keras
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
 from sentencepiece import SentencePieceProcessor
 
-from keras_transformer import (
-    Transformer,
-    Translator,
-    enable_lora,
-    learn_tokenizers,
-)
+import keras_transformer as kt
 from keras_transformer.generation.generator import Generator
 from tests import tiny_run
 from tests.layers.reference_weights import randomise
@@ -42,28 +40,32 @@ OPTIONS = {
 
 def translator_of(options, **decoding):
     tokenizers = tiny_run.tokenizers()
-    sizes = tiny_run.CONFIG.model.replace(
-        **({"tied_embeddings": "none"} | tokenizers.vocabulary_sizes | options)
-    )
-    model = Transformer(sizes)
+    sizes = {"tied_embeddings": "none"} | tokenizers.vocabulary_sizes | options
+    model = kt.Transformer(tiny_run.CONFIG.model.replace(**sizes))
     randomise(model, np.random.default_rng(3))
     search = {"max_output_length": 20, "max_extra_length": 99, "length_penalty": 0.0}
     config = tiny_run.CONFIG.decoding.replace(**(search | decoding))
-    return Translator(model, tokenizers, config)
+    return kt.Translator(model, tokenizers, config)
 
 
 def pieces_of(tokenizer, texts):
     return [tokenizer.pieces(ids) for ids in tokenizer.tokenize(texts).to_list()]
 
 
-def scores_by_ctranslate2(directory, tokenizers, **options):
+def scores_by_ctranslate2(directory, tokenizers):
     """The log-probability of each target token, the end token included."""
-    engine = ctranslate2.Translator(str(directory), **options)
-    pairs = [
-        pieces_of(tokenizers.source, SOURCES),
-        pieces_of(tokenizers.target, TARGETS),
-    ]
+    engine = ctranslate2.Translator(str(directory))
+    sides = zip((tokenizers.source, tokenizers.target), (SOURCES, TARGETS), strict=True)
+    pairs = [pieces_of(tokenizer, texts) for tokenizer, texts in sides]
     return [result.log_probs for result in engine.score_batch(*pairs)]
+
+
+def assert_same_scores(translator, path):
+    ours = translator.score(SOURCES, TARGETS)
+    theirs = scores_by_ctranslate2(path, translator.tokenizers)
+    for one, other in zip(ours, theirs, strict=True):
+        expected = one.token_log_probabilities
+        np.testing.assert_allclose(other, expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.one_case
@@ -71,12 +73,7 @@ def scores_by_ctranslate2(directory, tokenizers, **options):
 def test_ctranslate2_gives_the_same_probabilities(tmp_path, options):
     translator = translator_of(options, max_output_length=None)
     path = translator.export(tmp_path / "model", "ctranslate2")
-    expected = [
-        score.token_log_probabilities for score in translator.score(SOURCES, TARGETS)
-    ]
-    given = scores_by_ctranslate2(path, translator.tokenizers)
-    for ours, theirs in zip(expected, given, strict=True):
-        np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-4)
+    assert_same_scores(translator, path)
 
 
 def found_by_ctranslate2(translator, directory, **options):
@@ -89,7 +86,7 @@ def found_by_ctranslate2(translator, directory, **options):
 def test_ctranslate2_finds_the_same_translations(tmp_path):
     # One with outputs of many lengths.
     config = translator_of({}, beam_size=1).config
-    translator = Translator(tiny_run.model(), tiny_run.tokenizers(), config)
+    translator = kt.Translator(tiny_run.model(), tiny_run.tokenizers(), config)
     path = translator.export(tmp_path / "model", "ctranslate2")
     results = found_by_ctranslate2(translator, path, beam_size=1)
     lengths = {len(result.hypotheses[0]) for result in results}
@@ -123,69 +120,60 @@ def test_smaller_weights_give_nearly_the_same(tmp_path, quantize, bound):
     small = translator.export(tmp_path / "small", "ctranslate2", quantize=quantize)
     sizes = [(path / "model.bin").stat().st_size for path in (plain, small)]
     assert sizes[1] < 0.7 * sizes[0]
-    exact, rounded = (
-        np.concatenate(scores_by_ctranslate2(path, translator.tokenizers))
-        for path in (plain, small)
-    )
+    scores = [scores_by_ctranslate2(p, translator.tokenizers) for p in (plain, small)]
+    exact, rounded = map(np.concatenate, scores)
     assert 0 < np.abs(exact - rounded).max() < bound
 
 
 def test_two_vocabularies_keep_their_pieces(tmp_path):
     config = tiny_run.CONFIG.tokenizer.replace(joint_vocabulary=False)
-    tokenizers = learn_tokenizers(tiny_run.PAIRS, config)
-    sizes = tiny_run.CONFIG.model.replace(
-        tied_embeddings="none", **tokenizers.vocabulary_sizes
-    )
-    translator = Translator(Transformer(sizes), tokenizers, tiny_run.CONFIG.decoding)
+    tokenizers = kt.learn_tokenizers(tiny_run.PAIRS, config)
+    sizes = {"tied_embeddings": "none", **tokenizers.vocabulary_sizes}
+    model = kt.Transformer(tiny_run.CONFIG.model.replace(**sizes))
+    translator = kt.Translator(model, tokenizers, tiny_run.CONFIG.decoding)
     path = translator.export(tmp_path / "model", "ctranslate2")
     assert {file.name for file in path.iterdir()} == {
         "config.json", "model.bin", "source.model", "source_vocabulary.json",
         "target.model", "target_vocabulary.json",
     }  # fmt: skip
-    expected = translator.score(SOURCES, TARGETS)
-    given = scores_by_ctranslate2(path, tokenizers)
-    for ours, theirs in zip(expected, given, strict=True):
-        np.testing.assert_allclose(theirs, ours.token_log_probabilities, atol=1e-4)
+    assert_same_scores(translator, path)
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"activation": "softplus"}, "activation='softplus'"),
-        ({"key_dim": 3}, "key_dim=3"),
-        ({"value_dim": 3}, "value_dim=3"),
-        ({"decoder_self_attention": "ssru"}, "decoder_self_attention='ssru'"),
-        ({"attention": "relu"}, "attention='relu'"),
-        ({"positions": "rotary"}, "positions='rotary'"),
-        ({"num_key_value_heads": 1}, "num_key_value_heads=1"),
-    ],
-)
-def test_what_ctranslate2_lacks_is_named(tmp_path, options, named):
-    translator = translator_of(options)
-    with pytest.raises(ValueError, match=named):
-        translator.export(tmp_path / "model", "ctranslate2")
-    assert not list(tmp_path.iterdir())
+# Named tensors.
 
 
-class Other(Transformer):
-    """A model that may compute anything."""
+def test_every_weight_has_its_name_and_the_sizes_come_with_it(tmp_path):
+    translator = tiny_run.translator()
+    path = translator.export(tmp_path / "weights", "safetensors")
+    tensors = load_file(path / "model.safetensors")
+    weights = {
+        weight.path.split("/", 1)[1]: keras.ops.convert_to_numpy(weight)
+        for weight in translator.model.weights
+    }
+    assert tensors.keys() == weights.keys()
+    assert "encoder_layer_0/self_attention/query/kernel" in tensors
+    for name, value in weights.items():
+        np.testing.assert_array_equal(tensors[name], value)
+    with safe_open(path / "model.safetensors", "numpy") as file:
+        metadata = file.metadata()
+    assert metadata["format"] == "keras_transformer"
+    assert metadata["class"] == "Transformer"
+    config = kt.TransformerConfig.from_dict(json.loads(metadata["config"]))
+    assert config == translator.model.config
+    decoding = kt.DecodingConfig.from_dict(json.loads(metadata["decoding"]))
+    assert decoding == translator.config
+    tokenizers = kt.TokenizerPair.load(path / "tokenizer")
+    assert tokenizers.same_as(translator.tokenizers)
 
 
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
-def test_models_of_another_kind_are_refused(tmp_path):
-    def export(translator, **options):
-        translator.export(tmp_path / "model", "ctranslate2", **options)
-
-    plain, adapted = translator_of({}), translator_of({})
-    other = Translator(Other(plain.model.config), plain.tokenizers, plain.config)
-    with pytest.raises(ValueError, match="Received: a Other"):
-        export(other)
-    with pytest.raises(ValueError, match="`quantize` must be one of none, float16"):
-        export(plain, quantize="int4")
-    plain.model.quantize("int8")
-    with pytest.raises(ValueError, match="quantization_mode='int8'"):
-        export(plain)
-    enable_lora(adapted.model, 2)
-    with pytest.raises(ValueError, match="with an adapter"):
-        export(adapted)
-    assert not list(tmp_path.iterdir())
+def test_weights_in_bfloat16_are_written_as_float32(tmp_path):
+    live = tiny_run.translator()
+    model = live.model.with_dtype("bfloat16")
+    other = kt.Translator(model, live.tokenizers, live.config)
+    path = other.export(tmp_path / "weights", "safetensors")
+    tensors = load_file(path / "model.safetensors")
+    gamma = tensors["decoder_layer_0/feed_forward_norm/gamma"]
+    assert gamma.dtype == np.float32
+    expected = model.decoder_layers[0].norms["feed_forward"].gamma
+    expected = keras.ops.convert_to_numpy(keras.ops.cast(expected, "float32"))
+    np.testing.assert_array_equal(gamma, expected)
