@@ -1,7 +1,5 @@
 """Options: what they accept, what they refuse, JSON, presets."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -154,18 +152,15 @@ def test_what_looks_alike_is_accepted():
 
 
 @pytest.mark.parametrize("config_class", (*SECTIONS, RunConfig))
-def test_options_are_frozen_copied_with_changes_and_told(config_class):
+def test_options_are_frozen_and_copied_with_changes(config_class):
     config = config_class()
     name = dataclasses.fields(config)[0].name
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(config, name, None)
     assert config.replace() == config and hash(config) == hash(config_class())
-    with pytest.raises(
-        ValueError, match=f"`{config_class.__name__}` has no option 'x'"
-    ):
+    words = f"`{config_class.__name__}` has no option 'x'"
+    with pytest.raises(ValueError, match=words):
         config.replace(x=3)
-    for field in dataclasses.fields(config):
-        assert f"    {field.name}: " in config_class.__doc__
 
 
 def test_no_two_sections_have_an_option_of_one_name():
@@ -181,25 +176,22 @@ def test_no_two_sections_have_an_option_of_one_name():
 SIZES = "num_encoder_layers num_decoder_layers d_model d_ff num_heads dropout_rate"
 
 
-@pytest.mark.parametrize(
-    "name, sizes",
-    (
-        ("tiny", (4, 4, 128, 256, 4, 0.1)),
-        ("small", (3, 3, 256, 1024, 4, 0.1)),
-        # Vaswani et al., 2017, Table 3: N, d_model, d_ff, h, P_drop.
-        ("base", (6, 6, 512, 2048, 8, 0.1)),
-        ("big", (6, 6, 1024, 4096, 16, 0.3)),
-    ),
-)
-def test_sizes_are_the_published_ones(name, sizes):
-    config = TransformerConfig.preset(name)
-    assert tuple(getattr(config, size) for size in SIZES.split()) == sizes
-    assert TransformerConfig.preset(name, d_ff=7).d_ff == 7
+PUBLISHED = {
+    "tiny": (4, 4, 128, 256, 4, 0.1),
+    "small": (3, 3, 256, 1024, 4, 0.1),
+    # Vaswani et al., 2017, Table 3: N, d_model, d_ff, h, P_drop.
+    "base": (6, 6, 512, 2048, 8, 0.1),
+    "big": (6, 6, 1024, 4096, 16, 0.3),
+}
+
+
+def test_sizes_and_defaults_are_the_published_ones():
+    for name, sizes in PUBLISHED.items():
+        config = TransformerConfig.preset(name)
+        assert tuple(getattr(config, size) for size in SIZES.split()) == sizes
+        assert TransformerConfig.preset(name, d_ff=7).d_ff == 7
     with pytest.raises(ValueError, match="must be one of tiny, small, base, big. Rec"):
         TransformerConfig.preset("huge")
-
-
-def test_defaults_are_the_papers():
     assert TransformerConfig() == TransformerConfig.preset("base")
     training, decoding = TrainingConfig(), DecodingConfig()
     # Sections 5.3, 5.4 and 6.1.
@@ -225,24 +217,19 @@ def test_the_number_of_pairs_chooses_a_preset():
     for few, pieces in ((40, 300), (1_000, 500), (5_000, 2_000)):
         config = RunConfig.preset("micro", few)
         assert config.tokenizer.vocabulary_size == pieces
-    with pytest.raises(
-        ValueError, match="must be one of micro, tiny, small, base, big"
-    ):
+    with pytest.raises(ValueError, match="one of micro, tiny, small, base, big"):
         RunConfig.preset("huge")
     assert RunConfig().with_options(**FINE_TUNING).training.schedule == "constant"
 
 
-@pytest.mark.parametrize(
-    "options, batches, planned",
-    [
+def test_updates_are_planned_from_epochs_batches_and_limits():
+    for options, batches, planned in (
         ({"epochs": 20}, 100, 2000),
         ({"epochs": 20, "gradient_accumulation_steps": 3}, 100, 666),
         ({"epochs": 20, "max_updates": 70}, 100, 70),
         ({"epochs": 1, "gradient_accumulation_steps": 9}, 2, 1),
-    ],
-)
-def test_updates_are_planned_from_epochs_batches_and_limits(options, batches, planned):
-    assert TrainingConfig(**options).planned_updates(batches) == planned
+    ):
+        assert TrainingConfig(**options).planned_updates(batches) == planned
 
 
 def test_a_warm_up_is_a_share_of_the_run_and_keeps_its_peak():
@@ -260,7 +247,7 @@ def test_a_warm_up_is_a_share_of_the_run_and_keeps_its_peak():
 
 
 def test_the_page_on_training_shows_the_presets():
-    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text("utf-8")
+    page = (Path(__file__).parents[1] / "docs" / "training.md").read_text("utf-8")
     rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", page, re.MULTILINE)
     cells = {name: [cell.strip() for cell in rest.split("|")] for name, rest in rows}
     assert list(cells) == list(PRESETS)
@@ -284,26 +271,28 @@ CONTRADICTIONS = {
     "`attention` must be one of 'dot-product', 'local'": {"attention": "global"},
     "`attention_window` must be given with attention='local'": {"attention": "local"},
     "`attention_window` .* with no other.*attention_window=3": {"attention_window": 3},
-    "`attention_dropout_rate` must be 0 with attention='linear'": {
-        "attention": "linear"
-    },
-    "`positions` must be vectors added .* positions='alibi'": LINEAR
-    | {"positions": "alibi"},
-    "`positions` must be .*input of additive attention, or 'alibi'. Received": {
-        "attention": "additive",
-        "positions": "rotary",
-    },
-    "`positions` must be .*input of performer attention: .*='rotary'": PERFORMER
-    | {"positions": "rotary"},
-    "`attention_dropout_rate` must be 0 with attention='performer'": {
-        "attention": "performer"
-    },
-    "`num_key_value_heads` must be None with attention='linear'": LINEAR
-    | {"num_key_value_heads": 4},
-    "`num_heads` must be a multiple of `num_key_value_heads`": {
-        "num_key_value_heads": 3
-    },
-}
+    "`attention_dropout_rate` must be 0 with attention='linear'": (
+        {"attention": "linear"}
+    ),
+    "`positions` must be vectors added .* positions='alibi'": (
+        LINEAR | {"positions": "alibi"}
+    ),
+    "`positions` must be .*input of additive attention, or 'alibi'. Received": (
+        {"attention": "additive", "positions": "rotary"}
+    ),
+    "`positions` must be .*input of performer attention: .*='rotary'": (
+        PERFORMER | {"positions": "rotary"}
+    ),
+    "`attention_dropout_rate` must be 0 with attention='performer'": (
+        {"attention": "performer"}
+    ),
+    "`num_key_value_heads` must be None with attention='linear'": (
+        LINEAR | {"num_key_value_heads": 4}
+    ),
+    "`num_heads` must be a multiple of `num_key_value_heads`": (
+        {"num_key_value_heads": 3}
+    ),
+}  # fmt: skip
 
 
 def test_one_table_serves_configurations_and_layers():

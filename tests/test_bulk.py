@@ -1,6 +1,4 @@
-"""Bulk translation: order, windows, crashes at every moment, two at once."""
-
-from __future__ import annotations
+"""Bulk translation: order, windows, crashes at every moment, two at once, Ray."""
 
 import gzip
 import io
@@ -15,9 +13,12 @@ import sys
 import numpy as np
 import pytest
 
+from keras_transformer import ExportedTranslator
 from keras_transformer.bulk import (
     BulkSummary,
+    RayTranslator,
     model_fingerprint,
+    ray_translator,
     read_texts,
     translate_file,
     translate_lines,
@@ -26,6 +27,7 @@ from keras_transformer.text.lines import MAX_LINE_BYTES
 from tests import tiny_run
 
 WINDOW = 7
+SENTENCES = [*(pair[0] for pair in tiny_run.PAIRS), "", "  ", "a\u2028dog", "Bär Bär"]
 
 
 def reverse(texts):
@@ -33,11 +35,10 @@ def reverse(texts):
     return [" ".join(reversed(text.split(" "))) for text in texts]
 
 
-def make_lines(number, seed=3):
-    rng = np.random.default_rng(seed)
+def make_lines(number):
+    rng, words = np.random.default_rng(3), [f"Wört{x}" for x in range(9)]
     return [
-        " ".join([f"line {i}", *(f"Wört{x}" for x in range(rng.integers(0, 9)))])
-        for i in range(number)
+        " ".join([f"line {i}", *words[: rng.integers(0, 9)]]) for i in range(number)
     ]
 
 
@@ -47,6 +48,7 @@ def content_of(lines):
 
 LINES = make_lines(53)
 WHOLE = content_of(reverse(LINES))
+both_kinds = pytest.mark.parametrize("name", ["out.txt", "out.txt.gz"])
 
 
 @pytest.fixture
@@ -54,6 +56,11 @@ def source(tmp_path):
     path = tmp_path / "in.txt"
     path.write_bytes(content_of(LINES))
     return path
+
+
+@pytest.fixture
+def output(tmp_path):
+    return tmp_path / "out"
 
 
 def left_over(folder):
@@ -74,20 +81,18 @@ def interrupt(source, output, sentences, **options):
         translate_file(translate, source, output, window=WINDOW, **options)
 
 
-def resume(source, output, **options):
+def resume(source, output, translate=reverse, **options):
     """Goes on, and returns how many lines were done before."""
-    return translate_file(reverse, source, output, window=WINDOW, **options).resumed
+    return translate_file(translate, source, output, window=WINDOW, **options).resumed
 
 
 def test_lines_come_out_in_order_and_windows_go_in_the_longest_first(source, tmp_path):
-    windows = []
-
-    def translate(texts):
-        windows.append(texts)
-        return reverse(texts)
-
-    summary = translate_file(translate, source, tmp_path / "out.txt", window=WINDOW)
-    assert (tmp_path / "out.txt").read_bytes() == WHOLE
+    windows, output = [], tmp_path / "out.txt"
+    summary = translate_file(
+        lambda texts: windows.append(texts) or reverse(texts), source, output,
+        window=WINDOW,
+    )  # fmt: skip
+    assert output.read_bytes() == WHOLE
     assert (summary.sentences, summary.resumed) == (53, 0)
     assert left_over(tmp_path) == ["in.txt", "out.txt"]
     for i, window in enumerate(windows):
@@ -95,12 +100,12 @@ def test_lines_come_out_in_order_and_windows_go_in_the_longest_first(source, tmp
         lengths = [len(text) for text in window]
         assert lengths == sorted(lengths, reverse=True)
     assert len(windows) == 8
-
-
-@pytest.mark.parametrize("window", [1, 5, 4096])
-def test_windows_change_nothing(source, tmp_path, window):
-    translate_file(reverse, source, tmp_path / "out.txt", window=window)
-    assert (tmp_path / "out.txt").read_bytes() == WHOLE
+    for window in (1, 5, 4096):
+        translate_file(reverse, source, output, window=window)
+        assert output.read_bytes() == WHOLE
+    assert "1,500 sentences in 10.0 s (150.0 " in str(BulkSummary(1500, 0, 10.0))
+    resumed = str(BulkSummary(1500, 1400, 10.0))
+    assert "(10.0 sentences/s), 1,400 more" in resumed
 
 
 def test_lines_stream_window_by_window():
@@ -110,7 +115,7 @@ def test_lines_stream_window_by_window():
     assert next(numbers) == 7
 
 
-def test_a_window_is_on_the_disk_before_the_next_is_read(tmp_path):
+def test_a_window_is_on_the_disk_before_the_next_is_read(output):
     """So memory does not grow with the file, and a crash costs a window at most."""
 
     class Stream(io.BytesIO):
@@ -118,18 +123,17 @@ def test_a_window_is_on_the_disk_before_the_next_is_read(tmp_path):
 
         def readline(self, size):
             if self.number and self.number % WINDOW == 0:
-                done = json.loads((tmp_path / "out.partial.json").read_text())
-                content = (tmp_path / "out.partial").read_bytes()
+                done = json.loads(output.with_name("out.partial.json").read_text())
+                content = output.with_name("out.partial").read_bytes()
                 assert content.count(b"\n") == done["lines"] == self.number
             self.number += 1
             return super().readline(size)
 
     stream = Stream(content_of(make_lines(100)))
-    summary = translate_file(reverse, stream, tmp_path / "out", window=WINDOW)
-    assert summary.sentences == 100
+    assert translate_file(reverse, stream, output, window=WINDOW).sentences == 100
 
 
-@pytest.mark.parametrize("name", ["out.txt", "out.txt.gz"])
+@both_kinds
 @pytest.mark.parametrize("lines", [0, 1, 7, 8])
 def test_gzip_in_and_out_hold_the_same_lines(tmp_path, name, lines):
     source, output = tmp_path / "in", tmp_path / name
@@ -137,23 +141,25 @@ def test_gzip_in_and_out_hold_the_same_lines(tmp_path, name, lines):
     translate_file(reverse, source, output, window=WINDOW)
     content = output.read_bytes()
     assert content.startswith(b"\x1f\x8b") == name.endswith(".gz")
-    if name.endswith(".gz"):
-        content = gzip.decompress(content)
+    content = gzip.decompress(content) if name.endswith(".gz") else content
     assert content == content_of(reverse(make_lines(lines)))
 
 
-def test_line_rules_are_those_of_the_corpus_reader(tmp_path):
-    content = b"\xef\xbb\xbfa\rb\xe2\x80\xa8c\r\n\nlast"
-    (tmp_path / "in").write_bytes(content)
-    assert list(read_texts(tmp_path / "in")) == ["a\rb\u2028c", "", "last"]
-    stream = io.BytesIO(content.removeprefix(b"\xef\xbb\xbf"))
-    assert list(read_texts(stream)) == ["a\rb\u2028c", "", "last"]
+def test_line_rules_are_those_of_the_corpus_reader(tmp_path, output):
+    content, source = b"\xef\xbb\xbfa\rb\xe2\x80\xa8c\r\n\nlast", tmp_path / "in"
+    source.write_bytes(content)
+    for each in (source, io.BytesIO(content.removeprefix(b"\xef\xbb\xbf"))):
+        assert list(read_texts(each)) == ["a\rb\u2028c", "", "last"]
     # Line breaks in a translation become spaces.
-    (tmp_path / "in").write_bytes(b"a\nb\n")
-    translate_file(
-        lambda texts: [t + "\n\u2028x" for t in texts], tmp_path / "in", tmp_path / "o"
-    )
-    assert (tmp_path / "o").read_text("utf-8") == "a  x\nb  x\n"
+    source.write_bytes(b"a\nb\n")
+    translate_file(lambda texts: [t + "\n\u2028x" for t in texts], source, output)
+    assert output.read_text("utf-8") == "a  x\nb  x\n"
+    # A bad byte stops the work before it begins.
+    output.unlink()
+    source.write_bytes(b"good\n" * 20 + b"\xff\n")
+    with pytest.raises(ValueError, match="in:21:"):
+        translate_file(pytest.fail, source, output, window=5)
+    assert left_over(tmp_path) == ["in"]
 
 
 @pytest.mark.parametrize("spare", [-2, -1, 0, 1, 2])
@@ -166,19 +172,19 @@ def test_a_line_too_long_is_cut_between_characters(tmp_path, spare, end):
         assert [len(text) for text in read_texts(source)] == [len(cut)]
 
 
-def test_a_bad_byte_stops_the_work_before_it_begins(tmp_path):
-    (tmp_path / "in").write_bytes(b"good\n" * 20 + b"\xff\n")
-    with pytest.raises(ValueError, match="in:21:"):
-        translate_file(pytest.fail, tmp_path / "in", tmp_path / "out", window=5)
-    assert left_over(tmp_path) == ["in"]
+def test_a_translator_gives_the_same_in_bulk_and_at_once(source, output):
+    source.write_bytes(content_of(SENTENCES[::2]))
+    translate_file(tiny_run.translator(), source, output, window=WINDOW)
+    assert output.read_bytes() == content_of(tiny_run.translator()(SENTENCES[::2]))
 
 
 def test_names_need_not_be_utf_8(tmp_path):
     name = os.fsdecode(b"caf\xe9")
-    (tmp_path / name).write_bytes(content_of(LINES))
-    interrupt(tmp_path / name, tmp_path / f"{name}.out", 40, fingerprint=name)
-    assert resume(tmp_path / name, tmp_path / f"{name}.out", fingerprint=name) == 35
-    assert (tmp_path / f"{name}.out").read_bytes() == WHOLE
+    source, output = tmp_path / name, tmp_path / f"{name}.out"
+    source.write_bytes(content_of(LINES))
+    interrupt(source, output, 40, fingerprint=name)
+    assert resume(source, output, fingerprint=name) == 35
+    assert output.read_bytes() == WHOLE
     model = tmp_path / "model" / "assets"
     model.mkdir(parents=True)
     (model / name).write_bytes(b"x")
@@ -187,13 +193,13 @@ def test_names_need_not_be_utf_8(tmp_path):
     assert model_fingerprint(tmp_path / "model") != first
 
 
-@pytest.mark.parametrize("name", ["out.txt", "out.txt.gz"])
+@both_kinds
 @pytest.mark.parametrize("sentences", [0, 6, 7, 20, 52])
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_an_interrupted_run_goes_on_where_it_was(
     source, tmp_path, name, sentences, is_stream
 ):
-    output, straight = tmp_path / name, tmp_path / f"straight-{name}"
+    output, straight, asked = tmp_path / name, tmp_path / f"straight-{name}", []
     translate_file(reverse, source, straight, window=WINDOW)
 
     def opened():
@@ -201,13 +207,9 @@ def test_an_interrupted_run_goes_on_where_it_was(
 
     interrupt(opened(), output, sentences)
     assert not output.exists()
-    asked = []
-    summary = translate_file(
-        lambda texts: asked.extend(texts) or reverse(texts), opened(), output,
-        window=WINDOW,
-    )  # fmt: skip
     kept = sentences // WINDOW * WINDOW
-    assert summary.resumed == kept
+    counted = lambda texts: asked.extend(texts) or reverse(texts)  # noqa: E731
+    assert resume(opened(), output, counted) == kept
     assert sorted(asked) == sorted(LINES[kept:])
     assert output.read_bytes() == straight.read_bytes()
 
@@ -240,12 +242,11 @@ def crash_at(monkeypatch):
     return set_crash
 
 
-@pytest.mark.parametrize("name", ["out.txt", "out.txt.gz"])
+@both_kinds
 def test_a_crash_before_any_system_call_loses_and_repeats_nothing(
     source, tmp_path, crash_at, name
 ):
-    output = tmp_path / name
-    calls = crash_at(None)
+    output, calls = tmp_path / name, crash_at(None)
     translate_file(reverse, source, output, window=WINDOW)
     expected, number = output.read_bytes(), calls[0]
     assert number > 3 * 53 // WINDOW
@@ -266,10 +267,9 @@ def test_a_crash_before_any_system_call_loses_and_repeats_nothing(
 
 
 @pytest.mark.parametrize("junk", [b"half a li", b"\0" * 40])
-def test_what_the_sidecar_does_not_count_is_cut_off(source, tmp_path, junk):
-    output = tmp_path / "out"
+def test_what_the_sidecar_does_not_count_is_cut_off(source, output, junk):
     interrupt(source, output, 40)
-    with open(tmp_path / "out.partial", "ab") as stream:
+    with open(output.with_name("out.partial"), "ab") as stream:
         stream.write(junk)
     interrupt(source, output, 10)
     assert resume(source, output) == 42
@@ -282,22 +282,24 @@ def change_a_byte(path):
     path.write_bytes(content)
 
 
-CHANGES = {
-    "a byte of the output": lambda folder: change_a_byte(folder / "out.partial"),
-    "the output's end": lambda folder: os.truncate(folder / "out.partial", 99),
-    "a byte of the sidecar": lambda folder: change_a_byte(folder / "out.partial.json"),
-    "the sidecar's end": lambda folder: os.truncate(folder / "out.partial.json", 30),
-    "an early line of the input": lambda folder: change_a_byte(folder / "in.txt"),
-    "lines of the input": lambda folder: os.truncate(folder / "in.txt", 40),
-}
+def cut_to(number):
+    return lambda path: os.truncate(path, number)
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_has_changed_is_refused_with_the_remedy(source, tmp_path, change):
-    output = tmp_path / "out"
+CHANGES = [
+    ("out.partial", change_a_byte), ("out.partial", cut_to(99)),
+    ("out.partial.json", change_a_byte), ("out.partial.json", cut_to(30)),
+    ("in.txt", change_a_byte), ("in.txt", cut_to(40)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "change"), CHANGES)
+def test_what_has_changed_is_refused_with_the_remedy(
+    source, output, tmp_path, name, change
+):
     interrupt(source, output, 40)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    CHANGES[change](tmp_path)
+    change(tmp_path / name)
     with pytest.raises(ValueError, match=f"rm {output}.partial$"):
         translate_file(pytest.fail, source, output, window=WINDOW)
     # Nothing was lost: with what was there it goes on,
@@ -311,77 +313,53 @@ def test_what_has_changed_is_refused_with_the_remedy(source, tmp_path, change):
     assert output.read_bytes() == WHOLE
 
 
-def test_lines_after_those_done_may_change(source, tmp_path):
-    output = tmp_path / "out"
-    interrupt(source, output, 40)
-    lines = [*LINES[:35], "a mended line", "and a new one"]
-    source.write_bytes(content_of(lines))
-    assert resume(source, output) == 35
-    assert output.read_bytes() == content_of(reverse(lines))
-
-
-def test_another_model_is_refused_with_the_remedy(source, tmp_path):
-    output = tmp_path / "out"
+def test_lines_after_those_done_may_change_and_the_model_may_not(source, output):
     interrupt(source, output, 40, fingerprint="a")
     with pytest.raises(ValueError, match=f"another model.*rm {output}.partial$"):
         translate_file(pytest.fail, source, output, fingerprint="b")
+    lines = [*LINES[:35], "a mended line", "and a new one"]
+    source.write_bytes(content_of(lines))
     assert resume(source, output, fingerprint="a") == 35
+    assert output.read_bytes() == content_of(reverse(lines))
 
 
-def test_two_processes_never_write_one_output(source, tmp_path):
-    output = tmp_path / "out"
-
+def test_an_output_has_one_writer_and_is_replaced_when_it_is_whole(source, output):
     def translate(texts):
         with pytest.raises(BlockingIOError, match="out"):
             translate_file(pytest.fail, source, output)
         return reverse(texts)
 
-    translate_file(translate, source, output, window=WINDOW)
-    assert output.read_bytes() == WHOLE
-
-
-def test_an_old_output_stays_until_the_new_one_is_whole(source, tmp_path):
-    output = tmp_path / "out"
     output.write_bytes(b"old\n")
     interrupt(source, output, 40)
     assert output.read_bytes() == b"old\n"
-    new = (tmp_path / "out.partial").stat().st_ino
-    resume(source, output)
+    new = output.with_name("out.partial").stat().st_ino
+    resume(source, output, translate)
     assert output.read_bytes() == WHOLE
-    assert output.stat().st_ino == new  # moved in one step, not copied
+    assert output.stat().st_ino == new  # Moved in one step, not copied.
 
 
-def test_progress_shows_on_a_terminal_alone(source, tmp_path, monkeypatch, capsys):
+def test_progress_shows_on_a_terminal_alone(source, output, monkeypatch, capsys):
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
-    translate_file(reverse, source, tmp_path / "out", show_progress=True)
+    translate_file(reverse, source, output, show_progress=True)
     assert capsys.readouterr() == ("", "")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    translate_file(reverse, source, tmp_path / "out", show_progress=True)
+    translate_file(reverse, source, output, show_progress=True)
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "translating" in printed.err and "53/53" in printed.err
 
 
-def test_the_summary_counts_what_was_done_now():
-    assert "1,500 sentences in 10.0 s (150.0 " in str(BulkSummary(1500, 0, 10.0))
-    resumed = str(BulkSummary(1500, 1400, 10.0))
-    assert "(10.0 sentences/s), 1,400 more" in resumed
-
-
-def test_bad_arguments_are_refused(source, tmp_path):
-    with pytest.raises(ValueError, match="window=0"):
-        translate_file(reverse, source, tmp_path / "out", window=0)
-    with pytest.raises(ValueError, match="must be a regular file"):
-        translate_file(reverse, source, tmp_path)
-    with pytest.raises(ValueError, match="another file than the input"):
-        translate_file(reverse, source, source)
-    with pytest.raises(ValueError, match="regular file"):
-        translate_file(reverse, source, os.devnull)
-    with pytest.raises(FileNotFoundError):
-        translate_file(reverse, tmp_path / "missing", tmp_path / "out")
-    with pytest.raises(ValueError, match="Received: 2 for 7 texts"):
-        translate_file(lambda texts: ["a", "b"], source, tmp_path / "o", window=7)
+def test_bad_arguments_are_refused(source, output, tmp_path):
+    two = lambda texts: ["a", "b"]  # noqa: E731
+    for translate, target, window, words in (
+        (reverse, tmp_path, 7, "must be a regular file"),
+        (reverse, os.devnull, 7, "regular file"),
+        (two, output, 7, "Received: 2 for 7 texts"),
+        (reverse, output, 0, "window=0"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            translate_file(translate, source, target, window=window)
     with pytest.raises(FileNotFoundError, match="model"):
         model_fingerprint(tmp_path)
 
@@ -404,19 +382,11 @@ def test_the_fingerprint_is_that_of_contents_and_options(
     assert model_fingerprint(copy) == first
     assert model_fingerprint(copy, "beam 2") != first
     (copy / other).parent.mkdir(exist_ok=True)
-    (copy / other).write_bytes(b"x")  # decides no translation
+    (copy / other).write_bytes(b"x")  # It decides no translation.
     assert model_fingerprint(copy) == first
     with open(copy / part, "ab") as stream:
         stream.write(b"\n")
     assert model_fingerprint(copy) != first
-
-
-def test_a_translator_gives_the_same_in_bulk_and_at_once(tmp_path):
-    texts = [source for source, _ in tiny_run.PAIRS[:20]] + ["", "  ", "dog"]
-    (tmp_path / "in").write_bytes(content_of(texts))
-    translator = tiny_run.translator()
-    translate_file(translator, tmp_path / "in", tmp_path / "out", window=WINDOW)
-    assert (tmp_path / "out").read_bytes() == content_of(translator(texts))
 
 
 # Forks, so that the slow imports are done once; the parent kills each child after a
@@ -445,12 +415,8 @@ for line in sys.stdin:
 @pytest.fixture(scope="module")
 def killer():
     """Starts a process that translates, and kills it after some seconds."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _FORKS],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", _FORKS], **pipes) as process:
         assert process.stdout.readline() == "ready\n"
 
         def run(source, output, seconds):
@@ -462,13 +428,14 @@ def killer():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["out.txt", "out.txt.gz"])
+@both_kinds
 def test_killed_again_and_again_the_output_is_that_of_one_run(
     killer, tmp_path, rng, name
 ):
-    source = tmp_path / "in.txt"
+    source, output, straight = (
+        tmp_path / n for n in ("in.txt", name, f"straight-{name}")
+    )
     source.write_bytes(content_of(make_lines(300)))
-    output, straight = tmp_path / name, tmp_path / f"straight-{name}"
     translate_file(reverse, source, straight, window=WINDOW)
     kills = 0
     while not output.exists():
@@ -478,3 +445,68 @@ def test_killed_again_and_again_the_output_is_that_of_one_run(
         kills += status == signal.SIGKILL
     assert kills >= 3
     assert output.read_bytes() == straight.read_bytes()
+
+
+# Workers of Ray give what one process gives, and go on where it stopped.
+
+
+@pytest.fixture
+def model(tmp_path_factory):
+    return tiny_run.saved_model(tmp_path_factory)
+
+
+@pytest.fixture
+def ray():
+    """Ray, not started, and shut down after the test."""
+    module = pytest.importorskip("ray")
+    yield module
+    module.shutdown()
+
+
+def test_without_ray_the_error_names_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r"\[ray\]"):
+        RayTranslator(tmp_path, 2)
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore")  # Ray's own, of Ray and of Python.
+def test_workers_go_on_with_what_one_process_was_interrupted_in(
+    ray, model, tmp_path, output, monkeypatch, workers
+):
+    monkeypatch.setattr(ray_translator, "_PART", 5)
+    source, expected, one = (
+        tmp_path / "in.txt",
+        tmp_path / "a",
+        ExportedTranslator(model),
+    )
+    source.write_bytes(content_of(SENTENCES))
+    translate_file(one, source, expected, window=WINDOW)
+    windows = []
+
+    def interrupted(texts):
+        if len(windows) == 3:
+            raise KeyboardInterrupt
+        windows.append(texts)
+        return one(texts)
+
+    with pytest.raises(KeyboardInterrupt):
+        translate_file(interrupted, source, output, window=WINDOW)
+    many = RayTranslator(model, workers)
+    assert many.path == one.path
+    assert translate_file(many, source, output, window=23).resumed == 21
+    assert output.read_bytes() == expected.read_bytes()
+    with pytest.raises(ValueError, match="workers=9, cpus=1"):
+        RayTranslator(model, 9)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray's own, of Ray and of Python.
+def test_a_worker_that_fails_is_one_line(ray, model, tmp_path):
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "saved_model.pb").write_bytes(b"junk")
+    with pytest.raises(RuntimeError, match="^A Ray worker failed: .*Cannot parse.*$"):
+        RayTranslator(tmp_path / "bad", 1)(["a"])
+    for options in ({"workers": 0}, {"workers": 1, "cpus": 0}):
+        with pytest.raises(ValueError, match="=0$"):
+            RayTranslator(model, **options)
