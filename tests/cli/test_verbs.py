@@ -1,7 +1,5 @@
 """The verbs, at the smallest sizes: lines, files, objects, errors."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -10,11 +8,11 @@ import shlex
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import sacrebleu
-from rich.console import Console
 
 from keras_transformer import RunConfig, cli, playground, serving
 from keras_transformer.bulk import model_fingerprint
@@ -91,15 +89,13 @@ def test_a_training_prints_one_object_and_no_line_of_tensorflow(trained):
     lines = [row for row in done.stderr.splitlines() if "keras-transformer " in row]
     assert len(lines) == 3
     for row in lines:
-        options = make_parser().parse_args(
-            shlex.split(row.partition("keras-transformer ")[2])
-        )
+        words = shlex.split(row.partition("keras-transformer ")[2])
+        options = make_parser().parse_args(words)
         models = getattr(options, "models", None) or [options.model]
         assert models == [directory]
 
 
-def test_a_quiet_training_prints_nothing(trained, files, capsys):
-    """It is finished: without the flag that would be said."""
+def test_a_finished_training_says_so_unless_it_is_quiet(trained, files, capsys):
     words = "train", "--train", files[0], "--valid", files[1], "--run", trained[1]
     assert run(*words, "--quiet") == 0
     assert capsys.readouterr() == ("", "")
@@ -134,7 +130,7 @@ def test_a_dry_run_and_an_average_have_results(trained, files, tmp_path, capsys)
 
 
 def test_evaluate_scores_a_saved_model_and_records_those_of_a_run(
-    saved_model, trained, files, tmp_path, capsys
+    saved_model, trained, files, capsys
 ):
     result, said = objects(capsys, "evaluate", saved_model, "--test", files[1])
     sources, references = zip(*tiny_run.VALID, strict=True)
@@ -150,11 +146,10 @@ def test_translate_takes_arguments_a_file_or_standard_input(
     saved_model, tmp_path, monkeypatch, capsys
 ):
     expected = tiny_run.translator()(TEXTS)
-    content = "".join(text + "\n" for text in TEXTS)
-    source, output = tmp_path / "in.txt", tmp_path / "new" / "out.txt"
-    source.write_text(content, encoding="utf-8")
-    stream = io.TextIOWrapper(io.BytesIO(content.encode("utf-8")))
-    monkeypatch.setattr("sys.stdin", stream)
+    content = "".join(text + "\n" for text in TEXTS).encode()
+    source, output = tmp_path / "in.txt.gz", tmp_path / "new" / "out.txt"
+    source.write_bytes(gzip.compress(content))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
     words = "translate", saved_model
     for rest in (TEXTS, ["--input", source], []):
         assert run(*words, *rest) == 0
@@ -162,38 +157,31 @@ def test_translate_takes_arguments_a_file_or_standard_input(
     assert run(*words, "--output", output, *TEXTS) == 0
     assert output.read_text("utf-8").splitlines() == expected
     assert capsys.readouterr() == ("", "")
-
-
-def test_translate_goes_from_file_to_file_and_says_how_fast(
-    saved_model, tmp_path, capsys
-):
-    source, output = tmp_path / "in.txt.gz", tmp_path / "out.txt"
-    with gzip.open(source, "wt", encoding="utf-8") as stream:
-        stream.writelines(text + "\n" for text in TEXTS)
-    words = "translate", saved_model, "--input", source, "--output", output
+    # From file to file it says how fast.
+    words += "--input", source, "--output", output
     result, said = objects(capsys, *words)
-    assert output.read_text("utf-8").splitlines() == tiny_run.translator()(TEXTS)
+    assert output.read_text("utf-8").splitlines() == expected
     assert said.startswith("3 sentences in ")
     assert (result["sentences"], result["output"]) == (3, str(output))
     assert objects(capsys, *words, "--quiet")[1] == ""
 
 
 @pytest.mark.slow
-def test_scores_and_alternatives_stand_in_columns(saved_model, tmp_path, capsys):
+def test_scores_and_alternatives_stand_in_columns(saved_model, capsys):
     live = tiny_run.translator().translate(TEXTS, n_best=3)
     words = "translate", saved_model, *TEXTS
-    assert run(*words, "--n-best", 3, "--scores") == 0
-    lines = capsys.readouterr().out.splitlines()
-    for line, found in zip(lines, live, strict=True):
-        columns = line.split("\t")
-        assert columns[1::2] == [one.text for one in found]
-        scores = [float(column) for column in columns[::2]]
+
+    def columns(*words_):
+        assert run(*words, *words_) == 0
+        return [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+
+    rows = columns("--n-best", 3, "--scores")
+    for row, found in zip(rows, live, strict=True):
+        assert row[1::2] == [one.text for one in found]
+        scores = [float(column) for column in row[::2]]
         np.testing.assert_allclose(scores, [one.score for one in found], atol=2e-4)
-    for flags_, part in ((["--scores"], slice(2)), (["--n-best", 3], slice(1, 9, 2))):
-        assert run(*words, *flags_) == 0
-        assert [line.split("\t") for line in capsys.readouterr().out.splitlines()] == [
-            line.split("\t")[part] for line in lines
-        ]
+    assert columns("--scores") == [row[:2] for row in rows]
+    assert columns("--n-best", 3) == [row[1::2] for row in rows]
     result, _ = objects(capsys, *words, "--n-best", 3)
     for one, several in zip(result["translations"], live, strict=True):
         assert [each["text"] for each in one["n_best"]] == [t.text for t in several]
@@ -203,104 +191,90 @@ def test_scores_and_alternatives_stand_in_columns(saved_model, tmp_path, capsys)
 def test_an_output_is_continued_with_the_same_model_search_and_columns(
     saved_model, trained
 ):
-    def fingerprint(model, *words):
+    def translator_and_options(model, *words):
         options = make_parser().parse_args(["translate", str(model), *map(str, words)])
-        return use._fingerprint(use.load_translator(options), options)
+        return use.load_translator(options), options
+
+    def fingerprint(*words):
+        return use._fingerprint(*translator_and_options(*words))
 
     assert fingerprint(saved_model) == model_fingerprint(saved_model)
     exported = (), ("--scores",), ("--n-best", 1), ("--n-best", 2)
     assert len({fingerprint(saved_model, *words) for words in exported}) == 4
     assert fingerprint(trained[1]) == fingerprint(trained[1])
     assert fingerprint(trained[1]) != fingerprint(trained[1], "--beam-size", 2)
-
-
-def test_flags_of_the_search_replace_those_of_the_run(trained):
-    words = ["translate", str(trained[1]), "a", "--beam-size", "3"]
-    config = use.load_translator(make_parser().parse_args(words)).config
+    # Flags of the search replace those of the run.
+    config = translator_and_options(trained[1], "--beam-size", 3)[0].config
     assert (config.beam_size, config.length_penalty) == (3, 1.0)
 
 
 class Input(io.TextIOWrapper):
-    """Standard input of a kind."""
+    """Standard input that is no file."""
 
-    def __init__(self, content, terminal, file):
+    def __init__(self, content, is_terminal):
         super().__init__(io.BytesIO(content))
-        self._kinds = (terminal, file)
-
-    def isatty(self):
-        return self._kinds[0]
-
-    def seekable(self):
-        return self._kinds[1]
+        self.isatty, self.seekable = (lambda: is_terminal), (lambda: False)
 
 
-@pytest.mark.parametrize(
-    ("terminal", "file", "first"), [(True, False, 1), (False, False, 32)]
-)
+@pytest.fixture
+def translating(monkeypatch):
+    """Makes `translate` use a function of texts, whatever model it is given."""
+    return lambda call: monkeypatch.setattr(use, "load_translator", lambda _: call)
+
+
+@pytest.mark.parametrize(("is_terminal", "first"), [(True, 1), (False, 32)])
 def test_a_terminal_is_answered_line_by_line(
-    monkeypatch, capsys, terminal, file, first
+    monkeypatch, capsys, translating, is_terminal, first
 ):
-    content = b"".join(b"%s\n" % (b"a" * (1 + i)) for i in range(70))
-    monkeypatch.setattr("sys.stdin", Input(content, terminal, file))
-    seen = []
-    monkeypatch.setattr(use, "load_translator", lambda _: lambda x: seen.append(x) or x)
+    content, seen = b"".join(b"%s\n" % (b"a" * (1 + i)) for i in range(70)), []
+    monkeypatch.setattr("sys.stdin", Input(content, is_terminal))
+    translating(lambda texts: seen.append(texts) or texts)
     assert run("translate", "any") == 0
     assert capsys.readouterr().out.encode() == content
     assert len(seen[0]) == first
 
 
-def test_a_line_of_input_gives_a_line_of_output(tmp_path, monkeypatch, capsys):
+def test_a_line_of_input_gives_a_line_of_output(
+    tmp_path, monkeypatch, capsys, translating
+):
     source, seen = tmp_path / "in.txt", []
     source.write_bytes("a\rb\u2028c\r\nd\n".encode())
-    monkeypatch.setattr(use, "load_translator", lambda _: lambda x: seen.extend(x) or x)
+    translating(lambda texts: seen.extend(texts) or texts)
     assert run("translate", "any", "--input", source) == 0
     assert seen == ["a\rb\u2028c", "d"]
     capsys.readouterr()
-    monkeypatch.setattr(
-        use, "load_translator", lambda _: lambda x: [f"{t}\n{t}" for t in x]
-    )
+    translating(lambda texts: [f"{text}\n{text}" for text in texts])
     assert run("translate", "any", "a", "b") == 0
     assert capsys.readouterr().out == "a a\nb b\n"
-
-
-def test_bad_bytes_on_standard_input_are_named_by_line(trained, monkeypatch, capsys):
+    # Bad bytes are named by their line.
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n\xff\n")))
-    assert run("translate", trained[1]) == 1
+    assert run("translate", "any") == 1
     error = "keras-transformer: error: standard input:2: not valid UTF-8\n"
     assert capsys.readouterr() == ("", error)
 
 
 def test_export_gives_each_format_its_flags(monkeypatch, tmp_path, capsys):
-    calls = []
     monkeypatch.chdir(tmp_path)
     for name in "ab":
         (tmp_path / name).mkdir()
     monkeypatch.setattr(export, "trained_directory", lambda path: path)
-
-    class Recorder:
-        def export(self, path, **options):
-            calls.append(options)
-            return path
-
-    monkeypatch.setattr(export, "load_runs", lambda runs, options: Recorder())
-    words = "export", "a"
-    pair = ["en", "de"]
-    for more, options in {
-        "": {"format": "saved_model", "run": flags.Path("a")},
-        "--dtype bfloat16 --languages en de": {
-            "format": "saved_model", "run": flags.Path("a"), "dtype": "bfloat16",
-            "languages": pair,
-        },
-        "b": {"format": "saved_model"},  # An ensemble: no card of a run.
-        "--format litert --quantize int8": {"format": "litert", "quantize": "int8"},
-        "--format web --languages en de": {
-            "format": "web", "run": flags.Path("a"), "languages": pair,
-        },
-        "--format ctranslate2 --max-source-length 9": {"format": "ctranslate2"},
-        "--format safetensors --quiet": {"format": "safetensors"},
-    }.items():  # fmt: skip
-        assert run(*words, *more.split(), "--output", "x/1") == 0
-        assert calls.pop() == options
+    calls, run_of_a, languages = [], {"run": flags.Path("a")}, ["en", "de"]
+    recorder = SimpleNamespace(export=lambda path, **more: calls.append(more) or path)
+    monkeypatch.setattr(export, "load_runs", lambda runs, options: recorder)
+    for more, format, options in (
+        ("", "saved_model", run_of_a),
+        (
+            "--dtype bfloat16 --languages en de", "saved_model",
+            run_of_a | {"dtype": "bfloat16", "languages": languages},
+        ),
+        ("b", "saved_model", {}),  # An ensemble: no card of a run.
+        ("--format litert --quantize int8", "litert", {"quantize": "int8"}),
+        ("--format web --languages en de", "web", run_of_a | {"languages": languages}),
+        ("--format ctranslate2 --max-source-length 9", "ctranslate2", {}),
+        ("--format safetensors --quiet", "safetensors", {}),
+    ):  # fmt: skip
+        assert run("export", "a", *more.split(), "--output", "x/1") == 0
+        assert calls.pop() == {"format": format} | options
         assert capsys.readouterr().out == "x/1\n"
     for more, line in (
         ("--quantize int8", "`--quantize` goes with `--format litert or web or ctr"),
@@ -308,37 +282,24 @@ def test_export_gives_each_format_its_flags(monkeypatch, tmp_path, capsys):
         ("--format safetensors --languages a b", "Received: --format safetensors"),
         ("--format ctranslate2 --beam-size 2", "told how to search in each call"),
     ):
-        assert run(*words, *more.split(), "--output", "x/1") == 1
+        assert run("export", "a", *more.split(), "--output", "x/1") == 1
         assert line in capsys.readouterr().err
 
 
 def test_serve_and_playground_get_their_address(monkeypatch, tmp_path):
-    calls = []
     monkeypatch.chdir(tmp_path)
-    for name in "ar":
-        (tmp_path / name).mkdir()
+    (tmp_path / "a").mkdir()
+    calls, a = [], flags.Path("a")
     monkeypatch.setattr(serving, "serve", lambda *given: calls.append(given))
     monkeypatch.setattr(playground, "play", lambda *given: calls.append(given))
-    for words in ("serve a", "serve a --host ::1 --port 0", "playground r",
-                  "playground r --port 9 --languages en de"):  # fmt: skip
+    for words, expected in {
+        "serve a": (a, "127.0.0.1", 8501),
+        "serve a --host ::1 --port 0": (a, "::1", 0),
+        "playground a": (a, "127.0.0.1", 8600, None),
+        "playground a --port 9 --languages en de": (a, "127.0.0.1", 9, ["en", "de"]),
+    }.items():
         assert run(*words.split()) == 0
-    a, r = flags.Path("a"), flags.Path("r")
-    assert calls == [
-        (a, "127.0.0.1", 8501), (a, "::1", 0), (r, "127.0.0.1", 8600, None),
-        (r, "127.0.0.1", 9, ["en", "de"]),
-    ]  # fmt: skip
-
-
-def test_plot_draws_what_a_run_attends_to_and_how_it_went(trained, tmp_path, capsys):
-    picture = tmp_path / "new" / "a.svg"
-    for kind, *words in (["attention", "a dog", "--head", 0], ["training"]):
-        words = trained[1], *words, "--output", picture
-        assert run("plot", kind, *words) == 0
-        assert capsys.readouterr().out == f"{picture}\n"
-        assert "<svg" in picture.read_text("utf-8")
-        picture.unlink()
-    assert run("plot", "training", trained[1], "--output", tmp_path / "x") == 1
-    assert "`--output` must end with the name of a kind" in capsys.readouterr().err
+        assert calls.pop() == expected
 
 
 @pytest.mark.parametrize(
@@ -348,7 +309,7 @@ def test_plot_draws_what_a_run_attends_to_and_how_it_went(trained, tmp_path, cap
         (
             KeyError("x"),
             1,
-            "error: KeyError: 'x' (where: keras-transformer --traceback translate",
+            "error: KeyError: 'x' (where: keras-transformer --traceback",
         ),
         (OSError(28, "No space left on device", "a.txt"), 1, "error: a.txt: No space"),
         (KeyboardInterrupt(), 130, "interrupted"),
@@ -369,24 +330,23 @@ def test_an_error_is_one_line_and_a_status(monkeypatch, capsys, error, status, l
             run("--traceback", "translate", "any", "a")
 
 
-def test_a_warning_is_one_line(monkeypatch, capsys):
-    def warn(options):
+def test_a_warning_is_one_line_and_all_that_a_quiet_console_prints(capsys, translating):
+    def warn(texts):
         warnings.showwarning("odd\ncharacters", UserWarning, "file.py", 1)
-        return lambda texts: texts
+        return texts
 
-    monkeypatch.setattr(use, "load_translator", warn)
+    translating(warn)
     assert run("translate", "any", "a") == 0
     line = "keras-transformer: warning: odd characters\n"
     assert capsys.readouterr() == ("a\n", line)
+    for text in ("epoch 1", "warning: skipped 3 batches"):
+        say(warnings_only(), text)
+    assert capsys.readouterr() == ("", "warning: skipped 3 batches\n")
 
 
-def test_no_number_is_one_that_json_lacks(monkeypatch, capsys):
-    class Empty:
-        def translate(self, texts, count):
-            worst = {"text": "", "score": float("-inf")}
-            return [[type("T", (), worst)] for _ in texts]
-
-    monkeypatch.setattr(use, "load_translator", lambda options: Empty())
+def test_no_number_is_one_that_json_lacks(monkeypatch, capsys, translating):
+    worst = SimpleNamespace(text="", score=float("-inf"))
+    translating(SimpleNamespace(translate=lambda texts, count: [[worst]]))
     result, _ = objects(capsys, "translate", "any", "a")
     assert result["translations"] == [{"source": "a", "text": "", "score": None}]
     monkeypatch.setattr("sys.stdout", None)
@@ -403,11 +363,3 @@ def test_what_native_code_prints_while_a_module_loads_is_hidden(monkeypatch, cap
     assert flags.load_module("text") == "keras_transformer.text"
     os.write(2, b"heard")
     assert capfd.readouterr().err == "heard"
-
-
-def test_a_quiet_console_prints_warnings_alone(capsys):
-    console = warnings_only()
-    for text in ("epoch 1", "warning: skipped 3 batches"):
-        say(console, text)
-    assert capsys.readouterr() == ("", "warning: skipped 3 batches\n")
-    assert isinstance(console, Console)

@@ -1,10 +1,9 @@
 """Tiny models of other systems, with random weights, written as those systems do.
 
 Nothing here uses the package: files are made with `struct`, NumPy, SentencePiece, JSON
-and safetensors. Hugging Face's tensors are Marian's by other names, (out, in).
+and safetensors. Hugging Face's tensors are Marian's by other names, (out, in). At the
+end: an imported translator's logits, in the numbers of the other system.
 """
-
-from __future__ import annotations
 
 import functools
 import io
@@ -13,6 +12,7 @@ import struct
 
 import numpy as np
 import sentencepiece
+from keras import ops
 from safetensors.numpy import save_file
 
 from tests.reference.numpy_marian import Form
@@ -301,3 +301,40 @@ def write_hugging_face(folder, rng, form=None, tied=True, **changes):
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config | changes))
     return tensors, pieces
+
+
+def ids_of(tokenizer):
+    """Our ids by the names of the pieces."""
+    size = tokenizer.vocabulary_size
+    return {piece: i for i, piece in enumerate(tokenizer.pieces(range(size)))}
+
+
+def logits_of(translator, sources, targets, source_pieces, target_pieces):
+    """Our logits [B, T, V] in the order of their pieces.
+
+    Args:
+        translator: An imported `Translator`.
+        sources: Lists of their ids, without the end.
+        targets: Lists of their ids, of one length T.
+        source_pieces: Their pieces by their ids.
+        target_pieces: Likewise.
+    """
+    ids = ids_of(translator.tokenizers.source)
+    ours = [ids[piece] for piece in source_pieces]
+    width = max(map(len, sources)) + 1
+    source = np.zeros((len(sources), width), "int32")
+    for i, row in enumerate(sources):
+        source[i, : len(row) + 1] = [ours[id] for id in row] + [2]
+    ids = ids_of(translator.tokenizers.target)
+    order = [ids[piece] for piece in target_pieces]
+    target = np.array([[1] + [order[id] for id in row[:-1]] for row in targets])
+    logits = translator.model((source, target.astype("int32")))
+    logits = ops.convert_to_numpy(logits)
+    return logits[..., order], logits
+
+
+def log_softmax(logits):
+    """Log-probabilities over the last axis, float64."""
+    logits = np.asarray(logits, np.float64)
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))

@@ -1,14 +1,12 @@
 """Hugging Face's folders against the formulas in float64, and against its own model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import sentencepiece
 
 from keras_transformer.importers import import_hugging_face
 from tests.importers import foreign
-from tests.importers.witness import ids_of, log_softmax, logits_of
+from tests.importers.foreign import ids_of, log_softmax, logits_of
 from tests.reference import numpy_marian
 
 
@@ -106,6 +104,7 @@ def model_of_transformers(folder, name):
     return torch, model, tokenizer, pieces
 
 
+@pytest.mark.one_case
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_of_transformers_computes_and_writes_the_same(tmp_path, rng, name):

@@ -1,7 +1,5 @@
 """What is refused, by the name of what has no form here, in one line."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickle
@@ -62,46 +60,49 @@ def test_the_folders_that_are_spoiled_below_are_good(good, kind):
     assert import_model(good / kind)(["a b"])
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
+OPTIONS = {
+    "student": [
         ("type", "s2s"), ("transformer-moe-experts", 8), ("enc-depth", "six"),
         ("transformer-ffn-activation", "gelu"), ("transformer-tied-layers", [1]),
         ("right-left", True), ("transformer-decoder-autoreg", "average-attention"),
         ("dec-cell", "gru"), ("transformer-postprocess", "dhn"), ("lemma-dim-emb", 8),
         ("transformer-train-position-embeddings", True), ("input-types", ["class"]),
     ],
-)  # fmt: skip
-def test_an_option_of_marian_without_a_form_here(spoiled, option, value):
-    folder = spoiled("student")
-    write_student(folder, **{option: value})
-    check_refused(folder, BIN, f"`{option}`", repr(value))
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("num_encoder_layers", 10**9), ("num_heads", 5), ("d_model", -12)],
-)
-def test_a_size_that_no_model_has(spoiled, option, value):
-    folder = spoiled("student")
-    theirs = {"num_encoder_layers": "enc-depth", "num_heads": "transformer-heads"}
-    write_student(folder, **{theirs.get(option, "dim-emb"): value})
-    check_refused(folder, "Wemb" if option == "d_model" else option)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
+    "hugging_face": [
         ("model_type", "bart"), ("num_experts", 8), ("normalize_before", True),
         ("activation_function", "gelu_new"), ("decoder_attention_heads", 4),
         ("pad_token_id", 10**9), ("bad_words_ids", [[7, 8]]), ("do_sample", True),
         ("forced_bos_token_id", 4), ("repetition_penalty", 1.5), ("d_model", None),
     ],
-)  # fmt: skip
-def test_an_option_of_hugging_face_without_a_form_here(spoiled, option, value):
-    folder = spoiled("hugging_face")
-    write_json(folder / "config.json", **{option: value})
-    check_refused(folder, "config.json", f"`{option}`", repr(value))
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "value"),
+    [(kind, *row) for kind, rows in OPTIONS.items() for row in rows],
+)
+def test_an_option_without_a_form_here(spoiled, kind, option, value):
+    folder, file = spoiled(kind), BIN
+    if kind == "student":
+        write_student(folder, **{option: value})
+    else:
+        file = "config.json"
+        write_json(folder / file, **{option: value})
+    check_refused(folder, file, f"`{option}`", repr(value))
+
+
+# Marian's option, a value that no model has, and what is named.
+SIZES = [
+    ("enc-depth", 10**9, "num_encoder_layers"), ("transformer-heads", 5, "num_heads"),
+    ("dim-emb", -12, "Wemb"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("option", "value", "named"), SIZES)
+def test_a_size_that_no_model_has(spoiled, option, value, named):
+    folder = spoiled("student")
+    write_student(folder, **{option: value})
+    check_refused(folder, named)
 
 
 def test_options_of_a_search_that_would_change_the_outputs(spoiled):

@@ -1,7 +1,5 @@
 """The playground's answers over HTTP, and its process."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

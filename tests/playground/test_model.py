@@ -1,7 +1,5 @@
 """A run as the playground asks it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

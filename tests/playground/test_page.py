@@ -1,7 +1,5 @@
 """The playground's page in a real browser: typing, pointing, tapping, reading."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

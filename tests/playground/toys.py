@@ -1,7 +1,5 @@
 """A run that translates at once and by rules, and a server of it."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

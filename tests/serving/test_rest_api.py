@@ -1,11 +1,21 @@
-"""The contract with TensorFlow Serving: status codes and the shape of answers."""
+"""The contract with TensorFlow Serving, and the process: its start, log and end."""
 
-from __future__ import annotations
+import concurrent.futures
+import contextlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
 
+import httpx
 import pytest
 import tensorflow as tf
 from starlette.testclient import TestClient
 
+from keras_transformer.serving import serve
 from keras_transformer.serving.app import make_app
 from keras_transformer.serving.model import ServedModel
 from tests.serving.tiny_models import write_model
@@ -14,18 +24,23 @@ URL = "/v1/models/tiny"
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def directory(tmp_path_factory):
+    """Versions 3 and 10 of a model, and one whose export has just begun."""
     directory = tmp_path_factory.mktemp("models") / "tiny"
-    return ServedModel(write_model(directory, 3))
+    write_model(directory, 3)
+    shutil.copytree(directory / "3", directory / "10")
+    (directory / "11").mkdir()
+    return directory
 
 
 @pytest.fixture(scope="module")
-def app(model):
-    return make_app(model, "box")
+def model(directory):
+    return ServedModel(directory / "3")
 
 
 @pytest.fixture(scope="module")
-def client(app):
+def client(model):
+    app = make_app(model, "box")
     return TestClient(app, "http://localhost", raise_server_exceptions=False)
 
 
@@ -110,46 +125,40 @@ def test_predict_answers_in_the_form_of_the_request(client, body, expected, path
     assert response.headers["content-type"] == "application/json"
 
 
-def test_not_a_number_goes_in_and_out(client):
+def test_not_a_number_goes_in_and_out_and_json_is_read_first(client):
     body = b'{"signature_name": "half", "instances": [[NaN, -Infinity]]}'
     assert predict(client, body).text == '{"predictions": [[NaN, -Infinity]]}'
+    # Before the model is looked up.
+    assert predict(client, b"{", "/versions/99:predict").status_code == 400
+
+
+PATHS = {
+    404: (
+        "GET /", "GET /v2/models/tiny", "GET /v1/models/tiny/versions/4",
+        "GET /v1/models/x", "GET /v1/models/x%20y", "GET /v1/models/x/metadata",
+        "GET /v1/models/tiny/versions/4/metadata", "POST /v1/models/x:predict",
+        "POST /v1/models/tiny/versions/4:predict",
+    ),
+    400: (
+        "GET /v1/foo", "GET /v1/models", "GET /v1/models/tiny/",
+        "GET /v1/models/tiny:predict", "GET /v1/models/a/b",
+        "GET /v1/models/tiny/versions/x", "GET /v1/models/tiny/labels/best",
+        "POST /v1/models", "POST /v1/models/tiny", "POST /v1/models/tiny/metadata",
+        "POST /v1/models/tiny:PREDICT", "POST /v1/models/tiny:explain",
+        "POST /v1/models/tiny/labels/a%2Fb:predict", "POST /v1/models/tiny:classify",
+        "POST /v1/models/tiny:regress", "PUT /v1/models/tiny:predict",
+        "DELETE /v1/models/tiny", "BREW /v1/models/tiny",
+    ),
+    200: ("POST /v1/models/%74iny:predict",),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", "/", 404),
-        ("GET", "/v2/models/tiny", 404),
-        ("GET", "/v1/foo", 400),
-        ("GET", "/v1/models", 400),
-        ("GET", "/v1/models/tiny/", 400),
-        ("GET", "/v1/models/tiny:predict", 400),
-        ("GET", "/v1/models/a/b", 400),
-        ("GET", "/v1/models/tiny/versions/x", 400),
-        ("GET", "/v1/models/tiny/versions/4", 404),
-        ("GET", "/v1/models/x", 404),
-        ("GET", "/v1/models/x%20y", 404),
-        ("GET", "/v1/models/x/metadata", 404),
-        ("GET", "/v1/models/tiny/versions/4/metadata", 404),
-        ("GET", "/v1/models/tiny/labels/best", 400),
-        ("POST", "/v1/models", 400),
-        ("POST", "/v1/models/tiny", 400),
-        ("POST", "/v1/models/tiny/metadata", 400),
-        ("POST", "/v1/models/tiny:PREDICT", 400),
-        ("POST", "/v1/models/tiny:explain", 400),
-        ("POST", "/v1/models/x:predict", 404),
-        ("POST", "/v1/models/tiny/versions/4:predict", 404),
-        ("POST", "/v1/models/tiny/labels/a%2Fb:predict", 400),
-        ("POST", "/v1/models/tiny:classify", 400),
-        ("POST", "/v1/models/tiny:regress", 400),
-        ("POST", "/v1/models/%74iny:predict", 200),
-        ("PUT", "/v1/models/tiny:predict", 400),
-        ("DELETE", "/v1/models/tiny", 400),
-        ("BREW", "/v1/models/tiny", 400),
-    ],
+    ("asked", "status"),
+    [(asked, status) for status, several in PATHS.items() for asked in several],
 )
-def test_paths_and_methods_have_their_status(client, method, path, status):
-    response = client.request(method, path, content=b'{"instances": ["a"]}')
+def test_paths_and_methods_have_their_status(client, asked, status):
+    response = client.request(*asked.split(), content=b'{"instances": ["a"]}')
     assert response.status_code == status
     assert list(response.json()) == ["predictions" if status == 200 else "error"]
 
@@ -176,10 +185,6 @@ def test_a_bad_body_is_told_in_words(client, body, message):
     assert response.status_code == 400
     assert message in response.json()["error"]
     assert "Graph execution error" not in response.text
-
-
-def test_the_model_is_looked_up_after_the_json_is_read(client):
-    assert predict(client, b"{", "/versions/99:predict").status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -209,9 +214,7 @@ def test_a_large_request_is_cut_and_answered_as_one(client):
     assert outputs["rows"] == [32] * 64 + [1]
     assert outputs["letters"] == [["a", "", ""]] * 64 + [["a", "b", "c"]]
     assert outputs["count"] == [1] * 64 + [3]
-
-
-def test_a_signature_without_rows_in_its_outputs_runs_whole(client):
+    # A signature without rows in its outputs runs whole.
     body = {"inputs": [1.0] * 40, "signature_name": "total"}
     assert predict(client, body).json()["outputs"]["sum"] == 40
 
@@ -239,3 +242,70 @@ def test_only_names_of_this_machine_are_answered(model, own_name, host, status):
     response = client.get(URL, headers={"Host": host})
     assert response.status_code == status
     assert ("AVAILABLE" in response.text) == (status == 200)
+
+
+# The process.
+
+PROGRAM = """
+import sys
+from keras_transformer.serving import serve
+serve(sys.argv[1], port=0)
+print("returned")
+"""
+
+
+@contextlib.contextmanager
+def process(directory):
+    """Gives a server's process and its URL."""
+    started = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(directory)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        for line in started.stderr:
+            if match := re.search(r"(http://127\S+) \(Ctrl-C ends it\)", line):
+                break
+        else:
+            pytest.fail("the server did not start")
+        yield started, match[1]
+    finally:
+        started.kill()
+        started.communicate()
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "end"),
+    [
+        (signal.SIGINT, 0, "returned\n"),
+        pytest.param(signal.SIGTERM, -signal.SIGTERM, "", marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_ends_it_when_what_runs_is_answered(directory, number, status, end):
+    with (
+        process(directory) as (started, url),
+        concurrent.futures.ThreadPoolExecutor(1) as threads,
+    ):
+        versions = httpx.get(url).json()["model_version_status"]
+        assert [version["version"] for version in versions] == ["10"]
+        body = {"instances": [400_000], "signature_name": "spin"}
+        answer = threads.submit(httpx.post, url + ":predict", json=body, timeout=60)
+        time.sleep(0.3)
+        assert not answer.done()
+        started.send_signal(number)
+        assert answer.result().json() == {"predictions": [400_000]}
+        output, _ = started.communicate(timeout=60)
+        assert started.returncode == status
+        line, _, last = output.rpartition(' HTTP/1.1" 200 OK\n')
+        assert line.endswith('"POST /v1/models/tiny%3Apredict') and last == end
+
+
+def test_an_address_that_is_taken_and_a_missing_extra_are_named(directory, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(OSError, match=f"Cannot listen on 127.0.0.1:{port}: Addr"):
+            serve(directory, port=port)
+    with pytest.raises(FileNotFoundError, match="must hold SavedModels"):
+        serve(directory / "3")
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(ImportError, match=r"keras-transformer-seq2seq\[serve\]"):
+        serve(directory)

@@ -1,7 +1,5 @@
 """Batches of a corpus: what they hold, their order, the files they are made from."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import json
@@ -27,17 +25,17 @@ from tests import tiny_run
 WORDS = "one two three four five six seven eight nine ten".split()
 NUM_PAIRS = 211
 CONFIG = DataConfig(batch_tokens=200)
+STRICT = DataConfig(bad_line_budget=0)
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     """Pairs of 1 to 17 words, each with a number that identifies it."""
-    rng = np.random.default_rng(7)
+    rng, lines = np.random.default_rng(7), []
     path = tmp_path_factory.mktemp("corpus") / "train.tsv"
-    lines = []
     for number in range(NUM_PAIRS):
-        source, target = (rng.choice(WORDS, rng.integers(1, 18)) for _ in range(2))
-        lines.append(f"{number} {' '.join(source)}\t{number} {' '.join(target)}\n")
+        sides = (rng.choice(WORDS, rng.integers(1, 18)) for _ in range(2))
+        lines.append("\t".join(f"{number} {' '.join(side)}" for side in sides) + "\n")
     path.write_text("".join(lines), encoding="utf-8")
     return open_pairs(path)
 
@@ -83,15 +81,11 @@ def numbers(batches, tokenizers):
 
 def test_a_batch_holds_source_end_and_start_target_end(tokenizers):
     pairs = [("one", "two three"), ("four five six seven", "eight")]
-    corpus = Corpus(pairs, tokenizers)
-    (((source, target_in), target_out),) = epoch(corpus, shuffle=False)
-    for row, (x, y) in enumerate(pairs):
-        x, y = tokenizers.source.tokenize([x, y]).to_list()
-        for found, ids in (
-            (source, x + [2]),
-            (target_in, [1] + y),
-            (target_out, y + [2]),
-        ):
+    (((source, target_in), target_out),) = epoch(Corpus(pairs, tokenizers), 0, False)
+    for row, pair in enumerate(pairs):
+        x, y = tokenizers.source.tokenize(pair).to_list()
+        expected = (source, x + [2]), (target_in, [1] + y), (target_out, y + [2])
+        for found, ids in expected:
             assert found.dtype == np.int32
             assert found[row].tolist() == ids + [0] * (found.shape[1] - len(ids))
 
@@ -110,12 +104,10 @@ def test_every_pair_comes_once_an_epoch_in_well_filled_batches(corpus, tokenizer
         filled += tokens > 150
         real += (source != 0).sum() + (target != 0).sum()
         padded += source.size + target.size
-    assert corpus.num_tokens == real
+    assert corpus.num_tokens == corpus.tokens(0, corpus.num_batches) == real
     assert filled >= len(batches) - 2 and real / padded > 0.7
-
-
-def test_a_pair_larger_than_a_batch_gets_its_own(text, tokenizers):
-    tiny = Corpus(text, tokenizers, DataConfig(batch_tokens=1))
+    # A pair larger than a batch gets its own.
+    tiny = Corpus(corpus.text, tokenizers, DataConfig(batch_tokens=1))
     assert [len(target) for _, target in epoch(tiny)] == [1] * NUM_PAIRS
 
 
@@ -153,7 +145,6 @@ def test_tokens_of_some_batches_are_counted(corpus, text, tokenizers):
         arrays = flat([counted.batch(last), counted.batch(last + 1)])
         real = sum((array != 0).sum() for array in arrays[::3] + arrays[2::3])
         assert counted.tokens(last, 2) == real
-    assert corpus.tokens(0, corpus.num_batches) == corpus.num_tokens
 
 
 def test_model_fit_takes_one_epoch_after_the_other(corpus):
@@ -168,6 +159,9 @@ def test_model_fit_takes_one_epoch_after_the_other(corpus):
     first, second, third = fitted.history["loss"]
     assert third < second < first
     assert model.optimizer.iterations == 3 * corpus.num_batches
+
+
+# Shapes.
 
 
 def test_static_shapes_give_each_bucket_one_shape(text, tokenizers, corpus):
@@ -191,8 +185,7 @@ def test_few_shapes_serve_training_and_validation(text, tokenizers):
     config = DataConfig(batch_tokens=256, max_length=100, batch_shapes=3)
     training = Corpus(text, tokenizers, config)
     long = [("one two " * 12, "three")]
-    boundaries = training.boundaries
-    validation = Corpus(long, tokenizers, config, boundaries=boundaries)
+    validation = Corpus(long, tokenizers, config, boundaries=training.boundaries)
     shapes = {t.shape for n in range(3) for _, t in epoch(training, n)}
     assert 1 < len(shapes) <= 3
     # A pair longer than all of training has a bucket, too.
@@ -203,29 +196,25 @@ def test_few_shapes_serve_training_and_validation(text, tokenizers):
 def test_few_boundaries_cost_no_more_than_any_others(number):
     lengths = np.random.default_rng(number).gamma(3.0, 6.0, 400).astype(int) + 1
     lengths = lengths[lengths <= 60]
-    all_boundaries = bucket_boundaries(60)
-    last = all_boundaries[np.searchsorted(all_boundaries, lengths.max())]
+    every = bucket_boundaries(60)
+    last = every[np.searchsorted(every, lengths.max())]
 
     def cost(boundaries):
         return np.array(boundaries)[np.searchsorted(boundaries, lengths)].sum()
 
-    inner = [b for b in all_boundaries if b < last]
-    least = min(
-        cost([*chosen, last])
-        for size in range(min(number, len(inner) + 1))
-        for chosen in itertools.combinations(inner, size)
-    )
-    found = few_boundaries(lengths, all_boundaries, number)
-    assert cost(found) == least
+    inner = [b for b in every if b < last]
+    sizes = range(min(number, len(inner) + 1))
+    choices = (c for size in sizes for c in itertools.combinations(inner, size))
+    found = few_boundaries(lengths, every, number)
+    assert cost(found) == min(cost([*chosen, last]) for chosen in choices)
     assert found == sorted(found)
     assert found[-1] == 60
     assert len([b for b in found if b <= last]) <= number
 
 
 def test_boundaries_rise_by_4_then_by_a_fifth_and_end_at_the_maximum():
-    assert bucket_boundaries(100) == [
-        4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 76, 88, 100,
-    ]  # fmt: skip
+    rest = [48, 56, 64, 76, 88, 100]
+    assert bucket_boundaries(100) == [*range(4, 44, 4), *rest]
     assert bucket_boundaries(3) == [3]
 
 
@@ -239,6 +228,9 @@ def test_what_fills_no_batch_joins_the_next_bucket(tokenizers):
     assert lengths == [[3, 4, 2, 2], [2, 8], [9]]
 
 
+# Bad lines.
+
+
 def test_over_long_and_invisible_pairs_are_left_out(tmp_path, tokenizers):
     source, target = tmp_path / "a.en", tmp_path / "a.de"
     source.write_text("one\n" + "two " * 20 + "\nthree\n\u200b\nfive\n")
@@ -246,14 +238,14 @@ def test_over_long_and_invisible_pairs_are_left_out(tmp_path, tokenizers):
     config = DataConfig(max_length=8, bad_line_budget=1)
     corpus = Corpus(open_pairs(source, target), tokenizers, config)
     assert (corpus.num_pairs, corpus.bad_lines.count) == (2, 3)
-    long_source, long_target = (
+    long = [
         len(tokenizers.source.tokenize([text])[0]) + 1
         for text in ("two " * 20, "three " * 9)
-    )
+    ]
     rest = "tokens, including the end token: more than `max_length` 8"
     assert sorted(corpus.bad_lines.examples) == [
-        f"{target}:3: target has {long_target} {rest}",
-        f"{source}:2: source has {long_source} {rest}",
+        f"{target}:3: target has {long[1]} {rest}",
+        f"{source}:2: source has {long[0]} {rest}",
         f"{source}:4: source has no visible character",
     ]
     with pytest.raises(ValueError, match=r":4: .* number 1, .* is 0"):
@@ -274,109 +266,112 @@ def test_misaligned_files_are_refused_before_anything_is_read(tmp_path, tokenize
     source.write_text("one\n\ntwo\n")
     target.write_text("one\n")
     text = open_pairs(source, target)
-    with pytest.raises(ValueError, match="has 3 lines but .* has 1"):
-        Corpus(text, tokenizers, DataConfig(bad_line_budget=0))
-    with pytest.raises(ValueError, match="has 3 lines but .* has 1"):
-        learn_tokenizers(text, TokenizerConfig())
+    for read in (learn_tokenizers, lambda text: Corpus(text, tokenizers, STRICT)):
+        with pytest.raises(ValueError, match="has 3 lines but .* has 1"):
+            read(text)
 
 
-def test_what_a_directory_keeps_is_not_made_again(
-    tmp_path, text, tokenizers, monkeypatch
-):
-    folder = tmp_path / "run" / "training"
-    expected = Corpus(text, tokenizers, CONFIG)
-    made = Corpus(text, tokenizers, CONFIG, directory=folder)
-    assert same(epoch(made, 1), epoch(expected, 1))
-    times = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    assert len(times) == 2
+# What a directory keeps.
 
-    cut = []
-    tokenize = Tokenizer.tokenize
-    monkeypatch.setattr(
-        Tokenizer,
-        "tokenize",
-        lambda self, texts: cut.append(1) or tokenize(self, texts),
-    )
 
-    def again(text=text, config=CONFIG, tokenizers=tokenizers):
+@pytest.fixture
+def made(tmp_path, text, tokenizers, monkeypatch):
+    """Makes a corpus in a folder; returns it, and whether a text was cut for it."""
+    cut, tokenize = [], Tokenizer.tokenize
+
+    def counted(self, texts):
+        cut.append(1)
+        return tokenize(self, texts)
+
+    monkeypatch.setattr(Tokenizer, "tokenize", counted)
+
+    def make(text=text, config=CONFIG, tokenizers=tokenizers):
         cut.clear()
-        corpus = Corpus(text, tokenizers, config, directory=folder)
-        return corpus, bool(cut)
+        folder = tmp_path / "run" / "training"
+        return Corpus(text, tokenizers, config, directory=folder), bool(cut)
 
-    found, made_again = again()
-    assert not made_again and same(epoch(found, 1), epoch(expected, 1))
+    make.folder = tmp_path / "run" / "training"
+    return make
+
+
+def cut_to(size):
+    return lambda content: content[:size]
+
+
+# One byte of a file, a file cut off, a damaged or missing list.
+DAMAGED = [
+    ("pairs.ids", lambda content: content[:7] + b"\x09" + content[8:]),
+    ("pairs.ids", cut_to(-8)), ("pairs.json", cut_to(40)),
+    ("pairs.json", lambda content: b"[]"),
+]  # fmt: skip
+
+
+def test_what_a_directory_keeps_is_not_made_again(made, text, tokenizers):
+    expected = Corpus(text, tokenizers, CONFIG)
+    first, was_made = made()
+    assert was_made and same(epoch(first, 1), epoch(expected, 1))
+    times = {path: path.stat().st_mtime_ns for path in made.folder.iterdir()}
+    assert len(times) == 2
+    found, was_made = made()
+    assert not was_made and same(epoch(found, 1), epoch(expected, 1))
     assert found.bad_lines.count == 0 and found.num_tokens == expected.num_tokens
-    assert times == {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    # One byte of a file, a file cut off, a damaged or missing list.
-    for name, damage in (
-        ("pairs.ids", lambda content: content[:7] + b"\x09" + content[8:]),
-        ("pairs.ids", lambda content: content[:-8]),
-        ("pairs.json", lambda content: content[:40]),
-        ("pairs.json", lambda content: b"[]"),
-    ):
-        path = folder / name
+    assert times == {path: path.stat().st_mtime_ns for path in made.folder.iterdir()}
+    for name, damage in DAMAGED:
+        path = made.folder / name
         path.write_bytes(damage(path.read_bytes()))
-        found, made_again = again()
-        assert made_again and same(epoch(found, 1), epoch(expected, 1))
-        assert not again()[1]
-    assert not again(config=CONFIG.replace(subword_sampling=0.3, batch_tokens=9))[1]
+        found, was_made = made()
+        assert was_made and same(epoch(found, 1), epoch(expected, 1))
+        assert not made()[1]
+    assert not made(config=CONFIG.replace(subword_sampling=0.3, batch_tokens=9))[1]
     # Another text, length or vocabulary.
-    assert again(text=open_pairs([("one", "two")]))[1]
-    assert again()[1] and again(config=CONFIG.replace(max_length=90))[1]
+    assert made(text=open_pairs([("one", "two")]))[1]
+    assert made()[1] and made(config=CONFIG.replace(max_length=90))[1]
     other = learn_tokenizers(text, TokenizerConfig(vocabulary_size=310))
-    assert again(tokenizers=other)[1]
+    assert made(tokenizers=other)[1]
 
 
 def test_bad_lines_are_kept_and_the_budget_is_asked_again(tmp_path, tokenizers):
-    path = tmp_path / "a.tsv"
+    path, options = tmp_path / "a.tsv", {"directory": tmp_path / "corpus"}
     path.write_text("bad\none\ttwo\n")
-    options = {"directory": tmp_path / "corpus"}
+    bad = f"{path}:1: no tab, expected source, one tab, target"
     for _ in range(2):
         corpus = Corpus(open_pairs(path), tokenizers, **options)
-        assert corpus.bad_lines.examples == [
-            f"{path}:1: no tab, expected source, one tab, target"
-        ]
+        assert corpus.bad_lines.examples == [bad]
     with pytest.raises(ValueError, match=r"a\.tsv:1: no tab.*budget` is 0"):
-        Corpus(open_pairs(path), tokenizers, DataConfig(bad_line_budget=0), **options)
+        Corpus(open_pairs(path), tokenizers, STRICT, **options)
     facts = json.loads((tmp_path / "corpus" / "pairs.json").read_text())
     assert facts["bad_lines"][0] == 1
 
 
-def test_an_error_leaves_no_file_of_the_corpus(tmp_path, tokenizers):
-    path = tmp_path / "a.tsv"
+def test_an_error_and_a_change_while_it_is_read_leave_no_file(tmp_path, tokenizers):
+    path, folder = tmp_path / "a.tsv", tmp_path / "corpus"
     path.write_text("one\ttwo\n" * 3000 + "bad\n")
-    config = DataConfig(bad_line_budget=0)
     with pytest.raises(ValueError, match=r"a\.tsv:3001: no tab"):
-        Corpus(open_pairs(path), tokenizers, config, directory=tmp_path / "corpus")
-    assert not list((tmp_path / "corpus").iterdir())
-
-
-def test_a_file_that_changes_while_it_is_tokenised_is_noticed(tmp_path, tokenizers):
-    path = tmp_path / "a.tsv"
+        Corpus(open_pairs(path), tokenizers, STRICT, directory=folder)
+    assert not list(folder.iterdir())
     path.write_text("one\ttwo\n" * 9)
     text = open_pairs(path)
     assert text.count() == 9
     path.write_text("one\ttwo\n" * 8 + "two\ttwo\n")
     with pytest.raises(ValueError, match=r"a\.tsv changed after it was first read"):
-        Corpus(text, tokenizers, directory=tmp_path / "corpus")
-    assert not list((tmp_path / "corpus").iterdir())
+        Corpus(text, tokenizers, directory=folder)
+    assert not list(folder.iterdir())
 
 
-def test_the_text_is_needed_no_more(tmp_path, tokenizers):
+def test_the_text_is_needed_no_more_and_a_bar_moves(tmp_path, tokenizers):
     path = tmp_path / "a.tsv"
     path.write_text("one\ttwo\n" * 9)
-    corpus = Corpus(open_pairs(path), tokenizers, DataConfig(subword_sampling=0.1))
+    with open(tmp_path / "screen", "w+") as file:
+        console = Console(file=file, force_terminal=True, width=80)
+        config = DataConfig(subword_sampling=0.1)
+        corpus = Corpus(open_pairs(path), tokenizers, config, console=console)
+        file.seek(0)
+        assert "tokenising" in file.read()
     path.unlink()
     assert texts(tokenizers.target, corpus.batch(0)[1]) == ["two"] * 9
 
 
-def test_a_bar_moves_while_tokenising(text, tokenizers, tmp_path):
-    with open(tmp_path / "screen", "w+") as file:
-        console = Console(file=file, force_terminal=True, width=80)
-        Corpus(text, tokenizers, CONFIG, console=console)
-        file.seek(0)
-        assert "tokenising" in file.read()
-
+# Sampled pieces, and mixes.
 
 SAMPLED = """
 import hashlib, json, sys
@@ -390,34 +385,28 @@ for step in map(int, sys.argv[3:]):
 
 
 def test_another_process_samples_the_same_pieces(tmp_path):
-    tokenizers = tiny_run.tokenizers()
-    tokenizers.source.save(tmp_path / "joint.model")
-    words = [tmp_path / "joint.model", json.dumps(tiny_run.TRAIN)]
+    tokenizers, path = tiny_run.tokenizers(), tmp_path / "joint.model"
+    tokenizers.source.save(path)
+    command = [sys.executable, "-c", SAMPLED, path, json.dumps(tiny_run.TRAIN)]
     found = [
-        subprocess.run(
-            [sys.executable, "-c", SAMPLED, *map(str, words), *steps],
-            capture_output=True, text=True, check=True,
-        ).stdout.split()
+        subprocess.check_output([*command, *steps], text=True).split()
         for steps in (("0", "31", "40"), ("40", "31"))
-    ]  # fmt: skip
+    ]
     assert len(set(found[0])) == 3
     assert found[1] == found[0][:0:-1]
 
 
 def test_sampled_pieces_spell_the_same_pairs_anew_in_each_epoch(text, tokenizers):
-    lengths = [
-        len(ids)
-        for pair in text.pairs()
-        for ids in tokenizers.source.tokenize([pair.source, pair.target])
-    ]
-    config = CONFIG.replace(subword_sampling=0.3, max_length=max(lengths) + 1)
+    cut = [tokenizers.source.tokenize(list(pair[1:])) for pair in text.pairs()]
+    longest = max(len(ids) for rows in cut for ids in rows) + 1
+    config = CONFIG.replace(subword_sampling=0.3, max_length=longest)
     plain = Corpus(text, tokenizers, config.replace(subword_sampling=0.0))
     corpus = Corpus(text, tokenizers, config)
     assert corpus.num_batches == plain.num_batches
     first, second = epoch(corpus, 0), epoch(corpus, 1)
     for batches in (first, second):
         assert sorted(numbers(batches, tokenizers)) == list(range(NUM_PAIRS))
-        assert max((s != 0).sum(1).max() for (s, _), _ in batches) <= max(lengths) + 1
+        assert max((s != 0).sum(1).max() for (s, _), _ in batches) <= longest
     rows = {str(r[r > 0]) for (s, _), _ in first + second for r in s}
     assert len(rows) > 1.5 * NUM_PAIRS
     assert same(epoch(corpus, 0, False), epoch(plain, 0, False))
@@ -437,7 +426,6 @@ def test_a_mix_has_each_pair_as_often_as_its_weight(tmp_path):
     path = tmp_path / "domain.tsv"
     path.write_text("word " * 90 + "\tb\na\tb\n", encoding="utf-8")
     mixed = mixed_pairs([(general, 1), (path, 4)])
-    config = DataConfig(max_length=40)
-    corpus = Corpus(mixed, tiny_run.tokenizers(), config)
+    corpus = Corpus(mixed, tiny_run.tokenizers(), DataConfig(max_length=40))
     assert corpus.bad_lines.count == 1 and corpus.num_pairs == 44
     assert corpus.bad_lines.examples[0].startswith(f"{path}:1: source has ")

@@ -1,3 +1,5 @@
+"""Tokenizers: text to ids and back, learned, saved, sampled, and those of others."""
+
 import io
 import json
 from collections import Counter
@@ -12,12 +14,7 @@ import tokenizers as hf
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.config import DataConfig, TokenizerConfig
-from keras_transformer.text import (
-    Corpus,
-    Tokenizer,
-    TokenizerPair,
-    learn_tokenizers,
-)
+from keras_transformer.text import Corpus, Tokenizer, TokenizerPair, learn_tokenizers
 
 ENGLISH = [
     "A small house stands near the river.",
@@ -43,24 +40,20 @@ def round_trip(tokenizer, texts):
     return [text.decode("utf-8") for text in decoded]
 
 
-def test_special_ids_are_0_to_3_and_the_size_counts_every_id(tokenizer):
+def ids_of(tokenizer, text):
+    return tokenizer.tokenize([text])[0].numpy().tolist()
+
+
+def test_ids_are_those_of_pieces_after_four_special_ones(tokenizer):
     assert tokenizer.vocabulary_size == 330
     assert tokenizer.pieces(range(5)) == ["<pad>", "<s>", "</s>", "<unk>", "<0x00>"]
     ids = (tokenizer.pad_id, tokenizer.start_id, tokenizer.end_id, tokenizer.unknown_id)
     assert ids == (0, 1, 2, 3)
-
-
-def test_ids_are_ragged_int32_without_start_and_end(tokenizer):
-    ids = tokenizer.tokenize(["Ein Haus", ""])
-    assert isinstance(ids, tf.RaggedTensor)
-    assert ids.dtype == tf.int32
+    ids = tokenizer.tokenize(["Das rote Haus", ""])
+    assert isinstance(ids, tf.RaggedTensor) and ids.dtype == tf.int32
     assert ids.row_lengths().numpy().tolist()[1] == 0
     assert min(ids.values.numpy()) > 3
-
-
-def test_pieces_spell_the_text(tokenizer):
-    ids = tokenizer.tokenize(["Das rote Haus"])[0].numpy()
-    assert "".join(tokenizer.pieces(ids)) == "▁Das▁rote▁Haus"
+    assert "".join(tokenizer.pieces(ids[0].numpy())) == "▁Das▁rote▁Haus"
 
 
 @pytest.mark.parametrize(
@@ -78,38 +71,26 @@ def test_text_survives_the_round_trip(tokenizer, text):
     assert not set(tokenizer.tokenize([text]).values.numpy()) & {0, 1, 2, 3}
 
 
-def test_without_byte_fallback_an_unseen_character_is_unknown():
-    plain = Tokenizer.learn(
-        ENGLISH, TokenizerConfig(vocabulary_size=60, byte_fallback=False)
-    )
-    assert tokenizer_ids(plain, "car 漢")[-1] == 3
+def test_what_the_vocabulary_cannot_spell_is_unknown(tokenizer):
+    config = TokenizerConfig(vocabulary_size=60, byte_fallback=False)
+    plain = Tokenizer.learn(ENGLISH, config)
+    assert ids_of(plain, "car 漢")[-1] == 3
     assert plain.vocabulary_size == 60
-
-
-def tokenizer_ids(tokenizer, text):
-    return tokenizer.tokenize([text])[0].numpy().tolist()
-
-
-def test_invalid_utf8_becomes_the_replacement_character(tokenizer):
+    # What is no UTF-8 is the replacement character.
     assert round_trip(tokenizer, [b"caf\xe9", b"\xff\xf0\x9f"]) == ["caf�", "���"]
 
 
 def test_special_ids_and_all_after_the_end_vanish(tokenizer):
-    words = tokenizer_ids(tokenizer, "Das Haus")
-    more = tokenizer_ids(tokenizer, "Fluss")
-    dense = [
-        [1] + words + [2] + more,
-        [0] + words + [0] * (len(more) + 1),
-        [2] + words + [2] + more,
-    ]
-    assert tokenizer.detokenize(tf.constant(dense)).numpy().tolist() == [
-        b"Das Haus", b"Das Haus", b"",
-    ]  # fmt: skip
+    words, more = ids_of(tokenizer, "Das Haus"), ids_of(tokenizer, "Fluss")
+    padding = [0] * (len(more) + 1)
+    dense = [[1] + words + [2] + more, [0] + words + padding, [2] + words + [2] + more]
     ragged = tf.ragged.constant([words + [2], more, []], dtype=tf.int64)
-    assert tokenizer.detokenize(ragged).numpy().tolist() == [
-        b"Das Haus", b"Fluss", b"",
-    ]  # fmt: skip
-    assert tokenizer.detokenize(tf.zeros([1, 0], tf.int32)).numpy().tolist() == [b""]
+    for ids, texts in (
+        (tf.constant(dense), [b"Das Haus", b"Das Haus", b""]),
+        (ragged, [b"Das Haus", b"Fluss", b""]),
+        (tf.zeros([1, 0], tf.int32), [b""]),
+    ):
+        assert tokenizer.detokenize(ids).numpy().tolist() == texts
 
 
 def test_a_new_random_seed_does_not_break_a_tokenizer(tokenizer):
@@ -178,46 +159,14 @@ def test_sampled_pieces_spell_the_text_and_depend_on_the_seed(algorithm, byte_fa
         assert [row.tolist() for row in usual] == ids
 
 
-@pytest.mark.parametrize("rate", [0.0, 1.0, -0.1])
-def test_a_rate_out_of_range_is_an_error(tokenizer, rate):
-    with pytest.raises(ValueError, match=f"`rate` must be above 0 .* rate={rate}"):
-        tokenizer.sample([], rate, seed=1)
-
-
-def test_learning_is_deterministic():
+def test_learning_is_deterministic_and_samples_a_large_text():
     for algorithm in ("bpe", "unigram"):
         config = CONFIG.replace(vocabulary_size=290, algorithm=algorithm)
         first, second = (Tokenizer.learn(ENGLISH, config) for _ in range(2))
         assert first.pieces(range(290)) == second.pieces(range(290))
-
-
-def test_learning_takes_a_sample_of_a_large_text():
     text = (f"{word} {number}" for number in range(3000) for word in ("gap", "cap"))
     config = CONFIG.replace(vocabulary_size=280, learning_sentences=200)
     assert Tokenizer.learn(text, config).vocabulary_size == 280
-
-
-def test_save_and_load_give_the_same_ids(tokenizer, tmp_path):
-    path = tmp_path / "text.model"
-    tokenizer.save(path)
-    assert list(tmp_path.iterdir()) == [path]  # no temporary file is left
-    loaded = Tokenizer.load(path)
-    assert tokenizer_ids(loaded, GERMAN[1]) == tokenizer_ids(tokenizer, GERMAN[1])
-
-
-def test_a_saved_model_with_a_tokenizer_inside_works_after_reload(tokenizer, tmp_path):
-    module = tf.Module()
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def there_and_back(texts):
-        return tokenizer.detokenize(tokenizer.tokenize(texts))
-
-    module.there_and_back = there_and_back
-    tf.saved_model.save(module, tmp_path, signatures=there_and_back)
-    loaded = tf.saved_model.load(tmp_path)
-    texts = tf.constant(["Zwei Männer 🦜", "", b"\xff"])
-    expected = ["Zwei Männer 🦜".encode(), b"", "�".encode()]
-    assert loaded.there_and_back(texts).numpy().tolist() == expected
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
@@ -230,31 +179,6 @@ def test_a_size_that_the_text_cannot_have_becomes_the_nearest(asked, algorithm):
     nearest, beyond = learned(asked), 1 if asked > 1000 else -1
     assert learned(nearest) == learned(nearest + beyond) == nearest
     assert learned(nearest - beyond) == nearest - beyond
-
-
-@pytest.mark.parametrize("sentences", [[], ["", ""], ["x" * 5000]])
-def test_no_text_is_an_error(sentences):
-    with pytest.raises(ValueError, match="no text to learn a vocabulary from"):
-        Tokenizer.learn(sentences, CONFIG)
-
-
-def test_an_error_of_the_text_source_comes_through():
-    def broken():
-        yield ENGLISH[0]
-        raise ValueError("train.en:2: bad")
-
-    with pytest.raises(ValueError, match=r"^train\.en:2: bad$"):
-        Tokenizer.learn(broken(), CONFIG)
-
-
-def test_files_that_are_no_tokenizer_are_errors(tmp_path):
-    path = tmp_path / "text.model"
-    for content in (b"", b"garbage"):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"text\.model is not a SentencePiece"):
-            Tokenizer.load(path)
-    with pytest.raises(FileNotFoundError, match=r"other\.model"):
-        Tokenizer.load(tmp_path / "other.model")
 
 
 OTHER_IDS = {
@@ -295,36 +219,30 @@ def test_a_model_with_other_special_ids_is_renumbered(name, algorithm):
     assert Tokenizer(tokenizer.content).content == tokenizer.content
 
 
-def test_a_joint_pair_is_one_tokenizer_before_and_after_saving(tmp_path):
-    pair = learn_tokenizers(PAIRS, CONFIG)
+def test_a_joint_pair_is_one_tokenizer_and_two_are_of_their_own_sides(tmp_path):
+    pair, folder = learn_tokenizers(PAIRS, CONFIG), tmp_path / "new" / "tokenizer"
     assert pair.source is pair.target
     assert round_trip(pair.source, ["Männer near"]) == ["Männer near"]
-    pair.save(tmp_path / "new" / "tokenizer")
-    names = sorted(path.name for path in (tmp_path / "new" / "tokenizer").iterdir())
+    pair.save(folder)
+    # No temporary file is left.
+    names = sorted(path.name for path in folder.iterdir())
     assert names == ["joint.model", "tokenizer.json"]
-    loaded = TokenizerPair.load(tmp_path / "new" / "tokenizer")
-    assert loaded.source is loaded.target
+    loaded = TokenizerPair.load(folder)
+    assert loaded.source is loaded.target and loaded.same_as(pair)
     assert loaded.config == CONFIG
-
-
-def test_separate_vocabularies_are_learned_from_their_own_side(tmp_path):
     config = CONFIG.replace(joint_vocabulary=False, vocabulary_size=310)
-    learn_tokenizers(PAIRS, config).save(tmp_path)
-    names = sorted(path.name for path in tmp_path.iterdir())
+    learn_tokenizers(PAIRS, config).save(folder)
+    names = sorted(path.name for path in folder.iterdir())
     assert names == ["source.model", "target.model", "tokenizer.json"]
-    loaded = TokenizerPair.load(tmp_path)
+    loaded = TokenizerPair.load(folder)
     assert "▁the" in loaded.source.pieces(range(310))
     assert "▁the" not in loaded.target.pieces(range(310))
     assert "▁Haus" in loaded.target.pieces(range(310))
     assert loaded.config == config
-
-
-def test_a_vocabulary_is_joint_if_both_sides_have_the_same_pieces(tokenizer):
-    config = CONFIG.replace(joint_vocabulary=False)
-    again = Tokenizer(tokenizer.content)
-    assert TokenizerPair(tokenizer, again, config).config == CONFIG
-    other = learn_tokenizers(PAIRS, config).target
-    assert not TokenizerPair(tokenizer, other, CONFIG).config.joint_vocabulary
+    # It is joint if both sides have the same pieces, whatever the options say.
+    joint, config = pair.source, CONFIG.replace(joint_vocabulary=False)
+    assert TokenizerPair(joint, Tokenizer(joint.content), config).config == CONFIG
+    assert not TokenizerPair(joint, loaded.target, CONFIG).config.joint_vocabulary
 
 
 @pytest.mark.parametrize("joint", [True, False])
@@ -339,10 +257,8 @@ def test_load_refuses_another_tokenizer_than_the_digests_tell(
     pair.save_digests(directory)
     names = ["joint.model"] if joint else ["source.model", "target.model"]
     digests = [sha256((directory / name).read_bytes()).hexdigest() for name in names]
-    assert (tmp_path / "tokenizer.sha256").read_text() == "".join(
-        f"{digest}  tokenizer/{name}\n"
-        for digest, name in zip(digests, names, strict=True)
-    )
+    lines = [f"{d}  tokenizer/{name}\n" for d, name in zip(digests, names, strict=True)]
+    assert (tmp_path / "tokenizer.sha256").read_text() == "".join(lines)
     assert TokenizerPair.load(directory).target.pieces(range(330)) == pieces
     # Another one in the place of the whole directory, of as many pieces.
     others = [(german, english) for english, german in PAIRS[:8]]
@@ -442,32 +358,61 @@ def test_what_is_given_may_be_any_form_of_a_sentencepiece_model(tokenizer, tmp_p
         assert TokenizerPair.of(given).source.content == tokenizer.content
 
 
-REFUSED = {
-    "must be a SentencePiece model.* Received: int": (TypeError, lambda: 5),
-    "leave `sequence_length` and `split`": (
-        ValueError, lambda: word_pieces(split=False)
+def broken():
+    yield ENGLISH[0]
+    raise ValueError("train.en:2: bad")
+
+
+def of_file(name, content):
+    """Reads what a file of the folder holds."""
+
+    def read(folder):
+        (folder / name).write_bytes(content)
+        return TokenizerPair.of(folder / name)
+
+    return read
+
+
+SIX = Tokenizer(model_of("bpe"))
+SAMPLED_PIECES = "`subword_sampling` needs SentencePiece tokenizers"
+NO_TEXT = "no text to learn a vocabulary from"
+NO_MODEL = r"text\.model is not a SentencePiece"
+NO_HUB = r"joint\.json is not a tokenizer file"
+# Error, words, and what is done in a folder.
+REFUSED = [
+    (ValueError, "`rate` must be above 0 .* rate=0", lambda _: SIX.sample([], 0.0, 1)),
+    (ValueError, "`rate` must be above 0 .* rate=1", lambda _: SIX.sample([], 1.0, 1)),
+    (ValueError, NO_TEXT, lambda _: Tokenizer.learn([], CONFIG)),
+    (ValueError, NO_TEXT, lambda _: Tokenizer.learn(["", ""], CONFIG)),
+    (ValueError, NO_TEXT, lambda _: Tokenizer.learn(["x" * 5000], CONFIG)),
+    # An error of the text's source comes through.
+    (ValueError, r"^train\.en:2: bad$", lambda _: Tokenizer.learn(broken(), CONFIG)),
+    (ValueError, NO_MODEL, of_file("text.model", b"")),
+    (ValueError, NO_MODEL, of_file("text.model", b"garbage")),
+    (FileNotFoundError, r"o\.model", lambda folder: Tokenizer.load(folder / "o.model")),
+    (TypeError, "a SentencePiece model.* Received: int", lambda _: TokenizerPair.of(5)),
+    (
+        ValueError, "leave `sequence_length` and `split`",
+        lambda _: TokenizerPair.of(word_pieces(split=False)),
     ),
-    "return ragged ids: leave": (ValueError, lambda: word_pieces(sequence_length=9)),
-    "`subword_sampling` needs SentencePiece tokenizers": (
-        ValueError,
-        lambda: Corpus(
+    (
+        ValueError, "return ragged ids: leave",
+        lambda _: TokenizerPair.of(word_pieces(sequence_length=9)),
+    ),
+    (
+        ValueError, SAMPLED_PIECES,
+        lambda _: Corpus(
             [("a", "b")], TokenizerPair.of(word_pieces()),
             DataConfig(subword_sampling=0.1),
         ),
     ),
-}  # fmt: skip
+    (ValueError, NO_HUB, of_file("joint.json", b"{not json")),
+    (ValueError, NO_HUB, of_file("joint.json", b"{}")),
+    (ValueError, NO_HUB, of_file("joint.json", b'{"keras_hub": {}, "assets": {}}')),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("message", REFUSED)
-def test_what_is_no_tokenizer_for_a_graph_is_told(message):
-    error, make = REFUSED[message]
-    with pytest.raises(error, match=message):
-        TokenizerPair.of(make())
-
-
-def test_a_damaged_file_of_keras_hub_is_named(tmp_path):
-    path = tmp_path / "joint.json"
-    for content in ("{not json", "{}", '{"keras_hub": {}, "assets": {}}'):
-        path.write_text(content)
-        with pytest.raises(ValueError, match=r"joint\.json is not a tokenizer file"):
-            TokenizerPair.of(path)
+@pytest.mark.parametrize(("error", "words", "call"), REFUSED)
+def test_what_is_no_tokenizer_or_no_text_for_one_is_told(error, words, call, tmp_path):
+    with pytest.raises(error, match=words):
+        call(tmp_path)
