@@ -1,7 +1,5 @@
 """Benchmarks: limits in closed form, and each kind of script at a tiny size."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Directories locked, versions numbered, and what a full disk does to the writers."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io
@@ -15,12 +13,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.bulk import translate_file
-from keras_transformer.files import (
-    replacing,
-    take_lock,
-    version_path,
-    versions_in,
-)
+from keras_transformer.files import replacing, take_lock, version_path, versions_in
 from keras_transformer.training.averages import save_checkpoint
 from keras_transformer.training.state import State, StateFiles
 from tests import tiny_run
@@ -102,36 +95,28 @@ def files_stay_small():
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def save_weights(folder):
-    save_checkpoint(tiny_run.model(), folder, 1)
+def written(name, write):
+    """A function that writes a file of the folder as the package does."""
 
+    def writes(folder):
+        with replacing(folder / name) as temporary:
+            write(temporary)
 
-def save_model(folder):
-    with replacing(folder / "model.keras") as temporary:
-        tiny_run.model().save(temporary)
-
-
-def save_state(folder):
-    values = [np.zeros(LIMIT, "float32")]
-    StateFiles(folder).save(State(7, values=values))
-
-
-def save_text(folder):
-    with replacing(folder / "config.json") as temporary:
-        temporary.write_text("x" * 2 * LIMIT)
-
-
-def save_translations(folder):
-    source = io.BytesIO(b"a\n")
-    translate_file(lambda texts: ["x" * 2 * LIMIT], source, folder / "out")
+    return writes
 
 
 WRITERS = {
-    "step-000000001.weights.h5": save_weights,
-    "model.keras": save_model,
-    "step-000000007.npz": save_state,
-    "config.json": save_text,
-    "out.partial": save_translations,
+    "step-000000001.weights.h5": lambda to: save_checkpoint(tiny_run.model(), to, 1),
+    "model.keras": written("model.keras", lambda path: tiny_run.model().save(path)),
+    "step-000000007.npz": lambda folder: StateFiles(folder).save(
+        State(7, values=[np.zeros(LIMIT, "float32")])
+    ),
+    "config.json": written(
+        "config.json", lambda path: path.write_text("x" * 2 * LIMIT)
+    ),
+    "out.partial": lambda folder: translate_file(
+        lambda texts: ["x" * 2 * LIMIT], io.BytesIO(b"a\n"), folder / "out"
+    ),
 }
 
 
@@ -146,18 +131,16 @@ def test_a_full_disk_is_one_sentence_with_the_name_of_the_file(tmp_path, name):
 
 def test_a_checkpoint_is_written_to_no_file_by_hdf5(tmp_path, monkeypatch):
     """It ends the process some time after a write of its own has failed."""
-    model = tiny_run.model()
-    names = []
+    model, names = tiny_run.model(), []
     save = type(model).save_weights
     monkeypatch.setattr(
         type(model), "save_weights", lambda m, to: names.append(to) or save(m, to)
     )
-    save_weights(tmp_path)
+    save_checkpoint(model, tmp_path, 1)
     assert [isinstance(name, (str, os.PathLike)) for name in names] == [False]
     weights = [np.array(weight) for weight in model.weights]
     model.load_weights(tmp_path / "step-000000001.weights.h5")
-    for weight, expected in zip(model.weights, weights, strict=True):
-        np.testing.assert_array_equal(weight, expected)
+    tiny_run.assert_equal(model.get_weights(), weights)
 
 
 def test_an_error_of_another_file_keeps_its_name(tmp_path):

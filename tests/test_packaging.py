@@ -1,12 +1,11 @@
-"""The wheel and the source distribution, and what an installed package says."""
-
-from __future__ import annotations
+"""The wheel, the source distribution, what an installed package says and can."""
 
 import ast
 import configparser
 import dataclasses
 import email
 import importlib.metadata
+import os
 import re
 import shutil
 import subprocess
@@ -22,10 +21,6 @@ from packaging.specifiers import SpecifierSet
 
 import keras_transformer
 from keras_transformer import config
-
-pytest.importorskip(
-    "setuptools", minversion="77", reason="what pyproject.toml builds with"
-)
 
 ROOT = Path(__file__).parents[1]
 BUILD = """
@@ -50,6 +45,7 @@ def build(kind, source, target):
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory):
     """A copy of the project, its source distribution, and the wheel made of that."""
+    pytest.importorskip("setuptools", "77", "what pyproject.toml builds with")
     folder = tmp_path_factory.mktemp("distributions")
     ignored = shutil.ignore_patterns(
         "__pycache__", ".git", "*.egg-info", "build", "dist", "runs", "saved_models",
@@ -87,13 +83,8 @@ def package_files():
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
     names = {name for name in wheel.namelist() if not INFO.match(name)}
     assert names == package_files()
-    for name in (
-        "py.typed",
-        "__init__.pyi",
-        "export/web_page/index.html",
-        "cli/verbs.toml",
-    ):
-        assert f"keras_transformer/{name}" in names
+    data = "py.typed", "__init__.pyi", "export/web_page/index.html", "cli/verbs.toml"
+    assert {f"keras_transformer/{name}" for name in data} <= names
     about = {INFO.sub("", name) for name in wheel.namelist() if INFO.match(name)}
     assert {"METADATA", "RECORD", "entry_points.txt", "licenses/LICENSE"} <= about
 
@@ -161,21 +152,11 @@ def test_the_version_is_that_of_the_distribution(setup, monkeypatch):
         keras_transformer.__version__  # noqa: B018
 
 
-def test_dir_holds_the_public_names_alone():
-    assert dir(keras_transformer) == sorted([*keras_transformer.__all__, "__version__"])
-
-
 def test_every_version_has_its_changes(setup):
     text = (ROOT / "CHANGELOG.md").read_text("utf-8")
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert headings[0] in ("Unreleased", setup["metadata"]["version"])
     assert setup["metadata"]["version"] in headings
-
-
-def test_the_package_says_that_it_is_typed(setup):
-    assert "Typing :: Typed" in setup["metadata"]["classifiers"]
-    assert (Path(keras_transformer.__file__).parent / "py.typed").is_file()
-    assert "py.typed" in setup["options.package_data"]["keras_transformer"]
     assert setup["metadata"]["author"]
 
 
@@ -201,6 +182,8 @@ def test_every_option_has_its_line_in_the_docstring(options):
 
 
 def test_the_stub_is_the_list_of_the_public_names(setup):
+    assert dir(keras_transformer) == sorted([*keras_transformer.__all__, "__version__"])
+    assert "Typing :: Typed" in setup["metadata"]["classifiers"]
     stub = Path(keras_transformer.__file__).with_suffix(".pyi").read_text("utf-8")
     names = []
     for node in ast.parse(stub).body:
@@ -212,3 +195,153 @@ def test_the_stub_is_the_list_of_the_public_names(setup):
             names.append(alias.name)
     assert sorted(names) == keras_transformer.__all__
     assert "**/*.pyi" in setup["options.package_data"]["keras_transformer"]
+
+
+# Without tensorflow-text, as on Windows, and without TensorFlow.
+
+# Hides packages from every later import, as if they were not installed.
+HIDE = """
+import importlib.abc, sys
+
+class Hidden(importlib.abc.MetaPathFinder):
+    names = {"tensorflow_text", "keras_hub", "keras_nlp"}
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.names:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+for name in Hidden.names:
+    sys.modules.pop(name, None)
+"""
+# Public names that need texts, and some that do not.
+OF_TEXTS = {
+    "Corpus", "Tokenizer", "TokenizerPair", "Translator", "import_model",
+    "learn_tokenizers", "open_pairs", "train",
+}  # fmt: skip
+OF_TENSORS = {"EncoderLayer", "Transformer", "Generator", "LiteTranslator", "RunConfig"}
+
+FIT = """
+Hidden.names |= {"fcntl", "resource"}  # Windows has neither.
+import keras, numpy as np
+import keras_transformer as kt
+
+ids = keras.Input((None,), dtype="int32")
+states = kt.PositionalEmbedding(vocabulary_size=11, d_model=8, pad_id=0)(ids)
+states = kt.EncoderLayer(num_heads=2, d_ff=13)(states)
+model = keras.Model(ids, keras.layers.Dense(2)(states[:, 0]))
+rng = np.random.default_rng(1)
+x, y = rng.integers(1, 11, (7, 5)), rng.integers(0, 2, 7)
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile("adam", loss)
+model.fit(x, y, verbose=0)
+model.save("model.keras")
+again = keras.models.load_model("model.keras")
+np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
+
+config = kt.TransformerConfig(
+    source_vocabulary_size=11, target_vocabulary_size=11, d_model=8, d_ff=13,
+    num_heads=2, num_encoder_layers=1, num_decoder_layers=1,
+)
+translator = kt.Transformer(config)
+source, target = rng.integers(4, 11, (3, 5)), rng.integers(4, 11, (3, 7))
+translator.compile(kt.Adam(1e-3), kt.MaskedCrossentropy())
+translator.fit((source, target), target, verbose=0)
+translator.save("translator.keras")
+again = keras.models.load_model("translator.keras")
+outputs = kt.Generator(again, kt.DecodingConfig(beam_size=2)).search(
+    source, np.full(3, 5)
+)
+print(outputs.ids.shape[:2])
+"""
+
+
+WITHOUT_TENSORFLOW = """
+sys.modules["tensorflow"] = None
+import keras, numpy as np
+import keras_transformer as kt
+
+keras.utils.set_random_seed(1)
+config = kt.TransformerConfig(
+    source_vocabulary_size=23, target_vocabulary_size=23, d_model=16, d_ff=32,
+    num_heads=2, num_encoder_layers=1, num_decoder_layers=1,
+)
+model = kt.Transformer(config, dtype="mixed_bfloat16")
+rate = kt.TransformerSchedule(config.d_model, warmup_steps=20)
+model.compile(
+    keras.optimizers.Adam(rate, beta_2=0.98, epsilon=1e-9),
+    loss=kt.MaskedCrossentropy(label_smoothing=0.1),
+    metrics=[kt.MaskedAccuracy(), kt.Perplexity()],
+)
+ids = np.random.default_rng(1).integers(4, 9, (64, 7)).astype("int32")
+ids[::3, 5:] = 0
+history = model.fit((ids, ids), ids, batch_size=16, epochs=4, verbose=0).history
+assert {"loss", "accuracy", "perplexity"} == set(history)
+print(float(history["loss"][0]), float(history["loss"][-1]))
+"""
+
+
+def run(program, directory, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", HIDE + program], cwd=directory, check=False,
+        capture_output=True, text=True, env=os.environ | environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines(), done.stderr
+
+
+@pytest.mark.parametrize(
+    "backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)]
+)
+def test_layers_and_models_are_fitted_and_saved_without_it(tmp_path, backend):
+    pytest.importorskip(backend)
+    (shape,), _ = run(FIT, tmp_path, KERAS_BACKEND=backend)
+    assert shape == "(3, 1)"
+
+
+def test_names_that_need_texts_say_what_is_missing(tmp_path):
+    program = """
+import keras_transformer as kt
+import keras_transformer.cli
+
+for name in kt.__all__:
+    try:
+        getattr(kt, name)
+    except ImportError as error:
+        print(name, error)
+try:
+    kt.ExportedTranslator("none")
+except ImportError as error:
+    print("ExportedTranslator", error)
+assert kt.cli.main(["quickstart"]) == 1
+"""
+    lines, errors = run(program, tmp_path)
+    names = {line.partition(" ")[0] for line in lines}
+    assert OF_TEXTS | {"ExportedTranslator"} <= names and not OF_TENSORS & names
+    for line in lines:
+        assert "pip install 'tensorflow-text>=2.20,!=2.21.0,<2.22'" in line
+    # So does the command line, in a line.
+    assert "keras-transformer: error: Tokenizers need tensorflow-text" in errors
+    assert "Traceback" not in errors
+
+
+def test_the_error_names_what_an_installation_takes(setup):
+    """All but Windows gets it; there the rest installs."""
+    lines = setup["options"]["install_requires"].splitlines()
+    needs = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    (text,) = (need for need in needs if need.name == "tensorflow-text")
+    for system in ("Linux", "Darwin", "Windows"):
+        is_taken = text.marker.evaluate({"platform_system": system})
+        assert is_taken == (system != "Windows")
+    source = (ROOT / "keras_transformer/text/tokenizer.py").read_text("utf-8")
+    assert "'tensorflow-text>=2.20,!=2.21.0,<2.22'" in source
+    assert text.specifier == SpecifierSet(">=2.20,!=2.21.0,<2.22")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_package_trains_where_tensorflow_cannot_be_imported(backend, tmp_path):
+    pytest.importorskip(backend)
+    lines, _ = run(WITHOUT_TENSORFLOW, tmp_path, KERAS_BACKEND=backend)
+    first, last = map(float, lines[-1].split())
+    assert last < first

@@ -1,7 +1,5 @@
 """What is printed of other people's words: names, lines, translations."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import io
@@ -89,51 +87,42 @@ def test_without_a_stream_nothing_is_printed(monkeypatch):
     say(Console(), "c")
 
 
-def test_a_run_and_a_corpus_may_have_any_name(tmp_path, monkeypatch):
-    corpus = tmp_path / "c[" / f"t]Bär{RED}.tsv"
-    run = tmp_path / "a[" / "b][bold]x"
+def test_a_run_and_a_corpus_may_have_any_name(tmp_path):
+    corpus, run = tmp_path / "c[" / f"t]Bär{RED}.tsv", tmp_path / "a[" / "b][bold]x"
     corpus.parent.mkdir()
     tiny_run.write_pairs(corpus)
     with open(corpus, "a", encoding="utf-8") as file:
         file.write("ein Bär ohne Ziel\n")
-    words = ["train", "--train", str(corpus), "--run", str(run), "--max-updates", "1",
-             "--num-encoder-layers", "1", "--num-decoder-layers", "1", "--d-model",
-             "16", "--d-ff", "32", "--num-heads", "2", "--vocabulary-size", "300",
-             "--average-checkpoints", "1"]  # fmt: skip
     made = stream("ascii")
-    monkeypatch.setattr("sys.stdout", made)
-    assert cli.main(words) == 0
+    for _ in range(2):
+        tiny_run.run(run, text=corpus, screen=made, epochs=1)
     name = f"{tmp_path}/c[/t]B\\xe4r\\x1b[31mred.tsv"
-    assert f"bad lines: 1 ({name}:41: no tab" in written(made).decode("ascii")
-    assert cli.main(words) == 0
-    finished = f"\n{tmp_path}/a[/b][bold]x is finished: 1 update."
-    assert finished in written(made).decode("ascii")
+    said = written(made).decode("ascii")
+    assert f"bad lines: 1 ({name}:41: no tab" in said
+    assert f"\n{tmp_path}/a[/b][bold]x is finished: " in said
 
 
 def test_errors_and_usage_print_no_escape_sequence(capsys):
     assert cli.main(["translate", RED, "a"]) == 1
-    assert (
-        "error: \\x1b[31mred is not a directory: MODEL is that"
-        in capsys.readouterr().err
-    )
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["serve", "a", RED])
-    assert "unrecognized arguments: \\x1b[31mred\n" in capsys.readouterr().err
+    words = "error: \\x1b[31mred is not a directory: MODEL is that"
+    assert words in capsys.readouterr().err
+    for words, line in (
+        (["serve", "a", RED], "unrecognized arguments: \\x1b[31mred\n"),
+        (["translate", "any", "B\udce4r"], ""),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(words)
+        assert line in capsys.readouterr().err
 
 
-def test_scores_are_lines(monkeypatch, capsys):
+def test_scores_are_lines_and_a_sentence_is_text_in_every_locale(monkeypatch, capsys):
     scores = Scores(30.5, "nrefs:1", 50.25, "nrefs:1", 2, 0.5, 31.0, "case:lc")
     monkeypatch.setattr(verbs, "load_translator", lambda _: None)
     monkeypatch.setattr("keras_transformer.evaluation.evaluate", lambda *a, **k: scores)
     assert cli.main(["evaluate", "any", "--test", __file__]) == 0
     assert capsys.readouterr().out == f"{scores}\n"
-
-
-def test_a_sentence_is_text_in_every_locale():
     assert sentence("Bär 人") == "Bär 人"
     assert sentence("B\udcc3\udca4r") == "Bär"  # What Python makes of it in ASCII.
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["translate", "any", "B\udce4r"])
 
 
 CLOSED = """
@@ -182,18 +171,20 @@ def test_every_verb_does_without_standard_streams(tmp_path_factory, tmp_path):
     assert "<svg" in (tmp_path / "a.svg").read_text("utf-8")
 
 
-@pytest.mark.parametrize(("closed", "message"), [
-    ("stdin", "Standard input must be open, or give sentences or `--input`."),
-    ("stdout", "Standard output must be open, or give `--output`."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("closed", "message"),
+    [
+        ("stdin", "Standard input must be open, or give sentences or `--input`."),
+        ("stdout", "Standard output must be open, or give `--output`."),
+    ],
+)
 def test_a_stream_that_is_needed_is_asked_for_first(
     monkeypatch, capsys, closed, message
 ):
     monkeypatch.setattr(f"sys.{closed}", None)
     assert cli.main(["translate", "none"]) == 1
-    assert capsys.readouterr().err == (
-        f"keras-transformer: error: {message} Received: it is closed\n"
-    )
+    line = f"keras-transformer: error: {message} Received: it is closed\n"
+    assert capsys.readouterr().err == line
 
 
 @pytest.mark.parametrize("notebook", [False, True])
@@ -225,21 +216,16 @@ def in_a_process(*words, cwd=None):
     )  # fmt: skip
 
 
-def modules_of(program):
-    """The modules that a program imports at its top, in order."""
-    for node in ast.parse(program.read_text("utf-8")).body:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.module
-
-
 @pytest.mark.parametrize("program", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_loads_tensorflow_quietly(program):
-    modules = list(modules_of(program))
-    is_program = "__main__" in program.read_text("utf-8")
+    text, modules = program.read_text("utf-8"), []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules.append(node.module)
     of_keras = [name for name in modules if name.split(".")[0].startswith("keras")]
-    if is_program and of_keras:
+    if "__main__" in text and of_keras:
         assert of_keras[0] == QUIET
         others = ("tensorflow", "numpy", "sklearn", "matplotlib")
         later = [name for name in modules if name.split(".")[0] in others]
@@ -247,18 +233,18 @@ def test_an_example_loads_tensorflow_quietly(program):
 
 
 @pytest.mark.slow
-def test_an_example_prints_its_own_lines_alone():
-    example = ROOT / "examples" / "compose_layers.py"
-    done = in_a_process(example, "--epochs", "1", "--rows", "64")
+@pytest.mark.parametrize(
+    ("words", "begin"),
+    [
+        ("compose_layers.py --epochs 1 --rows 64", "1/1 - "),
+        ("recurrent_translation.py --pairs 200 --epochs 1", ""),
+    ],
+)
+def test_an_example_prints_its_own_lines_alone(words, begin, tmp_path):
+    name, *options = words.split()
+    done = in_a_process(ROOT / "examples" / name, *options, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("1/1 - ")
-
-
-@pytest.mark.slow
-def test_training_on_text_prints_its_own_lines_alone(tmp_path):
-    example = ROOT / "examples" / "recurrent_translation.py"
-    done = in_a_process(example, "--pairs", "200", "--epochs", "1", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(begin)
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "3"), ("0", "0")])

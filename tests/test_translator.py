@@ -1,26 +1,19 @@
-"""The translator: text to text as the generator goes from ids to ids, and its laws."""
-
-from __future__ import annotations
+"""The translator: text to text as the generator goes from ids to ids; its scores."""
 
 import numpy as np
 import pytest
+import sacrebleu
 import tensorflow as tf
 
-from keras_transformer import (
-    DecodingConfig,
-    Translator,
-)
+from keras_transformer import DecodingConfig, Translator, evaluate
 from keras_transformer.generation.generator import Generator
 from keras_transformer.text import Corpus
 from tests import tiny_run
 
 TEXTS = [
-    "the good bear runs.",
-    "a",
-    "the old man sings and the young bird sleeps.",
-    "dog",
+    "the good bear runs.", "a", "the old man sings and the young bird sleeps.", "dog",
     "the big dog",
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -61,25 +54,24 @@ def pieces_of(translator, text):
     return translator.tokenizers.target.tokenize([text])[0].numpy().tolist()
 
 
+def assert_same(found, expected, rel=1e-4):
+    """Compares translations: their texts, and nearly their scores."""
+    assert [t.text for t in found] == [t.text for t in expected]
+    scores = [t.score for t in expected]
+    np.testing.assert_allclose([t.score for t in found], scores, rtol=rel)
+
+
+def firsts(rows):
+    return [row[0] for row in rows]
+
+
 @pytest.mark.parametrize("text", [TEXTS[0], TEXTS[3]])  # One ends, one is cut.
 def test_n_best_are_those_of_the_generator(translator, text):
     expected = found_by_the_generator(translator, text)[:3]
     found = translator.translate([text], n_best=3)[0]
     assert [t.text for t in found] == [to_text(translator, i) for _, i in expected]
-    np.testing.assert_allclose(
-        [t.score for t in found], [score for score, _ in expected], rtol=1e-4
-    )
-
-
-@pytest.mark.parametrize("batch_size", [2, 32])
-def test_a_batch_gives_what_single_sentences_give(translator, batch_size):
-    alone = [translator.translate([text], n_best=2)[0] for text in TEXTS]
-    together = translator.translate(TEXTS, n_best=2, batch_size=batch_size)
-    for one, many in zip(alone, together, strict=True):
-        assert [t.text for t in many] == [t.text for t in one]
-        np.testing.assert_allclose(
-            [t.score for t in many], [t.score for t in one], rtol=1e-4
-        )
+    scores = [score for score, _ in expected]
+    np.testing.assert_allclose([t.score for t in found], scores, rtol=1e-4)
 
 
 def test_translations_keep_the_order_of_the_texts(greedy):
@@ -93,9 +85,6 @@ def test_translations_keep_the_order_of_the_texts(greedy):
 def test_nothing_in_nothing_out(translator, blank):
     assert translator.translate([blank], n_best=1) == [[("", 0.0)]]
     assert translator([TEXTS[0], blank]) == [*translator([TEXTS[0]]), ""]
-
-
-def test_no_texts_give_no_translations(translator):
     assert translator([]) == []
 
 
@@ -139,15 +128,14 @@ def test_loading_names_what_is_missing(tmp_path, missing):
         Translator.load(tmp_path)
 
 
-@pytest.mark.parametrize(("max_positions", "fits"), [(34, False), (35, True)])
-def test_learned_positions_must_reach_the_longest_output(max_positions, fits):
-    model = tiny_run.model(positions="learned", max_positions=max_positions)
-    parts = (model, tiny_run.tokenizers(), tiny_run.CONFIG.decoding)
-    if fits:
-        assert Translator(*parts).config.max_source_length == 32
-        return
+def test_learned_positions_must_reach_the_longest_output():
+    short, enough = (
+        tiny_run.model(positions="learned", max_positions=n) for n in (34, 35)
+    )
+    rest = tiny_run.tokenizers(), tiny_run.CONFIG.decoding
+    assert Translator(enough, *rest).config.max_source_length == 32
     with pytest.raises(ValueError, match="35 tokens, max_positions=34"):
-        Translator(*parts)
+        Translator(short, *rest)
 
 
 PREFIXES = ["der", "der Bär", "s", "", "Hund die", "ßß"]
@@ -169,16 +157,9 @@ def test_a_completion_is_the_generators_with_the_prefix(beam_size):
         assert found.score == pytest.approx(score, rel=1e-4)
 
 
-def test_an_empty_prefix_completes_to_the_translation(translator):
-    expected = [best for (best,) in translator.translate(TEXTS)]
+def test_without_a_prefix_it_completes_to_the_translation(translator):
     found = translator.complete(TEXTS, [""] * len(TEXTS))
-    assert [t.text for t in found] == [t.text for t in expected]
-    np.testing.assert_allclose(
-        [t.score for t in found], [t.score for t in expected], rtol=1e-5
-    )
-
-
-def test_nothing_and_no_prefix_complete_to_nothing(translator):
+    assert_same(found, firsts(translator.translate(TEXTS)), rel=1e-5)
     found = translator.complete(["", "dog", " "], ["", "der", "die"])
     assert found[0] == ("", 0.0)
     assert found[2].text.startswith("die")
@@ -202,11 +183,8 @@ def test_a_prefix_beyond_the_longest_output_is_cut_and_one_token_follows(transla
     "options", [{}, {"top_k": 5}, {"top_p": 0.8}, {"top_k": 7, "top_p": 0.9}], ids=str
 )
 def test_samples_are_those_of_the_generator(options):
-    translator = Translator(
-        tiny_run.model(),
-        tiny_run.tokenizers(),
-        tiny_run.CONFIG.decoding.replace(**options),
-    )
+    config = tiny_run.CONFIG.decoding.replace(**options)
+    translator = Translator(tiny_run.model(), tiny_run.tokenizers(), config)
     samples = translator.sample(TEXTS, temperature=1.5, seed=40)
     generator = Generator(translator.model, translator.config)
     for i, (text, found) in enumerate(zip(TEXTS, samples, strict=True)):
@@ -223,12 +201,8 @@ def test_samples_are_those_of_the_generator(options):
 
 
 def test_a_sample_without_temperature_is_the_greedy_translation(translator, greedy):
-    expected = [best for (best,) in greedy.translate(TEXTS)]
     found = translator.sample(TEXTS, temperature=0.0, seed=3)
-    assert [t.text for t in found] == [t.text for t in expected]
-    np.testing.assert_allclose(
-        [t.score for t in found], [t.score for t in expected], rtol=1e-4
-    )
+    assert_same(found, firsts(greedy.translate(TEXTS)))
 
 
 def test_a_text_and_its_seed_alone_decide_a_sample(translator):
@@ -265,3 +239,78 @@ def test_a_translator_says_what_it_holds():
     batches = corpus.num_batches
     words = f"<Corpus: 40 pairs, {batches} batches an epoch, no bad lines>"
     assert repr(corpus) == words
+
+
+# Evaluation, against sacreBLEU's own functions.
+
+REFERENCES = [
+    "Der alte Mann schläft heute nicht.",
+    "Zwei Hunde laufen durch den Schnee.",
+    "Ein Vogel singt auf dem Baum vor dem Haus.",
+]
+TRANSLATIONS = [
+    "Der alte Mann schläft nicht.",
+    "Zwei Hunde rennen durch den Schnee.",
+    "ein Vogel singt auf dem Baum vor dem Haus",
+]
+PAIRS = [(f"sentence {i}", reference) for i, reference in enumerate(REFERENCES)]
+
+
+def translate(texts):
+    return [TRANSLATIONS[int(text.split()[1])] for text in texts]
+
+
+def test_scores_are_those_of_sacrebleu_and_say_how_they_were_computed(capsys):
+    scores = evaluate(translate, PAIRS)
+    bleu = sacrebleu.corpus_bleu(TRANSLATIONS, [REFERENCES])
+    chrf = sacrebleu.corpus_chrf(TRANSLATIONS, [REFERENCES])
+    lower = sacrebleu.corpus_bleu(TRANSLATIONS, [REFERENCES], lowercase=True)
+    assert 20 < bleu.score < lower.score < 90
+    assert scores.lowercase_bleu == pytest.approx(lower.score, abs=1e-12)
+    assert scores.bleu == pytest.approx(bleu.score, abs=1e-12)
+    assert scores.chrf == pytest.approx(chrf.score, abs=1e-12)
+    assert scores.sentences == 3
+    end = f"version:{sacrebleu.__version__}"
+    assert (
+        scores.bleu_signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|{end}"
+    )
+    signature = f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|{end}"
+    assert scores.chrf_signature == signature
+    lines = str(scores).splitlines()
+    assert lines[0] == f"BLEU {scores.bleu:.2f}  {scores.bleu_signature}"
+    assert lines[1] == f"chrF {scores.chrf:.2f}  {scores.chrf_signature}"
+    assert lines[2].startswith("3 sentences in ")
+    # Progress is for terminals, and changes no score.
+    assert evaluate(translate, PAIRS, show_progress=True).bleu == scores.bleu
+    assert capsys.readouterr() == ("", "")
+
+
+def test_every_source_is_translated_once_and_in_order():
+    pairs = [(f"sentence {i}", f"reference {i}") for i in range(600)]
+    asked = []
+
+    def remember(texts):
+        asked.extend(texts)
+        return [text.replace("sentence", "reference") for text in texts]
+
+    assert evaluate(remember, iter(pairs)).sentences == 600
+    assert asked == [source for source, _ in pairs]
+
+
+@pytest.mark.parametrize("breaks", ["\n", "\r\n", "\r", "\u2028", "\x0b"])
+def test_the_output_has_one_line_a_sentence(tmp_path, breaks):
+    output = tmp_path / "new" / "translations.txt"
+    evaluate(lambda texts: ["a" + breaks + "b", "", "ü"], PAIRS, output)
+    assert output.read_bytes() == "a b\n\nü\n".encode()
+    assert [path.name for path in output.parent.iterdir()] == ["translations.txt"]
+
+
+def test_without_a_translator_or_a_pair_nothing_is_written(tmp_path):
+    def fail(texts):
+        raise RuntimeError("no translator")
+
+    with pytest.raises(RuntimeError, match="no translator"):
+        evaluate(fail, PAIRS, tmp_path / "translations.txt")
+    with pytest.raises(ValueError, match="no pairs"):
+        evaluate(translate, [], tmp_path / "translations.txt")
+    assert not list(tmp_path.iterdir())

@@ -1,7 +1,5 @@
 """What a type checker knows of the package, as a user's program shows it."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import re
@@ -56,28 +54,17 @@ def marked(word):
     return {number: text for number, (_, mark, text) in parts if mark}
 
 
-@pytest.fixture(scope="module")
-def findings(folder):
+def test_exactly_the_marked_lines_are_errors_and_the_types_are_known(folder):
     script = folder / "script.py"
     script.write_text(SCRIPT.read_text("utf-8"), encoding="utf-8")
-    return checked(script, folder)
-
-
-def test_exactly_the_marked_lines_are_errors(findings):
+    findings = checked(script, folder)
     errors = {line: text for kind, line, text in findings if kind == "error"}
     expected = marked("error")
     assert sorted(errors) == sorted(expected)
     for line, text in expected.items():
         assert errors[line].startswith(text), f"line {line}: {errors[line]}"
-
-
-def test_the_types_are_known(findings):
-    revealed = {
-        line: short(text)
-        for kind, line, text in findings
-        if kind == "note" and text.startswith("Revealed type is")
-    }
-    assert revealed == marked("is")
+    known = (each for each in findings if each[2].startswith("Revealed type is"))
+    assert {line: short(text) for _, line, text in known} == marked("is")
 
 
 def short(text):
@@ -97,42 +84,32 @@ def test_no_public_name_is_any(folder):
 
 
 def functions_of(name):
-    """A public function, or a class' own public methods, by qualified name."""
+    """A public function, or a class' own public methods."""
     value = getattr(keras_transformer, name)
     members = vars(value).items() if inspect.isclass(value) else [(name, value)]
     for key, member in members:
         function = getattr(member, "__func__", getattr(member, "fget", member))
         is_public = not key.startswith("_") or key in ("__init__", "__call__")
-        if is_public and inspect.isfunction(function) and is_ours(function):
-            yield function
-
-
-def is_ours(function):
-    return Path(function.__code__.co_filename).is_relative_to(PACKAGE)
+        if is_public and inspect.isfunction(function):
+            if Path(function.__code__.co_filename).is_relative_to(PACKAGE):
+                yield function
 
 
 @pytest.mark.parametrize("name", keras_transformer.__all__)
 def test_every_argument_and_result_has_a_type(name):
-    lacking = []
     for function in functions_of(name):
         signature = inspect.signature(function)
         types = {p.name: p.annotation for p in signature.parameters.values()}
-        types = {key: types[key] for key in types if key not in ("self", "cls")}
-        types["return"] = signature.return_annotation
-        for key, annotation in types.items():
-            is_lacking = annotation is inspect.Signature.empty
-            if is_lacking and (key, function.__name__) != ("return", "__init__"):
-                lacking.append(f"{function.__qualname__}: {key}")
-    assert not lacking
+        if function.__name__ != "__init__":
+            types["return"] = signature.return_annotation
+        lacking = {key for key in types if types[key] is inspect.Signature.empty}
+        assert lacking <= {"self", "cls"}, function.__qualname__
 
 
 PUBLIC = [getattr(keras_transformer, name) for name in keras_transformer.__all__]
-LAYERS = [
-    value
-    for value in PUBLIC
-    if inspect.isclass(value) and issubclass(value, keras.layers.Layer)
-    if value is not keras_transformer.ExactModel  # Its arguments are Keras'.
-]
+CLASSES = [value for value in PUBLIC if inspect.isclass(value)]
+LAYERS = [cls for cls in CLASSES if issubclass(cls, keras.layers.Layer)]
+LAYERS.remove(keras_transformer.ExactModel)  # Its arguments are Keras'.
 
 
 @pytest.mark.parametrize("cls", LAYERS, ids=lambda cls: cls.__name__)
