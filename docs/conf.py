@@ -13,15 +13,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
-from sphinx.util.docutils import SphinxDirective
 from sphinx.util.inspect import stringify_signature
-
-import keras_transformer
 
 project = "keras_transformer"
 copyright = "the keras_transformer maintainers. Licence: Apache 2.0"
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-extensions += ["sphinx.ext.viewcode", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
+extensions += ["sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
+templates_path = ["_templates"]
 
 html_theme = "furo"
 html_title = "keras_transformer"
@@ -48,14 +46,9 @@ napoleon_numpy_docstring = False
 maximum_signature_line_length = 80
 toc_object_entries_show_parents = "hide"
 
-# Text that the repository keeps beside its programs, as pages of the site.
+# Text that the repository keeps outside this folder, as pages of the site.
 ROOT = Path(__file__).parents[1]
-ELSEWHERE = {
-    "../README.md": "index.md",
-    "../benchmarks/README.md": "benchmarks_method.md",
-    "../examples/README.md": "examples.md",
-    "../CHANGELOG.md": "changes.md",
-}
+ELSEWHERE = {"../README.md": "index.md", "../CONTRIBUTING.md": "contributing.md"}
 NOTEBOOKS = "examples/notebooks"
 
 
@@ -104,20 +97,6 @@ def restructured(lines):
     return found
 
 
-class PublicNames(SphinxDirective):
-    """The names of `keras_transformer` itself, each with its line and a link."""
-
-    def run(self):
-        lines = []
-        for name in keras_transformer.__all__:
-            value = getattr(keras_transformer, name)
-            summary = inspect.getdoc(value).splitlines()[0]
-            package = ".".join(value.__module__.split(".")[:2])
-            path = f"~{package}.{name}"
-            lines.append(f"* :py:obj:`{path}`: {summary}")
-        return self.parse_text_to_nodes("\n".join(lines))
-
-
 def visit_math(self, node):
     """Writes an equation as MathML: nothing is fetched from anybody's server."""
     block = isinstance(node, nodes.math_block)
@@ -139,7 +118,6 @@ def copy_notebooks(app, config):
 
 def setup(app):
     app.connect("config-inited", copy_notebooks)
-    app.add_directive("public-names", PublicNames)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
     app.connect("autodoc-process-signature", replace_signature)
     app.connect("source-read", replace_links)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import importlib
 import math
-import re
 import sys
 from pathlib import Path
 
@@ -259,20 +258,6 @@ def test_without_espeak_the_example_says_what_to_install(name, monkeypatch):
     monkeypatch.setattr(example.shutil, "which", lambda name: None)
     with pytest.raises(SystemExit, match="espeak-ng must be installed"):
         example.main([])
-
-
-@pytest.mark.slow
-def test_the_blocks_of_the_page_run():
-    page = Path(__file__).parents[1] / "docs" / "relatives.md"
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
-    # The last line of each says the shape of what it computes.
-    for block in blocks:
-        names = {}
-        *_, last = block.strip().splitlines()
-        call, said = last.split(".shape  # ")
-        exec(block, names)
-        assert str(tuple(eval(call, names).shape)) == said
-    assert len(blocks) == 3
 
 
 OF_LANGUAGE = ["--epochs", "3", "--context", "16", "--layers", "1", "--width", "16"]

@@ -20,7 +20,7 @@ from keras_transformer import (
 from tests.reference import numpy_transformer as reference
 
 FOLDER = Path(__file__).parents[1] / "examples" / "why"
-PAGES = ("baselines.md", "long_range.md", "why.md")
+PAGES = ("experiments.md",)
 # What several programs share.
 SHARED = {"corpora", "long_range_tasks", "report", "tasks", "translation"}
 

@@ -187,7 +187,7 @@ def convert(model: keras.Model, signatures: dict, quantize: str = "none") -> byt
             what = ", ".join(names) or str(error).splitlines()[0]
             raise ValueError(
                 f"A {type(model).__name__} with these options cannot become a LiteRT "
-                "file (see `docs/litert.md`). Received: operations that LiteRT lacks, "
+                "file (see `docs/devices.md`). Received: operations that LiteRT lacks, "
                 f"{what:.200}"
             ) from error
 

@@ -103,7 +103,7 @@ def report_devices(console: Console, dtype: str):
         say(
             console,
             f"warning: {backend} cannot use the NVIDIA GPU of this machine: {remedy}, "
-            "and see docs/gpu.md",
+            "and see docs/training.md",
         )
     if dtype != "float32" and not has_gpu():
         cost = half_precision_cost(dtype)

@@ -1,4 +1,4 @@
-"""The code of a page, run as it stands there: models are smaller than the reader's."""
+"""The code of a page, run as it is, with models smaller than the reader's."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ NOT_RUN = (
     "keras-transformer serve", "curl ",
     "python examples/", "python benchmarks/", "node examples/", "kubectl ",
     "keras-transformer train --preset small --train train.en-fr.tsv.gz",
+    "keras-transformer export runs/a runs/b runs/c",
 )  # fmt: skip
 TINY = (
     "--num-encoder-layers 1 --num-decoder-layers 1 --d-model 16 --d-ff 32 "
@@ -83,6 +84,8 @@ def run(document, without=()):
             for large, small in SMALLER.items():
                 block = block.replace(large, small)
             exec(block, names)
+            for call, shape in re.findall(r"^(\S.*)\.shape  # (\(.*\))$", block, re.M):
+                assert str(tuple(eval(call, names).shape)) == shape, call
             continue
         for command in block.replace("\\\n", " ").splitlines():
             if command.startswith(NOT_RUN) or "--ray-workers" in command:
