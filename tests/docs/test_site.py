@@ -36,7 +36,9 @@ def build(source, output):
 def site(tmp_path_factory):
     """The site without its API pages, which take most of the time."""
     root = tmp_path_factory.mktemp("site")
-    shutil.copytree(DOCS, root / "docs", ignore=shutil.ignore_patterns("api"))
+    shutil.copytree(
+        DOCS, root / "docs", ignore=shutil.ignore_patterns("api", "notebooks")
+    )
     for name in ("keras_transformer", "benchmarks", "examples", "tests"):
         (root / name).symlink_to(ROOT / name)
     (root / "CONTRIBUTING.md").symlink_to(ROOT / "CONTRIBUTING.md")
