@@ -30,7 +30,10 @@ from tests.models.test_backends import BACKENDS, run_python
 
 DOCS, README = ROOT / "docs", ROOT / "README.md"
 # Pages whose code other tests run, or whose commands take half an hour.
-ELSEWHERE = {"benchmarks", "experiments", "index", "other_systems"}
+ELSEWHERE = {
+    "benchmarks", "coming_from_elsewhere", "experiments", "index", "other_systems",
+    "tutorial",
+}  # fmt: skip
 # What the commands of each page are, without those that are not run. All but the first
 # find a run in its place and train none by a command.
 PAGES = {

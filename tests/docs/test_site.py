@@ -108,7 +108,7 @@ def test_every_page_is_in_the_menu_and_links_have_its_title():
     wrong = [
         (words, page)
         for words, page in links
-        if titles[page] and words != titles[page][1]
+        if titles.get(page) and words != titles[page][1]
     ]
     assert not wrong
 
