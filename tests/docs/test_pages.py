@@ -32,7 +32,7 @@ DOCS, README = ROOT / "docs", ROOT / "README.md"
 # Pages whose code other tests run, or whose commands take half an hour.
 ELSEWHERE = {
     "benchmarks", "coming_from_elsewhere", "experiments", "index", "other_systems",
-    "tutorial",
+    "tutorial", "when_it_fails",
 }  # fmt: skip
 # What the commands of each page are, without those that are not run. All but the first
 # find a run in its place and train none by a command.
