@@ -18,7 +18,7 @@ from sphinx.util.inspect import stringify_signature
 project = "keras_transformer"
 copyright = "the keras_transformer maintainers. Licence: Apache 2.0"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
-extensions += ["sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
+extensions += ["sphinx.ext.napoleon", "sphinx_copybutton"]
 templates_path = ["_templates"]
 
 html_theme = "furo"
