@@ -9,6 +9,7 @@ from keras import ops
 import keras_transformer as kt
 from keras_transformer.generation.generator import as_graph
 from tests import tiny_run
+from tests.export.test_identity import by_c_api, unhex
 from tests.layers.reference_weights import randomise
 from tests.tiny_run import KillAfter, Killed, assert_equal, last_state
 
@@ -85,6 +86,15 @@ def test_it_finds_what_the_cached_search_finds(kind, transformer):
     np.testing.assert_array_equal(*map(ops.convert_to_numpy, drawn))
 
 
+@pytest.mark.parametrize("kind", [lambda transformer: transformer, Pair])
+def test_a_graph_needs_no_lengths(kind, transformer):
+    generator = kt.Generator(kind(transformer), kt.DecodingConfig(max_output_length=20))
+    signature = [keras.InputSpec(shape=(None, None), dtype="int32")]
+    searches = generator.search, as_graph(generator.search, signature)
+    found, expected = (ops.convert_to_numpy(s(SOURCE).ids) for s in searches)
+    np.testing.assert_array_equal(found, expected)
+
+
 def keras_only(config, causal=True):
     """An encoder-decoder of Keras' own layers."""
     source = keras.Input((None,), dtype="int32", name="source")
@@ -99,12 +109,20 @@ def keras_only(config, causal=True):
     return keras.Model((source, target), logits, name="keras_only")
 
 
+def by_loader(path, texts):
+    """The translations that the loader of TensorFlow Serving gives, by its C API."""
+    calls = [("serving_default", [text.encode("utf-8") for text in texts])]
+    ((output, _),) = by_c_api(path, calls)["answers"]
+    return [text.decode("utf-8") for text in unhex(output["values"])]
+
+
 def test_strings_of_an_export_are_those_of_the_live_model(tmp_path):
     translator = kt.Translator(keras_only(None), tiny_run.tokenizers(), SEARCH)
     exported = kt.ExportedTranslator(translator.export(tmp_path / "own"))
     texts = [source for source, _ in tiny_run.VALID]
     assert exported(texts) == translator(texts)
     assert translator(texts[0]) == exported(texts[0]) == translator(texts)[0]
+    assert by_loader(exported.path, texts) == translator(texts)
     signatures = tf.saved_model.load(str(exported.path)).signatures
     names = "complete nbest sample score serving_default"
     assert sorted(signatures) == names.split()

@@ -172,7 +172,9 @@ class Generator(_Decoding):
             source = ops.pad(source, ((0, 0), (0, 1)), constant_values=pad_id)
         if lengths is None:
             of_each = ops.full(ops.shape(source)[:1], longest, dtype="int32")
-            return source, of_each, longest
+            # A graph must not know the width, which grows in its loop.
+            limit = longest if self.fixed_shapes else ops.max(of_each, initial=1)
+            return source, of_each, limit
         # Section 6.1 of the paper: the input length + 50; 1 if the source is empty.
         lengths, begun = ops.cast(lengths, "int32"), ops.cast(prefix_lengths, "int32")
         of_source = ops.where(lengths <= 1, 1, lengths + extra)
