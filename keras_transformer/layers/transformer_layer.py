@@ -118,6 +118,8 @@ class TransformerLayer(ComposedLayer):
         if positions == "alibi" and not self.causal:
             self.positions = AlibiPositions(after=2.0)  # See `AlibiPositions`.
         self.norms = {name: self.make_norm(f"{name}_norm") for name in self.sublayers}
+        for norm in self.norms.values():
+            norm.supports_masking = True  # Keras' RMSNormalization warns of masks.
         rate, dtype = self.dropout_rate, self.dtype_policy
         self.dropouts = {
             name: Dropout(rate, dtype=dtype, name=f"{name}_dropout")

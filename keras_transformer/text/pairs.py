@@ -358,7 +358,8 @@ def _tab_separated(path):
 
 def _tabs(count):
     problem = "no tab" if count == 1 else f"{count - 1} tabs"
-    return f"{problem}, expected source, one tab, target"
+    remedy = " (`cut -f1,2 FILE` keeps two columns)" if count > 2 else ""
+    return f"{problem}, expected source, one tab, target{remedy}"
 
 
 def _delimited(path, is_csv, keys):

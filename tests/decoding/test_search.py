@@ -436,3 +436,13 @@ def test_other_backends_agree_with_the_reference(backend, tmp_path):
     for sentence, length in enumerate([3, 5, 7]):
         expected = reference_beam(table[sentence], length, 3, 2, 0.6)
         assert_hypotheses(result, sentence, expected, 0.6)
+
+
+def test_help_says_what_a_step_takes_and_returns():
+    for name in (
+        "step(ids, parents, state)",
+        "`ids` (R,)",
+        "`parents` (B, N)",
+        "(R, V)",
+    ):
+        assert name in beam_search.__doc__

@@ -116,3 +116,13 @@ def test_a_mask_may_be_an_input_of_a_subclassed_model_in_a_file(rng, tmp_path):
     np.testing.assert_array_equal(ops.convert_to_numpy(loaded(inputs)), expected)
     with pytest.raises(TypeError, match="`mask` must be boolean"):
         loaded([inputs[0], mask.astype("float32")])
+
+
+class NormOfKeras(EncoderLayer):
+    def make_norm(self, name):
+        return keras.layers.RMSNormalization(dtype=self.dtype_policy, name=name)
+
+
+def test_a_norm_of_keras_takes_masked_states_without_a_warning():
+    layer = NormOfKeras(3, 11, norm_first=True)
+    assert layer(embedding(SOURCE)).shape == (*SOURCE.shape, WIDTH)
