@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 # after the examples run those, tests/serving the server, test_ray_data.py the workers.
 NOT_RUN = (
     "python3 -m venv", "pip install", "docker compose ",
-    "keras-transformer serve", "curl ",
+    "keras-transformer serve", "curl ", "cut ",
     "python examples/", "python benchmarks/", "node examples/", "kubectl ",
     "keras-transformer train --preset small --train train.en-fr.tsv.gz",
     "keras-transformer export runs/a runs/b runs/c",
@@ -68,12 +68,13 @@ def write_files():
     foreign.write_opus(Path("opus-2020-02-26"), np.random.default_rng(3))
 
 
-def run(document, without=()):
+def run(document, without=(), smaller=SMALLER):
     """Runs a page's blocks in order, in the present directory.
 
     Args:
         document: A page.
         without: Verbs whose commands are left out.
+        smaller: What the code of the reader's is made smaller by.
 
     Returns:
         The names that its Python defines and the verbs of the commands that were run.
@@ -81,7 +82,7 @@ def run(document, without=()):
     names, ran = {}, []
     for language, block in blocks(document):
         if language == "python":
-            for large, small in SMALLER.items():
+            for large, small in smaller.items():
                 block = block.replace(large, small)
             exec(block, names)
             for call, shape in re.findall(r"^(\S.*)\.shape  # (\(.*\))$", block, re.M):

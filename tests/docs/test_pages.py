@@ -31,8 +31,7 @@ from tests.models.test_backends import BACKENDS, run_python
 DOCS, README = ROOT / "docs", ROOT / "README.md"
 # Pages whose code other tests run, or whose commands take half an hour.
 ELSEWHERE = {
-    "benchmarks", "coming_from_elsewhere", "experiments", "index", "other_systems",
-    "tutorial", "when_it_fails",
+    "benchmarks", "experiments", "index", "other_systems", "tutorial", "when_it_fails",
 }  # fmt: skip
 # What the commands of each page are, without those that are not run. All but the first
 # find a run in its place and train none by a command.
@@ -44,6 +43,7 @@ PAGES = {
     "devices": "export translate evaluate",
     "layers": "",
     "own_model": "",
+    "coming_from_elsewhere": "translate evaluate",
     "paper": "plot plot",
 }
 # Each trains or exports for a minute, as the README does, which another test runs.
