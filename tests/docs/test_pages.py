@@ -117,6 +117,16 @@ def test_every_command_is_understood(page):
             assert (ROOT / words[0]).is_file(), command
 
 
+def test_the_options_beside_those_of_other_systems_are_flags():
+    text = (DOCS / "coming_from_elsewhere.md").read_text("utf-8")
+    table = text.split("fairseq: commands")[1]
+    cells = re.findall(r"^\| (.*?) \|", table, re.MULTILINE)
+    flags = re.findall(r"`(--[\w-]+)", " ".join(cells))
+    verbs = make_parser().verbs
+    known = {*verbs["train"]._option_string_actions} | {"--output"}
+    assert len(flags) > 10 and [flag for flag in flags if flag not in known] == []
+
+
 def test_every_verb_is_shown():
     lines = [line for page in WITH_COMMANDS for line in commands(page)]
     shown = set(re.findall(r"\bkeras-transformer ([a-z]+)", "\n".join(lines)))
