@@ -18,6 +18,7 @@ for threads in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THR
     os.environ.setdefault(threads, "2")
 # A GPU's TensorFloat-32 products keep three digits; the tests compare five.
 os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
+os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402

@@ -176,6 +176,9 @@ class TrainingBar(Progress):
         self._num_batches, self._epochs = num_batches, options.epochs
         seconds = 60 * (options.max_minutes or math.inf) - state.seconds
         self._until = time.monotonic() + seconds
+        # XLA compiles when a shape of batches first comes, which would count as speed.
+        compiling = min(num_batches, 100) if options.jit_compile else 0
+        self._settled = state.step + compiling
         self._first, self._is_said = None, False
         self._run = self.add_task("starting", total=self._batches, rest="")
 
@@ -184,6 +187,8 @@ class TrainingBar(Progress):
         epoch = (step - 1) // self._num_batches + 1
         words = f"epoch {epoch}/{self._epochs}  loss {loss:.3f}"
         self.update(self._run, completed=step, description=words)
+        if step < self._settled:
+            return
         now = time.monotonic()
         first, began = self._first = self._first or (step, now)
         if now - began < _WATCHED or step == first:

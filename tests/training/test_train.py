@@ -307,6 +307,16 @@ def test_the_bar_fits_in_a_line_and_says_once_how_long_it_takes(monkeypatch):
     assert re.search(r" 95 % \d:\d\d:\d\d so far, 4 s to go$", line.rstrip())
 
 
+def test_the_expected_time_leaves_out_what_xla_compiles(monkeypatch):
+    clock, stream = [0.0], io.StringIO()
+    monkeypatch.setattr(report.time, "monotonic", lambda: clock[0])
+    options, console = TrainingConfig(jit_compile=True), Console(file=stream)
+    with report.TrainingBar(console, 1000, options, State()) as bar:
+        for clock[0], step in ((60.0, 2), (200.0, 99), (201.0, 101), (221.0, 141)):
+            bar.show(step, 12.345)
+    assert stream.getvalue().strip().endswith(" more, at 2 batches a second")
+
+
 def test_the_table_fits_in_a_terminal_and_marks_the_best(tmp_path):
     stream = io.StringIO()
     config = RunConfig().with_options(monitor="bleu", epochs=100)
