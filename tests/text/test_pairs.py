@@ -221,7 +221,8 @@ def test_only_a_line_feed_ends_a_line_and_a_byte_order_mark_is_dropped(aligned):
 
 
 BAD_LINES = [
-    (b"only one side", NO_TAB), (b"", NO_TAB), (b"a\tb\tc", "2 tabs, expected .*`cut -f1,2 FILE`"),
+    (b"only one side", NO_TAB), (b"", NO_TAB),
+    (b"a\tb\tc", "2 tabs, expected .*`cut -f1,2 FILE`"),
     (b"\tb", "source is empty"), (b"a\t \xc2\xa0 ", "target is empty"),
     (b"a\tb\xff", r"target is not valid UTF-8 \(byte 2\)"),
     (b"\xed\xa0\x80\tb", r"source is not valid UTF-8 \(byte 1\)"),
