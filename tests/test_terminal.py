@@ -232,15 +232,6 @@ def test_an_example_loads_tensorflow_quietly(program):
         assert all(modules.index(QUIET) < modules.index(name) for name in later)
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_tensorflow_is_loaded_quietly_by_every_backend(backend, monkeypatch):
-    monkeypatch.setenv("KERAS_BACKEND", backend)
-    program = f"import {QUIET}, keras, tensorflow; print(keras.config.backend())"
-    done = in_a_process("-c", program)
-    assert (done.stdout, done.stderr) == (f"{backend}\n", "")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "begin"),
