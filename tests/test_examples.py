@@ -1,4 +1,4 @@
-"""Every example runs, at a tiny size, and does what it says."""
+"""Every example and experiment runs, at a tiny size, and does what it says."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer import Translator
 from tests import tiny_run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+WHY, DOCS = EXAMPLES / "why", EXAMPLES.parent / "docs"
 
 
 def load(name):
@@ -23,6 +23,17 @@ def load(name):
     if str(EXAMPLES) not in sys.path:
         sys.path.append(str(EXAMPLES))
     return importlib.import_module(name)
+
+
+@pytest.fixture
+def load_why(monkeypatch):
+    """Imports an experiment of the folder `why`, which is no package."""
+    monkeypatch.syspath_prepend(WHY)
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(WHY) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
 
 
 def tone(digit, voice, speed):
@@ -72,7 +83,7 @@ RUNS += [(name, *run, pytest.mark.slow) for name, run in LEARNED.items()]
 # They import scikit-learn.
 NEED_DATA = {"caption_images", "classify_graphs", "classify_images", "classify_nodes"}
 NEED_DATA |= {"classify_sentences", "conformer", "speech"}
-# Run by tests of their own: here, in test_recurrent_translator.py, in test_clients.py.
+# Run by tests of their own: here, in test_example_models.py, in test_clients.py.
 OTHERS = {"language_model", "nearest_words", "train_multi30k"}
 OTHERS |= {"recurrent_translation", "recurrent_translator"}
 OTHERS |= {"grpc_client", "rest_client", "serve_saved_model"}
@@ -204,54 +215,6 @@ def test_the_recipe_trains_and_scores(tmp_path):
     assert (tmp_path / "run" / "test.translations.txt").is_file()
 
 
-class Answers(Translator):
-    """A translator that knows its answers, in place of one that is trained."""
-
-    def __init__(self, answers):
-        tiny = tiny_run.translator()
-        super().__init__(tiny.model, tiny.tokenizers, tiny.config)
-        self.answers = answers
-
-    def __call__(self, texts, batch_size=32):
-        return [self.answers[text] for text in texts]
-
-
-def test_the_recipe_gives_the_bleu_worked_by_hand(tmp_path, capsys, monkeypatch):
-    example = load("train_multi30k")
-    pair = "An old dog", "Der alte Hund rennt schnell über die Wiese"
-    translator = Answers({pair[0]: "der alte hund rennt schnell über die Straße"})
-    monkeypatch.setattr(example.kt, "train", lambda *arguments: translator)
-    text = str(tiny_run.write_pairs(tmp_path / "test.tsv", [pair]))
-    splits = [
-        word for name in ("train", "valid", "test") for word in (f"--{name}", text)
-    ]
-    bleu = example.main([*splits, "--run", str(tmp_path)])
-    # In lower case the last of eight tokens is wrong: 7/8, 6/7, 5/6 and 4/5 are right.
-    assert bleu == pytest.approx(100 * (4 / 8) ** 0.25)
-    # As it stands three are: 5 of 8 tokens, 3 of 7 pairs, 2 of 6 and 1 of 5 are right.
-    cased = 100 * (5 * 3 * 2 * 1 / (8 * 7 * 6 * 5)) ** 0.25
-    printed = capsys.readouterr().out
-    assert f"BLEU {cased:.2f}" in printed
-    assert f"tokenised, lowercased BLEU {bleu:.2f}" in printed
-
-
-def test_molecules_are_whole():
-    example = load("classify_graphs")
-    rng = np.random.default_rng(1)
-    for size in (9, 14):
-        atoms, bonds, ring = example.molecule(size, rng)
-        assert len(atoms) == size and example.NITROGEN in atoms
-        np.testing.assert_array_equal(bonds, bonds.T)
-        assert (bonds.sum(axis=1) <= example.VALENCES[atoms]).all()
-        # Connected, as many bonds as atoms: one ring.
-        assert (np.linalg.matrix_power(np.eye(size) + bonds, size) > 0).all()
-        assert (bonds > 0).sum() == 2 * size
-        left = np.full(size, True)
-        for _ in atoms:
-            left &= (bonds[:, left] > 0).sum(axis=1) > 1
-        assert left.sum() == ring
-
-
 @pytest.mark.parametrize("name", ["speech", "conformer"])
 def test_without_espeak_the_example_says_what_to_install(name, monkeypatch):
     example = load(name)
@@ -302,3 +265,157 @@ def test_the_nearest_words_are_those_of_the_models_own_vectors(tmp_path, capsys)
         assert [piece for piece, _ in found[name]] == tokenizer.pieces(best)
         shown = [cosine for _, cosine in found[name]]
         np.testing.assert_allclose(shown, cosines[best], rtol=1e-5)
+
+
+# The experiments on why the parts are there.
+
+PAGES = ("experiments.md",)
+# What several programs share.
+SHARED = {"corpora", "long_range_tasks", "report", "tasks", "translation"}
+
+
+def is_share(values):
+    return bool(np.all((np.asarray(values) >= 0) & (np.asarray(values) <= 1)))
+
+
+def mask_is_worth(found, _):
+    """Told the right words so far or its own: alike with the mask, not without it."""
+    _, forced, alone, _ = found["with the mask"]
+    _, forced_without, alone_without, _ = found["without"]
+    is_alike = alone == pytest.approx(forced, rel=1e-4)
+    return is_alike and alone_without > 1.2 * forced_without
+
+
+def scaling_saves_the_gradient(found, _):
+    """Entropy, largest weight and gradient of wide unscaled scores, not of scaled."""
+    return all(
+        (found[1024, is_scaled][1] < found[4, is_scaled][1] / 4) != is_scaled
+        and (found[1024, is_scaled][2] > 0.9) != is_scaled
+        and (found[1024, is_scaled][3] < found[4, is_scaled][3] / 2) != is_scaled
+        for is_scaled in (False, True)
+    )
+
+
+def has_the_counts_of_table_1(found, _):
+    """Multiplications, sequential operations and the longest path, by hand."""
+    n, d = 16, 8
+    expected = {
+        ("self-attention", n): (4 * n * d**2 + 2 * n**2 * d, 4, 1),
+        ("recurrence", n): (6 * n * d**2, n, n),
+        ("convolution", n): (3 * n * d**2, 1, math.ceil((n - 1) / 2)),
+        ("dilated convolution", n): (3 * n * d**2, 1, 3),
+        ("dilated convolution", 8): (3 * 8 * d**2, 1, 2),
+    }
+    return found | expected == found
+
+
+def only_attention_sees_far(found, _):
+    return found["window"][0][3][0] < 0.65 and found["attention"][0][3][0] > 0.9
+
+
+PAIRS = "--pairs 40 --tests 20 --updates 2"
+TASK = "--length 3 --updates 2 --seeds 1"
+# Words of the command line, and whether what `main` returns is right. At a tiny size
+# it only has to run; the others have learned, or measure what needs no learning.
+EXPERIMENTS = {
+    "causal": ("--pairs 60 --tests 60 --updates 60", mask_is_worth),
+    "convolutions": ("--widths 7 512", lambda x, _: max(x.values()) < 1e-6),
+    "heads": (f"--heads 16 {TASK}", lambda x, _: is_share(x[16])),
+    "images": (
+        "--updates 3 --seeds 2 --amounts 20 40 --plot {plot}",
+        lambda x, _: all(len(runs) == 2 and is_share(runs) for runs in x.values()),
+    ),
+    "lengths": (
+        f"{PAIRS} --kinds learned --plot {{plot}}",
+        lambda x, _: max(x["learned"][0])[0] > 9,
+    ),
+    "long_range": (
+        "--length 40 --batch 4 --updates 2 --tasks retrieval --kinds linformer lsh",
+        lambda x, _: is_share([*x.values()]),
+    ),
+    "long_range_cost": (
+        "--lengths 32 --kinds full linear --rows 1 --turns 1",
+        lambda x, _: x[32, "full"][0] == 1.0 and x[32, "linear"][0] > 0,
+    ),
+    # With a bias heads become a convolution as it grows.
+    "neighbour_heads": (
+        "--length 12",
+        lambda x, _: max(x[(3,)], x[(11,)], x[(3, 3)], x[100.0]) < 1e-6 < 0.1 < x[0.1],
+    ),
+    "optimizers": (
+        f"--optimizers SGD --factors 1.0 {TASK.replace(' --seeds 1', '')}",
+        lambda x, _: all(np.shape(rows) == (1, 1) for rows in x.values()),
+    ),
+    "positions": (
+        "--length 8 --updates 2 --seeds 1 --kinds learned relative recurrent "
+        "--plot {plot}",
+        lambda x, _: [np.shape(curves) for curves in x.values()] == [(1, 32)] * 3,
+    ),
+    "regularisation": (
+        f"{PAIRS} --settings none --seeds 1",
+        lambda x, _: [np.shape(rows) for rows in x.values()] == [(1, 4)],
+    ),
+    "scale": ("--widths 4 1024 --plot {plot}", scaling_saves_the_gradient),
+    "scores": (f"{TASK} --widths 9 --kinds additive", lambda x, _: len(x) == 1),
+    "table_1": ("--lengths 8 16 --width 8", has_the_counts_of_table_1),
+    # Three standard deviations of a share of 2000 draws are at most 0.034.
+    "temperature": (
+        "--draws 2000 --plot {plot}",
+        lambda x, program: all(
+            np.abs(shares - program.probabilities(temperature)).max() < 0.034
+            for temperature, shares in x.items()
+        ),
+    ),
+    "windows": ("--seeds 1 --kinds window attention", only_attention_sees_far),
+}  # fmt: skip
+QUICK = {"convolutions", "heads", "neighbour_heads", "scale", "table_1", "temperature"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=() if n in QUICK else pytest.mark.slow)
+        for n in EXPERIMENTS
+    ],
+)
+def test_a_program_runs_and_finds_what_it_says(load_why, name, tmp_path):
+    words, is_right = EXPERIMENTS[name]
+    if name == "images":
+        pytest.importorskip("sklearn")
+    if "{plot}" in words:
+        pytest.importorskip("matplotlib")
+    plot = tmp_path / "plot.png"
+    arguments = [  # Names of several words.
+        {"SGD": "SGD with momentum", "none": "none of them"}.get(word, word)
+        for word in words.format(plot=plot).split()
+    ]
+    program = load_why(name)
+    found = program.main(arguments)
+    assert is_right(found, program), found
+    if "{plot}" in words:
+        assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_program_has_a_test_and_stands_on_a_page():
+    page = "".join((DOCS / name).read_text("utf-8") for name in PAGES)
+    programs = {path.stem for path in WHY.glob("*.py")}
+    assert programs == {*EXPERIMENTS} | SHARED
+    for name in programs:
+        is_named = f"python examples/why/{name}.py" in page
+        assert is_named != (name in SHARED), name
+        lines = (WHY / f"{name}.py").read_text("utf-8").splitlines()
+        assert len(lines) <= 160, name
+
+
+# Their tasks have the answers that they say.
+
+
+def test_answers_of_the_tasks_are_scored_alone(load_why):
+    tasks = load_why("tasks")
+    given = np.array([[9, 1, 8, 2, 3, 4]])
+    # 9 and 8 ask for the symbol four places on, 1 and the others for that two on.
+    assert tasks.choose(given).tolist() == [[3, 2, 9, 4, 9, 1]]
+    ids_in, ids_out = tasks.make_rows("sort", 3, 5, seed=1)
+    assert not ids_out[:, :5].any()
+    np.testing.assert_array_equal(ids_out[:, 5:], np.sort(ids_in[:, :5]))
+    np.testing.assert_array_equal(ids_out[:, 5:-1], ids_in[:, 6:])

@@ -1,4 +1,4 @@
-"""The loss and the metrics: worked values, closed forms in every mode, laws."""
+"""What a model is compiled with: loss, metrics, optimizer and the learning rate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from keras import ops
 
 from keras_transformer import MaskedAccuracy, MaskedCrossentropy, Perplexity
 from keras_transformer.kernels.crossentropy import first_largest
-from tests.models.test_backends import run_python
+from keras_transformer.optimizers import Adam, TransformerSchedule
+from tests.models.backends import run_python
 from tests.reference import numpy_transformer as reference
 
 VOCABULARY_SIZE = 7
@@ -111,17 +112,6 @@ def test_three_words_by_hand(label_smoothing, pad_id, target, logs_of_2):
     assert found == pytest.approx(logs_of_2 * np.log(2), rel=1e-6)
 
 
-def test_keras_agrees_on_one_hot_targets():
-    logits, _ = random_logits()
-    witness = keras.losses.CategoricalCrossentropy(
-        from_logits=True, label_smoothing=0.1, reduction="sum"
-    )
-    one_hot = np.eye(VOCABULARY_SIZE, dtype="float32")[TARGETS]
-    expected = value(witness(one_hot, logits, ~PADDING)) / (~PADDING).sum()
-    found = value(MaskedCrossentropy(0.1)(TARGETS, logits))
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
 @pytest.mark.parametrize("garbage", (1e30, np.inf, -np.inf, np.nan))
 def test_padding_and_its_logits_change_nothing(garbage):
     """Nor does its being more; a batch of nothing else costs nothing."""
@@ -148,6 +138,24 @@ def test_keras_mask_of_the_logits_plays_no_part():
     expected = reference.label_smoothed_cross_entropy(exact, targets, 0.1)
     found = value(MaskedCrossentropy(0.1)(targets, logits))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@on_tensorflow
+def test_label_smoothing_is_a_kl_divergence_up_to_a_constant():
+    """Section 5.4: the loss is KL(q' || p) plus the entropy of q', which is fixed."""
+    import tensorflow as tf
+
+    rng, targets = np.random.default_rng(3), TARGETS[:1]
+    smoothed = reference.smoothed_targets(targets, VOCABULARY_SIZE, 0.1)
+    logits = tf.constant(rng.normal(0.0, 2.0, smoothed.shape), "float32")
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(logits)
+        loss = MaskedCrossentropy(0.1)(targets, logits)
+        divergence = keras.losses.KLDivergence()(smoothed, tf.nn.softmax(logits))
+    entropy = -(smoothed * np.log(smoothed)).sum(axis=-1).mean()
+    np.testing.assert_allclose(float(loss - divergence), entropy, rtol=1e-5)
+    ours, theirs = (tape.gradient(x, logits) for x in (loss, divergence))
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 WEIGHTS = {
@@ -210,35 +218,6 @@ def test_first_of_equal_logits_is_the_largest(mode):
     for dtype in ("float32", "bfloat16"):
         places = in_mode(first_largest, mode)(tf.cast(logits, dtype))
         assert ops.convert_to_numpy(places).tolist() == [1, 0, 0]
-
-
-def test_saved_model_keeps_its_loss(tmp_path):
-    inputs = keras.Input((5,), dtype="int32")
-    model = keras.Model(
-        inputs, keras.layers.Embedding(VOCABULARY_SIZE, VOCABULARY_SIZE)(inputs)
-    )
-    loss = MaskedCrossentropy(label_smoothing=0.2, pad_id=2, name="named")
-    model.compile(optimizer="sgd", loss=loss)
-    found = model.evaluate(TARGETS, TARGETS, verbose=0)
-    logits = model.predict(TARGETS, verbose=0)
-    expected = reference.label_smoothed_cross_entropy(logits, TARGETS, 0.2, pad_id=2)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert isinstance(loaded.loss, MaskedCrossentropy)
-    config = {"label_smoothing": 0.2, "pad_id": 2, "name": "named"}
-    assert loaded.loss.get_config() == loss.get_config() == config
-    assert loaded.evaluate(TARGETS, TARGETS, verbose=0) == found
-
-
-@pytest.mark.parametrize("label_smoothing", (-0.1, 1.0, 2, float("nan")))
-def test_label_smoothing_out_of_range_is_refused(label_smoothing):
-    message = (
-        r"`label_smoothing` must be in \[0, 1\). Received: "
-        f"label_smoothing={label_smoothing!r}"
-    )
-    with pytest.raises(ValueError, match=message):
-        MaskedCrossentropy(label_smoothing)
 
 
 # Accuracy and perplexity over batches of different sizes.
@@ -377,39 +356,206 @@ def test_half_precision_logits_are_summed_in_float32(metric_and_reference, logit
     np.testing.assert_allclose(float(result), expected, rtol=1e-6)
 
 
-@pytest.fixture
-def compiled_model():
+def test_saved_model_keeps_its_loss_and_metrics(tmp_path):
     inputs = keras.Input((None,), dtype="int32")
     outputs = keras.layers.Embedding(VOCABULARY_SIZE, VOCABULARY_SIZE, "normal")(inputs)
     model = keras.Model(inputs, outputs)
-    model.compile(
-        optimizer="sgd",
-        loss=MaskedCrossentropy(),
-        metrics=[MaskedAccuracy(), Perplexity()],
-    )
-    return model
-
-
-def test_evaluate_gives_the_mean_of_all_tokens(compiled_model):
-    """Five rows with 9 tokens in batches of 2, the last one smaller."""
-    targets = np.array([[3, 6, 1], [0, 0, 0], [5, 0, 0], [1, 2, 4], [6, 0, 0]])
-    results = compiled_model.evaluate(
-        targets, targets, batch_size=2, verbose=0, return_dict=True
-    )
-    logits = compiled_model.predict(targets, verbose=0)
-    for name, (_, function) in METRICS.items():
-        np.testing.assert_allclose(
-            results[name], function(logits, targets), rtol=1e-5, err_msg=name
-        )
-
-
-def test_saved_model_keeps_its_metrics(compiled_model, tmp_path):
+    loss = MaskedCrossentropy(label_smoothing=0.2, pad_id=2, name="named")
+    metrics = [MaskedAccuracy(pad_id=2), Perplexity(pad_id=2)]
+    model.compile(optimizer="sgd", loss=loss, metrics=metrics)
     targets = BATCHES[0]
-    expected = compiled_model.evaluate(targets, targets, verbose=0, return_dict=True)
-    compiled_model.save(tmp_path / "model.keras")
+    found = model.evaluate(targets, targets, verbose=0, return_dict=True)
+    logits = model.predict(targets, verbose=0)
+    expected = reference.label_smoothed_cross_entropy(logits, targets, 0.2, pad_id=2)
+    np.testing.assert_allclose(found["loss"], expected, rtol=1e-5)
+    for name, (_, function) in METRICS.items():
+        expected = function(logits, targets, pad_id=2)
+        np.testing.assert_allclose(found[name], expected, rtol=1e-5, err_msg=name)
+    model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    results = loaded.evaluate(targets, targets, verbose=0, return_dict=True)
-    assert results == expected
-    assert set(results) == {"loss", "accuracy", "perplexity"}
-    for metric in (MaskedAccuracy(pad_id=6), Perplexity(pad_id=6)):
-        assert type(metric).from_config(metric.get_config()).pad_id == 6
+    assert isinstance(loaded.loss, MaskedCrossentropy)
+    config = {"label_smoothing": 0.2, "pad_id": 2, "name": "named"}
+    assert loaded.loss.get_config() == loss.get_config() == config
+    assert loaded.evaluate(targets, targets, verbose=0, return_dict=True) == found
+    for metric in metrics:
+        assert type(metric).from_config(metric.get_config()).pad_id == 2
+
+
+# Our Adam, with the weights and moments of Keras'.
+
+OPTIONS = {"beta_1": 0.9, "beta_2": 0.98, "epsilon": 1e-3}
+SCHEDULE = keras.optimizers.schedules.InverseTimeDecay(0.1, 1, 0.5)
+
+
+def results(make, compile_step, sparse=True, **options):
+    """All weights and optimizer variables after five updates."""
+    import tensorflow as tf
+
+    rng = np.random.default_rng(0)
+    weights = [keras.Variable(rng.normal(size=s), name="w") for s in ((4, 2), (3,))]
+    optimizer = make(SCHEDULE, **OPTIONS | options)
+    optimizer.build(weights)
+    step = compile_step(lambda gradients: optimizer.apply(gradients, weights))
+    for _ in range(5):
+        # Of a lookup that reads row 1 of 4 twice.
+        first = tf.IndexedSlices(
+            tf.constant(rng.normal(size=(3, 2))),
+            [1, 3, 1],
+            tf.constant([4, 2], "int64"),
+        )
+        if not sparse:
+            first = tf.convert_to_tensor(first)
+        step([first, ops.convert_to_tensor(rng.normal(size=3))])
+    return [ops.convert_to_numpy(v) for v in (*weights, *optimizer.variables)]
+
+
+@on_tensorflow
+@pytest.mark.one_case
+@pytest.mark.parametrize("how", ({}, {"jit_compile": True}))
+@pytest.mark.parametrize("sparse", (False, True))
+@pytest.mark.parametrize(
+    "options",
+    (
+        {},
+        {"amsgrad": True},
+        {"weight_decay": 0.1},
+        {"use_ema": True},
+        {"use_ema": True, "ema_momentum": 0.7, "ema_overwrite_frequency": 2},
+        {"gradient_accumulation_steps": 2},
+        {"gradient_accumulation_steps": 3, "weight_decay": 0.1, "use_ema": True},
+        {"clipnorm": 0.5},
+        {"clipvalue": 0.3},
+        {"global_clipnorm": 0.7},
+        {"loss_scale_factor": 8.0},
+        {"gradient_accumulation_steps": 2, "clipnorm": 0.5},
+    ),
+)
+def test_five_updates_are_those_of_keras_with_dense_gradients(how, sparse, options):
+    """Of a sparse one Keras clips the parts before they are summed, or fails."""
+    import tensorflow as tf
+
+    changed = {"clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor"}
+    sparse = sparse and changed.isdisjoint(options)
+
+    def graph(function):
+        return tf.function(function, **how)
+
+    ours = results(Adam, graph, sparse, **options)
+    expected = results(keras.optimizers.Adam, graph, False, **options)
+    for left, right in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(left, right, rtol=2e-6, atol=1e-7)
+
+
+@on_tensorflow
+@pytest.mark.parametrize("dtype", ("bfloat16", "float16", "float64"))
+def test_updates_of_weights_of_another_type_are_those_of_keras(dtype):
+    import tensorflow as tf
+
+    gradients = [[0.5, -1.0, 0.1 * number] for number in range(5)]
+
+    def updated(make):
+        weight = keras.Variable(np.ones(3), dtype=dtype, name="w")
+        optimizer = make(SCHEDULE, **OPTIONS)
+        optimizer.build([weight])
+        step = tf.function(lambda gradient: optimizer.apply([gradient], [weight]))
+        for gradient in gradients:
+            step(tf.cast(tf.constant(gradient), dtype))
+        variables = [weight, *optimizer.variables]
+        return [ops.convert_to_numpy(ops.cast(v, "float64")) for v in variables]
+
+    found = [updated(make) for make in (Adam, keras.optimizers.Adam)]
+    exact = 1e-12 if dtype == "float64" else 0.0
+    assert np.abs(found[0][0] - 1).max() > 0.1
+    for left, right in zip(*found, strict=True):
+        np.testing.assert_allclose(left, right, rtol=exact, atol=exact)
+
+
+def operations(**how):
+    """Types of the operations of an update of one weight."""
+    import tensorflow as tf
+
+    weight = keras.Variable(np.ones(3), name="w")
+    optimizer = Adam(0.1)
+    optimizer.build([weight])
+
+    @tf.function(input_signature=[tf.TensorSpec((3,))], **how)
+    def step(gradient):
+        optimizer.apply([gradient], [weight])
+
+    return [op.type for op in step.get_concrete_function().graph.get_operations()]
+
+
+@on_tensorflow
+def test_graph_has_one_update_a_weight_and_xla_none():
+    assert operations().count("ResourceApplyAdam") == 1
+    assert "ResourceApplyAdam" not in operations(jit_compile=True)
+
+
+@on_tensorflow
+def test_configuration_comes_back():
+    optimizer = Adam(1e-2, **OPTIONS)
+    config = keras.optimizers.serialize(optimizer)
+    again = keras.optimizers.deserialize(config)
+    assert type(again) is Adam
+    assert again.get_config() == optimizer.get_config()
+    assert optimizer.name.startswith("adam")
+
+
+# The paper's learning rate: by hand, against the reference, inside optimizers.
+
+
+@on_tensorflow
+@pytest.mark.parametrize(
+    "update, expected",
+    (
+        # 16^-0.5 = 1/4 and 100^-1.5 = 1/1000: 1/4 * 1/1000 on the way up,
+        (1, 0.25 / 1000),
+        # 1/4 * 100^-0.5 at the peak,
+        (100, 0.025),
+        # 1/4 * 400^-0.5, half of the peak, four times as late.
+        (400, 0.0125),
+    ),
+)
+def test_rate_by_hand(update, expected):
+    schedule = TransformerSchedule(d_model=16, warmup_steps=100)
+    scaled = TransformerSchedule(d_model=16, warmup_steps=100, scale=2.5)
+    for dtype in ("int32", "int64"):
+        rate = schedule(ops.convert_to_tensor(update - 1, dtype=dtype))
+        assert keras.backend.standardize_dtype(rate.dtype) == "float32"
+        assert value(rate) == pytest.approx(expected, rel=1e-6)
+    assert value(scaled(update - 1)) == pytest.approx(2.5 * expected, rel=1e-6)
+
+
+@on_tensorflow
+def test_rates_agree_with_the_reference():
+    schedule = TransformerSchedule(d_model=512, warmup_steps=4000)
+    for update in (1, 2, 3, 1999, 4000, 4001, 100_000, 300_000):
+        expected = reference.learning_rate(update, 512, 4000)
+        np.testing.assert_allclose(value(schedule(update - 1)), expected, rtol=1e-6)
+
+
+@on_tensorflow
+def test_weights_move_by_the_rates_of_the_updates_made():
+    """Plain gradient descent on a gradient of one: the sum of rates 1 to 5."""
+    variable = keras.Variable(np.zeros(3, "float32"))
+    optimizer = keras.optimizers.SGD(TransformerSchedule(16, warmup_steps=3))
+    for _ in range(5):
+        optimizer.apply([ops.ones_like(variable)], [variable])
+    expected = sum(reference.learning_rate(update, 16, 3) for update in range(1, 6))
+    moved = -ops.convert_to_numpy(variable)
+    np.testing.assert_allclose(moved, np.full(3, expected), rtol=1e-6)
+
+
+@on_tensorflow
+def test_saved_model_continues_the_schedule(tmp_path):
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    schedule = TransformerSchedule(16, warmup_steps=100, scale=2.0)
+    model.compile(optimizer=keras.optimizers.Adam(schedule), loss="mse")
+    model.fit(np.ones((6, 2)), np.zeros((6, 1)), batch_size=2, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.optimizer._learning_rate.get_config() == schedule.get_config()
+    # Three updates are made; what is shown is the rate of the next one.
+    expected = 2.0 * reference.learning_rate(4, 16, 100)
+    assert value(loaded.optimizer.learning_rate) == pytest.approx(expected, rel=1e-6)

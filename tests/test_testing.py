@@ -10,40 +10,25 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer import (
-    CausalLayer,
-    DecoderLayer,
-    Encoder,
-    EncoderConfig,
-    EncoderLayer,
-    LanguageModel,
-    LanguageModelConfig,
-    MultiHeadAttention,
-    PositionalEmbedding,
-    TextClassifier,
-    Transformer,
-    TransformerConfig,
-)
+import keras_transformer as kt
 from keras_transformer.testing import (
-    assert_cached_equals_uncached,
-    assert_causal,
-    assert_padding_invariant,
     assert_serializable,
 )
-from tests.models.test_backends import run_python
+from tests.models.backends import run_python
 
 PAIR = ((2, 5, 8), (2, 7, 6))
-SIZES = {"d_model": 8, "source_vocabulary_size": 13, "target_vocabulary_size": 13}
+ENCODER = kt.EncoderConfig(num_layers=1, d_model=8, d_ff=8, num_heads=2)
+MASKS = ("mask", "encoder_output_mask")
+EMBEDDING = kt.PositionalEmbedding(13, 8, pad_id=3)
 
 
-def transformer(model_class=Transformer, **options):
-    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
-    return model_class(TransformerConfig(**SIZES, **sizes, d_ff=8, **options))
+def transformer(model_class=kt.Transformer):
+    sizes = {"d_model": 8, "source_vocabulary_size": 13, "target_vocabulary_size": 13}
+    sizes |= {"num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
+    return model_class(kt.TransformerConfig(**sizes, d_ff=8))
 
 
-def language_model(**options):
-    sizes = {"vocabulary_size": 13, "d_model": 8, "num_layers": 1, "num_heads": 2}
-    return LanguageModel(LanguageModelConfig(**sizes, d_ff=8, **options))
+# What is wrong.
 
 
 class Peeking(keras.layers.Layer):
@@ -60,153 +45,38 @@ class Peeking(keras.layers.Layer):
         return inputs + moved * ops.convert_to_tensor(is_row)
 
 
-# 1. Causal.
+def with_a(value):
+    """Position 3 is a number that is none."""
 
-
-def test_causal_layers_pass():
-    assert_causal(CausalLayer(num_heads=2, d_ff=8))
-    assert_causal(DecoderLayer(num_heads=2, d_ff=8), shape=PAIR)
-    assert_causal(PositionalEmbedding(13, 8), ids_below=13)
-    assert_causal(language_model(), np.array([[1, 5, 7, 3]]), ids_below=13)
-    source = np.array([[5, 6, 2]])
-    model, target_in = transformer(), np.array([[1, 5, 7, 3]])
-    assert_causal(lambda target, source: model((source, target)), (target_in, source))
-    attention = MultiHeadAttention(2, 4)
-    inputs = np.random.default_rng(0).standard_normal((1, 6, 8)).astype("float32")
-    assert_causal(lambda x: attention(x, x, use_causal_mask=True), inputs)
-
-
-def test_a_layer_that_sees_the_future_is_named_with_the_place():
-    """Position 0 of row 1 sees position 2; the wrap-around is of later positions."""
-    claim = r"Peeking is not causal: a change of the input at position 2 changes an ear"
-    place = r"largest difference, [\d.]+, is at row 1, position 0, unit \d: .* in place"
-    with pytest.raises(AssertionError, match=f"{claim}.*{place}"):
-        assert_causal(Peeking(2, rows=[1]), shape=(2, 5, 8))
-    with pytest.raises(AssertionError, match="EncoderLayer is not causal"):
-        assert_causal(EncoderLayer(num_heads=2, d_ff=8))
-
-
-@pytest.mark.parametrize("bad", [np.nan, -np.inf])
-def test_nan_is_refused_and_an_impossible_logit_is_not(bad):
     def partly(inputs):
-        is_bad = np.array([False] * 3 + [True] + [False] * 3)[:, None]
-        return ops.where(is_bad, bad, inputs)
+        return ops.where(np.arange(7)[:, None] == 3, value, inputs)
 
-    if bad == -np.inf:
-        assert_causal(partly)
-        return
-    with pytest.raises(
-        AssertionError, match="difference, inf, is at row 0, position 3"
-    ):
-        assert_causal(partly)
+    return partly
 
 
-def test_what_depends_on_nothing_proves_nothing():
-    with pytest.raises(AssertionError, match="does not depend on its first inp"):
-        assert_causal(lambda x, y: y, shape=((2, 5, 8), (2, 5, 8)))
+def mixing(inputs):
+    return inputs + ops.sum(inputs, axis=1, keepdims=True)
 
 
-def test_inputs_that_cannot_show_it_are_refused():
-    layer = CausalLayer(num_heads=2, d_ff=8)
-    with pytest.raises(ValueError, match=r"2 positions or more.*\(2, 1, 8\)"):
-        assert_causal(layer, shape=(2, 1, 8))
-    with pytest.raises(ValueError, match="rows and positions of the first input"):
-        assert_causal(lambda x: ops.mean(x, axis=1))
-    with pytest.raises(ValueError, match="`inputs` or `shape`, not both"):
-        assert_causal(layer, np.ones((1, 3, 8)), shape=(1, 3, 8))
-    with pytest.raises(ValueError, match=r"\(B, T, ...\). Received: shape \(3,\)"):
-        assert_causal(layer, np.ones(3))
-    with pytest.raises(ValueError, match="`ids_below` must be at least 3.*ids_below=2"):
-        assert_causal(PositionalEmbedding(2, 8), ids_below=2)
+def mixing_sources(inputs, source):
+    return inputs + ops.sum(source, axis=1, keepdims=True)
 
 
-# 2. Padding.
+def mixing_rows(inputs):
+    return inputs + ops.mean(inputs[:, :1], axis=0, keepdims=True)
 
 
-def test_layers_that_honour_padding_pass():
-    assert_padding_invariant(EncoderLayer(num_heads=2, d_ff=8))
-    names = ("mask", "encoder_output_mask")
-    assert_padding_invariant(DecoderLayer(2, 8), shape=PAIR, mask_names=names)
-    assert_padding_invariant(DecoderLayer(2, 8), shape=PAIR)
-    model = transformer()
-    target_in = np.array([[1, 5, 7, 3], [1, 4, 0, 0]])
-    source = np.array([[5, 6, 2], [4, 0, 0]])
-    assert_padding_invariant(
-        lambda target, source: model((source, target)), (target_in, source)
-    )
+def doubled(inputs):
+    return ops.concatenate([inputs, inputs], axis=1)
 
 
-def test_a_classifier_has_no_positions():
-    config = EncoderConfig(num_layers=1, d_model=8, d_ff=8, num_heads=2)
-    model = TextClassifier(Encoder(config, 13), num_classes=3)
-    assert_padding_invariant(model, ids_below=13)
-    mean = keras.Sequential(
+def mean_of_ids():
+    return keras.Sequential(
         [keras.layers.Embedding(13, 4), keras.layers.GlobalAveragePooling1D()]
     )
-    found = (
-        "Sequential depends on padding: 3 more padded positions.* is at row [01], unit"
-    )
-    with pytest.raises(AssertionError, match=found):
-        assert_padding_invariant(mean, ids_below=13)
 
 
-def test_a_layer_that_ignores_its_mask_is_named_with_the_place():
-    def mixing(inputs):
-        return inputs + ops.sum(inputs, axis=1, keepdims=True)
-
-    found = r"mixing depends on padding: other vectors.*is at row [12], position \d, un"
-    with pytest.raises(AssertionError, match=found):
-        assert_padding_invariant(mixing, shape=(3, 7, 4))
-    # The first row has no padding, and so only more of it shows.
-    found = r"mixing depends on padding: 3 more padded positions of input 0.*row 0"
-    with pytest.raises(AssertionError, match=found):
-        assert_padding_invariant(mixing, shape=(1, 7, 4))
-
-
-def test_padding_of_the_second_input_counts():
-    def mixing(inputs, source):
-        return inputs + ops.sum(source, axis=1, keepdims=True)
-
-    ones = np.ones((1, 3, 4), "float32"), np.ones((1, 2, 4), "float32")
-    with pytest.raises(AssertionError, match="more padded positions of input 1"):
-        assert_padding_invariant(mixing, ones)
-
-
-def test_rows_that_see_each_other_are_found():
-    def mixing(inputs):
-        return inputs + ops.mean(inputs[:, :1], axis=0, keepdims=True)
-
-    found = "row 0 by itself, cut to its length, has another output.*row 0, position"
-    with pytest.raises(AssertionError, match=found):
-        assert_padding_invariant(mixing)
-
-
-def test_ids_of_another_padding():
-    config = EncoderConfig(num_layers=1, d_model=8, d_ff=8, num_heads=2)
-    encoder = Encoder(config, PositionalEmbedding(13, 8, pad_id=3))
-    assert_padding_invariant(encoder, ids_below=13, pad_id=3)
-    with pytest.raises(AssertionError, match="depends on padding"):
-        assert_padding_invariant(encoder, ids_below=13, pad_id=4)
-
-
-def test_wrong_masks_and_outputs_are_refused():
-    with pytest.raises(ValueError, match="one argument for each input.* for 2 inputs"):
-        assert_padding_invariant(DecoderLayer(2, 8), shape=PAIR, mask_names=["mask"])
-    with pytest.raises(ValueError, match=r"\(2, 14, 8\) for 7 positions, and \(2, 20"):
-        assert_padding_invariant(lambda x: ops.concatenate([x, x], axis=1))
-
-
-# 3. Cached decoding.
-
-
-def test_models_decode_alike_with_and_without_cache():
-    assert_cached_equals_uncached(transformer())
-    assert_cached_equals_uncached(transformer(decoder_self_attention="ssru"))
-    assert_cached_equals_uncached(language_model(norm_first=True))
-    assert_cached_equals_uncached(transformer(), np.array([[5, 6, 2]]), beam_size=1)
-
-
-class StuckPositions(Transformer):
+class StuckPositions(kt.Transformer):
     """Its cached steps all take the token for the first one."""
 
     def decode_step(self, ids, parents, state, weights=None):
@@ -214,7 +84,7 @@ class StuckPositions(Transformer):
         return logits, after | {"index": state["index"]}
 
 
-class ForgetfulHypotheses(Transformer):
+class ForgetfulHypotheses(kt.Transformer):
     """Its cached steps forget who continues whom."""
 
     def decode_step(self, ids, parents, state, weights=None):
@@ -222,25 +92,11 @@ class ForgetfulHypotheses(Transformer):
         return super().decode_step(ids, places, state, weights)
 
 
-class WrongSentences(Transformer):
+class WrongSentences(kt.Transformer):
     """It keeps other sentences than it is asked to."""
 
     def resize_decoding(self, state, sentences, length):
         return super().resize_decoding(state, sentences - 1, length)
-
-
-def test_a_step_that_differs_is_named_with_the_place():
-    found = "StuckPositions decodes otherwise .* is at row [0-5], position 1, unit"
-    with pytest.raises(AssertionError, match=found):
-        assert_cached_equals_uncached(transformer(StuckPositions))
-    with pytest.raises(AssertionError, match="position [12]"):
-        assert_cached_equals_uncached(transformer(ForgetfulHypotheses))
-    assert_cached_equals_uncached(transformer(ForgetfulHypotheses), beam_size=1)
-    with pytest.raises(AssertionError, match="row [345], position 3"):
-        assert_cached_equals_uncached(transformer(WrongSentences))
-
-
-# 4. Configuration and file.
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -294,49 +150,105 @@ class Unsaved(Scaled):
         pass
 
 
-def test_layers_and_models_that_come_back_pass():
-    assert_serializable(Scaled(2.0))
-    assert_serializable(DecoderLayer(num_heads=2, d_ff=8), shape=PAIR)
-    assert_serializable(PositionalEmbedding(13, 8), ids_below=13)
-    assert_serializable(transformer(), shape=((2, 5), (2, 7)), ids_below=13)
-    config = EncoderConfig(num_layers=1, d_model=8, d_ff=8, num_heads=2)
-    assert_serializable(Encoder(config, 13), ids_below=13)
+class Local(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs
 
 
-def test_an_argument_that_is_not_in_the_configuration_is_named():
-    with pytest.raises(AssertionError, match="`get_config` of Forgetful .*: factor$"):
-        assert_serializable(Forgetful(2.0))
+RIGHT = (
+    "assert_causal(kt.CausalLayer(num_heads=2, d_ff=8))",
+    "assert_causal(kt.DecoderLayer(num_heads=2, d_ff=8), shape=PAIR)",
+    "assert_causal(kt.PositionalEmbedding(13, 8), ids_below=13)",
+    "assert_causal(with_a(-np.inf))",  # An impossible logit.
+    "assert_padding_invariant(kt.EncoderLayer(num_heads=2, d_ff=8))",
+    "assert_padding_invariant(kt.DecoderLayer(2, 8), shape=PAIR, mask_names=MASKS)",
+    "assert_padding_invariant(kt.DecoderLayer(2, 8), shape=PAIR)",
+    # It has no positions.
+    "assert_padding_invariant(kt.TextClassifier(kt.Encoder(ENCODER, 13), 3), "
+    "ids_below=13)",
+    "assert_padding_invariant(kt.Encoder(ENCODER, EMBEDDING), ids_below=13, pad_id=3)",
+    "assert_cached_equals_uncached(transformer(), np.array([[5, 6, 2]]), beam_size=1)",
+    "assert_cached_equals_uncached(transformer(ForgetfulHypotheses), beam_size=1)",
+    "assert_serializable(Scaled(2.0))",
+    "assert_serializable(kt.DecoderLayer(num_heads=2, d_ff=8), shape=PAIR)",
+    "assert_serializable(transformer(), shape=((2, 5), (2, 7)), ids_below=13)",
+    "assert_serializable(Forgetful(), aliases=['factor'])",
+)
+# The error names the layer, what is wrong, and the place. The inputs that cannot show
+# anything are a `ValueError`.
+WRONG = {
+    # Position 0 of row 1 sees position 2; the wrap-around is of later positions.
+    "assert_causal(Peeking(2, rows=[1]), shape=(2, 5, 8))":
+        r"Peeking is not causal: a change of the input at position 2 changes an ear.*"
+        r"largest difference, [\d.]+, is at row 1, position 0, unit \d: .* in place",
+    "assert_causal(kt.EncoderLayer(2, 8))": "EncoderLayer is not causal",
+    "assert_causal(with_a(np.nan))": "difference, inf, is at row 0, position 3",
+    "assert_causal(lambda x, y: y, shape=((2, 5, 8), (2, 5, 8)))":
+        "the same output whatever its first inp",
+    "assert_causal(kt.CausalLayer(2, 8), shape=(2, 1, 8))":
+        (ValueError, r"2 positions or more.*\(2, 1, 8\)"),
+    "assert_causal(lambda x: ops.mean(x, axis=1))":
+        (ValueError, "rows and positions of the first input"),
+    "assert_causal(kt.CausalLayer(2, 8), np.ones((1, 3, 8)), shape=(1, 3, 8))":
+        (ValueError, "`inputs` or `shape`, not both"),
+    "assert_causal(kt.CausalLayer(2, 8), np.ones(3))":
+        (ValueError, r"\(B, T, ...\). Received: shape \(3,\)"),
+    "assert_causal(kt.PositionalEmbedding(2, 8), ids_below=2)":
+        (ValueError, "two ids or more beside 0.*ids_below=2"),
+    "assert_padding_invariant(mean_of_ids(), ids_below=13)":
+        r"Sequential depends on padding: 3 more padded positions.* at row [01], unit",
+    "assert_padding_invariant(mixing, shape=(3, 7, 4))":
+        r"mixing depends on padding: other vectors.*is at row [12], position \d, un",
+    # The first row has no padding, and so only more of it shows.
+    "assert_padding_invariant(mixing, shape=(1, 7, 4))":
+        "mixing depends on padding: 3 more padded positions of input 0.*row 0",
+    "assert_padding_invariant(mixing_sources, (np.ones((1, 3, 4), 'float32'), "
+    "np.ones((1, 2, 4), 'float32')))": "more padded positions of input 1",
+    "assert_padding_invariant(mixing_rows)":
+        "row 0 alone, cut to its length, has another output.*row 0, position",
+    "assert_padding_invariant(kt.Encoder(ENCODER, EMBEDDING), ids_below=13, pad_id=4)":
+        "depends on padding",
+    "assert_padding_invariant(kt.DecoderLayer(2, 8), shape=PAIR, mask_names=['mask'])":
+        (ValueError, "one argument for each input.* for 2 inputs"),
+    "assert_padding_invariant(doubled)":
+        (ValueError, r"\(2, 14, 8\) for 7 positions, and \(2, 20"),
+    "assert_cached_equals_uncached(transformer(StuckPositions))":
+        "StuckPositions decodes otherwise .* is at row [0-5], position 1, unit",
+    "assert_cached_equals_uncached(transformer(ForgetfulHypotheses))":
+        "position [12]",
+    "assert_cached_equals_uncached(transformer(WrongSentences))":
+        "row [345], position 3",
+    "assert_serializable(Forgetful(2.0))": "`get_config` of Forgetful .*: factor$",
     # Without it the layer computes something else.
-    found = r"Forgetful made again .* another output.* is at row \d, position \d, unit"
-    with pytest.raises(AssertionError, match=found):
-        assert_serializable(Forgetful(2.0), aliases=["factor"])
-    assert_serializable(Forgetful(), aliases=["factor"])
+    "assert_serializable(Forgetful(2.0), aliases=['factor'])":
+        r"Forgetful made again .* another output.* is at row \d, position \d, unit",
+    "assert_serializable(Silent(2.0))": "another output",
+    "assert_serializable(Unsaved())": "loaded from a .keras file has another",
+    "assert_serializable(Local())": "register_keras_serializable",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", RIGHT)
+def test_what_is_right_passes(call):
+    eval(call)
+
+
+@pytest.mark.parametrize("call", WRONG)
+def test_what_is_wrong_is_named_with_the_place(call):
+    given = WRONG[call]
+    error, words = given if isinstance(given, tuple) else (AssertionError, given)
+    with pytest.raises(error, match=words):
+        eval(call)
 
 
 def test_a_configuration_that_says_something_else_is_refused():
-    with pytest.raises(AssertionError, match="another output"):
-        assert_serializable(Silent(2.0))
     layer = Rounding(2.0)
     layer.factor = 2.5
     with pytest.raises(AssertionError, match="another configuration: factor 2 for 2.5"):
         assert_serializable(layer)
 
 
-def test_a_weight_that_is_not_saved_shows():
-    with pytest.raises(AssertionError, match="loaded from a .keras file has another"):
-        assert_serializable(Unsaved())
-
-
-def test_a_class_that_keras_does_not_know_is_refused():
-    class Local(keras.layers.Layer):
-        def call(self, inputs):
-            return inputs
-
-    with pytest.raises(AssertionError, match="register_keras_serializable"):
-        assert_serializable(Local())
-
-
-# 5. The page and the backends.
+# The page and the backends.
 
 PAGE = Path(__file__).parents[1] / "docs" / "layers.md"
 

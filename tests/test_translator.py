@@ -33,7 +33,7 @@ def source_ids(translator, text):
 
 
 def found_by_the_generator(translator, text, begun=()):
-    """The hypotheses (score, ids) of ids that `tests/generation` checks, best first."""
+    """The hypotheses (score, ids) of ids that `tests/decoding` checks, best first."""
     source = np.array([source_ids(translator, text)], "int32")
     prefix = (
         (np.array([begun], "int32"), np.array([len(begun)], "int32")) if begun else ()

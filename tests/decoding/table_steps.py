@@ -86,12 +86,6 @@ def all_outputs(vocabulary, max_length):
     yield from itertools.product(tokens, repeat=max_length)
 
 
-def repeats_ngram(ids, size):
-    """Whether an n-gram of this size comes twice."""
-    ngrams = [tuple(ids[i : i + size]) for i in range(len(ids) - size + 1)]
-    return len(set(ngrams)) < len(ngrams)
-
-
 def obeys(ids, max_length, min_length=1, no_repeat_ngram_size=0, prefix=()):
     """Whether an output is one that the constraints allow.
 

@@ -1,4 +1,4 @@
-"""Sampling against the distributions it is meant to draw from, and greedy search."""
+"""Sampling against the distributions it is meant to draw from; scores of outputs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_transformer.decoding import Constraints, sample
 from keras_transformer.decoding.sampling import _draw
+from keras_transformer.decoding.tokens import score_in_parts, token_log_probabilities
 from tests.decoding.table_steps import (
     CONSTRAINTS,
     END,
@@ -24,7 +25,7 @@ from tests.decoding.table_steps import (
     obeys,
     random_logits,
 )
-from tests.models.test_backends import run_python
+from tests.models.backends import run_python
 
 VOCABULARY = 11
 
@@ -91,7 +92,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("size", [4, 97, 4099])
+@pytest.mark.parametrize("size", [4, 4099])
 @pytest.mark.parametrize("options", CASES.values(), ids=CASES)
 def test_a_number_inverts_the_distribution_function(size, options):
     rng, filters = np.random.default_rng(size), dict(options)
@@ -290,36 +291,57 @@ def test_sampling_stops_when_every_row_has_ended():
     assert len(calls) == 5
 
 
-@pytest.mark.parametrize(
-    "change,message",
-    [
-        ({"limit": 0}, "`limit` must be at least 1"),
-        ({"alpha": -0.1}, "`alpha` must be finite and at least 0"),
-        ({"length_penalty_form": "log"}, "`length_penalty_form` must be 'gnmt' or 'po"),
-        ({"max_lengths": np.array(7)}, "`max_lengths` must have one length a sentence"),
-        ({"uniforms": np.zeros((1, 6))}, "`uniforms` must have one number a sentence"),
-        ({"uniforms": np.zeros(7)}, "`uniforms` must have one number a sentence"),
-        ({"top_k": 0}, "`top_k` must be at least 1"),
-        ({"top_p": 0.0}, "`top_p` must be above 0 and at most 1"),
-        ({"top_p": 1.1}, "`top_p` must be above 0 and at most 1"),
-        ({"top_p": float("nan")}, "`top_p` must be above 0 and at most 1"),
-        ({"constraints": Constraints(min_length=0)}, "`min_length` must be at least 1"),
-    ],
-)
-def test_bad_arguments_are_refused(change, message):
-    table = random_logits(25, sentences=1, vocabulary=VOCABULARY)
-    options = dict(uniforms=np.zeros((1, 7)), max_lengths=np.array([7])) | change
-    with pytest.raises(ValueError, match=message):
-        draw(table, [0], **options)
+# Scores of given outputs: in closed form, and in parts.
 
 
-def test_logits_of_another_rank_are_refused():
-    with pytest.raises(ValueError, match="`step` must return logits of shape"):
-        sample(
-            lambda ids, parents, state: (ops.zeros((1, 1, 7)), state), (),
-            uniforms=np.zeros((1, 7)), temperature=np.ones(1), limit=7,
-            max_lengths=np.array([7]), special_ids=IDS,
-        )  # fmt: skip
+@pytest.mark.parametrize("of_padding", [0.0, -np.inf, np.nan, np.inf])
+@pytest.mark.parametrize("pad_id", [0, 4])
+def test_equal_logits_cost_the_log_of_their_number_and_padding_nothing(
+    pad_id, of_padding
+):
+    logits = np.zeros((1, 3, 5), "float32")
+    logits[0, 2] = of_padding
+    found = numpy(token_log_probabilities(logits, np.array([[3, 2, pad_id]]), pad_id))
+    np.testing.assert_allclose(found, [[-np.log(5), -np.log(5), 0.0]], rtol=1e-6)
+    logits[0, 0, 3] = -np.inf  # What cannot be.
+    found = numpy(token_log_probabilities(logits, np.array([[3, 2, pad_id]]), pad_id))
+    assert found[0, 0] == -np.inf
+
+
+def test_large_and_bfloat16_logits_are_normalised_in_float32():
+    large = np.full((1, 1, 1000), 3e4, "float32")
+    for logits in (large, ops.cast(large, "bfloat16")):
+        result = token_log_probabilities(logits, np.array([[7]]))
+        np.testing.assert_allclose(numpy(result), [[-np.log(1000)]], rtol=1e-3)
+
+
+@pytest.mark.parametrize("batch,length", [(3, 1), (3, 8), (2, 19), (2, 0), (0, 5)])
+def test_scoring_in_parts_is_scoring_at_once(batch, length, rng):
+    """In a graph of TensorFlow, too, which knows no shape before it runs."""
+    states = rng.normal(size=(batch, length, 5)).astype("float32")
+    kernel = rng.normal(size=(5, 11)).astype("float32")
+    target_out = rng.integers(1, 11, (batch, length)).astype("int32")
+    target_out[:, length // 2 + 1 :] = 0
+    widest = []
+
+    def project(states):
+        widest.append(states.shape[1])
+        return ops.matmul(states, kernel)
+
+    def score(states, target_out):
+        return score_in_parts(project, states, target_out)
+
+    expected = numpy(token_log_probabilities(states @ kernel, target_out))
+    if length:
+        result = numpy(score(states, target_out))
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+        assert set(widest) == {8}
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        specs = tf.TensorSpec([None, None, 5]), tf.TensorSpec([None, None], "int32")
+        result = tf.function(score, input_signature=specs)(states, target_out)
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -327,5 +349,6 @@ def test_logits_of_another_rank_are_refused():
 def test_these_tests_pass_on_other_backends(backend):
     run_python(
         backend, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k",
-        "not other_backends", "tests/decoding", "tests/models/test_ensemble.py",
+        "not other_backends", "tests/decoding/test_search.py",
+        "tests/decoding/test_sampling.py",
     )  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.decoding import (
+    FIRST_ROOM,
     Constraints,
     SpecialIds,
     beam_search,
@@ -18,7 +19,6 @@ from keras_transformer.decoding.constraints import allowed_tokens
 from tests.decoding.table_steps import (
     CONSTRAINTS,
     END,
-    HASHES,
     IDS,
     PAD,
     START,
@@ -31,8 +31,12 @@ from tests.decoding.table_steps import (
     obeys,
     random_logits,
 )
-from tests.models.test_backends import run_python
+from tests.models.backends import run_python
 from tests.reference.numpy_transformer import log_softmax
+
+not_on_jax = pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="the loops of JAX keep their shapes"
+)
 
 
 def score(log_probability, length, alpha, form="gnmt"):
@@ -105,19 +109,6 @@ def spelling_step(vocabulary=11, logit=9.0):
     return step
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_a_word_is_spelled_to_its_end(beam_size):
-    ids = SpecialIds(pad_id=0, start_id=1, end_id=5)
-    options = dict(max_lengths=np.array([9, 9]), limit=9, special_ids=ids)
-    result = beam_search(spelling_step(), (), beam_size=beam_size, **options)
-    assert numpy(result.ids).tolist() == [[[2, 3, 4, 5, 0, 0, 0, 0, 0]]] * 2
-    assert numpy(result.lengths).tolist() == [[4], [4]]
-    # Every step has one logit of 9 and ten of 0: four times log(e^9 / (e^9 + 10)).
-    expected = -4 * np.log1p(10 * np.exp(-9))
-    np.testing.assert_allclose(result.log_probabilities, [[expected]] * 2, rtol=1e-3)
-    np.testing.assert_allclose(result.scores, [[expected / 1.5**0.6]] * 2, rtol=1e-3)
-
-
 def test_special_ids_may_be_any_and_padding_may_start():
     ids = SpecialIds(pad_id=9, start_id=9, end_id=1)
     options = dict(max_lengths=np.array([6]), limit=6, special_ids=ids)
@@ -127,18 +118,7 @@ def test_special_ids_may_be_any_and_padding_may_start():
         assert np.all(numpy(hypothesis)[int(length) :] == 9)
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_each_sentence_is_cut_at_its_own_longest_length(beam_size):
-    ids = SpecialIds(pad_id=0, start_id=1, end_id=10)
-    options = dict(max_lengths=np.array([1, 3, 99]), limit=5, special_ids=ids)
-    result = beam_search(spelling_step(), (), beam_size=beam_size, **options)
-    expected = [[2, 0, 0, 0, 0], [2, 3, 4, 0, 0], [2, 3, 4, 5, 6]]
-    assert numpy(result.ids)[:, 0].tolist() == expected
-    assert numpy(result.lengths).tolist() == [[1], [3], [5]]
-
-
-@pytest.mark.parametrize("beam_size", [1, 2, 24])
-@pytest.mark.parametrize("alpha", [0.0, 1.0, 1.5])
+@pytest.mark.parametrize("beam_size, alpha", [(1, 1.0), (2, 0.0), (2, 1.5), (24, 1.0)])
 def test_the_length_penalty_may_be_a_power(beam_size, alpha):
     """No early stop loses an output that would win: the reference has none."""
     penalty, n_best = (alpha, "power"), min(beam_size, 3)
@@ -171,11 +151,10 @@ def test_a_narrow_beam_keeps_what_the_reference_keeps(beam_size, n_best, alpha):
         assert_hypotheses(result, sentence, expected, alpha)
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("beam_size", [2, 3])
-def test_an_end_counts_only_within_the_beam_if_asked(seed, beam_size):
+def test_an_end_counts_only_within_the_beam_if_asked(beam_size):
     """As Hugging Face's `generate`, CTranslate2 and fairseq search."""
-    tables = random_logits(seed, sentences=40, vocabulary=9)
+    tables = random_logits(1, sentences=40, vocabulary=9)
     tables[..., END] -= 1.0
     options = dict(beam_size=beam_size, n_best=1, alpha=0.9)
     result = search(tables, [7] * 40, ends_within_beam=True, **options)
@@ -200,22 +179,21 @@ def test_an_id_that_never_comes_keeps_its_probability(beam_size):
         assert 5 not in result[0][sentence]
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
 @pytest.mark.parametrize("options", CONSTRAINTS.values(), ids=CONSTRAINTS)
-def test_a_wide_beam_finds_the_best_outputs_that_obey(options, alpha):
+def test_a_wide_beam_finds_the_best_outputs_that_obey(options):
     table = random_logits(31, sentences=3, vocabulary=5)
     given = dict(options)
     if "prefix" in options:
         given["prefix"] = np.tile([*options["prefix"], PAD], (3, 1))
     lengths = [5, 3, 4]
     result = search(
-        table, lengths, beam_size=40, n_best=7, alpha=alpha,
+        table, lengths, beam_size=40, n_best=7, alpha=1.0,
         constraints=Constraints(**given),
     )  # fmt: skip
     for sentence, length in enumerate(lengths):
         expected = every_output(table[sentence], length, **options)
-        expected = ranked(expected, alpha)[:7]
-        assert_hypotheses(result, sentence, expected, alpha)
+        expected = ranked(expected, 1.0)[:7]
+        assert_hypotheses(result, sentence, expected, 1.0)
         assert np.all(result[2][sentence, len(expected) :] == -np.inf)
 
 
@@ -279,7 +257,7 @@ def test_reordering_moves_the_state_of_a_plain_step(beam_size):
         np.testing.assert_array_equal(numpy(ours), theirs)
 
 
-@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX traces the step")
+@not_on_jax
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_the_search_stops_when_nothing_better_can_come(beam_size):
     calls = []
@@ -330,30 +308,6 @@ def test_an_empty_batch_gives_an_empty_result(beam_size):
     assert numpy(result.scores).shape == (0, 1)
 
 
-def test_padding_and_start_are_never_produced_and_keep_their_probability():
-    table = np.zeros((1, HASHES, 5), "float32")
-    table[..., [PAD, START]] = 7.0
-    ids, _, _, log_probabilities = search(table, [1], beam_size=3, n_best=3)
-    # Equal tokens: the lower id first; PyTorch leaves the order open.
-    in_order = ids[0].tolist()
-    if keras.backend.backend() == "torch":
-        in_order.sort()
-    assert in_order == [[END], [3], [4]]
-    expected = -np.log(3 + 2 * np.exp(7.0))
-    np.testing.assert_allclose(log_probabilities, [[expected] * 3], rtol=1e-6)
-
-
-def test_bfloat16_logits_are_normalised_in_float32():
-    def step(ids, parents, state):
-        return ops.cast(ops.zeros((ops.shape(ids)[0], 1000)), "bfloat16"), state
-
-    options = dict(max_lengths=np.array([3]), limit=3, special_ids=IDS)
-    result = beam_search(step, (), beam_size=1, **options)
-    np.testing.assert_allclose(
-        numpy(result.log_probabilities), [[-np.log(1000)]], rtol=1e-6
-    )
-
-
 def test_the_length_penalty_has_its_closed_form():
     assert float(length_penalty(1, 0.6)) == 1.0
     assert float(length_penalty(7, 1.0)) == 2.0
@@ -367,42 +321,133 @@ def test_the_length_penalty_has_its_closed_form():
     )
 
 
-@pytest.mark.parametrize(
-    "change,message",
-    [
-        ({"beam_size": 0}, "`beam_size` must be at least 1"),
-        ({"limit": 0}, "`limit` must be at least 1"),
-        ({"n_best": 5}, "`n_best` must be from 1 to `beam_size`"),
-        ({"n_best": 0}, "`n_best` must be from 1 to `beam_size`"),
-        ({"alpha": -0.1}, "`alpha` must be finite and at least 0"),
-        ({"alpha": float("nan")}, "`alpha` must be finite and at least 0"),
-        ({"length_penalty_form": "log"}, "`length_penalty_form` must be 'gnmt' or 'po"),
-        ({"max_lengths": np.array(7)}, "`max_lengths` must have one length a sentence"),
-        ({"constraints": Constraints(min_length=0)}, "`min_length` must be at least 1"),
-        (
-            {"constraints": Constraints(no_repeat_ngram_size=-1)},
-            "`no_repeat_ngram_size` must be at",
-        ),
-        (
-            {"constraints": Constraints(prefix=np.zeros(3))},
-            "`prefix` must have one row a sentence",
-        ),
-    ],
-)
-def test_bad_arguments_are_refused(change, message):
-    options = dict(max_lengths=np.array([7]), limit=7, special_ids=IDS) | change
-    with pytest.raises(ValueError, match=message):
-        beam_search(spelling_step(), (), **options)
+# A search that drops finished sentences and grows its room finds the same.
+
+# The longest output of each sentence, and what its logits of the end token gain: some
+# end at once, some never do before 16, 32 or 64 tokens.
+MAX_LENGTHS = [70, 1, 70, 17, 33, 16, 32, 70, 64, 5, 40, 2, 15]
+END_GAINS = [20, 0, -20, -20, -20, -20, -20, -2, -20, 0, -1, 20, 0]
+PREFIX = np.zeros((len(MAX_LENGTHS), 3), "int32")
+PREFIX[::2, 0], PREFIX[4, :] = 5, (3, 7, 3)
 
 
-def test_logits_of_another_rank_are_refused():
-    def step(ids, parents, state):
-        return ops.zeros((1, 1, 7)), state
+def table_of_lengths(seed=41):
+    table = random_logits(seed, sentences=len(MAX_LENGTHS), vocabulary=11)
+    table[:, :, END] += np.array(END_GAINS, "float32")[:, None]
+    return table
 
-    options = dict(max_lengths=np.array([7]), limit=7, special_ids=IDS)
-    with pytest.raises(ValueError, match="`step` must return logits of shape"):
-        beam_search(step, (), beam_size=1, **options)
 
+class Steps:
+    """The history step with room; keeps what shapes it saw."""
+
+    def __init__(self, table, beam_size):
+        self.plain = history_step(table)
+        self.beam_size = beam_size
+        self.rows, self.rooms = [], []
+
+    def state(self, sentences, room):
+        sentences = np.asarray(sentences)
+        return {
+            "inner": history_state(sentences, self.beam_size),
+            "room": ops.zeros((len(sentences) * self.beam_size, room)),
+        }
+
+    def step(self, ids, parents, state):
+        self.rows.append(ids.shape[0])
+        self.rooms.append(state["room"].shape[1])
+        logits, inner = self.plain(ids, parents, state["inner"])
+        return logits, dict(state, inner=inner)
+
+    def resize(self, state, sentences, length):
+        rows = ops.expand_dims(sentences, 1) * self.beam_size
+        rows = ops.reshape(rows + ops.arange(self.beam_size, dtype="int32"), (-1,))
+        position = state["inner"].pop("position")
+        state = keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), state)
+        state["inner"]["position"] = position
+        more = length - ops.shape(state["room"])[1]
+        return dict(state, room=ops.pad(state["room"], ((0, 0), (0, more))))
+
+
+def resizing_search(beam_size, resized, n_best=1, **options):
+    """Returns the result as arrays and the `Steps` that made it."""
+    steps = Steps(table_of_lengths(), beam_size)
+    room = FIRST_ROOM if resized else max(MAX_LENGTHS)
+    result = beam_search(
+        steps.step, steps.state(range(len(MAX_LENGTHS)), room),
+        max_lengths=np.array(MAX_LENGTHS), limit=max(MAX_LENGTHS), special_ids=IDS,
+        beam_size=beam_size, n_best=n_best,
+        resize=steps.resize if resized else None, **options,
+    )  # fmt: skip
+    return [numpy(x) for x in result], steps
+
+
+def assert_same_results(ours, theirs):
+    ids, lengths, *scores = zip(ours, theirs, strict=True)
+    np.testing.assert_array_equal(*ids)
+    np.testing.assert_array_equal(*lengths)
+    for pair in scores:
+        # A sum over a row of fewer rows may be made in another order.
+        np.testing.assert_allclose(*pair, rtol=1e-6)
+
+
+OPTIONS = {
+    "plain": {},
+    "all of the beam": {"n_best": 3},
+    "no length penalty": {"alpha": 0.0},
+    "a large length penalty": {"alpha": 2.0},
+    "constraints": {"constraints": Constraints(4, 3, PREFIX), "n_best": 2},
+}
+
+
+@not_on_jax
+@pytest.mark.one_case
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_the_result_is_that_of_a_search_of_one_size(options):
+    expected, _ = resizing_search(3, resized=False, **options)
+    result, _ = resizing_search(3, resized=True, **options)
+    assert_same_results(result, expected)
+    lengths = expected[1][:, 0]
+    assert min(lengths) <= 2
+    assert {1, 16, 17, 32, 33, 64, 70} <= {*lengths}
+
+
+@not_on_jax
+@pytest.mark.one_case
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_finished_sentences_leave_and_the_room_doubles(beam_size):
+    (_, lengths, *_), steps = resizing_search(beam_size, resized=True)
+    assert steps.rows[0] == len(MAX_LENGTHS) * beam_size
+    assert steps.rows == sorted(steps.rows, reverse=True)
+    assert steps.rooms == sorted(steps.rooms)
+    assert set(steps.rooms) == {16, 32, 64, 70}
+    # As many steps as the longest output has tokens: none is taken twice.
+    assert len(steps.rows) == lengths.max() == 70
+    for position, (rows, room) in enumerate(zip(steps.rows, steps.rooms, strict=True)):
+        assert position < room
+        # Greedy sentences are done when they end; at most a quarter is carried along.
+        if beam_size == 1:
+            unfinished = np.count_nonzero(lengths[:, 0] > position)
+            assert unfinished <= rows < unfinished / 0.75 + 1
+    assert steps.rows[-1] < steps.rows[0] / 2
+    _, plain = resizing_search(beam_size, resized=False)
+    assert set(plain.rows) == {len(MAX_LENGTHS) * beam_size}
+
+
+@not_on_jax
+@pytest.mark.parametrize("end_gain,count", [(30.0, 1), (-30.0, 40)])
+def test_all_may_end_at_once_or_at_the_longest_output(end_gain, count):
+    table = random_logits(47, sentences=3, vocabulary=7)
+    table[:, :, END] += end_gain
+    steps = Steps(table, 2)
+    result = beam_search(
+        steps.step, steps.state(range(3), FIRST_ROOM), max_lengths=[40] * 3, limit=40,
+        special_ids=IDS, beam_size=2, resize=steps.resize,
+    )  # fmt: skip
+    assert numpy(result.lengths).tolist() == [[count]] * 3
+    assert set(steps.rows) == {6}
+
+
+# Other backends.
 
 BACKEND_SCRIPT = """
 import sys

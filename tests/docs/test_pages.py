@@ -26,7 +26,7 @@ from keras_transformer.config.layers import ATTENTION_KINDS, RELATIVE_POSITIONS
 from keras_transformer.generation.pipeline import INPUTS
 from tests import tiny_run
 from tests.docs.document import ROOT, blocks, commands, run, write_files
-from tests.models.test_backends import BACKENDS, run_python
+from tests.models.backends import BACKENDS, run_python
 
 DOCS, README = ROOT / "docs", ROOT / "README.md"
 # Pages whose code other tests run, or whose commands take half an hour.

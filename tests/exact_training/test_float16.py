@@ -21,7 +21,6 @@ from tests.exact_training.test_exact_training import (
     joined,
     make_batches,
     make_model,
-    poisoned,
     state_of,
 )
 
@@ -83,18 +82,6 @@ def test_accumulated_batches_give_the_update_of_the_large_batch(clipnorm):
         np.testing.assert_allclose(length, RATE * clipnorm, rtol=1e-4)
 
 
-@pytest.mark.slow
-def test_a_token_among_thousands_keeps_its_gradient():
-    """Each weighs too little for float16 before its loss is scaled."""
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("the others add up the gradient of a lookup in half precision")
-    batches = [tuple(np.repeat(a, 999, axis=0) for a in (s, t, y, w))
-               for ((s, t), y, w) in make_batches()[:1]]  # fmt: skip
-    batches = [((s, t), y, w) for s, t, y, w in batches]
-    expected = change_of(make_model(), batches)
-    assert_close(change_of(half(), batches), expected, 0.02)
-
-
 @pytest.mark.one_case
 @pytest.mark.parametrize("steps", (1, 3))
 def test_an_update_scaled_too_much_is_dropped_and_the_scale_halved(steps):
@@ -121,15 +108,6 @@ def test_the_scale_is_doubled_after_some_updates_and_saved(tmp_path):
     assert (scale_of(loaded), loaded.updates) == (8.0, 2)
 
 
-@pytest.mark.slow
-def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale():
-    first, second, _ = make_batches()
-    model = half()
-    with pytest.raises(FloatingPointError, match="not finite.*updates so far: 1"):
-        fit(model, [first, poisoned(second)], weighted=True)
-    assert (model.nonfinite_batches, scale_of(model)) == (1, 2.0**15)
-
-
 def test_a_gradient_that_no_scale_helps_is_a_bad_batch():
     model = half(scaled(initial_scale=1.0), nonfinite="skip")
     before = model.get_weights()
@@ -137,11 +115,6 @@ def test_a_gradient_that_no_scale_helps_is_a_bad_batch():
     assert (model.updates, model.nonfinite_batches, scale_of(model)) == (0, 3, 1.0)
     for value, expected in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(value, expected)
-
-
-def test_the_inner_optimizer_may_not_accumulate():
-    with pytest.raises(ValueError, match="Give `gradient_.*` to `compile`"):
-        half(keras.optimizers.Adam(gradient_accumulation_steps=2))
 
 
 def test_a_state_goes_on_to_the_bit():

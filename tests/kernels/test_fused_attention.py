@@ -1,7 +1,8 @@
-"""The fused kernels: the same as the general line, and where they are used."""
+"""The fused kernels: the same as the general line, and where layers use them."""
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 
 import keras
@@ -11,8 +12,23 @@ from keras import ops
 
 from keras_transformer.kernels import fused_attention as module
 from keras_transformer.kernels.fused_attention import fused_attention, obstacle
-from keras_transformer.layers.attention import dot_product_attention
+from keras_transformer.layers import (
+    LocalAttention,
+    MultiHeadAttention,
+    ReluAttention,
+    attention,
+)
+from keras_transformer.layers.attention import dot_product_attention, recorded_attention
 from tests.kernels.ways import with_gradients
+from tests.layers.reference_weights import assert_close, randomise
+from tests.layers.test_multi_head_attention import (
+    ARGUMENTS,
+    CALLS,
+    CROSS,
+    QUERY,
+    shapes_of,
+)
+from tests.layers.test_multi_head_attention import mask as random_mask
 
 BACKEND = keras.backend.backend()
 B, H, T, S, K = 2, 6, 5, 7, 8
@@ -45,9 +61,12 @@ MASKS = {
 BIASES = {"none": None, "of heads": (H, T, S), "of keys": (1, H, 1, S)}
 
 
-@pytest.mark.parametrize("groups", (H, 3, 1))
-@pytest.mark.parametrize("bias", BIASES)
-@pytest.mark.parametrize("mask", MASKS)
+# Each mask with each bias, and the numbers of heads in turn.
+GROUPS = itertools.cycle((H, 3, 1, 3))
+CASES = [(*case, next(GROUPS)) for case in itertools.product(MASKS, BIASES)]
+
+
+@pytest.mark.parametrize("mask, bias, groups", CASES)
 @pytest.mark.parametrize("dtype", ("float32", "bfloat16"))
 def test_output_and_gradient_are_those_of_the_general_line(
     rng, dtype, mask, bias, groups
@@ -215,3 +234,117 @@ def test_a_gpu_gets_a_program_that_calls_cudnn(on_gpu, monkeypatch, mask):
         kind = "ScaleBiasSoftmax" if mask is not None else "Softmax"
         assert f"__cudnn$fmha{kind}{direction}" in program
     assert "stablehlo.dot_general" not in program
+
+
+# Layers, with the kernel of each backend made to run.
+
+# Calls that ask for no weights; JAX takes values of the keys' width alone.
+FUSED = [
+    name
+    for name, (options, _, arguments) in CALLS.items()
+    if "return_attention_scores" not in arguments
+    and not (BACKEND == "jax" and "value_dim" in options)
+]
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """Lets the backend use its kernel here too; whether each call says it must."""
+    calls = []
+
+    def counted(*tensors_and_must):
+        *tensors, must = tensors_and_must
+        calls.append(must)
+        return fused_attention(*tensors)
+
+    monkeypatch.setattr(attention, "obstacle", lambda *_: None)
+    monkeypatch.setattr(attention, "fused_attention", counted)
+    return calls
+
+
+def two_layers(rng, *shapes, **options):
+    """A layer that chooses by itself, and one that never does, of equal weights."""
+    options = ARGUMENTS | options
+    layers = [MultiHeadAttention(**options, flash_attention=f) for f in (None, False)]
+    for layer in layers:
+        layer.build(*shapes)
+    randomise(layers[0], rng)
+    layers[1].set_weights(layers[0].get_weights())
+    return layers
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("name", FUSED)
+def test_every_call_gives_the_same_by_a_kernel(rng, kernel, name):
+    options, inputs, arguments = CALLS[name]
+    fused, general = two_layers(rng, *shapes_of(inputs, arguments), **options)
+    expected = ops.convert_to_numpy(general(*inputs, **arguments))
+    assert not kernel
+    assert_close(fused(*inputs, **arguments), expected)
+    assert len(kernel) == 1
+
+
+@pytest.mark.parametrize("positions", ("rotary", "alibi"))
+@pytest.mark.parametrize("heads", (4, 2, 1))
+def test_positions_and_shared_heads(rng, kernel, positions, heads):
+    options = {"num_heads": 4, "positions": positions, "num_key_value_heads": heads}
+    fused, general = two_layers(rng, QUERY.shape, **options)
+    allowed = random_mask(2, 5)
+    arguments = {"mask": allowed, "use_causal_mask": True}
+    expected = ops.convert_to_numpy(general(QUERY, **arguments))
+    assert_close(fused(QUERY, **arguments), expected)
+    assert len(kernel) == 1
+
+
+def test_weights_are_never_a_kernels(rng, kernel):
+    """They are asked for, recorded or dropped; a step of training without is fused."""
+    layer, _ = two_layers(rng, *shapes_of(CROSS, {}), dropout=0.5)
+    _, weights = layer(*CROSS, return_attention_scores=True)
+    assert_close(np.sum(ops.convert_to_numpy(weights), axis=-1), np.ones((2, 3, 5)))
+    with recorded_attention() as record:
+        layer(*CROSS)
+    assert len(record[layer]) == 1
+    layer(*CROSS, training=True)
+    assert not kernel
+    layer(*CROSS, training=False)
+    layer, _ = two_layers(rng, *shapes_of(CROSS, {}))
+    layer(*CROSS, training=True)
+    assert len(kernel) == 2
+
+
+def test_other_functions_than_softmax_and_blocks_are_not_fused(kernel):
+    ReluAttention(**ARGUMENTS)(QUERY)
+    LocalAttention(**ARGUMENTS, window=2)(QUERY)
+    assert not kernel
+
+
+def test_keras_switches_it_off_for_layers_that_choose(kernel):
+    keras.config.disable_flash_attention()
+    try:
+        MultiHeadAttention(**ARGUMENTS)(QUERY)
+        assert not kernel
+        MultiHeadAttention(**ARGUMENTS, flash_attention=True)(QUERY)
+    finally:
+        keras.config.enable_flash_attention()
+    assert kernel == [True]
+
+
+REFUSED = "`flash_attention` must be None or False"
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="PyTorch has a kernel everywhere")
+def test_true_is_refused_where_there_is_no_kernel(monkeypatch):
+    monkeypatch.setattr(module, "has_gpu", lambda: False)
+    layer = MultiHeadAttention(**ARGUMENTS, flash_attention=True)
+    assert MultiHeadAttention.from_config(layer.get_config()).flash_attention is True
+    with pytest.raises(ValueError, match=f"{REFUSED} .*(has none|without a GPU)"):
+        layer(QUERY)
+
+
+def test_true_is_refused_where_weights_are_wanted(kernel):
+    layer = MultiHeadAttention(**ARGUMENTS, flash_attention=True)
+    message = f"{REFUSED} .* it gives no attention weights"
+    with pytest.raises(ValueError, match=message):
+        layer(QUERY, return_attention_scores=True)
+    with recorded_attention(), pytest.raises(ValueError, match=message):
+        layer(QUERY)

@@ -15,17 +15,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import kernels
 
-from keras_transformer import (
-    Adam,
-    DecodingConfig,
-    LanguageModel,
-    LanguageModelConfig,
-    MaskedAccuracy,
-    MaskedCrossentropy,
-    Perplexity,
-    Transformer,
-    TransformerConfig,
-)
+import keras_transformer as kt
 from keras_transformer.generation import Generator
 from keras_transformer.kernels.few_passes import of_this_replica
 from tests import tiny_run
@@ -96,15 +86,15 @@ def make(kind, dtype):
     keras.config.set_dtype_policy(dtype)
     try:
         if kind == "language model":
-            config = LanguageModelConfig(
+            config = kt.LanguageModelConfig(
                 vocabulary_size=4001, num_layers=1, d_model=16, d_ff=32, num_heads=2
             )
-            model = LanguageModel(config)
+            model = kt.LanguageModel(config)
         else:
-            config = TransformerConfig.preset(
+            config = kt.TransformerConfig.preset(
                 "tiny", **sizes, num_encoder_layers=1, num_decoder_layers=1
             )
-            model = Transformer(config)
+            model = kt.Transformer(config)
         return model
     finally:
         keras.config.set_dtype_policy("float32")
@@ -115,9 +105,9 @@ def compiled(kind, dtype, clipnorm=None, **options):
     rows = np.ones((2, 3), "int32")
     model(rows if kind == "language model" else (rows, rows))
     model.compile(
-        Adam(1e-3, global_clipnorm=clipnorm),
-        MaskedCrossentropy(0.1),
-        metrics=[MaskedAccuracy(), Perplexity()],
+        kt.Adam(1e-3, global_clipnorm=clipnorm),
+        kt.MaskedCrossentropy(0.1),
+        metrics=[kt.MaskedAccuracy(), kt.Perplexity()],
         jit_compile=False,
         **options,
     )
@@ -167,7 +157,7 @@ def test_the_number_of_a_replica_in_a_mask():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("beam", [1, 4])
 def test_decoding(beam, dtype):
-    generator = Generator(make("transformer", dtype), DecodingConfig(beam_size=beam))
+    generator = Generator(make("transformer", dtype), kt.DecodingConfig(beam_size=beam))
     search = graph_of(lambda *ids: generator.search(*ids).ids, IDS, LENGTHS)
     assert without_kernel(search) == set()
     assert without_kernel(graph_of(generator.score, IDS, IDS)) == set()
@@ -176,7 +166,7 @@ def test_decoding(beam, dtype):
 
 def test_sampling():
     numbers = [tf.TensorSpec(shape, tf.float32) for shape in ([None, None], [None])]
-    for config in (DecodingConfig(), DecodingConfig(top_k=5, top_p=0.9)):
+    for config in (kt.DecodingConfig(), kt.DecodingConfig(top_k=5, top_p=0.9)):
         generator = Generator(make("transformer", "float32"), config)
         sample = graph_of(
             lambda *inputs, g=generator: g.sample(*inputs).ids, IDS, LENGTHS, *numbers

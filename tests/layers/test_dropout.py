@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_transformer.kernels.few_passes import COUNTER_BITS, STEPS, keep_mask
 from keras_transformer.layers import Dropout
-from tests.models.test_backends import run_python
+from tests.models.backends import run_python
 
 ON_TORCH = keras.backend.backend() == "torch"
 hashed_only = pytest.mark.skipif(ON_TORCH, reason="PyTorch has Keras' own dropout")
@@ -41,18 +41,12 @@ def score(products):
     return products.sum() / np.sqrt(products.size)
 
 
-@pytest.mark.parametrize("rate", (0.003, 0.1, 0.3, 0.5, 0.9))
+@pytest.mark.parametrize("rate", (0.003, 0.3, 0.9))
 def test_share_dropped_is_the_rate_and_the_rest_is_scaled(rate):
     outputs = drop(np.ones((ROWS, COLUMNS), "float32"), rate=rate)
     deviation = np.sqrt(rate * (1 - rate) / outputs.size)
     assert abs((outputs == 0).mean() - rate) < 4 * deviation
     np.testing.assert_allclose(outputs[outputs != 0], 1 / (1 - rate), rtol=1e-3)
-
-
-@hashed_only
-def test_scale_is_that_of_the_rounded_rate():
-    outputs = drop(np.ones((3, 5), "float32"), rate=1e-4)
-    np.testing.assert_allclose(outputs.max(), STEPS / (STEPS - 7), rtol=1e-7)
 
 
 @hashed_only
@@ -69,21 +63,12 @@ def test_neighbours_are_independent(rows, columns):
 
 
 @hashed_only
-def test_calls_and_seeds_are_independent():
-    for call in range(20):
-        one = dropped(5, call)
-        assert abs(score(one * dropped(5, call + 1))) < 4.5
-        assert abs(score(one * dropped(6, call))) < 4.5
-        assert abs(score(one * dropped(1_000_000 + call, 0))) < 4.5
-
-
-@hashed_only
-def test_replicas_are_independent():
+def test_calls_seeds_and_replicas_are_independent():
     """The number of the replica stands in the upper bits of the call's."""
     scores = []
     for call in range(15):
         masks = [dropped(5, call + replica * 2**COUNTER_BITS) for replica in range(4)]
-        masks.append(dropped(5, call + 1))
+        masks += [dropped(5, call + 1), dropped(6, call), dropped(1_000_000 + call, 0)]
         scores += [score(a * b) for a, b in itertools.combinations(masks, 2)]
     assert np.abs(scores).max() < 4.5
     assert abs(np.sum(scores)) / np.sqrt(len(scores)) < 4

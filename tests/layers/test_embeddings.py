@@ -10,6 +10,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.layers import (
+    EncoderLayer,
     FeatureEmbedding,
     PatchEmbedding,
     PositionalEmbedding,
@@ -17,7 +18,6 @@ from keras_transformer.layers import (
     sinusoidal_encoding,
 )
 from tests.layers.reference_weights import assert_close, randomise
-from tests.reference import numpy_encoders
 from tests.reference import numpy_transformer as reference
 
 VOCABULARY, WIDTH, LENGTH = 23, 6, 5
@@ -76,7 +76,7 @@ def test_tokens_agree_with_the_reference(rng, options):
 def test_features_agree_with_the_reference_and_one_is_a_token(rng):
     layer = random_layer(rng, LAYERS["features"][0])
     table = array(layer.embeddings).astype(np.float64)
-    expected = numpy_encoders.feature_embedding(FEATURES, table)
+    expected = reference.feature_embedding(FEATURES, table)
     assert_close(layer(FEATURES), expected)
     assert_close(layer(FEATURES[..., ::-1]), expected)
     assert_close(layer(np.pad(FEATURES, ((0, 0), (0, 0), (0, 2)))), expected)
@@ -186,7 +186,23 @@ def test_patches_agree_with_the_reference(rng):
     layer = PatchEmbedding((4, 6, 3), 2, 11)
     layer.build()
     randomise(layer, rng)
-    patches = numpy_encoders.image_patches(images, 2)
+    patches = reference.image_patches(images, 2)
     kernel, bias = (array(w).astype("float64") for w in layer.patch_map.weights)
     weights = {"kernel": kernel.reshape(-1, kernel.shape[-1]), "bias": bias}
-    assert_close(layer(images), numpy_encoders.linear(patches, weights))
+    assert_close(layer(images), reference.linear(patches, weights))
+
+
+@pytest.mark.parametrize("layer", (PositionalEmbedding, FeatureEmbedding))
+def test_a_sequential_without_an_input_gives_the_ids_as_floats(layer):
+    ids = IDS if layer is PositionalEmbedding else FEATURES
+    embedding = layer(VOCABULARY, WIDTH)
+    model = keras.Sequential([embedding, EncoderLayer(2, 8, dropout_rate=0.0)])
+    outputs = ops.convert_to_numpy(model(ids))
+    expected = ops.convert_to_numpy(model.layers[1](embedding(ids)))
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
+    # Under mixed precision bfloat16 would have 256 and 258, and no 257.
+    exact = PositionalEmbedding(1000, 6, dtype="mixed_bfloat16")
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), exact])
+    ids = np.array([[257, 999]])
+    both = [ops.cast(f(ids), "float32") for f in (model, exact)]
+    np.testing.assert_array_equal(*map(ops.convert_to_numpy, both))

@@ -1,8 +1,9 @@
-"""One battery for every layer of the table in `layer_battery`."""
+"""One battery for every layer: a table of rows, and what holds of each."""
 
 from __future__ import annotations
 
 import inspect
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -11,8 +12,176 @@ from keras import ops
 
 from keras_transformer import layers
 from keras_transformer.testing import assert_serializable
-from tests.layers.layer_battery import COMPOSITE, ROWS
 from tests.layers.reference_weights import assert_close, randomise
+
+# What Keras does with the weights, as a configuration has it; none is a default.
+WEIGHTS = {
+    "kernel_initializer": keras.initializers.serialize(keras.initializers.HeNormal()),
+    "bias_initializer": keras.initializers.serialize(keras.initializers.Constant(2.0)),
+    "kernel_regularizer": keras.regularizers.serialize(keras.regularizers.L2(1e-3)),
+    "bias_regularizer": keras.regularizers.serialize(keras.regularizers.L1(1e-3)),
+    "kernel_constraint": keras.constraints.serialize(keras.constraints.MaxNorm(100)),
+    "bias_constraint": keras.constraints.serialize(keras.constraints.MaxNorm(99)),
+}
+HEADS = {
+    "num_heads": 3,
+    "key_dim": 4,
+    "value_dim": 7,
+    "use_bias": False,
+    "output_shape": 23,
+    "activity_regularizer": keras.regularizers.serialize(keras.regularizers.L2(1e-3)),
+    "seed": 7,
+    **WEIGHTS,
+}
+ATTENTION = HEADS | {
+    "dropout": 0.5,
+    "flash_attention": False,
+    "num_key_value_heads": 1,
+    "positions": layers.RotaryPositions(base=50.0),
+}
+ADDITIVE = ATTENTION | {"positions": layers.AlibiPositions(after=3.0)}
+COMPOSITE = {
+    "num_heads": 3,
+    "d_ff": 11,
+    "key_dim": 5,
+    "value_dim": 7,
+    "dropout_rate": 0.5,
+    "attention_dropout_rate": 0.4,
+    "activation_dropout_rate": 0.3,
+    "activation": "gelu",
+    "norm_first": True,
+    "use_bias": True,
+    "layer_norm_epsilon": 1e-3,
+    "attention": "local",
+    "attention_window": 2,
+    "num_key_value_heads": 1,
+    "positions": layers.AlibiPositions(after=3.0),
+    **WEIGHTS,
+}
+TABLE = {
+    "dropout_rate": 0.5,
+    "positions": "learned",
+    "max_length": 11,
+    "pad_id": 3,
+    "embeddings_initializer": WEIGHTS["kernel_initializer"],
+    "embeddings_regularizer": WEIGHTS["kernel_regularizer"],
+    "embeddings_constraint": WEIGHTS["kernel_constraint"],
+}
+# What the numeric tests replace: so a weight moves by the loss alone.
+EXACT = {
+    "use_bias": True,
+    "activity_regularizer": None,
+    "kernel_regularizer": None,
+    "bias_regularizer": None,
+    "embeddings_regularizer": None,
+    "dropout": 0.0,
+    "dropout_rate": 0.0,
+    "attention_dropout_rate": 0.0,
+    "activation_dropout_rate": 0.0,
+}
+
+
+class Row(NamedTuple):
+    """A layer of the battery.
+
+    Attributes:
+        layer_class: The class.
+        options: A value other than the default for each argument.
+        shapes: Shapes of the inputs, batch first.
+        output_shape: Shape of the output.
+        ids_below: Inputs are integers below this number, or floats where it is `None`.
+        unmoved: Ends of the paths of weights that the loss does not move, by the
+            layer's mathematics.
+        drops: Whether it has a dropout.
+    """
+
+    layer_class: type
+    options: dict
+    shapes: tuple
+    output_shape: tuple
+    ids_below: int | None = None
+    unmoved: tuple = ()
+    drops: bool = True
+
+    def exact_options(self):
+        return self.options | {n: EXACT[n] for n in EXACT if n in self.options}
+
+    def inputs(self, rng):
+        if self.ids_below is not None:
+            return [rng.integers(self.ids_below, size=s) for s in self.shapes]
+        return [rng.standard_normal(s).astype("float32") for s in self.shapes]
+
+    def symbols(self):
+        dtype = "float32" if self.ids_below is None else "int32"
+        return [keras.Input((None, *s[2:]), dtype=dtype) for s in self.shapes]
+
+
+SELF, CROSS = ((2, 5, 11),), ((2, 5, 11), (2, 7, 17), (2, 7, 13))
+SOFTMAX = ("key/bias",)  # It adds the same number to all scores of a query.
+ROWS = {
+    "attention": Row(layers.MultiHeadAttention, ATTENTION, SELF, (2, 5, 23)),
+    "attention to another": Row(
+        layers.MultiHeadAttention,
+        {n: ATTENTION[n] for n in ATTENTION if n != "positions"},
+        CROSS, (2, 5, 23), unmoved=SOFTMAX,
+    ),
+    "relu": Row(layers.ReluAttention, ATTENTION, SELF, (2, 5, 23)),
+    "additive heads": Row(
+        layers.MultiHeadAdditiveAttention, ADDITIVE, SELF, (2, 5, 23)
+    ),
+    "local": Row(layers.LocalAttention, ATTENTION | {"window": 2}, SELF, (2, 5, 23)),
+    "linear": Row(layers.LinearAttention, HEADS, CROSS, (2, 5, 23), drops=False),
+    "performer": Row(
+        layers.PerformerAttention, HEADS | {"num_features": 19}, SELF, (2, 5, 23),
+        unmoved=("random_features",), drops=False,
+    ),
+    "additive": Row(
+        layers.AdditiveAttention,
+        {"units": 7, "dropout_rate": 0.5, "use_bias": True, **WEIGHTS},
+        CROSS, (2, 5, 17),
+    ),
+    "ssru": Row(layers.SSRU, WEIGHTS, SELF, (2, 5, 11), drops=False),
+    "feed-forward": Row(
+        layers.FeedForward,
+        {"d_ff": 7, "activation": "gelu", "dropout_rate": 0.5, **WEIGHTS},
+        SELF, (2, 5, 11),
+    ),
+    "encoder layer": Row(
+        layers.EncoderLayer, COMPOSITE, SELF, (2, 5, 11), unmoved=SOFTMAX
+    ),
+    "causal layer": Row(
+        layers.CausalLayer, COMPOSITE, SELF, (2, 5, 11), unmoved=SOFTMAX
+    ),
+    "decoder layer": Row(
+        layers.DecoderLayer, COMPOSITE, CROSS[:2], (2, 5, 11), unmoved=SOFTMAX
+    ),
+    "embedding": Row(
+        layers.PositionalEmbedding, {"vocabulary_size": 13, "d_model": 6, **TABLE},
+        ((2, 11),), (2, 11, 6), ids_below=13,
+    ),
+    "features": Row(
+        layers.FeatureEmbedding, {"vocabulary_size": 13, "d_model": 6, **TABLE},
+        ((2, 11, 3),), (2, 11, 6), ids_below=13,
+    ),
+    "learned positions": Row(
+        layers.PositionalEncoding,
+        {"positions": "learned", "max_length": 5, "dropout_rate": 0.5},
+        SELF, (2, 5, 11),
+    ),
+    "sinusoids": Row(
+        layers.PositionalEncoding,
+        {"positions": "sinusoidal-halves", "max_length": 7, "dropout_rate": 0.5},
+        ((2, 5, 6),), (2, 5, 6),
+    ),
+    "patches": Row(
+        layers.PatchEmbedding,
+        {"image_shape": [4, 6, 3], "patch_size": 2, "d_model": 11},
+        ((5, 4, 6, 3),), (5, 6, 11), drops=False,
+    ),
+    "class token": Row(
+        layers.ClassToken, {}, ((2, 5, 6),), (2, 6, 6), drops=False,
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture(params=ROWS)
@@ -60,9 +229,6 @@ def test_config_and_file_give_the_same_layer(row, rng):
         layer = row.layer_class(**row.options, dtype=dtype, name="named")
         assert layer.get_config()["name"] == "named"
         assert_serializable(layer, inputs)
-
-
-def test_registered_under_the_package_name(row):
     name = f"keras_transformer>{row.layer_class.__name__}"
     assert keras.saving.get_registered_name(row.layer_class) == name
 
@@ -204,3 +370,111 @@ def test_options_of_the_table_of_tokens_reach_it_alone(name):
     assert layer.embeddings.constraint is layer.token_embedding.embeddings_constraint
     assert layer.position_embeddings.constraint is None
     assert [float(loss) for loss in layer.losses] == pytest.approx([0.5 * 0.0625 * 78])
+
+
+# Masks that Keras carries along agree with masks given as arguments.
+
+SOURCE = np.array([[5, 3, 4, 2, 6, 7, 1], [4, 6, 2, 0, 0, 0, 0]])
+# Padding before the last token, which only its mask hides from that token.
+TARGET = np.array([[3, 7, 5, 2, 8], [0, 0, 0, 2, 9]])
+WIDTH = 15
+# The layer, the ids of its inputs, and the argument that is each one's mask. The
+# query's own mask says nothing about the keys and plays no part.
+MASKED = {
+    "self-attention": (lambda: layers.MultiHeadAttention(3, 5), (SOURCE,), ("mask",)),
+    "attention": (
+        lambda: layers.MultiHeadAttention(3, 5), (TARGET, SOURCE), (None, "mask"),
+    ),
+    "key and value": (
+        lambda: layers.MultiHeadAttention(3, 5), (TARGET, SOURCE, SOURCE),
+        (None, "value_mask", "key_mask"),
+    ),
+    "additive": (
+        lambda: layers.AdditiveAttention(5), (TARGET, SOURCE), (None, "mask"),
+    ),
+    "linear": (lambda: layers.LinearAttention(3, 5), (SOURCE,), ("mask",)),
+    "SSRU": (layers.SSRU, (TARGET,), ("mask",)),
+    "encoder layer": (lambda: layers.EncoderLayer(3, 11), (SOURCE,), ("mask",)),
+    "causal layer": (lambda: layers.CausalLayer(3, 11), (TARGET,), ("mask",)),
+    "decoder layer": (
+        lambda: layers.DecoderLayer(3, 11), (TARGET, SOURCE),
+        ("mask", "encoder_output_mask"),
+    ),
+    "feed-forward": (lambda: layers.FeedForward(7), (SOURCE,), (None,)),
+    "added positions": (layers.PositionalEncoding, (SOURCE,), (None,)),
+}  # fmt: skip
+
+
+def random_embedding(rng, of_keras=False):
+    layer = layers.PositionalEmbedding(11, WIDTH, pad_id=0)
+    if of_keras:
+        layer = keras.layers.Embedding(11, WIDTH, mask_zero=True)
+    layer.build((None, None))
+    return randomise(layer, rng)
+
+
+def bare(tensor):
+    """A copy without the Keras mask."""
+    return ops.convert_to_tensor(ops.convert_to_numpy(tensor))
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_what_an_input_carries_is_as_a_mask_given(rng, name):
+    make, ids, arguments = MASKED[name]
+    layer, embedding = make(), random_embedding(rng)
+    plain = ops.convert_to_numpy(layer(*(bare(embedding(x)) for x in ids)))
+    everything = {}
+    for place, argument in enumerate(arguments):  # One alone, then all.
+        inputs = [bare(embedding(x)) for x in ids]
+        inputs[place] = embedding(ids[place])
+        given = {argument: ids[place] != 0} if argument else {}
+        everything |= given
+        expected = layer(*(bare(x) for x in inputs), **given)
+        expected = ops.convert_to_numpy(expected)
+        assert_close(layer(*inputs), expected)
+        assert (np.abs(expected - plain).max() > 0.01) == bool(argument)
+    expected = layer(*(bare(embedding(x)) for x in ids), **everything)
+    output = layer(*map(embedding, ids))
+    assert_close(output, ops.convert_to_numpy(expected))
+    # The output carries the first one's, seen through pooling.
+    pool = keras.layers.GlobalAveragePooling1D()
+    pooled = pool(bare(output), mask=ids[0] != 0)
+    assert_close(pool(output), ops.convert_to_numpy(pooled))
+    if arguments == ("mask",):  # A mask that is given wins.
+        found = layer(embedding(ids[0]), mask=np.ones(ids[0].shape, bool))
+        assert_close(found, plain)
+
+
+@pytest.mark.parametrize("of_keras", (False, True))
+def test_mask_survives_a_cast_to_half_precision(rng, of_keras):
+    layer = layers.EncoderLayer(3, 11, dtype="mixed_bfloat16")
+    inputs = random_embedding(rng, of_keras)(SOURCE)
+    outputs = layer(inputs), layer(bare(inputs), mask=SOURCE != 0)
+    np.testing.assert_array_equal(
+        *(ops.convert_to_numpy(ops.cast(x, "float32")) for x in outputs)
+    )
+
+
+class TakesMask(keras.Model):
+    """A subclassed model, which Keras builds from a file with masks of floats."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.layer = layers.EncoderLayer(3, 11)
+
+    def call(self, inputs):
+        states, mask = inputs
+        return self.layer(states, mask=mask)
+
+
+def test_a_mask_may_be_an_input_of_a_subclassed_model_in_a_file(rng, tmp_path):
+    model, mask = TakesMask(), SOURCE != 0
+    inputs = [rng.standard_normal((2, 7, WIDTH)).astype("float32"), mask]
+    expected = ops.convert_to_numpy(model(inputs))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(
+        tmp_path / "model.keras", custom_objects={"TakesMask": TakesMask}
+    )
+    np.testing.assert_array_equal(ops.convert_to_numpy(loaded(inputs)), expected)
+    with pytest.raises(TypeError, match="`mask` must be boolean"):
+        loaded([inputs[0], mask.astype("float32")])

@@ -9,7 +9,6 @@ from keras import ops
 
 import keras_transformer as kt
 from tests.layers.reference_weights import assert_close, randomise
-from tests.layers.step_by_step import decode_steps
 
 VOCABULARY, WIDTH, RANK = 29, 12, 2
 SOURCE = np.array([[5, 3, 14, 2, 6, 7, 1], [4, 6, 2, 0, 0, 0, 0]])
@@ -164,23 +163,11 @@ def test_padding_and_later_tokens_change_nothing(model):
     assert_close(both[1], means)
 
 
-def test_own_parts_are_used_step_by_step_too(model, rng):
+def test_a_file_brings_it_back(model, tmp_path):
     layer = next(layer for layer in model.layers if isinstance(layer, OwnLayer))
     assert type(layer.self_attention.query_dense) is HalvedDense
     assert type(layer.feed_forward) is Gated
     assert {type(norm) for norm in layer.norms.values()} == {RootMeanSquare}
-    inputs = rng.standard_normal((2, 5, WIDTH)).astype("float32")
-    attention = layer.self_attention
-    expected = numbers(attention(inputs, use_causal_mask=True))
-    (found,) = decode_steps(attention, inputs)
-    assert_close(found, expected)
-    plain = kt.MultiHeadAttention(3, 4)
-    plain.build(inputs.shape)
-    plain.set_weights([0.5 * weight for weight in attention.get_weights()])
-    assert_close(plain(inputs, use_causal_mask=True), expected)
-
-
-def test_a_file_brings_it_back(model, tmp_path):
     loaded = from_file(model, tmp_path)
     np.testing.assert_array_equal(outputs_of(loaded), outputs_of(model))
     assert [w.path for w in loaded.weights] == [w.path for w in model.weights]
@@ -298,24 +285,3 @@ def test_adapters(model, way, tmp_path, rng):
         assert losses[2] < losses[0]
         for weight in again.trainable_weights:
             assert ops.convert_to_numpy(weight).any(), weight.path
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize(
-    "dtype, most",
-    (("mixed_bfloat16", 0.1), ("mixed_float16", 0.01), ("float16", 0.01),
-     ("bfloat16", 0.1)),
-)  # fmt: skip
-def test_half_precision(model, dtype, most, tmp_path):
-    half = composed(dtype)
-    half.set_weights(model.get_weights())
-    found = half(INPUTS)
-    compute = dtype.removeprefix("mixed_")
-    assert keras.backend.standardize_dtype(found.dtype) == compute
-    is_mixed = dtype.startswith("mixed")
-    assert {w.dtype for w in half.weights} == {"float32" if is_mixed else compute}
-    assert 0 < error_of(numbers(found), outputs_of(model)) < most
-    loaded = from_file(half, tmp_path)
-    np.testing.assert_array_equal(outputs_of(loaded), outputs_of(half))
-    losses = train(loaded)
-    assert np.isfinite(losses).all() and losses[2] < losses[0]

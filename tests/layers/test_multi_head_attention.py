@@ -180,21 +180,9 @@ OF_WEIGHTS = {
 }
 
 
-def test_regularizers_add_the_same_loss(rng):
-    for kind in [k for k in OF_WEIGHTS if k.endswith("regularizer")]:
-        losses = []
-        for layer in pair({kind: OF_WEIGHTS[kind]}, CROSS, rng):
-            layer(*CROSS)
-            losses.append(float(sum(map(ops.convert_to_numpy, layer.losses))))
-        assert losses[0] > 0.1
-        assert losses[1] == pytest.approx(losses[0], rel=1e-5), kind
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize("options", ({}, OF_WEIGHTS), ids=("plain", "all"))
-def test_training_takes_the_same_steps(rng, options):
+def test_training_takes_the_same_steps(rng):
     target, results = rng.standard_normal((2, 5, 11)).astype("float32"), []
-    for layer in pair(options, ALL_THREE, rng):
+    for layer in pair(OF_WEIGHTS, ALL_THREE, rng):
         symbolic = [keras.Input(x.shape[1:]) for x in ALL_THREE]
         model = keras.Model(symbolic, layer(*symbolic))
         model.compile(keras.optimizers.SGD(0.05), "mse")
@@ -205,25 +193,10 @@ def test_training_takes_the_same_steps(rng, options):
     assert_same(found, expected)
 
 
-@pytest.mark.parametrize(
-    "options",
-    ({"kernel_initializer": keras.initializers.GlorotUniform(seed=5)}, OF_WEIGHTS),
-)
-def test_seeded_initializers_draw_the_same_weights(options):
+def test_seeded_initializers_draw_the_same_weights():
     layers = keras.layers.MultiHeadAttention, MultiHeadAttention
-    peer, ours = (layer(**ARGUMENTS, **options) for layer in layers)
+    peer, ours = (layer(**ARGUMENTS, **OF_WEIGHTS) for layer in layers)
     assert_same(ours(*ALL_THREE), peer(*ALL_THREE))
-
-
-def test_seed_makes_dropout_repeatable():
-    def dropped(seed):
-        layer = MultiHeadAttention(
-            2, 4, dropout=0.5, seed=seed, kernel_initializer="ones"
-        )
-        return ops.convert_to_numpy(layer(QUERY, training=True))
-
-    np.testing.assert_array_equal(dropped(3), dropped(3))
-    assert np.abs(dropped(3) - dropped(4)).max() > 0.01
 
 
 @pytest.mark.parametrize("policy", ("mixed_bfloat16", "mixed_float16", "float64"))

@@ -1,4 +1,4 @@
-"""What one kind of attention alone has: a state, random features, positions."""
+"""What one kind of attention alone has, and the functions below all, worked by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers import SSRU, MultiHeadAttention, PerformerAttention
+from keras_transformer import masks
+from keras_transformer.layers import (
+    SSRU,
+    AdditiveAttention,
+    FeedForward,
+    MultiHeadAdditiveAttention,
+    MultiHeadAttention,
+    PerformerAttention,
+    masked_softmax,
+    scaled_dot_product_attention,
+)
 from keras_transformer.layers.adaptation import enable_lora
 from keras_transformer.layers.linear_attention import orthogonal_gaussians
 from keras_transformer.layers.relative_positions import (
@@ -15,77 +25,179 @@ from keras_transformer.layers.relative_positions import (
     alibi_slopes,
     rotate,
 )
+from keras_transformer.layers.score_attentions import masked_relu
+from keras_transformer.masks import valid_length_mask
 from tests.layers.reference_weights import assert_close, randomise, weights_of
-from tests.layers.step_by_step import (
+from tests.layers.test_attention import (
     MODES,
     check_state_follows_the_hypotheses,
     decode_steps,
 )
+from tests.reference import numpy_attention
 from tests.reference import numpy_transformer as reference
-from tests.reference.numpy_attention import rotation
 
 SHAPE, OF_PERFORMER = (2, 7, 11), (2, 17, 11)
+# Of a query, a value and a key.
+SHAPES = ((2, 3, 7), (2, 5, 17), (2, 5, 13))
+MASKS = {
+    "none": None,
+    "of rows": valid_length_mask([4, 2], 5),
+    "of queries": valid_length_mask([[1, 5, 3], [0, 2, 4]], 5),
+}
+array = ops.convert_to_numpy
 
 
 def normal(rng, shape):
     return rng.standard_normal(shape).astype("float32")
 
 
+def random_layer(layer, rng, *shapes):
+    layer.build(*shapes)
+    return randomise(layer, rng)
+
+
+# Scores and weights.
+
+
+def test_dot_product_attention_agrees_with_the_reference(rng):
+    query, value, key = (normal(rng, s) for s in (SHAPES[0], SHAPES[1], (2, 5, 7)))
+    tensors, mask = [query, key, value], MASKS["of queries"]
+    expected = reference.dot_product_attention(query, key, value, array(mask))
+    for found, wanted in zip(
+        scaled_dot_product_attention(*tensors, mask=mask), expected, strict=True
+    ):
+        assert_close(found, wanted)
+    # Leading axes are free.
+    stacked = [np.stack([x, 2 * x], axis=1) for x in tensors]
+    output, _ = scaled_dot_product_attention(*stacked)
+    expected = reference.dot_product_attention(2 * query, 2 * key, 2 * value)
+    assert_close(output[:, 1], expected[0])
+
+
+def test_equal_keys_give_the_mean_of_the_valid_values(rng):
+    """Values 0 to 39, valid lengths 2 and 6: the means of the first 2 and 6 rows."""
+    value = np.arange(40, dtype="float32").reshape(1, 10, 4).repeat(2, axis=0)
+    query, keys = normal(rng, (2, 1, 2)), np.full((2, 10, 2), -3.0, "float32")
+    mask, means = valid_length_mask([2, 6], 10), [[[2, 3, 4, 5]], [[10, 11, 12, 13]]]
+    output, weights = scaled_dot_product_attention(query, keys, value, mask)
+    assert_close(output, means)
+    shares = np.zeros((2, 1, 10))
+    shares[0, 0, :2], shares[1, 0, :6] = 1 / 2, 1 / 6
+    assert_close(weights, shares)
+    assert_close(AdditiveAttention(8)(query, value, keys, mask=mask), means)
+
+
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16", "float32"))
+def test_masked_softmax_survives_large_scores(dtype):
+    scores = ops.cast([[60000.0, -60000.0, 60000.0], [1.0, 2.0, 3.0]], dtype)
+    mask = np.array([[True, True, False], [False, False, False]])
+    weights = masked_softmax(scores, mask)
+    assert weights.dtype == scores.dtype
+    assert_close(ops.cast(weights, "float32"), [[1, 0, 0], [0, 0, 0]])
+    # Allowed scores near the lowest number still beat masked ones.
+    scores = ops.convert_to_tensor([[-1e30, -1e30, 5.0]])
+    weights = masked_softmax(scores, np.array([[True, True, False]]))
+    assert_close(weights, [[0.5, 0.5, 0.0]])
+
+
+def test_masked_relu_closed_form():
+    scores = ops.convert_to_tensor([[3.0, -1.0, 6.0], [2.0, 4.0, 8.0]])
+    assert_close(masked_relu(scores), [[1, 0, 2], [2 / 3, 4 / 3, 8 / 3]])
+    mask = np.array([[True, True, False], [False, False, False]])
+    assert_close(masked_relu(scores, mask), [[1.5, 0, 0], [0, 0, 0]])
+
+
+# Additive scores.
+
+
+@pytest.mark.parametrize("use_bias", (False, True))
+@pytest.mark.parametrize("mask", MASKS)
+def test_additive_attention_agrees_with_the_reference(rng, mask, use_bias):
+    mask = MASKS[mask]
+    layer = random_layer(AdditiveAttention(7, use_bias=use_bias), rng, *SHAPES)
+    query, value, key = (normal(rng, shape) for shape in SHAPES)
+    expected = numpy_attention.additive_attention(
+        query, key, value, weights_of(layer, "attention"),
+        None if mask is None else array(mask),
+    )  # fmt: skip
+    found = layer(query, value, key, mask=mask, return_attention_scores=True)
+    assert_close(found[0], expected[0])
+    assert_close(found[1], expected[1])
+    assert_close(layer(query, value, key, mask=mask), expected[0])
+    if mask is not None and mask.shape[1] == 3:
+        return
+    # Keys that are projected once serve every query.
+    projected = layer.key_dense(key)
+    for t in range(3):
+        one = layer.attend(query[:, t : t + 1], projected, value, mask=mask)
+        for part, whole in zip(one, expected, strict=True):
+            assert_close(part[:, 0], whole[:, t])
+
+
+def test_symbolic_additive_weights_have_their_shape():
+    inputs = keras.Input((None, 11)), keras.Input((7, 13))
+    output, weights = AdditiveAttention(7)(*inputs, return_attention_scores=True)
+    assert output.shape == (None, None, 13)
+    assert weights.shape == (None, None, 7)
+
+
+def test_initializers_take_the_width_of_a_head_for_the_inputs_of_its_scores():
+    layer = MultiHeadAdditiveAttention(3, 400, kernel_initializer="lecun_normal")
+    layer.build(SHAPE)
+    squares = np.square(array(layer.score_kernel)).sum(axis=0)
+    np.testing.assert_allclose(squares, np.ones(3), atol=0.3)
+
+
+def test_feed_forward_agrees_with_the_reference(rng):
+    """By the activation's name or function, for any number of positions."""
+    inputs = normal(rng, (2, 3, 5))
+    for activation, function in (
+        ("relu", reference.relu), ("tanh", np.tanh), (keras.activations.tanh, np.tanh)
+    ):  # fmt: skip
+        layer = random_layer(FeedForward(7, activation=activation), rng, inputs.shape)
+        weights = weights_of(layer, "feed_forward")
+        expected = reference.feed_forward(inputs, weights, activation=function)
+        assert_close(layer(inputs), expected)
+        assert_close(layer(inputs[0]), expected[0])
+        assert_close(layer(inputs[:, None]), expected[:, None])
+
+
+# The simpler recurrent unit.
+
+
+@pytest.fixture
 def ssru(rng):
-    layer = SSRU()
-    layer.build(SHAPE)
-    return randomise(layer, rng)
+    return random_layer(SSRU(), rng, SHAPE)
 
 
-def performer(rng):
-    layer = PerformerAttention(3, 5, value_dim=7, seed=1)
-    layer.build(OF_PERFORMER)
-    return randomise(layer, rng)
-
-
-def attention(rng, positions):
-    layer = MultiHeadAttention(6, 4, positions=positions)
-    layer.build(SHAPE)
-    return randomise(layer, rng)
-
-
-def test_outputs_of_an_ssru_agree_with_the_reference(rng):
-    layer, inputs = ssru(rng), normal(rng, SHAPE)
-    expected = reference.ssru(inputs, weights_of(layer, "ssru"))
+def test_outputs_of_an_ssru_agree_with_the_reference(ssru, rng):
+    inputs = normal(rng, SHAPE)
+    expected = reference.ssru(inputs, weights_of(ssru, "ssru"))
     assert 0.2 < (expected > 0).mean() < 0.8
-    assert_close(layer(inputs), expected)
-    paths = {
-        weight.path.partition("/")[2]: tuple(weight.shape) for weight in layer.weights
-    }
-    square = (11, 11)
-    assert paths == {
-        "input/kernel": square, "forget/kernel": square, "forget/bias": (11,)
-    }  # fmt: skip
+    assert_close(ssru(inputs), expected)
 
 
-def test_a_masked_position_of_an_ssru_leaves_the_state_as_it_is(rng):
+def test_a_masked_position_of_an_ssru_leaves_the_state_as_it_is(ssru, rng):
     """What follows it is as if it were not there."""
-    layer, inputs = ssru(rng), normal(rng, SHAPE)
-    mask = np.ones((2, 7), bool)
+    inputs, mask = normal(rng, SHAPE), np.ones((2, 7), bool)
     mask[0, [0, 3, 4]] = False
-    outputs = ops.convert_to_numpy(layer(inputs, mask=mask))
-    shorter = ops.convert_to_numpy(layer(inputs[:1, mask[0]]))
-    assert_close(outputs[:1, mask[0]], shorter)
-    assert_close(outputs[1:], ops.convert_to_numpy(layer(inputs))[1:])
+    outputs = array(ssru(inputs, mask=mask))
+    assert_close(outputs[:1, mask[0]], array(ssru(inputs[:1, mask[0]])))
+    assert_close(outputs[1:], array(ssru(inputs))[1:])
     np.testing.assert_array_equal(outputs[0, 4], outputs[0, 2])
-    assert_close(layer(inputs, mask=mask[:, None]), outputs)
+    assert_close(ssru(inputs, mask=mask[:, None]), outputs)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_steps_of_an_ssru_equal_call_with_a_state_of_constant_size(rng, mode):
-    layer, inputs = ssru(rng), normal(rng, SHAPE)
-    expected = ops.convert_to_numpy(layer(inputs))
-    for found in decode_steps(layer, inputs, hypotheses=2, mode=mode):
+def test_steps_of_an_ssru_equal_call_with_a_state_of_constant_size(ssru, rng, mode):
+    inputs = normal(rng, SHAPE)
+    expected = array(ssru(inputs))
+    for found in decode_steps(ssru, inputs, hypotheses=2, mode=mode):
         assert_close(found, expected)
     for length in (7, 7000):
-        (state,) = layer.initial_cache(2, 3, length)
+        (state,) = ssru.initial_cache(2, 3, length)
         assert state.shape == (2, 3, 11)
-    check_state_follows_the_hypotheses(layer, rng, mode)
+    check_state_follows_the_hypotheses(ssru, rng, mode)
 
 
 def test_an_ssru_of_half_precision_adds_up_in_float32():
@@ -96,34 +208,34 @@ def test_an_ssru_of_half_precision_adds_up_in_float32():
     layer.forget_dense.kernel.assign(np.zeros((2, 2)))
     layer.forget_dense.bias.assign([6.0, 6.0])  # sigmoid(6) = 0.9975
     outputs = layer(np.ones((1, 800, 2), "float32"))
-    last = ops.convert_to_numpy(ops.cast(outputs, "float32"))[0, -1]
+    last = array(ops.cast(outputs, "float32"))[0, -1]
     kept = 1 / (1 + np.exp(-6.0))
     np.testing.assert_allclose(last, 1 - kept**800, rtol=0.02)
 
 
-def test_adapters_and_integers_of_an_ssru_stay_close(rng):
-    layer, inputs = ssru(rng), normal(rng, SHAPE)
-    exact = ops.convert_to_numpy(layer(inputs))
-    enable_lora(layer, 2)
-    assert_close(layer(inputs), exact)  # B is zero at first.
-    for dense in (layer.input_dense, layer.forget_dense):
-        dense.lora_kernel_b.assign(rng.standard_normal((2, 11)))
-    adapted = ops.convert_to_numpy(layer(inputs))
-    assert np.abs(adapted - exact).max() > 0.1
-    (found,) = decode_steps(layer, inputs)
-    assert_close(found, adapted)
-    integers = ssru(np.random.default_rng(5))
-    expected = ops.convert_to_numpy(integers(inputs))
-    for dense in (integers.input_dense, integers.forget_dense):
-        dense.quantize("int8")
-    quantized = ops.convert_to_numpy(integers(inputs))
-    assert 0 < np.abs(quantized - expected).max() < 0.1
-    (found,) = decode_steps(integers, inputs)
-    assert_close(found, quantized)
+@pytest.mark.parametrize("way", ("adapters", "int8"))
+def test_steps_of_an_adapted_and_of_a_rounded_ssru_equal_call(ssru, rng, way):
+    inputs = normal(rng, SHAPE)
+    exact = array(ssru(inputs))
+    if way == "adapters":
+        enable_lora(ssru, 2)
+    for dense in (ssru.input_dense, ssru.forget_dense):
+        if way == "adapters":
+            dense.lora_kernel_b.assign(rng.standard_normal((2, 11)))
+        else:
+            dense.quantize(way)
+    expected = array(ssru(inputs))
+    error = np.abs(expected - exact).max()
+    assert error > 0.1 if way == "adapters" else 0 < error < 0.1
+    (found,) = decode_steps(ssru, inputs)
+    assert_close(found, expected)
+
+
+# Random features.
 
 
 def vectors_of(layer):
-    return ops.convert_to_numpy(layer.random_features).astype(np.float64)
+    return array(layer.random_features).astype(np.float64)
 
 
 def test_features_estimate_the_exponential_without_bias(rng):
@@ -133,8 +245,7 @@ def test_features_estimate_the_exponential_without_bias(rng):
     layer.build(OF_PERFORMER)
     query, key = 0.7 * rng.standard_normal((2, 1, 1, 3, 5)).astype("float32")
     queries, keys = (
-        ops.convert_to_numpy(layer.feature_map(x))[0, 0].astype(np.float64)
-        for x in (query, key)
+        array(layer.feature_map(x))[0, 0].astype(np.float64) for x in (query, key)
     )
     # Each block of K is a draw of its own.
     products = (queries[:, None] * keys).reshape(3, 3, draws, 5)
@@ -176,22 +287,26 @@ def test_a_seed_draws_the_same_and_redraw_draws_others():
 
 @pytest.mark.parametrize("scale", [30.0, 1e3])
 def test_large_inputs_of_random_features_give_finite_outputs_and_gradients(rng, scale):
-    layer, inputs = performer(rng), rng.standard_normal(OF_PERFORMER).astype("float32")
-    output = ops.convert_to_numpy(layer(scale * inputs, use_causal_mask=True))
-    assert np.isfinite(output).all()
-    states = keras.Input(OF_PERFORMER[1:])
+    layer = PerformerAttention(3, 5, value_dim=7, seed=1)
+    random_layer(layer, rng, OF_PERFORMER)
+    inputs, states = scale * normal(rng, OF_PERFORMER), keras.Input(OF_PERFORMER[1:])
     model = keras.Model(states, layer(states, use_causal_mask=True))
+    output = array(model(inputs))
+    assert np.isfinite(output).all()
     model.compile(optimizer=keras.optimizers.SGD(1e-9), loss="mse")
-    model.train_on_batch(scale * inputs, np.zeros(output.shape))
-    assert all(np.isfinite(ops.convert_to_numpy(w)).all() for w in layer.weights)
+    model.train_on_batch(inputs, np.zeros(output.shape))
+    assert all(np.isfinite(array(w)).all() for w in layer.weights)
+
+
+# Positions.
 
 
 def test_rotation_agrees_with_the_matrix_of_the_paper(rng):
-    vectors = rng.standard_normal((2, 3, 5, 8)).astype("float32")
+    vectors = normal(rng, (2, 3, 5, 8))
     positions = np.array([0, 1, 7, 30, 100])
     found = rotate(ops.convert_to_tensor(vectors), positions, base=100.0)
     for place, position in enumerate(positions):
-        matrix = rotation(position, 8, base=100.0)
+        matrix = numpy_attention.rotation(position, 8, base=100.0)
         assert_close(found[:, :, place], vectors[:, :, place] @ matrix.T)
 
 
@@ -208,16 +323,6 @@ def test_slopes_of_alibi_are_those_of_the_paper(num_heads, expected):
     assert alibi_slopes(num_heads) == expected
 
 
-def test_rotary_attention_is_the_same_at_any_distance_from_the_start(rng):
-    """Padding in front moves all positions and no weight."""
-    layer = attention(rng, positions="rotary")
-    inputs = normal(rng, SHAPE)
-    moved = np.pad(inputs, ((0, 0), (5, 0), (0, 0)))
-    mask = np.arange(7 + 5) >= 5
-    found = layer(moved, mask=np.tile(mask, (2, 1)))
-    assert_close(found[:, 5:], ops.convert_to_numpy(layer(inputs)))
-
-
 def test_other_positions_can_be_written(rng):
     class Nearest(RelativePositions):
         """Lets each position see itself alone, by a low bias."""
@@ -226,7 +331,81 @@ def test_other_positions_can_be_written(rng):
             same = ops.equal(query_positions[:, None], key_positions[None, :])
             return ops.where(same, 0.0, -1e9)[None]
 
-    layer = attention(rng, positions=Nearest())
+    layer = random_layer(MultiHeadAttention(6, 4, positions=Nearest()), rng, SHAPE)
     _, attention_weights = layer(normal(rng, SHAPE), return_attention_scores=True)
     expected = np.broadcast_to(np.eye(7), attention_weights.shape)
     assert_close(attention_weights, expected)
+
+
+# Masks, each value worked out by hand.
+
+
+def assert_mask(mask, expected):
+    mask = ops.convert_to_numpy(mask)
+    assert mask.dtype == bool
+    np.testing.assert_array_equal(mask, np.array(expected, bool))
+
+
+IDS, PAIRS = np.array([[5, 7, 0], [4, 0, 0]]), np.array([[1, 0, 1], [1, 1, 0]], bool)
+BY_HAND = {
+    "padding_mask(IDS)": [[[1, 1, 0]], [[1, 0, 0]]],
+    "padding_mask(np.array([[0, 3, 9]]), pad_id=3)": [[[1, 0, 1]]],
+    "causal_mask(3)": [[[1, 0, 0], [1, 1, 0], [1, 1, 1]]],
+    "padding_mask(IDS[:1]) & causal_mask(3)": [[[1, 0, 0], [1, 1, 0], [1, 1, 0]]],
+    "valid_length_mask([2, 0, 3], 3)": [[[1, 1, 0]], [[0, 0, 0]], [[1, 1, 1]]],
+    "valid_length_mask([[1, 3], [0, 2]], 3)": [
+        [[1, 0, 0], [1, 1, 1]], [[0, 0, 0], [1, 1, 0]]
+    ],
+    "local_window_mask(4, window=1)": [
+        [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
+    ],
+    "local_window_mask(4, window=2, causal=True)": [
+        [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1]]
+    ],
+    "local_window_mask(3, window=0)": np.eye(3)[None],
+    "attention_mask(PAIRS)": PAIRS[:, None],
+    "mask_of_keys(attention_mask(PAIRS))": PAIRS,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", BY_HAND)
+def test_masks_by_hand(call):
+    assert_mask(eval(call, globals() | vars(masks)), BY_HAND[call])
+
+
+def test_no_mask_stays_none():
+    assert masks.attention_mask(None) is None
+
+
+VALUES = np.zeros((2, 3, 5), "float32")
+QUERIES = np.zeros((2, 2, 7), "float32")
+COMBINED = {
+    "nothing": ({}, None),
+    "mask": ({"mask": PAIRS}, PAIRS[:, None, None]),
+    "value and key": (
+        {"value_mask": PAIRS, "key_mask": PAIRS[::-1].astype("int32")},
+        [[[[1, 0, 0]]], [[[1, 0, 0]]]],
+    ),
+    "mask wins": (
+        {"mask": PAIRS, "value_mask": PAIRS[::-1]}, PAIRS[:, None, None]
+    ),
+    "scores (T, S)": ({"scores_mask": PAIRS}, PAIRS[None, None]),
+    "scores and mask": (
+        {"scores_mask": PAIRS, "mask": PAIRS},
+        [[[[1, 0, 1], [1, 0, 0]]], [[[1, 0, 0], [1, 1, 0]]]],
+    ),
+    "scores of heads": (
+        {"scores_mask": np.broadcast_to(PAIRS, (2, 4, 2, 3))},
+        np.broadcast_to(PAIRS, (2, 4, 2, 3)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COMBINED)
+def test_masks_of_a_call_are_combined(case):
+    masks_of_call, expected = COMBINED[case]
+    found = masks.combined_mask(QUERIES, VALUES, VALUES, **masks_of_call)
+    if expected is None:
+        assert found is None
+    else:
+        assert_mask(found, expected)

@@ -1,19 +1,20 @@
-"""Encoder, causal and decoder layers: NumPy, PyTorch, causality, steps, own parts."""
+"""Encoder, causal and decoder layers: NumPy, PyTorch, KerasHub, steps, own parts."""
 
 from __future__ import annotations
 
 import keras
+import keras_hub
 import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.config.layers import ATTENTION_KINDS
 from keras_transformer.kernels.decoding import cache_place, prepare_mask
 from keras_transformer.layers import (
     CausalLayer,
     DecoderLayer,
     EncoderLayer,
     FeedForward,
+    LinearAttention,
     MultiHeadAdditiveAttention,
 )
 from keras_transformer.masks import attention_mask
@@ -26,7 +27,6 @@ from tests.layers.reference_weights import (
 )
 from tests.reference import numpy_transformer as reference
 from tests.reference import torch_witness
-from tests.reference.numpy_attention import kind_of_self_attention
 
 HEADS, WIDTH, SOURCE_WIDTH, TARGET, SOURCE = 3, 15, 19, 5, 7
 SIZES = {"num_heads": HEADS, "d_ff": 11}
@@ -37,6 +37,7 @@ SHAPES = {
 }
 classes = pytest.mark.parametrize("layer_class", SHAPES)
 orders = pytest.mark.parametrize("norm_first", (False, True))
+array = ops.convert_to_numpy
 
 
 def random_layer(rng, layer_class, **options):
@@ -63,11 +64,9 @@ def masks(layer_class, lengths=((TARGET, 3), (SOURCE, 4))):
     }
 
 
-def expected_of(layer, inputs, given=(), function=None, epsilon=reference.EPSILON):
+def expected_of(layer, inputs, given=()):
     """The reference's output of a layer, with masks as of the call."""
-    weights = layer_weights_of(layer, epsilon)
-    if function is not None:
-        weights["self_attention"] |= {"function": function}
+    weights = layer_weights_of(layer)
     given = {name: mask[:, None] for name, mask in dict(given).items()}
     if isinstance(layer, DecoderLayer):
         return reference.decoder_layer(
@@ -77,10 +76,6 @@ def expected_of(layer, inputs, given=(), function=None, epsilon=reference.EPSILO
     if layer.causal:
         mask = mask & reference.causal_mask(inputs[0].shape[1])
     return reference.encoder_layer(inputs[0], weights, HEADS, mask, layer.norm_first)
-
-
-def array(tensor):
-    return ops.convert_to_numpy(tensor)
 
 
 @classes
@@ -99,42 +94,6 @@ def test_agrees_with_the_reference(rng, layer_class, norm_first, options):
         expected = expected_of(layer, inputs, given)
         assert np.isfinite(expected).all()
         assert_close(layer(*inputs, **given), expected)
-
-
-def options_of_kind(kind):
-    """The options that an attention asks for, and all positions that it takes."""
-    options = {"attention": kind, "use_bias": True}
-    if ATTENTION_KINDS[kind].needs_window:
-        options["attention_window"] = 2
-    if not ATTENTION_KINDS[kind].has_weights:
-        options["attention_dropout_rate"] = 0.0
-    return options
-
-
-KINDS = [
-    (layer_class, kind, positions)
-    for layer_class in (EncoderLayer, DecoderLayer)
-    for kind in ATTENTION_KINDS
-    for positions in (None, *ATTENTION_KINDS[kind].positions)
-    if (layer_class, kind) != (EncoderLayer, "ssru")  # It sees only the past.
-]
-
-
-@pytest.mark.parametrize("layer_class, kind, positions", KINDS)
-def test_every_kind_of_self_attention_agrees_with_the_reference(
-    rng, layer_class, kind, positions
-):
-    options = options_of_kind(kind) | {"positions": positions, "key_dim": 6}
-    layer = random_layer(rng, layer_class, **options)
-    inputs, given = random_inputs(rng, layer_class), masks(layer_class)
-    if kind == "ssru":  # The reference gives padding a state, which no one reads.
-        del given["mask"]
-    function = kind_of_self_attention(kind, 2, positions)
-    expected = expected_of(layer, inputs, given, function)
-    assert_close(layer(*inputs, **given), expected)
-    if layer_class is DecoderLayer:
-        without = array(layer(*inputs))
-        assert_close(steps_of(layer, *inputs), without)
 
 
 def steps_of(layer, target, source=None, hypotheses=1, mask=None):
@@ -254,9 +213,122 @@ class AdditiveDecoderLayer(DecoderLayer):
         return MultiHeadAdditiveAttention(HEADS, 5, use_bias=False, name=name)
 
 
-def test_a_subclass_swaps_both_attentions_of_a_decoder(rng):
-    """The attention to the source too, one position at a time."""
-    layer = random_layer(rng, AdditiveDecoderLayer)
+class LinearLookUpLayer(DecoderLayer):
+    """Attends to the source without weights."""
+
+    def make_attention(self, name, d_model):
+        if name == "cross_attention":
+            return LinearAttention(HEADS, 5, name=name)
+        return super().make_attention(name, d_model)
+
+
+@pytest.mark.parametrize("own", (AdditiveDecoderLayer, LinearLookUpLayer))
+def test_a_subclass_swaps_the_attentions_of_a_decoder(rng, own):
+    """The attention to the source, too, one position at a time."""
+    layer = random_layer(rng, own)
     inputs = random_inputs(rng, DecoderLayer)
     outputs = steps_of(layer, *inputs)
     assert_close(outputs, array(layer(*inputs)))
+
+
+# Layers of KerasHub.
+
+OF_HUB = (
+    {},
+    {"normalize_first": True, "activation": "gelu", "layer_norm_epsilon": 1e-3},
+    {"num_heads": 2},  # It does not divide the width.
+)
+# KerasHub's, and what they call masks of (B, T), (B, T, T), (B, S), (B, T, S).
+HUB = {
+    EncoderLayer: (
+        keras_hub.layers.TransformerEncoder, ("padding_mask", "attention_mask"),
+    ),
+    CausalLayer: (
+        keras_hub.layers.TransformerDecoder,
+        ("decoder_padding_mask", "decoder_attention_mask"),
+    ),
+    DecoderLayer: (
+        keras_hub.layers.TransformerDecoder,
+        ("decoder_padding_mask", "decoder_attention_mask",
+         "encoder_padding_mask", "encoder_attention_mask"),
+    ),
+}  # fmt: skip
+
+
+def theirs_of(layer_class, rng, **options):
+    options = {"intermediate_dim": 13, "num_heads": 3, "dropout": 0.3} | options
+    theirs = HUB[layer_class][0](**options)
+    theirs(*random_inputs(rng, layer_class))
+    return randomise(theirs, rng)
+
+
+def drawn(rng, *shape):
+    mask = rng.random(shape) < 0.6
+    mask[..., 0] = True
+    return mask
+
+
+@pytest.mark.parametrize("options", OF_HUB)
+@classes
+def test_the_same_masks_give_the_numbers_of_keras_hub(rng, layer_class, options):
+    names, inputs = HUB[layer_class][1], random_inputs(rng, layer_class)
+    theirs = theirs_of(layer_class, rng, **options)
+    ours = layer_class.from_keras(theirs)
+    rows, pairs = drawn(rng, 2, TARGET), drawn(rng, 2, TARGET, TARGET)
+    of_source = drawn(rng, 2, SOURCE), drawn(rng, 2, TARGET, SOURCE)
+    given = dict(zip(names, (rows, pairs, *of_source), strict=False))
+    # Ours is one mask of each attention.
+    all_of_ours = {"mask": rows[:, None] & pairs}
+    calls = [({}, {}), ({names[0]: rows}, {"mask": rows})]
+    if len(names) == 4:
+        all_of_ours["encoder_output_mask"] = of_source[0][:, None] & of_source[1]
+        calls += [({names[2]: of_source[0]}, {"encoder_output_mask": of_source[0]})]
+    for call, of_ours in [*calls, (given, all_of_ours)]:
+        expected = array(theirs(*inputs, **call))
+        assert_close(ours(*inputs, **of_ours), expected)
+    assert ours.d_ff == 13 and ours.num_heads == theirs.num_heads
+    assert ours.layer_norm_epsilon == theirs.layer_norm_epsilon
+    assert (ours.dropout_rate, ours.activation_dropout_rate) == (0.3, 0.0)
+    assert ours.count_params() == theirs.count_params()
+    assert ours.name == theirs.name
+
+
+def test_other_layers_of_keras_hub_are_refused(rng):
+    encoder = keras_hub.layers.TransformerEncoder(13, 2)
+    decoder = keras_hub.layers.TransformerDecoder(13, 2)
+    pairs = (EncoderLayer, decoder), (DecoderLayer, encoder), (CausalLayer, encoder)
+    for ours, layer in pairs:
+        with pytest.raises(TypeError, match="`layer` must be a `keras_hub.layers"):
+            ours.from_keras(layer)
+    with pytest.raises(ValueError, match="call it or its model once"):
+        EncoderLayer.from_keras(encoder)
+    for ours, other, words in (
+        (DecoderLayer, CausalLayer, "built without it"),
+        (CausalLayer, DecoderLayer, "built with it"),
+    ):
+        with pytest.raises(ValueError, match=f"`encoder_sequence` for a.*{words}"):
+            ours.from_keras(theirs_of(other, rng))
+
+
+@pytest.mark.parametrize(
+    "part", ("self_attention.query", "cross_attention.output", "feedforward_output")
+)
+def test_integers_of_keras_hub_are_not_taken_for_weights(rng, part):
+    theirs = theirs_of(DecoderLayer, rng)
+    attention, _, name = part.partition(".")
+    dense = getattr(theirs, f"_{attention}_dense", None)
+    if name:
+        dense = getattr(getattr(theirs, f"_{attention}_layer"), f"_{name}_dense")
+    dense.quantize("int8")
+    with pytest.raises(ValueError, match="must hold floats: .*, quantized"):
+        DecoderLayer.from_keras(theirs)
+
+
+class NormOfKeras(EncoderLayer):
+    def make_norm(self, name):
+        return keras.layers.RMSNormalization(dtype=self.dtype_policy, name=name)
+
+
+def test_a_norm_of_keras_takes_masked_states_without_a_warning():
+    states = keras.layers.Embedding(9, WIDTH, mask_zero=True)(np.array([[1, 2, 0]]))
+    assert NormOfKeras(HEADS, 11, norm_first=True)(states).shape == (1, 3, WIDTH)

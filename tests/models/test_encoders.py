@@ -7,21 +7,10 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer import (
-    Encoder,
-    EncoderConfig,
-    EncoderLayer,
-    EncoderStack,
-    MaskedCrossentropy,
-    MaskedLanguageModel,
-    MaskedTokens,
-    PositionalEmbedding,
-    Tagger,
-    TextClassifier,
-)
+import keras_transformer as kt
 from keras_transformer.models.masked_tokens import mask_tokens
 from tests.layers.reference_weights import assert_close, layer_weights_of, randomise
-from tests.models.encoder_cases import (
+from tests.models.cases import (
     CONFIG,
     FEATURES,
     HIDDEN,
@@ -49,7 +38,7 @@ MASKING = {"mask_id": 4, "first_id": FIRST_ID, "vocabulary_size": VOCABULARY_SIZ
 numpy = ops.convert_to_numpy
 
 
-def random_stack(rng, config=CONFIG, stack_class=EncoderStack):
+def random_stack(rng, config=CONFIG, stack_class=kt.EncoderStack):
     stack = stack_class(config)
     stack.build((None, None, config.d_model))
     return randomise(stack, rng)
@@ -79,25 +68,12 @@ def test_attention_of_a_layer_agrees_with_the_reference(rng, config):
         assert_close(model.attention(IDS, layer), expected)
 
 
-def test_every_option_reaches_the_layers():
-    options = {
-        "d_ff": 19, "num_heads": 2, "key_dim": 3, "value_dim": 11, "activation": "gelu",
-        "norm_first": True, "use_bias": True, "dropout_rate": 0.2,
-        "attention_dropout_rate": 0.3, "activation_dropout_rate": 0.4,
-    }  # fmt: skip
-    stack = EncoderStack(EncoderConfig(num_layers=3, d_model=13, **options))
-    assert len(stack.encoder_layers) == 3
-    for layer in stack.encoder_layers:
-        config = layer.get_config()
-        assert {name: config[name] for name in options} == options
-
-
 def test_layers_are_replaced_by_overriding_one_method(rng):
-    class Blind(EncoderLayer):
+    class Blind(kt.EncoderLayer):
         def call(self, inputs, mask=None, training=None):
             return inputs
 
-    class BlindStack(EncoderStack):
+    class BlindStack(kt.EncoderStack):
         def make_encoder_layer(self, name):
             return Blind(num_heads=1, d_ff=2, name=name)
 
@@ -122,15 +98,15 @@ def test_embedding_may_be_any_layer_that_makes_states(rng):
     """Vectors with a mask that the layer carries on; and tokens padded with 3."""
     vectors = rng.standard_normal((2, 7, 4)).astype("float32")
     dense = keras.layers.Dense(13)
-    model = Tagger(Encoder(CONFIG, dense), 11)
+    model = kt.Tagger(kt.Encoder(CONFIG, dense), 11)
     model(vectors)
     randomise(model, rng)
     expected = stack_output(model.encoder.stack, numpy(dense(vectors)))
     assert_close(model.encoder(vectors), expected)
     with pytest.raises(ValueError, match="`input_signature` must be given .* a Dense"):
         model.input_signature()
-    embedding = PositionalEmbedding(VOCABULARY_SIZE, 13, pad_id=3)
-    other, ids = Encoder(CONFIG, embedding), np.where(IDS == 0, 3, IDS)
+    embedding = kt.PositionalEmbedding(VOCABULARY_SIZE, 13, pad_id=3)
+    other, ids = kt.Encoder(CONFIG, embedding), np.where(IDS == 0, 3, IDS)
     other.build(ids.shape)
     randomise(other, rng)
     states = embedding_output(other, ids)
@@ -150,7 +126,7 @@ def test_sentence_state_agrees_with_the_reference(rng):
 
 @pytest.mark.parametrize("pooling", ["mean", "class_token"])
 def test_tokens_of_a_classifier_may_have_features(rng, pooling):
-    model = TextClassifier(encoder(features=True), NUM_CLASSES, pooling)
+    model = kt.TextClassifier(encoder(features=True), NUM_CLASSES, pooling)
     model(FEATURES)
     randomise(model, rng)
     assert_close(model(FEATURES)[1:], numpy(model(FEATURES[1:, :4])))
@@ -160,14 +136,14 @@ def test_models_of_one_encoder_share_its_weights(rng):
     hidden = randomise(masked_language_model(), rng)
     shared = {id(weight) for weight in hidden.encoder.weights}
     assert shared and shared == {id(weight) for weight in hidden.weights}
-    model = Tagger(hidden.encoder, 3)
+    model = kt.Tagger(hidden.encoder, 3)
     assert shared == {id(weight) for weight in model.weights} & shared
     assert_close(model.encoder(IDS), encoded(hidden.encoder, IDS))
     assert_close(hidden(IDS, return_states=True), encoded(hidden.encoder, IDS))
 
 
 def test_a_subclass_with_its_own_logits_trains_on_them(rng):
-    class Tempered(MaskedLanguageModel):
+    class Tempered(kt.MaskedLanguageModel):
         trains_without_logits = False
 
         def logits(self, states):
@@ -178,7 +154,7 @@ def test_a_subclass_with_its_own_logits_trains_on_them(rng):
     logits = numpy(tempered(IDS))
     assert_close(logits, 0.3 * numpy(model(IDS)))
     expected = reference.label_smoothed_cross_entropy(logits, HIDDEN, 0.0)
-    tempered.compile("sgd", MaskedCrossentropy())
+    tempered.compile("sgd", kt.MaskedCrossentropy())
     loss = tempered.evaluate(IDS, HIDDEN, verbose=0)
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
 
@@ -210,7 +186,7 @@ def test_what_is_hidden_and_how():
 
 def test_an_epoch_has_every_row_once_in_a_new_order():
     ids = np.arange(FIRST_ID, FIRST_ID + 21).reshape(7, 3)
-    batches = MaskedTokens(ids, 3, **MASKING, rate=1.0)
+    batches = kt.MaskedTokens(ids, 3, **MASKING, rate=1.0)
     assert [len(batches[i][0]) for i in range(len(batches))] == [3, 3, 1]
     epochs = []
     for _ in range(2):
@@ -224,7 +200,7 @@ def test_masks_are_new_every_epoch_and_the_same_with_the_same_seed():
     ids = np.tile(np.arange(FIRST_ID, 29), (5, 1))
 
     def two_epochs(seed):
-        batches = MaskedTokens(ids, 5, **MASKING, seed=seed)
+        batches = kt.MaskedTokens(ids, 5, **MASKING, seed=seed)
         first = batches[0]
         np.testing.assert_array_equal(batches[0], first)
         batches.on_epoch_end()
@@ -234,15 +210,3 @@ def test_masks_are_new_every_epoch_and_the_same_with_the_same_seed():
     np.testing.assert_array_equal(two_epochs(seed=1), once)
     assert (once[0, 1] != once[1, 1]).any()
     assert (two_epochs(seed=2) != once).any()
-
-
-@pytest.mark.slow
-def test_pre_training_learns_what_stands_beside_what():
-    """Every other token is the one before it, so a hidden one can be told."""
-    rng = np.random.default_rng(1)
-    ids = np.repeat(rng.integers(FIRST_ID, 13, (96, 4)), 2, axis=1)
-    batches = MaskedTokens(ids, 32, 4, FIRST_ID, 13)
-    model = masked_language_model()
-    model.compile(keras.optimizers.Adam(0.01), MaskedCrossentropy())
-    losses = model.fit(batches, epochs=25, verbose=0).history["loss"]
-    assert losses[-1] < 0.6 * losses[0]

@@ -1,4 +1,4 @@
-"""An ensemble against the mean of its members' probabilities in float64."""
+"""An ensemble: its logits against float64, and several translators as one, exported."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ import functools
 
 import keras
 import numpy as np
+import pytest
+import tensorflow as tf
 from keras import ops
 
 from keras_transformer import (
     Ensemble,
+    LiteTranslator,
+    TokenizerConfig,
     Transformer,
     TransformerConfig,
+    Translator,
+    learn_tokenizers,
+    train,
 )
+from tests import tiny_run
 from tests.layers.reference_weights import randomise
-from tests.models.transformer_cases import logits_expected
+from tests.models.cases import logits_expected
 from tests.reference import numpy_transformer as reference
 
 VOCABULARY = dict(source_vocabulary_size=7, target_vocabulary_size=7)
@@ -109,3 +117,100 @@ def test_members_of_another_float_type_are_joined_in_float32():
     ]
     joined = np.exp(numpy(mixed((SOURCE, TARGET_IN))))
     np.testing.assert_allclose(joined, np.mean(alone, axis=0), rtol=1e-5)
+
+
+# Translators.
+
+TEXTS = ["the good bear runs.", "", "a dog", "the old man sings. the big bird sleeps."]
+TRANSLATIONS = ["der gute Bär rennt.", "", "ein Hund", "der alte Mann"]
+
+
+@functools.cache
+def translators():
+    """Two translators of random weights, of other sizes, and the file of one."""
+    first = tiny_run.translator()
+    model = Transformer(first.model.config.replace(d_model=24, num_decoder_layers=2))
+    randomise(model, np.random.default_rng(7))
+    kernel = np.array(model.output_dense.kernel)
+    model.output_dense.kernel.assign(kernel * np.linspace(0.5, 3.0, kernel.shape[1]))
+    return first, Translator(model, first.tokenizers, first.config)
+
+
+@functools.cache
+def joined():
+    return Translator.ensemble(translators())
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    path = tmp_path_factory.mktemp("ensemble") / "tiny" / "1"
+    return tf.saved_model.load(str(joined().export(path))).signatures
+
+
+GIVEN = {
+    "serving_default": (TEXTS,),
+    "nbest": (TEXTS,),
+    "score": (TEXTS, TRANSLATIONS),
+    "align": (TEXTS,),
+    "sample": (TEXTS, [0.0, 1.0, 0.7, 1.3], [1, 2, 3, 4]),
+    "complete": (TEXTS, ["der", "", "ein", "die"]),
+}
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("name", GIVEN)
+def test_every_signature_of_the_export_equals_the_live_ensemble(name, exported):
+    signature = exported[name]
+    specs = signature.structured_input_signature[1]
+    order = {
+        "score": ("source", "target"), "complete": ("text", "prefix"),
+        "sample": ("text", "temperature", "seed"),
+    }.get(name, ("text",))  # fmt: skip
+    inputs = [
+        tf.constant(values, specs[key].dtype)
+        for key, values in zip(order, GIVEN[name], strict=True)
+    ]
+    found = signature(**dict(zip(order, inputs, strict=True)))
+    expected = joined()._pipeline.run(name, *inputs)
+    assert sorted(found) == sorted(expected)
+    for key, value in expected.items():
+        if value.dtype in (tf.string, tf.bool):
+            np.testing.assert_array_equal(found[key].numpy(), value.numpy())
+        else:
+            np.testing.assert_allclose(
+                found[key].numpy(), value.numpy(), rtol=1e-4, atol=1e-5
+            )
+
+
+def test_members_need_one_tokenizer(tmp_path):
+    config = TokenizerConfig(300, algorithm="unigram")
+    other = learn_tokenizers(tiny_run.TRAIN, config)
+    stranger = Translator(tiny_run.model(), other, tiny_run.CONFIG.decoding)
+    with pytest.raises(ValueError, match="must have one tokenizer.*: member 3 with"):
+        Translator.ensemble([*translators(), stranger])
+    with pytest.raises(ValueError, match="at least two members. Received: 1"):
+        Translator.ensemble(translators()[:1])
+    with pytest.raises(FileNotFoundError, match="holds no trained translator"):
+        Translator.ensemble([translators()[0], tmp_path])
+
+
+def test_it_is_neither_saved_nor_trained(tmp_path):
+    with pytest.raises(ValueError, match="is not saved: keep .* ensemble of 2"):
+        joined().save(tmp_path / "saved")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="`init` must have a model.* a Ensemble"):
+        train(tiny_run.TRAIN, tmp_path / "run", init=joined())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quantize", ("none", "int8"))
+def test_it_becomes_a_litert_file(tmp_path, quantize):
+    path = joined().export(tmp_path / "lite", "litert", quantize=quantize)
+    lite = LiteTranslator(path)
+    if quantize == "none":
+        assert lite(TEXTS) == joined()(TEXTS)
+        expected = [best[0].score for best in joined().translate(TEXTS)]
+        found = [best[0].score for best in lite.translate(TEXTS)]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    else:
+        assert len(lite(TEXTS)) == len(TEXTS)

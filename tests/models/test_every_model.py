@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer import (
-    MaskedAccuracy,
-    MaskedCrossentropy,
-    Perplexity,
-    Transformer,
-)
+import keras_transformer as kt
 from keras_transformer.config.layers import ATTENTION_KINDS
 from keras_transformer.testing import (
     assert_cached_equals_uncached,
@@ -21,11 +16,19 @@ from keras_transformer.testing import (
     assert_serializable,
 )
 from tests.layers.reference_weights import assert_close, randomise
-from tests.models.encoder_cases import KINDS
-from tests.models.model_cases import A_ROW_A_CLASS, ALL, CASES, FIRST, with_property
-from tests.models.transformer_cases import LANGUAGE_VARIANTS, VARIANTS
+from tests.models.backends import BACKENDS, run_python
+from tests.models.cases import (
+    A_ROW_A_CLASS,
+    ALL,
+    CASES,
+    KINDS,
+    LANGUAGE_VARIANTS,
+    VARIANTS,
+    with_property,
+)
 from tests.reference import numpy_transformer as reference
 
+HERE = keras.backend.backend()
 numpy = ops.convert_to_numpy
 
 
@@ -39,7 +42,7 @@ def output(model, case, **options):
 
 def of_ids(model, case):
     """The model as a function of the ids that the output has the positions of."""
-    if case.model_class is not Transformer:
+    if case.model_class is not kt.Transformer:
         return model, case.inputs
     return lambda target_in, source: model((source, target_in)), case.inputs[::-1]
 
@@ -74,7 +77,7 @@ def test_loss_and_metrics_agree_with_the_reference(name, rng):
     }
     metrics = []
     if targets.ndim == 2:
-        metrics = [MaskedAccuracy(), Perplexity()]
+        metrics = [kt.MaskedAccuracy(), kt.Perplexity()]
         expected["accuracy"] = reference.masked_accuracy(logits, targets)
         expected["perplexity"] = reference.perplexity(logits, targets)
     model.compile("sgd", case.loss, metrics=metrics)
@@ -118,7 +121,9 @@ def test_later_token_cannot_change_an_earlier_logit_in_training(name):
 def test_cached_decoding_equals_uncached(name, beam_size, rng):
     """Each hypothesis of a sentence goes its own way, in a state that is resized."""
     model = random_model(name, rng)
-    source = CASES[name].inputs[0] if CASES[name].model_class is Transformer else None
+    source = (
+        CASES[name].inputs[0] if CASES[name].model_class is kt.Transformer else None
+    )
     assert_cached_equals_uncached(model, source, beam_size=beam_size)
 
 
@@ -129,12 +134,6 @@ def test_padding_and_other_rows_change_nothing(name, rng):
     assert_padding_invariant(*of_ids(model, case))
     swapped = keras.tree.map_structure(lambda x: x[::-1].copy(), case.inputs)
     assert_close(numpy(model(swapped))[::-1], output(model, case))
-
-
-@pytest.mark.parametrize("model_class", FIRST)
-def test_registered_under_the_package_name(model_class):
-    name = f"keras_transformer>{model_class.__name__}"
-    assert keras.saving.get_registered_name(model_class) == name
 
 
 @A_ROW_A_CLASS
@@ -161,6 +160,8 @@ def test_config_keeps_name_and_type(name):
     assert again.get_config() == model.get_config()
     assert again.name == "named"
     assert again.dtype_policy.name == "mixed_bfloat16"
+    name = f"keras_transformer>{type(model).__name__}"
+    assert keras.saving.get_registered_name(type(model)) == name
 
 
 @A_ROW_A_CLASS
@@ -195,7 +196,7 @@ def test_mixed_precision_stays_close_and_keeps_float32_weights(name, rng):
     assert {weight.dtype for weight in mixed.weights} == {"float32"}
     found = mixed(case.inputs)
     assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
-    tolerance = 0.2 if case.model_class is Transformer else 0.3
+    tolerance = 0.2 if case.model_class is kt.Transformer else 0.3
     assert_close(ops.cast(found, "float32"), output(exact, case), tolerance)
 
 
@@ -216,7 +217,7 @@ def test_gradient_reaches_every_weight(name, rng):
 def test_fit_learns_the_batch_by_heart(name, rng):
     case, model = CASES[name], CASES[name].make()
     # The loss of smoothed targets cannot come near zero.
-    loss = MaskedCrossentropy() if case.targets.ndim == 2 else case.loss
+    loss = kt.MaskedCrossentropy() if case.targets.ndim == 2 else case.loss
     model.compile(keras.optimizers.Adam(0.01), loss, jit_compile=False)
     batch = case.inputs, case.targets
 
@@ -242,3 +243,46 @@ def test_exported_model_equals_the_live_one_on_any_batch(name, rng, tmp_path):
     for rows in (slice(0, 1), slice(None)):
         inputs = keras.tree.map_structure(lambda x, r=rows: x[r], case.inputs)
         assert_close(exported.serve(inputs), numpy(model(inputs)))
+
+
+# Other backends.
+
+
+@pytest.fixture(scope="module", params=range(12), ids="part {}".format)
+def saved(request, tmp_path_factory):
+    """A folder with files of a twelfth of the models, and of their inputs."""
+    folder = tmp_path_factory.mktemp("backends")
+    models = {}
+    for number, (name, case) in list(enumerate(CASES.items()))[request.param :: 12]:
+        models[name] = randomise(case.make(), np.random.default_rng(number))
+        models[name].save(folder / f"{number}.keras")
+        np.savez(folder / f"{number}.npz", *keras.tree.flatten(case.inputs))
+    return folder, models
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_file_gives_the_same_logits_on_every_backend(saved, backend):
+    folder, models = saved
+    run_python(backend, "-m", "tests.models.backends", folder)
+    for number, (name, case) in enumerate(CASES.items()):
+        if name not in models:
+            continue
+        with np.load(folder / f"{number}.{backend}.npz") as outputs:
+            found = dict(outputs)
+        here = numpy(models[name](case.inputs))
+        expected = case.expected(models[name], case.inputs)
+        for output in found.values():
+            np.testing.assert_allclose(output, here, rtol=1e-5, atol=1e-5)
+        logits = found["logits"][case.real], expected[case.real]
+        np.testing.assert_allclose(*logits, rtol=1e-5, atol=1e-5, err_msg=name)
+        assert ("steps" in found) == ("decodes" in case.properties)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", [b for b in BACKENDS if b != HERE])
+def test_tests_of_layers_and_model_pass_on_every_backend(backend):
+    run_python(
+        backend, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/layers",
+        "tests/models/test_every_model.py", "tests/models/test_transformer.py",
+    )  # fmt: skip

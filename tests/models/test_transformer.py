@@ -1,4 +1,4 @@
-"""The Transformer: its ties, gradients by hand, sizes, and states of decoding."""
+"""The Transformer and its kin: ties, gradients, sizes, float types, mixed layers."""
 
 from __future__ import annotations
 
@@ -7,46 +7,66 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer import MaskedCrossentropy, Transformer, TransformerConfig
-from tests.layers.reference_weights import assert_close
-from tests.models.transformer_cases import (
+import keras_transformer as kt
+from tests.layers.reference_weights import assert_close, randomise
+from tests.models.cases import (
+    IDS,
+    IDS_IN,
+    IDS_OUT,
     NO_DROPOUT,
     SIZES,
     SOURCE,
     TARGET_IN,
     TARGET_OUT,
+    VARIANTS,
     logits_expected,
+    random_language_model,
     random_model,
+    tagger,
 )
 from tests.reference import numpy_transformer as reference
 
 LENGTH = TARGET_IN.shape[1]
+LENGTHS = (SOURCE != 0).sum(axis=1).astype("int32")
+MARIAN = VARIANTS["normalised embeddings, SSRU, output bias"]
+REAL = TARGET_IN != 0
+INPUTS = SOURCE, TARGET_IN
 numpy = ops.convert_to_numpy
-
-
-def logits_of(model, source, target):
-    return numpy(model((source, target)))
 
 
 def test_other_padding_id(rng):
     """Padding is what the config says, not zero."""
     model = random_model(rng, pad_id=3, unknown_id=0)
-    source, target = (np.where(x == 0, 3, x) for x in (SOURCE, TARGET_IN))
+    source, target = (np.where(x == 0, 3, x) for x in INPUTS)
     expected = logits_expected(model, (source, target))
     assert_close(model((source, target))[:, :3], expected[:, :3])
 
 
-def test_output_matrix_moves_by_the_gradient_of_the_reference(rng):
-    """One SGD step: dL/dW = states^T (softmax - smoothed target) / tokens."""
-    model = random_model(rng, tied_embeddings="none", **NO_DROPOUT)
-    states = numpy(model((SOURCE, TARGET_IN), return_states=True))
-    logits = logits_of(model, SOURCE, TARGET_IN)
-    before = numpy(model.output_dense.kernel).copy()
+@pytest.mark.parametrize("tied", ("none", "three-way"))
+def test_the_output_moves_by_the_gradient_of_the_reference(rng, tied):
+    """One SGD step without logits; z are softmax - smoothed target, over the tokens.
+
+    dL/dW = states^T z, of a matrix of its own, and dL/db = the sum of z. An import
+    gives ids that are never produced a bias of -1000.
+    """
+    model = random_model(rng, tied_embeddings=tied, output_bias=True, **NO_DROPOUT)
+    bias = numpy(model.output_bias).copy()
+    bias[[0, 1, 13]] = -1000.0
+    model.output_bias.assign(bias)
+    assert model.output_rows() is not None
+    states = numpy(model(INPUTS, return_states=True))
+    logits = logits_expected(model, INPUTS)
     gradient = reference.label_smoothed_cross_entropy_gradient(logits, TARGET_OUT, 0.1)
-    expected = before - 0.5 * np.einsum("btd,btv->dv", states, gradient)
-    model.compile(keras.optimizers.SGD(0.5), MaskedCrossentropy(0.1))
-    model.train_on_batch((SOURCE, TARGET_IN), TARGET_OUT)
-    assert_close(model.output_dense.kernel, expected)
+    if tied == "none":
+        kernel = numpy(model.output_dense.kernel).copy()
+    model.compile(keras.optimizers.SGD(0.5), kt.MaskedCrossentropy(0.1))
+    loss = model.train_on_batch(INPUTS, TARGET_OUT)
+    expected = reference.label_smoothed_cross_entropy(logits, TARGET_OUT, 0.1)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    assert_close(model.output_bias, bias - 0.5 * gradient.sum(axis=(0, 1)))
+    if tied == "none":
+        kernel = kernel - 0.5 * np.einsum("btd,btv->dv", states, gradient)
+        assert_close(model.output_dense.kernel, kernel)
 
 
 TIES = {
@@ -78,7 +98,7 @@ def uses_that_change(model):
             "source": model.encode(source)[0],
             "target": model.target_embedding(target),
             # No 13 goes in here; only the output matrix can tell.
-            "output": model((SOURCE, TARGET_IN)),
+            "output": model(INPUTS),
         }
         return {name: numpy(x).copy() for name, x in outputs.items()}
 
@@ -93,9 +113,8 @@ def uses_that_change(model):
 
 
 def test_a_source_of_padding_decodes_alike_with_and_without_cache(rng):
-    model = random_model(rng)
-    source = np.zeros_like(SOURCE)
-    expected = logits_of(model, source, TARGET_IN)
+    model, source = random_model(rng), np.zeros_like(SOURCE)
+    expected = numpy(model((source, TARGET_IN)))
     state = model.start_decoding(source, LENGTH)
     for position in range(LENGTH):
         ids = ops.convert_to_tensor(TARGET_IN[:, position])
@@ -114,8 +133,194 @@ def test_parameters_agree_with_a_count_by_hand(name, d_model, d_ff, total):
     encoder_layer = attention + feed_forward + 2 * 2 * d_model
     decoder_layer = 2 * attention + feed_forward + 3 * 2 * d_model
     assert 37000 * d_model + 6 * encoder_layer + 6 * decoder_layer == total
-    config = TransformerConfig.preset(name)
+    config = kt.TransformerConfig.preset(name)
     assert (config.num_encoder_layers, config.num_decoder_layers) == (6, 6)
     # One layer each is built: all six of the big one would take a gigabyte.
-    model = Transformer(config.replace(num_encoder_layers=1, num_decoder_layers=1))
+    model = kt.Transformer(config.replace(num_encoder_layers=1, num_decoder_layers=1))
     assert model.count_params() == 37000 * d_model + encoder_layer + decoder_layer
+
+
+def test_normalised_embeddings_are_dropped_after_their_norm(rng):
+    """Were it before, nothing would be exactly zero."""
+    model = random_model(rng, **(MARIAN | {"dropout_rate": 0.4}))
+    ids = rng.integers(4, 29, size=(20, 30))
+    for side in ("source", "target"):
+        silent = numpy(model._embed(side, ids, training=False))
+        noisy = numpy(model._embed(side, ids, training=True))
+        dropped = noisy == 0
+        assert 0.35 < dropped.mean() < 0.45
+        assert_close(noisy[~dropped], silent[~dropped] / 0.6, tolerance=1e-3)
+
+
+def test_epsilon_reaches_every_norm():
+    sizes = {"d_model": 6, "d_ff": 8, "num_heads": 2, "norm_first": True}
+    sizes["layer_norm_epsilon"] = 0.25
+    config = kt.TransformerConfig(
+        **sizes, source_vocabulary_size=9, target_vocabulary_size=9,
+        num_encoder_layers=1, num_decoder_layers=1, normalize_embeddings=True,
+    )  # fmt: skip
+    stack = kt.EncoderStack(kt.EncoderConfig(**sizes, num_layers=1))
+    stack.build((None, None, 6))
+    language = kt.LanguageModelConfig(**sizes, vocabulary_size=9, num_layers=1)
+    for model, count in (
+        (kt.Transformer(config), 9), (kt.LanguageModel(language), 3), (stack, 3)
+    ):  # fmt: skip
+        epsilons = [
+            layer.epsilon
+            for layer in model._flatten_layers()
+            if isinstance(layer, keras.layers.LayerNormalization)
+        ]
+        assert epsilons == [0.25] * count
+
+
+# Decoding step by step, with layers whose attentions keep the past in unlike ways.
+
+
+def log_probabilities(logits, ids, lengths):
+    """Of whole texts, from the logits of a call."""
+    scores = reference.log_softmax(numpy(logits).astype("float64"))
+    scores = np.take_along_axis(scores, ids[..., None], axis=-1)[..., 0]
+    return np.array([row[:n].sum() for row, n in zip(scores, lengths, strict=True)])
+
+
+def shifted(ids):
+    return np.pad(ids[:, :-1], ((0, 0), (1, 0)), constant_values=1)
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("form", ["gnmt", "power"])
+@pytest.mark.parametrize("fixed_shapes", [False, True], ids=["resized", "fixed"])
+def test_outputs_of_a_beam_have_the_models_probability(rng, fixed_shapes, form):
+    """States of constant size follow their hypotheses through a long search."""
+    model = random_model(rng, **MARIAN)
+    config = kt.DecodingConfig(
+        beam_size=4, min_output_length=20, max_output_length=24, length_penalty=0.7,
+        length_penalty_form=form,
+    )  # fmt: skip
+    search = kt.Generator(model, config, fixed_shapes=fixed_shapes).search
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        shapes = tf.TensorSpec([None, None], "int32"), tf.TensorSpec([None], "int32")
+        search = tf.function(search, input_signature=shapes, autograph=False)
+    result = search(SOURCE, LENGTHS)
+    ids, lengths = numpy(result.ids)[:, 0], numpy(result.lengths)[:, 0]
+    logits = logits_expected(model, (SOURCE, shifted(ids)))
+    totals = log_probabilities(logits, ids, lengths)
+    np.testing.assert_allclose(numpy(result.log_probabilities)[:, 0], totals, rtol=1e-4)
+    base = lengths if form == "power" else (5 + lengths) / 6
+    np.testing.assert_allclose(numpy(result.scores)[:, 0], totals / base**0.7, 1e-4)
+
+
+class MixedModel(kt.LanguageModel):
+    """Layer i has the attention `kinds[i]`."""
+
+    kinds = ()
+    options = {"one-key": {"num_key_value_heads": 1}, "alibi": {"positions": "alibi"}}
+
+    def make_layer(self, name):
+        kind, options = self.kinds[int(name.rpartition("_")[2])], self.options
+
+        class Layer(kt.CausalLayer):
+            def make_attention(self, name, d_model):
+                named = {"dtype": self.dtype_policy, "name": name}
+                if kind == "linear":
+                    return kt.LinearAttention(2, 5, **named)
+                return kt.MultiHeadAttention(2, 6, **options.get(kind, {}), **named)
+
+        return Layer(**self.config.layer_options(), dtype=self.dtype_policy, name=name)
+
+
+# Relative, of losses and scores: of 8, 11 and 53 bits, the loss itself in float32.
+TOLERANCES = {"bfloat16": 5e-2, "float16": 1.5e-2, "float64": 1e-5}
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize(
+    "kinds, dtype",
+    (("linear full linear", None), ("full linear full", None),
+     ("full one-key full", None), ("linear linear alibi", None),
+     ("alibi alibi", "mixed_bfloat16"), ("alibi alibi", "bfloat16"),
+     ("full full", "mixed_float16")),
+)  # fmt: skip
+def test_sampled_texts_have_the_models_probability(kinds, dtype):
+    kinds = kinds.split()
+    model_class = type("Model", (MixedModel,), {"kinds": kinds})
+    config = kt.LanguageModelConfig(
+        vocabulary_size=20, num_layers=len(kinds), d_model=12, d_ff=17, num_heads=2
+    )
+    model = randomise(model_class(config, dtype=dtype), np.random.default_rng(3))
+    prompts = np.array([[5, 6, 7], [8, 9, 10]], "int32")
+    result = kt.LanguageSampler(model)(prompts, length=12, temperature=0.0)
+    ids, lengths = numpy(result.ids)[:, 0], numpy(result.lengths)[:, 0]
+    logits = ops.cast(model(shifted(ids)), "float32")
+    expected = log_probabilities(logits, ids, lengths)
+    actual = numpy(result.log_probabilities)[:, 0]
+    np.testing.assert_allclose(actual, expected, rtol=5e-2 if dtype else 1e-4)
+
+
+# Weights of another type than float32.
+
+MODELS = {
+    "transformer": (random_model, (INPUTS, TARGET_OUT)),
+    "language model": (random_language_model, (IDS_IN, IDS_OUT)),
+    "tagger": (
+        lambda rng, dtype, **_: randomise(tagger(dtype=dtype), rng),
+        (IDS, np.where(IDS > 0, IDS % 10 + 1, 0)),
+    ),
+}
+XLA = keras.backend.backend() == "tensorflow"
+TYPES = (
+    ("transformer", XLA, "float16"), ("transformer", False, "bfloat16"),
+    ("transformer", False, "float64"), ("language model", XLA, "bfloat16"),
+    ("tagger", False, "float16"),
+)  # fmt: skip
+
+
+def losses(model, data, **options):
+    """The losses of four updates."""
+    # The tagger's dropout stays out of the way of the comparison.
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Dropout):
+            layer.rate = 0.0
+    optimizer = keras.optimizers.SGD(0.1)
+    model.compile(optimizer, kt.MaskedCrossentropy(0.1), **options)
+    found = model.fit(*data, batch_size=2, epochs=4, verbose=0).history["loss"]
+    assert {w.dtype for w in model.trainable_weights} == {model.compute_dtype}
+    return found
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("name, jit_compile, dtype", TYPES)
+def test_training_follows_that_in_float32(rng, name, jit_compile, dtype):
+    make, data = MODELS[name]
+    exact, other = (make(rng, dtype=d, **NO_DROPOUT) for d in ("float32", dtype))
+    other.set_weights(exact.get_weights())
+    exact = losses(exact, data, jit_compile=False)
+    found = losses(other, data, jit_compile=jit_compile)
+    np.testing.assert_allclose(found, exact, rtol=TOLERANCES[dtype])
+    assert exact[-1] < exact[0] * 0.95
+
+
+def test_logits_in_float64_are_the_references(rng):
+    learned = {"positions": "learned", "tied_embeddings": "none", "use_bias": True}
+    model = random_model(rng, dtype="float64", **learned)
+    expected = logits_expected(model, INPUTS)
+    found = numpy(model(INPUTS))
+    np.testing.assert_allclose(found[REAL], expected[REAL], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_a_search_finds_what_its_scores_say(rng, dtype):
+    """The cached steps of a search against the uncached model."""
+    model = random_model(rng, dtype=dtype, **NO_DROPOUT)
+    config = kt.DecodingConfig(beam_size=3, max_output_length=7, length_penalty=0.0)
+    generator = kt.Generator(model, config)
+    result = generator.search(SOURCE, LENGTHS)
+    scores = generator.score(SOURCE, result.ids[:, 0])
+    np.testing.assert_allclose(
+        numpy(ops.sum(scores, axis=1)),
+        numpy(result.scores)[:, 0],
+        rtol=TOLERANCES[dtype],
+    )

@@ -203,38 +203,6 @@ def _random_features(x, vectors):
     return np.exp(vectors @ x - x @ x / 2) / np.sqrt(len(vectors))
 
 
-def linformer_attention(query, key, value, weights, num_heads, mask=None):
-    """Wang et al., 2020, equation 7: softmax(Q (E K)^T / sqrt(K)) (F V) in each head.
-
-    Args:
-        query: [B, T, D_query].
-        key: [B, S, D_key].
-        value: [B, S, D_value].
-        weights: Attention weights, see `numpy_transformer`, and `key_mixture`,
-            `value_mixture` [S_max, k].
-        num_heads: H.
-        mask: Boolean [B, S]; what is False counts as zeros.
-
-    Returns:
-        [B, T, D_out].
-    """
-    queries, keys = project(query, weights, "query"), project(key, weights, "key")
-    values = project(value, weights, "value")
-    outputs = []
-    for b in range(len(queries)):
-        is_key = np.ones(keys.shape[1]) if mask is None else mask[b]
-        heads = []
-        for q, k, v in zip(
-            *(np.split(x[b], num_heads, axis=-1) for x in (queries, keys, values)),
-            strict=True,
-        ):
-            k = weights["key_mixture"][: len(k)].T @ (k * is_key[:, None])
-            v = weights["value_mixture"][: len(v)].T @ (v * is_key[:, None])
-            heads.append(softmax(q @ k.T / np.sqrt(q.shape[-1])) @ v)
-        outputs.append(np.concatenate(heads, axis=-1))
-    return project(np.stack(outputs), weights, "output")
-
-
 def shared_key_attention(inputs, weights, num_heads, mask):
     """Kitaev et al., 2020, section 2: keys q / |q|, itself only if there is no other.
 

@@ -380,6 +380,82 @@ def transformer(source, target, weights, num_heads, norm_first=False, pad_id=0):
     return logits + weights.get("output_bias", 0.0)
 
 
+# Models without a decoder. A stack's weights are `encoder_layers` and, when
+# `norm_first`, `norm`; a linear map's are `kernel` [D, C] and `bias` [C].
+
+
+def linear(inputs, weights):
+    """x W + b."""
+    return np.asarray(inputs, np.float64) @ weights["kernel"] + weights["bias"]
+
+
+def encoder_stack(states, weights, num_heads, mask=None, norm_first=False):
+    """Figure 1, left, of Vaswani et al., 2017, after the embedding, [B, S, D]."""
+    for layer in weights["encoder_layers"]:
+        states = encoder_layer(states, layer, num_heads, mask, norm_first)
+    return layer_norm(states, weights["norm"]) if norm_first else states
+
+
+def feature_embedding(ids, embeddings, pad_id=0):
+    """sqrt(D / n) times the sum of a token's n feature vectors, and positions.
+
+    The sum is equation 3 of Bojanowski et al., 2017.
+
+    Args:
+        ids: Integers [B, T, F].
+        embeddings: [V, D].
+        pad_id: Id that is no feature.
+
+    Returns:
+        [B, T, D].
+    """
+    batch, length, _ = np.shape(ids)
+    d_model = embeddings.shape[1]
+    outputs = np.zeros((batch, length, d_model))
+    for row, token in np.ndindex(batch, length):
+        features = [feature for feature in ids[row, token] if feature != pad_id]
+        for feature in features:
+            outputs[row, token] += embeddings[feature]
+        outputs[row, token] *= np.sqrt(d_model / max(len(features), 1))
+    return outputs + sinusoidal_positions(length, d_model)
+
+
+def masked_mean(states, mask):
+    """Mean of the positions that `mask` [B, S] allows, [B, D]; of none, zeros."""
+    outputs = np.zeros((len(states), states.shape[-1]))
+    for row in range(len(states)):
+        if mask[row].any():
+            outputs[row] = states[row][mask[row]].mean(axis=0)
+    return outputs
+
+
+def with_class_token(states, token):
+    """Equation 1 of Dosovitskiy et al., 2021: [token; states], [B, S + 1, D]."""
+    return np.stack([np.concatenate([token[None], row]) for row in states])
+
+
+def image_patches(images, patch_size):
+    """Section 3.1 of Dosovitskiy et al., 2021: squares row by row, each flattened.
+
+    Args:
+        images: [B, height, width, channels].
+        patch_size: P, pixels.
+
+    Returns:
+        [B, (height / P) * (width / P), P * P * channels].
+    """
+    _, height, width, _ = images.shape
+    patches = []
+    for top in range(0, height, patch_size):
+        for left in range(0, width, patch_size):
+            patch = images[:, top : top + patch_size, left : left + patch_size]
+            patches.append(patch.reshape(len(images), -1))
+    return np.stack(patches, axis=1).astype(np.float64)
+
+
+# Loss, metrics and the learning rate.
+
+
 def smoothed_targets(target, vocabulary_size, label_smoothing):
     """Section 5.4: (1 - e) on the true class plus e / V on all V, [..., V]."""
     distribution = np.full((*np.shape(target), vocabulary_size), 0.0)

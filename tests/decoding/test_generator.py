@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer import DecodingConfig, Transformer, TransformerConfig
+import keras_transformer as kt
 from keras_transformer.generation.generator import Generator
 from tests.decoding.table_steps import END, all_outputs, obeys
 from tests.layers.reference_weights import model_weights_of, randomise
+from tests.models.cases import random_language_model
 from tests.reference import numpy_transformer as reference
 
 SIZES = dict(
@@ -31,7 +32,7 @@ numpy = ops.convert_to_numpy
 @functools.cache
 def model():
     """Random weights over 7 ids: 4 pieces beside padding, start and end."""
-    transformer = Transformer(TransformerConfig(**SIZES))
+    transformer = kt.Transformer(kt.TransformerConfig(**SIZES))
     randomise(transformer, np.random.default_rng(53))
     kernel = numpy(transformer.output_dense.kernel) * 1.5
     transformer.output_dense.kernel.assign(kernel)
@@ -103,7 +104,7 @@ OPTIONS = {
 @pytest.mark.parametrize("fixed_shapes", [False, True], ids=["resized", "fixed"])
 @pytest.mark.parametrize("given,rules", OPTIONS.values(), ids=OPTIONS)
 def test_a_wide_beam_finds_the_best_of_all_outputs(given, rules, fixed_shapes):
-    config = DecodingConfig(beam_size=BEAM, max_output_length=LONGEST, **given)
+    config = kt.DecodingConfig(beam_size=BEAM, max_output_length=LONGEST, **given)
     result = search(config, 5, rules.get("prefix"), fixed_shapes=fixed_shapes)
     for sentence in range(3):
         expected = ranked(sentence, **rules)[:5]
@@ -118,7 +119,7 @@ def test_a_wide_beam_finds_the_best_of_all_outputs(given, rules, fixed_shapes):
 @pytest.mark.parametrize("extra,expected", [(0, [5, 3, 4]), (2, [6, 5, 6])])
 def test_the_longest_output_follows_from_the_source_and_the_limit(extra, expected):
     # An output that may not end before is as long as it can be.
-    config = DecodingConfig(
+    config = kt.DecodingConfig(
         max_extra_length=extra, max_output_length=6, min_output_length=6
     )
     for fixed_shapes in (False, True):
@@ -128,7 +129,7 @@ def test_the_longest_output_follows_from_the_source_and_the_limit(extra, expecte
 
 @pytest.mark.parametrize("fixed_shapes", [False, True], ids=["resized", "fixed"])
 def test_without_lengths_only_the_limit_of_the_outputs_counts(fixed_shapes):
-    config = DecodingConfig(
+    config = kt.DecodingConfig(
         max_extra_length=0, max_output_length=6, min_output_length=6
     )
     one = generator(config, fixed_shapes=fixed_shapes)
@@ -139,7 +140,7 @@ def test_without_lengths_only_the_limit_of_the_outputs_counts(fixed_shapes):
 
 
 def test_a_source_without_a_token_gets_one_token_and_a_longer_prefix_its_room():
-    config = DecodingConfig(max_extra_length=3, min_output_length=50)
+    config = kt.DecodingConfig(max_extra_length=3, min_output_length=50)
     source, lengths = np.array([[2, 0], [4, 2]]), np.array([1, 2], "int32")
     result = generator(config).search(source, lengths)
     assert numpy(result.lengths)[:, 0].tolist() == [1, 5]
@@ -154,10 +155,10 @@ def test_a_source_without_a_token_gets_one_token_and_a_longer_prefix_its_room():
 def test_an_output_longer_than_the_learned_positions_is_refused():
     """On a GPU and under XLA a lookup behind the table would go unnoticed."""
     sizes = SIZES | {"positions": "learned", "max_positions": 6}
-    learned = Transformer(TransformerConfig(**sizes))
+    learned = kt.Transformer(kt.TransformerConfig(**sizes))
     with pytest.raises(ValueError, match="7 tokens, max_positions=6"):
-        Generator(learned, DecodingConfig(max_output_length=7))
-    config = DecodingConfig(max_output_length=6, min_output_length=6)
+        Generator(learned, kt.DecodingConfig(max_output_length=7))
+    config = kt.DecodingConfig(max_output_length=6, min_output_length=6)
     result = Generator(learned, config).search(SOURCE, LENGTHS)
     assert numpy(result.lengths)[:, 0].tolist() == [6, 6, 6]
 
@@ -165,10 +166,11 @@ def test_an_output_longer_than_the_learned_positions_is_refused():
 NO_SOURCES = {"a column": SOURCE[:0], "no column": np.zeros((0, 0), "int32")}
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("source", NO_SOURCES.values(), ids=NO_SOURCES)
 @pytest.mark.parametrize("fixed_shapes", [False, True], ids=["resized", "fixed"])
 def test_no_sentence_gives_no_row(source, fixed_shapes):
-    config = DecodingConfig(beam_size=3, no_repeat_ngram_size=2, top_k=3, top_p=0.5)
+    config = kt.DecodingConfig(beam_size=3, no_repeat_ngram_size=2, top_k=3, top_p=0.5)
     nobody = generator(config, fixed_shapes=fixed_shapes)
     nothing = np.zeros(0, "int32")
     found = nobody.search(source, nothing, n_best=2)
@@ -181,38 +183,17 @@ def test_no_sentence_gives_no_row(source, fixed_shapes):
         assert {tuple(x.shape) for x in result[1:]} == {(0, count)}
         types = [keras.backend.standardize_dtype(x.dtype) for x in result]
         assert types == ["int32", "int32", "float32", "float32"]
-
-
-def test_no_sentence_is_scored_and_aligned():
-    nobody, target_out = generator(DecodingConfig()), np.zeros((0, 4), "int32")
+    target_out = np.zeros((0, 4), "int32")
     scores = nobody.score(SOURCE[:0], target_out)
     assert tuple(scores.shape) == (0, 4)
     attention = nobody.attention(SOURCE[:0], target_out)
     assert tuple(attention.shape) == (0, 2, 4, 5)
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="a graph of TensorFlow"
-)
-def test_a_graph_of_any_batch_takes_none():
-    import tensorflow as tf
-
-    signature = [tf.TensorSpec([None, None], "int32"), tf.TensorSpec([None], "int32")]
-    search = tf.function(
-        generator(DecodingConfig(beam_size=3)).search,
-        input_signature=signature,
-        autograph=False,
-    )
-    assert search(SOURCE[:0], LENGTHS[:0]).ids.shape[:2] == (0, 1)
-    assert search(SOURCE, LENGTHS).ids.shape[:2] == (3, 1)
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize("size", [9, 10**6])
-def test_an_ngram_as_long_as_any_output_bans_nothing_and_costs_nothing(size):
+def test_an_ngram_longer_than_any_output_bans_nothing_and_costs_nothing():
     """A comparison for each of its tokens would never end."""
-    free = DecodingConfig(beam_size=2, max_output_length=9, min_output_length=9)
-    config = free.replace(no_repeat_ngram_size=size)
+    free = kt.DecodingConfig(beam_size=2, max_output_length=9, min_output_length=9)
+    config = free.replace(no_repeat_ngram_size=10**6)
     expected, found = long_search(free, False), long_search(config, False)
     np.testing.assert_array_equal(numpy(found.ids), numpy(expected.ids))
 
@@ -224,10 +205,11 @@ for row, length in enumerate((23, 2, 9, 5, 17, 1, 3, 12, 2)):
 LONG_LENGTHS = (LONG_SOURCE != 0).sum(axis=1).astype("int32")
 
 
-def long_search(config, fixed_shapes):
+def long_search(config, fixed_shapes, rows=9):
     given = generator(config, fixed_shapes=fixed_shapes)
+    inputs = LONG_SOURCE[:rows], LONG_LENGTHS[:rows]
     if keras.backend.backend() != "tensorflow":
-        return given.search(LONG_SOURCE, LONG_LENGTHS, n_best=config.beam_size)
+        return given.search(*inputs, n_best=config.beam_size)
     import tensorflow as tf
 
     signature = [tf.TensorSpec([None, None], "int32"), tf.TensorSpec([None], "int32")]
@@ -236,13 +218,13 @@ def long_search(config, fixed_shapes):
         input_signature=signature,
         autograph=False,
     )
-    return find(LONG_SOURCE, LONG_LENGTHS)
+    return find(*inputs)
 
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_resizing_changes_nothing_for_sources_of_very_different_lengths(beam_size):
-    config = DecodingConfig(
+    config = kt.DecodingConfig(
         beam_size=beam_size, max_extra_length=47, length_penalty=2.0
     )
     whole, resized = (long_search(config, fixed) for fixed in (True, False))
@@ -254,11 +236,13 @@ def test_resizing_changes_nothing_for_sources_of_very_different_lengths(beam_siz
     assert lengths.min() == 1
     assert lengths.max() == 70
     assert len({*lengths}) >= 6
+    nobody = long_search(config, False, rows=0)  # The graph takes any batch.
+    assert nobody.ids.shape[:2] == (0, beam_size)
 
 
 def test_samples_come_as_often_as_the_model_says():
     count = 4000
-    config = DecodingConfig(max_output_length=2)
+    config = kt.DecodingConfig(max_output_length=2)
     source = np.tile(SOURCE[:1], (count, 1))
     result = generator(config).sample(
         source, np.full(count, 5, "int32"),
@@ -293,14 +277,104 @@ def test_scores_and_attention_of_given_outputs_are_the_references():
     expected = np.take_along_axis(
         reference.log_softmax(logits), target_out[..., None], axis=-1
     )[..., 0]
-    result = generator(DecodingConfig()).score(SOURCE, target_out)
+    result = generator(kt.DecodingConfig()).score(SOURCE, target_out)
     np.testing.assert_allclose(numpy(result), expected * is_token, rtol=1e-4, atol=1e-6)
     assert not is_token.all()
     for layer in (0, 1, -1):
-        config = DecodingConfig(alignment_layer=layer)
+        config = kt.DecodingConfig(alignment_layer=layer)
         attention = numpy(generator(config).attention(SOURCE, target_out))
         expected = reference.cross_attention_weights(
             SOURCE, target_in, weights, 2, layer % 2
         )
         expected = expected * is_token[:, None, :, None]
         np.testing.assert_allclose(attention, expected, rtol=1e-4, atol=1e-6)
+
+
+# Texts that a language model continues.
+
+PROMPTS = np.array([[9, 4, 17], [8, 0, 0]], "int32")
+
+
+@pytest.fixture(scope="module")
+def language():
+    return random_language_model(np.random.default_rng(3), norm_first=True, pad_id=0)
+
+
+def drawn(sampler, prompts, length, **options):
+    result = sampler(prompts, length, **options)
+    return numpy(result.ids)[:, 0], result
+
+
+def next_logits(language, row):
+    """Logits of the token after a row of ids."""
+    ids = np.array([[1, *row]], "int32")
+    return numpy(language(ids))[0, -1].astype("float64")
+
+
+def test_temperature_0_takes_the_best_token_at_every_step(language):
+    ids, result = drawn(kt.LanguageSampler(language), PROMPTS, 11, temperature=0)
+    for row, prompt in zip(ids, ([9, 4, 17], [8]), strict=True):
+        expected = list(prompt)
+        while len(expected) < 11 and expected[-1] != 2:
+            logits = next_logits(language, expected)
+            logits[:2] = -np.inf  # Padding and start are never drawn.
+            expected.append(int(logits.argmax()))
+        assert row.tolist() == expected + [0] * (11 - len(expected))
+    assert (numpy(result.lengths) <= 11).all()
+
+
+@pytest.mark.parametrize("filters", ({"top_k": 3}, {"top_p": 0.4}))
+def test_log_probabilities_are_the_models_for_the_whole_text(language, filters):
+    """And every token drawn is among those that the filter leaves."""
+    ids, result = drawn(kt.LanguageSampler(language, **filters), PROMPTS[:1], 7, seed=5)
+    length = int(numpy(result.lengths)[0, 0])
+    row = ids[0, :length]
+    logits = numpy(language(np.array([[1, *row[:-1]]], "int32")))[0]
+    scores = reference.log_softmax(logits)
+    for position in range(3, length):
+        better = scores[position, 2:] > scores[position, row[position]]
+        mass = np.exp(scores[position, 2:])
+        share = mass[better].sum() / mass.sum()
+        assert better.sum() < 3 if "top_k" in filters else share < 0.4
+    expected = scores[np.arange(length), row].sum()
+    actual = numpy(result.log_probabilities)[0, 0]
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+def test_a_row_depends_on_its_own_prompt_and_seed_alone(language):
+    sampler = kt.LanguageSampler(language)
+    together, _ = drawn(sampler, PROMPTS, 9, seed=20)
+    alone, _ = drawn(sampler, PROMPTS[1:, :1], 9, seed=21)
+    np.testing.assert_array_equal(alone[0], together[1])
+    again, _ = drawn(sampler, PROMPTS, 9, seed=20)
+    np.testing.assert_array_equal(again, together)
+    other, _ = drawn(sampler, PROMPTS, 9, seed=22)
+    assert (other != together).any()
+
+
+def test_a_text_may_begin_with_nothing_and_must_not_end_too_early(language):
+    sampler = kt.LanguageSampler(language, min_length=8, no_repeat_ngram_size=1)
+    ids, result = drawn(sampler, np.zeros((3, 0), "int32"), 9, temperature=2.0)
+    assert (numpy(result.lengths) >= 8).all()
+    assert all(len(set(row[row > 0])) == (row > 0).sum() for row in ids)
+
+
+@pytest.mark.parametrize("columns", (0, 3))
+def test_no_prompt_gives_no_text(language, columns):
+    sampler = kt.LanguageSampler(language, top_k=3, no_repeat_ngram_size=2)
+    result = sampler(np.zeros((0, columns), "int32"), 7)
+    assert [tuple(x.shape) for x in result] == [(0, 1, 7), (0, 1), (0, 1), (0, 1)]
+    types = [keras.backend.standardize_dtype(x.dtype) for x in result]
+    assert types == ["int32", "int32", "float32", "float32"]
+
+
+def test_new_weights_are_used(language):
+    """The graph that draws must not keep those of its first call."""
+    copy = kt.LanguageModel.from_config(language.get_config())
+    sampler = kt.LanguageSampler(copy)
+    before, _ = drawn(sampler, PROMPTS, 9, temperature=0)
+    copy.set_weights(language.get_weights())
+    after, _ = drawn(sampler, PROMPTS, 9, temperature=0)
+    expected, _ = drawn(kt.LanguageSampler(language), PROMPTS, 9, temperature=0)
+    np.testing.assert_array_equal(after, expected)
+    assert (before != after).any()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import keras
@@ -9,9 +10,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels.decoding import prepare_mask
+from keras_transformer.kernels.decoding import cache_place, prepare_mask
 from keras_transformer.layers import (
-    AdditiveAttention,
+    AlibiPositions,
     LinearAttention,
     LocalAttention,
     MultiHeadAdditiveAttention,
@@ -20,23 +21,59 @@ from keras_transformer.layers import (
     ReluAttention,
     RotaryPositions,
     enable_lora,
+    linear_attention,
     local_attention,
     recorded_attention,
 )
 from keras_transformer.masks import attention_mask
-from tests.layers.reference_weights import assert_close, randomise, weights_of
-from tests.layers.step_by_step import (
-    MODES,
-    check_state_follows_the_hypotheses,
-    decode_steps,
+from tests.layers.reference_weights import (
+    assert_close,
+    past_mask,
+    randomise,
+    weights_of,
 )
 from tests.reference import numpy_attention as reference
 from tests.reference import numpy_transformer
 
 BATCH, LENGTH, WIDTH, HEADS, KEY_DIM, WINDOW = 2, 9, 11, 6, 4, 2
 SHAPE = (BATCH, LENGTH, WIDTH)
-SLOPES = {"slopes": [1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8]}
 FEW = {"num_key_value_heads": 2, "value_dim": 5, "use_bias": True}
+ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+# With TensorFlow a step in a graph goes ways of its own.
+MODES = ("eager", "graph") if ON_TENSORFLOW else ("eager",)
+array = ops.convert_to_numpy
+
+
+def decode_steps(layer, inputs, hypotheses=1, room=2, mode="eager"):
+    """Runs `layer.step` over inputs (B, T, D), the same for each hypothesis.
+
+    Returns:
+        For each hypothesis the outputs (B, T, D), arrays.
+    """
+
+    def decode(inputs):
+        batch, length, _ = inputs.shape
+        cache = layer.initial_cache(batch, hypotheses, length + room)
+        weights = layer.step_weights()
+        outputs = []
+        for index in range(length):
+            one = ops.repeat(inputs[:, index : index + 1], hypotheses, axis=1)
+            mask = past_mask(index, length + room, hypotheses)
+            place = cache_place(cache[0], hypotheses, ops.convert_to_tensor(index))
+            output, cache = layer.step(one, cache, place, mask, weights)
+            outputs.append(output)
+        return ops.stack(outputs, axis=2)  # (B, N, T, D)
+
+    outputs = array(in_mode(decode, mode)(ops.convert_to_tensor(inputs)))
+    return [outputs[:, hypothesis] for hypothesis in range(hypotheses)]
+
+
+def in_mode(function, mode):
+    if mode == "eager":
+        return function
+    import tensorflow as tf
+
+    return tf.function(function)
 
 
 class Kind(NamedTuple):
@@ -47,17 +84,17 @@ class Kind(NamedTuple):
         options: Of its constructor.
         reference: Options of `reference.self_attention`, or a function of query, key,
             value, weights, heads and mask.
-        any_mask: Whether its mask may differ between queries.
-        has_state: Whether its cache is a state that does not grow, without weights.
         cross: The reference of attention to another sequence, if there is one.
+        any_mask: Whether its mask may differ between queries; else it works by blocks.
+        has_state: Whether its cache is a state that does not grow, without weights.
     """
 
     layer_class: type
     options: dict
     reference: object
+    cross: object = None
     any_mask: bool = True
     has_state: bool = False
-    cross: object = None
 
     def layer(self, rng, *shapes, **more):
         options = {"use_bias": False} | self.options | more
@@ -71,8 +108,7 @@ class Kind(NamedTuple):
         if callable(self.reference):
             return self.reference(inputs, inputs, inputs, weights, HEADS, mask), None
         if self.layer_class is LocalAttention:
-            far = np.subtract.outer(np.arange(LENGTH), np.arange(LENGTH))
-            mask = mask & (np.abs(far) <= WINDOW)
+            mask = mask & (DISTANCES <= WINDOW)
         groups = self.options.get("num_key_value_heads")
         return reference.self_attention(
             inputs, weights, HEADS, groups, mask, **self.reference
@@ -87,99 +123,96 @@ def performer(query, key, value, weights, heads, mask):
 
 
 DOTS, ROTARY = {}, {"rotary_base": 10000.0}
-RELU = {"weigh": reference.relu_weights}
-ACROSS = numpy_transformer.multi_head_attention
-LOCAL = {"window": WINDOW}
+RELU, SLOPES = (
+    {"weigh": reference.relu_weights}, {"slopes": reference.alibi_slopes(HEADS)}
+)  # fmt: skip
+LOCAL, LINEAR = {"window": WINDOW}, reference.linear_attention
+ADDITIVE, STATE = MultiHeadAdditiveAttention, {"any_mask": False, "has_state": True}
+ALIBI, TURNED = {"positions": "alibi"}, {"positions": "rotary"}
 KINDS = {
-    "dot-product": Kind(MultiHeadAttention, {}, DOTS, cross=ACROSS),
+    "dot-product": Kind(
+        MultiHeadAttention, {}, DOTS, numpy_transformer.multi_head_attention
+    ),
     "few heads of keys": Kind(MultiHeadAttention, FEW, DOTS),
     "one head of keys": Kind(MultiHeadAttention, {"num_key_value_heads": 1}, DOTS),
-    "rotary": Kind(MultiHeadAttention, {"positions": "rotary"}, ROTARY),
+    "rotary": Kind(MultiHeadAttention, TURNED, ROTARY),
     "rotary, another base": Kind(
         MultiHeadAttention, {"positions": RotaryPositions(base=50.0)},
         {"rotary_base": 50.0},
     ),
-    "rotary, few": Kind(MultiHeadAttention, FEW | {"positions": "rotary"}, ROTARY),
-    "alibi": Kind(MultiHeadAttention, {"positions": "alibi"}, SLOPES),
-    "alibi, few heads": Kind(MultiHeadAttention, FEW | {"positions": "alibi"}, SLOPES),
+    "rotary, few": Kind(MultiHeadAttention, FEW | TURNED, ROTARY),
+    "alibi": Kind(MultiHeadAttention, ALIBI, SLOPES),
+    "alibi, steeper after": Kind(
+        MultiHeadAttention, {"positions": AlibiPositions(after=3.0)},
+        SLOPES | {"after": 3.0},
+    ),
+    "alibi, few heads": Kind(MultiHeadAttention, FEW | ALIBI, SLOPES),
     "relu": Kind(ReluAttention, {}, RELU),
-    "relu, rotary, few heads": Kind(
-        ReluAttention, FEW | {"positions": "rotary"}, RELU | ROTARY
-    ),
-    "additive": Kind(
-        MultiHeadAdditiveAttention, {}, DOTS,
-        cross=reference.multi_head_additive_attention,
-    ),
-    "additive, alibi, few heads": Kind(
-        MultiHeadAdditiveAttention, FEW | {"positions": "alibi"}, SLOPES
-    ),
+    "relu, rotary, few heads": Kind(ReluAttention, FEW | TURNED, RELU | ROTARY),
+    "additive": Kind(ADDITIVE, {}, DOTS, reference.multi_head_additive_attention),
+    "additive, alibi, few heads": Kind(ADDITIVE, FEW | ALIBI, SLOPES),
     "local": Kind(LocalAttention, LOCAL, DOTS, any_mask=False),
     "local, rotary, few heads": Kind(
-        LocalAttention, LOCAL | FEW | {"positions": "rotary"}, ROTARY, any_mask=False
+        LocalAttention, LOCAL | FEW | TURNED, ROTARY, any_mask=False
     ),
-    "local, alibi": Kind(
-        LocalAttention, LOCAL | {"positions": "alibi"}, SLOPES, any_mask=False
-    ),
-    "linear": Kind(
-        LinearAttention, {"value_dim": 7}, reference.linear_attention, any_mask=False,
-        has_state=True, cross=reference.linear_attention,
-    ),
+    "local, alibi": Kind(LocalAttention, LOCAL | ALIBI, SLOPES, any_mask=False),
+    "linear": Kind(LinearAttention, {"value_dim": 7}, LINEAR, LINEAR, **STATE),
     "performer": Kind(
-        PerformerAttention, {"value_dim": 7, "seed": 1}, performer, any_mask=False,
-        has_state=True, cross=performer,
+        PerformerAttention, {"value_dim": 7, "seed": 1}, performer, performer, **STATE
     ),
 }  # fmt: skip
+DISTANCES = np.abs(np.subtract.outer(np.arange(LENGTH), np.arange(LENGTH)))
 CAUSAL = np.tril(np.ones((1, LENGTH, LENGTH), bool))
 # The second row ends early, and so has queries whose window is all padding.
 ROWS = np.arange(LENGTH) < np.array([[LENGTH], [4]])
+# Nine positions are one block, or several where there are blocks at all.
+BLOCKS = [(name, 64) for name in KINDS]
+BLOCKS += [(name, 1) for name in KINDS if not KINDS[name].any_mask]
+every_kind = pytest.mark.parametrize("name", KINDS)
 
 
-@pytest.fixture(params=KINDS)
-def kind(request):
-    return KINDS[request.param]
+@pytest.fixture
+def set_block(monkeypatch):
+    def change(size):
+        monkeypatch.setattr(linear_attention, "BLOCK", max(size, 4))
+        monkeypatch.setattr(local_attention, "SMALLEST_BLOCK", size)
 
-
-@pytest.fixture(params=(1, 64))
-def block(request, monkeypatch):
-    """Nine positions are several blocks, or one."""
-    module = __import__(LinearAttention.__module__, fromlist=["BLOCK"])
-    monkeypatch.setattr(module, "BLOCK", max(request.param, 4))
-    monkeypatch.setattr(local_attention, "SMALLEST_BLOCK", request.param)
+    change(1)
+    return change
 
 
 def random_inputs(rng):
     return rng.standard_normal(SHAPE).astype("float32")
 
 
-def array(tensor):
-    return ops.convert_to_numpy(tensor)
-
-
-@pytest.mark.parametrize("causal", (False, True))
-@pytest.mark.parametrize("masked", (False, True))
-def test_agrees_with_the_reference(kind, rng, block, masked, causal):
+@pytest.mark.parametrize("name, block", BLOCKS)
+def test_agrees_with_the_reference(name, block, rng, set_block):
+    set_block(block)
+    kind = KINDS[name]
     layer, inputs = kind.layer(rng), random_inputs(rng)
-    given, mask = None, np.ones((1, LENGTH, LENGTH), bool)
-    if masked and kind.any_mask:
-        given = mask = rng.random((BATCH, LENGTH, LENGTH)) < 0.6
-        mask[1, 3] = False
-    elif masked:
-        given, mask = ROWS, ROWS[:, None]
-    mask = np.broadcast_to(mask & CAUSAL if causal else mask, (BATCH, LENGTH, LENGTH))
-    expected, expected_weights = kind.expected(layer, inputs, mask)
-    arguments = {"mask": given, "use_causal_mask": causal}
-    outputs = array(layer(inputs, **arguments))
-    assert_close(outputs, expected)
-    if masked and kind.any_mask and not layer.use_bias:
-        np.testing.assert_array_equal(outputs.any(axis=-1), mask.any(axis=-1))
-    if kind.has_state:
-        return
-    outputs, weights = layer(inputs, **arguments, return_attention_scores=True)
-    assert_close(outputs, expected)
-    assert_close(weights, expected_weights)
-    with recorded_attention() as record:
-        layer(inputs, **arguments)
-    np.testing.assert_array_equal(array(record[layer][0]), array(weights))
+    for masked, causal in itertools.product((False, True), repeat=2):
+        given, mask = None, np.ones((1, LENGTH, LENGTH), bool)
+        if masked and kind.any_mask:
+            given = mask = rng.random((BATCH, LENGTH, LENGTH)) < 0.6
+            mask[1, 3] = False
+        elif masked:
+            given, mask = ROWS, ROWS[:, None]
+        mask = mask & CAUSAL if causal else mask
+        mask = np.broadcast_to(mask, (BATCH, LENGTH, LENGTH))
+        expected, expected_weights = kind.expected(layer, inputs, mask)
+        arguments = {"mask": given, "use_causal_mask": causal}
+        outputs = array(layer(inputs, **arguments))
+        assert_close(outputs, expected)
+        if masked and kind.any_mask and not layer.use_bias:
+            np.testing.assert_array_equal(outputs.any(axis=-1), mask.any(axis=-1))
+        if kind.has_state:
+            continue
+        outputs, weights = layer(inputs, **arguments, return_attention_scores=True)
+        assert_close(outputs, expected)
+        assert_close(weights, expected_weights)
+        with recorded_attention() as record:
+            layer(inputs, **arguments)
+        np.testing.assert_array_equal(array(record[layer][0]), array(weights))
 
 
 @pytest.mark.parametrize("use_bias", (False, True))
@@ -195,8 +228,6 @@ def test_attention_to_another_sequence_agrees_with_the_reference(name, rng, use_
         )
         expected = expected[0] if isinstance(expected, tuple) else expected
         assert_close(layer(query, value, key, mask=given), expected)
-    if not use_bias:
-        assert not array(layer(query, value, key, mask=mask))[1].any()
     # One new position at a time, to keys and values that are projected once.
     layer = kind.layer(rng, *shapes[:2], use_bias=use_bias)
     mask = np.arange(7) < np.array([[4], [6]])
@@ -224,9 +255,7 @@ def test_training_of_an_unknown_length_agrees_with_the_reference(rng):
     assert losses == pytest.approx([(x**2).mean() for x in expected], rel=1e-5)
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="TensorFlow's graphs"
-)
+@pytest.mark.skipif(not ON_TENSORFLOW, reason="TensorFlow's graphs")
 @pytest.mark.parametrize("causal", (False, True))
 def test_a_graph_need_not_know_the_shape(rng, causal):
     import tensorflow as tf
@@ -245,52 +274,76 @@ def test_a_graph_need_not_know_the_shape(rng, causal):
         assert_close(found, array(expected))
 
 
-@pytest.mark.parametrize("causal", (False, True))
-def test_padding_changes_nothing(kind, rng, block, causal):
-    layer, inputs = kind.layer(rng), random_inputs(rng)
+@every_kind
+def test_padding_changes_nothing(name, rng, set_block):
+    layer, inputs = KINDS[name].layer(rng), random_inputs(rng)
     padded = np.pad(inputs, ((0, 0), (0, 3), (0, 0)), constant_values=50)
     mask = np.tile(np.arange(LENGTH + 3) < LENGTH, (BATCH, 1))
-    found = layer(padded, mask=mask, use_causal_mask=causal)
-    assert_close(found[:, :LENGTH], array(layer(inputs, use_causal_mask=causal)))
+    for causal in (False, True):
+        found = layer(padded, mask=mask, use_causal_mask=causal)
+        assert_close(found[:, :LENGTH], array(layer(inputs, use_causal_mask=causal)))
 
 
-def test_a_later_position_changes_no_earlier_output(kind, rng, block):
+@every_kind
+def test_a_later_position_changes_no_earlier_output(name, rng, set_block):
     """Whatever else is asked for, and with the same dropout."""
-    inputs = random_inputs(rng)
+    kind, inputs = KINDS[name], random_inputs(rng)
     changed = inputs.copy()
     changed[:, 6:] += 5
     rates = ({},) if kind.has_state else ({}, {"dropout": 0.5, "seed": 3})
-    for options in rates:
-        layer = kind.layer(np.random.default_rng(5), **options)
-        for training in (False, True):
-            before, after = (
-                array(kind.layer(np.random.default_rng(5), **options)(
-                    x, use_causal_mask=True, training=training
-                ))
-                for x in (inputs, changed)
-            )  # fmt: skip
-            np.testing.assert_array_equal(before[:, :6], after[:, :6])
-            assert np.abs(before - after)[:, 6:].max(axis=(0, 2)).min() > 1e-3
-    if not kind.has_state:
-        _, weights = layer(inputs, use_causal_mask=True, return_attention_scores=True)
-        assert not np.triu(array(weights), k=1).any()
+    for options, training in itertools.product(rates, (False, True)):
+        before, after = (
+            array(kind.layer(np.random.default_rng(5), **options)(
+                x, use_causal_mask=True, training=training
+            ))
+            for x in (inputs, changed)
+        )  # fmt: skip
+        np.testing.assert_array_equal(before[:, :6], after[:, :6])
+        assert np.abs(before - after)[:, 6:].max(axis=(0, 2)).min() > 1e-3
 
 
-@pytest.mark.parametrize("hypotheses", (1, 3))
-def test_steps_equal_call(kind, rng, hypotheses):
-    layer, inputs = kind.layer(rng), random_inputs(rng)
+@every_kind
+@pytest.mark.parametrize(
+    "mode, hypotheses",
+    [("eager", 1), ("eager", 3)]
+    + [pytest.param("graph", 3, marks=pytest.mark.one_case) for _ in MODES[1:]],
+)
+def test_steps_equal_call(name, rng, mode, hypotheses):
+    layer, inputs = KINDS[name].layer(rng), random_inputs(rng)
     expected = array(layer(inputs, use_causal_mask=True))
-    for found in decode_steps(layer, inputs, hypotheses):
+    for found in decode_steps(layer, inputs, hypotheses, mode=mode):
         assert_close(found, expected)
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize("mode", MODES[1:])
-def test_steps_in_a_graph_equal_call(kind, rng, mode):
-    layer, inputs = kind.layer(rng), random_inputs(rng)
-    expected = array(layer(inputs, use_causal_mask=True))
-    for found in decode_steps(layer, inputs, hypotheses=3, mode=mode):
-        assert_close(found, expected)
+def check_state_follows_the_hypotheses(layer, rng, mode="eager"):
+    """Hypotheses that change places and split take the past of their parents along.
+
+    Args:
+        layer: A built causal layer whose cache is a state of each hypothesis.
+        rng: A `numpy.random.Generator`.
+        mode: One of `MODES`.
+    """
+    batch, hypotheses, length, width = 2, 3, 5, 11
+    inputs = rng.standard_normal((length, batch, hypotheses, width)).astype("float32")
+    parents = rng.integers(hypotheses, size=(length, batch, hypotheses)).astype("int32")
+    # One path from the start to each hypothesis of the last position.
+    paths = np.zeros((batch, hypotheses, length, width), "float32")
+    for index in range(length):
+        paths = np.take_along_axis(paths, parents[index][..., None, None], axis=1)
+        paths[:, :, index] = inputs[index]
+    assert any(not np.array_equal(p, np.sort(p, axis=1)) for p in parents)
+
+    def decode(inputs, parents):
+        cache = layer.initial_cache(batch, hypotheses, length)
+        weights = layer.step_weights()
+        for index in range(length):
+            place = cache_place(cache[0], hypotheses, index, parents[index])
+            output, cache = layer.step(inputs[index], cache, place, None, weights)
+        return output
+
+    output = in_mode(decode, mode)(*map(ops.convert_to_tensor, (inputs, parents)))
+    whole = array(layer(ops.convert_to_tensor(paths.reshape(-1, length, width))))
+    assert_close(output, whole[:, -1].reshape(batch, hypotheses, -1))
 
 
 @pytest.mark.parametrize("name", [n for n in KINDS if KINDS[n].has_state])
@@ -318,9 +371,21 @@ class Narrower(MultiHeadAttention):
         return super().attend(queries, keys, values, mask, *others, **options)
 
 
-@pytest.mark.parametrize("own", (Sharper, Narrower))
+class Halved(MultiHeadAttention):
+    """Has projections of its own, which make no joined product."""
+
+    def dense(self, name, units, use_bias=True, **options):
+        return HalvedDense(units, use_bias=use_bias, name=name)
+
+
+class HalvedDense(keras.layers.Dense):
+    def call(self, inputs, training=None):
+        return 0.5 * super().call(inputs, training=training)
+
+
+@pytest.mark.parametrize("own", (Sharper, Narrower, Halved))
 @pytest.mark.parametrize("positions", (None, "alibi", "rotary"))
-def test_what_overrides_attend_alone_decodes_by_it(rng, own, positions):
+def test_what_overrides_one_method_decodes_by_it(rng, own, positions):
     layer = own(HEADS, KEY_DIM, positions=positions)
     layer.build(SHAPE)
     inputs = random_inputs(rng)
@@ -341,10 +406,14 @@ def test_a_cache_holds_the_heads_of_keys_and_values_alone(rng):
     assert layer.key_dense.kernel.shape == (WIDTH, 2 * KEY_DIM)
 
 
+OF_WAYS = ("few heads of keys", "additive", "local, rotary, few heads", "linear")
+
+
 @pytest.mark.parametrize("way", ("adapters", "int8", "int4"))
-def test_steps_of_adapted_and_of_rounded_projections_equal_call(kind, rng, way):
+@pytest.mark.parametrize("name", OF_WAYS)
+def test_steps_of_adapted_and_of_rounded_projections_equal_call(name, rng, way):
     """Adapters are merged into the prepared weights; integers have none prepared."""
-    layer, inputs = kind.layer(rng), random_inputs(rng)
+    layer, inputs = KINDS[name].layer(rng), random_inputs(rng)
     before = array(layer(inputs, use_causal_mask=True))
     denses = [layer.query_dense, layer.key_dense, layer.value_dense, layer.output_dense]
     if way == "adapters":
@@ -367,10 +436,7 @@ def test_dropout_drops_attention_weights_and_returns_them_whole(rng):
     output, weights = layer(inputs, training=True, return_attention_scores=True)
     np.testing.assert_allclose(array(weights).sum(axis=-1), 1, atol=1e-6)
     assert np.abs(array(output - layer(inputs))).max() > 1e-2
-
-
-def test_dropout_keeps_the_mean_of_the_output():
-    """With equal values each head's output is its value times the kept share."""
+    # With equal values each head's output is its value times the kept share.
     layer = MultiHeadAttention(1, 4, dropout=0.5, use_bias=False)
     inputs = np.ones((1, 4000, 4), "float32")
     layer.build(inputs.shape)
@@ -380,19 +446,17 @@ def test_dropout_keeps_the_mean_of_the_output():
     assert_close(ops.mean(output), 1.0, tolerance=0.02)
 
 
-@pytest.mark.parametrize("causal", (False, True))
 @pytest.mark.parametrize("window", (1, 3, 7, 40))
-def test_local_attention_of_any_window_is_full_attention_in_it(
-    rng, block, window, causal
-):
-    local, inputs = KINDS["local"].layer(rng, window=window), random_inputs(rng)
-    full = MultiHeadAttention(HEADS, KEY_DIM, use_bias=False)
-    full.build(SHAPE)
-    full.set_weights(local.get_weights())
-    far = np.abs(np.subtract.outer(np.arange(LENGTH), np.arange(LENGTH)))
-    mask = (far <= window) & ROWS[:, None]
-    expected = array(full(inputs, mask=mask, use_causal_mask=causal))
-    assert_close(local(inputs, mask=ROWS, use_causal_mask=causal), expected)
+def test_local_attention_of_any_window_is_full_attention_in_it(rng, set_block, window):
+    inputs, mask = random_inputs(rng), (DISTANCES <= window) & ROWS[:, None]
+    for block, causal in itertools.product((1, 64), (False, True)):
+        set_block(block)
+        local = KINDS["local"].layer(rng, window=window)
+        full = MultiHeadAttention(HEADS, KEY_DIM, use_bias=False)
+        full.build(SHAPE)
+        full.set_weights(local.get_weights())
+        expected = array(full(inputs, mask=mask, use_causal_mask=causal))
+        assert_close(local(inputs, mask=ROWS, use_causal_mask=causal), expected)
 
 
 def test_linear_attention_takes_other_features(rng):
@@ -409,29 +473,3 @@ def test_linear_attention_takes_other_features(rng):
     inputs = random_inputs(rng)
     expected = np.broadcast_to(inputs.mean(axis=1, keepdims=True), SHAPE)
     assert_close(layer(inputs), expected)
-
-
-# Additive scores.
-
-
-def test_one_head_of_additive_scores_is_bahdanaus_layer_of_projected_values(rng):
-    shapes = ((2, 5, 11), (2, 7, 17), (2, 7, 13))
-    layer = MultiHeadAdditiveAttention(1, KEY_DIM, value_dim=3, use_bias=False)
-    layer.build(*shapes)
-    randomise(layer, rng)
-    query, value, key = (rng.standard_normal(s).astype("float32") for s in shapes)
-    values = array(layer.value_dense(value))
-    additive = AdditiveAttention(KEY_DIM)
-    additive.build(query.shape, values.shape, key.shape)
-    for name in ("query_dense", "key_dense"):
-        getattr(additive, name).kernel.assign(getattr(layer, name).kernel)
-    additive.score_kernel.assign(layer.score_kernel[:, 0])
-    expected = array(layer.output_dense(additive(query, values, key)))
-    assert_close(layer(query, value, key), expected)
-
-
-def test_initializers_take_the_width_of_a_head_for_the_inputs_of_its_scores():
-    layer = MultiHeadAdditiveAttention(3, 400, kernel_initializer="lecun_normal")
-    layer.build(SHAPE)
-    squares = np.square(array(layer.score_kernel)).sum(axis=0)
-    np.testing.assert_allclose(squares, np.ones(3), atol=0.3)

@@ -1,0 +1,367 @@
+"""Small models with random weights, what the reference makes of them, and their table.
+
+Every size is another prime, so that no two axes can be taken for each other. Dropout
+stays configured (0.1): it must not matter outside training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_transformer as kt
+from tests.layers.reference_weights import (
+    layer_weights_of,
+    model_weights_of,
+    randomise,
+    self_attention_of,
+    weights_of,
+)
+from tests.reference import numpy_transformer as reference
+
+# Models with a decoder.
+
+LAYER = {"d_model": 17, "d_ff": 23, "num_heads": 3, "key_dim": 5, "value_dim": 7}
+SIZES = LAYER | {
+    "source_vocabulary_size": 29, "target_vocabulary_size": 29, "max_positions": 19,
+    "num_encoder_layers": 2, "num_decoder_layers": 3,
+}  # fmt: skip
+LINEAR, PERFORMER = (
+    {"attention": kind, "attention_dropout_rate": 0.0}
+    for kind in ("linear", "performer")
+)
+LOCAL = {"attention": "local", "attention_window": 2}
+UNTIED = {"tied_embeddings": "none", "source_vocabulary_size": 31}
+VARIANTS = {
+    "post-norm, three-way": {},
+    "pre-norm, two-way": UNTIED | {"norm_first": True, "tied_embeddings": "two-way"},
+    "biases, learned positions, untied": UNTIED | {
+        "use_bias": True, "positions": "learned",
+    },
+    # What others' models have: students of Marian,
+    "normalised embeddings, SSRU, output bias": {
+        "d_model": 18, "layer_norm_epsilon": 0.01, "positions": "sinusoidal-marian",
+        "normalize_embeddings": True, "decoder_self_attention": "ssru",
+        "output_bias": True,
+    },
+    # and translators of Hugging Face.
+    "halves, output bias, untied": UNTIED | {
+        "d_model": 22, "norm_first": True, "layer_norm_epsilon": 1e-3,
+        "positions": "sinusoidal-halves", "output_bias": True,
+    },
+    # Other kinds of self-attention, and positions that enter it.
+    "ReLU, rotary, one head of keys": {
+        "attention": "relu", "positions": "rotary", "key_dim": 6,
+        "num_key_value_heads": 1,
+    },
+    "local, ALiBi, pre-norm": LOCAL | {"positions": "alibi", "norm_first": True},
+    "linear, biases": LINEAR | {"use_bias": True},
+    "additive, ALiBi, one head of keys": {
+        "attention": "additive", "positions": "alibi", "num_key_value_heads": 1,
+    },
+    "random features": PERFORMER,
+}  # fmt: skip
+SOURCE = np.array([[9, 4, 28, 17, 5, 11, 2], [8, 21, 6, 2, 0, 0, 0]], "int32")
+TARGET_IN = np.array([[1, 14, 7, 22, 10], [1, 19, 27, 0, 0]], "int32")
+TARGET_OUT = np.array([[14, 7, 22, 10, 2], [19, 27, 2, 0, 0]], "int32")
+
+LANGUAGE_SIZES = LAYER | {"vocabulary_size": 29, "num_layers": 3, "max_positions": 19}
+LANGUAGE_VARIANTS = {
+    "post-norm, tied": {},
+    "pre-norm, tied": {"norm_first": True},
+    "biases, learned positions, untied": {
+        "use_bias": True, "positions": "learned", "tied_embeddings": False,
+    },
+    "local, rotary, one head of keys": LOCAL | {
+        "positions": "rotary", "key_dim": 6, "num_key_value_heads": 1,
+    },
+    "ReLU, ALiBi": {"attention": "relu", "positions": "alibi", "norm_first": True},
+    "linear": LINEAR,
+    "additive": {"attention": "additive"},
+    "random features": PERFORMER,
+    "SSRU": {"attention": "ssru"},
+}  # fmt: skip
+IDS_IN = np.array([[1, 14, 7, 22, 10, 5], [1, 19, 27, 0, 0, 0]], "int32")
+IDS_OUT = np.array([[14, 7, 22, 10, 5, 2], [19, 27, 2, 0, 0, 0]], "int32")
+NO_DROPOUT = {
+    "dropout_rate": 0.0, "attention_dropout_rate": 0.0, "activation_dropout_rate": 0.0,
+}  # fmt: skip
+
+
+def array(variable):
+    return ops.convert_to_numpy(variable).astype(np.float64)
+
+
+def random_model(rng, dtype=None, **options):
+    """A Transformer with every weight random, biases and norms too."""
+    config = kt.TransformerConfig(**(SIZES | options))
+    return randomise(kt.Transformer(config, dtype=dtype), rng)
+
+
+def random_language_model(rng, dtype=None, **options):
+    """A language model with every weight random."""
+    config = kt.LanguageModelConfig(**(LANGUAGE_SIZES | options))
+    return randomise(kt.LanguageModel(config, dtype=dtype), rng)
+
+
+def logits_expected(model, inputs):
+    """Logits of a `Transformer` by the reference, [B, T, V]."""
+    config = model.config
+    return reference.transformer(
+        *inputs, model_weights_of(model), config.num_heads, config.norm_first,
+        config.pad_id,
+    )  # fmt: skip
+
+
+def next_expected(model, ids):
+    """Logits of a `LanguageModel` by the reference: a decoder without a source."""
+    config, positions = model.config, None
+    if config.positions == "learned":
+        positions = array(model.embedding.position_embeddings)
+    elif config.positions in ("rotary", "alibi"):
+        positions = np.zeros((ids.shape[1], config.d_model))
+    embeddings = array(model.embedding.embeddings)
+    states = reference.positional_embedding(ids, embeddings, positions)
+    mask = reference.causal_mask(ids.shape[1]) & reference.padding_mask(ids)
+    for layer in model.decoder_layers:
+        weights = layer_weights_of(layer)
+        weights["self_attention"] |= self_attention_of(config)
+        states = reference.encoder_layer(
+            states, weights, config.num_heads, mask, config.norm_first
+        )
+    if config.norm_first:
+        states = reference.layer_norm(states, weights_of(model.norm, "norm"))
+    tied = config.tied_embeddings
+    return states @ (embeddings.T if tied else array(model.output_dense.kernel))
+
+
+# Encoders with heads.
+
+CONFIG = kt.EncoderConfig(
+    num_layers=2, d_model=13, d_ff=17, num_heads=3, key_dim=5, value_dim=7
+)
+# Every kind of self-attention that sees both sides.
+KINDS = {
+    "dot-product": {"positions": "rotary", "num_key_value_heads": 1},
+    "local": {"attention_window": 2, "positions": "rotary", "use_bias": True},
+    "relu": {"positions": "alibi", "num_key_value_heads": 1},
+    "additive": {"positions": "alibi", "norm_first": True},
+    "linear": {"attention_dropout_rate": 0.0},
+    "performer": {"attention_dropout_rate": 0.0, "use_bias": True},
+}
+VOCABULARY_SIZE, NUM_TAGS, NUM_CLASSES = 29, 11, 5
+# The second sentence has padding.
+IDS = np.array([[9, 4, 28, 17, 5, 11, 2], [8, 21, 6, 2, 0, 0, 0]], "int32")
+# Three features a token, of which some are missing.
+FEATURES = np.stack([IDS, np.where(IDS > 8, 12, 0), np.where(IDS > 0, 3, 0)], axis=-1)
+TAGS = np.array([[3, 10, 1, 1, 7, 2, 5], [4, 1, 9, 6, 0, 0, 0]], "int32")
+CLASSES = np.array([3, 1], "int32")
+HIDDEN = np.array([[0, 21, 0, 0, 5, 0, 0], [8, 0, 0, 7, 0, 0, 0]], "int32")
+
+
+def config_of(kind):
+    """The config with one kind of self-attention; rotary positions turn pairs."""
+    return CONFIG.replace(attention=kind, key_dim=6, **KINDS[kind])
+
+
+def encoder(config=CONFIG, features=False, dtype=None):
+    embedding = VOCABULARY_SIZE
+    if features:
+        embedding = kt.FeatureEmbedding(
+            VOCABULARY_SIZE, config.d_model, config.dropout_rate, dtype=dtype
+        )
+    return kt.Encoder(config, embedding, name="encoder", dtype=dtype)
+
+
+def tagger(config=CONFIG, features=False, dtype=None, **options):
+    return kt.Tagger(encoder(config, features, dtype), NUM_TAGS, dtype=dtype, **options)
+
+
+def classifier(pooling="mean", dtype=None, **options):
+    encoded = encoder(dtype=dtype)
+    return kt.TextClassifier(encoded, NUM_CLASSES, pooling, dtype=dtype, **options)
+
+
+def masked_language_model(dtype=None, **options):
+    return kt.MaskedLanguageModel(encoder(dtype=dtype), dtype=dtype, **options)
+
+
+def linear_weights_of(layer):
+    """Weights of a `Dense`, or of a convolution as one matrix [P * P * C, D]."""
+    kernel = array(layer.kernel)
+    return {
+        "kernel": kernel.reshape(-1, kernel.shape[-1]),
+        "bias": array(layer.bias),
+    }
+
+
+def stack_output(stack, states, mask=None):
+    """What the reference makes of states [B, S, D] in an `EncoderStack`."""
+    config = stack.config
+    weights = {"encoder_layers": [layer_weights_of(x) for x in stack.encoder_layers]}
+    for layer in weights["encoder_layers"]:
+        layer["self_attention"] |= self_attention_of(config)
+    if config.norm_first:
+        weights["norm"] = weights_of(stack.norm, "norm")
+    return reference.encoder_stack(
+        states, weights, config.num_heads, mask, config.norm_first
+    )
+
+
+def embedding_output(encoder, ids):
+    """What the reference makes of ids in an encoder's embedding, [B, S, D]."""
+    table = array(encoder.embedding.embeddings)
+    if ids.ndim == 3:
+        return reference.feature_embedding(ids, table)
+    positions = encoder.embedding.positions
+    none = np.zeros((ids.shape[1], table.shape[1])) if positions == "none" else None
+    return reference.positional_embedding(ids, table, none)
+
+
+def encoded(encoder, ids):
+    """What the reference makes of ids in an `Encoder`, [B, S, D]."""
+    mask = ids != 0 if ids.ndim == 2 else (ids != 0).any(axis=-1)
+    return stack_output(encoder.stack, embedding_output(encoder, ids), mask[:, None])
+
+
+def tags_expected(model, ids):
+    """Logits of a `Tagger` by the reference, [B, S, tags]."""
+    states = encoded(model.encoder, ids)
+    return reference.linear(states, linear_weights_of(model.output_map))
+
+
+def sentence_expected(model, ids):
+    """The state of each sentence in a `TextClassifier` by the reference, [B, D]."""
+    if model.pooling == "mean":
+        return reference.masked_mean(encoded(model.encoder, ids), ids != 0)
+    states = reference.with_class_token(
+        embedding_output(model.encoder, ids), array(model.class_token.token)
+    )
+    mask = np.pad(ids != 0, ((0, 0), (1, 0)), constant_values=True)
+    return stack_output(model.encoder.stack, states, mask[:, None])[:, 0]
+
+
+def classes_expected(model, ids):
+    """Logits of a `TextClassifier` by the reference, [B, classes]."""
+    state = sentence_expected(model, ids)
+    return reference.linear(state, linear_weights_of(model.output_map))
+
+
+def hidden_expected(model, ids):
+    """Logits of a `MaskedLanguageModel` by the reference, [B, S, V]."""
+    table = array(model.encoder.embedding.embeddings)
+    return encoded(model.encoder, ids) @ table.T
+
+
+# The table of the battery.
+
+
+class Case(NamedTuple):
+    """A kind of model: how it is made, what it takes and what it must give.
+
+    `make` takes `name` and `dtype`; `expected(model, inputs)` are the logits by the
+    reference. Properties: "decodes" step by step, and so sees no later token; "no
+    weights" of attention to drop.
+    """
+
+    model_class: type[keras.Model]
+    make: Callable[..., keras.Model]
+    inputs: Any
+    targets: np.ndarray
+    expected: Callable[[keras.Model, Any], np.ndarray]
+    properties: frozenset[str] = frozenset()
+    loss: keras.losses.Loss = kt.MaskedCrossentropy(0.1)
+
+    @property
+    def ids(self):
+        """The inputs whose positions the output has."""
+        return keras.tree.flatten(self.inputs)[-1]
+
+    @property
+    def real(self):
+        """Which rows of the output count: padding has none."""
+        if self.targets.ndim == 1:
+            return np.ones(len(self.targets), bool)
+        return self.ids != 0 if self.ids.ndim == 2 else (self.ids != 0).any(axis=-1)
+
+
+def _of_config(model_class, config_class, sizes):
+    def make(dtype=None, **options):
+        return model_class(config_class(**sizes), dtype=dtype, **options)
+
+    return make
+
+
+def _properties(options, *names):
+    lacks = options.get("attention") in ("linear", "performer")
+    return frozenset(names + ("no weights",) * lacks)
+
+
+_OF_CLASSES = dict(
+    model_class=kt.TextClassifier, inputs=IDS, targets=CLASSES,
+    expected=classes_expected,
+    loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+)  # fmt: skip
+CASES = {
+    f"Transformer: {name}": Case(
+        kt.Transformer,
+        _of_config(kt.Transformer, kt.TransformerConfig, SIZES | options),
+        (SOURCE, TARGET_IN), TARGET_OUT, logits_expected,
+        _properties(options, "decodes"),
+    )
+    for name, options in VARIANTS.items()
+}  # fmt: skip
+CASES |= {
+    f"LanguageModel: {name}": Case(
+        kt.LanguageModel,
+        _of_config(kt.LanguageModel, kt.LanguageModelConfig, LANGUAGE_SIZES | options),
+        IDS_IN, IDS_OUT, next_expected, _properties(options, "decodes"),
+    )
+    for name, options in LANGUAGE_VARIANTS.items()
+}  # fmt: skip
+CASES |= {
+    "Tagger": Case(kt.Tagger, tagger, IDS, TAGS, tags_expected),
+    "Tagger of features": Case(
+        kt.Tagger, partial(tagger, features=True), FEATURES, TAGS,
+        tags_expected,
+    ),
+    "TextClassifier: mean": Case(
+        make=partial(classifier, "mean"), **_OF_CLASSES
+    ),
+    "TextClassifier: class token": Case(
+        make=partial(classifier, "class_token"), **_OF_CLASSES
+    ),
+    "MaskedLanguageModel": Case(
+        kt.MaskedLanguageModel, masked_language_model, IDS, HIDDEN, hidden_expected,
+    ),
+}  # fmt: skip
+CASES |= {
+    f"Tagger: {kind}": Case(
+        kt.Tagger, partial(tagger, config_of(kind)), IDS, TAGS, tags_expected
+    )
+    for kind in KINDS
+}
+
+# By class, the first row.
+FIRST = {case.model_class: name for name, case in reversed(CASES.items())}
+ALL = pytest.mark.parametrize("name", list(CASES))
+# The others by hand.
+A_ROW_A_CLASS = pytest.mark.parametrize(
+    "name",
+    [
+        name if name in FIRST.values() else pytest.param(name, marks=pytest.mark.slow)
+        for name in CASES
+    ],
+)
+
+
+def with_property(name):
+    """Parametrises a test by the rows that have a property."""
+    names = [case for case in CASES if name in CASES[case].properties]
+    return pytest.mark.parametrize("name", names)
