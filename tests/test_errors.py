@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer import cli, decoding, layers
+from keras_transformer import cli, decoding, layers, masks
 from tests import tiny_run
 
 # Layers.
@@ -428,7 +428,7 @@ def test_what_cannot_be_meant_is_refused(call):
     error, words = given if isinstance(given, tuple) else (ValueError, given)
     words = ".*".join(map(re.escape, words.split("...")))
     with pytest.raises(error, match=words):
-        eval(call)
+        eval(call, globals() | {"masks": masks})
 
 
 # What takes ids (B, S).

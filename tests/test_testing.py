@@ -11,9 +11,7 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.testing import (
-    assert_serializable,
-)
+from keras_transformer import testing
 from tests.models.backends import run_python
 
 PAIR = ((2, 5, 8), (2, 7, 6))
@@ -230,7 +228,7 @@ WRONG = {
 
 @pytest.mark.parametrize("call", RIGHT)
 def test_what_is_right_passes(call):
-    eval(call)
+    eval(call, globals() | vars(testing))
 
 
 @pytest.mark.parametrize("call", WRONG)
@@ -238,14 +236,14 @@ def test_what_is_wrong_is_named_with_the_place(call):
     given = WRONG[call]
     error, words = given if isinstance(given, tuple) else (AssertionError, given)
     with pytest.raises(error, match=words):
-        eval(call)
+        eval(call, globals() | vars(testing))
 
 
 def test_a_configuration_that_says_something_else_is_refused():
     layer = Rounding(2.0)
     layer.factor = 2.5
     with pytest.raises(AssertionError, match="another configuration: factor 2 for 2.5"):
-        assert_serializable(layer)
+        testing.assert_serializable(layer)
 
 
 # The page and the backends.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from typing import NamedTuple
 
 import keras
@@ -21,7 +22,6 @@ from keras_transformer.layers import (
     ReluAttention,
     RotaryPositions,
     enable_lora,
-    linear_attention,
     local_attention,
     recorded_attention,
 )
@@ -168,13 +168,20 @@ ROWS = np.arange(LENGTH) < np.array([[LENGTH], [4]])
 # Nine positions are one block, or several where there are blocks at all.
 BLOCKS = [(name, 64) for name in KINDS]
 BLOCKS += [(name, 1) for name in KINDS if not KINDS[name].any_mask]
+IN_GRAPHS = (
+    "dot-product", "rotary, few", "alibi, few heads", "relu, rotary, few heads",
+    "additive, alibi, few heads", "local, alibi", "local, rotary, few heads", "linear",
+    "performer",
+)  # fmt: skip
 every_kind = pytest.mark.parametrize("name", KINDS)
 
 
 @pytest.fixture
 def set_block(monkeypatch):
     def change(size):
-        monkeypatch.setattr(linear_attention, "BLOCK", max(size, 4))
+        # The package has a function of the module's name.
+        module = sys.modules[LinearAttention.__module__]
+        monkeypatch.setattr(module, "BLOCK", max(size, 4))
         monkeypatch.setattr(local_attention, "SMALLEST_BLOCK", size)
 
     change(1)
@@ -239,9 +246,9 @@ def test_attention_to_another_sequence_agrees_with_the_reference(name, rng, use_
 
 
 def test_training_of_an_unknown_length_agrees_with_the_reference(rng):
-    """In a TensorFlow graph training has ways of its own. One model of all kinds."""
+    """In a TensorFlow graph training has ways of its own. One model of many kinds."""
     inputs, states = random_inputs(rng), keras.Input((None, WIDTH))
-    layers = {name: kind.layer(rng) for name, kind in KINDS.items()}
+    layers = {name: KINDS[name].layer(rng) for name in IN_GRAPHS}
     model = keras.Model(states, [layer(states) for layer in layers.values()])
     every = np.ones((BATCH, LENGTH, LENGTH), bool)
     expected = [
@@ -260,7 +267,7 @@ def test_training_of_an_unknown_length_agrees_with_the_reference(rng):
 def test_a_graph_need_not_know_the_shape(rng, causal):
     import tensorflow as tf
 
-    layers, inputs = [kind.layer(rng) for kind in KINDS.values()], random_inputs(rng)
+    layers, inputs = [KINDS[n].layer(rng) for n in IN_GRAPHS], random_inputs(rng)
     signature = [
         tf.TensorSpec((None, None, WIDTH), "float32"),
         tf.TensorSpec((None, None), "bool"),
