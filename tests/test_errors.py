@@ -174,7 +174,7 @@ ERRORS = {
         "`positions` must be 'rotary', 'alibi'",
     "kt.MultiHeadAttention(2, 4, positions=3)": "`positions` must be 'rotary",
     'kt.MultiHeadAttention(2, 4, positions="alibi")(X, OTHER)':
-        "`positions` are for self-attention",
+        "`positions` need self-attention",
     "kt.RotaryPositions(base=1)": "`base` must be above 1",
     "kt.AlibiPositions(after=0)": "`after` must be positive",
     "kt.LocalAttention(2, 4, 0)": "`window` must be a pos",
@@ -188,7 +188,7 @@ ERRORS = {
     "kt.LinearAttention(2, 4)(X, OTHER, use_causal_mask=True)":
         "`use_causal_mask` needs as many queries as keys...5 and 7",
     'kt.MultiHeadAdditiveAttention(2, 4, positions="rotary")':
-        "`positions` must add to the scores",
+        "`positions` must not be 'rotary'",
     "kt.MultiHeadAdditiveAttention(2, 4, flash_attention=True)":
         NO_FLASH + "...additive",
     "kt.LocalAttention(2, 4, 3, flash_attention=True)": NO_FLASH + "...blocks",
@@ -211,9 +211,9 @@ ERRORS = {
     "kt.PositionalEmbedding(11, 6)(IDS > 3)":
         (TypeError, "`ids` must be integers...Received: dtype bool"),
     'kt.PositionalEmbedding(11, 6, dtype="mixed_bfloat16")(IDS.astype("float32"))':
-        (TypeError, "`ids` must be integers; a model of Keras gives them...bfloat16"),
+        (TypeError, "`ids` must be integers; in a functional model use...bfloat16"),
     "kt.PositionalEmbedding(11, 6)(RAGGED_IDS)":
-        (TypeError, "`ids` must be a dense tensor, padded"),
+        (TypeError, "`ids` must be a padded dense tensor"),
     'kt.PositionalEmbedding(11, 6, positions="learned", max_length=4)(IDS)':
         "longer than the learned...max_length=4",
     'kt.FeatureEmbedding(11, 6, positions="learned", '
@@ -243,9 +243,9 @@ ERRORS = {
     "kt.MultiHeadAttention.from_keras(theirs(OtherAttention))":
         "OtherAttention, which overrides it",
     "kt.MultiHeadAttention.from_keras(theirs(rounded=True))":
-        "take its weights over, then quantize",
+        "convert it first, then quantize",
     **{
-        f"kt.{kind}.from_keras(theirs())": (TypeError, f"what {kind} does")
+        f"kt.{kind}.from_keras(theirs())": (TypeError, f"no counterpart of {kind}")
         for kind in (
             "ReluAttention", "LocalAttention", "LinearAttention", "PerformerAttention",
             "MultiHeadAdditiveAttention",
@@ -263,7 +263,7 @@ ERRORS = {
     "transformer()((IDS[0], IDS))":
         "`source` must have the shape (B, S). Received: shape (5,)",
     "transformer()((IDS, IDS[:1]))":
-        "`source` and `target_in` must have as many rows. Received: 2 and 1",
+        "`source` and `target_in` must have the same number of rows. Received: 2 and 1",
     "kt.Tagger(of_features(), 5)(IDS)":
         "`ids` must have the shape (B, T, F). Received: shape (2, 5)",
     "transformer()(IDS)": (TypeError, INPUTS + "one tensor of shape (2, 5)"),
@@ -272,7 +272,7 @@ ERRORS = {
     "transformer()((IDS, IDS, IDS))": (TypeError, INPUTS + "a tuple of 3"),
     "compiled().fit(PAIR, IDS, verbose=0)": (TypeError, INPUTS + "a dictionary"),
     "transformer()((IDS, RAGGED_IDS))":
-        (TypeError, "`target_in` must be a dense tensor, padded"),
+        (TypeError, "`target_in` must be a padded dense tensor"),
     # Arguments of models.
     "kt.Transformer({'d_model': 16})":
         (TypeError, "`config` must be of the class `TransformerConfig`"),
@@ -289,10 +289,10 @@ ERRORS = {
         (IndexError, "index out of range"),
     "kt.TextClassifier(encoder(), 0)": "`num_classes` must be a positive integer",
     "kt.TextClassifier(encoder(), 3, 'max')":
-        "`pooling` must be 'mean' or 'class_token'",
+        "`pooling` must be one of mean, class_token",
     "kt.TextClassifier(None, 3)": (TypeError, "`encoder` must be an `Encoder`"),
     "kt.MaskedLanguageModel(of_features())":
-        "must have a `PositionalEmbedding` of one id",
+        "must have a `PositionalEmbedding`, one id per",
     "kt.MaskedTokens(IDS, 0, **MASKING)": "`batch_size` must be a positive integer",
     "kt.MaskedTokens(IDS, 2, **MASKING, rate=0)": RATE,
     "kt.MaskedTokens(IDS, 2, **MASKING, rate=1.1)": RATE,
@@ -449,7 +449,7 @@ def test_ids_that_cannot_be_taken_are_named(name):
         (IDS[0], "have the shape (B, ", "shape (5,)"),
         (IDS[..., None], "have the shape (B, ", "shape (2, 5, 1)"),
         ({"ids": IDS}, "be one tensor", "a dictionary with the keys 'ids'"),
-        (RAGGED_IDS, "be a dense tensor, padded", ""),
+        (RAGGED_IDS, "be a padded dense tensor", ""),
         (IDS > 3, "be integers", "dtype bool"),
     ):
         with pytest.raises((TypeError, ValueError)) as caught:
@@ -523,8 +523,9 @@ COMMANDS = {
     GOOD + "--config {f}/unknown.json": "`TrainingConfig` has no option 'epoch'",
     GOOD + "--config {f}/unknown_section.json": "`RunConfig` has no option 'optimizer'",
     GOOD + "--config {f}/text.json": "`epochs` must be int. Received: epochs='3'",
-    GOOD + "--config {f}/list.json": "`RunConfig` is read from an object",
-    GOOD + "--config {f}/null.json": "`TransformerConfig` is read from an object",
+    GOOD + "--config {f}/list.json": "`RunConfig` needs a dictionary of options",
+    GOOD
+    + "--config {f}/null.json": "`TransformerConfig` needs a dictionary of options",
     # Training text.
     "train --train {f}/missing.tsv --run {o}/run": "missing.tsv: no such file",
     "train --train {f}/full --run {o}/run": "full must be a regular file",

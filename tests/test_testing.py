@@ -182,7 +182,7 @@ WRONG = {
     "assert_causal(kt.EncoderLayer(2, 8))": "EncoderLayer is not causal",
     "assert_causal(with_a(np.nan))": "difference, inf, is at row 0, position 3",
     "assert_causal(lambda x, y: y, shape=((2, 5, 8), (2, 5, 8)))":
-        "the same output whatever its first inp",
+        "does not depend on its first inp",
     "assert_causal(kt.CausalLayer(2, 8), shape=(2, 1, 8))":
         (ValueError, r"2 positions or more.*\(2, 1, 8\)"),
     "assert_causal(lambda x: ops.mean(x, axis=1))":
@@ -192,7 +192,7 @@ WRONG = {
     "assert_causal(kt.CausalLayer(2, 8), np.ones(3))":
         (ValueError, r"\(B, T, ...\). Received: shape \(3,\)"),
     "assert_causal(kt.PositionalEmbedding(2, 8), ids_below=2)":
-        (ValueError, "two ids or more beside 0.*ids_below=2"),
+        (ValueError, "`ids_below` must be at least 3.*ids_below=2"),
     "assert_padding_invariant(mean_of_ids(), ids_below=13)":
         r"Sequential depends on padding: 3 more padded positions.* at row [01], unit",
     "assert_padding_invariant(mixing, shape=(3, 7, 4))":
@@ -203,7 +203,7 @@ WRONG = {
     "assert_padding_invariant(mixing_sources, (np.ones((1, 3, 4), 'float32'), "
     "np.ones((1, 2, 4), 'float32')))": "more padded positions of input 1",
     "assert_padding_invariant(mixing_rows)":
-        "row 0 alone, cut to its length, has another output.*row 0, position",
+        "row 0 by itself, cut to its length, has another output.*row 0, position",
     "assert_padding_invariant(kt.Encoder(ENCODER, EMBEDDING), ids_below=13, pad_id=4)":
         "depends on padding",
     "assert_padding_invariant(kt.DecoderLayer(2, 8), shape=PAIR, mask_names=['mask'])":

@@ -343,7 +343,7 @@ def test_true_is_refused_where_there_is_no_kernel(monkeypatch):
 
 def test_true_is_refused_where_weights_are_wanted(kernel):
     layer = MultiHeadAttention(**ARGUMENTS, flash_attention=True)
-    message = f"{REFUSED} .* it gives no attention weights"
+    message = f"{REFUSED} .* it returns no attention weights"
     with pytest.raises(ValueError, match=message):
         layer(QUERY, return_attention_scores=True)
     with recorded_attention(), pytest.raises(ValueError, match=message):

@@ -195,7 +195,7 @@ def test_members_need_one_tokenizer(tmp_path):
 
 
 def test_it_is_neither_saved_nor_trained(tmp_path):
-    with pytest.raises(ValueError, match="is not saved: keep .* ensemble of 2"):
+    with pytest.raises(ValueError, match="cannot be saved: .* ensemble of 2"):
         joined().save(tmp_path / "saved")
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="`init` must have a model.* a Ensemble"):
