@@ -412,7 +412,7 @@ ERRORS = {
     "tiny_run.translator().score(['a'], [b'c'])":
         (TypeError, "must be a sequence of strings"),
     "tiny_run.translator().translate(['a'], n_best=4)":
-        "from 1 to 3, the beam size or the number that was exported. Received: n_best=",
+        "from 1 to 3, the beam size or the `n_best` of the export. Received: n_best=",
     "tiny_run.translator().translate(['a'], n_best=0)": "`n_best` must be",
     "tiny_run.translator()(['a'], batch_size=0)": "`batch_size` must be at least 1",
     "translator(pad_id=3, unknown_id=0)": "must have the same `pad_id`",
@@ -495,6 +495,7 @@ def folder(tmp_path_factory):
         "broken/decoding.json": b"{}",
         "broken/tokenizer/tokenizer.json": b"{}",
         "stopped/config.json": b"{}",
+        "begun/data.json": b'{"command": "keras-transformer train --run a"}',
     }
     for name, content in contents.items():
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
@@ -527,17 +528,17 @@ COMMANDS = {
     GOOD
     + "--config {f}/null.json": "`TransformerConfig` needs a dictionary of options",
     # Training text.
-    "train --train {f}/missing.tsv --run {o}/run": "missing.tsv: no such file",
+    "train --train {f}/missing.tsv --run {o}/run": "missing.tsv: No such file",
     "train --train {f}/full --run {o}/run": "full must be a regular file",
     "train --train {f}/empty.tsv --run {o}/run": "There are no pairs in ",
     "train --train {f}/three.en {f}/two.de --run {o}/run": "has 3 lines but",
-    "train --train a b c --run {o}/run": "two aligned files or in one file",
+    "train --train {f}/two.de {f}/two.de {f}/two.de --run {o}/run": "two aligned files",
     "train --train {f}/latin1.tsv " + STRICT: "latin1.tsv:2: source is not valid UTF-8",
     "train --train {f}/no_tab.tsv " + STRICT: "no_tab.tsv:2: no tab",
     "train --train {f}/no_target.tsv " + STRICT: "no_target.tsv:2: target is empty",
     "train --train {f}/cut.tsv.gz " + STRICT: "cut.tsv.gz is a damaged gzip file",
     "train --train {f}/damaged.tsv.gz " + STRICT: "damaged.tsv.gz is a damaged gzip",
-    GOOD + "--valid {f}/missing.tsv": "missing.tsv: no such file",
+    GOOD + "--valid {f}/missing.tsv": "missing.tsv: No such file",
     GOOD + "--valid {f}/no_tab.tsv --bad-line-budget 0": "no_tab.tsv:2: no tab",
     GOOD + "--max-length 2": "The corpus has no good pair",
     GOOD + "--vocabulary-size 7": "argument --vocabulary-size: must be at least 8",
@@ -548,6 +549,7 @@ COMMANDS = {
     "translate {f}/missing dog": "missing is not a directory",
     "translate {f}/full dog": "full holds no SavedModel",
     "translate {f}/stopped dog": "stopped holds no",
+    "translate {f}/begun dog": "begun is an unfinished run. To finish it: keras-tr",
     "translate {f}/broken dog": "model.keras",
     "translate {s} --beam-size 2 dog": "Received: beam_size",
     "translate {r} --beam-size 0 dog": "argument --beam-size: must be at le",
@@ -559,8 +561,9 @@ COMMANDS = {
     "export {r} --output {o}/1 --top-p 0": "argument --top-p: must be above 0.0",
     "export {r} --output {o}/1 --dtype int8": "argument --dtype: invalid choice",
     # Serving.
-    "serve {f}/full": "full must hold SavedModels, each in a directory",
-    "serve {s}": "1 must hold SavedModels, each in a directory",
+    "serve {r}": "run is a training run. First: keras-transformer export ",
+    "serve {f}/full": "full must hold SavedModels in directories",
+    "serve {s}": "1 must hold SavedModels in directories",
     "serve {s}/.. --port 65536": "`port` must be from 0 to 65535",
     # Text to translate.
     "translate {s} --input {f}/good.tsv dog": "or `--input`, not both",
@@ -572,16 +575,16 @@ COMMANDS = {
     "export": "arguments are required: MODEL, --output",
     "translate {s} --n-best 4 dog": "`n_best` must be from 1 to 3, the beam",
     "translate {r} --n-best 3 dog": "`n_best` must be from 1 to 2, the beam",
-    RAY + "2 --input a --output b --scores": "or `--ray-workers`",
+    RAY + "2 --input {f}/good.tsv --output b --scores": "or `--ray-workers`",
     "translate {s} --input {f}/latin1.tsv --output {o}/out": "not valid UTF-8",
     "translate {s} --input {f}/good.tsv --output {f}/good.tsv": "another file",
     # Ray.
-    RAY + "0 --input a --output b": "`--ray-workers` must be at least 1",
+    RAY + "0 --input {f}/good.tsv --output b": "`--ray-workers` must be at least 1",
     RAY + "two": "argument --ray-workers: invalid int value: 'two'",
     RAY + "2 dog": "`--ray-workers` needs `--input` and `--output`",
-    "translate {r} --ray-workers 2 --input a --output b": "needs a SavedModel",
-    RAY + "2 --input a --output b --beam-size 2": "Received: beam_size",
-    "evaluate {s} --test {f}/missing.tsv": "missing.tsv: no such file",
+    "translate {r} --ray-workers 2 --input {f}/good.tsv --output b": "a SavedModel",
+    RAY + "2 --input {f}/good.tsv --output b --beam-size 2": "Received: beam_size",
+    "evaluate {s} --test {f}/missing.tsv": "missing.tsv: No such file",
     "evaluate {s} --test {f}/no_tab.tsv --output {o}/out": "no_tab.tsv:2: no",
     "evaluate {s} --test {f}/empty.tsv --output {o}/out": "There are no pairs",
 }

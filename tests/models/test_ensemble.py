@@ -198,7 +198,7 @@ def test_it_is_neither_saved_nor_trained(tmp_path):
     with pytest.raises(ValueError, match="cannot be saved: .* ensemble of 2"):
         joined().save(tmp_path / "saved")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ValueError, match="`init` must have a model.* a Ensemble"):
+    with pytest.raises(ValueError, match="The model of `init` must be.* a Ensemble"):
         train(tiny_run.TRAIN, tmp_path / "run", init=joined())
 
 
