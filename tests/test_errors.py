@@ -4,8 +4,6 @@ A row of `ERRORS` is a call, its exception where that is no `ValueError`, and pa
 the message in their order, with "..." between them.
 """
 
-from __future__ import annotations
-
 import gzip
 import re
 

@@ -1,7 +1,5 @@
 """The models and attentions of the examples: their laws, and NumPy for what is new."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

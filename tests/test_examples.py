@@ -1,7 +1,5 @@
 """Every example and experiment runs, at a tiny size, and does what it says."""
 
-from __future__ import annotations
-
 import gzip
 import importlib
 import math

@@ -1,7 +1,5 @@
 """What a model is compiled with: loss, metrics, optimizer and the learning rate."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The public checks: they pass what is right, and say where a broken layer is wrong."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

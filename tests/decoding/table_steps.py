@@ -1,7 +1,5 @@
 """Steps with random logits, and every output of a tiny vocabulary, for the tests."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

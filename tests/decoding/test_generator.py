@@ -1,7 +1,5 @@
 """Ids to ids against every output of a tiny vocabulary, with uncached logits."""
 
-from __future__ import annotations
-
 import functools
 
 import keras

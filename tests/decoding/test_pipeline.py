@@ -1,7 +1,5 @@
 """Scores and alignments against the NumPy reference, and every signature's corners."""
 
-from __future__ import annotations
-
 import functools
 import re
 

@@ -1,7 +1,5 @@
 """Sampling against the distributions it is meant to draw from; scores of outputs."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Greedy and beam search against plain NumPy searches and worked cases."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

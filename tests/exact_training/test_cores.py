@@ -1,7 +1,5 @@
 """A batch in parts, side by side: the same update, logs and errors as in one."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The gradient of one large batch, whatever the batches; nothing not finite applied."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

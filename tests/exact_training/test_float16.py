@@ -1,7 +1,5 @@
 """Training in float16: the loss is scaled, and the update is that of float32."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

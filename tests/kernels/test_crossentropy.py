@@ -1,7 +1,5 @@
 """The loss by chunks of tokens is the loss of all logits, and so is its gradient."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

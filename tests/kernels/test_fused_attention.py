@@ -1,7 +1,5 @@
 """The fused kernels: the same as the general line, and where layers use them."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 

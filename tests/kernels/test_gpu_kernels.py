@@ -4,8 +4,6 @@ TensorFlow for Linux registers its GPU kernels on every machine. A node without 
 placed on the host, and its inputs and outputs are copied at every step.
 """
 
-from __future__ import annotations
-
 import functools
 
 import keras

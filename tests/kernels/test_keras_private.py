@@ -1,7 +1,5 @@
 """The private names that the package uses are still there, and nowhere else used."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Caches, the recurrence and training: every way gives what the general line does."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

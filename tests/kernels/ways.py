@@ -1,7 +1,5 @@
 """The ways in which a kernel runs: eager, in a graph, by XLA; and its gradient."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 from keras import ops

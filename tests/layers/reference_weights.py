@@ -1,7 +1,5 @@
 """Reads and writes the weights of layers as `numpy_transformer` names them."""
 
-from __future__ import annotations
-
 import numpy as np
 from keras import ops
 

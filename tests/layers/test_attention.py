@@ -1,7 +1,5 @@
 """Every kind of attention: against float64 NumPy, its laws, and its cached steps."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from typing import NamedTuple

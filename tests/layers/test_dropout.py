@@ -1,7 +1,5 @@
 """Hashed dropout: its statistics, its seeds, and one mask whoever computes it."""
 
-from __future__ import annotations
-
 import itertools
 
 import keras

@@ -1,7 +1,5 @@
 """Embeddings and added positions against NumPy and closed forms."""
 
-from __future__ import annotations
-
 import math
 
 import keras

@@ -1,7 +1,5 @@
 """One battery for every layer: a table of rows, and what holds of each."""
 
-from __future__ import annotations
-
 import inspect
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What Keras does to models works on one that is composed of our layers by hand."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

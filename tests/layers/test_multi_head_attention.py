@@ -1,7 +1,5 @@
 """`keras.layers.MultiHeadAttention` and ours give the same for the same call."""
 
-from __future__ import annotations
-
 import inspect
 
 import keras

@@ -1,7 +1,5 @@
 """What one kind of attention alone has, and the functions below all, worked by hand."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Encoder, causal and decoder layers: NumPy, PyTorch, KerasHub, steps, own parts."""
 
-from __future__ import annotations
-
 import keras
 import keras_hub
 import numpy as np

@@ -7,8 +7,6 @@ FOLDER holds any `NAME.keras` with the arrays of its inputs in `NAME.npz`; it ge
 blocked, so that success shows that the package does without it.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

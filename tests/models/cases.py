@@ -4,8 +4,6 @@ Every size is another prime, so that no two axes can be taken for each other. Dr
 stays configured (0.1): it must not matter outside training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple

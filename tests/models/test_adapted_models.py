@@ -3,8 +3,6 @@
 What Keras does to a model that is composed by hand is in `layers/test_model_by_hand`.
 """
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The encoder, its stack, and the models that read its states."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

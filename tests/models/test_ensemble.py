@@ -1,7 +1,5 @@
 """An ensemble: its logits against float64, and several translators as one, exported."""
 
-from __future__ import annotations
-
 import functools
 
 import keras

@@ -1,7 +1,5 @@
 """The battery: every kind of model against the reference, and what all must do."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Files that lie about a model, damaged ones, and good ones of every kind."""
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """The Transformer and its kin: ties, gradients, sizes, float types, mixed layers."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

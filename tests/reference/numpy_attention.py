@@ -5,8 +5,6 @@ imports neither Keras nor the package. Letters and masks are those of
 `numpy_transformer`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from tests.reference.numpy_transformer import project, softmax, ssru

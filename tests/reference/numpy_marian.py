@@ -11,8 +11,6 @@ Letters: B batch, S source length, T target length, P positions before, D width,
 vocabulary, H heads.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import struct
 

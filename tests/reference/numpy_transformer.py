@@ -23,8 +23,6 @@ Letters: B batch, S source length, T target length, H heads, D d_model, K key_di
 Kv value_dim, V vocabulary. Masks are boolean, True = may attend.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 EPSILON = 1e-6

@@ -11,8 +11,6 @@ opposite of PyTorch's), `outputs`, and weights under the names that
 transposed; its packed query, key and value matrix is cut in three.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Reads `torch_witness.npz`, the numbers that PyTorch's layers gave."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
