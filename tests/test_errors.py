@@ -301,7 +301,7 @@ ERRORS = {
     "language_model(vocabulary_size=2)": "vocabulary_size=2",
     "language_model(d_model=7)": "`d_model` must be a multiple",
     "language_model(positions='learned', max_positions=19).start_decoding(1, 20)":
-        "length=20, max_positions=19",
+        "Learned positions must cover `length`. Received: 20 tokens, max_positions=19",
     "kt.Ensemble([transformer()])": "at least two members. Received: 1",
     "kt.Ensemble([transformer(), transformer(tied_embeddings='two-way', "
     "target_vocabulary_size=9)])":

@@ -217,7 +217,7 @@ WRONG = {
     "assert_serializable(Forgetful(2.0))": "`get_config` of Forgetful .*: factor$",
     # Without it the layer computes something else.
     "assert_serializable(Forgetful(2.0), aliases=['factor'])":
-        r"Forgetful made again .* another output.* is at row \d, position \d, unit",
+        r"Forgetful made again,.* another output.* is at row \d, position \d, unit",
     "assert_serializable(Silent(2.0))": "another output",
     "assert_serializable(Unsaved())": "loaded from a .keras file has another",
     "assert_serializable(Local())": "register_keras_serializable",

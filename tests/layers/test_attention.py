@@ -163,9 +163,9 @@ DISTANCES = np.abs(np.subtract.outer(np.arange(LENGTH), np.arange(LENGTH)))
 CAUSAL = np.tril(np.ones((1, LENGTH, LENGTH), bool))
 # The second row ends early, and so has queries whose window is all padding.
 ROWS = np.arange(LENGTH) < np.array([[LENGTH], [4]])
-# Nine positions are one block, or several where there are blocks at all.
+# Nine positions are one block, or several, wider than the window, where there are any.
 BLOCKS = [(name, 64) for name in KINDS]
-BLOCKS += [(name, 1) for name in KINDS if not KINDS[name].any_mask]
+BLOCKS += [(name, 4) for name in KINDS if not KINDS[name].any_mask]
 IN_GRAPHS = (
     "dot-product", "rotary, few", "alibi, few heads", "relu, rotary, few heads",
     "additive, alibi, few heads", "local, alibi", "local, rotary, few heads", "linear",
@@ -179,10 +179,10 @@ def set_block(monkeypatch):
     def change(size):
         # The package has a function of the module's name.
         module = sys.modules[LinearAttention.__module__]
-        monkeypatch.setattr(module, "BLOCK", max(size, 4))
+        monkeypatch.setattr(module, "BLOCK", size)
         monkeypatch.setattr(local_attention, "SMALLEST_BLOCK", size)
 
-    change(1)
+    change(4)
     return change
 
 
@@ -454,7 +454,7 @@ def test_dropout_drops_attention_weights_and_returns_them_whole(rng):
 @pytest.mark.parametrize("window", (1, 3, 7, 40))
 def test_local_attention_of_any_window_is_full_attention_in_it(rng, set_block, window):
     inputs, mask = random_inputs(rng), (DISTANCES <= window) & ROWS[:, None]
-    for block, causal in itertools.product((1, 64), (False, True)):
+    for block, causal in itertools.product((1, 4, 64), (False, True)):
         set_block(block)
         local = KINDS["local"].layer(rng, window=window)
         full = MultiHeadAttention(HEADS, KEY_DIM, use_bias=False)
