@@ -174,13 +174,13 @@ REFUSED = [
     ("web", with_languages, {}, ValueError, LANGUAGES),
     ("safetensors", live_one, {"run": None}, TypeError, "'run'"),
     ("safetensors", adapted, {}, ValueError, "merges them.*with an adapter"),
-    ("safetensors", of_two_models, {}, ValueError, "Received: an Ensemble"),
+    ("safetensors", of_two_models, {}, ValueError, "Received: Ensemble"),
     ("ctranslate2", live_one, {"languages": None}, TypeError, "'languages'"),
     ("ctranslate2", live_one, {"quantize": "int4"}, ValueError, "of none, float16"),
     ("ctranslate2", with_languages, {}, ValueError, LANGUAGES),
     ("ctranslate2", adapted, {}, ValueError, "with an adapter"),
     ("ctranslate2", quantised, {}, ValueError, "quantization_mode='int8'"),
-    ("ctranslate2", other_kind, {}, ValueError, "Received: a Other"),
+    ("ctranslate2", other_kind, {}, ValueError, "Received: Other"),
     *(
         ("ctranslate2", with_model(**{n: value}), {}, ValueError, f"{n}={value!r}")
         for n, value in {

@@ -139,7 +139,7 @@ CORE = set(
     LogicalOr MatMul Max Maximum Mean MergeV2Checkpoints Min Minimum Mul Neg NoOp
     NotEqual
     Pack Pad PadV2 Placeholder Pow Prod RaggedGather RaggedRange RaggedTensorToTensor
-    Range ReadVariableOp RealDiv Relu Reshape RestoreV2 ReverseV2 Roll Rsqrt SaveV2
+    Range Rank ReadVariableOp RealDiv Relu Reshape RestoreV2 ReverseV2 Roll Rsqrt SaveV2
     Select SelectV2 Shape ShardedFilename Sigmoid Sin Size Softmax Split SplitV
     SquaredDifference Squeeze StatefulPartitionedCall StatelessRandomUniformFullIntV2
     StatelessRandomUniformV2 StatelessWhile StaticRegexFullMatch StopGradient

@@ -226,8 +226,9 @@ def real_site(tmp_path_factory):
         )
     path = tmp_path_factory.mktemp("real") / "site"
     return tiny_run.translator().export(
-        path, "web", quantize="none", languages=("en", "de"), litert_js=modules
-    )
+        path, "web", quantize="none", languages=("en", "de"), litert_js=modules,
+        run=known_run(tmp_path_factory),
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -46,6 +46,7 @@ def test_the_command_writes_a_run_that_the_others_take(tmp_path, rng, capsys):
     assert main(["import", str(tmp_path / "student"), "--output", str(run)]) == 0
     assert capsys.readouterr().out.strip() == str(run)
     # A directory that exists is refused before anything is read.
+    (tmp_path / "none").mkdir()
     assert main(["import", str(tmp_path / "none"), "--output", str(run)]) == 1
     assert "exists" in capsys.readouterr().err
     assert {path.name for path in run.iterdir()} == {

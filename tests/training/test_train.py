@@ -218,8 +218,8 @@ def said_by_dry_run(
 def test_a_dry_run_names_everything_and_writes_nothing(tmp_path):
     lines = [line for line in said_by_dry_run(tmp_path / "run") if line]
     assert lines[1:4] == [
-        "the learning rate rises for 2 updates, not 10: the warm-up is at most a fifth "
-        "of the training",
+        "the learning rate rises for 2 updates, not 10: at most a fifth of the "
+        "training",
         "training data: 40 pairs, 4 batches, no bad lines",
         "validation data: 8 pairs, 1 batch, no bad lines",
     ]
