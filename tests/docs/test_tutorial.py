@@ -11,7 +11,7 @@ import pytest
 from keras_transformer import Translator
 from tests import tiny_run
 from tests.docs.document import run
-from tests.test_own_model import by_loader
+from tests.models.test_own_model import by_loader
 
 pytest.importorskip("nbformat", reason="needs the extra `docs`")
 pytest.importorskip("nbclient", reason="needs the extra `docs`")
