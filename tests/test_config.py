@@ -114,7 +114,7 @@ REFUSED = {
         RunConfig, {"tokenizer": TokenizerConfig(joint_vocabulary=False)},
     ),
     "must be four different ids below": (TransformerConfig, {"start_id": 2}),
-    "`unknown_id` 0, 1, 2 and 3. Received: (9, 1, 2, 3)": (
+    "must be 0, 1, 2 and 3. Received: (9, 1, 2, 3)": (
         RunConfig, {"model": TransformerConfig(pad_id=9)},
     ),
     "Received: 306 tokens, max_positions=60": (
@@ -281,7 +281,7 @@ CONTRADICTIONS = {
     "`positions` must be .*input of additive attention, or 'alibi'. Received": (
         {"attention": "additive", "positions": "rotary"}
     ),
-    "`positions` must be .*input of performer attention: .*='rotary'": (
+    "`positions` must be .*input of performer attention.*='rotary'": (
         PERFORMER | {"positions": "rotary"}
     ),
     "`attention_dropout_rate` must be 0 with attention='performer'": (

@@ -217,9 +217,16 @@ for name in Hidden.names:
 # Public names that need texts, and some that do not.
 OF_TEXTS = {
     "Corpus", "Tokenizer", "TokenizerPair", "Translator", "import_model",
-    "learn_tokenizers", "open_pairs", "train",
+    "learn_tokenizers", "train",
 }  # fmt: skip
-OF_TENSORS = {"EncoderLayer", "Transformer", "Generator", "LiteTranslator", "RunConfig"}
+OF_TENSORS = {
+    "EncoderLayer",
+    "Transformer",
+    "Generator",
+    "LiteTranslator",
+    "RunConfig",
+    "open_pairs",
+}
 
 FIT = """
 Hidden.names |= {"fcntl", "resource"}  # Windows has neither.
