@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import collections
 import gc
+import importlib
 import os
+import sys
 import zlib
 
 # Keras and TensorFlow read these when they are imported, below.
@@ -72,3 +74,20 @@ def fixed_seed():
 def rng():
     """A NumPy generator with a fixed seed."""
     return np.random.default_rng(1706)
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """Returns a function of a folder of scripts, no package, that imports from it."""
+    before, folders = set(sys.modules), []
+
+    def importer(folder):
+        monkeypatch.syspath_prepend(folder)
+        folders.append(str(folder))
+        return importlib.import_module
+
+    yield importer
+    for name in set(sys.modules) - before:
+        path = str(getattr(sys.modules[name], "__file__", ""))
+        if any(folder in path for folder in folders):
+            del sys.modules[name]

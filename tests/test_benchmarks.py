@@ -1,6 +1,5 @@
 """Benchmarks: limits in closed form, and each kind of script at a tiny size."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -14,14 +13,9 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 
 @pytest.fixture
-def module(monkeypatch):
-    """Imports a module of benchmarks/, a folder of scripts and not a package."""
-    monkeypatch.syspath_prepend(FOLDER)
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(FOLDER) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+def module(scripts):
+    """Imports a module of benchmarks/."""
+    return scripts(FOLDER)
 
 
 def test_weights_of_the_base_model_count_each_matrix_once(module):

@@ -24,14 +24,9 @@ def load(name):
 
 
 @pytest.fixture
-def load_why(monkeypatch):
-    """Imports an experiment of the folder `why`, which is no package."""
-    monkeypatch.syspath_prepend(WHY)
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(WHY) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+def load_why(scripts):
+    """Imports an experiment of the folder `why`."""
+    return scripts(WHY)
 
 
 def tone(digit, voice, speed):

@@ -17,9 +17,14 @@ class RayTranslator:
     Ray starts on this machine, unless the program has called `ray.init` or the
     environment variable RAY_ADDRESS names a cluster.
 
-    `model` is a SavedModel at the same path on every machine. `cpus`, cores and threads
-    of TensorFlow, and `gpus` are those of each worker. The attribute `path` is the
-    directory of the version.
+    Args:
+        model: Directory of a SavedModel, at the same path on every machine.
+        workers: Number of workers.
+        cpus: Cores, and threads of TensorFlow, of each worker.
+        gpus: GPUs of each worker.
+
+    Attributes:
+        path: Directory of the version that translates.
 
     Raises:
         FileNotFoundError: If `model` is not a SavedModel.

@@ -33,8 +33,6 @@ _DOTS_PER_INCH = 150
 
 def export(options):
     """Writes runs in the form of another program."""
-    for run in options.models:
-        trained_directory(run)
     # Else the directory of the model's versions, where the next one goes.
     if options.format != "saved_model" or options.output.name.isdecimal():
         check_absent(options.output)
@@ -86,7 +84,6 @@ def playground(options):
 
 def plot_attention(options):
     """Draws what the layers of a run attend to in a sentence."""
-    trained_directory(options.model)
     return _written(options, _attention)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from keras_transformer.config import RunConfig
 from keras_transformer.config.options import broken_rule
+from keras_transformer.files import trained_directory
 from keras_transformer.terminal import native_messages_hidden, printable
 
 _VERBS = Path(__file__).with_name("verbs.toml")
@@ -117,13 +118,15 @@ def add_verbs(parser, calls):
 
 
 def check_files(options):
-    """Raises `FileNotFoundError` if a path that the verb reads is missing."""
+    """Raises `FileNotFoundError` if a path or a trained run that is read is missing."""
     for action in options.parser._actions:
-        if getattr(action, "reads", False):
-            for path in _paths_in(getattr(options, action.dest)):
-                if not os.path.exists(path):
-                    missing = errno.ENOENT, os.strerror(errno.ENOENT), str(path)
-                    raise FileNotFoundError(*missing)
+        reads = getattr(action, "reads", False)
+        for path in _paths_in(getattr(options, action.dest)) if reads else ():
+            if not os.path.exists(path):
+                missing = errno.ENOENT, os.strerror(errno.ENOENT), str(path)
+                raise FileNotFoundError(*missing)
+            if reads == "trained":
+                trained_directory(path)
 
 
 def _paths_in(value):

@@ -12,7 +12,6 @@ from keras_transformer.files import (
     check_absent,
     check_new_directory,
     creating_directory,
-    trained_directory,
 )
 from keras_transformer.terminal import print_result, say, warnings_only
 
@@ -41,8 +40,6 @@ def _console_of(options):
 
 def train(options):
     """Trains, or with `--dry-run` says what it would do."""
-    if options.init is not None:
-        trained_directory(options.init)
     pairs = _training_pairs(options)
     validation = options.valid and load_pairs(options.valid, options.columns)
     training, console = load_module("training"), _console_of(options)

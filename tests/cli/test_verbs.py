@@ -257,7 +257,7 @@ def test_export_gives_each_format_its_flags(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     for name in "ab":
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(export, "trained_directory", lambda path: path)
+    monkeypatch.setattr(flags, "trained_directory", lambda path: path)
     calls, run_of_a, languages = [], {"run": flags.Path("a")}, ["en", "de"]
     recorder = SimpleNamespace(export=lambda path, **more: calls.append(more) or path)
     monkeypatch.setattr(export, "load_runs", lambda runs, options: recorder)
@@ -289,6 +289,7 @@ def test_export_gives_each_format_its_flags(monkeypatch, tmp_path, capsys):
 def test_serve_and_playground_get_their_address(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").mkdir()
+    monkeypatch.setattr(flags, "trained_directory", lambda path: path)
     calls, a = [], flags.Path("a")
     monkeypatch.setattr(serving, "serve", lambda *given: calls.append(given))
     monkeypatch.setattr(playground, "play", lambda *given: calls.append(given))
