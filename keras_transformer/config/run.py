@@ -10,7 +10,6 @@ from keras_transformer.config.models import TransformerConfig
 from keras_transformer.config.options import (
     MOST_HYPOTHESES,
     MOST_TOKENS,
-    RATE,
     Config,
     check_choice,
     documented,
@@ -66,11 +65,6 @@ class DataConfig(Config):
         "batch shapes, for each of which XLA compiles a step; default 6 with XLA, else "
         "one per length bucket",
         minimum=1,
-    )
-    subword_sampling: float = option(
-        0.0,
-        "share of merges that BPE-dropout skips, or alpha of a unigram vocabulary",
-        **RATE,
     )
     bad_line_budget: int = option(
         100, "most bad lines to skip, long pairs not counted (lines)", minimum=0

@@ -23,8 +23,6 @@ from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 # Pairs that one call tokenises: enough to make its fixed cost negligible.
 _CHUNK = 1024
-# Batches whose pairs are cut into random pieces and sorted by length together.
-_SAMPLED = 16
 # Default of `batch_tokens`. It suits the caches of a processor.
 BATCH_TOKENS = 4096
 
@@ -41,13 +39,13 @@ class Corpus:
     The constructor reads the whole text, skips bad lines and pairs longer than
     `config.max_length` tokens, and writes the ids to a memory-mapped file: a corpus may
     be larger than memory. The text is not read again. `seed` and the number of an epoch
-    determine its order and, with `config.subword_sampling`, its random pieces.
+    determine its order.
 
     Args:
         text: Pairs, as `open_pairs` returns or takes them.
         tokenizers: Tokenizers of the two sides.
-        config: Batch size, longest pair, sub-word sampling, bad lines to skip.
-        seed: Seed of the order and of sampled pieces.
+        config: Batch size, longest pair, bad lines to skip.
+        seed: Seed of the order.
         static_shapes: Give all batches of a length bucket one shape, with [B, S] =
             [B, T] and rows of padding for missing pairs. It suits XLA, which compiles
             the training step for each shape. `config.batch_shapes` implies it.
@@ -63,15 +61,14 @@ class Corpus:
         num_pairs: Pairs of an epoch.
         num_batches: Batches of an epoch.
         num_tokens: Source and target tokens of an epoch, with end tokens, without
-            padding or sampling.
+            padding.
         shapes: Number of batches of each bucket in an epoch, by their largest shape
-            (B, T). Static batches without sampling have exactly this shape.
+            (B, T). Static batches have exactly this shape.
         padding: Share of padding in an epoch of static batches; otherwise `None`.
 
     Raises:
         ValueError: If the two sides differ in number of lines, there are too many bad
-            lines or no good one, a file is damaged or changes while it is read, or a
-            tokenizer cannot sample pieces.
+            lines or no good one, or a file is damaged or changes while it is read.
 
     Example:
         >>> pairs = open_pairs("train.en", "train.de")
@@ -101,8 +98,6 @@ class Corpus:
         self.static_shapes = static_shapes or config.batch_shapes is not None
         self.bad_lines = BadLines(config.bad_line_budget)
         self._cutters = [tokenizers.source, tokenizers.target]
-        if config.subword_sampling:
-            tokenizers.check_sentencepiece("`subword_sampling`")
         contents = [cutter.content for cutter in self._cutters]
         made_of = {
             "text": [part.fingerprint() for part, _ in self.text.parts],
@@ -123,7 +118,6 @@ class Corpus:
         self._ends = np.append(0, np.flatnonzero(self._ids == END_ID) + 1)
         # A run counts the tokens of earlier batches while later ones are made.
         self._epoch = functools.lru_cache(2)(self._new_epoch)
-        self._sampled = functools.lru_cache(4)(self._newly_sampled)
 
         # The pairs of an epoch before shuffling: each corpus occurs `weight` times.
         weights = [weight for _, weight in self.text.parts]
@@ -169,8 +163,8 @@ class Corpus:
             first: The first batch, counted from 0 through all epochs.
             number: Number of batches; each iteration then yields the same ones. By
                 default an iteration is an epoch, and the next one continues after it.
-            shuffle: Shuffle each epoch anew. Otherwise all epochs are the same and no
-                pieces are sampled, as for validation.
+            shuffle: Shuffle each epoch anew. Otherwise all epochs are the same, as for
+                validation.
 
         Returns:
             A `tf.data.Dataset` of `((source, target_in), target_out)`: int32, shapes
@@ -230,13 +224,8 @@ class Corpus:
         """Returns the bucket of a batch and the ids (source, target) of each pair."""
         epoch, place = divmod(step, self.num_batches)
         bucket, places = self._epoch(epoch if shuffle else None)[place]
-        if self.config.subword_sampling and shuffle:
-            return bucket, self._sampled(epoch, place // _SAMPLED)[place % _SAMPLED]
-        return bucket, self._take(places)
-
-    def _take(self, places):
         ends = zip(*(self._ends[2 * places + i] for i in range(3)), strict=True)
-        return [(self._ids[a:b], self._ids[b:c]) for a, b, c in ends]
+        return bucket, [(self._ids[a:b], self._ids[b:c]) for a, b, c in ends]
 
     def _new_epoch(self, number):
         """Returns bucket and pairs of each batch of an epoch; `None` is unshuffled."""
@@ -263,29 +252,6 @@ class Corpus:
         if first < len(order):
             batches.append(order[first:])
         return [(int(self._bucket_of[places[-1]]), places) for places in batches]
-
-    def _newly_sampled(self, epoch, number):
-        """Returns the pairs of a group of batches, cut into random pieces.
-
-        The new lengths, in order, determine the batch of each pair.
-        """
-        group = self._epoch(epoch)[number * _SAMPLED :][:_SAMPLED]
-        usual = self._take(np.concatenate([places for _, places in group]))
-        sides, rate = [], self.config.subword_sampling
-        for side, cutter in enumerate(self._cutters):
-            rows = [pair[side].tolist() for pair in usual]
-            seed = np.random.SeedSequence((self.seed, epoch, number, side))
-            drawn = cutter.sample(rows, rate, int(seed.generate_state(1)[0]))
-            both = zip(drawn, rows, strict=True)
-            most = self.config.max_length
-            sides.append([new if len(new) <= most else old for new, old in both])
-        pairs = sorted(zip(*sides, strict=True), key=lambda pair: max(map(len, pair)))
-        batches, first = [None] * len(group), 0
-        for place in sorted(range(len(group)), key=lambda place: group[place][0]):
-            end = first + len(group[place][1])
-            batches[place] = pairs[first:end]
-            first = end
-        return batches
 
     def _is_kept(self, path, made_of):
         """Returns whether the file has these ids; if so, reads its facts."""

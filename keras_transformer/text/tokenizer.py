@@ -6,7 +6,6 @@ training and serving tokenise alike.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import tempfile
@@ -15,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import TokenizerConfig
 from keras_transformer.files import replacing
-from keras_transformer.text.sampling import Sampler
 from keras_transformer.text.sentencepiece_model import (
     END_ID,
     PAD_ID,
@@ -157,7 +154,6 @@ class Tokenizer(Subwords):
             model = renumbered(model, special)
             processor = loaded(model, origin)
         self.content, self._processor = model, processor
-        self._sampler = functools.cache(functools.partial(Sampler, model))
         ids = {name: id for id, name in enumerate(self.pieces(range(len(processor))))}
         self.languages = {
             name: id
@@ -199,38 +195,6 @@ class Tokenizer(Subwords):
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._processor.id_to_piece(int(id)) for id in ids]
-
-    def sample(
-        self, ids: Iterable[Sequence[int]], rate: float, seed: int
-    ) -> list[np.ndarray]:
-        """Returns other, random pieces of the same texts, a regularisation.
-
-        A vocabulary learned with `algorithm` "bpe" uses BPE-dropout (Provilkov et al.,
-        2020, https://arxiv.org/abs/1910.13267); "unigram" draws a segmentation x with
-        probability proportional to P(x)^`rate` (Kudo, 2018,
-        https://arxiv.org/abs/1804.10959, section 3.3, alpha). `detokenize` returns the
-        same text.
-
-        Args:
-            ids: Ids of each text. Special pieces, bytes, unknown characters and target
-                languages stay as they are.
-            rate: Share of the merges left out, or alpha; above 0 and below 1.
-            seed: Any integer; the same seed draws the same pieces.
-
-        Returns:
-            int32 ids of each text, shape [None] each.
-
-        Raises:
-            ValueError: If `rate` is out of range.
-
-        Example:
-            >>> tokenizer.sample(tokenizer.tokenize(texts).to_list(), 0.1, seed=1)
-        """
-        if not 0 < rate < 1:
-            raise ValueError(
-                f"`rate` must be above 0 and below 1. Received: rate={rate}"
-            )
-        return self._sampler(rate).sample(ids, seed)
 
     # The operation is created inside these graphs: one created outside a graph fails
     # once `tf.random.set_seed` has made TensorFlow drop its cache of kernels.

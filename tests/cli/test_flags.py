@@ -78,7 +78,7 @@ def test_train_has_at_most_sixty_flags_and_a_help_of_two_screens(capsys):
     head = short.split("usage: keras-transformer ")[1].splitlines()[0]
     assert head == "train --train FILE [FILE] --run RUN [OPTION ...]"
     # What has no flag is in no help, and flags stand at the verbs that have them.
-    for name in ("subword_sampling", "key_dim", "nonfinite", "length_penalty_form"):
+    for name in ("key_dim", "nonfinite", "length_penalty_form"):
         assert "--" + name.replace("_", "-") not in PARSERS["train"].flags()
     for verb in ("evaluate", "translate", "export"):
         flags = PARSERS[verb].flags()

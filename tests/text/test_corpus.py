@@ -3,8 +3,6 @@
 import collections
 import itertools
 import json
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -138,13 +136,11 @@ def test_a_dataset_is_an_interval_or_one_epoch_after_the_other(corpus):
     assert same(unshuffled, epoch(corpus, 0, False)) and same(unshuffled, unshuffled)
 
 
-def test_tokens_of_some_batches_are_counted(corpus, text, tokenizers):
-    config = CONFIG.replace(subword_sampling=0.3)
-    for counted in (corpus, Corpus(text, tokenizers, config)):
-        last = counted.num_batches - 1
-        arrays = flat([counted.batch(last), counted.batch(last + 1)])
-        real = sum((array != 0).sum() for array in arrays[::3] + arrays[2::3])
-        assert counted.tokens(last, 2) == real
+def test_tokens_of_some_batches_are_counted(corpus):
+    last = corpus.num_batches - 1
+    arrays = flat([corpus.batch(last), corpus.batch(last + 1)])
+    real = sum((array != 0).sum() for array in arrays[::3] + arrays[2::3])
+    assert corpus.tokens(last, 2) == real
 
 
 def test_model_fit_takes_one_epoch_after_the_other(corpus):
@@ -322,7 +318,7 @@ def test_what_a_directory_keeps_is_not_made_again(made, text, tokenizers):
         found, was_made = made()
         assert was_made and same(epoch(found, 1), epoch(expected, 1))
         assert not made()[1]
-    assert not made(config=CONFIG.replace(subword_sampling=0.3, batch_tokens=9))[1]
+    assert not made(config=CONFIG.replace(batch_tokens=9))[1]
     # Another text, length or vocabulary.
     assert made(text=open_pairs([("one", "two")]))[1]
     assert made()[1] and made(config=CONFIG.replace(max_length=90))[1]
@@ -363,53 +359,14 @@ def test_the_text_is_needed_no_more_and_a_bar_moves(tmp_path, tokenizers):
     path.write_text("one\ttwo\n" * 9)
     with open(tmp_path / "screen", "w+") as file:
         console = Console(file=file, force_terminal=True, width=80)
-        config = DataConfig(subword_sampling=0.1)
-        corpus = Corpus(open_pairs(path), tokenizers, config, console=console)
+        corpus = Corpus(open_pairs(path), tokenizers, console=console)
         file.seek(0)
         assert "tokenising" in file.read()
     path.unlink()
     assert texts(tokenizers.target, corpus.batch(0)[1]) == ["two"] * 9
 
 
-# Sampled pieces, and mixes.
-
-SAMPLED = """
-import hashlib, json, sys
-from keras_transformer import Corpus, DataConfig, TokenizerPair
-tokenizers = TokenizerPair.of(sys.argv[1])
-config = DataConfig(batch_tokens=64, subword_sampling=0.3)
-corpus = Corpus(json.loads(sys.argv[2]), tokenizers, config)
-for step in map(int, sys.argv[3:]):
-    print(hashlib.md5(corpus.batch(step)[1].tobytes()).hexdigest())
-"""
-
-
-def test_another_process_samples_the_same_pieces(tmp_path):
-    tokenizers, path = tiny_run.tokenizers(), tmp_path / "joint.model"
-    tokenizers.source.save(path)
-    command = [sys.executable, "-c", SAMPLED, path, json.dumps(tiny_run.TRAIN)]
-    found = [
-        subprocess.check_output([*command, *steps], text=True).split()
-        for steps in (("0", "31", "40"), ("40", "31"))
-    ]
-    assert len(set(found[0])) == 3
-    assert found[1] == found[0][:0:-1]
-
-
-def test_sampled_pieces_spell_the_same_pairs_anew_in_each_epoch(text, tokenizers):
-    cut = [tokenizers.source.tokenize(list(pair[1:])) for pair in text.pairs()]
-    longest = max(len(ids) for rows in cut for ids in rows) + 1
-    config = CONFIG.replace(subword_sampling=0.3, max_length=longest)
-    plain = Corpus(text, tokenizers, config.replace(subword_sampling=0.0))
-    corpus = Corpus(text, tokenizers, config)
-    assert corpus.num_batches == plain.num_batches
-    first, second = epoch(corpus, 0), epoch(corpus, 1)
-    for batches in (first, second):
-        assert sorted(numbers(batches, tokenizers)) == list(range(NUM_PAIRS))
-        assert max((s != 0).sum(1).max() for (s, _), _ in batches) <= longest
-    rows = {str(r[r > 0]) for (s, _), _ in first + second for r in s}
-    assert len(rows) > 1.5 * NUM_PAIRS
-    assert same(epoch(corpus, 0, False), epoch(plain, 0, False))
+# Mixes.
 
 
 def test_a_mix_has_each_pair_as_often_as_its_weight(tmp_path):

@@ -1,20 +1,17 @@
-"""Tokenizers: text to ids and back, learned, saved, sampled, and those of others."""
+"""Tokenizers: text to ids and back, learned, saved, and those of others."""
 
 import io
 import json
-from collections import Counter
 from hashlib import sha256
 
 import keras_hub
-import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
 import tokenizers as hf
-from sentencepiece import sentencepiece_model_pb2
 
-from keras_transformer.config import DataConfig, TokenizerConfig
-from keras_transformer.text import Corpus, Tokenizer, TokenizerPair, learn_tokenizers
+from keras_transformer.config import TokenizerConfig
+from keras_transformer.text import Tokenizer, TokenizerPair, learn_tokenizers
 
 ENGLISH = [
     "A small house stands near the river.",
@@ -103,60 +100,6 @@ def test_a_new_random_seed_does_not_break_a_tokenizer(tokenizer):
         assert compiled(texts).numpy().tolist() == [b"Das Haus"]
         assert round_trip(tokenizer, texts) == ["Das Haus"]
         tf.random.set_seed(1)  # TensorFlow drops its cached kernels
-
-
-SAMPLED = {
-    # Two merges, "▁ a" and then "▁a b", or "a b" once the first was left out.
-    "bpe": {"▁ab": 0.703, "▁a b": 0.1875, "▁ ab": 0.047, "▁ a b": 0.0625},
-    # exp(0.25 times the sum of the scores below), over the sum of all four.
-    "unigram": {"▁ab": 0.400, "▁a b": 0.312, "▁ ab": 0.189, "▁ a b": 0.099},
-}
-
-
-def model_of(kind):
-    """A vocabulary of six pieces, for which every segmentation can be listed."""
-    proto = sentencepiece_model_pb2.ModelProto()
-    proto.trainer_spec.model_type = {"unigram": 1, "bpe": 2}[kind]
-    for name, type in (("<pad>", 3), ("<s>", 3), ("</s>", 3), ("<unk>", 2)):
-        proto.pieces.add(piece=name, type=type)
-    scores = {"▁a": -2.0, "ab": -3.0, "▁ab": -4.0, "▁": -4.0, "a": -2.6, "b": -3.0}
-    for piece, score in scores.items():
-        proto.pieces.add(piece=piece, type=1, score=score)
-    spec = proto.trainer_spec
-    spec.pad_id, spec.bos_id, spec.eos_id, spec.unk_id = range(4)
-    return proto.SerializeToString()
-
-
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_sampled_pieces_have_the_probabilities_of_their_paper(kind):
-    tokenizer = Tokenizer(model_of(kind))
-    rows = tokenizer.sample(tokenizer.tokenize(["ab"] * 20_000).to_list(), 0.25, seed=1)
-    counts = Counter(" ".join(tokenizer.pieces(row)) for row in rows)
-    found = {pieces: count / 20_000 for pieces, count in counts.items()}
-    assert found == pytest.approx(SAMPLED[kind], abs=0.012)
-
-
-ODD = ["", "  ", "new: 🦜 漢字 漢", "a</s>b", "nul\x00byte", "ﬁ Ⅷ  two  spaces "]
-
-
-@pytest.mark.parametrize("byte_fallback", [True, False])
-@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_sampled_pieces_spell_the_text_and_depend_on_the_seed(algorithm, byte_fallback):
-    size = 320 if byte_fallback else 60
-    config = CONFIG.replace(algorithm=algorithm, vocabulary_size=size)
-    config = config.replace(byte_fallback=byte_fallback)
-    tokenizer = Tokenizer.learn(ENGLISH + GERMAN, config)
-    texts = [*ENGLISH, *GERMAN, *ODD]
-    ids = tokenizer.tokenize(texts).to_list()
-    first, again, other = (tokenizer.sample(ids, 0.5, seed) for seed in (1, 1, 2))
-    rows = [[row.tolist() for row in rows] for rows in (first, again, other)]
-    assert {row.dtype for row in first} == {np.dtype("int32")}
-    assert rows[0] == rows[1] != rows[2] != ids != rows[0]
-    found = [tokenizer.detokenize(row[None]).numpy()[0].decode() for row in first]
-    assert found == round_trip(tokenizer, texts)
-    if algorithm == "bpe":  # Hardly a merge is left out.
-        usual = tokenizer.sample(ids, 1e-9, seed=1)
-        assert [row.tolist() for row in usual] == ids
 
 
 def test_learning_is_deterministic_and_samples_a_large_text():
@@ -373,15 +316,11 @@ def of_file(name, content):
     return read
 
 
-SIX = Tokenizer(model_of("bpe"))
-SAMPLED_PIECES = "`subword_sampling` needs SentencePiece tokenizers"
 NO_TEXT = "no text to learn a vocabulary from"
 NO_MODEL = r"text\.model is not a SentencePiece"
 NO_HUB = r"joint\.json is not a tokenizer file"
 # Error, words, and what is done in a folder.
 REFUSED = [
-    (ValueError, "`rate` must be above 0 .* rate=0", lambda _: SIX.sample([], 0.0, 1)),
-    (ValueError, "`rate` must be above 0 .* rate=1", lambda _: SIX.sample([], 1.0, 1)),
     (ValueError, NO_TEXT, lambda _: Tokenizer.learn([], CONFIG)),
     (ValueError, NO_TEXT, lambda _: Tokenizer.learn(["", ""], CONFIG)),
     (ValueError, NO_TEXT, lambda _: Tokenizer.learn(["x" * 5000], CONFIG)),
@@ -398,13 +337,6 @@ REFUSED = [
     (
         ValueError, "return ragged ids: leave",
         lambda _: TokenizerPair.of(word_pieces(sequence_length=9)),
-    ),
-    (
-        ValueError, SAMPLED_PIECES,
-        lambda _: Corpus(
-            [("a", "b")], TokenizerPair.of(word_pieces()),
-            DataConfig(subword_sampling=0.1),
-        ),
     ),
     (ValueError, NO_HUB, of_file("joint.json", b"{not json")),
     (ValueError, NO_HUB, of_file("joint.json", b"{}")),

@@ -44,7 +44,7 @@ SETS = {
     "accumulation": {"gradient_accumulation_steps": 2},
     "moving average": {"ema_decay": 0.9},
     "BLEU": {"monitor": "bleu", "average": "best", "bleu_sentences": 4},
-    "sampled pieces": {"subword_sampling": 0.1},
+    "float16": {"mixed_precision": "float16"},
     "fine-tuning": {"freeze": "encoder"},
 }
 

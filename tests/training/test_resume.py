@@ -143,7 +143,6 @@ def test_a_run_killed_within_intervals_and_epochs_ends_the_same(whole, folder):
 
 KINDS = {
     "BLEU": {"monitor": "bleu", "average": "best", "bleu_sentences": 3},
-    "sampling": {"subword_sampling": 0.3},
     "plain": {"gradient_accumulation_steps": 1, "ema_decay": None},
     "float16": {"mixed_precision": "float16"},
     "skipping": {"nonfinite": "skip", "save_every": None},
