@@ -287,9 +287,8 @@ def cut_to(number):
 
 
 CHANGES = [
-    ("out.partial", change_a_byte), ("out.partial", cut_to(99)),
-    ("out.partial.json", change_a_byte), ("out.partial.json", cut_to(30)),
-    ("in.txt", change_a_byte), ("in.txt", cut_to(40)),
+    ("out.partial", cut_to(99)), ("out.partial.json", change_a_byte),
+    ("out.partial.json", cut_to(30)), ("in.txt", change_a_byte), ("in.txt", cut_to(40)),
 ]  # fmt: skip
 
 

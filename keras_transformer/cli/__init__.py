@@ -21,7 +21,6 @@ from keras_transformer.cli import export, train, use
 from keras_transformer.cli.flags import (
     Parser,
     add_verbs,
-    check_files,
     check_standard_output,
     sentence,
 )
@@ -60,20 +59,18 @@ def main(arguments: list[str] | None = None) -> int:
     replace_closed_streams()
     warnings.showwarning = _show_warning
     words = sys.argv[1:] if arguments is None else arguments
-    options, unknown = make_parser().parse_known_args(words)
-    if hasattr(options, "texts") and not any(word[:1] == "-" for word in unknown):
-        # argparse takes no sentence that comes after a flag.
-        try:
-            options.texts += map(sentence, unknown)
-        except argparse.ArgumentTypeError as error:
-            options.parser.error(f"argument TEXT: {error}")
-    elif unknown:
-        flags = options.parser.flags()
-        near = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=2)
-        hint = f" (did you mean {' or '.join(near)}?)" if near else ""
-        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     try:
-        _run(options)
+        options = _parsed(words)
+        if options.json:
+            check_standard_output()
+            quiet = io.StringIO() if options.quiet else sys.stderr
+            with contextlib.redirect_stdout(quiet):
+                values = json.dumps(options.call(options), default=os.fspath)
+            # JSON has no NaN and no infinity.
+            values = json.loads(values, parse_constant=lambda name: None)
+            print_result(json.dumps(values))
+        else:
+            options.call(options)
         # If the reader has gone, fail here and not in Python's own flush at exit.
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -86,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        if options.traceback:
+        if "--traceback" in words:
             raise
         print_message(f"keras-transformer: error: {_in_a_line(error, words)}")
         return 1
@@ -98,6 +95,10 @@ def make_parser() -> argparse.ArgumentParser:
 
     What it parses has the `verb`, its `call`, and its `parser`.
     """
+    versions = [f"Python {sys.version.split()[0]}"]
+    for name in "tensorflow-text", "tensorflow", "keras", "keras-transformer-seq2seq":
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions.insert(0, f"{name} {metadata.version(name)}")
     parser = Parser(
         prog="keras-transformer",
         description="Train a Transformer on pairs of sentences and serve it.",
@@ -108,34 +109,31 @@ def make_parser() -> argparse.ArgumentParser:
             "train --help",
         ),
     )
-    parser.set_defaults(traceback=False, quiet=False, json=False)
+    parser.set_defaults(quiet=False, json=False)
     parser.general.add_argument(
-        "--version", action="version", version=_versions(), help="show versions and end"
-    )
+        "--version", action="version", version=", ".join(versions),
+        help="show versions and end",
+    )  # fmt: skip
     parser.verbs = add_verbs(parser, _CALLS)
     return parser
 
 
-def _versions():
-    """Returns the versions of the package and of what it stands on; loads none."""
-    words = []
-    for name in "keras-transformer-seq2seq", "keras", "tensorflow", "tensorflow-text":
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            words.append(f"{name} {metadata.version(name)}")
-    return ", ".join([*words, f"Python {sys.version.split()[0]}"])
-
-
-def _run(options):
-    """Runs the verb; with `--json` what it returns is all of standard output."""
-    check_files(options)
-    if not options.json:
-        options.call(options)
-        return
-    check_standard_output()
-    with contextlib.redirect_stdout(io.StringIO() if options.quiet else sys.stderr):
-        values = json.dumps(options.call(options), default=os.fspath)
-    # JSON has no NaN and no infinity.
-    print_result(json.dumps(json.loads(values, parse_constant=lambda name: None)))
+def _parsed(words):
+    """Returns the options that words give; bad usage ends the process."""
+    options, unknown = make_parser().parse_known_args(words)
+    options.command = shlex.join(["keras-transformer", *words])
+    if hasattr(options, "texts") and not any(word[:1] == "-" for word in unknown):
+        # argparse takes no sentence that comes after a flag.
+        try:
+            options.texts += map(sentence, unknown)
+        except argparse.ArgumentTypeError as error:
+            options.parser.error(f"argument TEXT: {error}")
+    elif unknown:
+        flags = options.parser.flags()
+        near = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=2)
+        hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    return options
 
 
 def _show_warning(message, *place):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import errno
 import importlib
 import os
 import sys
@@ -111,41 +109,16 @@ def add_verbs(parser, calls):
         for flag, details in verb["flags"].items():
             if isinstance(details, str):
                 details = tables["flags"][details]
-            _add_flag(place, flag, **details)
+            details = dict(details)
+            is_rare = details.pop("rare", False)
+            if "type" in details:
+                details["type"] = _TYPES[details["type"]]
+            if isinstance(details.get("metavar"), list):
+                details["metavar"] = tuple(details["metavar"])
+            place.add_argument(flag, **details).is_rare = is_rare
         for group in groups:
             _add_options(own, **group)
     return parsers
-
-
-def check_files(options):
-    """Raises `FileNotFoundError` if a path or a trained run that is read is missing."""
-    for action in options.parser._actions:
-        reads = getattr(action, "reads", False)
-        for path in _paths_in(getattr(options, action.dest)) if reads else ():
-            if not os.path.exists(path):
-                missing = errno.ENOENT, os.strerror(errno.ENOENT), str(path)
-                raise FileNotFoundError(*missing)
-            if reads == "trained":
-                trained_directory(path)
-
-
-def _paths_in(value):
-    """Returns the paths of a flag that takes one, or many, or was not given."""
-    if isinstance(value, list):
-        return [path for one in value for path in _paths_in(one)]
-    return [] if value is None else [value]
-
-
-def _add_flag(
-    place, flag, rare=False, reads=False, type="str", metavar=None, **details
-):
-    """Adds a flag as verbs.toml describes it."""
-    kinds = {"path": Path, "directory": directory, "sentence": sentence, "int": int}
-    if details.get("action") != "store_true":
-        details["type"] = kinds.get(type, str)
-        details["metavar"] = tuple(metavar) if isinstance(metavar, list) else metavar
-    action = place.add_argument(flag, **details)
-    action.is_rare, action.reads = rare, reads
 
 
 def _add_options(parser, title, options=(), rare=(), shows_defaults=True):
@@ -208,29 +181,44 @@ def given(options):
 def directory(word: str) -> Path:
     """Reads a path that Keras and TensorFlow can open too, or says why they cannot."""
     stored = os.fsencode(word)
-    problem = None
-    if _decoded(stored) is None:
-        problem = "not valid UTF-8"
-    elif word != _decoded(stored):
+    shown = stored.decode("utf-8", "backslashreplace")
+    if shown == word:
+        return Path(word)
+    problem = "not valid UTF-8"
+    if shown.encode("utf-8") == stored:
         problem = "this locale lacks such characters: set PYTHONUTF8=1"
-    if problem:
-        shown = stored.decode("utf-8", "backslashreplace")
-        raise argparse.ArgumentTypeError(f"{shown}: {problem}")
+    raise argparse.ArgumentTypeError(f"{shown}: {problem}")
+
+
+def existing(word: str) -> Path:
+    """Reads the path of something that exists, or raises `OSError`."""
+    os.stat(word)
     return Path(word)
+
+
+def existing_directory(word: str) -> Path:
+    """Reads a path that others can open and that exists."""
+    return existing(directory(word))
+
+
+def trained(word: str) -> Path:
+    """Reads the directory of a trained run, or raises `FileNotFoundError`."""
+    return trained_directory(existing_directory(word))
 
 
 def sentence(word: str) -> str:
     """Reads text as UTF-8 in every locale, even where Python could not."""
-    text = _decoded(os.fsencode(word))
-    if text is None:
-        raise argparse.ArgumentTypeError("not valid UTF-8")
-    return text
+    try:
+        return os.fsencode(word).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise argparse.ArgumentTypeError("not valid UTF-8") from error
 
 
-def _decoded(stored):
-    with contextlib.suppress(UnicodeDecodeError):
-        return stored.decode("utf-8")
-    return None
+# The types of verbs.toml.
+_TYPES = {
+    "int": int, "sentence": sentence, "path": Path, "directory": directory,
+    "existing": existing, "existing directory": existing_directory, "trained": trained,
+}  # fmt: skip
 
 
 def load_pairs(files, columns=None):
@@ -245,7 +233,7 @@ def load_pairs(files, columns=None):
         if len(files) > 1:
             raise ValueError(
                 "`--columns` goes with one file that has both. Received: "
-                f"{' '.join(files)}"
+                f"{' '.join(map(str, files))}"
             )
         keys = dict(zip(("source_key", "target_key"), columns, strict=True))
     return load_module("text").open_pairs(*files, **keys)

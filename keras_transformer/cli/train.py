@@ -21,7 +21,9 @@ def quickstart(options):
     module = load_module("quickstart")
     load_module("training").split_by_default(module.CONFIG.training)
     run = options.run or Path("runs") / module.NAME
-    scores = module.quickstart(run, options.saved_models, _console_of(options))
+    scores = module.quickstart(
+        run, options.saved_models, _console_of(options), command=options.command
+    )
     if options.quiet:
         for line in str(scores).splitlines():
             print_result(line)
@@ -40,41 +42,36 @@ def _console_of(options):
 
 def train(options):
     """Trains, or with `--dry-run` says what it would do."""
-    pairs = _training_pairs(options)
-    validation = options.valid and load_pairs(options.valid, options.columns)
-    training, console = load_module("training"), _console_of(options)
-    config = _run_config(options, pairs, console)
-    training.split_by_default(config.training)
-    arguments = {"console": console, "init": options.init}
-    if options.tokenizer is not None:
-        if len(options.tokenizer) > 2:
-            raise ValueError(
-                "`--tokenizer` takes one file for both sides, or one for each. "
-                f"Received: {len(options.tokenizer)} files"
-            )
-        arguments["tokenizers"] = tuple(options.tokenizer)
-    run = options.run
-    if options.dry_run:
-        return training.dry_run(pairs, run, config, validation, **arguments)
-    training.train(pairs, run, config, validation, **arguments)
-    summary = training.read_summary(run)
-    for line in training.summary_lines(summary, run):
-        say(console, line)
-    return {"run": run} | summary
-
-
-def _training_pairs(options):
-    """Returns the pairs of `--train`, mixed if it was given several times."""
     weights = options.train_weights or [1] * len(options.train)
     if len(weights) != len(options.train):
         raise ValueError(
             "`--train-weights` must have a number for each `--train`. Received: "
             f"{len(weights)} and {len(options.train)}"
         )
+    tokenizers = options.tokenizer and tuple(options.tokenizer)
+    if tokenizers and len(tokenizers) > 2:
+        raise ValueError(
+            "`--tokenizer` takes one file for both sides, or one for each. Received: "
+            f"{len(tokenizers)} files"
+        )
     corpora = [load_pairs(files, options.columns) for files in options.train]
-    if weights == [1]:
-        return corpora[0]
-    return load_module("text").mixed_pairs(zip(corpora, weights, strict=True))
+    pairs = corpora[0]
+    if weights != [1]:
+        mix = zip(corpora, weights, strict=True)
+        pairs = load_module("text").mixed_pairs(mix)
+    validation = options.valid and load_pairs(options.valid, options.columns)
+    training, console = load_module("training"), _console_of(options)
+    config, run = _run_config(options, pairs, console), options.run
+    training.split_by_default(config.training)
+    arguments = {"console": console, "init": options.init, "tokenizers": tokenizers}
+    if options.dry_run:
+        return training.dry_run(pairs, run, config, validation, **arguments)
+    arguments["command"] = options.command
+    training.train(pairs, run, config, validation, **arguments)
+    summary = training.read_summary(run)
+    for line in training.summary_lines(summary, run):
+        say(console, line)
+    return {"run": run} | summary
 
 
 def _run_config(options, pairs, console):

@@ -12,11 +12,7 @@ from keras_transformer.cli.flags import (
     load_module,
     load_pairs,
 )
-from keras_transformer.files import (
-    check_file_to_write,
-    latest_version,
-    trained_directory,
-)
+from keras_transformer.files import check_file_to_write, latest_version
 from keras_transformer.terminal import (
     native_messages_hidden,
     print_message,
@@ -41,7 +37,7 @@ def evaluate(options):
         print_result(line)
     values = dataclasses.asdict(scores)
     if is_run(options.model):
-        name = " and ".join(Path(name).name for name in options.test)
+        name = " and ".join(path.name for path in options.test)
         facts = name, text.fingerprint(), translator.config, values
         try:
             load_module("export.model_card").record_scores(options.model, *facts)
@@ -60,29 +56,37 @@ def translate(options):
         check_standard_output(", or give `--output`")
     else:
         check_file_to_write(options.output)
-    if not options.texts and options.input is None and sys.stdin is None:
+    source = options.input or (sys.stdin and sys.stdin.buffer)
+    if not options.texts and source is None:
         raise ValueError(
             "Standard input must be open, or give sentences or `--input`. Received: it "
             "is closed"
         )
-    workers = _ray_workers(options)
+    workers, bulk = _ray_workers(options), load_module("bulk")
     if workers:
-        translator = load_module("bulk").RayTranslator(options.model, workers)
+        translator = bulk.RayTranslator(options.model, workers)
     else:
         translator = load_translator(options)
-    if options.output is None and options.json:
-        return {"translations": list(_found(translator, options))}
-    translate = _with_columns(translator, options)
+    texts, translate = options.texts, _with_columns(translator, options)
     if options.output is None:
-        return _print_translations(translate, options)
-    if options.texts:
-        translations = translate(options.texts)
+        texts = texts or bulk.read_texts(source)
+        if options.json:
+            return {"translations": list(_found(translator, texts, options.n_best))}
+        window = bulk.WINDOW
+        if not options.texts and options.input is None and not sys.stdin.seekable():
+            # A person waits for each line.
+            window = 1 if sys.stdin.isatty() else _LINES_OF_A_PIPE
+        one_line = load_module("text.lines").one_line
+        for translation in bulk.translate_lines(translate, texts, window=window):
+            print_result(one_line(translation))
+        return None
+    if texts:
+        translations = translate(texts)
         load_module("evaluation").write_lines(options.output, translations)
         return {"output": options.output, "sentences": len(translations)}
-    bulk = load_module("bulk")
     summary = bulk.translate_file(
         translate,
-        sys.stdin.buffer if options.input is None else options.input,
+        source,
         options.output,
         window=bulk.WINDOW * (workers or 1),
         fingerprint=_fingerprint(translator, options),
@@ -112,19 +116,17 @@ def _ray_workers(options):
             f"{options.model}, a training run"
         )
     _check_no_search(options)
-    latest_version(options.model)
     return number
 
 
-def _found(translator, options):
+def _found(translator, texts, n_best):
     """Yields what was found for each text, for `--json`."""
     bulk = load_module("bulk")
-    texts = options.texts or bulk.read_texts(options.input or sys.stdin.buffer)
     for window in bulk.windows_of(texts, bulk.WINDOW):
-        found = translator.translate(window, options.n_best or 1)
+        found = translator.translate(window, n_best or 1)
         for source, several in zip(window, found, strict=True):
             alternatives = [{"text": one.text, "score": one.score} for one in several]
-            more = {} if options.n_best is None else {"n_best": alternatives}
+            more = {} if n_best is None else {"n_best": alternatives}
             yield {"source": source, **alternatives[0], **more}
 
 
@@ -142,18 +144,6 @@ def _with_columns(translator, options):
         return "\t".join(columns)
 
     return lambda texts: [line(found) for found in translator.translate(texts, count)]
-
-
-def _print_translations(translate, options):
-    bulk, lines = load_module("bulk"), load_module("text.lines")
-    texts, window = options.texts, bulk.WINDOW
-    if not texts:
-        texts = bulk.read_texts(options.input or sys.stdin.buffer)
-    if not options.texts and options.input is None and not sys.stdin.seekable():
-        # A person waits for each line.
-        window = 1 if sys.stdin.isatty() else _LINES_OF_A_PIPE
-    for translation in bulk.translate_lines(translate, texts, window=window):
-        print_result(lines.one_line(translation))
 
 
 def _fingerprint(translator, options):
@@ -194,8 +184,6 @@ def is_run(path: Path) -> bool:
 
 def load_runs(runs, options):
     """Returns a run's translator, or several as an ensemble, with the search given."""
-    for run in runs:
-        trained_directory(run)
     kind = load_module("translator").Translator
     translator = kind.load(*runs) if len(runs) == 1 else kind.ensemble(runs)
     config = translator.config.replace(**given(options))

@@ -9,13 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from keras_transformer.config import (
-    DataConfig,
-    RunConfig,
-    TokenizerConfig,
-    TrainingConfig,
-    TransformerConfig,
-)
+from keras_transformer.config import RunConfig
 from keras_transformer.evaluation import Scores, evaluate
 from keras_transformer.export import ExportedTranslator
 from keras_transformer.export.model_card import record_scores
@@ -29,26 +23,12 @@ NAME = "quickstart-en-de"  # of the run and the SavedModel
 SIZES = {"train": 90_000, "valid": 500, "test": 500}
 # Tuned on the validation sentences. Pre-norm is stable at the high learning rate of a
 # short run, and a grammar needs no dropout.
-CONFIG = RunConfig(
-    model=TransformerConfig.preset(
-        "tiny",
-        num_encoder_layers=2,
-        num_decoder_layers=2,
-        norm_first=True,
-        dropout_rate=0.0,
-        attention_dropout_rate=0.0,
-        activation_dropout_rate=0.0,
-    ),
-    tokenizer=TokenizerConfig(vocabulary_size=2000),
-    data=DataConfig(batch_tokens=1500),
-    training=TrainingConfig(
-        epochs=2,
-        warmup_steps=300,
-        learning_rate=0.01,
-        label_smoothing=0.05,
-        average_checkpoints=1,
-    ),
-)
+CONFIG = RunConfig.preset(
+    "tiny", num_encoder_layers=2, num_decoder_layers=2, dropout_rate=0.0,
+    attention_dropout_rate=0.0, activation_dropout_rate=0.0, vocabulary_size=2000,
+    batch_tokens=1500, epochs=2, warmup_steps=300, learning_rate=0.01,
+    label_smoothing=0.05, average_checkpoints=1, length_penalty=0.6,
+)  # fmt: skip
 
 
 def quickstart(
@@ -57,6 +37,7 @@ def quickstart(
     console: Console | None = None,
     config: RunConfig = CONFIG,
     sizes: dict[str, int] = SIZES,
+    command: str | None = None,
 ) -> Scores:
     """Trains on generated sentences, evaluates, exports, and translates.
 
@@ -69,6 +50,7 @@ def quickstart(
         console: Rich console for progress; default the terminal.
         config: Options of the run.
         sizes: Number of pairs in the splits "train", "valid" and "test".
+        command: That of `train`.
 
     Returns:
         The `Scores` of the test sentences.
@@ -82,7 +64,10 @@ def quickstart(
     directory = Path("runs") / NAME if directory is None else Path(directory)
     say(console, "generating English and German sentences from a grammar")
     pairs = {name: list(generate_pairs(name, size)) for name, size in sizes.items()}
-    translator = train(pairs["train"], directory, config, pairs["valid"], console)
+    training, validation = pairs["train"], pairs["valid"]
+    translator = train(
+        training, directory, config, validation, console, command=command
+    )
     test, name = pairs["test"], "generated test sentences"
     scores = evaluate(translator, test, directory / "test.translations.txt")
     fingerprint, values = open_pairs(test).fingerprint(), dataclasses.asdict(scores)

@@ -151,8 +151,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
     def on_epoch_begin(self, epoch, logs=None):
         # Keras has just reset the metrics, whose sums are in the state.
         self.restore(self._run.state)
-        self._done = self._counted = self._tokens = 0
-        self._stops = False
+        self._done, self._stops = 0, False
         self._began = self._read = time.monotonic()
         super().on_epoch_begin(len(self._run.state.history))
 
@@ -173,48 +172,40 @@ class RunCallbacks(keras.callbacks.CallbackList):
         is_due = self._done % _READ_EVERY == 0
         is_late = is_alone and time.monotonic() - self._read >= _READ_SECONDS
         if self._wants_every_batch or is_due or is_late:
-            self._look(batch, logs)
+            # This waits for the device. One tensor, because each transfer waits.
+            values = [ops.reshape(ops.cast(v, "float32"), ()) for v in logs.values()]
+            values = ops.convert_to_numpy(ops.stack(values))
+            figures = dict(zip(logs, map(float, values), strict=True))
+            if self._wants_every_batch:
+                for callback in self.callbacks:
+                    callback.on_train_batch_end(batch, figures)
+            if self._options.nonfinite == "stop" and self.model.held_batches:
+                self.model.stop_training = self._stops = True
+            self._read = time.monotonic()
+            self._bar.show(self._run.state.step + self._done, figures["loss"])
         if is_alone or is_due:
             is_over = self._seconds() >= 60 * (self._options.max_minutes or math.inf)
             is_asked = self._signals.received is not None
             if self._distribution.any(is_over or is_asked):
                 self.model.stop_training = self._stops = True
 
-    def _look(self, batch, logs):
-        """Waits for the device; shows the figures and passes them to callbacks."""
-        # One tensor, because each transfer waits.
-        values = [ops.reshape(ops.cast(v, "float32"), ()) for v in logs.values()]
-        values = ops.convert_to_numpy(ops.stack(values))
-        figures = dict(zip(logs, map(float, values), strict=True))
-        if self._wants_every_batch:
-            for callback in self.callbacks:
-                callback.on_train_batch_end(batch, figures)
-        if self._options.nonfinite == "stop" and self.model.held_batches:
-            self.model.stop_training = self._stops = True
-        self._read = time.monotonic()
-        self._bar.show(self._run.state.step + self._done, figures["loss"])
-
-    def _rate(self):
-        """Returns the tokens per second since `fit` began."""
-        first = self._run.state.step + self._counted
-        self._tokens += self._run.training.tokens(first, self._done - self._counted)
-        self._counted = self._done
-        return self._tokens / max(time.monotonic() - self._began, 1e-9)
-
     def _seconds(self):
         return time.monotonic() - self._since
 
     def on_epoch_end(self, epoch, logs=None):
-        step = self._run.state.step + self._done
         if self._options.nonfinite == "stop" and self.model.held_batches:
             return  # `fit` raises the error.
         self.figures = {name: np.ravel(value).item() for name, value in logs.items()}
         self.stopped |= self.model.stop_training and not self._stops
-        self.figures["tokens_per_second"] = self._rate()
+        step = self._run.state.step
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        tokens = self._run.training.tokens(step, self._done)
+        self.figures["tokens_per_second"] = tokens / seconds
         rate = inner_optimizer(self.model.optimizer).learning_rate
         self.figures["learning_rate"] = float(ops.convert_to_numpy(rate))
         # Keras replaces the weights by their moving average after this.
-        self._run.state = self.captured(step, self._distribution.mean(self._seconds()))
+        seconds = self._distribution.mean(self._seconds())
+        self._run.state = self.captured(step + self._done, seconds)
 
 
 class StopSignals:

@@ -135,12 +135,18 @@ def report_model(console: Console, model: keras.Model, freeze: str | None):
     say(console, words)
 
 
-def report_other_machine(console: Console, before: dict, now: dict):
-    """Warns if a run cannot end with the same bits as an uninterrupted one."""
-    names = {"parts": "cores that share a batch"}
+def report_resumed(console: Console, state: State, num_batches: int, machine: dict):
+    """Says where a run resumes; warns if its last bits will be others on `machine`."""
+    epoch, batch = divmod(state.step, num_batches)
+    say(
+        console,
+        f"resuming after {plural(state.updates, 'update')}, at batch {batch + 1:,} of "
+        f"epoch {epoch + 1}",
+    )
+    names, before = {"parts": "cores that share a batch"}, state.machine
     found = [
         f"{value} {names.get(name, name)} (before: {before[name]})"
-        for name, value in now.items()
+        for name, value in machine.items()
         if before[name] != value
     ]
     if found:
@@ -235,14 +241,14 @@ class Log:
         cells |= {t: f"{row[name]:{f}}" for t, name, f in _FIGURES if name in row}
         cells["time"] = duration(seconds)
         is_best = "val_loss" in row and not without_progress(rows, self._options)
-
-        def line(words):
-            return "  ".join(f"{word:>{_WIDTHS.get(t, 8)}}" for t, word in words)
-
+        head = line = ""
+        for title, cell in cells.items():
+            width = _WIDTHS.get(title, 8)
+            head, line = f"{head}  {title:>{width}}", f"{line}  {cell:>{width}}"
         if not self._has_head:
             self._has_head = True
-            say(self._console, line((title, title) for title in cells))
-        say(self._console, line(cells.items()) + (" *" if is_best else ""))
+            say(self._console, head[2:])
+        say(self._console, line[2:] + (" *" if is_best else ""))
         self._write(rows, rows[-1:])
 
     def _write(self, rows, new):

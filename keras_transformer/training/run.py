@@ -9,8 +9,6 @@ import contextlib
 import json
 import os
 import re
-import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,7 +41,7 @@ from keras_transformer.training.report import (
     report_data,
     report_devices,
     report_model,
-    report_other_machine,
+    report_resumed,
     run_facts,
 )
 from keras_transformer.training.state import State, StateFiles, capture
@@ -117,7 +115,7 @@ class Run:
     @contextlib.contextmanager
     def opened(
         self, text, config, validation, console, tokenizers, init, optimizer=None,
-        loss=None, make_model=None, is_dry=False,
+        loss=None, make_model=None, command=None, is_dry=False,
     ) -> Iterator[bool]:  # fmt: skip
         """Prepares the run for training; yields whether it is finished already."""
         console = plain_console() if console is None else console
@@ -156,8 +154,14 @@ class Run:
             text = open_pairs(text)
             validation = None if validation is None else open_pairs(validation)
             data = _described(text, validation, optimizer, loss, init, make_model)
+            if command is not None:
+                data["command"] = command
             init = self._plan(config, data, text, tokenizers, init)
-            is_finished = self._is_finished() and not is_dry
+            # The summary is written last.
+            parts = ("model.keras", "decoding.json", SUMMARY)
+            is_whole = all((self.path / name).exists() for name in parts)
+            has_ended = self.state is not None and self.state.finished == self.limits()
+            is_finished = has_ended and is_whole and not is_dry
             if is_finished:
                 say(
                     self.console,
@@ -169,13 +173,7 @@ class Run:
                 # Invalid options and data raise errors before anything is saved.
                 place = None if is_dry else self.path / "corpus"
                 self._make_corpora(text, validation, place)
-                self._make_model(init, optimizer, loss, make_model)
-                if writes:
-                    self._save()
-                self._report()
-                if self.state is None:
-                    self.state = capture(self.model)
-                self.facts = run_facts(self.model, self.training, self.validation)
+                self._make_model(init, optimizer, loss, make_model, writes)
             del init  # frees the memory of its model
             yield is_finished
 
@@ -184,6 +182,7 @@ class Run:
 
         Raises `ValueError` if they differ from those of the run or of `init`.
         """
+        origin = self.path
         if given is not None and not isinstance(given, TokenizerPair):
             sides = given if isinstance(given, tuple | list) else (given,)
             given = TokenizerPair.of(*sides)
@@ -193,22 +192,21 @@ class Run:
         if self.is_set_up:
             config, data = self._resumed(config, data)
             tokenizers = TokenizerPair.load(self.path / "tokenizer")
-            whose = f"{self.path} holds a run"
         begun_with = data.get("init")
-        init = None if self.state is not None else _translator(init)
         if begun_with and self.state is None and init is None:
             raise ValueError(
                 f"The run began with the weights of {begun_with} and has no state yet: "
                 "give that as `init` again. Received: none"
             )
+        init = None if self.state is not None else init
         if init is not None:
-            _check_same_sizes(config, init, begun_with)
+            init = _loaded(init, begun_with, config)
             if self.is_set_up and not init.tokenizers.same_as(tokenizers):
                 raise ValueError(
-                    f"{whose} with another tokenizer than {begun_with}, which has "
+                    f"{self.path} has another tokenizer than {begun_with}, which has "
                     "changed since. Choose another directory."
                 )
-            tokenizers, whose = init.tokenizers, f"{begun_with} is a translator"
+            tokenizers, origin = init.tokenizers, begun_with
         if tokenizers is None:
             say(self.console, "learning the vocabulary")
             budget = config.data.bad_line_budget
@@ -220,7 +218,7 @@ class Run:
                 say(self.console, words)
         if given is not None and not given.same_as(tokenizers):
             raise ValueError(
-                f"{whose} with another tokenizer than the given one. Give the same or "
+                f"{origin} has another tokenizer than the given one. Give the same or "
                 "none, or choose another directory."
             )
         sizes = tokenizers.vocabulary_sizes
@@ -273,12 +271,6 @@ class Run:
         """Returns the options that end the training."""
         return {name: getattr(self.config.training, name) for name in _LIMITS}
 
-    def _is_finished(self):
-        # The summary is written last.
-        names = ("model.keras", "decoding.json", SUMMARY)
-        has_ended = self.state is not None and self.state.finished == self.limits()
-        return has_ended and all((self.path / name).exists() for name in names)
-
     def _make_corpora(self, text, validation, place):
         """Makes the corpora, kept in `place`, and fits the schedule to them."""
         config = self.config
@@ -310,42 +302,37 @@ class Run:
                 directory=place and place / "validation", **common,
             )  # fmt: skip
 
-    def _make_model(self, init, optimizer, loss, make_model):
-        """Makes the model, with the weights of `init` if there is one."""
-        keras.utils.set_random_seed(self.config.training.seed)
+    def _make_model(self, init, optimizer, loss, make_model, writes):
+        """Makes the model, writes the options and what else begins a run, and reports.
+
+        The model has the weights of `init`, if there is one.
+        """
+        config, console, tokenizers = self.config, self.console, self.tokenizers
+        keras.utils.set_random_seed(config.training.seed)
         with self.distribution.scope():
-            self.model = compiled_model(self.config, optimizer, loss, make_model)
+            self.model = compiled_model(config, optimizer, loss, make_model)
             build_training_variables(self.model)
         if init is not None:
             self.model.take_weights_of(init.model)
-            say(self.console, f"starting from the weights of {self.data['init']}")
-        self.translator = Translator(self.model, self.tokenizers, self.config.decoding)
-
-    def _save(self):
-        """Writes the options, and the other files of a new run."""
-        # An earlier model.keras is of fewer updates: the run is unfinished again.
-        (self.path / SUMMARY).unlink(missing_ok=True)
-        if not self.is_set_up:
-            self.tokenizers.save(self.path / "tokenizer")
-            self.tokenizers.save_digests(self.path / "tokenizer")
-            write_json(self.path / "data.json", self.data)
-        write_json(self.path / "config.json", self.config.to_dict())
-
-    def _report(self):
-        """Prints the data, the device and the model, or where the run resumes."""
-        console, state = self.console, self.state
+            say(console, f"starting from the weights of {self.data['init']}")
+        self.translator = Translator(self.model, tokenizers, config.decoding)
+        if writes:
+            # An earlier model.keras is of fewer updates: the run is unfinished again.
+            (self.path / SUMMARY).unlink(missing_ok=True)
+            if not self.is_set_up:
+                tokenizers.save(self.path / "tokenizer")
+                tokenizers.save_digests(self.path / "tokenizer")
+                write_json(self.path / "data.json", self.data)
+            write_json(self.path / "config.json", config.to_dict())
         report_data(console, self.training, self.validation)
         report_devices(console, self.model.compute_dtype)
-        if state is None:
-            report_model(console, self.model, self.config.training.freeze)
-            return
-        epoch, batch = divmod(state.step, self.training.num_batches)
-        say(
-            console,
-            f"resuming after {plural(state.updates, 'update')}, at batch "
-            f"{batch + 1:,} of epoch {epoch + 1}",
-        )
-        report_other_machine(console, state.machine, self.machine)
+        if self.state is None:
+            report_model(console, self.model, config.training.freeze)
+            self.state = capture(self.model)
+        else:
+            batches = self.training.num_batches
+            report_resumed(console, self.state, batches, self.machine)
+        self.facts = run_facts(self.model, self.training, self.validation)
 
 
 def _described(text, validation, optimizer, loss, init, make_model):
@@ -364,9 +351,6 @@ def _described(text, validation, optimizer, loss, init, make_model):
     if init is not None:
         is_made = isinstance(init, Translator)
         data["init"] = "a `Translator`" if is_made else os.path.abspath(init)
-    if Path(sys.argv[0]).name == "keras-transformer":
-        # What finishes the run, for whoever finds it unfinished.
-        data["command"] = shlex.join(["keras-transformer", *sys.argv[1:]])
     return data
 
 
@@ -404,7 +388,7 @@ def default_config(
     if init is None:
         return RunConfig()
     if isinstance(init, Translator):
-        parts = _translator(init).model.config, init.tokenizers.config, init.config
+        parts = init.model.config, init.tokenizers.config, init.config
     else:
         folder = trained_directory(init)
         parts = (
@@ -416,10 +400,11 @@ def default_config(
     return RunConfig(model, tokenizer, decoding=search).with_options(**FINE_TUNING)
 
 
-def _translator(init: Translator | str | Path | None) -> Translator | None:
-    """Returns the translator whose weights a run begins with, if any."""
-    if init is None:
-        return None
+def _loaded(init: Translator | str | Path, name: str, config: RunConfig) -> Translator:
+    """Returns the translator whose weights a run begins with.
+
+    Raises `ValueError` if they do not fit the run's model and vocabulary.
+    """
     translator = init if isinstance(init, Translator) else Translator.load(init)
     model = translator.model
     if type(model) is not Transformer:
@@ -432,14 +417,9 @@ def _translator(init: Translator | str | Path | None) -> Translator | None:
             "The model of `init` must not be quantised: use the one from before "
             "`quantize`."
         )
-    return translator
-
-
-def _check_same_sizes(config: RunConfig, init: Translator, name: str):
-    """Checks that a run's model and vocabulary fit the weights of `init`."""
     made = {
-        "model": init.model.config.to_dict(),
-        "tokenizer": init.tokenizers.config.to_dict(),
+        "model": model.config.to_dict(),
+        "tokenizer": translator.tokenizers.config.to_dict(),
     }
     if differing := _differing(config, made, _RATES):
         raise ValueError(
@@ -447,3 +427,4 @@ def _check_same_sizes(config: RunConfig, init: Translator, name: str):
             f"the run begins with: {differing}. Leave them out or use "
             f"`default_config`; only {', '.join(sorted(_RATES))} may differ."
         )
+    return translator

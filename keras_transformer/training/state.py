@@ -96,11 +96,10 @@ class StateFiles:
         if not self.writes:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
-        header = {
-            name: value for name, value in vars(state).items() if name != "values"
-        }
+        header = dict(vars(state))
+        values = header.pop("values")
         parts = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
-        parts |= {f"{i:06d}": value for i, value in enumerate(state.values)}
+        parts |= {f"{i:06d}": value for i, value in enumerate(values)}
         with replacing(self.directory / f"step-{state.step:09d}.npz") as temporary:
             with open(temporary, "wb") as stream:
                 np.savez(stream, **parts)

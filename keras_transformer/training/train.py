@@ -51,6 +51,7 @@ def train(
     loss: Any = None,
     init: Translator | str | Path | None = None,
     model: Callable[[TransformerConfig], keras.Model] | None = None,
+    command: str | None = None,
 ) -> Translator:
     """Learns a vocabulary, trains a model with `model.fit`, and saves everything.
 
@@ -95,6 +96,7 @@ def train(
         model: Function of `config.model` that returns the model to train: a subclass of
             `Transformer`, or any Keras model that `Translator` takes; default
             `Transformer`. A resumed run needs it again. Register its class with Keras.
+        command: What resumes the run at a shell, for errors about an unfinished run.
 
     Returns:
         The trained `Translator`.
@@ -116,8 +118,9 @@ def train(
     """
     run = Run(directory)
     with run.opened(
-        text, config, validation, console, tokenizers, init, optimizer, loss, model
-    ) as is_finished:
+        text, config, validation, console, tokenizers, init, optimizer, loss, model,
+        command,
+    ) as is_finished:  # fmt: skip
         if is_finished:
             return Translator.load(directory)
         _train_to_the_end(run, callbacks)

@@ -19,9 +19,8 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer import RunConfig, TrainingConfig, Transformer, Translator
-from keras_transformer.text import learn_tokenizers, mixed_pairs, open_pairs
+from keras_transformer.text import learn_tokenizers, mixed_pairs
 from keras_transformer.training import dry_run, read_summary, report, summary_lines
-from keras_transformer.training.run import _described
 from keras_transformer.training.state import State
 from tests import tiny_run
 
@@ -189,7 +188,7 @@ def test_a_run_goes_on_with_its_own_parts_alone(tmp_path):
     changed = {
         "another optimizer: .*AdamW": own_parts(1e-3),
         "another loss: .*mean_crossentropy": own_parts() | {"loss": None},
-        "holds a run with another tokenizer": own_parts() | {"tokenizers": other},
+        "run has another tokenizer than the": own_parts() | {"tokenizers": other},
     }
     for message, parts in changed.items():
         with pytest.raises(ValueError, match=message):
@@ -338,8 +337,13 @@ def test_the_table_fits_in_a_terminal_and_marks_the_best(tmp_path):
     ]
 
 
-def test_a_run_keeps_the_command_that_began_it(monkeypatch):
-    words = ["/bin/keras-transformer", "train", "--run", "a b"]
-    monkeypatch.setattr(sys, "argv", words)
-    data = _described(open_pairs(tiny_run.TRAIN), None, None, None, None, None)
-    assert data["command"] == "keras-transformer train --run 'a b'"
+def test_a_run_that_was_killed_says_the_command_that_finishes_it(tmp_path):
+    for given, words in (
+        ({"command": "keras-transformer train --run 'a b'"}, "train --run 'a b'$"),
+        ({}, "call `train` again with the same arguments"),
+    ):
+        directory = tmp_path / str(len(given))
+        with pytest.raises(tiny_run.Killed):
+            tiny_run.run(directory, tiny_run.KillAfter(1), given=given)
+        with pytest.raises(FileNotFoundError, match=f"To finish it: .*{words}"):
+            Translator.load(directory)
