@@ -162,8 +162,8 @@ class LayerConfig(SublayerConfig):
 
     def layer_options(self) -> dict[str, Any]:
         """Returns the arguments of an encoder or decoder layer."""
-        names = [field.name for field in dataclasses.fields(SublayerConfig)]
-        options = {name: getattr(self, name) for name in names}
+        fields = dataclasses.fields(SublayerConfig)
+        options = {field.name: getattr(self, field.name) for field in fields}
         return options | {"positions": self.relative_positions}
 
 

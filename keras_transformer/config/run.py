@@ -136,6 +136,11 @@ class DecodingConfig(Config):
             )
 
     @property
+    def num_best(self) -> int:
+        """Translations that `nbest` of an export returns."""
+        return self.n_best or self.beam_size
+
+    @property
     def longest_output(self) -> int:
         """Most tokens of any output, the end token counted."""
         longest = self.max_source_length + self.max_extra_length
@@ -236,7 +241,7 @@ class RunConfig(Config):
         sections = {}
         for section in dataclasses.fields(self):
             part = getattr(self, section.name)
-            names = [f.name for f in dataclasses.fields(part) if f.name in options]
+            names = options.keys() & vars(part).keys()
             changes = {name: options.pop(name) for name in names}
             sections[section.name] = part.replace(**changes)
         if options:

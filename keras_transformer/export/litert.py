@@ -95,9 +95,8 @@ def export_litert(
     config = translator.config
     model = translator.model.with_dtype("float32")
     generator = Generator(model, config)
-    n_best = config.n_best or config.beam_size
     best = found_by(generator.search)
-    several = found_by(functools.partial(generator.search, n_best=n_best))
+    several = found_by(functools.partial(generator.search, n_best=config.num_best))
     matrix = tf.TensorSpec([None, None], tf.int32)
     lengths = tf.TensorSpec([None], tf.int32)
     source = {"source": matrix, "lengths": lengths}
@@ -206,7 +205,7 @@ def describe(
         "tokenizers": translator.tokenizers.save_files(directory),
         "max_source_length": config.max_source_length,
         "longest_output": config.longest_output,
-        "n_best": config.n_best or config.beam_size,
+        "n_best": config.num_best,
         "search": config.to_dict(),
         "quantize": quantize,
         "languages": None if languages is None else list(languages),

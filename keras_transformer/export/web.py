@@ -123,8 +123,7 @@ def source_lengths(longest: int) -> list[int]:
 def signatures_of(model: Seq2Seq, config: DecodingConfig) -> dict:
     """Returns the `tf.function` of each signature in the table of `export_web`."""
     generator = Generator(model, config, fixed_shapes=True)
-    n_best = config.n_best or config.beam_size
-    search = found_by(functools.partial(generator.search, n_best=n_best))
+    search = found_by(functools.partial(generator.search, n_best=config.num_best))
     return {
         f"translate_{length}": signature(
             search,

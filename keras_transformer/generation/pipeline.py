@@ -126,7 +126,7 @@ class Pipeline:
 
         `with_ids` adds `ids` [B, n_best, T], or [B, T] where there is one translation.
         """
-        n_best = n_best or self.config.n_best or self.config.beam_size
+        n_best = n_best or self.config.num_best
         source = self._tokenize(text)
         inputs = source.ids, source.lengths
         result = self._called(self.generator.search, *inputs, n_best=n_best)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import re
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -41,7 +40,7 @@ def make_app(model: ServedModel, host: str) -> Starlette:
             methods=["POST" if endpoint is predict else "GET"],
         )
         for action, endpoint in actions.items()
-        for version in ("", "/versions/{version}")
+        for version in ("", "/versions/{version:int}")
     ]
     app = Starlette(
         routes=routes,
@@ -94,11 +93,10 @@ def _say_malformed(request, error):
 def _model_of(request):
     """Returns the model if it is the one that the path names."""
     model, path = request.app.state.model, request.path_params
-    version = path.get("version", str(model.version))
-    if ":" in path["name"] or not re.fullmatch("[0-9]+", version):
+    if ":" in path["name"]:
         raise HTTPException(400)
-    is_other = version.lstrip("0") != str(model.version).lstrip("0")
-    if path["name"] != model.name or is_other:
+    asked = path["name"], path.get("version", model.version)
+    if asked != (model.name, model.version):
         raise RequestError(
             f"This server only has version {model.version} of {model.name}. Received: "
             f"{request.url.path}",

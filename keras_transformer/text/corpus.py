@@ -98,15 +98,14 @@ class Corpus:
         self.static_shapes = static_shapes or config.batch_shapes is not None
         self.bad_lines = BadLines(config.bad_line_budget)
         self._cutters = [tokenizers.source, tokenizers.target]
-        contents = [cutter.content for cutter in self._cutters]
+        cut = [hashlib.blake2b(cutter.content).hexdigest() for cutter in self._cutters]
         made_of = {
             "text": [part.fingerprint() for part, _ in self.text.parts],
-            "tokenizers": [hashlib.blake2b(c).hexdigest() for c in contents],
+            "tokenizers": cut,
             "max_length": config.max_length,
             "bad_line_budget": config.bad_line_budget,
         }
-        most = max(cutter.vocabulary_size for cutter in self._cutters)
-        kind = np.min_scalar_type(most - 1)
+        kind = np.min_scalar_type(max(tokenizers.vocabulary_sizes.values()) - 1)
         # A memory-mapped file outlives its name.
         given = contextlib.nullcontext(directory)
         with tempfile.TemporaryDirectory() if directory is None else given as folder:
@@ -279,9 +278,16 @@ class Corpus:
             for number, (part, _) in enumerate(self.text.parts):
                 pairs = part.pairs(self.bad_lines)
                 while chunk := list(itertools.islice(pairs, _CHUNK)):
-                    ids, lengths = self._tokenized(chunk)
-                    good = self._good(part, chunk, lengths)
-                    kept = ids[np.repeat(good, lengths.sum(axis=1))]
+                    lines, *texts = zip(*chunk, strict=True)
+                    # Strings are on the CPU; the small tensors should be as well.
+                    with tf.device("CPU:0"):
+                        both = zip(self._cutters, texts, strict=True)
+                        sides = [cutter.tokenize(text) for cutter, text in both]
+                        ends = tf.fill([len(chunk), 2, 1], END_ID)
+                        ids = tf.concat([tf.stack(sides, axis=1), ends], axis=2)
+                    lengths = ids.values.row_lengths().numpy().reshape(-1, 2)
+                    good = self._good(part, lines, lengths)
+                    kept = ids.flat_values.numpy()[np.repeat(good, lengths.sum(axis=1))]
                     file.write(kept.astype(kind).tobytes())
                     self._num_pairs[number] += int(good.sum())
                     bar.advance(task, len(chunk))
@@ -295,18 +301,7 @@ class Corpus:
         }
         write_json(path.with_suffix(".json"), facts)
 
-    def _tokenized(self, pairs):
-        """Returns the ids of pairs, concatenated, and the lengths of both sides."""
-        # Strings are on the CPU; the small tensors with them should be as well.
-        with tf.device("CPU:0"):
-            texts = [[getattr(pair, side) for pair in pairs] for side in SIDES]
-            sides = [c.tokenize(t) for c, t in zip(self._cutters, texts, strict=True)]
-            ends = tf.fill([len(pairs), 2, 1], END_ID)
-            ids = tf.concat([tf.stack(sides, axis=1), ends], axis=2)
-        lengths = ids.values.row_lengths().numpy()
-        return ids.flat_values.numpy(), lengths.reshape(-1, 2)
-
-    def _good(self, part, pairs, lengths):
+    def _good(self, part, lines, lengths):
         """Returns whether both sides of each pair have a good length."""
         most = self.config.max_length
         fits = (1 < lengths) & (lengths <= most)
@@ -320,7 +315,7 @@ class Corpus:
                     f"{most}"
                 )
             self.bad_lines.add(
-                part.place(pairs[place].line, SIDES[side]),
+                part.place(lines[place], SIDES[side]),
                 f"{SIDES[side]} has {reason}",
                 is_mistake=length == 1,
             )

@@ -184,11 +184,6 @@ class Tokenizer(Subwords):
         sentences = list(sentences)
         return cls(learned(lambda: sentences, config))
 
-    @classmethod
-    def load(cls, path: str | Path) -> Tokenizer:
-        """Reads a SentencePiece `.model` file."""
-        return cls(Path(path).read_bytes(), origin=str(path))
-
     @property
     def vocabulary_size(self) -> int:
         return len(self._processor)

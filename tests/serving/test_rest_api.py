@@ -208,17 +208,6 @@ def test_an_error_of_a_run_has_its_status(client, model, monkeypatch, error, sta
     assert "broken" in response.json()["error"]
 
 
-def test_a_large_request_is_cut_and_answered_as_one(client):
-    body = {"inputs": ["a"] * 64 + ["abc"], "signature_name": "letters"}
-    outputs = predict(client, body).json()["outputs"]
-    assert outputs["rows"] == [32] * 64 + [1]
-    assert outputs["letters"] == [["a", "", ""]] * 64 + [["a", "b", "c"]]
-    assert outputs["count"] == [1] * 64 + [3]
-    # A signature without rows in its outputs runs whole.
-    body = {"inputs": [1.0] * 40, "signature_name": "total"}
-    assert predict(client, body).json()["outputs"]["sum"] == 40
-
-
 @pytest.mark.parametrize(
     ("own_name", "host", "status"),
     [

@@ -328,7 +328,7 @@ REFUSED = [
     (ValueError, r"^train\.en:2: bad$", lambda _: Tokenizer.learn(broken(), CONFIG)),
     (ValueError, NO_MODEL, of_file("text.model", b"")),
     (ValueError, NO_MODEL, of_file("text.model", b"garbage")),
-    (FileNotFoundError, r"o\.model", lambda folder: Tokenizer.load(folder / "o.model")),
+    (FileNotFoundError, r"o\.model", lambda path: TokenizerPair.of(path / "o.model")),
     (TypeError, "a SentencePiece model.* Received: int", lambda _: TokenizerPair.of(5)),
     (
         ValueError, "leave `sequence_length` and `split`",
