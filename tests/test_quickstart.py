@@ -256,7 +256,6 @@ def test_quickstart_trains_exports_and_scores(tmp_path, capsys):
     assert 0 <= scores.bleu <= 100
     printed = capsys.readouterr().out
     assert f"generated test sentences:\nBLEU {scores.bleu:.2f}" in printed
-    assert max(map(len, printed.partition("translating ")[2].splitlines()[1:-3])) <= 100
     assert printed.count("    right") + printed.count("    not ") == 6
     lines = (tmp_path / "run" / "test.translations.txt").read_text().splitlines()
     exported = ExportedTranslator(tmp_path / "saved_models" / "quickstart-en-de")

@@ -110,11 +110,10 @@ def make_parser() -> argparse.ArgumentParser:
         ),
     )
     parser.set_defaults(quiet=False, json=False)
-    parser.general.add_argument(
-        "--version", action="version", version=", ".join(versions),
-        help="show versions and end",
-    )  # fmt: skip
     parser.verbs = add_verbs(parser, _CALLS)
+    version = {"action": "version", "version": ", ".join(versions)}
+    general = parser.add_general_flags()
+    general.add_argument("--version", help="show versions and end", **version)
     return parser
 
 

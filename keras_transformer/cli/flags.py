@@ -24,7 +24,7 @@ _VERBS = Path(__file__).with_name("verbs.toml")
 class Parser(argparse.ArgumentParser):
     """Takes flags by their whole names alone: `--batch` is not `--batch-tokens`."""
 
-    def __init__(self, description, examples=(), has_rare=False, **details):
+    def __init__(self, description, examples=(), **details):
         lines = "".join(f"\n  keras-transformer {line}" for line in examples)
         super().__init__(
             description=textwrap.fill(description, 78),
@@ -34,25 +34,24 @@ class Parser(argparse.ArgumentParser):
             add_help=False,
             **details,
         )
-        # The flags of every verb.
-        self.general = self.add_argument_group("general options")
+
+    def add_general_flags(self, has_rare=False, reports=False):
+        """Adds the flags of every verb, as the last group; returns the group."""
+        group = self.add_argument_group("general options")
         how = {"nargs": 0, "help": "show this and end"}
         if has_rare:
             how = {"nargs": "?", "metavar": "all", "help": "show this, or all flags"}
-        self.general.add_argument("-h", "--help", action=_Help, **how)
+        group.add_argument("-h", "--help", action=_Help, **how)
+        # They may have been given before the verb.
+        switch = {"action": "store_true", "default": argparse.SUPPRESS}
         what = "show where an error came from"
-        self.add_switch("--traceback", what)
-
-    def add_switch(self, flag, help):
-        """Adds a general flag, which may have been given before the verb."""
-        self.general.add_argument(
-            flag, action="store_true", default=argparse.SUPPRESS, help=help
-        )
-
-    def format_help(self):
-        # What every verb has comes after what is its own.
-        self._action_groups.sort(key=lambda group: group is self.general)
-        return super().format_help()
+        group.add_argument("--traceback", help=what, **switch)
+        if reports:
+            what = "print results, warnings and errors only"
+            group.add_argument("--quiet", help=what, **switch)
+            what = "print one JSON object, the rest on standard error"
+            group.add_argument("--json", help=what, **switch)
+        return group
 
     def error(self, message):
         # A name that a `*` matched may hold anything.
@@ -93,18 +92,13 @@ def add_verbs(parser, calls):
             description=f"{verb['help']} {verb.get('more', '')}",
             examples=[f"{name} {rest}".rstrip() for rest in verb["examples"]],
             usage=f"%(prog)s {verb['needs']}[OPTION ...]",
-            has_rare=any("rare" in group for group in groups),
         )
         own.set_defaults(parser=own, call=calls.get(name))
         parsers[name] = own
         if name not in calls:
             places[name] = own.add_subparsers(required=True, metavar="KIND")
+            own.add_general_flags()
             continue
-        if verb.get("reports", True):
-            own.add_switch("--quiet", "print results, warnings and errors only")
-            own.add_switch(
-                "--json", "print one JSON object, the rest on standard error"
-            )
         place = own.add_argument_group(verb["title"]) if "title" in verb else own
         for flag, details in verb["flags"].items():
             if isinstance(details, str):
@@ -118,6 +112,8 @@ def add_verbs(parser, calls):
             place.add_argument(flag, **details).is_rare = is_rare
         for group in groups:
             _add_options(own, **group)
+        has_rare = any("rare" in group for group in groups)
+        own.add_general_flags(has_rare, verb.get("reports", True))
     return parsers
 
 

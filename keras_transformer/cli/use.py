@@ -25,8 +25,6 @@ _LINES_OF_A_PIPE = 32  # Translated together, where a program may write them slo
 def evaluate(options):
     """Scores the translations of a test set."""
     check_standard_output()
-    if options.output is not None:
-        check_file_to_write(options.output)
     translator, evaluation = load_translator(options), load_module("evaluation")
     text = load_pairs(options.test, options.columns)
     pairs = ((pair.source, pair.target) for pair in text.pairs())
@@ -148,12 +146,9 @@ def _with_columns(translator, options):
 
 def _fingerprint(translator, options):
     """Identifies model and options: only the same may continue an output."""
-    what = ""
-    if options.n_best is not None or options.scores:
-        what = f"n_best={options.n_best}, scores={options.scores}"
-    path = options.model
+    path, what = options.model, f"n_best={options.n_best}, scores={options.scores}"
     if is_run(path):
-        what = translator.config.to_json() + what
+        what += translator.config.to_json()
     else:
         path = translator.path  # With the version that was chosen.
     return load_module("bulk").model_fingerprint(path, what)

@@ -223,7 +223,7 @@ class Corpus:
         """Returns the bucket of a batch and the ids (source, target) of each pair."""
         epoch, place = divmod(step, self.num_batches)
         bucket, places = self._epoch(epoch if shuffle else None)[place]
-        ends = zip(*(self._ends[2 * places + i] for i in range(3)), strict=True)
+        ends = self._ends[2 * places[:, None] + np.arange(3)].tolist()
         return bucket, [(self._ids[a:b], self._ids[b:c]) for a, b, c in ends]
 
     def _new_epoch(self, number):

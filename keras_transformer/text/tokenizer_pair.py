@@ -189,7 +189,8 @@ def learn_tokenizers(
 
         def sentences(sides=sides):
             for pair in text.pairs(BadLines(bad_line_budget)):
-                yield from (getattr(pair, side) for side in sides)
+                for side in sides:
+                    yield getattr(pair, side)
 
         tokenizers.append(Tokenizer(learned(sentences, config)))
     return TokenizerPair(tokenizers[0], tokenizers[-1], config)

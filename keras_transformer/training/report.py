@@ -253,7 +253,7 @@ class Log:
 
     def _write(self, rows, new):
         """Writes all rows to log.csv, and the new ones for TensorBoard."""
-        names = ["epoch", *sorted({name for row in rows for name in row} - {"epoch"})]
+        names = ["epoch", *sorted(set().union(*rows) - {"epoch"})]
         with replacing(self._directory / "log.csv") as temporary:
             with open(temporary, "w", encoding="utf-8", newline="") as stream:
                 writer = csv.DictWriter(stream, names)

@@ -91,8 +91,8 @@ class Run:
         if not self.is_set_up:
             # A process that is killed while it sets up the run leaves these.
             left = {"tokenizer", "tokenizer.sha256", "data.json", "corpus"}
-            names = {path.name for path in self.path.glob("*")} - left
-            if self.path.is_file() or any(not n.startswith(".partial-") for n in names):
+            found = {path.name for path in self.path.glob("[!.]*")}
+            if self.path.is_file() or not found <= left:
                 check_new_directory(self.path)
 
     @contextlib.contextmanager
@@ -149,7 +149,7 @@ class Run:
             if writes:
                 stack.enter_context(self.locked())
             self.console = console if is_chief else Console(quiet=True)
-            self.states = StateFiles(self.path / "states", writes)
+            self.states = StateFiles(self.path / "states")
             self.state = self.states.latest(self.console)
             text = open_pairs(text)
             validation = None if validation is None else open_pairs(validation)

@@ -84,17 +84,14 @@ class StateFiles:
     """The newest states of a run, in a directory.
 
     A state is written and flushed to the disk before older ones are removed, so a crash
-    or a full disk loses none. Only the chief process `writes`.
+    or a full disk loses none.
     """
 
-    def __init__(self, directory: str | Path, writes: bool = True):
+    def __init__(self, directory: str | Path):
         self.directory = Path(directory)
-        self.writes = writes
 
     def save(self, state: State):
         """Writes a state and removes old ones."""
-        if not self.writes:
-            return
         self.directory.mkdir(parents=True, exist_ok=True)
         header = dict(vars(state))
         values = header.pop("values")
@@ -112,12 +109,11 @@ class StateFiles:
     def latest(self, console: Console) -> State | None:
         """Returns the newest intact state, or `None` if there is no file.
 
-        Damaged files are reported and removed; if all are, it raises `ValueError`.
+        Damaged files are reported; if all are, it raises `ValueError`.
         """
-        damaged = []
         for path in reversed(self.paths()):
             try:
-                state = _read(path)
+                return _read(path)
             # Damage raises many errors, depending on its place.
             except Exception as error:
                 # In a truncated file NumPy may seek to before the beginning.
@@ -129,12 +125,7 @@ class StateFiles:
                     f"warning: {path} is damaged ({type(error).__name__}: {error}); "
                     "trying the state before it",
                 )
-                damaged.append(path)
-            else:
-                for newer in damaged if self.writes else ():
-                    newer.unlink()
-                return state
-        if damaged:
+        if self.paths():
             raise ValueError(
                 f"Every state in {self.directory} is damaged, so the run cannot "
                 "resume. `keras-transformer average` makes a model of its checkpoints, "

@@ -184,8 +184,8 @@ def _train_to_the_end(run: Run, given: Sequence[keras.callbacks.Callback]):
                     _train_on(run, callbacks, validation)
                     if log and run.state.has_row:
                         log.add(run.state.history, run.state.seconds)
-                run.states.save(run.state)
                 if is_chief:
+                    run.states.save(run.state)
                     _remove_checkpoints(run)
                 if run.distribution.any(signals.received is not None):
                     name = "a signal to another process"

