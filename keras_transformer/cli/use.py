@@ -54,7 +54,7 @@ def translate(options):
         check_standard_output(", or give `--output`")
     else:
         check_file_to_write(options.output)
-    source = options.input or (sys.stdin and sys.stdin.buffer)
+    source = options.input or getattr(sys.stdin, "buffer", None)
     if not options.texts and source is None:
         raise ValueError(
             "Standard input must be open, or give sentences or `--input`. Received: it "

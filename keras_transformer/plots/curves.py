@@ -75,7 +75,10 @@ def training_curves(
             )
     size = (6.4, 4.0) if len(metrics) == 1 else (4.4, 3.2)
     figure, axes = axes_for(axes, len(metrics), size, columns=3)
-    best = _best_epoch(log, monitor)
+    best, scores = None, np.array(log.get(f"val_{monitor}", []))
+    if np.isfinite(scores).any():
+        find = np.nanargmin if monitor == "loss" else np.nanargmax
+        best = log["epoch"][find(scores)]
     for ax, metric in zip(axes, metrics, strict=True):
         for name, label in ((metric, "training"), (f"val_{metric}", "validation")):
             if name in log:
@@ -94,15 +97,6 @@ def training_curves(
     if is_own:
         figure.suptitle(title, parse_math=False)
     return figure
-
-
-def _best_epoch(log, monitor):
-    """Returns the epoch with the best validation, or `None` where there was none."""
-    values = np.array(log.get(f"val_{monitor}", []))
-    if not np.isfinite(values).any():
-        return None
-    best = np.nanargmin if monitor == "loss" else np.nanargmax
-    return log["epoch"][best(values)]
 
 
 def _read(log):

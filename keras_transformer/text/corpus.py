@@ -115,8 +115,7 @@ class Corpus:
             self._ids = np.asarray(np.memmap(path, kind, "r"))
         # Where sentences end, after a 0.
         self._ends = np.append(0, np.flatnonzero(self._ids == END_ID) + 1)
-        # A run counts the tokens of earlier batches while later ones are made.
-        self._epoch = functools.lru_cache(2)(self._new_epoch)
+        self._epoch = functools.lru_cache(1)(self._new_epoch)
 
         # The pairs of an epoch before shuffling: each corpus occurs `weight` times.
         weights = [weight for _, weight in self.text.parts]
@@ -137,11 +136,8 @@ class Corpus:
         self.num_pairs = len(self._order)
         self.num_batches = len(batches)
         self.num_tokens = int(lengths[self._order].sum())
-        counts = Counter(bucket for bucket, _ in batches)
-        self.shapes = {
-            (self._sizes[bucket], boundaries[bucket]): number
-            for bucket, number in counts.items()
-        }
+        shapes = list(zip(self._sizes, boundaries, strict=True))
+        self.shapes = dict(Counter(shapes[bucket] for bucket, _ in batches))
         area = sum(rows * width * n for (rows, width), n in self.shapes.items())
         self.padding = 1 - self.num_tokens / (2 * area) if self.static_shapes else None
 
@@ -195,7 +191,10 @@ class Corpus:
 
     def batch(self, step: int, shuffle: bool = True) -> tuple:
         """Returns the batch of a step, counted from 0 through all epochs, as arrays."""
-        bucket, pairs = self._pairs(step, shuffle)
+        epoch, place = divmod(step, self.num_batches)
+        bucket, places = self._epoch(epoch if shuffle else None)[place]
+        ends = self._ends[2 * places[:, None] + np.arange(3)].tolist()
+        pairs = [(self._ids[a:b], self._ids[b:c]) for a, b, c in ends]
         sides, size = list(zip(*pairs, strict=True)), len(pairs)
         longest = [max(map(len, side)) for side in sides]
         buckets = np.searchsorted(self.boundaries, longest)
@@ -210,21 +209,6 @@ class Corpus:
         target_in[: len(pairs), 0] = START_ID
         target_in[target_in == END_ID] = PAD_ID
         return (source, target_in), target
-
-    def tokens(self, first: int, number: int) -> int:
-        """Returns the number of source and target tokens of some batches.
-
-        End tokens count and padding does not. The arguments are those of `dataset`.
-        """
-        batches = (self._pairs(first + i, True)[1] for i in range(number))
-        return sum(len(ids) for pairs in batches for ids in itertools.chain(*pairs))
-
-    def _pairs(self, step, shuffle):
-        """Returns the bucket of a batch and the ids (source, target) of each pair."""
-        epoch, place = divmod(step, self.num_batches)
-        bucket, places = self._epoch(epoch if shuffle else None)[place]
-        ends = self._ends[2 * places[:, None] + np.arange(3)].tolist()
-        return bucket, [(self._ids[a:b], self._ids[b:c]) for a, b, c in ends]
 
     def _new_epoch(self, number):
         """Returns bucket and pairs of each batch of an epoch; `None` is unshuffled."""

@@ -197,15 +197,15 @@ class RunCallbacks(keras.callbacks.CallbackList):
             return  # `fit` raises the error.
         self.figures = {name: np.ravel(value).item() for name, value in logs.items()}
         self.stopped |= self.model.stop_training and not self._stops
-        step = self._run.state.step
+        corpus, step = self._run.training, self._run.state.step + self._done
+        tokens = self._done * corpus.num_tokens / corpus.num_batches  # on average
         seconds = max(time.monotonic() - self._began, 1e-9)
-        tokens = self._run.training.tokens(step, self._done)
         self.figures["tokens_per_second"] = tokens / seconds
         rate = inner_optimizer(self.model.optimizer).learning_rate
         self.figures["learning_rate"] = float(ops.convert_to_numpy(rate))
         # Keras replaces the weights by their moving average after this.
         seconds = self._distribution.mean(self._seconds())
-        self._run.state = self.captured(step + self._done, seconds)
+        self._run.state = self.captured(step, seconds)
 
 
 class StopSignals:
