@@ -21,6 +21,7 @@ from keras_transformer.cli import export, train, use
 from keras_transformer.cli.flags import (
     Parser,
     add_verbs,
+    check_files,
     check_standard_output,
     sentence,
 )
@@ -61,6 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     try:
         options = _parsed(words)
+        check_files(options)
         if options.json:
             check_standard_output()
             quiet = io.StringIO() if options.quiet else sys.stderr

@@ -104,17 +104,35 @@ def add_verbs(parser, calls):
             if isinstance(details, str):
                 details = tables["flags"][details]
             details = dict(details)
-            is_rare = details.pop("rare", False)
+            is_rare, reads = details.pop("rare", False), details.pop("reads", False)
             if "type" in details:
                 details["type"] = _TYPES[details["type"]]
             if isinstance(details.get("metavar"), list):
                 details["metavar"] = tuple(details["metavar"])
-            place.add_argument(flag, **details).is_rare = is_rare
+            action = place.add_argument(flag, **details)
+            action.is_rare, action.reads = is_rare, reads
         for group in groups:
             _add_options(own, **group)
         has_rare = any("rare" in group for group in groups)
         own.add_general_flags(has_rare, verb.get("reports", True))
     return parsers
+
+
+def check_files(options):
+    """Raises `FileNotFoundError` if a path or a trained run that is read is missing."""
+    for action in options.parser._actions:
+        reads = getattr(action, "reads", False)
+        for path in _paths_in(getattr(options, action.dest)) if reads else ():
+            os.stat(path)
+            if reads == "trained":
+                trained_directory(path)
+
+
+def _paths_in(value):
+    """Returns the paths of a flag that takes one, or many, or was not given."""
+    if isinstance(value, list):
+        return [path for one in value for path in _paths_in(one)]
+    return [] if value is None else [value]
 
 
 def _add_options(parser, title, options=(), rare=(), shows_defaults=True):
@@ -186,22 +204,6 @@ def directory(word: str) -> Path:
     raise argparse.ArgumentTypeError(f"{shown}: {problem}")
 
 
-def existing(word: str) -> Path:
-    """Reads the path of something that exists, or raises `OSError`."""
-    os.stat(word)
-    return Path(word)
-
-
-def existing_directory(word: str) -> Path:
-    """Reads a path that others can open and that exists."""
-    return existing(directory(word))
-
-
-def trained(word: str) -> Path:
-    """Reads the directory of a trained run, or raises `FileNotFoundError`."""
-    return trained_directory(existing_directory(word))
-
-
 def sentence(word: str) -> str:
     """Reads text as UTF-8 in every locale, even where Python could not."""
     try:
@@ -211,10 +213,7 @@ def sentence(word: str) -> str:
 
 
 # The types of verbs.toml.
-_TYPES = {
-    "int": int, "sentence": sentence, "path": Path, "directory": directory,
-    "existing": existing, "existing directory": existing_directory, "trained": trained,
-}  # fmt: skip
+_TYPES = {"int": int, "sentence": sentence, "path": Path, "directory": directory}
 
 
 def load_pairs(files, columns=None):
@@ -229,7 +228,7 @@ def load_pairs(files, columns=None):
         if len(files) > 1:
             raise ValueError(
                 "`--columns` goes with one file that has both. Received: "
-                f"{' '.join(map(str, files))}"
+                f"{' '.join(files)}"
             )
         keys = dict(zip(("source_key", "target_key"), columns, strict=True))
     return load_module("text").open_pairs(*files, **keys)

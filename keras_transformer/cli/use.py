@@ -35,7 +35,7 @@ def evaluate(options):
         print_result(line)
     values = dataclasses.asdict(scores)
     if is_run(options.model):
-        name = " and ".join(path.name for path in options.test)
+        name = " and ".join(Path(name).name for name in options.test)
         facts = name, text.fingerprint(), translator.config, values
         try:
             load_module("export.model_card").record_scores(options.model, *facts)

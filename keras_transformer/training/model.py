@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
+import timeit
 from collections.abc import Callable
 from typing import Any
 
@@ -151,13 +151,12 @@ def half_precision_cost(dtype: str, size: int = 768) -> float:
     """Returns the time of a matrix product in `dtype`, in units of float32's."""
 
     def seconds(kind):
-        matrix, times = ops.ones((size, size), kind), []
-        for _ in range(4):  # The first may compile something.
-            start = time.perf_counter()
-            # NumPy takes no single bfloat16.
+        matrix = ops.ones((size, size), kind)
+
+        def product():  # NumPy takes no single bfloat16.
             ops.convert_to_numpy(ops.cast(ops.matmul(matrix, matrix)[0, 0], "float32"))
-            times.append(time.perf_counter() - start)
-        return min(times[1:])
+
+        return min(timeit.repeat(product, number=1, repeat=4))
 
     return seconds(dtype) / seconds("float32")
 

@@ -40,8 +40,12 @@ from keras_transformer.training.model import half_precision_cost
 from keras_transformer.training.state import State
 from keras_transformer.training.validation import without_progress
 
-# The extras of the package with each backend's own libraries for NVIDIA GPUs.
-_EXTRAS = {"tensorflow": "gpu", "jax": "gpu-jax"}
+# What each backend needs for NVIDIA GPUs.
+_REMEDIES = {
+    "tensorflow": "install keras-transformer-seq2seq[gpu]",
+    "jax": "install keras-transformer-seq2seq[gpu-jax]",
+    "torch": "install a PyTorch that is built for CUDA",
+}
 # The figures in the table at the terminal: title, name, format. log.csv has all.
 _FIGURES = (
     ("updates", "updates", ",.0f"), ("loss", "loss", ".4f"),
@@ -96,14 +100,10 @@ def report_devices(console: Console, dtype: str):
     say(console, f"computing in {dtype} with {backend} on {where}")
     gpus = Path("/proc/driver/nvidia/gpus")
     if not names and gpus.is_dir() and any(gpus.iterdir()):
-        extra = _EXTRAS.get(backend)
-        remedy = "install a PyTorch that is built for CUDA"
-        if extra is not None:
-            remedy = f"install keras-transformer-seq2seq[{extra}]"
         say(
             console,
-            f"warning: {backend} cannot use the NVIDIA GPU of this machine: {remedy}, "
-            "and see docs/training.md",
+            f"warning: {backend} cannot use the NVIDIA GPU of this machine: "
+            f"{_REMEDIES[backend]}, and see docs/training.md",
         )
     if dtype != "float32" and not has_gpu():
         cost = half_precision_cost(dtype)
