@@ -97,11 +97,10 @@ class Corpus:
         self.seed = seed
         self.static_shapes = static_shapes or config.batch_shapes is not None
         self.bad_lines = BadLines(config.bad_line_budget)
-        self._cutters = [tokenizers.source, tokenizers.target]
-        cut = [hashlib.blake2b(cutter.content).hexdigest() for cutter in self._cutters]
+        contents = tokenizers.source.content, tokenizers.target.content
         made_of = {
             "text": [part.fingerprint() for part, _ in self.text.parts],
-            "tokenizers": cut,
+            "tokenizers": [hashlib.blake2b(c).hexdigest() for c in contents],
             "max_length": config.max_length,
             "bad_line_budget": config.bad_line_budget,
         }
@@ -225,10 +224,9 @@ class Corpus:
         """
         buckets = self._bucket_of[order]
         order = order[np.argsort(buckets, kind="stable")]
+        ends = np.cumsum(np.bincount(buckets))
         batches, first = [], 0
-        for size, end in zip(
-            self._sizes, np.cumsum(np.bincount(buckets)), strict=False
-        ):
+        for size, end in zip(self._sizes, ends, strict=False):
             while first + size <= end:
                 batches.append(order[first : first + size])
                 first += size
@@ -262,13 +260,14 @@ class Corpus:
             for number, (part, _) in enumerate(self.text.parts):
                 pairs = part.pairs(self.bad_lines)
                 while chunk := list(itertools.islice(pairs, _CHUNK)):
-                    lines, *texts = zip(*chunk, strict=True)
+                    lines, sources, targets = zip(*chunk, strict=True)
                     # Strings are on the CPU; the small tensors should be as well.
                     with tf.device("CPU:0"):
-                        both = zip(self._cutters, texts, strict=True)
-                        sides = [cutter.tokenize(text) for cutter, text in both]
+                        source = self.tokenizers.source.tokenize(sources)
+                        target = self.tokenizers.target.tokenize(targets)
+                        both = tf.stack([source, target], axis=1)
                         ends = tf.fill([len(chunk), 2, 1], END_ID)
-                        ids = tf.concat([tf.stack(sides, axis=1), ends], axis=2)
+                        ids = tf.concat([both, ends], axis=2)
                     lengths = ids.values.row_lengths().numpy().reshape(-1, 2)
                     good = self._good(part, lines, lengths)
                     kept = ids.flat_values.numpy()[np.repeat(good, lengths.sum(axis=1))]
