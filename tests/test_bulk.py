@@ -366,17 +366,17 @@ def test_bad_arguments_are_refused(source, output, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("make", "part", "other"),
+    ("name", "part", "other"),
     [
-        (tiny_run.saved_model, "variables/variables.index", "assets.extra/requests"),
+        ("saved_model", "variables/variables.index", "assets.extra/requests"),
         # Its description has digests of the others, compared when they are loaded.
-        (tiny_run.litert, "translator.json", "README.md"),
+        ("lite_export", "translator.json", "README.md"),
     ],
 )
 def test_the_fingerprint_is_that_of_contents_and_options(
-    tmp_path_factory, tmp_path, make, part, other
+    request, tmp_path, name, part, other
 ):
-    model = make(tmp_path_factory)
+    model = request.getfixturevalue(name)
     first = model_fingerprint(model)
     copy = shutil.copytree(model, tmp_path / "copy")
     assert model_fingerprint(copy) == first
@@ -448,11 +448,6 @@ def test_killed_again_and_again_the_output_is_that_of_one_run(
 
 
 # Workers of Ray give what one process gives, and go on where it stopped.
-
-
-@pytest.fixture
-def model(tmp_path_factory):
-    return tiny_run.saved_model(tmp_path_factory)
 
 
 @pytest.fixture

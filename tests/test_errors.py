@@ -590,13 +590,9 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_ends_with_one_clear_line_and_leaves_nothing(
-    command, folder, tmp_path, tmp_path_factory, capsys
+    command, folder, tmp_path, saved_model, run_directory, capsys
 ):
-    places = {"f": folder, "o": tmp_path}
-    if "{s}" in command:
-        places["s"] = tiny_run.saved_model(tmp_path_factory)
-    if "{r}" in command:
-        places["r"] = tiny_run.run_directory(tmp_path_factory)
+    places = {"f": folder, "o": tmp_path, "s": saved_model, "r": run_directory}
     before = sorted(folder.rglob("*"))
     try:
         status = cli.main([word.format(**places) for word in command.split()])

@@ -30,13 +30,8 @@ def live():
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    return tiny_run.litert(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def translator(exported):
-    return LiteTranslator(exported, threads=2)
+def translator(lite_export):
+    return LiteTranslator(lite_export, threads=2)
 
 
 def assert_same(found, expected):
@@ -91,7 +86,7 @@ def test_a_drawing_is_its_seeds_own_and_as_likely_as_the_model_says(translator, 
         translator.sample(["a bear"], seed=-1)
 
 
-def test_it_runs_as_a_script_without_the_package(exported, live):
+def test_it_runs_as_a_script_without_the_package(lite_export, live):
     blocked = ("keras_transformer", "keras", "tensorflow")
     program = (
         "import sys, runpy\n"
@@ -101,7 +96,7 @@ def test_it_runs_as_a_script_without_the_package(exported, live):
     )
 
     def run(*words, **options):
-        command = [sys.executable, "-c", program, exported / "translate.py", *words]
+        command = [sys.executable, "-c", program, lite_export / "translate.py", *words]
         return subprocess.run(command, capture_output=True, text=True, **options)
 
     done = run(*TEXTS[:2], "--threads", "1")
@@ -119,10 +114,10 @@ def test_it_runs_as_a_script_without_the_package(exported, live):
     assert done.stdout == b"set()\n"
 
 
-def test_a_runtime_that_is_not_installed_is_named(exported, monkeypatch):
+def test_a_runtime_that_is_not_installed_is_named(lite_export, monkeypatch):
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
     with pytest.raises(ImportError, match="ai-edge-litert or sentencepiece is not ins"):
-        LiteTranslator(exported)
+        LiteTranslator(lite_export)
 
 
 def change_a_byte(path):
@@ -150,9 +145,9 @@ DAMAGED = [
 
 @pytest.mark.parametrize(("name", "damage", "error", "words"), DAMAGED)
 def test_what_is_no_whole_export_is_refused(
-    exported, tmp_path, name, damage, error, words
+    lite_export, tmp_path, name, damage, error, words
 ):
-    copy = shutil.copytree(exported, tmp_path / "copy")
+    copy = shutil.copytree(lite_export, tmp_path / "copy")
     damage(copy / name)
     with pytest.raises(error, match=words):
         LiteTranslator(copy)

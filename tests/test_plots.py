@@ -260,11 +260,6 @@ def test_what_is_not_there_is_refused(seen):
         plots.sentence_attention(recurrent, "A man.")
 
 
-@pytest.fixture(scope="module")
-def run_directory(tmp_path_factory):
-    return tiny_run.run_directory(tmp_path_factory)
-
-
 def plot(*words):
     return cli.main(["plot", *map(str, words)])
 

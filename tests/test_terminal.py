@@ -139,21 +139,19 @@ json.dump(statuses, open(path, "w"))
 """
 
 
-def test_every_verb_does_without_standard_streams(tmp_path_factory, tmp_path):
+def test_every_verb_does_without_standard_streams(saved_model, run_directory, tmp_path):
     """The shell closes all three; what the verbs open must not take their places."""
-    model = tiny_run.saved_model(tmp_path_factory)
-    run = tiny_run.run_directory(tmp_path_factory)
     output, test = tmp_path / "out.txt", tiny_run.write_pairs(tmp_path / "test.tsv")
     (tmp_path / "in.txt").write_text("a dog\n", encoding="utf-8")
-    translate = ["translate", model]
+    translate = ["translate", saved_model]
     expected = {
         ("train", "--train", test, "--run", tmp_path): 1,
-        ("evaluate", model, "--test", test): 1,
+        ("evaluate", saved_model, "--test", test): 1,
         (*translate, "a dog"): 1,
         (*translate, "--input", tmp_path / "in.txt", "--output", output): 0,
         ("average", tmp_path, "--output", tmp_path / "mean"): 1,
         ("export", tmp_path, "--output", tmp_path / "saved"): 1,
-        ("plot", "training", run, "--output", tmp_path / "a.svg"): 0,
+        ("plot", "training", run_directory, "--output", tmp_path / "a.svg"): 0,
         ("serve", tmp_path): 1,
         ("--help",): 0,
         ("paint",): 2,

@@ -1,8 +1,4 @@
-"""The smallest corpus, translator and training run, made once and shared by tests.
-
-A builder that writes files takes pytest's `tmp_path_factory`, of which there is one a
-session: each result is made once, whichever test asks first.
-"""
+"""The smallest corpus, translator and training run; `conftest.py` has their files."""
 
 from __future__ import annotations
 
@@ -42,19 +38,6 @@ CONFIG = kt.RunConfig(
 SEED = 11
 
 
-def once(build):
-    """Makes `build(tmp_path_factory)` once a session; the factory has no hash."""
-    made = []
-
-    @functools.wraps(build)
-    def built(tmp_path_factory):
-        if not made:
-            made.append(build(tmp_path_factory))
-        return made[0]
-
-    return built
-
-
 def write_pairs(path: Path, pairs=TRAIN) -> Path:
     """Writes pairs as lines of source, tab, target."""
     lines = (f"{source}\t{target}\n" for source, target in pairs)
@@ -91,19 +74,6 @@ def translator(beam_size: int = 3, seed: int = SEED) -> kt.Translator:
     return kt.Translator(
         model(seed), tokenizers(), CONFIG.decoding.replace(beam_size=beam_size)
     )
-
-
-@once
-def saved_model(tmp_path_factory) -> Path:
-    """The SavedModel of `translator()`: .../tiny/1."""
-    return translator().export(tmp_path_factory.mktemp("saved_models") / "tiny" / "1")
-
-
-@once
-def litert(tmp_path_factory) -> Path:
-    """The LiteRT export of `translator()`."""
-    path = tmp_path_factory.mktemp("litert") / "tiny"
-    return translator().export(path, "litert", languages=("en", "de"))
 
 
 class Killed(Exception):
@@ -148,13 +118,3 @@ def assert_equal(found, expected):
     """Compares two lists of arrays, to the bit."""
     for value, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(value, other)
-
-
-@once
-def run_directory(tmp_path_factory) -> Path:
-    """The directory of a training run of three epochs."""
-    directory = tmp_path_factory.mktemp("tiny")
-    text = kt.open_pairs(write_pairs(directory / "train.tsv"))
-    validation = kt.open_pairs(write_pairs(directory / "valid.tsv", VALID))
-    run(directory / "run", text=text, validation=validation)
-    return directory / "run"

@@ -258,7 +258,7 @@ def test_the_number_of_pairs_chooses_a_preset_that_is_said(asked, pairs, capsys)
 
 
 def test_flags_go_before_files_which_go_before_the_preset(
-    asked, pairs, tmp_path, tmp_path_factory
+    asked, pairs, tmp_path, run_directory
 ):
     path = tmp_path / "options.json"
     values = {"model": {"d_model": 96, "d_ff": 77, "num_heads": 3, "key_dim": 5}}
@@ -276,9 +276,8 @@ def test_flags_go_before_files_which_go_before_the_preset(
     tiny = RunConfig.preset("tiny", epochs=4)
     assert config_of(asked, pairs, *flags, "--preset", "tiny") == tiny
     # One that begins with another has its sizes.
-    init = tiny_run.run_directory(tmp_path_factory)
-    config = config_of(asked, pairs, "--init", init, "--epochs", "2")
-    begun = RunConfig.load(init / "config.json")
+    config = config_of(asked, pairs, "--init", run_directory, "--epochs", "2")
+    begun = RunConfig.load(run_directory / "config.json")
     assert (config.model, config.decoding) == (begun.model, begun.decoding)
     assert config.tokenizer == begun.tokenizer
     options = {"epochs": 2} | FINE_TUNING

@@ -29,11 +29,6 @@ TEXTS = ["the good dog runs.", "a bear", "the old man sings."]
 
 
 @pytest.fixture(scope="module")
-def saved_model(tmp_path_factory):
-    return tiny_run.saved_model(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """Training and validation pairs, one file each."""
     folder = tmp_path_factory.mktemp("files")

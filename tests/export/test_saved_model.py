@@ -20,18 +20,13 @@ TEXTS = ["the good bear runs.", "", "a dog", "the old man </s> sings. 🐈", "  
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return tiny_run.saved_model(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
 def live():
     return [best[0] for best in tiny_run.translator().translate(TEXTS)]
 
 
-def test_the_exported_translator_is_called_like_the_live_one(path, live):
-    exported = ExportedTranslator(path.parent)
-    assert exported.path == path
+def test_the_exported_translator_is_called_like_the_live_one(saved_model, live):
+    exported = ExportedTranslator(saved_model.parent)
+    assert exported.path == saved_model
     assert exported(TEXTS, batch_size=2) == [translation.text for translation in live]
     assert exported([]) == []
     several = tiny_run.translator().translate(TEXTS, n_best=2)
@@ -99,11 +94,11 @@ def test_graphs_are_made_once_and_the_next_version_has_all_its_files(
     assert {path.name for path in (tmp_path / "name").iterdir()} == {"1", "2", *NAMES}
 
 
-def test_an_existing_version_is_never_overwritten(path):
-    before = sorted((f, f.stat().st_mtime_ns) for f in path.rglob("*"))
+def test_an_existing_version_is_never_overwritten(saved_model):
+    before = sorted((f, f.stat().st_mtime_ns) for f in saved_model.rglob("*"))
     with pytest.raises(FileExistsError, match="tiny/1 exists, and is never"):
-        tiny_run.translator().export(path)
-    assert sorted((f, f.stat().st_mtime_ns) for f in path.rglob("*")) == before
+        tiny_run.translator().export(saved_model)
+    assert sorted((f, f.stat().st_mtime_ns) for f in saved_model.rglob("*")) == before
 
 
 def test_the_latest_version_is_the_largest_whole_number(tmp_path):
@@ -197,14 +192,14 @@ def violations(path):
     return found
 
 
-def test_the_export_holds_only_what_tensorflow_serving_has(path):
-    assert violations(path) == []
+def test_the_export_holds_only_what_tensorflow_serving_has(saved_model):
+    assert violations(saved_model) == []
     # The tokenizer is in the graph, not in a file.
-    assert not list((path / "assets").iterdir())
+    assert not list((saved_model / "assets").iterdir())
     # No path of the machine that exported is inside.
     here = str(Path(__file__).resolve().parents[2]).encode()
-    inside = [here, str(path.parent).encode(), sys.prefix.encode()]
-    for file in path.rglob("*"):
+    inside = [here, str(saved_model.parent).encode(), sys.prefix.encode()]
+    for file in saved_model.rglob("*"):
         content = file.read_bytes() if file.is_file() else b""
         assert not [place for place in inside if place in content], file
 

@@ -23,7 +23,6 @@ from keras_transformer.export.serving_files import (
     write_warmup_requests,
 )
 from keras_transformer.generation.pipeline import INPUTS
-from tests import tiny_run
 
 yaml = pytest.importorskip("yaml")
 
@@ -197,13 +196,6 @@ def test_container_and_pod_run_one_server_that_other_machines_cannot_reach(
 REQUESTS = "assets.extra/tf_serving_warmup_requests"
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    path = tiny_run.saved_model(tmp_path_factory)
-    assert {file.name for file in path.parent.iterdir()} == {"1", *NAMES}
-    return path
-
-
 def read_requests(file):
     """The PredictRequests of a warm-up file."""
     pytest.importorskip("tensorflow_serving")
@@ -220,11 +212,12 @@ def read_requests(file):
     return requests
 
 
-def test_every_signature_is_warmed_up_alone_and_in_a_batch(path):
+def test_every_signature_is_warmed_up_alone_and_in_a_batch(saved_model):
     """By the loaded model; sentences have several lengths, and numbers are 1."""
-    signatures, sizes = tf.saved_model.load(str(path)).signatures, {}
+    assert {path.name for path in saved_model.parent.iterdir()} == {"1", *NAMES}
+    signatures, sizes = tf.saved_model.load(str(saved_model)).signatures, {}
     lengths = set()
-    for request in read_requests(path / REQUESTS):
+    for request in read_requests(saved_model / REQUESTS):
         assert request.model_spec.name == "tiny"
         name = request.model_spec.signature_name
         arrays = {n: tf.make_ndarray(tensor) for n, tensor in request.inputs.items()}

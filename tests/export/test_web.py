@@ -90,13 +90,12 @@ def test_the_folder_holds_all_that_the_page_asks_for(site):
     assert (site / "LICENSE").read_bytes() == (HERE.parents[1] / "LICENSE").read_bytes()
 
 
-def test_the_description_tells_the_page_what_it_needs(site, tmp_path_factory):
+def test_the_description_tells_the_page_what_it_needs(site, lite_export):
     description = json.loads((site / "translator.json").read_text("utf-8"))
     files, sizes = description.pop("files"), description.pop("sizes")
     assert len(description.pop("version")) == 16
     # What a LiteRT export says, and what is the page's own.
-    lite = tiny_run.litert(tmp_path_factory) / "translator.json"
-    expected = json.loads(lite.read_text("utf-8"))
+    expected = json.loads((lite_export / "translator.json").read_text("utf-8"))
     del expected["files"]
     assert description == expected | {
         "format": "keras_transformer.web",

@@ -24,8 +24,8 @@ QUIET = Console(quiet=True)
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    return tiny_run.run_directory(tmp_path_factory)
+def trained(run_directory):
+    return run_directory
 
 
 def options(init, training=STILL, **changes):

@@ -29,28 +29,23 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    return tiny_run.run_directory(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def log(directory):
-    with open(directory / "log.csv", encoding="utf-8", newline="") as file:
+def log(run_directory):
+    with open(run_directory / "log.csv", encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def test_a_run_leaves_everything_in_its_directory(directory):
-    assert sorted(path.name for path in directory.iterdir()) == [
+def test_a_run_leaves_everything_in_its_directory(run_directory):
+    assert sorted(path.name for path in run_directory.iterdir()) == [
         "checkpoints", "config.json", "corpus", "data.json", "decoding.json", "log.csv",
         "model.keras", "states", "summary.json", "tensorboard", "tokenizer",
         "tokenizer.sha256",
     ]  # fmt: skip
     # Four batches an epoch, three epochs; the last checkpoints alone are kept.
-    names = sorted(path.name for path in (directory / "checkpoints").iterdir())
+    names = sorted(path.name for path in (run_directory / "checkpoints").iterdir())
     assert names == ["step-000000008.weights.h5", "step-000000012.weights.h5"]
-    data = json.loads((directory / "data.json").read_text("utf-8"))
+    data = json.loads((run_directory / "data.json").read_text("utf-8"))
     assert sorted(data) == ["planned_updates", "training", "validation"]
-    config, given = RunConfig.load(directory / "config.json"), tiny_run.CONFIG
+    config, given = RunConfig.load(run_directory / "config.json"), tiny_run.CONFIG
     sizes = dict(source_vocabulary_size=300, target_vocabulary_size=300)
     # A warm-up is at most a fifth of 12 updates, and its peak stays.
     fitted = dict(warmup_steps=2, learning_rate=(16 * 10) ** -0.5)
@@ -72,31 +67,31 @@ def test_the_log_has_a_row_an_interval_with_every_figure(log):
         assert float(log[-1][name]) < float(log[0][name]) - 0.1
 
 
-def test_tensorboard_has_the_same_figures(directory, log):
+def test_tensorboard_has_the_same_figures(run_directory, log):
     for side, name in (("train", "loss"), ("validation", "val_loss")):
-        events = EventAccumulator(str(directory / "tensorboard" / side)).Reload()
+        events = EventAccumulator(str(run_directory / "tensorboard" / side)).Reload()
         found = events.Tensors("epoch_loss")
         assert [event.step for event in found] == [4, 8, 12]
         values = [float(tf.make_ndarray(event.tensor_proto)) for event in found]
         assert values == pytest.approx([float(row[name]) for row in log])
 
 
-def test_the_final_model_is_the_float64_mean_of_the_checkpoints(directory):
-    config, kept = RunConfig.load(directory / "config.json"), []
-    for path in sorted((directory / "checkpoints").iterdir()):
+def test_the_final_model_is_the_float64_mean_of_the_checkpoints(run_directory):
+    config, kept = RunConfig.load(run_directory / "config.json"), []
+    for path in sorted((run_directory / "checkpoints").iterdir()):
         model = Transformer(config.model)
         model.load_weights(path)
         kept.append(model.get_weights())
     assert any(np.any(a != b) for a, b in zip(*kept, strict=True))
-    final = keras.models.load_model(directory / "model.keras").get_weights()
+    final = keras.models.load_model(run_directory / "model.keras").get_weights()
     means = [np.mean(np.stack(v).astype("float64"), 0) for v in zip(*kept, strict=True)]
     tiny_run.assert_equal(final, [mean.astype("float32") for mean in means])
-    translator = Translator.load(directory)
+    translator = Translator.load(run_directory)
     assert translator.config == tiny_run.CONFIG.decoding
 
 
-def test_a_run_keeps_what_it_was(directory):
-    summary = read_summary(directory)
+def test_a_run_keeps_what_it_was(run_directory):
+    summary = read_summary(run_directory)
     assert summary["model"]["class"] == "Transformer"
     assert summary["data"]["training"]["pairs"] == len(tiny_run.TRAIN)
     assert summary["data"]["validation"]["files"] == ["valid.tsv"]
@@ -104,13 +99,13 @@ def test_a_run_keeps_what_it_was(directory):
     assert summary["averaged_checkpoints"] == 2
     assert summary["examples"] == [list(pair) for pair in tiny_run.VALID[:3]]
     assert summary["machine"]["backend"].startswith("tensorflow ")
-    first, scores, written, *following = summary_lines(summary, directory)
+    first, scores, written, *following = summary_lines(summary, run_directory)
     assert first.startswith("trained 10,176 parameters: 12 updates, 3 epochs in ")
-    one = summary_lines(summary | {"epochs": 1, "updates": 1}, directory)[0]
+    one = summary_lines(summary | {"epochs": 1, "updates": 1}, run_directory)[0]
     assert ": 1 update, 1 epoch in " in one
     assert f"val_loss {summary['last_epoch']['val_loss']:.4f}" in scores
     listed = written.partition(": ")[2].split(", ")
-    assert listed and all((directory / name).exists() for name in listed)
+    assert listed and all((run_directory / name).exists() for name in listed)
     assert len(following) == 3
 
 
