@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_transformer import LiteTranslator
+from keras_transformer import LiteTranslator, cli
 from tests import tiny_run
 
 TEXTS = [
@@ -112,6 +112,14 @@ def test_it_runs_as_a_script_without_the_package(lite_export, live):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True)
     assert done.stdout == b"set()\n"
+
+
+def test_the_command_line_takes_it_as_any_other(lite_export, live, tmp_path, capsys):
+    assert cli.main(["translate", str(lite_export), *TEXTS[:2]]) == 0
+    assert capsys.readouterr().out.splitlines() == live(TEXTS[:2])
+    test = tiny_run.write_pairs(tmp_path / "test.tsv", tiny_run.VALID[:3])
+    assert cli.main(["evaluate", str(lite_export), "--test", str(test)]) == 0
+    assert "BLEU 0" in capsys.readouterr().out
 
 
 def test_a_runtime_that_is_not_installed_is_named(lite_export, monkeypatch):

@@ -57,16 +57,26 @@ def check_outputs(notebook):
             assert not re.search("warning|tensorflow:", text, re.IGNORECASE), text
 
 
-# The second trains.
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "layers")) for n in TINY]
-)
-def test_a_notebook_runs(name, tmp_path):
+def tiny(name):
+    """A notebook at its tiny size."""
     notebook = read(name)
-    tiny = nbformat.v4.new_code_cell(TINY[name])
-    notebook.cells.insert(parameters(notebook) + 1, tiny)
+    cell = nbformat.v4.new_code_cell(TINY[name])
+    notebook.cells.insert(parameters(notebook) + 1, cell)
+    return notebook
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TINY)
+def test_a_notebook_runs(name, tmp_path):
+    notebook = tiny(name)
     execute(notebook, tmp_path)
     check_outputs(notebook)
+
+
+def test_the_code_of_the_layers_runs():
+    """In this process, which is ready."""
+    code = "\n".join(cell.source for cell in code_cells(tiny("layers")))
+    exec(code.replace("%matplotlib inline", ""), {})
 
 
 def test_every_notebook_has_its_tiny_size():

@@ -11,7 +11,6 @@ from ai_edge_litert.interpreter import Interpreter
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer import cli
 from keras_transformer.export.litert import export_litert
 from tests import tiny_run
 from tests.layers.reference_weights import assert_close, randomise
@@ -69,23 +68,6 @@ def test_a_model_in_half_precision_becomes_one_in_float32(tmp_path):
     )
     lite = kt.LiteTranslator(half.export(tmp_path / "lite", "litert"))
     assert lite(TEXTS) == whole(TEXTS)
-
-
-@pytest.mark.slow
-def test_the_command_line_exports_and_translates(tmp_path, tmp_path_factory, capsys):
-    run = tiny_run.run_directory(tmp_path_factory)
-    path = tmp_path / "lite"
-    words = ["export", str(run), "--output", str(path), "--format", "litert"]
-    assert cli.main([*words, "--quantize", "float16", "--languages", "en", "de"]) == 0
-    assert capsys.readouterr().out == f"{path}\n"
-    description = json.loads((path / "translator.json").read_text("utf-8"))
-    assert description["quantize"] == "float16"
-    assert description["languages"] == ["en", "de"]
-    assert cli.main(["translate", str(path), *TEXTS]) == 0
-    assert capsys.readouterr().out.splitlines() == kt.LiteTranslator(path)(TEXTS)
-    test = tiny_run.write_pairs(tmp_path / "test.tsv", tiny_run.VALID[:3])
-    assert cli.main(["evaluate", str(path), "--test", str(test)]) == 0
-    assert "BLEU 0" in capsys.readouterr().out
 
 
 def language_model(**options):

@@ -12,7 +12,6 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import ExportedTranslator, Translator
 from keras_transformer.export import latest_version
-from keras_transformer.export.serving_files import NAMES
 from keras_transformer.generation.pipeline import INPUTS, Pipeline
 from tests import tiny_run
 
@@ -51,47 +50,27 @@ def test_the_exported_translator_is_called_like_the_live_one(saved_model, live):
         exported.align(TEXTS, per_head=True)
 
 
-class Stopped(Exception):
-    """What ends an export in the middle."""
-
-
-def test_a_server_sees_no_half_written_version_and_a_failure_leaves_nothing(
+def test_graphs_are_made_once_and_a_server_sees_no_half_written_version(
     tmp_path, monkeypatch
 ):
-    seen = []
+    """And a failure, after the warm-up requests were made, leaves nothing."""
+    seen, traced = [], []
+
+    def run(self, name, *inputs):
+        traced.append(name)
+        return {"text": inputs[0]}
 
     def save(module, directory, **_):
-        Path(directory).mkdir(exist_ok=True)  # As TensorFlow does.
-        (Path(directory) / "saved_model.pb").write_bytes(b"half")
+        (Path(directory) / "README.md").mkdir(parents=True)  # The card is none.
         seen.extend(path.name for path in (tmp_path / "name").iterdir())
-        raise Stopped
 
+    monkeypatch.setattr(Pipeline, "run", run)
     monkeypatch.setattr(tf.saved_model, "save", save)
-    with pytest.raises(Stopped):
+    with pytest.raises(IsADirectoryError):
         tiny_run.translator().export(tmp_path / "name")
+    assert sorted(traced) == sorted(INPUTS)
     assert len(seen) == 1 and not seen[0].isdecimal()
     assert not list((tmp_path / "name").iterdir())
-
-
-def test_graphs_are_made_once_and_the_next_version_has_all_its_files(
-    tmp_path, monkeypatch
-):
-    traced, run = [], Pipeline.run
-
-    def traces(self, name, *inputs):
-        traced.append(name)
-        return run(self, name, *inputs)
-
-    monkeypatch.setattr(Pipeline, "run", traces)
-    monkeypatch.setattr(
-        tf.saved_model, "save", lambda _, path, **__: Path(path).mkdir(exist_ok=True)
-    )
-    (tmp_path / "name" / "1").mkdir(parents=True)
-    written = tiny_run.translator().export(tmp_path / "name")
-    assert written == tmp_path / "name" / "2"
-    assert sorted(traced) == sorted(INPUTS)
-    assert (written / "assets.extra" / "tf_serving_warmup_requests").exists()
-    assert {path.name for path in (tmp_path / "name").iterdir()} == {"1", "2", *NAMES}
 
 
 def test_an_existing_version_is_never_overwritten(saved_model):

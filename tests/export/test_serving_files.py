@@ -1,23 +1,19 @@
 """What an export writes for TensorFlow Serving: its options, warm-up requests."""
 
-import configparser
 import http.server
 import json
 import re
 import shutil
 import subprocess
 import threading
-from pathlib import Path
 
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
 
-from keras_transformer.export import web
 from keras_transformer.export.serving_files import (
     BATCHES,
     NAMES,
-    TEMPLATES,
     model_name,
     write_serving_files,
     write_warmup_requests,
@@ -81,16 +77,6 @@ def test_the_model_and_its_objects_are_named_after_its_directory(tmp_path):
         found = [each["metadata"]["name"] for each in yaml.safe_load_all(text)]
         assert found == [expected, expected]
         assert re.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", expected)
-
-
-def test_an_installed_package_has_the_templates_and_the_page():
-    setup = configparser.ConfigParser()
-    setup.read(Path(__file__).parents[2] / "setup.cfg", encoding="utf-8")
-    patterns = setup["options.package_data"]["keras_transformer"].split(",")
-    package = TEMPLATES.parents[1]
-    installed = {path for each in patterns for path in package.glob(each.strip())}
-    assert {path.name for path in TEMPLATES.iterdir()} == {*NAMES, "model_card.md"}
-    assert {*TEMPLATES.iterdir(), *web.PAGE.iterdir()} <= installed
 
 
 def test_batches_are_as_large_as_every_warmup_request_needs(written):

@@ -12,7 +12,7 @@ import pytest
 import sentencepiece
 from ai_edge_litert.interpreter import Interpreter
 
-from keras_transformer import DecodingConfig, cli
+from keras_transformer import DecodingConfig
 from keras_transformer.export import litert, web
 from tests import tiny_run
 from tests.browser import Site, chromium
@@ -207,11 +207,6 @@ def test_another_litert_js_is_refused_and_leaves_nothing(tmp_path, node_modules)
         with pytest.raises(error, match=message):
             live.export(tmp_path / "new", "web", litert_js=modules)
     assert [path.name for path in tmp_path.iterdir()] == ["npm"]
-
-
-def test_another_client_says_that_it_cannot_read_a_page(site, capsys):
-    assert cli.main(["translate", str(site), "a bear"]) == 1
-    assert "must have the format keras_transformer.litert" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

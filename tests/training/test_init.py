@@ -230,19 +230,3 @@ def test_the_command_takes_the_sizes_from_the_run(trained, tmp_path, capsys):
         capsys.readouterr()
         assert command(directory, *rest) == 0
         assert "is finished" in capsys.readouterr().out
-
-
-BAD_WORDS = {
-    "`d_model` is 128 and was 16": ["--preset", "tiny"],
-    "`num_heads` is 4 and was 2": ["--num-heads", "4"],
-    "nothing: No such file": ["--init", "nothing"],
-}
-
-
-@pytest.mark.parametrize("message", BAD_WORDS)
-def test_the_command_refuses_in_a_line(message, trained, tmp_path, capsys):
-    directory = tmp_path / "run"
-    assert command(directory, "--init", trained, *BAD_WORDS[message]) == 1
-    error = capsys.readouterr().err
-    assert message in error and len(error.splitlines()) == 1
-    assert not any(directory.glob("*"))

@@ -156,20 +156,6 @@ def test_arrays_datasets_and_py_datasets_give_equal_losses():
     assert of_arrays[1] < of_arrays[0]
 
 
-def test_batches_of_different_lengths_train_one_model():
-    def batches():
-        for length in (3, 6, 4):
-            yield tuple(x[:, :length] for x in INPUTS), TARGETS[:, :length]
-
-    ids = tf.TensorSpec((None, None), "int32")
-    dataset = tf.data.Dataset.from_generator(
-        batches, output_signature=((ids, ids), ids)
-    )
-    made, losses = losses_of(dataset.apply(tf.data.experimental.assert_cardinality(3)))
-    assert losses[1] < losses[0]
-    assert int(made.optimizer.iterations.numpy()) == 6
-
-
 @pytest.mark.one_case
 @pytest.mark.parametrize("given", ["bfloat16", "float16"])
 def test_mixed_precision_trains_with_float32_weights_and_loss(given):
