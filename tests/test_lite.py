@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -96,8 +95,8 @@ def test_it_runs_as_a_script_without_the_package(lite_export, live):
     )
 
     def run(*words, **options):
-        command = [sys.executable, "-c", program, lite_export / "translate.py", *words]
-        return subprocess.run(command, capture_output=True, text=True, **options)
+        script = lite_export / "translate.py"
+        return tiny_run.in_a_process("-c", program, script, *words, **options)
 
     done = run(*TEXTS[:2], "--threads", "1")
     assert (done.returncode, done.stdout.splitlines()) == (0, live(TEXTS[:2]))
@@ -110,8 +109,7 @@ def test_it_runs_as_a_script_without_the_package(lite_export, live):
         "import sys, keras_transformer.lite\n"
         "print({'keras', 'tensorflow', 'sentencepiece'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True)
-    assert done.stdout == b"set()\n"
+    assert tiny_run.in_a_process("-c", program).stdout == "set()\n"
 
 
 def test_the_command_line_takes_it_as_any_other(lite_export, live, tmp_path, capsys):

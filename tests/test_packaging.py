@@ -5,11 +5,8 @@ import configparser
 import dataclasses
 import email
 import importlib.metadata
-import os
 import re
 import shutil
-import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -21,8 +18,8 @@ from packaging.specifiers import SpecifierSet
 
 import keras_transformer
 from keras_transformer import config
+from tests.tiny_run import ROOT, in_a_process
 
-ROOT = Path(__file__).parents[1]
 BUILD = """
 import sys
 from setuptools import build_meta
@@ -34,10 +31,7 @@ INFO = re.compile(r"keras_transformer_seq2seq-[\w.]+\.dist-info/")
 def build(kind, source, target):
     """Builds in a directory, as `pip` does without isolation; returns the file."""
     target.mkdir()
-    subprocess.run(
-        [sys.executable, "-c", BUILD, kind, target], cwd=source, check=True,
-        capture_output=True,
-    )  # fmt: skip
+    in_a_process("-c", BUILD, kind, target, cwd=source).check_returncode()
     (file,) = target.iterdir()
     return file
 
@@ -289,10 +283,7 @@ print(float(history["loss"][0]), float(history["loss"][-1]))
 
 
 def run(program, directory, **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", HIDE + program], cwd=directory, check=False,
-        capture_output=True, text=True, env=os.environ | environment,
-    )  # fmt: skip
+    done = in_a_process("-c", HIDE + program, cwd=directory, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines(), done.stderr
 

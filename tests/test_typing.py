@@ -1,10 +1,7 @@
 """What a type checker knows of the package, as a user's program shows it."""
 
 import inspect
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
@@ -14,8 +11,8 @@ import keras_transformer
 from keras_transformer.layers import TransformerLayer
 from keras_transformer.layers.transformer_layer import LayerArguments
 from keras_transformer.types import WeightOptions
+from tests.tiny_run import ROOT, in_a_process
 
-ROOT = Path(__file__).parents[1]
 PACKAGE = Path(keras_transformer.__file__).parent
 NAMES = keras_transformer.__all__
 SCRIPT = Path(__file__).parent / "typing_script.py"
@@ -24,14 +21,10 @@ SCRIPT = Path(__file__).parent / "typing_script.py"
 def checked(path):
     """Runs mypy on a file; returns its errors and notes as (kind, line, text)."""
     pytest.importorskip("mypy")
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "mypy", "--follow-imports=silent",
-            "--ignore-missing-imports", "--no-error-summary", "--config-file=",
-            path.name,
-        ],
-        cwd=path.parent, capture_output=True, text=True,
-        env=os.environ | {"MYPYPATH": str(ROOT)},
+    done = in_a_process(
+        "-m", "mypy", "--follow-imports=silent", "--ignore-missing-imports",
+        "--no-error-summary", "--config-file=", path.name,
+        cwd=path.parent, env={"MYPYPATH": str(ROOT)},
     )  # fmt: skip
     assert not done.stderr, done.stderr
     found = []

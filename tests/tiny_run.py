@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import keras
@@ -15,6 +18,7 @@ from keras_transformer.training import train
 from keras_transformer.training.state import State, StateFiles
 from tests.layers.reference_weights import randomise
 
+ROOT = Path(__file__).parents[1]
 _SUBJECTS = {"man": "Mann", "dog": "Hund", "bird": "Vogel", "bear": "Bär"}
 _ADJECTIVES = {"old": "alte", "big": "große", "young": "junge", "good": "gute"}
 _VERBS = {"sleeps": "schläft", "runs": "rennt", "sings": "singt"}
@@ -112,6 +116,15 @@ def run(
 def last_state(directory) -> State:
     """The newest state of a run."""
     return StateFiles(Path(directory) / "states").latest(Console(quiet=True))
+
+
+def in_a_process(*words, env=None, **options) -> subprocess.CompletedProcess:
+    """Runs Python as a shell does, where TensorFlow prints what it likes to."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | (env or {})
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    command = [sys.executable, *map(str, words)]
+    given = {"capture_output": True, "encoding": "utf-8", "env": environment}
+    return subprocess.run(command, **given | options)
 
 
 def assert_equal(found, expected):

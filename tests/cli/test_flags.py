@@ -157,10 +157,7 @@ def test_what_is_missing_is_named_before_tensorflow_is_loaded(tmp_path):
         "print(*[main(words.split()) for words in sys.argv[1:]])\n"
         "print('tensorflow' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, *commands],
-        cwd=tmp_path, capture_output=True, encoding="utf-8",
-    )  # fmt: skip
+    done = tiny_run.in_a_process("-c", program, *commands, cwd=tmp_path)
     assert done.stdout.split() == [*"1" * len(commands), "False"], done.stderr
     assert len(done.stderr.splitlines()) == len(commands)
 

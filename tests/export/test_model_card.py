@@ -186,28 +186,18 @@ def test_the_signatures_are_those_of_an_export(saved_model):
     assert found["nbest"].structured_outputs["scores"].shape[1] == 3
 
 
-@pytest.fixture
-def evaluating(run):
-    """Runs the verb on a run with a beam size."""
+def test_evaluate_keeps_the_scores_of_a_run_or_warns(run, monkeypatch, capsys):
     test = tiny_run.write_pairs(run.parent / "x.tsv", tiny_run.VALID)
-    words = ["evaluate", str(run), "--test", str(test), "--beam-size"]
-    return lambda size: cli.main([*words, size])
+    words = ["evaluate", str(run), "--test", str(test), "--beam-size", "1"]
+    assert cli.main(words) == 0
+    (entry,) = recorded_scores(run)
+    assert (entry["name"], entry["search"]["beam_size"]) == ("x.tsv", 1)
+    assert f"BLEU {entry['scores']['bleu']:.2f}" in capsys.readouterr().out
 
-
-@pytest.mark.slow
-def test_evaluate_keeps_the_scores_of_a_run(run, evaluating, capsys):
-    assert [evaluating(size) for size in "211"] == [0, 0, 0]
-    found = recorded_scores(run)
-    assert [entry["search"]["beam_size"] for entry in found] == [2, 1]
-    assert {entry["name"] for entry in found} == {"x.tsv"}
-    assert f"BLEU {found[1]['scores']['bleu']:.2f}" in capsys.readouterr().out
-
-
-def test_scores_that_cannot_be_kept_are_a_warning(evaluating, monkeypatch, capsys):
     def fail(*arguments):
         raise PermissionError(13, "Permission denied", "scores.json")
 
     monkeypatch.setattr(cards, "record_scores", fail)
-    assert evaluating("2") == 0
+    assert cli.main(words) == 0
     error = capsys.readouterr().err
     assert "warning: the scores were not recorded: " in error

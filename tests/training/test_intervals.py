@@ -18,7 +18,6 @@ from keras_transformer.evaluation import evaluate
 from keras_transformer.training import intervals
 from keras_transformer.training.intervals import StopSignals, end_of_interval
 from keras_transformer.training.validation import (
-    check_validated,
     rows_to_average,
     without_progress,
 )
@@ -271,22 +270,6 @@ def test_lower_losses_and_higher_scores_are_better(name, values, kept, waited):
     last = TrainingConfig(average_checkpoints=3)  # As by default.
     assert rows_to_average(rows[:2], last) == rows[:2]
     assert rows_to_average(rows, last) == rows[-3:]
-
-
-NEEDS_VALIDATION = {
-    "`average` 'best'": {"average": "best"},
-    "`monitor` 'bleu'": {"monitor": "bleu"},
-    "`patience`": {"patience": 2},
-}
-
-
-@pytest.mark.parametrize("name", NEEDS_VALIDATION)
-def test_an_option_that_needs_validation_pairs_says_so(name):
-    options = TrainingConfig(**NEEDS_VALIDATION[name])
-    with pytest.raises(ValueError, match=f"^{name} needs validation pairs: give some"):
-        check_validated(options, validated=False)
-    check_validated(options, validated=True)
-    check_validated(TrainingConfig(), validated=False)
 
 
 # Enough training that some words are right.
