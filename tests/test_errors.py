@@ -4,6 +4,7 @@ A row of `ERRORS` is a call, its exception where that is no `ValueError`, and pa
 the message in their order, with "..." between them.
 """
 
+import functools
 import gzip
 import re
 
@@ -584,10 +585,14 @@ COMMANDS = {
 }
 
 
+LOAD_ONCE = functools.cache(tf.saved_model.load)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_ends_with_one_clear_line_and_leaves_nothing(
-    command, folder, tmp_path, saved_model, run_directory, capsys
+    command, folder, tmp_path, saved_model, run_directory, capsys, monkeypatch
 ):
+    monkeypatch.setattr(tf.saved_model, "load", LOAD_ONCE)
     places = {"f": folder, "o": tmp_path, "s": saved_model, "r": run_directory}
     before = sorted(folder.rglob("*"))
     try:

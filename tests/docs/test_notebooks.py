@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
@@ -37,13 +36,6 @@ def parameters(notebook):
         if "parameters" in cell.metadata.get("tags", ())
     )
     return number
-
-
-def assigned(code):
-    """Names that code assigns at its top."""
-    targets = [node.targets[0] for node in ast.parse(code).body]
-    names = [t.elts if isinstance(t, ast.Tuple) else [t] for t in targets]
-    return {name.id for some in names for name in some}
 
 
 def check_outputs(notebook):
@@ -81,15 +73,6 @@ def test_the_code_of_the_layers_runs():
 
 def test_every_notebook_has_its_tiny_size():
     assert {path.stem for path in FOLDER.glob("*.ipynb")} == {*KEPT}
-
-
-@pytest.mark.parametrize("name", TINY)
-def test_the_tiny_size_replaces_values_that_the_notebook_has(name):
-    notebook = read(name)
-    names = assigned(notebook.cells[parameters(notebook)].source)
-    assert assigned(TINY[name]) <= names
-    rest = "".join(cell.source for cell in code_cells(notebook)[1:])
-    assert [one for one in names if not re.search(rf"\b{one}\b", rest)] == []
 
 
 @pytest.mark.parametrize("name", KEPT)

@@ -170,24 +170,18 @@ def test_a_run_without_a_state_needs_the_weights_again(
     dry_run(PAIRS, directory, config, console=QUIET, init=trained)
 
 
-def test_a_run_goes_on_with_the_weights_that_it_began_with_alone(
-    trained, uninterrupted, tmp_path
-):
-    directory, whole = uninterrupted
-    message = f"holds a run with other initial weights: {trained}"
-    with pytest.raises(ValueError, match=message):
-        run(directory, directory, options(trained, STEADY))
-    data = json.loads((directory / "data.json").read_text("utf-8"))
-    assert sorted(data) == ["init", "planned_updates", "training", "validation"]
-    assert data["init"] == str(trained)
-    with pytest.raises(ValueError, match="other initial weights: random"):
-        run(tmp_path / "random", None, options(trained))
-        run(tmp_path / "random", trained, options(trained))
-    # Nor with another tokenizer than they had then.
+def test_a_run_goes_on_with_the_weights_that_it_began_with_alone(trained, tmp_path):
     init = shutil.copytree(trained, tmp_path / "init")
     config = options(init, STEADY)
-    with pytest.raises(Killed):  # It is set up, and has no state.
-        run(tmp_path / "run", init, config, KillAfter(1))
+    for name, begun_with, said in (("run", init, str(init)), ("new", None, "random")):
+        with pytest.raises(Killed):  # It is set up, and has no state.
+            run(tmp_path / name, begun_with, config, KillAfter(0))
+        with pytest.raises(ValueError, match=f"other initial weights: {said}"):
+            run(tmp_path / name, trained, config)
+    data = json.loads((tmp_path / "run" / "data.json").read_text("utf-8"))
+    assert sorted(data) == ["init", "planned_updates", "training", "validation"]
+    assert data["init"] == str(init)
+    # Nor with another tokenizer than they had then.
     tiny_run.tokenizers().save(init / "tokenizer")
     tiny_run.tokenizers().save_digests(init / "tokenizer")
     with pytest.raises(ValueError, match="with another tokenizer than .*init"):

@@ -5,8 +5,6 @@ import io
 import math
 import os
 import signal
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import keras
@@ -211,29 +209,6 @@ def test_a_run_under_nohup_outlives_the_terminal():
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-SCRIPT = """
-import os, signal, sys
-from keras_transformer.training.intervals import StopSignals
-with StopSignals() as signals:
-    sys.stdin.readline()
-    os.kill(os.getpid(), signal.SIGHUP)
-    print("to standard output", flush=True)
-    print("to standard error", file=sys.stderr, flush=True)
-    signals.stop()
-"""
-
-
-@pytest.mark.slow
-def test_nothing_fails_that_is_printed_to_a_reader_that_has_gone():
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT], **pipes)
-    process.stdout.close()
-    process.stderr.close()
-    process.stdin.write(b"\n")
-    process.stdin.close()
-    assert process.wait() == 129
 
 
 # What validation says.

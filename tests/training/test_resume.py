@@ -158,7 +158,7 @@ def test_every_kind_of_run_ends_the_same(kind, tmp_path):
     options = KINDS.get(kind, {"save_every": 1})
     expected, folder = Folder(tmp_path / "whole"), Folder(tmp_path / "killed")
     expected.weights = expected.train(Count(), **options).model.get_weights()
-    for batches in (3, 5) if kind in KINDS else [2] * 13:
+    for batches in [5] if kind in KINDS else [2] * 13:
         folder.killed(batches, Count(), **options)
     folder.ends_as(expected, Count(), **options)
     rows = folder.final().history
@@ -166,7 +166,7 @@ def test_every_kind_of_run_ends_the_same(kind, tmp_path):
     assert len(rows) < 18  # Patience ends its run.
 
 
-def test_sigterm_ctrl_c_and_a_closed_terminal_save_the_batch(whole, folder):
+def test_sigterm_and_ctrl_c_save_the_batch(whole, folder):
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as stopped:
         folder.train(Signal(signal.SIGTERM))
@@ -176,9 +176,6 @@ def test_sigterm_ctrl_c_and_a_closed_terminal_save_the_batch(whole, folder):
     with pytest.raises(KeyboardInterrupt):
         folder.train(Signal(signal.SIGINT))
     assert folder.final().step == 6
-    with pytest.raises(SystemExit) as stopped:
-        folder.train(Signal(signal.SIGHUP))
-    assert (stopped.value.code, folder.final().step) == (129, 9)
     assert signal.getsignal(signal.SIGTERM) is before
     folder.ends_as(whole)
 
@@ -230,6 +227,7 @@ def killed(*_, **__):
     raise Killed
 
 
+@pytest.mark.slow
 def test_a_longer_run_killed_before_its_model_is_saved_is_not_finished(
     whole, copy, tmp_path
 ):
