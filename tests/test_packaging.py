@@ -214,13 +214,9 @@ OF_TEXTS = {
     "learn_tokenizers", "train",
 }  # fmt: skip
 OF_TENSORS = {
-    "EncoderLayer",
-    "Transformer",
-    "Generator",
-    "LiteTranslator",
-    "RunConfig",
+    "EncoderLayer", "Transformer", "Generator", "LiteTranslator", "RunConfig",
     "open_pairs",
-}
+}  # fmt: skip
 
 FIT = """
 Hidden.names |= {"fcntl", "resource"}  # Windows has neither.

@@ -35,7 +35,6 @@ SENTENCES = [
 BATCHES = [SENTENCES[:32], SENTENCES[32:]]
 CLIENTS = 32
 OUTPUT = {"serving_default": "translation", "nbest": "translations"}
-every_signature = pytest.mark.parametrize("name", OUTPUT)
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +212,7 @@ def test_the_local_server_gives_a_lone_client_the_same_bytes(server, expected, b
 
 
 @pytest.mark.one_case
-@every_signature
+@pytest.mark.parametrize("name", OUTPUT)
 def test_32_clients_at_once_get_what_a_lone_client_gets(server, expected, name):
     by_sentence = dict(zip(SENTENCES, expected[name], strict=True))
 

@@ -204,17 +204,17 @@ FLAGS = (
 ).split()
 
 
-def command(directory, *words):
-    text = tiny_run.write_pairs(directory.parent / "domain.tsv", PAIRS)
-    words = ["--train", text, "--run", directory, *words, *FLAGS]
-    return cli.main(["train", *map(str, words)])
-
-
 @pytest.mark.slow
 def test_the_command_takes_the_sizes_from_the_run(trained, tmp_path, capsys):
     directory = tmp_path / "run"
+    text = tiny_run.write_pairs(tmp_path / "domain.tsv", PAIRS)
+
+    def command(*words):
+        words = ["--train", text, "--run", directory, *words, *FLAGS]
+        return cli.main(["train", *map(str, words)])
+
     words = ["--dropout-rate", "0.2", "--beam-size", "1"]
-    assert command(directory, "--init", trained, *words) == 0
+    assert command("--init", trained, *words) == 0
     config = kt.RunConfig.load(directory / "config.json")
     assert (config.model.d_model, config.model.dropout_rate) == (16, 0.2)
     assert config.decoding == CONFIG.decoding.replace(beam_size=1)
@@ -222,5 +222,5 @@ def test_the_command_takes_the_sizes_from_the_run(trained, tmp_path, capsys):
     # It is finished, and needs neither the weights nor the sizes again.
     for rest in ([], ["--init", tmp_path / "gone"], ["--init", trained]):
         capsys.readouterr()
-        assert command(directory, *rest) == 0
+        assert command(*rest) == 0
         assert "is finished" in capsys.readouterr().out
