@@ -13,7 +13,6 @@ import time
 import httpx
 import pytest
 import tensorflow as tf
-import uvicorn
 from starlette.testclient import TestClient
 
 from keras_transformer.serving import serve
@@ -252,20 +251,12 @@ def process(directory):
         started.communicate()
 
 
-def test_ctrl_c_ends_it(directory, monkeypatch, capsys):
-    def run(server, sockets):
-        assert sockets[0].getsockname()[0] == "127.0.0.1"
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(uvicorn.Server, "run", run)
-    serve(directory, port=0)
-    assert "/v1/models/tiny (Ctrl-C ends it)" in capsys.readouterr().err
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status", "end"),
-    [(signal.SIGINT, 0, "returned\n"), (signal.SIGTERM, -signal.SIGTERM, "")],
+    [
+        (signal.SIGINT, 0, "returned\n"),
+        pytest.param(signal.SIGTERM, -signal.SIGTERM, "", marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_ends_it_when_what_runs_is_answered(directory, number, status, end):
     with (
