@@ -26,6 +26,8 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
+from tests import tiny_run  # noqa: E402
+
 
 def pytest_configure(config):
     # Keras 3.15 turns TensorFlow variables into arrays in a way NumPy 2 warns about.
@@ -74,6 +76,30 @@ def fixed_seed():
 def rng():
     """A NumPy generator with a fixed seed."""
     return np.random.default_rng(1706)
+
+
+@pytest.fixture(scope="session")
+def run_directory(tmp_path_factory):
+    """The directory of a training run of three epochs."""
+    directory = tmp_path_factory.mktemp("tiny")
+    text = tiny_run.write_pairs(directory / "train.tsv")
+    validation = tiny_run.write_pairs(directory / "valid.tsv", tiny_run.VALID)
+    tiny_run.run(directory / "run", text=text, validation=validation)
+    return directory / "run"
+
+
+@pytest.fixture(scope="session")
+def saved_model(tmp_path_factory):
+    """The SavedModel of `tiny_run.translator()`: .../tiny/1."""
+    path = tmp_path_factory.mktemp("saved_models") / "tiny" / "1"
+    return tiny_run.translator().export(path)
+
+
+@pytest.fixture(scope="session")
+def lite_export(tmp_path_factory):
+    """The LiteRT export of `tiny_run.translator()`."""
+    path = tmp_path_factory.mktemp("litert") / "tiny"
+    return tiny_run.translator().export(path, "litert", languages=("en", "de"))
 
 
 @pytest.fixture

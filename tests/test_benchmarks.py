@@ -1,15 +1,14 @@
 """Benchmarks: limits in closed form, and each kind of script at a tiny size."""
 
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
+from tests.tiny_run import ROOT, in_a_process
+
+FOLDER = ROOT / "benchmarks"
 
 
 @pytest.fixture
@@ -71,12 +70,7 @@ def test_losses_of_the_keras_peers_agree_with_ours(module):
 def results_of(script, folder, *arguments):
     """Runs a script of the folder; returns its results, which its table shows too."""
     output = folder / "results.json"
-    done = subprocess.run(
-        [sys.executable, FOLDER / script, *arguments, "--output", output],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
+    done = in_a_process(FOLDER / script, *arguments, "--output", output)
     assert done.returncode == 0, done.stderr
     assert output.with_suffix(".md").read_text("utf-8").strip() == done.stdout.strip()
     return json.loads(output.read_text("utf-8"))

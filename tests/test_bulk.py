@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -287,8 +288,9 @@ def cut_to(number):
 
 
 CHANGES = [
-    ("out.partial", cut_to(99)), ("out.partial.json", change_a_byte),
-    ("out.partial.json", cut_to(30)), ("in.txt", change_a_byte), ("in.txt", cut_to(40)),
+    ("out.partial", change_a_byte), ("out.partial", cut_to(99)),
+    ("out.partial.json", change_a_byte), ("out.partial.json", cut_to(30)),
+    ("in.txt", change_a_byte), ("in.txt", cut_to(40)),
 ]  # fmt: skip
 
 
@@ -365,17 +367,17 @@ def test_bad_arguments_are_refused(source, output, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("make", "part", "other"),
+    ("name", "part", "other"),
     [
-        (tiny_run.saved_model, "variables/variables.index", "assets.extra/requests"),
+        ("saved_model", "variables/variables.index", "assets.extra/requests"),
         # Its description has digests of the others, compared when they are loaded.
-        (tiny_run.litert, "translator.json", "README.md"),
+        ("lite_export", "translator.json", "README.md"),
     ],
 )
 def test_the_fingerprint_is_that_of_contents_and_options(
-    tmp_path_factory, tmp_path, make, part, other
+    request, tmp_path, name, part, other
 ):
-    model = make(tmp_path_factory)
+    model = request.getfixturevalue(name)
     first = model_fingerprint(model)
     copy = shutil.copytree(model, tmp_path / "copy")
     assert model_fingerprint(copy) == first
@@ -450,16 +452,40 @@ def test_killed_again_and_again_the_output_is_that_of_one_run(
 
 
 @pytest.fixture
-def model(tmp_path_factory):
-    return tiny_run.saved_model(tmp_path_factory)
-
-
-@pytest.fixture
 def ray():
     """Ray, not started, and shut down after the test."""
     module = pytest.importorskip("ray")
     yield module
     module.shutdown()
+
+
+@pytest.fixture
+def ray_here(monkeypatch):
+    """What stands for Ray: its workers are objects of this process."""
+    started = []
+
+    class ActorPool:
+        def __init__(self, actors):
+            self.actors = itertools.cycle(actors)
+
+        def map(self, call, parts):
+            return (call(next(self.actors), part) for part in parts)
+
+    def actor(*arguments):
+        worker = ray_translator._Worker(*arguments)
+        return SimpleNamespace(run=SimpleNamespace(remote=worker.run))
+
+    ray = SimpleNamespace(
+        is_initialized=lambda: bool(started),
+        init=lambda num_cpus, **_: started.append(num_cpus),
+        cluster_resources=lambda: {"CPU": started[0]},
+        remote=lambda **_: lambda worker: SimpleNamespace(remote=actor),
+        exceptions=SimpleNamespace(RayError=OSError),
+    )
+    for name in ("TF_NUM_INTRAOP_THREADS", "TF_CPP_MIN_LOG_LEVEL"):
+        monkeypatch.setenv(name, os.environ[name])  # A worker sets them.
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray.util", SimpleNamespace(ActorPool=ActorPool))
 
 
 def test_without_ray_the_error_names_the_extra(monkeypatch, tmp_path):
@@ -468,17 +494,17 @@ def test_without_ray_the_error_names_the_extra(monkeypatch, tmp_path):
         RayTranslator(tmp_path, 2)
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["ray_here", pytest.param("ray", marks=pytest.mark.slow)]
+)
 @pytest.mark.filterwarnings("ignore")  # Ray's own, of Ray and of Python.
 def test_workers_go_on_with_what_one_process_was_interrupted_in(
-    ray, model, tmp_path, output, monkeypatch, workers
+    name, saved_model, tmp_path, output, monkeypatch, request
 ):
+    request.getfixturevalue(name)
     monkeypatch.setattr(ray_translator, "_PART", 5)
-    source, expected, one = (
-        tmp_path / "in.txt",
-        tmp_path / "a",
-        ExportedTranslator(model),
-    )
+    source, expected = tmp_path / "in.txt", tmp_path / "a"
+    one = ExportedTranslator(saved_model)
     source.write_bytes(content_of(SENTENCES))
     translate_file(one, source, expected, window=WINDOW)
     windows = []
@@ -491,21 +517,21 @@ def test_workers_go_on_with_what_one_process_was_interrupted_in(
 
     with pytest.raises(KeyboardInterrupt):
         translate_file(interrupted, source, output, window=WINDOW)
-    many = RayTranslator(model, workers)
+    many = RayTranslator(saved_model, 2)
     assert many.path == one.path
     assert translate_file(many, source, output, window=23).resumed == 21
     assert output.read_bytes() == expected.read_bytes()
     with pytest.raises(ValueError, match="workers=9, cpus=1"):
-        RayTranslator(model, 9)
+        RayTranslator(saved_model, 9)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own, of Ray and of Python.
-def test_a_worker_that_fails_is_one_line(ray, model, tmp_path):
+def test_a_worker_that_fails_is_one_line(ray, saved_model, tmp_path):
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "saved_model.pb").write_bytes(b"junk")
     with pytest.raises(RuntimeError, match="^A Ray worker failed: .*Cannot parse.*$"):
         RayTranslator(tmp_path / "bad", 1)(["a"])
     for options in ({"workers": 0}, {"workers": 1, "cpus": 0}):
         with pytest.raises(ValueError, match="=0$"):
-            RayTranslator(model, **options)
+            RayTranslator(saved_model, **options)

@@ -3,14 +3,13 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from keras_transformer import LiteTranslator
+from keras_transformer import LiteTranslator, cli
 from tests import tiny_run
 
 TEXTS = [
@@ -30,13 +29,8 @@ def live():
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    return tiny_run.litert(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def translator(exported):
-    return LiteTranslator(exported, threads=2)
+def translator(lite_export):
+    return LiteTranslator(lite_export, threads=2)
 
 
 def assert_same(found, expected):
@@ -91,7 +85,7 @@ def test_a_drawing_is_its_seeds_own_and_as_likely_as_the_model_says(translator, 
         translator.sample(["a bear"], seed=-1)
 
 
-def test_it_runs_as_a_script_without_the_package(exported, live):
+def test_it_runs_as_a_script_without_the_package(lite_export, live):
     blocked = ("keras_transformer", "keras", "tensorflow")
     program = (
         "import sys, runpy\n"
@@ -101,8 +95,8 @@ def test_it_runs_as_a_script_without_the_package(exported, live):
     )
 
     def run(*words, **options):
-        command = [sys.executable, "-c", program, exported / "translate.py", *words]
-        return subprocess.run(command, capture_output=True, text=True, **options)
+        script = lite_export / "translate.py"
+        return tiny_run.in_a_process("-c", program, script, *words, **options)
 
     done = run(*TEXTS[:2], "--threads", "1")
     assert (done.returncode, done.stdout.splitlines()) == (0, live(TEXTS[:2]))
@@ -115,14 +109,21 @@ def test_it_runs_as_a_script_without_the_package(exported, live):
         "import sys, keras_transformer.lite\n"
         "print({'keras', 'tensorflow', 'sentencepiece'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True)
-    assert done.stdout == b"set()\n"
+    assert tiny_run.in_a_process("-c", program).stdout == "set()\n"
 
 
-def test_a_runtime_that_is_not_installed_is_named(exported, monkeypatch):
+def test_the_command_line_takes_it_as_any_other(lite_export, live, tmp_path, capsys):
+    assert cli.main(["translate", str(lite_export), *TEXTS[:2]]) == 0
+    assert capsys.readouterr().out.splitlines() == live(TEXTS[:2])
+    test = tiny_run.write_pairs(tmp_path / "test.tsv", tiny_run.VALID[:3])
+    assert cli.main(["evaluate", str(lite_export), "--test", str(test)]) == 0
+    assert "BLEU 0" in capsys.readouterr().out
+
+
+def test_a_runtime_that_is_not_installed_is_named(lite_export, monkeypatch):
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
     with pytest.raises(ImportError, match="ai-edge-litert or sentencepiece is not ins"):
-        LiteTranslator(exported)
+        LiteTranslator(lite_export)
 
 
 def change_a_byte(path):
@@ -150,9 +151,9 @@ DAMAGED = [
 
 @pytest.mark.parametrize(("name", "damage", "error", "words"), DAMAGED)
 def test_what_is_no_whole_export_is_refused(
-    exported, tmp_path, name, damage, error, words
+    lite_export, tmp_path, name, damage, error, words
 ):
-    copy = shutil.copytree(exported, tmp_path / "copy")
+    copy = shutil.copytree(lite_export, tmp_path / "copy")
     damage(copy / name)
     with pytest.raises(error, match=words):
         LiteTranslator(copy)

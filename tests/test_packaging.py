@@ -5,11 +5,8 @@ import configparser
 import dataclasses
 import email
 import importlib.metadata
-import os
 import re
 import shutil
-import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -21,8 +18,8 @@ from packaging.specifiers import SpecifierSet
 
 import keras_transformer
 from keras_transformer import config
+from tests.tiny_run import ROOT, in_a_process
 
-ROOT = Path(__file__).parents[1]
 BUILD = """
 import sys
 from setuptools import build_meta
@@ -34,10 +31,7 @@ INFO = re.compile(r"keras_transformer_seq2seq-[\w.]+\.dist-info/")
 def build(kind, source, target):
     """Builds in a directory, as `pip` does without isolation; returns the file."""
     target.mkdir()
-    subprocess.run(
-        [sys.executable, "-c", BUILD, kind, target], cwd=source, check=True,
-        capture_output=True,
-    )  # fmt: skip
+    in_a_process("-c", BUILD, kind, target, cwd=source).check_returncode()
     (file,) = target.iterdir()
     return file
 
@@ -220,32 +214,16 @@ OF_TEXTS = {
     "learn_tokenizers", "train",
 }  # fmt: skip
 OF_TENSORS = {
-    "EncoderLayer",
-    "Transformer",
-    "Generator",
-    "LiteTranslator",
-    "RunConfig",
+    "EncoderLayer", "Transformer", "Generator", "LiteTranslator", "RunConfig",
     "open_pairs",
-}
+}  # fmt: skip
 
 FIT = """
 Hidden.names |= {"fcntl", "resource"}  # Windows has neither.
 import keras, numpy as np
 import keras_transformer as kt
 
-ids = keras.Input((None,), dtype="int32")
-states = kt.PositionalEmbedding(vocabulary_size=11, d_model=8, pad_id=0)(ids)
-states = kt.EncoderLayer(num_heads=2, d_ff=13)(states)
-model = keras.Model(ids, keras.layers.Dense(2)(states[:, 0]))
 rng = np.random.default_rng(1)
-x, y = rng.integers(1, 11, (7, 5)), rng.integers(0, 2, 7)
-loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-model.compile("adam", loss)
-model.fit(x, y, verbose=0)
-model.save("model.keras")
-again = keras.models.load_model("model.keras")
-np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
-
 config = kt.TransformerConfig(
     source_vocabulary_size=11, target_vocabulary_size=11, d_model=8, d_ff=13,
     num_heads=2, num_encoder_layers=1, num_decoder_layers=1,
@@ -289,10 +267,7 @@ print(float(history["loss"][0]), float(history["loss"][-1]))
 
 
 def run(program, directory, **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", HIDE + program], cwd=directory, check=False,
-        capture_output=True, text=True, env=os.environ | environment,
-    )  # fmt: skip
+    done = in_a_process("-c", HIDE + program, cwd=directory, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines(), done.stderr
 
@@ -300,7 +275,7 @@ def run(program, directory, **environment):
 @pytest.mark.parametrize(
     "backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)]
 )
-def test_layers_and_models_are_fitted_and_saved_without_it(tmp_path, backend):
+def test_models_are_fitted_saved_and_searched_without_it(tmp_path, backend):
     pytest.importorskip(backend)
     (shape,), _ = run(FIT, tmp_path, KERAS_BACKEND=backend)
     assert shape == "(3, 1)"

@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from keras_transformer import RunConfig, Translator, cli, plots
-from keras_transformer.layers import recorded_attention
 from tests import tiny_run
 from tests.layers.reference_weights import model_weights_of
 from tests.reference import numpy_transformer as reference
@@ -236,18 +235,6 @@ def test_linear_attention_has_no_weights_to_show_and_local_attention_has():
     assert far.any() and not weights[:, far].any() and weights[:, ~far].all()
 
 
-def test_nothing_is_recorded_outside_of_the_block():
-    model = tiny_run.model()
-    inputs = (np.array([[5, 2]]), np.array([[1]]))
-    with recorded_attention() as record:
-        model(inputs)
-        model(inputs)
-    model(inputs)
-    layer = model.encoder_layers[0]
-    assert [x.shape for x in record[layer.self_attention]] == [(1, 2, 2, 2)] * 2
-    assert len(record) == 3
-
-
 def test_what_is_not_there_is_refused(seen):
     with pytest.raises(ValueError, match="`kind` must be one of encoder, decoder, cr"):
         seen.of("self")
@@ -258,11 +245,6 @@ def test_what_is_not_there_is_refused(seen):
     recurrent = SimpleNamespace(model=keras.Sequential(), tokenizers=None)
     with pytest.raises(ValueError, match="Only a `Transformer` .* a `Sequential`"):
         plots.sentence_attention(recurrent, "A man.")
-
-
-@pytest.fixture(scope="module")
-def run_directory(tmp_path_factory):
-    return tiny_run.run_directory(tmp_path_factory)
 
 
 def plot(*words):

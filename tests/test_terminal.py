@@ -5,6 +5,7 @@ import importlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,9 +24,10 @@ from keras_transformer.terminal import (
     printable,
     say,
 )
+from keras_transformer.training import dry_run
 from tests import tiny_run
 
-ROOT = Path(__file__).parents[1]
+ROOT = tiny_run.ROOT
 RED = "\x1b[31mred"
 
 
@@ -87,15 +89,19 @@ def test_without_a_stream_nothing_is_printed(monkeypatch):
     say(Console(), "c")
 
 
-def test_a_run_and_a_corpus_may_have_any_name(tmp_path):
+def test_a_run_and_a_corpus_may_have_any_name(run_directory, tmp_path):
     corpus, run = tmp_path / "c[" / f"t]Bär{RED}.tsv", tmp_path / "a[" / "b][bold]x"
     corpus.parent.mkdir()
     tiny_run.write_pairs(corpus)
     with open(corpus, "a", encoding="utf-8") as file:
         file.write("ein Bär ohne Ziel\n")
     made = stream("ascii")
-    for _ in range(2):
-        tiny_run.run(run, text=corpus, screen=made, epochs=1)
+    console = Console(file=made, width=200)
+    dry_run(corpus, tmp_path / "new", tiny_run.CONFIG, console=console)
+    shutil.copytree(run_directory, run)
+    files = {"text": "train.tsv", "validation": "valid.tsv"}
+    files = {side: run_directory.parent / name for side, name in files.items()}
+    tiny_run.run(run, screen=made, **files)
     name = f"{tmp_path}/c[/t]B\\xe4r\\x1b[31mred.tsv"
     said = written(made).decode("ascii")
     assert f"bad lines: 1 ({name}:41: no tab" in said
@@ -139,21 +145,19 @@ json.dump(statuses, open(path, "w"))
 """
 
 
-def test_every_verb_does_without_standard_streams(tmp_path_factory, tmp_path):
+def test_every_verb_does_without_standard_streams(saved_model, run_directory, tmp_path):
     """The shell closes all three; what the verbs open must not take their places."""
-    model = tiny_run.saved_model(tmp_path_factory)
-    run = tiny_run.run_directory(tmp_path_factory)
     output, test = tmp_path / "out.txt", tiny_run.write_pairs(tmp_path / "test.tsv")
     (tmp_path / "in.txt").write_text("a dog\n", encoding="utf-8")
-    translate = ["translate", model]
+    translate = ["translate", saved_model]
     expected = {
         ("train", "--train", test, "--run", tmp_path): 1,
-        ("evaluate", model, "--test", test): 1,
+        ("evaluate", saved_model, "--test", test): 1,
         (*translate, "a dog"): 1,
         (*translate, "--input", tmp_path / "in.txt", "--output", output): 0,
         ("average", tmp_path, "--output", tmp_path / "mean"): 1,
         ("export", tmp_path, "--output", tmp_path / "saved"): 1,
-        ("plot", "training", run, "--output", tmp_path / "a.svg"): 0,
+        ("plot", "training", run_directory, "--output", tmp_path / "a.svg"): 0,
         ("serve", tmp_path): 1,
         ("--help",): 0,
         ("paint",): 2,
@@ -206,16 +210,6 @@ EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 QUIET = "keras_transformer.quiet"
 
 
-def in_a_process(*words, cwd=None):
-    """Runs Python as a shell does, where TensorFlow prints what it likes to."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
-    return subprocess.run(
-        [sys.executable, *map(str, words)],
-        capture_output=True, env=environment, encoding="utf-8", cwd=cwd,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("program", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_loads_tensorflow_quietly(program):
     text, modules = program.read_text("utf-8"), []
@@ -242,7 +236,7 @@ def test_an_example_loads_tensorflow_quietly(program):
 )
 def test_an_example_prints_its_own_lines_alone(words, begin, tmp_path):
     name, *options = words.split()
-    done = in_a_process(ROOT / "examples" / name, *options, cwd=tmp_path)
+    done = tiny_run.in_a_process(ROOT / "examples" / name, *options, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(begin)
 

@@ -74,12 +74,6 @@ def test_n_best_are_those_of_the_generator(translator, text):
     np.testing.assert_allclose([t.score for t in found], scores, rtol=1e-4)
 
 
-def test_translations_keep_the_order_of_the_texts(greedy):
-    forward = greedy(TEXTS, batch_size=2)
-    assert len(set(forward)) == len(TEXTS)
-    assert greedy(TEXTS[::-1], batch_size=2) == forward[::-1]
-
-
 @pytest.mark.one_case
 @pytest.mark.parametrize("blank", ["", "   ", "\t", "\n", "\u3000"])
 def test_nothing_in_nothing_out(translator, blank):
@@ -95,17 +89,6 @@ def test_an_over_long_text_is_cut_at_max_source_length(greedy):
     assert TEXTS[2].startswith(kept)
     assert greedy.translate([TEXTS[2]]) == greedy.translate([kept])
     assert greedy.translate([kept]) != greedy.translate([kept[:-2]])
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize("text", ["</s>", "<s> dog </s>", "<pad>", "🐈 sleeps 👍🏽"])
-def test_odd_text_is_plain_text(translator, text):
-    ids = translator.tokenizers.source.tokenize([text])[0].numpy()
-    assert min(ids) > 3
-    expected = found_by_the_generator(translator, text)[0]
-    (found,) = translator.translate([text])[0]
-    assert found.text == to_text(translator, expected[1])
-    assert found.score == pytest.approx(expected[0], rel=1e-4)
 
 
 def test_saved_and_loaded_it_gives_the_same(translator, tmp_path):

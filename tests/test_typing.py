@@ -1,10 +1,7 @@
 """What a type checker knows of the package, as a user's program shows it."""
 
 import inspect
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
@@ -14,29 +11,20 @@ import keras_transformer
 from keras_transformer.layers import TransformerLayer
 from keras_transformer.layers.transformer_layer import LayerArguments
 from keras_transformer.types import WeightOptions
+from tests.tiny_run import ROOT, in_a_process
 
-ROOT = Path(__file__).parents[1]
 PACKAGE = Path(keras_transformer.__file__).parent
+NAMES = keras_transformer.__all__
 SCRIPT = Path(__file__).parent / "typing_script.py"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Where scripts are checked, one after the other: mypy keeps what they share."""
-    return tmp_path_factory.mktemp("typing")
-
-
-def checked(path, folder):
+def checked(path):
     """Runs mypy on a file; returns its errors and notes as (kind, line, text)."""
     pytest.importorskip("mypy")
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "mypy", "--follow-imports=silent",
-            "--ignore-missing-imports", "--no-error-summary", "--config-file=",
-            f"--cache-dir={folder / 'cache'}", path.name,
-        ],
-        cwd=path.parent, capture_output=True, text=True,
-        env=os.environ | {"MYPYPATH": str(ROOT)},
+    done = in_a_process(
+        "-m", "mypy", "--follow-imports=silent", "--ignore-missing-imports",
+        "--no-error-summary", "--config-file=", path.name,
+        cwd=path.parent, env={"MYPYPATH": str(ROOT)},
     )  # fmt: skip
     assert not done.stderr, done.stderr
     found = []
@@ -54,33 +42,28 @@ def marked(word):
     return {number: text for number, (_, mark, text) in parts if mark}
 
 
-def test_exactly_the_marked_lines_are_errors_and_the_types_are_known(folder):
-    script = folder / "script.py"
-    script.write_text(SCRIPT.read_text("utf-8"), encoding="utf-8")
-    findings = checked(script, folder)
+def test_exactly_the_marked_lines_are_errors_and_the_types_are_known(tmp_path):
+    """Of the script, and of every public name after it."""
+    lines = SCRIPT.read_text("utf-8").splitlines()
+    public = {len(lines) + i: name for i, name in enumerate(NAMES, start=1)}
+    lines += [f"reveal_type(keras_transformer.{name})" for name in public.values()]
+    script = tmp_path / "script.py"
+    script.write_text("\n".join(lines), encoding="utf-8")
+    findings = checked(script)
     errors = {line: text for kind, line, text in findings if kind == "error"}
     expected = marked("error")
     assert sorted(errors) == sorted(expected)
     for line, text in expected.items():
         assert errors[line].startswith(text), f"line {line}: {errors[line]}"
     known = (each for each in findings if each[2].startswith("Revealed type is"))
-    assert {line: short(text) for _, line, text in known} == marked("is")
+    expected = marked("is") | dict.fromkeys(public, "def")
+    assert {line: short(text) for _, line, text in known} == expected
 
 
 def short(text):
     """What a note reveals: `def` for a class or function, else without modules."""
     name = re.sub(r"\b(\w+\.)+", "", text.split('"')[1])
     return "def" if name.startswith("def ") else name
-
-
-def test_no_public_name_is_any(folder):
-    names = keras_transformer.__all__
-    script = folder / "names.py"
-    lines = [f"reveal_type(keras_transformer.{name})" for name in names]
-    script.write_text("\n".join(["import keras_transformer", *lines]), "utf-8")
-    found = checked(script, folder)
-    revealed = {names[line - 2]: short(text) for _, line, text in found}
-    assert revealed == dict.fromkeys(names, "def")
 
 
 def functions_of(name):
@@ -95,7 +78,7 @@ def functions_of(name):
                 yield function
 
 
-@pytest.mark.parametrize("name", keras_transformer.__all__)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_argument_and_result_has_a_type(name):
     for function in functions_of(name):
         signature = inspect.signature(function)
@@ -106,7 +89,7 @@ def test_every_argument_and_result_has_a_type(name):
         assert lacking <= {"self", "cls"}, function.__qualname__
 
 
-PUBLIC = [getattr(keras_transformer, name) for name in keras_transformer.__all__]
+PUBLIC = [getattr(keras_transformer, name) for name in NAMES]
 CLASSES = [value for value in PUBLIC if inspect.isclass(value)]
 LAYERS = [cls for cls in CLASSES if issubclass(cls, keras.layers.Layer)]
 LAYERS.remove(keras_transformer.ExactModel)  # Its arguments are Keras'.

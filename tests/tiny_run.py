@@ -1,13 +1,12 @@
-"""The smallest corpus, translator and training run, made once and shared by tests.
-
-A builder that writes files takes pytest's `tmp_path_factory`, of which there is one a
-session: each result is made once, whichever test asks first.
-"""
+"""The smallest corpus, translator and training run; `conftest.py` has their files."""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import keras
@@ -19,6 +18,7 @@ from keras_transformer.training import train
 from keras_transformer.training.state import State, StateFiles
 from tests.layers.reference_weights import randomise
 
+ROOT = Path(__file__).parents[1]
 _SUBJECTS = {"man": "Mann", "dog": "Hund", "bird": "Vogel", "bear": "Bär"}
 _ADJECTIVES = {"old": "alte", "big": "große", "young": "junge", "good": "gute"}
 _VERBS = {"sleeps": "schläft", "runs": "rennt", "sings": "singt"}
@@ -40,19 +40,6 @@ CONFIG = kt.RunConfig(
     decoding=kt.DecodingConfig(beam_size=2, max_extra_length=3, max_source_length=32),
 )
 SEED = 11
-
-
-def once(build):
-    """Makes `build(tmp_path_factory)` once a session; the factory has no hash."""
-    made = []
-
-    @functools.wraps(build)
-    def built(tmp_path_factory):
-        if not made:
-            made.append(build(tmp_path_factory))
-        return made[0]
-
-    return built
 
 
 def write_pairs(path: Path, pairs=TRAIN) -> Path:
@@ -93,29 +80,20 @@ def translator(beam_size: int = 3, seed: int = SEED) -> kt.Translator:
     )
 
 
-@once
-def saved_model(tmp_path_factory) -> Path:
-    """The SavedModel of `translator()`: .../tiny/1."""
-    return translator().export(tmp_path_factory.mktemp("saved_models") / "tiny" / "1")
-
-
-@once
-def litert(tmp_path_factory) -> Path:
-    """The LiteRT export of `translator()`."""
-    path = tmp_path_factory.mktemp("litert") / "tiny"
-    return translator().export(path, "litert", languages=("en", "de"))
-
-
 class Killed(Exception):
     """Stands for the end of the process."""
 
 
 class KillAfter(keras.callbacks.Callback):
-    """Ends a run after some batches, before its state is saved."""
+    """Ends a run after some batches, before its state is saved; 0 traces nothing."""
 
     def __init__(self, batches):
         super().__init__()
         self.left = batches
+
+    def on_train_begin(self, logs=None):
+        if self.left == 0:
+            raise Killed
 
     def on_train_batch_end(self, batch, logs=None):
         self.left -= 1
@@ -144,17 +122,16 @@ def last_state(directory) -> State:
     return StateFiles(Path(directory) / "states").latest(Console(quiet=True))
 
 
+def in_a_process(*words, env=None, **options) -> subprocess.CompletedProcess:
+    """Runs Python as a shell does, where TensorFlow prints what it likes to."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | (env or {})
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    command = [sys.executable, *map(str, words)]
+    given = {"capture_output": True, "encoding": "utf-8", "env": environment}
+    return subprocess.run(command, **given | options)
+
+
 def assert_equal(found, expected):
     """Compares two lists of arrays, to the bit."""
     for value, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(value, other)
-
-
-@once
-def run_directory(tmp_path_factory) -> Path:
-    """The directory of a training run of three epochs."""
-    directory = tmp_path_factory.mktemp("tiny")
-    text = kt.open_pairs(write_pairs(directory / "train.tsv"))
-    validation = kt.open_pairs(write_pairs(directory / "valid.tsv", VALID))
-    run(directory / "run", text=text, validation=validation)
-    return directory / "run"

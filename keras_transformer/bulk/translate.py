@@ -80,7 +80,7 @@ def translate_file(
         BlockingIOError: If another process is writing `output`.
         OSError: If a file cannot be read or written.
         ValueError: If `window` is less than 1, a line is not UTF-8, or an unfinished
-            output has other lines, another `fingerprint` or was cut.
+            output has other lines, another `fingerprint` or has changed.
 
     Example:
         >>> translator = ExportedTranslator("saved_models/en-de/1")
@@ -209,12 +209,16 @@ def _translated(translate, texts):
     return [places[i] for i in range(len(texts))]
 
 
+_NOTHING = hashlib.sha256().hexdigest()
+
+
 class _Done(NamedTuple):
     """The content of the sidecar of an unfinished output."""
 
     lines: int = 0  # of the source
     bytes: int = 0  # of the output
-    source: str = hashlib.sha256().hexdigest()  # digest of those lines
+    source: str = _NOTHING  # digest of those lines
+    written: str = _NOTHING  # digest of those bytes
     fingerprint: str = ""  # of the model and its options
 
 
@@ -259,9 +263,11 @@ class _PartialOutput(contextlib.AbstractContextManager):
                 raise self._refused(f"{self._sidecar} is damaged") from error
             if self.done.fingerprint != self._fingerprint:
                 raise self._refused("it was made with another model or other options")
-        if size < self.done.bytes:
-            raise self._refused(f"it has {size} bytes of {self.done.bytes}")
-        self._stream.truncate(self.done.bytes)
+        self._stream.truncate(min(size, self.done.bytes))
+        self._stream.seek(0)
+        self._written = hashlib.file_digest(self._stream, "sha256")
+        if self.done.written != self._written.hexdigest():
+            raise self._refused("it has changed since it was written")
         self._count(itertools.islice(texts, self.done.lines))
         if self.done.source != self._read.hexdigest():
             raise self._refused("the first lines of the input have changed since")
@@ -284,6 +290,7 @@ class _PartialOutput(contextlib.AbstractContextManager):
         if self._output.suffix == ".gz":
             # A gzip member for each window, without a time: resuming changes no byte.
             content = gzip.compress(content, mtime=0)
+        self._written.update(content)
         with naming(self._path):
             self._stream.write(content)
             self._stream.flush()
@@ -292,6 +299,7 @@ class _PartialOutput(contextlib.AbstractContextManager):
             self.done.lines + len(texts),
             self.done.bytes + len(content),
             self._read.hexdigest(),
+            self._written.hexdigest(),
             self._fingerprint,
         )
         new = self._sidecar.with_suffix(".new")

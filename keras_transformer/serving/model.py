@@ -15,6 +15,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.serving.tensors import RequestError
 
+_ROWS = 32  # of one run, to limit its memory
 # HTTP statuses of the codes of `tf.errors.OpError`, as in TensorFlow Serving's
 # http_server.cc; 500 for others.
 _STATUS = {3: 400, 4: 504, 5: 404, 8: 429, 9: 400, 11: 400, 12: 501, 14: 503}
@@ -54,23 +55,48 @@ class Signature:
     def __init__(self, function):
         self.inputs = function.structured_input_signature[1]
         self._function = function
+        # Whether rows are independent and their number is free.
+        specs = [*self.inputs.values(), *function.structured_outputs.values()]
+        self._has_rows = all(s.shape.rank and s.shape[0] is None for s in specs)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the outputs; strings are bytes in object arrays.
 
         An operation that fails raises a `RequestError` with its status.
         """
-        tensors = {
-            name: tf.constant(array, self.inputs[name].dtype)
-            for name, array in inputs.items()
-        }
         try:
-            outputs = self._function(**tensors)
+            rows = {len(array) for array in inputs.values()} if self._has_rows else ()
+            if len(rows) != 1:
+                return self._run(inputs)
+            parts = [
+                self._run({name: x[i : i + _ROWS] for name, x in inputs.items()})
+                for i in range(0, max(*rows, 1), _ROWS)
+            ]
         except tf.errors.OpError as error:
             message = _AROUND.sub("", error.message).strip()
             status = _STATUS.get(error.error_code, 500)
             raise RequestError(message, status) from error
+        return {name: _joined([part[name] for part in parts]) for name in parts[0]}
+
+    def _run(self, inputs):
+        tensors = {
+            name: tf.constant(array, self.inputs[name].dtype)
+            for name, array in inputs.items()
+        }
         return {
             name: np.asarray(x.numpy(), object if x.dtype == tf.string else None)
-            for name, x in outputs.items()
+            for name, x in self._function(**tensors).items()
         }
+
+
+def _joined(parts):
+    """Returns the rows of several runs, padded to the longest."""
+    shape = np.max([part.shape for part in parts], axis=0)
+    shape[0] = sum(map(len, parts))
+    padding = b"" if parts[0].dtype == object else 0
+    joined, start = np.full(shape, padding, parts[0].dtype), 0
+    for part in parts:
+        rows = slice(start, start + len(part))
+        joined[(rows, *map(slice, part.shape[1:]))] = part
+        start += len(part)
+    return joined

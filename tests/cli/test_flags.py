@@ -127,22 +127,21 @@ VERBS_OF_DIRECTORIES = {
 
 
 @pytest.mark.parametrize("words", VERBS_OF_DIRECTORIES)
+def test_a_directory_that_others_cannot_open_is_refused_by_name(words, capsys):
+    name = os.fsdecode(b"caf\xe9")
+    error = printed(capsys, *words.split(), name, status=2).err.splitlines()[-1]
+    assert NOT_UTF8.format(VERBS_OF_DIRECTORIES[words]) in error
+
+
 @pytest.mark.parametrize(
-    ("word", "environment", "line"),
-    [
-        (b"caf\xe9", {}, NOT_UTF8),
-        (b"caf\xe9", ASCII_ONLY, NOT_UTF8),
-        ("ünï".encode(), ASCII_ONLY, LACKING),
-    ],
+    ("word", "line"), [(b"caf\xe9", NOT_UTF8), ("ünï".encode(), LACKING)]
 )
-def test_a_directory_that_others_cannot_open_is_refused_by_name(
-    words, word, environment, line, tmp_path
-):
+def test_a_locale_without_its_letters_is_told(word, line, tmp_path):
     done = subprocess.run(
-        [SCRIPT, *words.split(), word], cwd=tmp_path, env=os.environ | environment,
+        [SCRIPT, "serve", word], cwd=tmp_path, env=os.environ | ASCII_ONLY,
         capture_output=True, encoding="utf-8",
     )  # fmt: skip
-    assert line.format(VERBS_OF_DIRECTORIES[words]) in done.stderr.splitlines()[-1]
+    assert line.format("MODEL") in done.stderr.splitlines()[-1]
     assert done.returncode == 2 and not list(tmp_path.iterdir())
 
 
@@ -158,10 +157,7 @@ def test_what_is_missing_is_named_before_tensorflow_is_loaded(tmp_path):
         "print(*[main(words.split()) for words in sys.argv[1:]])\n"
         "print('tensorflow' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, *commands],
-        cwd=tmp_path, capture_output=True, encoding="utf-8",
-    )  # fmt: skip
+    done = tiny_run.in_a_process("-c", program, *commands, cwd=tmp_path)
     assert done.stdout.split() == [*"1" * len(commands), "False"], done.stderr
     assert len(done.stderr.splitlines()) == len(commands)
 
@@ -258,7 +254,7 @@ def test_the_number_of_pairs_chooses_a_preset_that_is_said(asked, pairs, capsys)
 
 
 def test_flags_go_before_files_which_go_before_the_preset(
-    asked, pairs, tmp_path, tmp_path_factory
+    asked, pairs, tmp_path, run_directory
 ):
     path = tmp_path / "options.json"
     values = {"model": {"d_model": 96, "d_ff": 77, "num_heads": 3, "key_dim": 5}}
@@ -276,9 +272,8 @@ def test_flags_go_before_files_which_go_before_the_preset(
     tiny = RunConfig.preset("tiny", epochs=4)
     assert config_of(asked, pairs, *flags, "--preset", "tiny") == tiny
     # One that begins with another has its sizes.
-    init = tiny_run.run_directory(tmp_path_factory)
-    config = config_of(asked, pairs, "--init", init, "--epochs", "2")
-    begun = RunConfig.load(init / "config.json")
+    config = config_of(asked, pairs, "--init", run_directory, "--epochs", "2")
+    begun = RunConfig.load(run_directory / "config.json")
     assert (config.model, config.decoding) == (begun.model, begun.decoding)
     assert config.tokenizer == begun.tokenizer
     options = {"epochs": 2} | FINE_TUNING

@@ -90,8 +90,8 @@ MORE = {
 
 
 @pytest.fixture(scope="module")
-def signatures(tmp_path_factory):
-    return tf.saved_model.load(str(tiny_run.saved_model(tmp_path_factory))).signatures
+def signatures(saved_model):
+    return tf.saved_model.load(str(saved_model)).signatures
 
 
 def call(signatures, name, texts, more=None):

@@ -66,12 +66,11 @@ def test_every_block_of_the_readme_runs_in_order(tmp_path, monkeypatch):
     "page",
     [pytest.param(page, marks=[pytest.mark.slow] * (page in HEAVY)) for page in PAGES],
 )
-def test_every_block_runs_in_order(page, tmp_path, tmp_path_factory, monkeypatch):
+def test_every_block_runs_in_order(page, tmp_path, run_directory, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_files()
     if page != "start":
-        finished = tiny_run.run_directory(tmp_path_factory)
-        copy = shutil.copytree(finished, tmp_path / "runs" / "en-de")
+        copy = shutil.copytree(run_directory, tmp_path / "runs" / "en-de")
         search = tiny_run.CONFIG.decoding.replace(beam_size=3)  # The pages' n-best.
         (copy / "decoding.json").write_text(search.to_json(), encoding="utf-8")
     names, ran = run(DOCS / f"{page}.md", () if page == "start" else ("train",))

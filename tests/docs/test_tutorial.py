@@ -43,6 +43,7 @@ def test_it_is_short():
     assert 30 < len(model.splitlines()) <= 45
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="names of TensorFlow's libraries")
 def test_its_own_model_goes_all_the_way(tmp_path, monkeypatch, capsys):
     """Trained, saved, exported; the C API answers with the strings of the live one."""

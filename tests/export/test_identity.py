@@ -35,12 +35,6 @@ SENTENCES = [
 BATCHES = [SENTENCES[:32], SENTENCES[32:]]
 CLIENTS = 32
 OUTPUT = {"serving_default": "translation", "nbest": "translations"}
-every_signature = pytest.mark.parametrize("name", OUTPUT)
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return tiny_run.saved_model(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -122,10 +116,10 @@ def assert_calls(answers, expected):
     assert next(answers, None) is None
 
 
-def test_a_process_without_this_package_gives_the_same_bytes(path, expected):
+def test_a_process_without_this_package_gives_the_same_bytes(saved_model, expected):
     request = [(name, OUTPUT[name], batch) for name, batch in CALLS]
     request.append(("serving_default", "score", []))
-    *answers, scores = in_child(["-c", STRANGER, path], request)
+    *answers, scores = in_child(["-c", STRANGER, saved_model], request)
     assert_calls(unhex(answers), expected)
     assert scores == []
 
@@ -156,11 +150,11 @@ def by_c_api(path, calls):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of TensorFlow's libraries")
-def test_the_loader_of_tensorflow_serving_gives_the_same_bytes(path, expected):
+def test_the_loader_of_tensorflow_serving_gives_the_same_bytes(saved_model, expected):
     calls = [(name, [x.encode("utf-8") for x in batch]) for name, batch in CALLS]
     odd = [b"\xff\xfe the dog", b"the dog runs.", b"\xc3"]
     calls += [("serving_default", []), ("serving_default", odd)]
-    answer = by_c_api(path, calls)
+    answer = by_c_api(saved_model, calls)
     roots = {name.split(".")[0] for name in answer["modules"]}
     assert "ctypes" in roots
     assert not roots & {"tensorflow", "tensorflow_text", "keras", "keras_transformer"}
@@ -181,8 +175,8 @@ def test_the_loader_of_tensorflow_serving_gives_the_same_bytes(path, expected):
 
 
 @pytest.fixture(scope="module")
-def server(path):
-    with running(path.parent) as server:
+def server(saved_model):
+    with running(saved_model.parent) as server:
         yield server
 
 
@@ -218,7 +212,7 @@ def test_the_local_server_gives_a_lone_client_the_same_bytes(server, expected, b
 
 
 @pytest.mark.one_case
-@every_signature
+@pytest.mark.parametrize("name", OUTPUT)
 def test_32_clients_at_once_get_what_a_lone_client_gets(server, expected, name):
     by_sentence = dict(zip(SENTENCES, expected[name], strict=True))
 

@@ -11,7 +11,6 @@ from ai_edge_litert.interpreter import Interpreter
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer import cli
 from keras_transformer.export.litert import export_litert
 from tests import tiny_run
 from tests.layers.reference_weights import assert_close, randomise
@@ -19,13 +18,8 @@ from tests.layers.reference_weights import assert_close, randomise
 TEXTS = ["the old man sleeps.", "a bear", "the good dog runs. the big bird sings."]
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    return tiny_run.litert(tmp_path_factory)
-
-
-def test_the_description_tells_a_client_what_it_needs(exported):
-    description = json.loads((exported / "translator.json").read_text("utf-8"))
+def test_the_description_tells_a_client_what_it_needs(lite_export):
+    description = json.loads((lite_export / "translator.json").read_text("utf-8"))
     files = description.pop("files")
     assert description == {
         "format": "keras_transformer.litert.1",
@@ -40,14 +34,14 @@ def test_the_description_tells_a_client_what_it_needs(exported):
     }
     assert set(files) == {"model.tflite", "joint.model"}
     for name, digest in files.items():
-        assert hashlib.sha256((exported / name).read_bytes()).hexdigest() == digest
-    assert sorted(path.name for path in exported.iterdir()) == [
+        assert hashlib.sha256((lite_export / name).read_bytes()).hexdigest() == digest
+    assert sorted(path.name for path in lite_export.iterdir()) == [
         "joint.model", "model.tflite", "translate.py", "translator.json",
     ]  # fmt: skip
 
 
-def test_signatures_have_the_names_of_the_documentation_and_share_the_weights(exported):
-    found = Interpreter(str(exported / "model.tflite")).get_signature_list()
+def test_signatures_have_the_names_of_the_documentation_and_share_weights(lite_export):
+    found = Interpreter(str(lite_export / "model.tflite")).get_signature_list()
     rows = [
         line.split("|")[1].strip() for line in export_litert.__doc__.splitlines()
         if line.strip().startswith("|") and line.split("|")[1].strip().isalpha()
@@ -58,7 +52,7 @@ def test_signatures_have_the_names_of_the_documentation_and_share_the_weights(ex
     ]  # fmt: skip
     assert found["nbest"]["outputs"] == ["ids", "scores"]
     parameters = tiny_run.model().count_params() * 4  # bytes
-    size = (exported / "model.tflite").stat().st_size
+    size = (lite_export / "model.tflite").stat().st_size
     # Six graphs of some 100 KB each; the weights once.
     assert parameters < size < parameters + 900_000
 
@@ -74,23 +68,6 @@ def test_a_model_in_half_precision_becomes_one_in_float32(tmp_path):
     )
     lite = kt.LiteTranslator(half.export(tmp_path / "lite", "litert"))
     assert lite(TEXTS) == whole(TEXTS)
-
-
-@pytest.mark.slow
-def test_the_command_line_exports_and_translates(tmp_path, tmp_path_factory, capsys):
-    run = tiny_run.run_directory(tmp_path_factory)
-    path = tmp_path / "lite"
-    words = ["export", str(run), "--output", str(path), "--format", "litert"]
-    assert cli.main([*words, "--quantize", "float16", "--languages", "en", "de"]) == 0
-    assert capsys.readouterr().out == f"{path}\n"
-    description = json.loads((path / "translator.json").read_text("utf-8"))
-    assert description["quantize"] == "float16"
-    assert description["languages"] == ["en", "de"]
-    assert cli.main(["translate", str(path), *TEXTS]) == 0
-    assert capsys.readouterr().out.splitlines() == kt.LiteTranslator(path)(TEXTS)
-    test = tiny_run.write_pairs(tmp_path / "test.tsv", tiny_run.VALID[:3])
-    assert cli.main(["evaluate", str(path), "--test", str(test)]) == 0
-    assert "BLEU 0" in capsys.readouterr().out
 
 
 def language_model(**options):

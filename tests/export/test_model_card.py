@@ -26,14 +26,14 @@ TRAINING_DATA = "assets.extra/training_data.json"
 
 
 @pytest.fixture
-def run(tmp_path_factory, tmp_path):
+def run(run_directory, tmp_path):
     """A copy of a training run, to write into."""
-    return shutil.copytree(tiny_run.run_directory(tmp_path_factory), tmp_path / "run")
+    return shutil.copytree(run_directory, tmp_path / "run")
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory):
-    return Translator.load(tiny_run.run_directory(tmp_path_factory))
+def live(run_directory):
+    return Translator.load(run_directory)
 
 
 def scored(live, run, name="test.tsv", search=None, pairs=tiny_run.VALID):
@@ -147,9 +147,7 @@ def test_a_damaged_file_is_named_and_a_missing_one_leaves_the_digest(live, run):
 
 
 @pytest.mark.slow
-def test_every_version_has_its_card_and_no_export_changes_another(
-    run, tmp_path_factory
-):
+def test_every_version_has_its_card_and_no_export_changes_another(run, saved_model):
     saved_models = run.parent / "saved" / "tiny"
     first, second = (saved_models / n / "README.md" for n in "12")
     first.parent.mkdir(parents=True)
@@ -166,11 +164,10 @@ def test_every_version_has_its_card_and_no_export_changes_another(
     assert known["training"]["fingerprint"] == open_pairs(tiny_run.TRAIN).fingerprint()
     assert known["validation"]["pairs"] == 8
     assert known["training"]["files"] == ["train.tsv"]
-    assert not (tiny_run.saved_model(tmp_path_factory) / TRAINING_DATA).exists()
+    assert not (saved_model / TRAINING_DATA).exists()
 
 
-def test_the_signatures_are_those_of_an_export(tmp_path_factory):
-    saved_model = tiny_run.saved_model(tmp_path_factory)
+def test_the_signatures_are_those_of_an_export(saved_model):
     rows = rows_of((saved_model / "README.md").read_text("utf-8"))
     signatures = {row[0].strip("`"): row[1:] for row in rows if row[0][:1] == "`"}
     found = tf.saved_model.load(str(saved_model)).signatures
@@ -189,28 +186,18 @@ def test_the_signatures_are_those_of_an_export(tmp_path_factory):
     assert found["nbest"].structured_outputs["scores"].shape[1] == 3
 
 
-@pytest.fixture
-def evaluating(run):
-    """Runs the verb on a run with a beam size."""
+def test_evaluate_keeps_the_scores_of_a_run_or_warns(run, monkeypatch, capsys):
     test = tiny_run.write_pairs(run.parent / "x.tsv", tiny_run.VALID)
-    words = ["evaluate", str(run), "--test", str(test), "--beam-size"]
-    return lambda size: cli.main([*words, size])
+    words = ["evaluate", str(run), "--test", str(test), "--beam-size", "1"]
+    assert cli.main(words) == 0
+    (entry,) = recorded_scores(run)
+    assert (entry["name"], entry["search"]["beam_size"]) == ("x.tsv", 1)
+    assert f"BLEU {entry['scores']['bleu']:.2f}" in capsys.readouterr().out
 
-
-@pytest.mark.slow
-def test_evaluate_keeps_the_scores_of_a_run(run, evaluating, capsys):
-    assert [evaluating(size) for size in "211"] == [0, 0, 0]
-    found = recorded_scores(run)
-    assert [entry["search"]["beam_size"] for entry in found] == [2, 1]
-    assert {entry["name"] for entry in found} == {"x.tsv"}
-    assert f"BLEU {found[1]['scores']['bleu']:.2f}" in capsys.readouterr().out
-
-
-def test_scores_that_cannot_be_kept_are_a_warning(evaluating, monkeypatch, capsys):
     def fail(*arguments):
         raise PermissionError(13, "Permission denied", "scores.json")
 
     monkeypatch.setattr(cards, "record_scores", fail)
-    assert evaluating("2") == 0
+    assert cli.main(words) == 0
     error = capsys.readouterr().err
     assert "warning: the scores were not recorded: " in error

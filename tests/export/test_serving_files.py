@@ -1,29 +1,24 @@
 """What an export writes for TensorFlow Serving: its options, warm-up requests."""
 
-import configparser
 import http.server
 import json
 import re
 import shutil
 import subprocess
 import threading
-from pathlib import Path
 
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
 
-from keras_transformer.export import web
 from keras_transformer.export.serving_files import (
     BATCHES,
     NAMES,
-    TEMPLATES,
     model_name,
     write_serving_files,
     write_warmup_requests,
 )
 from keras_transformer.generation.pipeline import INPUTS
-from tests import tiny_run
 
 yaml = pytest.importorskip("yaml")
 
@@ -82,16 +77,6 @@ def test_the_model_and_its_objects_are_named_after_its_directory(tmp_path):
         found = [each["metadata"]["name"] for each in yaml.safe_load_all(text)]
         assert found == [expected, expected]
         assert re.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", expected)
-
-
-def test_an_installed_package_has_the_templates_and_the_page():
-    setup = configparser.ConfigParser()
-    setup.read(Path(__file__).parents[2] / "setup.cfg", encoding="utf-8")
-    patterns = setup["options.package_data"]["keras_transformer"].split(",")
-    package = TEMPLATES.parents[1]
-    installed = {path for each in patterns for path in package.glob(each.strip())}
-    assert {path.name for path in TEMPLATES.iterdir()} == {*NAMES, "model_card.md"}
-    assert {*TEMPLATES.iterdir(), *web.PAGE.iterdir()} <= installed
 
 
 def test_batches_are_as_large_as_every_warmup_request_needs(written):
@@ -197,13 +182,6 @@ def test_container_and_pod_run_one_server_that_other_machines_cannot_reach(
 REQUESTS = "assets.extra/tf_serving_warmup_requests"
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    path = tiny_run.saved_model(tmp_path_factory)
-    assert {file.name for file in path.parent.iterdir()} == {"1", *NAMES}
-    return path
-
-
 def read_requests(file):
     """The PredictRequests of a warm-up file."""
     pytest.importorskip("tensorflow_serving")
@@ -220,11 +198,12 @@ def read_requests(file):
     return requests
 
 
-def test_every_signature_is_warmed_up_alone_and_in_a_batch(path):
+def test_every_signature_is_warmed_up_alone_and_in_a_batch(saved_model):
     """By the loaded model; sentences have several lengths, and numbers are 1."""
-    signatures, sizes = tf.saved_model.load(str(path)).signatures, {}
+    assert {path.name for path in saved_model.parent.iterdir()} == {"1", *NAMES}
+    signatures, sizes = tf.saved_model.load(str(saved_model)).signatures, {}
     lengths = set()
-    for request in read_requests(path / REQUESTS):
+    for request in read_requests(saved_model / REQUESTS):
         assert request.model_spec.name == "tiny"
         name = request.model_spec.signature_name
         arrays = {n: tf.make_ndarray(tensor) for n, tensor in request.inputs.items()}

@@ -169,5 +169,3 @@ def test_a_target_language_is_one_id_at_the_start(tmp_path, rng):
     # In the midst of a text, and not ended, it is text.
     for text in ["the >>deu<< man", ">>deu the old man"]:
         assert language not in tokenizer.tokenize([text])[0].numpy()
-    drawn = tokenizer.sample([rows[0], plain], 0.5, seed=1)
-    assert drawn[0][0] == language and language not in drawn[1]

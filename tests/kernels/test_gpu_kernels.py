@@ -16,7 +16,6 @@ from tensorflow.python.framework import kernels
 import keras_transformer as kt
 from keras_transformer.generation import Generator
 from keras_transformer.kernels.few_passes import of_this_replica
-from tests import tiny_run
 
 # "DEFAULT" kernels serve every device that has none of its own.
 GPU = ("GPU", "DEFAULT")
@@ -172,9 +171,8 @@ def test_sampling():
         assert without_kernel(sample) == set()
 
 
-def test_an_export_but_for_its_strings(tmp_path_factory):
-    path = tiny_run.saved_model(tmp_path_factory)
+def test_an_export_but_for_its_strings(saved_model):
     message = saved_model_pb2.SavedModel()
-    message.ParseFromString((path / "saved_model.pb").read_bytes())
+    message.ParseFromString((saved_model / "saved_model.pb").read_bytes())
     (meta_graph,) = message.meta_graphs
     assert without_kernel(meta_graph.graph_def) == HOST

@@ -82,45 +82,32 @@ KINDS = {"flag": True, "wide": 2**53 + 1, "exact": 0.1, "small": 7}
 KINDS_ANSWER = {"flag": False, "wide": -(2**53) - 1, "exact": 0.1, "small": 8}
 
 
+# The body but for the signature's name, which is at the end, and the answer.
+ANSWERS = [
+    ({"instances": ["ab", "ß"]}, {"predictions": ["AB", "SS"]}, None),
+    ({"instances": [{"text": "ab"}]}, {"predictions": ["AB"]}, None),
+    ({"inputs": ["ab"]}, {"outputs": ["AB"]}, None),
+    ({"inputs": {"text": ["ab"]}}, {"outputs": ["AB"]}, None),
+    ({"inputs": []}, {"outputs": []}, None),
+    ({"instances": ["ab"]}, {"predictions": ["AB"]}, ""),
+    ({"instances": [{"text": "ab", "times": 2}]},
+     {"predictions": [{"joined": "abab", "length": 4}]}, "repeat"),
+    ({"inputs": {"text": ["a"], "times": [3]}},
+     {"outputs": {"joined": ["aaa"], "length": [3]}}, "repeat"),
+    ({"instances": [[0.4, 3]]}, {"predictions": [[0.2, 1.5]]}, "half"),
+    ({"instances": [KINDS] * 2}, {"predictions": [KINDS_ANSWER] * 2}, "kinds"),
+    ({"inputs": [1.5, 2]}, {"outputs": {"y": [1.5, 2.0], "sum": 3.5}}, "total"),
+    ({"instances": ["ü", {"b64": "/wA="}]},
+     {"predictions": [{"b64": "w7w="}, {"b64": "/wA="}]}, "echo"),
+    ({"inputs": [7, 8]}, {"outputs": 7}, "first"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("path", [":predict", "/versions/3:predict"])
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ({"instances": ["ab", "ß"]}, {"predictions": ["AB", "SS"]}),
-        ({"instances": [{"text": "ab"}]}, {"predictions": ["AB"]}),
-        ({"inputs": ["ab"]}, {"outputs": ["AB"]}),
-        ({"inputs": {"text": ["ab"]}}, {"outputs": ["AB"]}),
-        ({"inputs": []}, {"outputs": []}),
-        ({"instances": ["ab"], "signature_name": ""}, {"predictions": ["AB"]}),
-        (
-            {"instances": [{"text": "ab", "times": 2}], "signature_name": "repeat"},
-            {"predictions": [{"joined": "abab", "length": 4}]},
-        ),
-        (
-            {"inputs": {"text": ["a"], "times": [3]}, "signature_name": "repeat"},
-            {"outputs": {"joined": ["aaa"], "length": [3]}},
-        ),
-        (
-            {"instances": [[0.4, 3]], "signature_name": "half"},
-            {"predictions": [[0.2, 1.5]]},
-        ),
-        (
-            {"instances": [KINDS, KINDS], "signature_name": "kinds"},
-            {"predictions": [KINDS_ANSWER, KINDS_ANSWER]},
-        ),
-        (
-            {"inputs": [1.5, 2], "signature_name": "total"},
-            {"outputs": {"y": [1.5, 2.0], "sum": 3.5}},
-        ),
-        (
-            {"instances": ["ü", {"b64": "/wA="}], "signature_name": "echo"},
-            {"predictions": [{"b64": "w7w="}, {"b64": "/wA="}]},
-        ),
-        ({"inputs": [7, 8], "signature_name": "first"}, {"outputs": 7}),
-    ],
-)
-def test_predict_answers_in_the_form_of_the_request(client, body, expected, path):
-    response = predict(client, body, path)
+@pytest.mark.parametrize(("body", "expected", "name"), ANSWERS)
+def test_predict_answers_as_it_is_asked(client, body, expected, name, path):
+    signature = {} if name is None else {"signature_name": name}
+    response = predict(client, body | signature, path)
     assert (response.status_code, response.json()) == (200, expected)
     assert response.headers["content-type"] == "application/json"
 
@@ -163,23 +150,21 @@ def test_paths_and_methods_have_their_status(client, asked, status):
     assert list(response.json()) == ["predictions" if status == 200 else "error"]
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (b"", "must be JSON"),
-        (b"{", "must be JSON"),
-        ({"instances": ["a"], "signature_name": "x"}, "one of echo, first, half, "),
-        ({"instances": ["a"], "signature_name": 1}, "Received: 1"),
-        ({"instances": [1]}, "`text[0]` must be of type string. Received: 1"),
-        ({"instances": [["a"]]}, "`text` must have the shape [None]"),
-        ({"inputs": [1, 2, 3], "signature_name": "first"}, "Received: [3]"),
-        (
-            {"instances": [{"text": "a", "times": 0}], "signature_name": "repeat"},
-            "times must be positive",
-        ),
-        ({"instances": [1.0], "signature_name": "total"}, "use `inputs`"),
-    ],
-)
+ONE = {"instances": ["a"]}
+REFUSED = [
+    (b"", "must be JSON"), (b"{", "must be JSON"),
+    (ONE | {"signature_name": "x"}, "one of echo, first, half, "),
+    (ONE | {"signature_name": 1}, "Received: 1"),
+    ({"instances": [1]}, "`text[0]` must be of type string. Received: 1"),
+    ({"instances": [["a"]]}, "`text` must have the shape [None]"),
+    ({"inputs": [1, 2, 3], "signature_name": "first"}, "Received: [3]"),
+    ({"instances": [{"text": "a", "times": 0}], "signature_name": "repeat"},
+     "times must be positive"),
+    ({"instances": [1.0], "signature_name": "total"}, "use `inputs`"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "message"), REFUSED)
 def test_a_bad_body_is_told_in_words(client, body, message):
     response = predict(client, body)
     assert response.status_code == 400
@@ -187,16 +172,14 @@ def test_a_bad_body_is_told_in_words(client, body, message):
     assert "Graph execution error" not in response.text
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (tf.errors.ResourceExhaustedError, 429),
-        (tf.errors.NotFoundError, 404),
-        (tf.errors.UnimplementedError, 501),
-        (tf.errors.InternalError, 500),
-        (ZeroDivisionError, 500),
-    ],
-)
+STATUSES = {
+    tf.errors.ResourceExhaustedError: 429, tf.errors.NotFoundError: 404,
+    tf.errors.UnimplementedError: 501, tf.errors.InternalError: 500,
+    ZeroDivisionError: 500,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "status"), STATUSES.items())
 def test_an_error_of_a_run_has_its_status(client, model, monkeypatch, error, status):
     def fail(**inputs):
         is_of_tensorflow = issubclass(error, tf.errors.OpError)
@@ -208,29 +191,35 @@ def test_an_error_of_a_run_has_its_status(client, model, monkeypatch, error, sta
     assert "broken" in response.json()["error"]
 
 
-@pytest.mark.parametrize(
-    ("own_name", "host", "status"),
-    [
-        ("127.0.0.1", "LocalHost:1", 200),
-        ("127.0.0.1", "127.0.0.1:8501", 200),
-        ("127.0.0.1", "[::1]:8501", 200),
-        ("box", "BOX:8501", 200),
-        ("fe80::1", "[fe80::1]", 200),
-        ("0.0.0.0", "anything.example", 200),
-        ("::", "anything.example", 200),
-        ("127.0.0.1", "evil.example:8501", 400),
-        ("127.0.0.1", "localhost.evil.example", 400),
-        ("127.0.0.1", "evil.example@localhost", 400),
-        ("127.0.0.1", "192.168.0.1", 400),
-        ("box", "[::1", 400),
-        ("box", "", 400),
-    ],
-)
-def test_only_names_of_this_machine_are_answered(model, own_name, host, status):
+def test_a_large_request_is_cut_and_answered_as_one(client):
+    body = {"inputs": ["a"] * 64 + ["abc"], "signature_name": "letters"}
+    outputs = predict(client, body).json()["outputs"]
+    assert outputs["rows"] == [32] * 64 + [1]
+    assert outputs["letters"] == [["a", "", ""]] * 64 + [["a", "b", "c"]]
+    assert outputs["count"] == [1] * 64 + [3]
+    # A signature without rows in its outputs runs whole.
+    body = {"inputs": [1.0] * 40, "signature_name": "total"}
+    assert predict(client, body).json()["outputs"]["sum"] == 40
+
+
+LOCAL = "127.0.0.1"
+# The name it listens at, those of the requests that it answers, and of others.
+HOSTS = [
+    (LOCAL, ("LocalHost:1", "127.0.0.1:8501", "[::1]:8501"),
+     ("evil.example:8501", "localhost.evil.example", "evil.example@localhost",
+      "192.168.0.1")),
+    ("box", ("BOX:8501",), ("[::1", "")), ("fe80::1", ("[fe80::1]",), ()),
+    ("0.0.0.0", ("anything.example",), ()), ("::", ("anything.example",), ()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("own_name", "good", "bad"), HOSTS)
+def test_only_names_of_this_machine_are_answered(model, own_name, good, bad):
     client = TestClient(make_app(model, own_name), "http://localhost")
-    response = client.get(URL, headers={"Host": host})
-    assert response.status_code == status
-    assert ("AVAILABLE" in response.text) == (status == 200)
+    for host in good + bad:
+        response = client.get(URL, headers={"Host": host})
+        assert response.status_code == (200 if host in good else 400), host
+        assert ("AVAILABLE" in response.text) == (host in good)
 
 
 # The process.

@@ -250,16 +250,6 @@ def test_max_length_counts_the_end_token(tokenizers):
         Corpus(pairs, tokenizers, DataConfig(max_length=pieces))
 
 
-def test_misaligned_files_are_refused_before_anything_is_read(tmp_path, tokenizers):
-    source, target = tmp_path / "a.en", tmp_path / "a.de"
-    source.write_text("one\n\ntwo\n")
-    target.write_text("one\n")
-    text = open_pairs(source, target)
-    for read in (learn_tokenizers, lambda text: Corpus(text, tokenizers, STRICT)):
-        with pytest.raises(ValueError, match="has 3 lines but .* has 1"):
-            read(text)
-
-
 # What a directory keeps.
 
 

@@ -225,6 +225,19 @@ def test_the_newest_states_are_kept(tmp_path):
     assert files.latest(Console()).step == 1000
 
 
+@pytest.mark.parametrize("error", [MemoryError(), OSError(5, "Input/output error")])
+def test_a_state_that_cannot_be_read_now_is_kept(tmp_path, monkeypatch, error):
+    def fail(*args, **kwargs):
+        raise error
+
+    files = StateFiles(tmp_path)
+    files.save(state(1))
+    monkeypatch.setattr(np, "load", fail)
+    with pytest.raises(type(error)):
+        files.latest(QUIET)
+    assert len(files.paths()) == 1
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
 def test_damage_anywhere_is_noticed_or_harmless(tmp_path, damage):
     files = StateFiles(tmp_path)

@@ -21,7 +21,6 @@ from keras_transformer.training.devices import (
     machine,
     pad_rows,
 )
-from tests.training import distributed_run
 
 ROOT = Path(__file__).parents[2]
 HARD = {"steps": 2, "clipnorm": 0.3}
@@ -111,16 +110,6 @@ def assert_same_run(result, expected):
             values = weights[path], wanted[path]
             # Both runs have the same mistakes, so nothing may be no number.
             np.testing.assert_allclose(*values, rtol=0, atol=2e-4, equal_nan=False)
-
-
-@pytest.mark.slow
-def test_two_mirrored_devices_train_as_one(tmp_path):
-    path, options = tmp_path / "two.json", {"epochs": 1}
-    two = started(path, distribute="mirrored", devices=2, **options)
-    expected = distributed_run.train(distributed_run.DEFAULTS | options)
-    result = finished(two, path)
-    assert (expected["replicas"], result["replicas"]) == (1, 2)
-    assert_same_run(result, expected)
 
 
 FOUR = {

@@ -5,8 +5,6 @@ import io
 import math
 import os
 import signal
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import keras
@@ -18,7 +16,6 @@ from keras_transformer.evaluation import evaluate
 from keras_transformer.training import intervals
 from keras_transformer.training.intervals import StopSignals, end_of_interval
 from keras_transformer.training.validation import (
-    check_validated,
     rows_to_average,
     without_progress,
 )
@@ -214,29 +211,6 @@ def test_a_run_under_nohup_outlives_the_terminal():
         signal.signal(signal.SIGHUP, before)
 
 
-SCRIPT = """
-import os, signal, sys
-from keras_transformer.training.intervals import StopSignals
-with StopSignals() as signals:
-    sys.stdin.readline()
-    os.kill(os.getpid(), signal.SIGHUP)
-    print("to standard output", flush=True)
-    print("to standard error", file=sys.stderr, flush=True)
-    signals.stop()
-"""
-
-
-@pytest.mark.slow
-def test_nothing_fails_that_is_printed_to_a_reader_that_has_gone():
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT], **pipes)
-    process.stdout.close()
-    process.stderr.close()
-    process.stdin.write(b"\n")
-    process.stdin.close()
-    assert process.wait() == 129
-
-
 # What validation says.
 
 
@@ -271,22 +245,6 @@ def test_lower_losses_and_higher_scores_are_better(name, values, kept, waited):
     last = TrainingConfig(average_checkpoints=3)  # As by default.
     assert rows_to_average(rows[:2], last) == rows[:2]
     assert rows_to_average(rows, last) == rows[-3:]
-
-
-NEEDS_VALIDATION = {
-    "`average` 'best'": {"average": "best"},
-    "`monitor` 'bleu'": {"monitor": "bleu"},
-    "`patience`": {"patience": 2},
-}
-
-
-@pytest.mark.parametrize("name", NEEDS_VALIDATION)
-def test_an_option_that_needs_validation_pairs_says_so(name):
-    options = TrainingConfig(**NEEDS_VALIDATION[name])
-    with pytest.raises(ValueError, match=f"^{name} needs validation pairs: give some"):
-        check_validated(options, validated=False)
-    check_validated(options, validated=True)
-    check_validated(TrainingConfig(), validated=False)
 
 
 # Enough training that some words are right.

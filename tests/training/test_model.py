@@ -5,7 +5,6 @@ import io
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from rich.console import Console
 
 from keras_transformer import RunConfig, TrainingConfig, Transformer, TransformerConfig
@@ -90,7 +89,7 @@ def test_a_new_run_has_batches_for_its_device(monkeypatch):
     assert with_device_defaults(given).data == given.data
 
 
-# `compile` and `fit` for every optimizer, kind of data and precision.
+# `compile` and `fit` for every optimizer and precision.
 
 MODEL = tiny_run.CONFIG.model.replace(
     source_vocabulary_size=11, target_vocabulary_size=11, dropout_rate=0.0,
@@ -114,15 +113,13 @@ def copy_task(rows=12, length=5):
 INPUTS, TARGETS = copy_task()
 
 
-def losses_of(data=None, epochs=2, options=None, **training):
-    """A compiled model and its losses; the same options give the same weights."""
+def losses_of(epochs, **training):
+    """A compiled model and its losses."""
     keras.utils.set_random_seed(11)
     training = TrainingConfig(**{"warmup_steps": 10} | training)
     made = compiled_model(RunConfig(model=MODEL, training=training))
-    data = (INPUTS, TARGETS) if data is None else data
-    arguments = data if isinstance(data, tuple) else (data,)
-    fit = {"epochs": epochs, "shuffle": False, "verbose": 0} | (options or {})
-    return made, made.fit(*arguments, **fit).history["loss"]
+    fit = {"epochs": epochs, "shuffle": False, "verbose": 0}
+    return made, made.fit(INPUTS, TARGETS, **fit).history["loss"]
 
 
 @pytest.mark.one_case
@@ -134,40 +131,6 @@ def test_every_optimizer_lowers_the_loss_by_the_schedule(optimizer):
     expected = reference.learning_rate(13, MODEL.d_model, 10)
     rate = float(made.optimizer.learning_rate)
     np.testing.assert_allclose(rate, expected, rtol=1e-6)
-
-
-class Batches(keras.utils.PyDataset):
-    """The copy task in batches of 4."""
-
-    def __len__(self):
-        return len(TARGETS) // 4
-
-    def __getitem__(self, index):
-        rows = slice(index * 4, (index + 1) * 4)
-        return tuple(x[rows] for x in INPUTS), TARGETS[rows]
-
-
-def test_arrays_datasets_and_py_datasets_give_equal_losses():
-    """Three batches an epoch, in the same order."""
-    dataset = tf.data.Dataset.from_tensor_slices((INPUTS, TARGETS)).batch(4)
-    _, of_arrays = losses_of(options={"batch_size": 4})
-    for data in (dataset, Batches()):
-        np.testing.assert_allclose(losses_of(data)[1], of_arrays, rtol=1e-6)
-    assert of_arrays[1] < of_arrays[0]
-
-
-def test_batches_of_different_lengths_train_one_model():
-    def batches():
-        for length in (3, 6, 4):
-            yield tuple(x[:, :length] for x in INPUTS), TARGETS[:, :length]
-
-    ids = tf.TensorSpec((None, None), "int32")
-    dataset = tf.data.Dataset.from_generator(
-        batches, output_signature=((ids, ids), ids)
-    )
-    made, losses = losses_of(dataset.apply(tf.data.experimental.assert_cardinality(3)))
-    assert losses[1] < losses[0]
-    assert int(made.optimizer.iterations.numpy()) == 6
 
 
 @pytest.mark.one_case
