@@ -124,7 +124,10 @@ def state_of(model):
 OF_TYPES = {None: 5e-6, "mixed_bfloat16": 0.05, "mixed_float16": 5e-3}
 
 
-@pytest.mark.parametrize("dtype", OF_TYPES)
+@pytest.mark.parametrize(
+    "dtype",
+    [None, "mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize(
     "weighted, clipnorm",
     [pytest.param(False, None, marks=pytest.mark.slow), (True, 0.05)],
@@ -150,6 +153,7 @@ class CountedLoss(keras.losses.SparseCategoricalCrossentropy):
         return ops.cast(ops.size(y), "float32")
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("wrap", (lambda loss: loss, lambda loss: [loss]))
 def test_a_loss_that_counts_its_targets_accumulates(wrap):
     rng = np.random.default_rng(5)

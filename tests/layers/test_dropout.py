@@ -137,14 +137,6 @@ def test_mask_is_known():
     assert keep.astype(int).tolist() == KNOWN_MASK
 
 
-@pytest.mark.parametrize("dtype", ("float16", "bfloat16", "float32", "float64"))
-def test_output_has_the_compute_dtype(dtype):
-    if dtype == "float64" and keras.backend.backend() == "jax":
-        pytest.skip("JAX computes in float64 only if it is told to (jax_enable_x64)")
-    outputs = Dropout(0.5, dtype=dtype)(np.ones((3, 5)), training=True)
-    assert keras.backend.standardize_dtype(outputs.dtype) == dtype
-
-
 def test_nothing_is_dropped_outside_training_and_no_number_drawn():
     layer, inputs = Dropout(0.5, seed=1), ops.ones((3, 5))
     before = ops.convert_to_numpy(layer.seed_generator.state.value).copy()

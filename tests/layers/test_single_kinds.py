@@ -167,6 +167,24 @@ def vectors_of(layer):
     return array(layer.random_features).astype(np.float64)
 
 
+def test_features_estimate_the_exponential_without_bias(rng):
+    """Lemma 1: over many draws the mean of phi(q) . phi(k) is exp(q . k / sqrt(K))."""
+    draws = 20000
+    layer = PerformerAttention(1, 5, num_features=draws * 5, seed=1)
+    layer.build(OF_PERFORMER)
+    query, key = 0.7 * rng.standard_normal((2, 1, 1, 3, 5)).astype("float32")
+    queries, keys = (
+        array(layer.feature_map(x))[0, 0].astype(np.float64) for x in (query, key)
+    )
+    # Each block of K is a draw of its own.
+    products = (queries[:, None] * keys).reshape(3, 3, draws, 5)
+    products = products.sum(axis=-1) * draws
+    expected = np.exp(query[0, 0] @ key[0, 0].T / np.sqrt(5))
+    error = products.std(axis=-1) / np.sqrt(draws)
+    assert (np.abs(products.mean(axis=-1) - expected) < 4 * error).all()
+    assert (error < 0.03 * expected).all()
+
+
 def test_vectors_are_orthogonal_in_blocks_with_the_lengths_of_gaussians():
     generator = np.random.default_rng(1)
     vectors = orthogonal_gaussians(4000, 8, generator)
