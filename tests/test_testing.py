@@ -120,11 +120,11 @@ class Forgetful(Scaled):
 
 
 @keras.saving.register_keras_serializable(package="tests")
-class Rounding(Scaled):
+class Doubling(Scaled):
     """Its configuration says something else than it was made with."""
 
-    def __init__(self, factor=1.0, **kwargs):
-        super().__init__(int(factor), **kwargs)
+    def get_config(self):
+        return super().get_config() | {"factor": 2 * self.factor}
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -219,6 +219,7 @@ WRONG = {
     "assert_serializable(Forgetful(2.0), aliases=['factor'])":
         r"Forgetful made again,.* another output.* is at row \d, position \d, unit",
     "assert_serializable(Silent(2.0))": "another output",
+    "assert_serializable(Doubling(2.0))": "another configuration: factor 8.0 for 4.0",
     "assert_serializable(Unsaved())": "loaded from a .keras file has another",
     "assert_serializable(Local())": "register_keras_serializable",
 }  # fmt: skip
@@ -235,13 +236,6 @@ def test_what_is_wrong_is_named_with_the_place(call):
     error, words = given if isinstance(given, tuple) else (AssertionError, given)
     with pytest.raises(error, match=words):
         eval(call, globals() | vars(testing))
-
-
-def test_a_configuration_that_says_something_else_is_refused():
-    layer = Rounding(2.0)
-    layer.factor = 2.5
-    with pytest.raises(AssertionError, match="another configuration: factor 2 for 2.5"):
-        testing.assert_serializable(layer)
 
 
 # The page and the backends.
@@ -261,9 +255,13 @@ def test_the_page_runs_on_every_backend_and_quotes_the_errors(backend, tmp_path)
     text = PAGE.read_text("utf-8").split("## Checks for your layers\n")[1]
     blocks = re.findall(r"```python\n(.*?)```", text.split("\n## ")[0], re.DOTALL)
     assert len(blocks) == 1
-    ending = f"\nopen({str(tmp_path / 'errors')!r}, 'w').write('\\n'.join(errors))\n"
-    run_python(backend, "-c", "\n".join(blocks) + ending)
-    errors = (tmp_path / "errors").read_text("utf-8").splitlines()
+    if backend == keras.backend.backend():
+        exec(blocks[0], namespace := {})
+        errors = namespace["errors"]
+    else:
+        end = f"\nopen({str(tmp_path / 'errors')!r}, 'w').write('\\n'.join(errors))\n"
+        run_python(backend, "-c", blocks[0] + end)
+        errors = (tmp_path / "errors").read_text("utf-8").splitlines()
     quoted = re.findall(r"^- `+ ?(.*?)`+$", PAGE.read_text("utf-8"), re.MULTILINE)
     assert len(errors) == len(quoted) == 3
     for error, quote in zip(errors, quoted, strict=True):

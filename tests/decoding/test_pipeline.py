@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import Translator
-from keras_transformer.generation.pipeline import INPUTS, Pipeline
+from keras_transformer.generation.pipeline import INPUTS
 from tests import tiny_run
 from tests.layers.reference_weights import model_weights_of
 from tests.reference import numpy_transformer as reference
@@ -164,40 +164,36 @@ def test_the_signatures_are_those_of_the_table(signatures):
     assert not expected
 
 
-@pytest.mark.one_case
+ODD = [
+    b"\xff\xfe the dog", b"\xc3", b"the\0dog", b"\0", b"</s> <s> <pad>", b"\xf0\x9f",
+    "\u202eابحث".encode(), b"\r\n\t ", "\u2581\u2581".encode(), b"\xed\xa0\x80",
+]  # fmt: skip
+
+
 @every_signature
-def test_an_empty_batch_gives_empty_outputs(signatures, name):
-    outputs = call(signatures, name, [])
-    assert {value.shape[0] for value in outputs.values()} == {0}
-
-
-@pytest.mark.one_case
-@every_signature
-def test_a_row_alone_is_a_row_of_the_batch(signatures, name):
-    together = call(signatures, name, TEXTS)
-    more = MORE[name](len(TEXTS))
-    for row, text in enumerate(TEXTS):
-        alone = call(
-            signatures, name, [text], [column[row : row + 1] for column in more]
-        )
-        assert_rows_equal(row_of(alone, 0), row_of(together, row))
-
-
-@pytest.mark.one_case
-@every_signature
-def test_a_long_text_is_flagged_and_changes_no_neighbour(signatures, name):
-    plain = call(signatures, name, TEXTS)
-    texts = [*TEXTS, LONG]
-    more = [[*column, column[0]] for column in MORE[name](len(TEXTS))]
+def test_a_row_alone_is_a_row_of_any_batch(signatures, name):
+    """Whatever its neighbours are: too long, odd bytes, or none at all."""
+    texts = [*TEXTS, LONG, *ODD]
+    more = MORE[name](len(texts))
     outputs = call(signatures, name, texts, more)
-    assert outputs["truncated"].tolist() == [False] * len(TEXTS) + [True]
-    for row in range(len(TEXTS)):
-        assert_rows_equal(row_of(outputs, row), row_of(plain, row))
+    truncated = [text == LONG for text in texts]
+    assert outputs["truncated"].tolist() == truncated
+    for value in outputs.values():
+        assert len(value) == len(texts)
+        if value.dtype == object:
+            for text in value.flat:
+                text.decode("utf-8")
+        else:
+            assert not np.any(np.isnan(value.astype("float64")))
     tokenizer = tiny_run.tokenizers().source
     kept = tokenizer.detokenize([ids_of(tokenizer, LONG, 32)]).numpy()
-    alone = call(signatures, name, kept, [column[-1:] for column in more])
-    assert not alone.pop("truncated")[0]
-    assert_rows_equal(row_of(outputs, -1), row_of(alone, 0))
+    for row, text in enumerate([*TEXTS, *kept]):
+        given = [column[row : row + 1] for column in more]
+        alone = call(signatures, name, [text], given)
+        assert not alone.pop("truncated")[0]
+        assert_rows_equal(row_of(outputs, row), row_of(alone, 0))
+    nothing = call(signatures, name, [])
+    assert {value.shape[0] for value in nothing.values()} == {0}
 
 
 def test_a_long_prefix_or_target_is_flagged_too(signatures):
@@ -211,32 +207,6 @@ def test_a_long_prefix_or_target_is_flagged_too(signatures):
         outputs["token_log_probabilities"][1], expected, rtol=1e-4
     )
     assert ids[-1] == 2
-
-
-ODD = [
-    b"\xff\xfe the dog", b"\xc3", b"the\0dog", b"\0", b"</s> <s> <pad>", b"\xf0\x9f",
-    "\u202eابحث".encode(), b"\r\n\t ", "\u2581\u2581".encode(), b"\xed\xa0\x80",
-]  # fmt: skip
-
-
-@pytest.mark.one_case
-@every_signature
-def test_odd_bytes_harm_nobody(signatures, name):
-    plain = call(signatures, name, TEXTS)
-    count = len(TEXTS)
-    more = [[*column, *column, *column] for column in MORE[name](count)]
-    texts = [*TEXTS, *ODD]
-    more = [column[: len(texts)] for column in more]
-    outputs = call(signatures, name, texts, more)
-    for row in range(count):
-        assert_rows_equal(row_of(outputs, row), row_of(plain, row))
-    for value in outputs.values():
-        assert len(value) == len(texts)
-        if value.dtype == object:
-            for text in value.flat:
-                text.decode("utf-8")
-        else:
-            assert not np.any(np.isnan(value.astype("float64")))
 
 
 @pytest.mark.parametrize("name", ["score", "complete"])
@@ -286,31 +256,3 @@ def test_a_scalar_holds_for_all_texts_of_sample_and_a_seed_counts_on(signatures)
         outputs = call(signatures, "sample", texts, more)
         assert [*outputs["translation"]] == [*expected["translation"]]
     assert len({*expected["translation"]}) > 1
-
-
-def test_bfloat16_scores_are_near_those_of_float32(signatures):
-    config = tiny_run.CONFIG.decoding.replace(beam_size=3)
-    model = tiny_run.model().with_dtype("bfloat16")
-    pipeline = Pipeline(model, tiny_run.tokenizers(), config)
-
-    def function(name):
-        graph = tf.function(
-            functools.partial(pipeline.run, name),
-            input_signature=list(INPUTS[name].values()),
-            autograph=False,
-        )
-        return lambda **given: graph(*given.values())
-
-    half = {name: function(name) for name in ("score", "nbest")}
-    ours = call(half, "score", TEXTS)["log_probability"]
-    theirs = call(signatures, "score", TEXTS)["log_probability"]
-    np.testing.assert_allclose(ours, theirs, rtol=0.05, atol=0.3)
-    assert np.any(ours != theirs)
-    outputs = call(half, "nbest", [*TEXTS, LONG])
-    assert outputs["truncated"].tolist() == [False] * len(TEXTS) + [True]
-    assert outputs["scores"].dtype == np.float32
-    assert np.all(np.isfinite(outputs["scores"]))
-    for text in outputs["translations"].flat:
-        text.decode("utf-8")
-    best = call(signatures, "nbest", TEXTS)["scores"][:, 0]
-    np.testing.assert_allclose(outputs["scores"][:-1, 0], best, rtol=0.1, atol=0.1)

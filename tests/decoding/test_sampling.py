@@ -115,12 +115,16 @@ def test_a_number_inverts_the_distribution_function(size, options):
     np.testing.assert_array_equal(tokens[~near], expected[~near])
 
 
-@pytest.mark.parametrize("filters", [{}, {"top_k": 3}, {"top_p": 0.5}], ids=str)
-@pytest.mark.parametrize("temperature", [0.0, -1.0, np.nan, 1e-44, 1e-6])
-def test_no_temperature_is_greedy(temperature, filters):
+FILTERS = pytest.mark.parametrize(
+    "filters", ({}, {"top_k": 3}, {"top_p": 0.5}), ids=str
+)
+
+
+@FILTERS
+def test_no_temperature_is_greedy(filters):
     table = random_logits(7, sentences=5, vocabulary=VOCABULARY)
-    lengths = np.array([1, 3, 5, 7, 7])
-    temperature = np.full(5, temperature)
+    lengths = np.array([7, 3, 5, 7, 7])
+    temperature = np.array([0.0, -1.0, np.nan, 1e-44, 1e-6])
     result = draw(
         table, range(5), temperature=temperature, max_lengths=lengths, **filters
     )
@@ -138,14 +142,12 @@ def test_no_temperature_takes_the_first_of_equal_tokens():
     assert draw(table, [0], temperature=[0.0], limit=1)[0].tolist() == [[5]]
 
 
-@pytest.mark.parametrize("temperature", [1e6, 1e38, np.inf])
+@pytest.mark.parametrize("temperature", [1e6, np.inf])
 def test_a_large_temperature_is_uniform(temperature):
     rows = 40_000
     table = random_logits(9, sentences=1, vocabulary=VOCABULARY, scale=9.0)
-    temperature = np.full(rows, temperature)
-    result = draw(
-        table, np.zeros(rows), temperature=temperature, uniforms=evenly(rows), limit=1
-    )
+    options = {"temperature": np.full(rows, temperature), "uniforms": evenly(rows)}
+    result = draw(table, np.zeros(rows), limit=1, **options)
     counts = np.bincount(result[0][:, 0], minlength=VOCABULARY)
     assert counts[PAD] == counts[START] == 0
     np.testing.assert_allclose(counts[END:], rows / (VOCABULARY - 2), atol=2)
@@ -155,7 +157,7 @@ LAST = 1.0 - 2.0**-24  # the largest float32 below 1
 
 
 @pytest.mark.parametrize("number", [-1.0, 0.0, LAST, 1.0, 9.0])
-@pytest.mark.parametrize("filters", [{}, {"top_k": 2}, {"top_p": 0.5}], ids=str)
+@FILTERS
 def test_numbers_at_the_ends_and_beyond_draw_possible_tokens(filters, number):
     table = random_logits(11, sentences=31, vocabulary=VOCABULARY, scale=1.0)
     table[..., [3, VOCABULARY - 1]] = -np.inf
@@ -196,7 +198,7 @@ def test_log_probabilities_are_the_models_own():
 
 
 @pytest.mark.one_case
-@pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.9}], ids=str)
+@FILTERS
 def test_a_row_alone_gets_what_it_gets_in_a_batch(filters):
     table = random_logits(15, sentences=7, vocabulary=VOCABULARY, scale=1.0)
     rng = np.random.default_rng(15)
@@ -263,13 +265,6 @@ def test_nan_logits_or_none_possible_leave_an_empty_output_and_spare_other_rows(
         assert result[2][row] == result[3][row] == -np.inf
     for ours, theirs in zip(result, expected, strict=True):
         np.testing.assert_array_equal(ours[2], theirs[2])
-
-
-def test_an_empty_batch_gives_an_empty_result():
-    table = random_logits(23, sentences=1, vocabulary=VOCABULARY)
-    result = draw(table, [])
-    assert result[0].shape == (0, 7)
-    assert result[2].shape == (0,)
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX traces the step")

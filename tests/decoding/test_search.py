@@ -116,65 +116,42 @@ def test_special_ids_may_be_any_and_padding_may_start():
         assert np.all(numpy(hypothesis)[int(length) :] == 9)
 
 
-@pytest.mark.parametrize("beam_size, alpha", [(1, 1.0), (2, 0.0), (2, 1.5), (24, 1.0)])
-def test_the_length_penalty_may_be_a_power(beam_size, alpha):
+# Beam size, n_best, length penalty and rules of the search, and of the reference.
+WITHIN, NEVER = {"ends_within_beam": True}, {"constraints": Constraints(never=5)}
+NARROW = (
+    *((*sizes, (alpha,), {}, {}) for *sizes, alpha in
+      ((1, 1, 0.6), (2, 1, 0.0), (2, 1, 1.5), (3, 2, 0.6), (4, 4, 1.5))),
+    *((*sizes, (alpha, "power"), {}, {}) for *sizes, alpha in
+      ((1, 1, 1.0), (2, 2, 0.0), (2, 2, 1.5))),
+    # As Hugging Face's `generate`, CTranslate2 and fairseq search.
+    *((n, 1, (0.9,), WITHIN, {"within_beam": True}) for n in (2, 3)),
+    # What never comes keeps its probability.
+    *((n, 1, (0.6,), NEVER, {"never": (5,)}) for n in (1, 3)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("beam_size, n_best, penalty, rules, of_reference", NARROW)
+def test_a_narrow_beam_keeps_what_the_reference_keeps(
+    beam_size, n_best, penalty, rules, of_reference
+):
     """No early stop loses an output that would win: the reference has none."""
-    penalty, n_best = (alpha, "power"), min(beam_size, 3)
-    table = random_logits(23, sentences=3, vocabulary=5, scale=1.0)
-    lengths = [4, 3, 7 if beam_size < 24 else 4]
-    result = search(
-        table, lengths, beam_size=beam_size, n_best=n_best, alpha=alpha,
-        length_penalty_form="power",
-    )  # fmt: skip
-    for sentence, length in enumerate(lengths):
-        if beam_size == 24:
-            expected = ranked(every_output(table[sentence], length), *penalty)[:n_best]
-        else:
-            options = beam_size, n_best, *penalty
-            expected = reference_beam(table[sentence], length, *options)
-        assert_hypotheses(result, sentence, expected, *penalty)
-
-
-@pytest.mark.parametrize(
-    "beam_size,n_best,alpha",
-    [(1, 1, 0.6), (2, 1, 0.0), (2, 1, 1.5), (3, 2, 0.6), (4, 4, 1.5)],
-)
-def test_a_narrow_beam_keeps_what_the_reference_keeps(beam_size, n_best, alpha):
     # Logits depend on the whole history: a state in the wrong order would show.
-    table = random_logits(17, sentences=5, vocabulary=7, scale=1.0)
-    lengths = [3, 5, 7, 11, 13]
-    result = search(table, lengths, beam_size=beam_size, n_best=n_best, alpha=alpha)
-    for sentence, length in enumerate(lengths):
-        expected = reference_beam(table[sentence], length, beam_size, n_best, alpha)
-        assert_hypotheses(result, sentence, expected, alpha)
-
-
-@pytest.mark.parametrize("beam_size", [2, 3])
-def test_an_end_counts_only_within_the_beam_if_asked(beam_size):
-    """As Hugging Face's `generate`, CTranslate2 and fairseq search."""
-    tables = random_logits(1, sentences=40, vocabulary=9)
-    tables[..., END] -= 1.0
-    options = dict(beam_size=beam_size, n_best=1, alpha=0.9)
-    result = search(tables, [7] * 40, ends_within_beam=True, **options)
-    references = [
-        reference_beam(t, 7, *options.values(), within_beam=True) for t in tables
-    ]
-    for sentence, expected in enumerate(references):
-        assert_hypotheses(result, sentence, expected, 0.9)
-    # It matters: an end further down may have been the best.
-    assert references != [reference_beam(t, 7, *options.values()) for t in tables]
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_an_id_that_never_comes_keeps_its_probability(beam_size):
-    tables = random_logits(4, sentences=3, vocabulary=9)
-    constraints = Constraints(never=5)
-    options = dict(beam_size=beam_size, n_best=1, alpha=0.6)
-    result = search(tables, [6] * 3, constraints=constraints, **options)
-    for sentence, table in enumerate(tables):
-        expected = reference_beam(table, 6, *options.values(), never=(5,))
-        assert_hypotheses(result, sentence, expected, 0.6)
-        assert 5 not in result[0][sentence]
+    table = random_logits(17, sentences=10, vocabulary=9, scale=1.0)
+    lengths = [3, 5, 7, 11, 13] * 2
+    given = dict(zip(("alpha", "length_penalty_form"), penalty, strict=False))
+    result = search(
+        table, lengths, beam_size=beam_size, n_best=n_best, **given, **rules
+    )
+    expected, plain = (
+        [
+            reference_beam(one, length, beam_size, n_best, *penalty, **more)
+            for one, length in zip(table, lengths, strict=True)
+        ]
+        for more in (of_reference, {})
+    )
+    for sentence, hypotheses in enumerate(expected):
+        assert_hypotheses(result, sentence, hypotheses, *penalty)
+    assert (expected != plain) == bool(rules)
 
 
 @pytest.mark.parametrize("options", CONSTRAINTS.values(), ids=CONSTRAINTS)
@@ -295,15 +272,6 @@ def test_a_vocabulary_smaller_than_the_beam_leaves_places_empty():
     assert np.all(result[0][0, 3:] == PAD)
     assert result[1][0, 3:].tolist() == [0, 0]
     assert result[2][0, 3:].tolist() == [-np.inf, -np.inf]
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_an_empty_batch_gives_an_empty_result(beam_size):
-    state = np.zeros((0, 5), "float32")
-    options = dict(max_lengths=np.zeros((0,), "int32"), limit=3, special_ids=IDS)
-    result = beam_search(spelling_step(), state, beam_size=beam_size, **options)
-    assert numpy(result.ids).shape == (0, 1, 3)
-    assert numpy(result.scores).shape == (0, 1)
 
 
 def test_the_length_penalty_has_its_closed_form():
@@ -479,13 +447,3 @@ def test_other_backends_agree_with_the_reference(backend, tmp_path):
     for sentence, length in enumerate([3, 5, 7]):
         expected = reference_beam(table[sentence], length, 3, 2, 0.6)
         assert_hypotheses(result, sentence, expected, 0.6)
-
-
-def test_help_says_what_a_step_takes_and_returns():
-    for name in (
-        "step(ids, parents, state)",
-        "`ids` (R,)",
-        "`parents` (B, N)",
-        "(R, V)",
-    ):
-        assert name in beam_search.__doc__

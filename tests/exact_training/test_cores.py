@@ -58,25 +58,6 @@ def test_parts_without_rows_and_without_targets(parts):
     assert_same(change_of(make_model(), batches), expected)
 
 
-def test_a_language_model_in_parts(parts):
-    config = kt.LanguageModelConfig(
-        vocabulary_size=11, num_layers=1, d_model=8, d_ff=12, num_heads=2,
-        dropout_rate=0.0, attention_dropout_rate=0.0,
-        activation_dropout_rate=0.0,
-    )  # fmt: skip
-    ids = np.random.default_rng(4).integers(4, 11, (5, 6)).astype("int32")
-
-    def change():
-        keras.utils.set_random_seed(8)
-        model = kt.LanguageModel(config)
-        model.compile(keras.optimizers.SGD(8.0), kt.MaskedCrossentropy(0.1))
-        return change_of(model, [(ids, np.roll(ids, -1, axis=1))])
-
-    expected = change()
-    parts(2)
-    assert_same(change(), expected)
-
-
 def test_a_loss_that_is_not_finite_in_one_part_changes_nothing(parts):
     parts(2)
     model = make_model(nonfinite="skip")

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer import MaskedAccuracy, MaskedCrossentropy, Perplexity
 from keras_transformer.kernels import crossentropy
 from keras_transformer.kernels.crossentropy import fused_crossentropy
 from tests.kernels.ways import with_gradients
@@ -120,54 +119,6 @@ def test_a_token_without_weight_may_have_an_infinite_loss():
     states[5] = 3e38 * np.sign(matrix[0])
     total = fused_crossentropy(states, matrix, targets, weights)[0]
     np.testing.assert_allclose(ops.convert_to_numpy(total), expected, rtol=1e-5)
-
-
-def padded_batch():
-    """States (B, T, D), matrix, targets with padding and a row of nothing else."""
-    states, matrix, targets, _ = arrays()
-    targets = targets.reshape(ROWS, LENGTH)
-    targets[0, 4:] = 0
-    targets[2] = 0
-    return states.reshape(ROWS, LENGTH, WIDTH), matrix, targets
-
-
-@pytest.mark.parametrize("way", ways())
-@pytest.mark.parametrize("any_target", [True, False])
-def test_masked_crossentropy_from_states(way, any_target):
-    states, matrix, targets = padded_batch()
-    targets = targets if any_target else np.zeros_like(targets)
-    loss, sample_weight = MaskedCrossentropy(0.1), np.array([0.5, 2.0, 1.0], "float32")
-
-    def of_logits(states, matrix):
-        logits = ops.matmul(states, ops.transpose(matrix))
-        return (loss(targets, logits, sample_weight),)
-
-    def of_states(states, matrix):
-        return loss.from_states(targets, states, matrix, sample_weight)[:1]
-
-    actual, expected = (
-        run(way, function, states, matrix) for function in (of_states, of_logits)
-    )
-    for value, wanted in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(
-            ops.convert_to_numpy(value), ops.convert_to_numpy(wanted), atol=1e-6
-        )
-
-
-@pytest.mark.parametrize("metric_class", [MaskedAccuracy, Perplexity])
-@pytest.mark.parametrize("sample_weight", [None, np.array([0.5, 2.0, 1.0], "float32")])
-def test_metrics_from_scores_are_those_of_the_logits(metric_class, sample_weight):
-    states, matrix, targets = padded_batch()
-    states[0, :3] = 4 * matrix[targets[0, :3]]  # Some are right.
-    logits = states @ matrix.T
-    scores = MaskedCrossentropy().from_states(targets, states, matrix)[1]
-    results = []
-    for y_pred in (logits, scores):
-        metric = metric_class()
-        metric.update_state(targets, y_pred, sample_weight)
-        results.append(float(metric.result()))
-    assert results[0] > 0.05
-    np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
 
 
 def test_chunks_of_a_gpu_give_the_same(monkeypatch):

@@ -1,6 +1,7 @@
 """The fused kernels: the same as the general line, and where layers use them."""
 
 import itertools
+import sys
 from types import SimpleNamespace
 
 import keras
@@ -30,7 +31,6 @@ from tests.layers.test_multi_head_attention import mask as random_mask
 
 BACKEND = keras.backend.backend()
 B, H, T, S, K = 2, 6, 5, 7, 8
-ON_JAX = pytest.mark.skipif(BACKEND != "jax", reason="cuDNN's kernel is JAX's")
 
 
 def heads(rng, groups=H, value_dim=K, dtype="float32"):
@@ -94,49 +94,17 @@ def test_output_and_gradient_are_those_of_the_general_line(
         assert np.linalg.norm(one - other) <= tolerance * np.linalg.norm(other)
 
 
-@pytest.mark.parametrize("dtype", ("float32", "bfloat16", "float16"))
-def test_query_with_nothing_to_attend_to_gets_zeros_and_no_gradient(rng, dtype):
-    mask = ops.convert_to_tensor(np.zeros((1, 1, 1, S), bool))
-
-    def total(*tensors):
-        outputs = fused_attention(*tensors, mask)
-        return ops.sum(ops.cast(outputs, "float32")), outputs
-
-    _, outputs, *gradients = with_gradients(total, *heads(rng, dtype=dtype))
-    for tensor in (outputs, *gradients):
-        assert not ops.convert_to_numpy(ops.cast(tensor, "float32")).any()
-    assert keras.backend.standardize_dtype(outputs.dtype) == dtype
-
-
-@pytest.fixture
-def on_gpu(monkeypatch):
-    """A GPU of the capability that cuDNN needs, as the kernel asks for one."""
-    monkeypatch.setattr(module, "has_gpu", lambda: True)
-    if BACKEND == "jax":
-        import jax
-
-        device = SimpleNamespace(compute_capability="8.0")
-        monkeypatch.setattr(jax, "devices", lambda: [device])
-        return device
-    return None
-
-
 def shaped(dtype="bfloat16", lengths=(6, 8), widths=(8, 8)):
     """Queries, keys and values of which only the type and the shape matter."""
     (targets, sources), (width, value_width) = lengths, widths
-    shapes = (
-        (B, H, targets, width),
-        (B, 3, sources, width),
-        (B, 3, sources, value_width),
-    )
-    return [ops.zeros(shape, dtype=dtype) for shape in shapes]
+    shapes = (H, targets, width), (3, sources, width), (3, sources, value_width)
+    return [ops.zeros((B, *shape), dtype=dtype) for shape in shapes]
 
 
 MASK = np.ones((B, 1, 1, 8), bool)
-
-
 LONG, JUST, MIXED = (512, 600), (128, 128), (128, 127)
 GPU_LESS = "JAX has none without a GPU"
+TOO_OLD = "needs compute capability 8.0, not "
 # Backend, whether it has a GPU, what is asked for, and words of the obstacle, if any.
 OBSTACLES = (
     ("tensorflow", False, {}, "the backend tensorflow has none"),
@@ -153,6 +121,9 @@ OBSTACLES = (
     ("jax", True, {"widths": (8, 16)}, "of one width"),
     ("jax", True, {"widths": (12, 12)}, "a multiple of 8"),
     ("jax", True, {"widths": (136, 136)}, "up to 128"),
+    ("jax", True, {"distribution": "some"}, "not been tried on several devices"),
+    *(("jax", True, {"capability": old}, f"{TOO_OLD}{old!r}")
+      for old in ("7.5", "gfx90a", "")),
     ("torch", False, {"dtype": "float32", "lengths": JUST}, None),
     ("torch", False, {"dtype": "bfloat16", "lengths": LONG}, None),
     ("torch", False, {"dtype": "float32", "lengths": MIXED},
@@ -174,53 +145,35 @@ OBSTACLES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("gpu", "asked", "words"), [row[1:] for row in OBSTACLES if row[0] == BACKEND]
-)
-def test_obstacles(on_gpu, monkeypatch, gpu, asked, words):
-    monkeypatch.setattr(module, "has_gpu", lambda: gpu)
-    asked = dict(asked)
+@pytest.mark.parametrize("backend, gpu, asked, words", OBSTACLES)
+def test_obstacles(monkeypatch, backend, gpu, asked, words):
+    asked = {"capability": "8.0", "distribution": None} | asked
+    device = SimpleNamespace(compute_capability=asked.pop("capability"))
+    distribution = asked.pop("distribution")
     given = {name: asked.pop(name) for name in ("mask", "must") if name in asked}
     blocks = asked.pop("rank", 4) == 5
     tensors = [ops.expand_dims(x, 2) if blocks else x for x in shaped(**asked)]
+    jax = SimpleNamespace(devices=lambda: [device])
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    monkeypatch.setattr(keras.distribution, "distribution", lambda: distribution)
+    monkeypatch.setattr(keras.backend, "backend", lambda: backend)
+    monkeypatch.setattr(module, "has_gpu", lambda: gpu)
     found = obstacle(*tensors, **given)
     assert found is None if words is None else words in found
 
 
-@ON_JAX
-@pytest.mark.parametrize("capability", ("7.5", "gfx90a", ""))
-def test_cudnn_needs_a_gpu_of_its_maker_since_ampere(on_gpu, capability):
-    on_gpu.compute_capability = capability
-    assert f"needs compute capability 8.0, not '{capability}'" in obstacle(*shaped())
-
-
-@ON_JAX
-def test_cudnn_has_not_been_tried_on_several_devices(on_gpu, monkeypatch):
-    monkeypatch.setattr(keras.distribution, "distribution", lambda: "some")
-    assert "several devices" in obstacle(*shaped())
-
-
-@ON_JAX
-def test_jax_says_so_where_cudnn_must_be_used_and_is_not_there(on_gpu):
-    on_gpu.platform = "gpu"
-    tensors = shaped()
-    expected, _ = dot_product_attention(*tensors)
-    np.testing.assert_array_equal(fused_attention(*tensors), expected)
-    with pytest.raises(RuntimeError, match="cuDNN is not detected"):
-        fused_attention(*tensors, must=True)
-
-
-@ON_JAX
+@pytest.mark.skipif(BACKEND != "jax", reason="cuDNN's kernel is JAX's")
 @pytest.mark.parametrize("mask", (None, MASK, np.ones((1, 1, 6, 8), bool)))
-def test_a_gpu_gets_a_program_that_calls_cudnn(on_gpu, monkeypatch, mask):
+def test_a_gpu_gets_a_program_that_calls_cudnn(monkeypatch, mask):
     """Forward and backward: nothing is left to the general line by JAX or by Keras."""
     import jax
     from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
+    device = SimpleNamespace(compute_capability="8.0", platform="gpu")
+    monkeypatch.setattr(jax, "devices", lambda: [device])
     monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91200)
     monkeypatch.setattr(cudnn, "check_compute_capability", lambda least: least == "8.0")
     monkeypatch.setattr(cudnn, "is_cuda_compute_capability_equal", lambda _: False)
-    on_gpu.platform = "gpu"
     mask = None if mask is None else jax.numpy.asarray(mask)
 
     def total(*tensors):

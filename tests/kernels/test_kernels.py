@@ -1,5 +1,7 @@
 """Caches, the recurrence and training: every way gives what the general line does."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from keras_transformer.kernels.decoding import (
 )
 from keras_transformer.kernels.recurrence import _by_doubling, linear_recurrence
 from keras_transformer.layers import FeedForward, MultiHeadAttention
-from keras_transformer.layers.basic import LayerNormalization
+from keras_transformer.layers.basic import Dropout, LayerNormalization
 from tests.kernels.ways import called, every_way, on_tensorflow, with_gradients
 
 B, H, L, K = 2, 3, 5, 7
@@ -53,41 +55,6 @@ def test_a_position_is_written_and_no_other_changes(rng, way, hypotheses):
     np.testing.assert_array_equal(
         ops.convert_to_numpy(cache), expected_cache(new, order, hypotheses)
     )
-
-
-@every_way
-def test_a_place_that_is_worked_out_once_serves_every_cache_of_its_size(rng, way):
-    new = positions(rng, 4)
-
-    def both(new):
-        caches = [new_cache(B, H, L * 4, width, "float32") for width in (K, K - 2)]
-        place = cache_place(caches[0], 4, ops.convert_to_tensor(3, "int32"))
-        parts = new[3], new[3][..., : K - 2]
-        return [
-            write_position(*pair, place) for pair in zip(caches, parts, strict=True)
-        ]
-
-    expected = expected_cache(new, [3], 4)
-    wide, narrow = map(ops.convert_to_numpy, called(way, both, new))
-    np.testing.assert_array_equal(wide, expected)
-    np.testing.assert_array_equal(narrow, expected[..., : K - 2])
-
-
-@every_way
-def test_two_caches_of_one_shape_are_not_one(rng, way):
-    new = positions(rng, 2)
-
-    def both(new):
-        zero = ops.zeros((), "int32")
-        first, second = (new_cache(B, H, L * 2, K, "float32") for _ in range(2))
-        first = written(first, new[0], zero)
-        second = written(second, new[1], zero + 1)
-        return first, second, new_cache(B, H, L * 2, K, "float32")
-
-    first, second, third = map(ops.convert_to_numpy, called(way, both, new))
-    np.testing.assert_array_equal(first, expected_cache(new, [0], 2))
-    np.testing.assert_array_equal(second, expected_cache(new, [1], 2))
-    np.testing.assert_array_equal(third, np.zeros_like(third))
 
 
 @on_tensorflow
@@ -216,124 +183,69 @@ TOLERANCES = {
     "float64": 1e-12,
 }
 RNG = np.random.default_rng(0)
-INPUTS = RNG.normal(size=(3, 5, 8)).astype("float32")
-KEYS = RNG.normal(size=(3, 6, 8)).astype("float32")
-SLOPES = RNG.normal(size=(3, 5, 8)).astype("float32")
-MASK = RNG.integers(0, 2, size=(3, 5, 6)).astype(bool)
+INPUTS, SLOPES = RNG.normal(size=(2, 3, 5, 8)).astype("float32")
+MASK = RNG.integers(0, 2, size=(3, 5, 5)).astype(bool)
 MASK[1, 2] = False
+ATTENTION = functools.partial(MultiHeadAttention, 2, 4, dropout=0.4, use_bias=False)
+LAYERS = {
+    "normalisation": (LayerNormalization, {}),
+    "over another axis": (functools.partial(LayerNormalization, axis=1), {}),
+    "feed-forward": (functools.partial(FeedForward, 7, "gelu", dropout_rate=0.4), {}),
+    "attention": (ATTENTION, {}),
+    "masked attention": (ATTENTION, {"mask": MASK}),
+}
+# The casts of these are those of the others.
+PLAIN = ("over another axis", "attention")
+OF_TYPES = [
+    (name, policy)
+    for name in LAYERS
+    for policy in TOLERANCES
+    if name not in PLAIN or policy == "float32"
+]
 
 
-def randomised(layer, *shapes):
-    layer.build(*shapes)
+def randomised(layer):
+    layer.build((None, 5, 8))
     values = np.random.default_rng(1)
     for weight in layer.weights:
-        if "seed" not in weight.name:
-            weight.assign(values.normal(size=weight.shape) / 2)
+        weight.assign(values.normal(size=weight.shape) / 2)
     return layer
 
 
-def step(layer, inputs, **options):
+def step(layer, **options):
     """The output and the gradients of inputs and weights of a weighted sum of it."""
     import tensorflow as tf
 
-    inputs = [tf.constant(x) for x in inputs]
+    # Keras' own normalisation, the general version, does not cast its inputs.
+    inputs = tf.constant(INPUTS, "float64" if layer.dtype == "float64" else "float32")
     weights = [weight.value for weight in layer.trainable_weights]
 
     def compute():
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            outputs = layer(*inputs, training=True, **options)
-            total = 0.0
-            for output in keras.tree.flatten(outputs):
-                slopes = np.resize(SLOPES, output.shape)
-                total += tf.reduce_sum(tf.cast(output, "float32") * slopes)
-        return outputs, tape.gradient(total, [*inputs, *weights])
+            outputs = layer(inputs, training=True, **options)
+            total = tf.reduce_sum(tf.cast(outputs, "float32") * SLOPES)
+        return [outputs, *tape.gradient(total, [inputs, *weights])]
 
     return compute
 
 
-def assert_graph_gives_the_same(layer, inputs, **options):
+@on_tensorflow
+@pytest.mark.parametrize("name, policy", OF_TYPES)
+def test_a_graph_trains_as_an_eager_step_does(name, policy):
+    """Each draws a mask of dropout, and so does XLA: the same one."""
     import tensorflow as tf
 
-    compute = step(layer, inputs, **options)
-    expected = keras.tree.flatten(compute())
-    tolerance = TOLERANCES[layer.dtype_policy.name]
-    for how in ({}, {"jit_compile": True}):
-        found = keras.tree.flatten(tf.function(compute, **how)())
-        for ours, general in zip(found, expected, strict=True):
-            ours, general = (
-                np.asarray(ops.cast(x, "float64")) for x in (ours, general)
-            )
-            # A key's bias changes nothing: its gradient is rounding alone.
-            atol = tolerance * max(5.0, np.abs(general).max())
-            np.testing.assert_allclose(ours, general, rtol=0, atol=atol)
-
-
-@pytest.fixture(params=list(TOLERANCES))
-def policy(request):
-    return request.param
-
-
-@on_tensorflow
-def test_normalisation(policy):
-    layer = randomised(LayerNormalization(dtype=policy), (None, None, 8))
-    # Keras' own, the general version, does not cast its inputs.
-    inputs = INPUTS.astype("float64") if policy == "float64" else INPUTS
-    assert_graph_gives_the_same(layer, [inputs])
-
-
-@on_tensorflow
-def test_normalisation_over_other_axes_is_keras_own():
-    layer = randomised(LayerNormalization(axis=1), (None, 5, 8))
-    assert_graph_gives_the_same(layer, [INPUTS])
-
-
-# In bfloat16 the sign of a hidden unit, and so the slope of "relu", can be by chance.
-@pytest.mark.parametrize(
-    "policy, activation",
-    (
-        ("float32", "relu"),
-        ("float32", "gelu"),
-        ("mixed_bfloat16", "gelu"),
-        ("bfloat16", "gelu"),
-        ("float16", "gelu"),
-        ("float64", "relu"),
-    ),
-)
-@on_tensorflow
-def test_feed_forward(policy, activation):
-    layer = FeedForward(7, activation=activation, dtype=policy)
-    assert_graph_gives_the_same(randomised(layer, (None, None, 8)), [INPUTS])
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize("masked", (False, True))
-@pytest.mark.parametrize("use_bias", (False, True))
-@on_tensorflow
-def test_attention_and_its_weights(policy, masked, use_bias):
-    layer = MultiHeadAttention(2, 4, use_bias=use_bias, dtype=policy)
-    randomised(layer, (None, None, 8))
-    mask = ops.convert_to_tensor(MASK) if masked else None
-    options = {"mask": mask, "return_attention_scores": True}
-    assert_graph_gives_the_same(layer, [INPUTS, KEYS], **options)
-
-
-@on_tensorflow
-def test_self_attention_with_dropout_drops_the_same(policy):
-    """The eager step, the graph and XLA each draw a mask: the same one."""
-    import tensorflow as tf
-
-    found = []
+    (make, options), found = LAYERS[name], []
     for run in (lambda f: f, tf.function, lambda f: tf.function(f, jit_compile=True)):
-        layer = MultiHeadAttention(2, 4, dropout=0.4, use_bias=False, dtype=policy)
-        randomised(layer, (None, None, 8))
-        state = layer.attention_dropout.seed_generator.state
-        state.assign(np.array([5, 1]))
-        found.append(keras.tree.flatten(run(step(layer, [INPUTS]))()))
-        assert np.asarray(state)[1] == 2
-    for general, *others in zip(*found, strict=True):
-        general = np.asarray(ops.cast(general, "float64"))
+        layer = randomised(make(dtype=policy))
+        parts = [p for p in layer._flatten_layers() if isinstance(p, Dropout)]
+        for part in parts:
+            part.seed_generator.state.assign(np.array([5, 1]))
+        found.append(run(step(layer, **options))())
+        assert all(np.asarray(p.seed_generator.state)[1] == 2 for p in parts)
+    for values in zip(*found, strict=True):
+        general, *others = (np.asarray(ops.cast(x, "float64")) for x in values)
         atol = TOLERANCES[policy] * max(1.0, np.abs(general).max())
         for other in others:
-            other = np.asarray(ops.cast(other, "float64"))
             np.testing.assert_allclose(other, general, rtol=0, atol=atol)

@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_transformer.kernels.decoding import cache_place, prepare_mask
 from keras_transformer.layers import (
+    SSRU,
     AlibiPositions,
     LinearAttention,
     LocalAttention,
@@ -85,6 +86,7 @@ class Kind(NamedTuple):
         cross: The reference of attention to another sequence, if there is one.
         any_mask: Whether its mask may differ between queries; else it works by blocks.
         has_state: Whether its cache is a state that does not grow, without weights.
+        ways: Values of `use_causal_mask`.
     """
 
     layer_class: type
@@ -93,6 +95,7 @@ class Kind(NamedTuple):
     cross: object = None
     any_mask: bool = True
     has_state: bool = False
+    ways: tuple = (False, True)
 
     def layer(self, rng, *shapes, **more):
         options = {"use_bias": False} | self.options | more
@@ -102,11 +105,11 @@ class Kind(NamedTuple):
 
     def expected(self, layer, inputs, mask):
         """Outputs and weights in float64; `mask` is of (B, T, T)."""
-        weights = weights_of(layer, "attention")
+        weights = weights_of(layer, "ssru" if isinstance(layer, SSRU) else "attention")
         if callable(self.reference):
             return self.reference(inputs, inputs, inputs, weights, HEADS, mask), None
         if self.layer_class is LocalAttention:
-            mask = mask & (DISTANCES <= WINDOW)
+            mask = mask & (DISTANCES <= layer.window)
         groups = self.options.get("num_key_value_heads")
         return reference.self_attention(
             inputs, weights, HEADS, groups, mask, **self.reference
@@ -118,6 +121,10 @@ def performer(query, key, value, weights, heads, mask):
     return reference.performer_attention(
         query, key, value, weights, heads, vectors, mask
     )
+
+
+def ssru(query, key, value, weights, heads, mask):
+    return numpy_transformer.ssru(query, weights, mask[:, -1])
 
 
 DOTS, ROTARY = {}, {"rotary_base": 10000.0}
@@ -158,18 +165,21 @@ KINDS = {
     "performer": Kind(
         PerformerAttention, {"value_dim": 7, "seed": 1}, performer, performer, **STATE
     ),
+    "SSRU": Kind(lambda *_, **options: SSRU(), {}, ssru, ways=(True,), **STATE),
 }  # fmt: skip
 DISTANCES = np.abs(np.subtract.outer(np.arange(LENGTH), np.arange(LENGTH)))
 CAUSAL = np.tril(np.ones((1, LENGTH, LENGTH), bool))
 # The second row ends early, and so has queries whose window is all padding.
 ROWS = np.arange(LENGTH) < np.array([[LENGTH], [4]])
-# Nine positions are one block, or several, wider than the window, where there are any.
-BLOCKS = [(name, 64) for name in KINDS]
-BLOCKS += [(name, 4) for name in KINDS if not KINDS[name].any_mask]
+ROWS[0, [0, 3, 4]] = False
+# Nine positions are one block, or several, wider or narrower than the window.
+BLOCKS = [(name, 64, {}) for name in KINDS]
+BLOCKS += [(name, 4, {}) for name in KINDS if not KINDS[name].any_mask]
+BLOCKS += [("local", b, {"window": w}) for b in (1, 4, 64) for w in (1, 3, 7, 40)]
 IN_GRAPHS = (
     "dot-product", "rotary, few", "alibi, few heads", "relu, rotary, few heads",
     "additive, alibi, few heads", "local, alibi", "local, rotary, few heads", "linear",
-    "performer",
+    "performer", "SSRU",
 )  # fmt: skip
 every_kind = pytest.mark.parametrize("name", KINDS)
 
@@ -190,12 +200,12 @@ def random_inputs(rng):
     return rng.standard_normal(SHAPE).astype("float32")
 
 
-@pytest.mark.parametrize("name, block", BLOCKS)
-def test_agrees_with_the_reference(name, block, rng, set_block):
+@pytest.mark.parametrize("name, block, options", BLOCKS)
+def test_agrees_with_the_reference(name, block, options, rng, set_block):
     set_block(block)
     kind = KINDS[name]
-    layer, inputs = kind.layer(rng), random_inputs(rng)
-    for masked, causal in itertools.product((False, True), repeat=2):
+    layer, inputs = kind.layer(rng, **options), random_inputs(rng)
+    for masked, causal in itertools.product((False, True), kind.ways):
         given, mask = None, np.ones((1, LENGTH, LENGTH), bool)
         if masked and kind.any_mask:
             given = mask = rng.random((BATCH, LENGTH, LENGTH)) < 0.6
@@ -243,40 +253,28 @@ def test_attention_to_another_sequence_agrees_with_the_reference(name, rng, use_
     assert_close(layer.look_up(query, source, allowed, weights), expected)
 
 
-def test_training_of_an_unknown_length_agrees_with_the_reference(rng):
-    """In a TensorFlow graph training has ways of its own. One model of many kinds."""
-    inputs, states = random_inputs(rng), keras.Input((None, WIDTH))
-    layers = {name: KINDS[name].layer(rng) for name in IN_GRAPHS}
-    model = keras.Model(states, [layer(states) for layer in layers.values()])
-    every = np.ones((BATCH, LENGTH, LENGTH), bool)
-    expected = [
-        KINDS[name].expected(layer, inputs, every)[0] for name, layer in layers.items()
-    ]
-    for found, output in zip(model.predict(inputs, verbose=0), expected, strict=True):
+def test_graphs_of_unknown_sizes_agree_with_the_reference(rng):
+    """With a mask and without, and in training, where TensorFlow has ways of its own.
+
+    One model of many kinds.
+    """
+    inputs, layers = random_inputs(rng), {n: KINDS[n].layer(rng) for n in IN_GRAPHS}
+    states, mask = keras.Input((None, WIDTH)), keras.Input((None,), dtype="bool")
+    every, outputs, expected = np.ones((BATCH, LENGTH, LENGTH), bool), [], []
+    for name, layer in layers.items():
+        (plain, *_), both = KINDS[name].ways, []
+        both.append(layer(states, use_causal_mask=plain))
+        both.append(layer(states, mask=mask, use_causal_mask=True))
+        outputs.append(ops.concatenate(both, axis=1))
+        seen = every & CAUSAL if plain else every, ROWS[:, None] & CAUSAL
+        both = [KINDS[name].expected(layer, inputs, one)[0] for one in seen]
+        expected.append(np.concatenate(both, axis=1))
+    model, data = keras.Model([states, mask], outputs), [inputs, ROWS]
+    for found, output in zip(model.predict(data, verbose=0), expected, strict=True):
         assert_close(found, output)
     model.compile(keras.optimizers.SGD(0.0), ["mse"] * len(expected))
-    zeros = [np.zeros(x.shape) for x in expected]
-    _, *losses = model.train_on_batch(inputs, zeros)
+    _, *losses = model.train_on_batch(data, [np.zeros(x.shape) for x in expected])
     assert losses == pytest.approx([(x**2).mean() for x in expected], rel=1e-5)
-
-
-@pytest.mark.skipif(not ON_TENSORFLOW, reason="TensorFlow's graphs")
-@pytest.mark.parametrize("causal", (False, True))
-def test_a_graph_need_not_know_the_shape(rng, causal):
-    import tensorflow as tf
-
-    layers, inputs = [KINDS[n].layer(rng) for n in IN_GRAPHS], random_inputs(rng)
-    signature = [
-        tf.TensorSpec((None, None, WIDTH), "float32"),
-        tf.TensorSpec((None, None), "bool"),
-    ]
-
-    def call(inputs, mask):
-        return [layer(inputs, mask=mask, use_causal_mask=causal) for layer in layers]
-
-    graph = tf.function(call, input_signature=signature, autograph=False)
-    for found, expected in zip(graph(inputs, ROWS), call(inputs, ROWS), strict=True):
-        assert_close(found, array(expected))
 
 
 @every_kind
@@ -284,19 +282,19 @@ def test_padding_changes_nothing(name, rng, set_block):
     layer, inputs = KINDS[name].layer(rng), random_inputs(rng)
     padded = np.pad(inputs, ((0, 0), (0, 3), (0, 0)), constant_values=50)
     mask = np.tile(np.arange(LENGTH + 3) < LENGTH, (BATCH, 1))
-    for causal in (False, True):
+    for causal in KINDS[name].ways:
         found = layer(padded, mask=mask, use_causal_mask=causal)
         assert_close(found[:, :LENGTH], array(layer(inputs, use_causal_mask=causal)))
 
 
 @every_kind
 def test_a_later_position_changes_no_earlier_output(name, rng, set_block):
-    """Whatever else is asked for, and with the same dropout."""
+    """In training too, with the same dropout."""
     kind, inputs = KINDS[name], random_inputs(rng)
     changed = inputs.copy()
     changed[:, 6:] += 5
-    rates = ({},) if kind.has_state else ({}, {"dropout": 0.5, "seed": 3})
-    for options, training in itertools.product(rates, (False, True)):
+    rate = {} if kind.has_state else {"dropout": 0.5, "seed": 3}
+    for options, training in (({}, False), (rate, True)):
         before, after = (
             array(kind.layer(np.random.default_rng(5), **options)(
                 x, use_causal_mask=True, training=training
@@ -310,7 +308,7 @@ def test_a_later_position_changes_no_earlier_output(name, rng, set_block):
 @every_kind
 @pytest.mark.parametrize(
     "mode, hypotheses",
-    [("eager", 1), ("eager", 3)]
+    [pytest.param("eager", 1, marks=pytest.mark.slow), ("eager", 3)]
     + [pytest.param("graph", 3, marks=pytest.mark.one_case) for _ in MODES[1:]],
 )
 def test_steps_equal_call(name, rng, mode, hypotheses):
@@ -351,11 +349,15 @@ def check_state_follows_the_hypotheses(layer, rng, mode="eager"):
     assert_close(output, whole[:, -1].reshape(batch, hypotheses, -1))
 
 
-@pytest.mark.parametrize("name", [n for n in KINDS if KINDS[n].has_state])
-def test_a_state_follows_the_hypotheses_and_does_not_grow(name, rng):
+# Numbers that a hypothesis of a sentence keeps.
+STATES = {"linear": 192, "performer": 288, "SSRU": 11}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name, size", STATES.items())
+def test_a_state_follows_the_hypotheses_and_does_not_grow(name, size, rng, mode):
     layer = KINDS[name].layer(rng)
-    check_state_follows_the_hypotheses(layer, rng)
-    size = HEADS * layer.feature_dim * (7 + 1)
+    check_state_follows_the_hypotheses(layer, rng, mode)
     for length in (7, 7000):
         assert [x.shape for x in layer.initial_cache(2, 3, length)] == [(2, 3, size)]
 
@@ -411,7 +413,7 @@ def test_a_cache_holds_the_heads_of_keys_and_values_alone(rng):
     assert layer.key_dense.kernel.shape == (WIDTH, 2 * KEY_DIM)
 
 
-OF_WAYS = ("few heads of keys", "additive", "local, rotary, few heads", "linear")
+OF_WAYS = "few heads of keys", "additive", "local, rotary, few heads", "linear", "SSRU"
 
 
 @pytest.mark.parametrize("way", ("adapters", "int8", "int4"))
@@ -420,7 +422,7 @@ def test_steps_of_adapted_and_of_rounded_projections_equal_call(name, rng, way):
     """Adapters are merged into the prepared weights; integers have none prepared."""
     layer, inputs = KINDS[name].layer(rng), random_inputs(rng)
     before = array(layer(inputs, use_causal_mask=True))
-    denses = [layer.query_dense, layer.key_dense, layer.value_dense, layer.output_dense]
+    denses = [x for x in layer._flatten_layers() if isinstance(x, keras.layers.Dense)]
     if way == "adapters":
         enable_lora(layer, 2)
         for dense in denses:
@@ -428,7 +430,7 @@ def test_steps_of_adapted_and_of_rounded_projections_equal_call(name, rng, way):
     else:
         for dense in denses:
             dense.quantize(way)
-    assert (layer.step_weights() == ((), ())) == (way != "adapters")
+    assert bool(keras.tree.flatten(layer.step_weights())) == (way == "adapters")
     expected = array(layer(inputs, use_causal_mask=True))
     assert np.abs(expected - before).max() > 1e-3
     for found in decode_steps(layer, inputs, hypotheses=2):
@@ -449,19 +451,6 @@ def test_dropout_drops_attention_weights_and_returns_them_whole(rng):
         weight.assign(np.eye(4))
     output = layer(inputs[:, :50], inputs, training=True)
     assert_close(ops.mean(output), 1.0, tolerance=0.02)
-
-
-@pytest.mark.parametrize("window", (1, 3, 7, 40))
-def test_local_attention_of_any_window_is_full_attention_in_it(rng, set_block, window):
-    inputs, mask = random_inputs(rng), (DISTANCES <= window) & ROWS[:, None]
-    for block, causal in itertools.product((1, 4, 64), (False, True)):
-        set_block(block)
-        local = KINDS["local"].layer(rng, window=window)
-        full = MultiHeadAttention(HEADS, KEY_DIM, use_bias=False)
-        full.build(SHAPE)
-        full.set_weights(local.get_weights())
-        expected = array(full(inputs, mask=mask, use_causal_mask=causal))
-        assert_close(local(inputs, mask=ROWS, use_causal_mask=causal), expected)
 
 
 def test_linear_attention_takes_other_features(rng):

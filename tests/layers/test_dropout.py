@@ -26,12 +26,11 @@ def drop(inputs, seed=3, rate=RATE, calls=1, **options):
     return ops.convert_to_numpy(outputs)
 
 
-def dropped(seed, call, shape=(ROWS, COLUMNS), threshold=THRESHOLD):
+def dropped(seed, call):
     """1 where an element is dropped, less the rate, in units of the deviation."""
     state = ops.convert_to_tensor(np.array([seed, call], "int32"))
-    keep = ops.convert_to_numpy(keep_mask(*shape, threshold, state))
-    rate = threshold / STEPS
-    return (~keep - rate) / np.sqrt(rate * (1 - rate))
+    keep = ops.convert_to_numpy(keep_mask(ROWS, COLUMNS, THRESHOLD, state))
+    return (~keep - EXACT_RATE) / np.sqrt(EXACT_RATE * (1 - EXACT_RATE))
 
 
 def score(products):
@@ -47,30 +46,25 @@ def test_share_dropped_is_the_rate_and_the_rest_is_scaled(rate):
     np.testing.assert_allclose(outputs[outputs != 0], 1 / (1 - rate), rtol=1e-3)
 
 
-@hashed_only
-@pytest.mark.parametrize(
-    "rows, columns", ((0, 1), (1, 0), (1, 1), (0, 2), (2, 0), (3, 5), (0, 128), (64, 0))
-)
-def test_neighbours_are_independent(rows, columns):
-    scores = []
-    for call in range(30):
-        x = dropped(5, call)
-        scores.append(score(x[rows:, columns:] * x[: ROWS - rows, : COLUMNS - columns]))
-    assert abs(np.sum(scores)) / np.sqrt(30) < 4
-    assert 0.6 < np.std(scores) < 1.5
+SHIFTS = ((0, 1), (1, 0), (1, 1), (0, 2), (2, 0), (3, 5), (0, 128), (64, 0))
 
 
 @hashed_only
-def test_calls_seeds_and_replicas_are_independent():
+def test_neighbours_calls_seeds_and_replicas_are_independent():
     """The number of the replica stands in the upper bits of the call's."""
     scores = []
     for call in range(15):
-        masks = [dropped(5, call + replica * 2**COUNTER_BITS) for replica in range(4)]
+        x, *masks = (
+            dropped(5, call + replica * 2**COUNTER_BITS) for replica in range(4)
+        )
         masks += [dropped(5, call + 1), dropped(6, call), dropped(1_000_000 + call, 0)]
-        scores += [score(a * b) for a, b in itertools.combinations(masks, 2)]
+        pairs = list(itertools.combinations([x, *masks], 2))
+        pairs += [(x[r:, c:], x[: ROWS - r, : COLUMNS - c]) for r, c in SHIFTS]
+        pairs += [(x[:-1:2, ::2] * x[1::2, ::2], x[:-1:2, 1::2] * x[1::2, 1::2])]
+        scores.append([score(a * b) for a, b in pairs])
     assert np.abs(scores).max() < 4.5
-    assert abs(np.sum(scores)) / np.sqrt(len(scores)) < 4
-    assert 0.8 < np.std(scores) < 1.2
+    assert np.abs(np.sum(scores, axis=0)).max() / np.sqrt(15) < 4
+    assert 0.9 < np.std(scores) < 1.1
 
 
 # The devices of a process are fixed when TensorFlow starts.
@@ -110,19 +104,13 @@ def test_replicas_of_a_strategy_drop_other_units(tmp_path):
 
 @hashed_only
 def test_rows_and_columns_have_no_structure():
-    """Sums over lines vary as sums of independent numbers do, and so do corners."""
-    by_row, by_column, by_corner = [], [], []
-    for call in range(30):
-        x = dropped(5, call)
-        by_row.append((x.sum(axis=1) ** 2).mean() / COLUMNS)
-        by_column.append((x.sum(axis=0) ** 2).mean() / ROWS)
-        corners = x[0:-1:2, ::2] * x[1::2, ::2] * x[0:-1:2, 1::2] * x[1::2, 1::2]
-        by_corner.append(score(corners))
-    assert abs(np.mean(by_row) - 1) < 4 * np.sqrt(2 / ROWS / 30)
-    assert abs(np.mean(by_column) - 1) < 4 * np.sqrt(2 / COLUMNS / 30)
-    assert abs(np.sum(by_corner)) / np.sqrt(30) < 4
+    """Sums over lines vary as sums of independent numbers do."""
+    masks = np.array([dropped(5, call) for call in range(15)])
+    for axis, size in ((1, ROWS), (2, COLUMNS)):
+        squares = masks.sum(axis=axis) ** 2 / size
+        assert abs(squares.mean() - 1) < 4 * np.sqrt(2 / squares.size)
     # The largest singular value of a random matrix, and no more.
-    largest = np.linalg.svd(dropped(5, 0), compute_uv=False)[0]
+    largest = np.linalg.svd(masks[0], compute_uv=False)[0]
     assert largest < 1.03 * (np.sqrt(ROWS) + np.sqrt(COLUMNS))
 
 
@@ -138,23 +126,15 @@ def test_seed_and_call_determine_the_mask():
     np.testing.assert_array_equal(*map(ops.convert_to_numpy, (found, expected)))
 
 
+KNOWN_MASK = [[0, 0, 1, 0, 0], [0, 1, 0, 1, 1], [1, 1, 0, 1, 1]]
+
+
 @hashed_only
 def test_mask_is_known():
     """The same everywhere: a change of the hash would break resumed runs."""
     state = ops.convert_to_tensor(np.array([7, 2], "int32"))
     keep = ops.convert_to_numpy(keep_mask(3, 5, STEPS // 2, state))
     assert keep.astype(int).tolist() == KNOWN_MASK
-
-
-KNOWN_MASK = [[0, 0, 1, 0, 0], [0, 1, 0, 1, 1], [1, 1, 0, 1, 1]]
-
-
-@pytest.mark.parametrize("dtype", ("float16", "bfloat16", "float32", "float64"))
-def test_output_has_the_compute_dtype(dtype):
-    if dtype == "float64" and keras.backend.backend() == "jax":
-        pytest.skip("JAX computes in float64 only if it is told to (jax_enable_x64)")
-    outputs = Dropout(0.5, dtype=dtype)(np.ones((3, 5)), training=True)
-    assert keras.backend.standardize_dtype(outputs.dtype) == dtype
 
 
 def test_nothing_is_dropped_outside_training_and_no_number_drawn():

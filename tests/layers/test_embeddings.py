@@ -151,18 +151,6 @@ def test_sinusoids_work_at_any_length(rng):
     np.testing.assert_array_equal(longer[:2003], vectors)
 
 
-@pytest.mark.parametrize("dtype", ("float32", "mixed_bfloat16"))
-def test_token_embedding_is_that_of_keras_and_makes_tied_logits(dtype):
-    layer = PositionalEmbedding(VOCABULARY, WIDTH, pad_id=0, dtype=dtype)
-    states = layer(IDS)
-    assert type(layer.token_embedding) is keras.layers.ReversibleEmbedding
-    logits = layer.token_embedding(states, reverse=True)
-    assert keras.backend.standardize_dtype(logits.dtype) == layer.compute_dtype
-    expected = array(ops.cast(states, "float32")) @ array(layer.embeddings).T
-    tolerance = 1e-5 if dtype == "float32" else 0.1
-    assert_close(ops.cast(logits, "float32"), expected, tolerance=tolerance)
-
-
 def test_output_starts_with_variance_one_plus_positions():
     """N(0, 1 / D) times sqrt(D) has variance 1, comparable with the sinusoids."""
     layer = PositionalEmbedding(500, 64)

@@ -222,11 +222,9 @@ def test_config_has_every_argument(row):
 
 
 def test_config_and_file_give_the_same_layer(row, rng):
-    inputs = tuple(row.inputs(rng))
-    for dtype in ("float32", "mixed_bfloat16"):
-        layer = row.layer_class(**row.options, dtype=dtype, name="named")
-        assert layer.get_config()["name"] == "named"
-        assert_serializable(layer, inputs)
+    layer = row.layer_class(**row.options, dtype="mixed_bfloat16", name="named")
+    assert layer.get_config()["name"] == "named"
+    assert_serializable(layer, tuple(row.inputs(rng)))
     name = f"keras_transformer>{row.layer_class.__name__}"
     assert keras.saving.get_registered_name(row.layer_class) == name
 
@@ -267,7 +265,7 @@ def test_gradient_reaches_every_weight(row, rng):
         assert row.layer_class is layers.PositionalEncoding
         return
     before = [ops.convert_to_numpy(weight).copy() for weight in model.weights]
-    model.compile(optimizer=keras.optimizers.SGD(1.0), loss="mse")
+    model.compile(keras.optimizers.SGD(1.0), "mse", run_eagerly=True)
     model.train_on_batch(row.inputs(rng), rng.standard_normal(row.output_shape))
     for weight, old in zip(model.weights, before, strict=True):
         moved = np.abs(ops.convert_to_numpy(weight) - old)

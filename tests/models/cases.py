@@ -72,7 +72,7 @@ TARGET_OUT = np.array([[14, 7, 22, 10, 2], [19, 27, 2, 0, 0]], "int32")
 LANGUAGE_SIZES = LAYER | {"vocabulary_size": 29, "num_layers": 3, "max_positions": 19}
 LANGUAGE_VARIANTS = {
     "post-norm, tied": {},
-    "pre-norm, tied": {"norm_first": True},
+    "pre-norm, tied": {"norm_first": True, "layer_norm_epsilon": 0.01},
     "biases, learned positions, untied": {
         "use_bias": True, "positions": "learned", "tied_embeddings": False,
     },
@@ -128,13 +128,14 @@ def next_expected(model, ids):
     states = reference.positional_embedding(ids, embeddings, positions)
     mask = reference.causal_mask(ids.shape[1]) & reference.padding_mask(ids)
     for layer in model.decoder_layers:
-        weights = layer_weights_of(layer)
+        weights = layer_weights_of(layer, config.layer_norm_epsilon)
         weights["self_attention"] |= self_attention_of(config)
         states = reference.encoder_layer(
             states, weights, config.num_heads, mask, config.norm_first
         )
     if config.norm_first:
-        states = reference.layer_norm(states, weights_of(model.norm, "norm"))
+        norm = weights_of(model.norm, "norm") | {"epsilon": config.layer_norm_epsilon}
+        states = reference.layer_norm(states, norm)
     tied = config.tied_embeddings
     return states @ (embeddings.T if tied else array(model.output_dense.kernel))
 
@@ -149,7 +150,11 @@ KINDS = {
     "dot-product": {"positions": "rotary", "num_key_value_heads": 1},
     "local": {"attention_window": 2, "positions": "rotary", "use_bias": True},
     "relu": {"positions": "alibi", "num_key_value_heads": 1},
-    "additive": {"positions": "alibi", "norm_first": True},
+    "additive": {
+        "positions": "alibi",
+        "norm_first": True,
+        "layer_norm_epsilon": 0.01,
+    },
     "linear": {"attention_dropout_rate": 0.0},
     "performer": {"attention_dropout_rate": 0.0, "use_bias": True},
 }
@@ -181,8 +186,8 @@ def tagger(config=CONFIG, features=False, dtype=None, **options):
     return kt.Tagger(encoder(config, features, dtype), NUM_TAGS, dtype=dtype, **options)
 
 
-def classifier(pooling="mean", dtype=None, **options):
-    encoded = encoder(dtype=dtype)
+def classifier(pooling="mean", features=False, dtype=None, **options):
+    encoded = encoder(features=features, dtype=dtype)
     return kt.TextClassifier(encoded, NUM_CLASSES, pooling, dtype=dtype, **options)
 
 
@@ -202,14 +207,21 @@ def linear_weights_of(layer):
 def stack_output(stack, states, mask=None):
     """What the reference makes of states [B, S, D] in an `EncoderStack`."""
     config = stack.config
-    weights = {"encoder_layers": [layer_weights_of(x) for x in stack.encoder_layers]}
-    for layer in weights["encoder_layers"]:
+    epsilon = config.layer_norm_epsilon
+    layers = [layer_weights_of(layer, epsilon) for layer in stack.encoder_layers]
+    for layer in layers:
         layer["self_attention"] |= self_attention_of(config)
+    weights = {"encoder_layers": layers}
     if config.norm_first:
-        weights["norm"] = weights_of(stack.norm, "norm")
+        weights["norm"] = weights_of(stack.norm, "norm") | {"epsilon": epsilon}
     return reference.encoder_stack(
         states, weights, config.num_heads, mask, config.norm_first
     )
+
+
+def is_token(ids):
+    """Whether a position, of one id or of several features, is no padding, [B, S]."""
+    return ids != 0 if ids.ndim == 2 else (ids != 0).any(axis=-1)
 
 
 def embedding_output(encoder, ids):
@@ -224,8 +236,8 @@ def embedding_output(encoder, ids):
 
 def encoded(encoder, ids):
     """What the reference makes of ids in an `Encoder`, [B, S, D]."""
-    mask = ids != 0 if ids.ndim == 2 else (ids != 0).any(axis=-1)
-    return stack_output(encoder.stack, embedding_output(encoder, ids), mask[:, None])
+    mask = is_token(ids)[:, None]
+    return stack_output(encoder.stack, embedding_output(encoder, ids), mask)
 
 
 def tags_expected(model, ids):
@@ -236,12 +248,13 @@ def tags_expected(model, ids):
 
 def sentence_expected(model, ids):
     """The state of each sentence in a `TextClassifier` by the reference, [B, D]."""
+    mask = is_token(ids)
     if model.pooling == "mean":
-        return reference.masked_mean(encoded(model.encoder, ids), ids != 0)
+        return reference.masked_mean(encoded(model.encoder, ids), mask)
     states = reference.with_class_token(
         embedding_output(model.encoder, ids), array(model.class_token.token)
     )
-    mask = np.pad(ids != 0, ((0, 0), (1, 0)), constant_values=True)
+    mask = np.pad(mask, ((0, 0), (1, 0)), constant_values=True)
     return stack_output(model.encoder.stack, states, mask[:, None])[:, 0]
 
 
@@ -286,7 +299,7 @@ class Case(NamedTuple):
         """Which rows of the output count: padding has none."""
         if self.targets.ndim == 1:
             return np.ones(len(self.targets), bool)
-        return self.ids != 0 if self.ids.ndim == 2 else (self.ids != 0).any(axis=-1)
+        return is_token(self.ids)
 
 
 def _of_config(model_class, config_class, sizes):
@@ -302,8 +315,7 @@ def _properties(options, *names):
 
 
 _OF_CLASSES = dict(
-    model_class=kt.TextClassifier, inputs=IDS, targets=CLASSES,
-    expected=classes_expected,
+    model_class=kt.TextClassifier, targets=CLASSES, expected=classes_expected,
     loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
 )  # fmt: skip
 CASES = {
@@ -329,11 +341,12 @@ CASES |= {
         kt.Tagger, partial(tagger, features=True), FEATURES, TAGS,
         tags_expected,
     ),
-    "TextClassifier: mean": Case(
-        make=partial(classifier, "mean"), **_OF_CLASSES
-    ),
+    "TextClassifier: mean": Case(make=classifier, inputs=IDS, **_OF_CLASSES),
     "TextClassifier: class token": Case(
-        make=partial(classifier, "class_token"), **_OF_CLASSES
+        make=partial(classifier, "class_token"), inputs=IDS, **_OF_CLASSES
+    ),
+    "TextClassifier: class token of features": Case(
+        make=partial(classifier, "class_token", True), inputs=FEATURES, **_OF_CLASSES
     ),
     "MaskedLanguageModel": Case(
         kt.MaskedLanguageModel, masked_language_model, IDS, HIDDEN, hidden_expected,

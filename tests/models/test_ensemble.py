@@ -2,7 +2,6 @@
 
 import functools
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,6 +9,7 @@ from keras import ops
 
 from keras_transformer import (
     Ensemble,
+    ExportedTranslator,
     LiteTranslator,
     TokenizerConfig,
     Transformer,
@@ -18,6 +18,7 @@ from keras_transformer import (
     learn_tokenizers,
     train,
 )
+from keras_transformer.testing import assert_cached_equals_uncached
 from tests import tiny_run
 from tests.layers.reference_weights import randomise
 from tests.models.cases import logits_expected
@@ -69,28 +70,7 @@ def test_its_logits_are_the_log_of_the_mean_of_the_probabilities():
 
 
 def test_steps_with_a_cache_equal_a_call():
-    """Two hypotheses a sentence; at each step each continues some other."""
-    state = ensemble().start_decoding(SOURCE, 6, beam_size=2)
-    weights = ensemble().decoding_weights()
-    rng = np.random.default_rng(5)
-    histories = [[[] for _ in range(2)] for _ in range(3)]
-    ids, parents = np.ones((3, 2), "int32"), np.zeros((3, 2), "int32")
-    for step in range(3):
-        histories = [
-            [[*rows[parents[b, n]], int(ids[b, n])] for n in range(2)]
-            for b, rows in enumerate(histories)
-        ]
-        logits, state = ensemble().decode_step(
-            ops.convert_to_tensor(ids.reshape(-1)), ops.convert_to_tensor(parents),
-            state, weights,
-        )  # fmt: skip
-        target_in = np.array(histories, "int32").reshape(6, -1)
-        expected = ensemble()((np.repeat(SOURCE, 2, axis=0), target_in))[:, -1]
-        np.testing.assert_allclose(numpy(logits), numpy(expected), atol=1e-5)
-        if step == 1 and keras.backend.backend() != "jax":
-            state = ensemble().resize_decoding(state, np.arange(3), 9)
-        ids = rng.integers(3, 7, (3, 2)).astype("int32")
-        parents = rng.integers(0, 2, (3, 2)).astype("int32")
+    assert_cached_equals_uncached(ensemble(), SOURCE, beam_size=2)
 
 
 def test_its_heads_are_its_members():
@@ -117,10 +97,17 @@ def test_members_of_another_float_type_are_joined_in_float32():
     np.testing.assert_allclose(joined, np.mean(alone, axis=0), rtol=1e-5)
 
 
+def test_an_exported_model_equals_the_live_one(tmp_path):
+    ensemble().export(tmp_path / "1", verbose=False)
+    exported = tf.saved_model.load(tmp_path / "1")
+    found = exported.serve((SOURCE, TARGET_IN))
+    expected = ensemble()((SOURCE, TARGET_IN))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
 # Translators.
 
 TEXTS = ["the good bear runs.", "", "a dog", "the old man sings. the big bird sleeps."]
-TRANSLATIONS = ["der gute Bär rennt.", "", "ein Hund", "der alte Mann"]
 
 
 @functools.cache
@@ -139,45 +126,16 @@ def joined():
     return Translator.ensemble(translators())
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    path = tmp_path_factory.mktemp("ensemble") / "tiny" / "1"
-    return tf.saved_model.load(str(joined().export(path))).signatures
-
-
-GIVEN = {
-    "serving_default": (TEXTS,),
-    "nbest": (TEXTS,),
-    "score": (TEXTS, TRANSLATIONS),
-    "align": (TEXTS,),
-    "sample": (TEXTS, [0.0, 1.0, 0.7, 1.3], [1, 2, 3, 4]),
-    "complete": (TEXTS, ["der", "", "ein", "die"]),
-}
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize("name", GIVEN)
-def test_every_signature_of_the_export_equals_the_live_ensemble(name, exported):
-    signature = exported[name]
-    specs = signature.structured_input_signature[1]
-    order = {
-        "score": ("source", "target"), "complete": ("text", "prefix"),
-        "sample": ("text", "temperature", "seed"),
-    }.get(name, ("text",))  # fmt: skip
-    inputs = [
-        tf.constant(values, specs[key].dtype)
-        for key, values in zip(order, GIVEN[name], strict=True)
-    ]
-    found = signature(**dict(zip(order, inputs, strict=True)))
-    expected = joined()._pipeline.run(name, *inputs)
-    assert sorted(found) == sorted(expected)
-    for key, value in expected.items():
-        if value.dtype in (tf.string, tf.bool):
-            np.testing.assert_array_equal(found[key].numpy(), value.numpy())
-        else:
-            np.testing.assert_allclose(
-                found[key].numpy(), value.numpy(), rtol=1e-4, atol=1e-5
-            )
+@pytest.mark.slow
+def test_an_export_gives_what_the_live_ensemble_gives(tmp_path):
+    both = ExportedTranslator(joined().export(tmp_path / "tiny" / "1")), joined()
+    found, expected = (one(TEXTS) for one in both)
+    assert found == expected
+    scores = ([best[0].score for best in one.translate(TEXTS)] for one in both)
+    np.testing.assert_allclose(*scores, rtol=1e-4, atol=1e-5)
+    for aligned in zip(*(one.align(TEXTS) for one in both), strict=True):
+        heads = (one.attention for one in aligned)
+        np.testing.assert_allclose(*heads, rtol=1e-4, atol=1e-5)
 
 
 def test_members_need_one_tokenizer(tmp_path):

@@ -58,39 +58,43 @@ def transformer():
     return model
 
 
+SIGNATURE = [keras.InputSpec("int32", shape) for shape in ((None, None), (None,))]
+
+
+def found_by(generator):
+    """What a generator finds, as arrays: ids, then scores, drawn ids, scores of ids."""
+    found = generator.search(SOURCE, LENGTHS, n_best=2)
+    draws = np.random.default_rng(1).random((2, 9), "float32"), np.ones(2, "float32")
+    drawn = generator.sample(SOURCE, LENGTHS, *draws)
+    target = ops.convert_to_numpy(found.ids)[:, 0]
+    scores = generator.score(SOURCE, target), generator.attention(SOURCE, target)
+    return [
+        ops.convert_to_numpy(x) for x in (found.ids, found.scores, drawn.ids, *scores)
+    ]
+
+
+@pytest.fixture(scope="module")
+def expected(transformer):
+    return found_by(kt.Generator(transformer, SEARCH))
+
+
 @pytest.mark.parametrize("kind", [Pair, Named, Halves])
-def test_it_finds_what_the_cached_search_finds(kind, transformer):
-    ours, own = (kt.Generator(m, SEARCH) for m in (transformer, kind(transformer)))
-    signature = [keras.InputSpec(shape=(None, None), dtype="int32")]
-    signature += [keras.InputSpec(shape=(None,), dtype="int32")]
-    for wrap in (lambda search: search, lambda search: as_graph(search, signature)):
-        found, expected = (
-            wrap(lambda *x, g=g: g.search(*x, n_best=2))(SOURCE, LENGTHS)
-            for g in (own, ours)
-        )
-        np.testing.assert_array_equal(
-            *map(ops.convert_to_numpy, (found.ids, expected.ids))
-        )
-        np.testing.assert_allclose(
-            *map(ops.convert_to_numpy, (found.scores, expected.scores)), rtol=1e-5
-        )
-    target = ops.convert_to_numpy(expected.ids)[:, 0]
-    for method in ("score", "attention"):
-        values = (getattr(g, method)(SOURCE, target) for g in (own, ours))
-        np.testing.assert_allclose(*map(ops.convert_to_numpy, values), atol=1e-5)
-    uniforms = np.random.default_rng(1).random((2, 9), "float32")
-    drawn = (
-        g.sample(SOURCE, LENGTHS, uniforms, np.ones(2, "float32")).ids
-        for g in (own, ours)
-    )
-    np.testing.assert_array_equal(*map(ops.convert_to_numpy, drawn))
+def test_it_finds_what_the_cached_search_finds(kind, transformer, expected):
+    own = kt.Generator(kind(transformer), SEARCH)
+    results = [found_by(own)]
+    if kind is Halves:
+        graph = as_graph(lambda *x: own.search(*x, n_best=2), SIGNATURE)
+        found = graph(SOURCE, LENGTHS)
+        results.append([ops.convert_to_numpy(x) for x in (found.ids, found.scores)])
+    for found in results:
+        for ours, theirs in zip(found, expected, strict=False):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [lambda transformer: transformer, Pair])
 def test_a_graph_needs_no_lengths(kind, transformer):
     generator = kt.Generator(kind(transformer), kt.DecodingConfig(max_output_length=20))
-    signature = [keras.InputSpec(shape=(None, None), dtype="int32")]
-    searches = generator.search, as_graph(generator.search, signature)
+    searches = generator.search, as_graph(generator.search, SIGNATURE[:1])
     found, expected = (ops.convert_to_numpy(s(SOURCE).ids) for s in searches)
     np.testing.assert_array_equal(found, expected)
 
@@ -178,11 +182,15 @@ class Subclass(kt.Transformer):
     pass
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize("make", [keras_only, Subclass])
-def test_a_killed_run_of_it_ends_the_same(make, tmp_path):
-    options = {"monitor": "bleu", "bleu_sentences": 3, "ema_decay": 0.9}
-    options |= {"gradient_accumulation_steps": 2, "validation": tiny_run.VALID}
+VALIDATED = {"validation": tiny_run.VALID, "monitor": "bleu", "bleu_sentences": 3}
+
+
+@pytest.mark.parametrize(
+    "make, options",
+    [(keras_only, {}), pytest.param(Subclass, VALIDATED, marks=pytest.mark.slow)],
+)
+def test_a_killed_run_of_it_ends_the_same(make, options, tmp_path):
+    options = {"ema_decay": 0.9, "gradient_accumulation_steps": 2} | options
 
     def run(name, *callbacks, model=make, **more):
         given = {"model": model} | more.pop("given", {})

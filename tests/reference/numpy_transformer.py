@@ -246,7 +246,7 @@ def decoder_layer(
     )
 
 
-def ssru(inputs, weights):
+def ssru(inputs, weights, mask=None):
     """Kim et al., 2019, section 2.2: f = sigmoid(x W_f + b_f), c = f c + (1 - f) x W.
 
     One sentence and one position after the other, from c = 0.
@@ -254,6 +254,7 @@ def ssru(inputs, weights):
     Args:
         inputs: [B, T, D].
         weights: See the head of this file.
+        mask: Boolean [B, T]; where it is False c stays as it is.
 
     Returns:
         relu(c), [B, T, D].
@@ -265,7 +266,8 @@ def ssru(inputs, weights):
         for t, x in enumerate(sentence):
             gate = x @ weights["forget_kernel"] + weights["forget_bias"]
             forget = 1 / (1 + np.exp(-gate))
-            state = forget * state + (1 - forget) * (x @ weights["input_kernel"])
+            if mask is None or mask[b, t]:
+                state = forget * state + (1 - forget) * (x @ weights["input_kernel"])
             outputs[b, t] = relu(state)
     return outputs
 

@@ -17,138 +17,110 @@ import numpy as np
 import torch
 
 WITNESS = Path(__file__).with_name("torch_witness.npz")
-BATCH, SOURCE_LENGTH, TARGET_LENGTH = 2, 7, 5
-NUM_HEADS, D_MODEL, D_FF = 3, 15, 11
-KEY_WIDTH, VALUE_WIDTH = 13, 17
+SOURCE_LENGTH, TARGET_LENGTH, NUM_HEADS, D_MODEL = 7, 5, 3, 15
 LAYER_OPTIONS = dict(
-    d_model=D_MODEL, nhead=NUM_HEADS, dim_feedforward=D_FF, dropout=0.0,
+    d_model=D_MODEL, nhead=NUM_HEADS, dim_feedforward=11, dropout=0.0,
     layer_norm_eps=1e-6, batch_first=True, dtype=torch.float64,
 )  # fmt: skip
-
 # True = may attend; the last row of the batch is padded.
 SOURCE_MASK = torch.arange(SOURCE_LENGTH) < torch.tensor([[SOURCE_LENGTH], [4]])
 TARGET_MASK = torch.arange(TARGET_LENGTH) < torch.tensor([[TARGET_LENGTH], [3]])
 CAUSAL_MASK = torch.tril(torch.ones(TARGET_LENGTH, TARGET_LENGTH, dtype=torch.bool))
 
 
-def randomise(module):
+def randomised(module):
     """Gives every parameter, biases and norms too, a random value of order 1."""
     for name, parameter in sorted(module.named_parameters()):
         scale = 0.3 if parameter.ndim == 1 else parameter.shape[1] ** -0.5
         offset = 1.0 if "norm" in name and name.endswith("weight") else 0.0
         with torch.no_grad():
             parameter.copy_(offset + scale * torch.randn_like(parameter))
+    return module
 
 
-def random(*shape):
-    """Standard normal float64 numbers."""
-    return torch.randn(shape, dtype=torch.float64)
+def random(length, width):
+    """Standard normal float64 numbers of two rows."""
+    return torch.randn((2, length, width), dtype=torch.float64)
 
 
-def attention_weights_of(attention):
+def attention_weights(attention, prefix=""):
     """Our names for the weights of a `torch.nn.MultiheadAttention`."""
-    if attention.in_proj_weight is not None:
-        kernels = attention.in_proj_weight.chunk(3)
+    kernels = attention.in_proj_weight
+    if kernels is None:
+        kernels = [getattr(attention, f"{name}_proj_weight") for name in "qkv"]
     else:
-        kernels = (
-            attention.q_proj_weight,
-            attention.k_proj_weight,
-            attention.v_proj_weight,
-        )
-    kernels += (attention.out_proj.weight,)
-    biases = attention.in_proj_bias.chunk(3) + (attention.out_proj.bias,)
-    weights = {}
-    for name, kernel, bias in zip(
-        ("query", "key", "value", "output"), kernels, biases, strict=True
-    ):
-        weights[f"{name}_kernel"] = kernel.T
-        weights[f"{name}_bias"] = bias
-    return weights
+        kernels = kernels.chunk(3)
+    kernels = *kernels, attention.out_proj.weight
+    biases = *attention.in_proj_bias.chunk(3), attention.out_proj.bias
+    names = [prefix + name for name in ("query", "key", "value", "output")]
+    weights = {f"{name}_kernel": x.T for name, x in zip(names, kernels, strict=True)}
+    return weights | {f"{name}_bias": x for name, x in zip(names, biases, strict=True)}
 
 
-def layer_weights_of(layer):
+def layer_weights(layer):
     """Our names for the weights of a PyTorch encoder or decoder layer."""
-    parts = {"self_attention": attention_weights_of(layer.self_attn)}
+    weights = attention_weights(layer.self_attn, "self_attention/")
     norms = ["self_attention_norm", "feed_forward_norm"]
     if hasattr(layer, "multihead_attn"):
-        parts["cross_attention"] = attention_weights_of(layer.multihead_attn)
+        weights |= attention_weights(layer.multihead_attn, "cross_attention/")
         norms.insert(1, "cross_attention_norm")
     for number, name in enumerate(norms, start=1):
         norm = getattr(layer, f"norm{number}")
-        parts[name] = {"gamma": norm.weight, "beta": norm.bias}
-    parts["feed_forward"] = {
-        "hidden_kernel": layer.linear1.weight.T,
-        "hidden_bias": layer.linear1.bias,
-        "output_kernel": layer.linear2.weight.T,
-        "output_bias": layer.linear2.bias,
-    }
-    return {
-        f"{part}/{name}": value
-        for part, weights in parts.items()
-        for name, value in weights.items()
-    }
+        weights |= {f"{name}/gamma": norm.weight, f"{name}/beta": norm.bias}
+    for name, linear in (("hidden", layer.linear1), ("output", layer.linear2)):
+        weights[f"feed_forward/{name}_kernel"] = linear.weight.T
+        weights[f"feed_forward/{name}_bias"] = linear.bias
+    return weights
 
 
 def multi_head_attention_case():
     """Cross-attention with three input widths and padded keys."""
-    attention = torch.nn.MultiheadAttention(
-        D_MODEL, NUM_HEADS, kdim=KEY_WIDTH, vdim=VALUE_WIDTH, batch_first=True,
-        dtype=torch.float64,
-    )  # fmt: skip
-    randomise(attention)
-    query = random(BATCH, TARGET_LENGTH, D_MODEL)
-    key = random(BATCH, SOURCE_LENGTH, KEY_WIDTH)
-    value = random(BATCH, SOURCE_LENGTH, VALUE_WIDTH)
-    outputs, attention_weights = attention(
+    options = {"kdim": 13, "vdim": 17, "batch_first": True, "dtype": torch.float64}
+    attention = torch.nn.MultiheadAttention(D_MODEL, NUM_HEADS, **options)
+    attention = randomised(attention)
+    query = random(TARGET_LENGTH, D_MODEL)
+    key, value = random(SOURCE_LENGTH, 13), random(SOURCE_LENGTH, 17)
+    outputs, probabilities = attention(
         query, key, value, key_padding_mask=~SOURCE_MASK, average_attn_weights=False
     )
     inputs = {"query": query, "key": key, "value": value, "mask": SOURCE_MASK}
-    results = {"outputs": outputs, "attention_weights": attention_weights}
-    return attention_weights_of(attention) | inputs | results
+    results = {"outputs": outputs, "attention_weights": probabilities}
+    return attention_weights(attention) | inputs | results
 
 
 def encoder_layer_case(norm_first):
     """Self-attention with padded keys, then feed-forward."""
     layer = torch.nn.TransformerEncoderLayer(norm_first=norm_first, **LAYER_OPTIONS)
-    randomise(layer)
-    inputs = random(BATCH, SOURCE_LENGTH, D_MODEL)
+    layer, inputs = randomised(layer), random(SOURCE_LENGTH, D_MODEL)
     outputs = layer(inputs, src_key_padding_mask=~SOURCE_MASK)
     arrays = {"inputs": inputs, "mask": SOURCE_MASK, "outputs": outputs}
-    return layer_weights_of(layer) | arrays
+    return layer_weights(layer) | arrays
 
 
 def decoder_layer_case(norm_first):
     """Causal self-attention and cross-attention, both padded."""
     layer = torch.nn.TransformerDecoderLayer(norm_first=norm_first, **LAYER_OPTIONS)
-    randomise(layer)
-    inputs = random(BATCH, TARGET_LENGTH, D_MODEL)
-    encoder_output = random(BATCH, SOURCE_LENGTH, D_MODEL)
+    layer, inputs = randomised(layer), random(TARGET_LENGTH, D_MODEL)
+    encoded = random(SOURCE_LENGTH, D_MODEL)
     outputs = layer(
-        inputs,
-        encoder_output,
-        tgt_mask=~CAUSAL_MASK,
-        tgt_key_padding_mask=~TARGET_MASK,
+        inputs, encoded, tgt_mask=~CAUSAL_MASK, tgt_key_padding_mask=~TARGET_MASK,
         memory_key_padding_mask=~SOURCE_MASK,
-    )
-    arrays = {
-        "inputs": inputs,
-        "encoder_output": encoder_output,
-        "mask": TARGET_MASK,
-        "encoder_output_mask": SOURCE_MASK,
-        "outputs": outputs,
-    }
-    return layer_weights_of(layer) | arrays
+    )  # fmt: skip
+    masks = {"mask": TARGET_MASK, "encoder_output_mask": SOURCE_MASK}
+    inputs = {"inputs": inputs, "encoder_output": encoded}
+    return layer_weights(layer) | inputs | masks | {"outputs": outputs}
 
 
 def main():
     torch.manual_seed(20170612)
-    cases = {
-        "multi_head_attention": multi_head_attention_case(),
-        "encoder_layer_post_norm": encoder_layer_case(norm_first=False),
-        "encoder_layer_pre_norm": encoder_layer_case(norm_first=True),
-        "decoder_layer_post_norm": decoder_layer_case(norm_first=False),
-        "decoder_layer_pre_norm": decoder_layer_case(norm_first=True),
-    }
+    cases = {"multi_head_attention": multi_head_attention_case()}
+    for kind, case in (
+        ("encoder", encoder_layer_case),
+        ("decoder", decoder_layer_case),
+    ):
+        for norm_first in (False, True):
+            order = "pre" if norm_first else "post"
+            cases[f"{kind}_layer_{order}_norm"] = case(norm_first)
     arrays = {
         f"{case}/{name}": value.detach().numpy()
         for case, values in cases.items()
