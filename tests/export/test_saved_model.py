@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import ExportedTranslator, Translator
 from keras_transformer.export import latest_version
-from keras_transformer.export.serving_files import NAMES
+from keras_transformer.export.saved_model import NAMES
 from keras_transformer.generation.pipeline import INPUTS, Pipeline
 from tests import tiny_run
 

@@ -14,11 +14,10 @@ import tensorflow as tf
 from google.protobuf import text_format
 
 from keras_transformer.export import web
-from keras_transformer.export.serving_files import (
+from keras_transformer.export.model_card import TEMPLATES, model_name
+from keras_transformer.export.saved_model import (
     BATCHES,
     NAMES,
-    TEMPLATES,
-    model_name,
     write_serving_files,
     write_warmup_requests,
 )
