@@ -31,7 +31,7 @@ def written(cache, new, position):
 
 def written_in_order(new, order, hypotheses):
     """Writes positions one after the other into a cache made in the same way."""
-    cache = new_cache(B, H, L * hypotheses, K, "float32")
+    cache = new_cache((B, H, L * hypotheses, K), "float32")
     for index in order:
         cache = written(cache, new[index], ops.convert_to_tensor(index, "int32"))
     return cache
@@ -60,7 +60,7 @@ def test_a_place_that_is_worked_out_once_serves_every_cache_of_its_size(rng, way
     new = positions(rng, 4)
 
     def both(new):
-        caches = [new_cache(B, H, L * 4, width, "float32") for width in (K, K - 2)]
+        caches = [new_cache((B, H, L * 4, width), "float32") for width in (K, K - 2)]
         place = cache_place(caches[0], 4, ops.convert_to_tensor(3, "int32"))
         parts = new[3], new[3][..., : K - 2]
         return [
@@ -79,10 +79,10 @@ def test_two_caches_of_one_shape_are_not_one(rng, way):
 
     def both(new):
         zero = ops.zeros((), "int32")
-        first, second = (new_cache(B, H, L * 2, K, "float32") for _ in range(2))
+        first, second = (new_cache((B, H, L * 2, K), "float32") for _ in range(2))
         first = written(first, new[0], zero)
         second = written(second, new[1], zero + 1)
-        return first, second, new_cache(B, H, L * 2, K, "float32")
+        return first, second, new_cache((B, H, L * 2, K), "float32")
 
     first, second, third = map(ops.convert_to_numpy, called(way, both, new))
     np.testing.assert_array_equal(first, expected_cache(new, [0], 2))
@@ -96,7 +96,7 @@ def test_a_graph_writes_in_place_and_starts_empty_each_time(rng):
 
     @tf.function(autograph=False)
     def write_all(new, count):
-        cache = new_cache(B, H, L * 2, K, "float32")
+        cache = new_cache((B, H, L * 2, K), "float32")
 
         def write(i, cache):
             return i + 1, written(cache, tf.gather(new, i), i)
