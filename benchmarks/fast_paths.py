@@ -36,7 +36,7 @@ def fast_paths() -> dict[str, dict[str, tuple]]:
     from keras_transformer import Adam, Transformer
     from keras_transformer.kernels import crossentropy, decoding
     from keras_transformer.kernels import few_passes as few
-    from keras_transformer.layers import projections
+    from keras_transformer.layers import basic
 
     def normalise(x, gamma, beta, epsilon):
         return ops.layer_normalization(x, gamma, beta, axis=-1, epsilon=epsilon)
@@ -60,7 +60,7 @@ def fast_paths() -> dict[str, dict[str, tuple]]:
     def place(cache, hypotheses, position, parents=None):
         return decoding.Place(position, None, parents)
 
-    join = projections.joined
+    join = basic.joined
 
     def joined(denses, scale=1.0):
         return () if denses[1:] else join(denses, scale)
@@ -69,8 +69,8 @@ def fast_paths() -> dict[str, dict[str, tuple]]:
         "normalisation": (few, "normalise", normalise),
         "dropped softmax": (few, "dropped_softmax_in_graph", drop_softmax),
         "dropout as a product": (few, "drop", drop),
-        "dropout, packed": (few, "_packed_keep_mask", few.keep_mask),
-        "dropout by a hash": (few, "_packed_keep_mask", draw),
+        "dropout, packed": (few, "packed_keep_mask", few.keep_mask),
+        "dropout by a hash": (few, "packed_keep_mask", draw),
         "loss without logits": (Transformer, "trains_without_logits", False),
         "loss in chunks": (crossentropy, "CHUNK_TOKENS", 2**30),
         "loss, in place": (crossentropy, "_softmax_in_place", crossentropy._softmax),
@@ -79,7 +79,7 @@ def fast_paths() -> dict[str, dict[str, tuple]]:
     decode = {
         "writing in place": (decoding, "cache_place", place),
         "attention by row": (decoding, "_attend_by_row", attend),
-        "joined projections": (projections, "joined", joined),
+        "joined projections": (basic, "joined", joined),
     }
     return {"training": training, "decoding": decode}
 

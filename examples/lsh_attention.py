@@ -15,12 +15,12 @@ from keras import ops
 from linformer_attention import train
 
 import keras_transformer as kt
+from keras_transformer.layers.basic import project
 from keras_transformer.layers.local_attention import (
     join_blocks,
     split_blocks,
     with_neighbours,
 )
-from keras_transformer.layers.projections import project
 
 # Score of a position with itself, as in the paper: any other position wins.
 OWN_SCORE = -1e5

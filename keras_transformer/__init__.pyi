@@ -59,16 +59,16 @@ from .layers import (
     sinusoidal_encoding as sinusoidal_encoding,
 )
 from .lite import LiteTranslator as LiteTranslator
-from .losses import MaskedCrossentropy as MaskedCrossentropy
+from .losses import (
+    MaskedAccuracy as MaskedAccuracy,
+    MaskedCrossentropy as MaskedCrossentropy,
+    Perplexity as Perplexity,
+)
 from .masks import (
     causal_mask as causal_mask,
     local_window_mask as local_window_mask,
     padding_mask as padding_mask,
     valid_length_mask as valid_length_mask,
-)
-from .metrics import (
-    MaskedAccuracy as MaskedAccuracy,
-    Perplexity as Perplexity,
 )
 from .models import (
     Encoder as Encoder,

@@ -29,22 +29,25 @@ def padding_mask(ids: TensorLike, pad_id: int = 0) -> Tensor:
     return ops.expand_dims(ops.not_equal(ids, pad_id), axis=1)
 
 
-def causal_mask(length: int | TensorLike) -> Tensor:
+def causal_mask(
+    length: int | TensorLike, num_keys: int | TensorLike | None = None
+) -> Tensor:
     """Returns the mask in which query t attends to keys 0 to t.
 
     Section 3.1 of Vaswani et al., 2017.
 
     Args:
-        length: Number of positions, T; an integer or a scalar tensor.
+        length: Number of queries, T; an integer or a scalar tensor.
+        num_keys: Number of keys, S; default `length`.
 
     Returns:
-        Boolean tensor (1, T, T).
+        Boolean tensor (1, T, S).
 
     Example:
         >>> causal_mask(2)  # [[[True, False], [True, True]]]
     """
-    positions = ops.arange(length)
-    return (positions[:, None] >= positions)[None]
+    keys = ops.arange(length if num_keys is None else num_keys, dtype="int32")
+    return (ops.arange(length, dtype="int32")[:, None] >= keys)[None]
 
 
 def valid_length_mask(valid_lengths: TensorLike, length: int | TensorLike) -> Tensor:
@@ -179,10 +182,3 @@ def _boolean(name, mask, or_integers=False):
     kind = "boolean or of integers" if or_integers else "boolean"
     expected = f"`{name}` must be {kind}, True where a position may be attended to"
     raise TypeError(f"{expected}. Received: dtype {dtype}")
-
-
-def with_causal(mask, num_queries, num_keys):
-    """Returns a mask (B, H, T, S) restricted to keys 0 to t for query t."""
-    queries = ops.arange(num_queries, dtype="int32")[:, None]
-    causal = queries >= ops.arange(num_keys, dtype="int32")  # (T, S)
-    return causal[None, None] if mask is None else ops.logical_and(mask, causal)

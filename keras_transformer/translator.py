@@ -16,7 +16,6 @@ from keras_transformer.generation.pipeline import Pipeline, check_fit
 from keras_transformer.lite.translator import TextTranslator
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.loading import load_model
-from keras_transformer.models.own_model import decodable
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 
@@ -51,11 +50,11 @@ class Translator(TextTranslator):
         self, model: keras.Model, tokenizers: TokenizerPair,
         config: DecodingConfig | None = None,
     ) -> None:  # fmt: skip
-        self.model = decodable(model)
         self.tokenizers = tokenizers
         self.config = DecodingConfig() if config is None else config
+        self._pipeline = Pipeline(model, tokenizers, self.config)
+        self.model = self._pipeline.generator.model
         check_fit(self.model, tokenizers, self.config)
-        self._pipeline = Pipeline(self.model, tokenizers, self.config)
         self._run, self.most = self._pipeline.answer, self.config.beam_size
 
     def __repr__(self):

@@ -29,7 +29,6 @@ LEVELS = (
     {"kernels", "serving"},
     {"masks"},
     {"losses", "optimizers"},
-    {"metrics"},
     {"layers", "decoding", "text"},
     {"exact_training"},
     {"models"},
@@ -66,7 +65,7 @@ MAY_IMPORT_TENSORFLOW = {
 # paths beside the general ones, for what is no operation of Keras, such as a write to a
 # tensor in place, and the training step, of which each backend has its own.
 HAVE_TENSORFLOW_PATHS = {
-    "keras_transformer.exact_training.cores",
+    "keras_transformer.exact_training.step",
     "keras_transformer.exact_training.tensorflow",
     "keras_transformer.generation.generator",
     "keras_transformer.kernels.decoding",

@@ -1,9 +1,13 @@
 """Beam search and sampling over any step function."""
 
-from keras_transformer.decoding.constraints import Constraints
 from keras_transformer.decoding.sampling import sample
 from keras_transformer.decoding.search import FIRST_ROOM, beam_search, reordering
-from keras_transformer.decoding.tokens import DecodingResult, SpecialIds, length_penalty
+from keras_transformer.decoding.tokens import (
+    Constraints,
+    DecodingResult,
+    SpecialIds,
+    length_penalty,
+)
 
 __all__ = [
     "FIRST_ROOM", "Constraints", "DecodingResult", "SpecialIds", "beam_search",

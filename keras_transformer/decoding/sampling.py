@@ -15,21 +15,19 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer.decoding.constraints import (
-    Constraints,
-    check_constraints,
-    constrain,
-    force,
-    forced_tokens,
-)
 from keras_transformer.decoding.tokens import (
     IMPOSSIBLE,
+    Constraints,
     DecodingResult,
     LengthPenaltyForm,
     SpecialIds,
     best_logits,
+    check_constraints,
     check_lengths,
     check_logits,
+    constrain,
+    force,
+    forced_tokens,
     length_penalty,
     write,
 )

@@ -14,21 +14,19 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.constraints import (
-    Constraints,
-    allowed_tokens,
-    banned_tokens,
-    check_constraints,
-    force,
-    forced_tokens,
-)
 from keras_transformer.decoding.tokens import (
     IMPOSSIBLE,
+    Constraints,
     DecodingResult,
     LengthPenaltyForm,
     SpecialIds,
+    allowed_tokens,
+    banned_tokens,
     best_tokens,
+    check_constraints,
     check_lengths,
+    force,
+    forced_tokens,
     length_penalty,
     write,
 )
@@ -308,7 +306,8 @@ def _finish(position, sentences, candidates, rules):
         is_now = (ops.expand_dims(now, -1), now, now, now)
         return DecodingResult(*map(ops.where, is_now, ended, finished))
     pairs = zip(finished, ended, strict=True)
-    ids, lengths, scores, totals = (ops.concatenate(pair, axis=1) for pair in pairs)
+    join = functools.partial(ops.concatenate, axis=1)
+    ids, lengths, scores, totals = map(join, pairs)
     # Of equal scores the older stays: `top_k` prefers the lower index.
     scores, order = ops.top_k(scores, finished.scores.shape[1])
     order = ops.cast(order, "int32")

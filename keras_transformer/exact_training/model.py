@@ -9,7 +9,11 @@ from keras import ops
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.exact_training import jax, tensorflow, torch
-from keras_transformer.exact_training.step import UpdateState, inner_optimizer
+from keras_transformer.exact_training.step import (
+    UpdateState,
+    inner_optimizer,
+    needs_logits,
+)  # fmt: skip
 from keras_transformer.kernels.execution import num_replicas
 from keras_transformer.kernels.keras_private import BuildsFromSpec, compiled_metrics
 
@@ -54,6 +58,7 @@ class ExactTraining(BuildsFromSpec):
 
     target_pad_id = output_bias = _update = None
     trains_without_logits = False
+    _needs_logits = True  # of the loss and the metrics
     train_step, test_step = _STEPS.train_step, _STEPS.test_step
 
     def compile(self, *args, gradient_accumulation_steps=1, nonfinite="stop", **kwargs):
@@ -92,6 +97,7 @@ class ExactTraining(BuildsFromSpec):
                     f"`pad_id` of losses and metrics must be the model's, {ours}. "
                     f"Received: {type(part).__name__}(pad_id={theirs})"
                 )
+        self._needs_logits = needs_logits(self)
         self._update = UpdateState(
             self.optimizer, self.trainable_weights, steps, stops=nonfinite == "stop"
         )

@@ -1,14 +1,14 @@
-"""The loss of a batch and the verdict on it, for all backends."""
+"""The loss of a batch, in parts on several cores, and the verdict on it."""
 
 from __future__ import annotations
 
 import itertools
+import os
 from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
-from keras_transformer.exact_training.cores import num_parts
 from keras_transformer.kernels.crossentropy import TokenScores
 from keras_transformer.kernels.execution import num_replicas
 from keras_transformer.kernels.keras_private import (
@@ -17,8 +17,66 @@ from keras_transformer.kernels.keras_private import (
     loss_tracker,
     loss_weights,
 )
-from keras_transformer.losses import MaskedCrossentropy
-from keras_transformer.metrics import MaskedAccuracy, Perplexity
+from keras_transformer.layers.arguments import check_size
+from keras_transformer.losses import MaskedAccuracy, MaskedCrossentropy, Perplexity
+
+# Parts that a batch is split into, one per processor core.
+_num_parts = 1
+
+
+def split_batches_over_cores(num_cores: int | None = None) -> int:
+    """Splits each batch of `fit` and `evaluate` into parts, one per core.
+
+    The parts run side by side, each operation on one core: faster than spreading the
+    many small operations of a Transformer over all cores. The gradient is that of the
+    whole batch up to rounding. Applies to models that train without logits, not to XLA
+    and `tf.distribute`. Does nothing with a GPU.
+
+    Args:
+        num_cores: Parts of a batch; default the cores that the process may use.
+
+    Returns:
+        The number of parts.
+
+    Raises:
+        RuntimeError: If TensorFlow has already computed something.
+        ValueError: If `num_cores` is not positive, or the backend is not TensorFlow.
+
+    Example:
+        >>> split_batches_over_cores()  # 2, on two cores
+    """
+    global _num_parts
+    num_cores = available_cores() if num_cores is None else num_cores
+    check_size("num_cores", num_cores)
+    backend = keras.config.backend()
+    if backend != "tensorflow":
+        raise ValueError(f"The backend must be TensorFlow. Received: {backend=}")
+    import tensorflow as tf
+
+    if tf.config.list_physical_devices("GPU"):
+        return _num_parts
+    try:
+        if num_cores > 1:
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+            tf.config.threading.set_inter_op_parallelism_threads(num_cores)
+    except RuntimeError as error:
+        raise RuntimeError(
+            "`split_batches_over_cores` sets the number of TensorFlow's threads: "
+            "call it before anything is computed, models and data sets included."
+        ) from error
+    _num_parts = num_cores
+    return _num_parts
+
+
+def num_parts() -> int:
+    """Returns the number of parts, 1 before `split_batches_over_cores`."""
+    return _num_parts
+
+
+def available_cores() -> int:
+    """Returns the number of cores that the process may use."""
+    can_ask = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if can_ask else os.cpu_count() or 1
 
 
 def evaluate(model, data, training):
@@ -36,7 +94,9 @@ def evaluate(model, data, training):
 
 def loss_and_scores(model, x, y, sample_weight, training):
     """Returns this replica's mean loss, and the output or `TokenScores` for metrics."""
-    rows = _rows_without_logits(model)
+    rows = None
+    if model.trains_without_logits and not model._needs_logits:
+        rows = model.output_rows()
     if rows is None:
         y_pred = model(x, training=training)
         loss = model.compute_loss(x, y, y_pred, sample_weight, training=training)
@@ -49,7 +109,7 @@ def loss_and_scores(model, x, y, sample_weight, training):
         loss, scores = model.loss.from_states(y, states, rows, *options)
         return sum(model.losses, loss), scores
 
-    data, parts = (x, y, sample_weight), num_parts()
+    data, parts = (x, y, sample_weight), _num_parts
     if parts == 1 or model.jit_compile or num_replicas() > 1:
         return of_part(*data)
     cuts = [ops.shape(y)[0] * part // parts for part in range(parts + 1)]
@@ -66,16 +126,15 @@ def loss_and_scores(model, x, y, sample_weight, training):
     return total / ops.maximum(count, 1.0), TokenScores(*scores)
 
 
-def _rows_without_logits(model):
-    """Returns `model.output_rows()`, or `None` if something needs the logits."""
+def needs_logits(model):
+    """Whether a model's loss or a metric needs the logits."""
     loss, takes_scores = model.loss, (MaskedAccuracy, Perplexity)
-    if not model.trains_without_logits or type(loss) is not MaskedCrossentropy:
-        return None
+    if type(loss) is not MaskedCrossentropy or loss_weights(model) != [None]:
+        return True
     for metric in compiled_metrics(model):
         if type(metric) not in takes_scores or metric.pad_id != loss.pad_id:
-            return None
-    has_factor = loss_weights(model) != [None]
-    return None if has_factor else model.output_rows()
+            return True
+    return False
 
 
 class Verdict(NamedTuple):

@@ -46,11 +46,9 @@ _LACKS = r"error: loc\(callsite\(fused\[\"(\w+):|'tf\.(\w+)' op"
 
 
 def export_litert(
-    translator: Any,
-    path: str | Path,
-    quantize: str = "none",
+    translator: Any, path: str | Path, quantize: str = "none",
     languages: Sequence[str] | None = None,
-) -> Path:
+) -> Path:  # fmt: skip
     """Writes a directory for `keras_transformer.lite.LiteTranslator`.
 
     It has model.tflite, the SentencePiece models, translator.json for clients, and
@@ -132,10 +130,7 @@ def export_litert(
 
 
 def check_arguments(
-    translator: Any,
-    path: Path,
-    quantize: str,
-    languages: Sequence[str] | None,
+    translator: Any, path: Path, quantize: str, languages: Sequence[str] | None
 ):
     """Checks the arguments of `export_litert` and `export_web`."""
     check_backend("A LiteRT file")
@@ -192,10 +187,7 @@ def convert(model: keras.Model, signatures: dict, quantize: str = "none") -> byt
 
 
 def describe(
-    translator: Any,
-    directory: Path,
-    quantize: str,
-    languages: Sequence[str] | None,
+    translator: Any, directory: Path, quantize: str, languages: Sequence[str] | None
 ) -> dict[str, Any]:
     """Writes the SentencePiece models; returns the facts that a client needs."""
     sizes, config = translator.model.config, translator.config

@@ -1,4 +1,4 @@
-"""The model card (README.md) of an export, from templates/model_card.md.
+"""The model card (README.md) of an export, and filling in templates.
 
 Its format is that of https://huggingface.co/docs/hub/model-cards: YAML, then Markdown.
 Unknown values are left out or marked to be filled in.
@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from keras_transformer.config import DecodingConfig, RunConfig
-from keras_transformer.export.serving_files import filled, model_name
 from keras_transformer.files import digest, write_json
 from keras_transformer.models.own_model import OwnModel
 
+TEMPLATES = Path(__file__).with_name("templates")
 SUMMARY, DATA, SCORES = "summary.json", "data.json", "scores.json"
 # Options that a card shows even at their defaults.
 _SIZES = (
@@ -27,6 +29,26 @@ _SIZES = (
 )  # fmt: skip
 _SEARCH = ("beam_size", "length_penalty")
 _METRICS = (("sacrebleu", "BLEU", "bleu"), ("chrf", "chrF2", "chrf"))
+
+
+def model_name(path: str | Path) -> str:
+    """Returns the name under which TensorFlow Serving serves NAME/VERSION."""
+    name = Path(os.path.abspath(path)).parent.name
+    # URLs and configuration files would have to escape other characters.
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name) or "model"
+
+
+def filled(template: str, **values: Any) -> str:
+    """Returns a template with its `$names` replaced.
+
+    A line with a name whose value is missing or `None` is dropped.
+    """
+    text = ""
+    lines = (TEMPLATES / template).read_text("utf-8").splitlines(keepends=True)
+    for line in lines:
+        if None not in map(values.get, Template(line).get_identifiers()):
+            text += Template(line).substitute(values)
+    return text
 
 
 def training_data(run: str | Path) -> dict[str, Any]:
@@ -49,21 +71,15 @@ def example_sources(run: str | Path) -> list[str]:
 
 
 def record_scores(
-    directory: str | Path,
-    name: str,
-    fingerprint: str,
-    search: DecodingConfig,
+    directory: str | Path, name: str, fingerprint: str, search: DecodingConfig,
     scores: dict[str, Any],
-):
+):  # fmt: skip
     """Adds the scores of a test set to a run's scores.json."""
     directory = Path(directory)
     entry = {
-        "name": name,
-        "fingerprint": fingerprint,
-        "model": _model(directory),
-        "search": search.to_dict(),
-        "scores": scores,
-    }
+        "name": name, "fingerprint": fingerprint, "model": _model(directory),
+        "search": search.to_dict(), "scores": scores,
+    }  # fmt: skip
     # Replaces scores of the same lines and search, and all of other weights.
     others = [
         other
@@ -96,12 +112,9 @@ def _read(path, default):
 
 
 def model_card(
-    translator: Any,
-    version: Path,
-    run: str | Path | None = None,
-    languages: Sequence[str] | None = None,
-    dtype: str = "float32",
-) -> str:
+    translator: Any, version: Path, run: str | Path | None = None,
+    languages: Sequence[str] | None = None, dtype: str = "float32",
+) -> str:  # fmt: skip
     """Returns the card of an export to `version`, NAME/VERSION.
 
     Any file of the training run may be missing, except model.keras.

@@ -1,9 +1,10 @@
-"""SavedModels from text to text: writing and calling them."""
+"""SavedModels from text to text: writing, serving and calling them."""
 
 from __future__ import annotations
 
 import functools
 import importlib
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,29 +13,44 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.config.options import check_choice
-from keras_transformer.export.model_card import model_card, training_data
-from keras_transformer.export.serving_files import (
+from keras_transformer.export.model_card import (
+    filled,
+    model_card,
     model_name,
-    write_serving_files,
-    write_warmup_requests,
+    training_data,
 )
 from keras_transformer.files import (
     creating_directory,
     latest_version,
+    replacing,
     version_path,
     write_json,
 )
 from keras_transformer.generation.pipeline import INPUTS, Pipeline, as_arrays
 from keras_transformer.lite.translator import TextTranslator
 
+# Files for TensorFlow Serving, Docker and Kubernetes beside the versions.
+NAMES = (
+    "models.config", "batching_parameters.txt", "monitoring.config",
+    "docker-compose.yml", "docker-compose.gpu.yml", "kubernetes.yml",
+)  # fmt: skip
+_SENTENCES = (
+    "Good morning.",
+    "The train to the coast leaves in ten minutes from the other platform.",
+    "When the rain stopped at last, the children ran out of the house, and their "
+    "grandmother, who had been waiting for this moment since noon, opened every "
+    "window and sat down with a cup of tea.",
+)
+# A server runs these requests while it loads a version, so that no client waits for
+# TensorFlow's plans. Each sentence by itself, then eight together: a plan serves every
+# size of a batch. max_batch_size in templates/batching_parameters.txt is no smaller.
+BATCHES = (*([sentence] for sentence in _SENTENCES), [*_SENTENCES * 2, *_SENTENCES[:2]])
+
 
 def export_saved_model(
-    translator: Any,
-    path: str | Path,
-    dtype: str = "float32",
-    run: str | Path | None = None,
-    languages: Sequence[str] | None = None,
-) -> Path:
+    translator: Any, path: str | Path, dtype: str = "float32",
+    run: str | Path | None = None, languages: Sequence[str] | None = None,
+) -> Path:  # fmt: skip
     """Writes a SavedModel that translates strings, for TensorFlow Serving.
 
     It contains the tokenizers and the search; loading it does not need this package.
@@ -100,13 +116,11 @@ def export_saved_model(
     module.weights = [weight.value for weight in model.weights]
     module.decoding_weights = keras.tree.flatten(decoding_weights)
     module.tables = [*tokenizers.source.tables, *tokenizers.target.tables]
-    # Traced once, for both warm-up and saving.
-    signatures = {
-        name: signature(
-            functools.partial(pipeline.run, name), **inputs
-        ).get_concrete_function()
-        for name, inputs in pipeline.inputs.items()
-    }
+    signatures = {}
+    for name, inputs in pipeline.inputs.items():
+        function = signature(functools.partial(pipeline.run, name), **inputs)
+        # Traced once, for both warm-up and saving.
+        signatures[name] = function.get_concrete_function()
     with creating_directory(path) as temporary:
         tf.saved_model.save(module, str(temporary), signatures=signatures)
         write_warmup_requests(temporary, model_name(path), signatures)
@@ -131,6 +145,58 @@ def signature(function: Callable, **specs: tf.TensorSpec):
     """Returns a `tf.function` with named inputs."""
     inputs = [tf.TensorSpec.from_spec(spec, name) for name, spec in specs.items()]
     return tf.function(function, input_signature=inputs, autograph=False)
+
+
+def write_serving_files(version: Path):
+    """Writes the files of `NAMES` beside a version, where they are missing."""
+    name = model_name(version)
+    # Kubernetes' names of a Service: at most 63 small letters, digits and "-", the
+    # first a letter.
+    word = re.sub("[^a-z0-9]+", "-", f"translator-{name}".lower())[:63].strip("-")
+    for template in NAMES:
+        file = version.parent / template
+        if not file.exists():
+            with replacing(file) as temporary:
+                text = filled(template, name=name, object=word)
+                temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_warmup_requests(directory: Path, name: str, signatures: dict):
+    """Writes warm-up requests for concrete functions of inputs of shape [B]."""
+    file = directory / "assets.extra" / "tf_serving_warmup_requests"
+    file.parent.mkdir(exist_ok=True)
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for signature, function in signatures.items():
+            specs = tf.nest.flatten(function.structured_input_signature)
+            for texts in BATCHES:
+                inputs = {}
+                for spec in specs:
+                    # Other inputs are temperatures and seeds.
+                    values = texts if spec.dtype == tf.string else [1] * len(texts)
+                    inputs[spec.name] = tf.make_tensor_proto(values, spec.dtype)
+                writer.write(_prediction_log(name, signature, inputs))
+
+
+def _prediction_log(name, signature, inputs):
+    """Returns a serialized tensorflow.serving.PredictionLog of one request."""
+    # Field numbers of prediction_log.proto, predict.proto and model.proto in
+    # tensorflow_serving/apis, a package that nothing else here needs.
+    model_spec = _field(1, name.encode("utf-8")) + _field(3, signature.encode("utf-8"))
+    request = _field(1, model_spec)
+    for key, tensor in inputs.items():
+        content = tensor.SerializeToString()
+        request += _field(2, _field(1, key.encode("utf-8")) + _field(2, content))
+    return _field(6, _field(1, request))  # predict_log { request { ... } }
+
+
+def _field(number, content):
+    """Returns a protocol-buffer field: string, bytes or message, number up to 15."""
+    length, size = len(content), bytearray()
+    while length > 127:  # A varint: seven bits a byte, the lowest ones first.
+        size.append(length & 127 | 128)
+        length >>= 7
+    size.append(length)
+    return bytes([number << 3 | 2]) + bytes(size) + content
 
 
 class ExportedTranslator(TextTranslator):

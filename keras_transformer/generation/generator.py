@@ -18,11 +18,10 @@ from keras_transformer.decoding import (
     beam_search,
     sample,
 )
-from keras_transformer.decoding.constraints import check_constraints
 from keras_transformer.decoding.sampling import check_temperature
-from keras_transformer.decoding.tokens import score_in_parts
+from keras_transformer.decoding.tokens import check_constraints, score_in_parts
 from keras_transformer.models.language_model import LanguageModel
-from keras_transformer.models.own_model import decodable
+from keras_transformer.models.own_model import OwnModel
 from keras_transformer.types import Nest, Tensor, TensorLike
 
 
@@ -86,7 +85,8 @@ class Generator(_Decoding):
         self, model: keras.Model, config: DecodingConfig, weights: Nest = None,
         fixed_shapes: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(decodable(model), config, weights)
+        decodes = hasattr(model, "decode_step")  # step by step
+        super().__init__(model if decodes else OwnModel(model), config, weights)
         self.longest = config.longest_output  # tokens of any output
         # A loop in a graph would read past the table without an error.
         self.model.config.check_positions(
@@ -285,5 +285,5 @@ def as_graph(function, signature):
         return function
     import tensorflow as tf
 
-    signature = [tf.TensorSpec(spec.shape, spec.dtype) for spec in signature]
+    signature = list(map(tf.TensorSpec.from_spec, signature))
     return tf.function(function, input_signature=signature, autograph=False)

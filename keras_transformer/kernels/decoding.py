@@ -22,9 +22,8 @@ from keras_transformer.kernels.few_passes import (
 )
 
 
-def new_cache(sentences, heads, entries, width, dtype):
+def new_cache(shape, dtype):
     """Returns an empty cache (B, H, L * N, K) in memory of its own."""
-    shape = (sentences, heads, entries, width)
     if in_tensorflow_graph():
         import tensorflow as tf
 

@@ -2,7 +2,7 @@
 
 A TensorFlow graph without XLA makes a pass for each operation, and a training step
 takes longer for those than for products. Functions named `..._in_graph` or
-`_packed_...` make fewer; benchmarks/README.md has their gains.
+`packed_...` make fewer; benchmarks/README.md has their gains.
 
 Letters: R rows, D width, B sentences, H heads, T queries, S keys.
 """
@@ -10,7 +10,6 @@ Letters: R rows, D width, B sentences, H heads, T queries, S keys.
 from __future__ import annotations
 
 import functools
-import math
 
 import keras
 import numpy as np
@@ -152,20 +151,9 @@ def drop(inputs, keep, scale):
     return product(inputs)
 
 
-def keep_and_scale(shape, rate, state):
-    """Returns a mask of kept elements, and their factor."""
-    # state: integers (2,), the seed and the number of the call
-    threshold = round(rate * STEPS)
-    # The tensor as a matrix; its last axis may be very short.
-    trailing = 2 if len(shape) > 3 else 1
-    sizes = math.prod(shape[:-trailing]), math.prod(shape[-trailing:])
-    mask = _packed_keep_mask if in_tensorflow_graph() else keep_mask
-    keep = ops.reshape(mask(*sizes, threshold, state), shape)
-    return keep, STEPS / (STEPS - threshold)
-
-
 def keep_mask(num_rows, num_columns, threshold, state):
     """Returns a mask (R, C), True with probability 1 - threshold / 65536."""
+    # state: integers (2,), the seed and the number of the call
     columns = ops.arange(num_columns, dtype="int32")
     row_keys = _keys(ops.arange(num_rows, dtype="int32"), state)
     # Columns 2 j and 2 j + 1 are the halves of word j.
@@ -176,7 +164,7 @@ def keep_mask(num_rows, num_columns, threshold, state):
     return ops.greater_equal(bits, np.uint32(threshold))
 
 
-def _packed_keep_mask(num_rows, num_columns, threshold, state):
+def packed_keep_mask(num_rows, num_columns, threshold, state):
     """As `keep_mask`, two elements at a time, in few operations."""
     import tensorflow as tf
 

@@ -23,13 +23,6 @@ def check_rate(name, value):
         raise ValueError(f"{expected}. Received: {name}={value!r}")
 
 
-def check_pair(name, value, *parts):
-    """Raises `TypeError` unless `value` is a tuple or list of two."""
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        expected = f"`{name}` must be a pair, ({', '.join(parts)})"
-        raise TypeError(f"{expected}. Received: {_described(value)}")
-
-
 def integer_ids(name, ids, *axes):
     """Returns ids as an integer tensor, checked to have axes such as "B" and "T"."""
     # A `keras.Sequential` without an `Input` passes float32, exact up to 2^24.
@@ -41,7 +34,7 @@ def integer_ids(name, ids, *axes):
     if not hasattr(ids, "shape") or not hasattr(ids, "dtype"):
         raise TypeError(
             f"`{name}` must be one tensor of shape ({', '.join(axes)}). Received: "
-            f"{_described(ids)}"
+            f"{described(ids)}"
         )
     is_known = getattr(ids.shape, "rank", 0) is not None
     if is_known and len(ids.shape) != len(axes):
@@ -61,7 +54,8 @@ def integer_ids(name, ids, *axes):
     return ops.cast(ids, "int32")
 
 
-def _described(value):
+def described(value):
+    """Returns a value in words for an error."""
     if isinstance(value, dict):
         return f"a dictionary with the keys {', '.join(map(repr, value))}"
     if isinstance(value, (tuple, list)):

@@ -13,7 +13,11 @@ from keras import ops
 from keras_transformer.kernels import few_passes
 from keras_transformer.kernels.execution import in_tensorflow_graph
 from keras_transformer.kernels.few_passes import masked_softmax
-from keras_transformer.kernels.fused_attention import fused_attention, obstacle
+from keras_transformer.kernels.fused_attention import (
+    HAVE_ONE,
+    fused_attention,
+    obstacle,
+)
 from keras_transformer.types import Tensor, TensorLike
 
 
@@ -64,7 +68,7 @@ def dot_product_attention(
 ):  # fmt: skip
     """Returns outputs (B, H, T, Kv) and, if made, weights (B, H, T, S)."""
     # Queries are scaled already.
-    if fused is not False:
+    if fused or (fused is None and keras.backend.backend() in HAVE_ONE):
         must = bool(fused)
         if with_weights:
             reason = "it returns no attention weights"
@@ -122,7 +126,8 @@ def grouped_product(rows, matrices):
     return ops.reshape(product, (batch, heads, length, ops.shape(product)[-1]))
 
 
-_RECORD = contextvars.ContextVar("attention_record", default=None)
+# The dictionary of `recorded_attention`, or `None`.
+RECORD = contextvars.ContextVar("attention_record", default=None)
 
 
 @contextlib.contextmanager
@@ -144,16 +149,11 @@ def recorded_attention() -> Iterator[dict]:
         (1, 2, 3, 3)
     """
     record = {}
-    token = _RECORD.set(record)
+    token = RECORD.set(record)
     try:
         yield record
     finally:
-        _RECORD.reset(token)
-
-
-def is_recording() -> bool:
-    """Whether attention weights are being recorded."""
-    return _RECORD.get() is not None
+        RECORD.reset(token)
 
 
 def record_attention(layer: keras.layers.Layer, weights: TensorLike | None) -> None:
@@ -167,6 +167,6 @@ def record_attention(layer: keras.layers.Layer, weights: TensorLike | None) -> N
         >>> record["mine"][0].shape
         (1, 2, 3, 3)
     """
-    record = _RECORD.get()
+    record = RECORD.get()
     if record is not None and weights is not None:
         record.setdefault(layer, []).append(weights)

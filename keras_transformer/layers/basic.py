@@ -1,7 +1,13 @@
-"""Dropout, layer normalisation and the feed-forward network."""
+"""What the other layers are made of: `Dense` layers, dropout, norm and feed-forward.
+
+Weights, initializers, regularizers, LoRA and quantisation are Keras' own: each `Dense`
+is a public attribute of its layer, and several share one product where that is exact.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any, Unpack
 
 import keras
@@ -9,9 +15,124 @@ from keras import ops
 
 from keras_transformer.kernels import few_passes
 from keras_transformer.kernels.execution import in_tensorflow_graph, num_replicas
+from keras_transformer.kernels.keras_private import carried_mask
+from keras_transformer.layers.adaptation import quantised_policies
 from keras_transformer.layers.arguments import check_rate, check_size
-from keras_transformer.layers.projections import ComposedLayer, project
 from keras_transformer.types import Activation, Shape, Tensor, TensorLike, WeightOptions
+
+# Options of every matrix and bias of a layer, with their defaults.
+WEIGHT_DEFAULTS = {
+    "kernel_initializer": "glorot_uniform",
+    "bias_initializer": "zeros",
+    "kernel_regularizer": None,
+    "bias_regularizer": None,
+    "kernel_constraint": None,
+    "bias_constraint": None,
+}
+
+
+def joined(denses, scale=1.0):
+    """Returns kernels and biases side by side; `()` if a layer is special."""
+    # The first kernel and bias are multiplied by `scale`.
+    dtype = denses[0].compute_dtype
+    kernels, has_bias = [], False
+    for dense in denses:
+        is_plain = (
+            type(dense) is keras.layers.Dense
+            and dense.activation is keras.activations.linear
+            and dense.activity_regularizer is None
+            and dense.quantization_mode is None
+        )
+        if not is_plain:  # Such as a quantised one: its own call is needed.
+            return ()
+        kernels.append(ops.cast(dense.kernel, dtype))  # with adapters (LoRA) merged in
+        has_bias = has_bias or dense.bias is not None
+    parts = [kernels]
+    if has_bias:
+        parts.append([])
+        for dense in denses:
+            bias = ops.zeros(dense.units) if dense.bias is None else dense.bias
+            parts[1].append(ops.cast(bias, dtype))
+    for i, part in enumerate(parts):
+        if scale != 1.0:
+            part[0] = part[0] * scale
+        parts[i] = ops.concatenate(part, axis=-1) if len(part) > 1 else part[0]
+    return tuple(parts)  # (D, sum of the units) and (sum of the units,)
+
+
+def affine(inputs, kernel, bias=None):
+    """Returns inputs (..., D) times a matrix (D, E), plus a bias (E,)."""
+    # One product over all positions is faster than one per sentence.
+    outputs = ops.matmul(ops.reshape(inputs, (-1, inputs.shape[-1])), kernel)
+    if bias is not None:
+        outputs = outputs + bias
+    # Known sizes need no operation in a graph; a reshape may leave one open.
+    known = inputs.shape[1:-1]
+    first = ops.shape(inputs)[:-1] if None in known else (-1, *known)
+    return ops.reshape(outputs, (*first, outputs.shape[-1]))
+
+
+def project(denses, inputs, scale=1.0, weights=None):
+    """Returns the outputs of several `Dense` layers for the same inputs (..., D)."""
+    # The first is multiplied by `scale`; `weights` of `joined` make it one product.
+    inputs = ops.cast(inputs, denses[0].compute_dtype)
+    if weights:
+        outputs = affine(inputs, *weights)
+        if len(denses) == 1:
+            return [outputs]
+        ends = itertools.accumulate(dense.units for dense in denses[:-1])
+        return ops.split(outputs, list(ends), axis=-1)
+    outputs = []
+    for dense in denses:
+        own = joined([dense], scale)
+        if own:
+            outputs.append(affine(inputs, *own))
+        else:
+            outputs.append(dense(inputs) if scale == 1.0 else dense(inputs) * scale)
+        scale = 1.0
+    return outputs
+
+
+def _makers(name):
+    """Returns `keras.initializers` for "kernel_initializer", and so on."""
+    return getattr(keras, f"{name.split('_')[1]}s")
+
+
+class ComposedLayer(keras.layers.Layer):
+    """Base of layers made of `Dense` layers with the same options."""
+
+    def __init__(self, **options: Unpack[WeightOptions]) -> None:
+        given = {n: options.pop(n, default) for n, default in WEIGHT_DEFAULTS.items()}
+        super().__init__(**options)
+        for name, option in given.items():
+            setattr(self, name, _makers(name).get(option))
+        self.supports_masking = True
+
+    def weight_options(self) -> dict[str, Any]:
+        """Returns the options of the weights as plain values, for a sub-layer.
+
+        Each makes its own objects: a shared initializer would repeat its weights.
+        """
+        return {n: _makers(n).serialize(getattr(self, n)) for n in WEIGHT_DEFAULTS}
+
+    def dense(
+        self, name: str, units: int, use_bias: bool = True, **options: Any
+    ) -> keras.layers.Dense:
+        """Returns a `Dense` layer with these options; override to use another."""
+        return keras.layers.Dense(
+            units, use_bias=use_bias, dtype=self.dtype_policy, name=name,
+            **self.weight_options(), **options,
+        )  # fmt: skip
+
+    def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
+        """Returns the Keras mask of the first input."""
+        return carried_mask(inputs)
+
+    def compute_output_shape(self, input_shape: Shape, *others: Shape) -> Shape:
+        return tuple(input_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | self.weight_options() | quantised_policies(self)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -47,13 +168,21 @@ class Dropout(keras.layers.Dropout):
 
     def next_mask(self, shape):
         """Returns a mask of kept units and their factor; `None` if Keras drops."""
+        steps = few_passes.STEPS
+        threshold = round(self.rate * steps)
         by_us = self.noise_shape is None and keras.backend.backend() != "torch"
-        if not by_us or not 0 < round(self.rate * few_passes.STEPS) < few_passes.STEPS:
+        if not by_us or not 0 < threshold < steps:
             return None, 1.0
         # The seed and the number of the call, which differs between replicas.
         state = self.seed_generator.next()
         state = few_passes.of_this_replica(state) if num_replicas() > 1 else state
-        return few_passes.keep_and_scale(shape, self.rate, state)
+        # The tensor as a matrix; its last axis may be very short.
+        trailing = 2 if len(shape) > 3 else 1
+        sizes = math.prod(shape[:-trailing]), math.prod(shape[-trailing:])
+        in_graph = in_tensorflow_graph()
+        mask = few_passes.packed_keep_mask if in_graph else few_passes.keep_mask
+        keep = ops.reshape(mask(*sizes, threshold, state), shape)
+        return keep, steps / (steps - threshold)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

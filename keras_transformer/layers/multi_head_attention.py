@@ -12,19 +12,24 @@ from keras_transformer.kernels.decoding import PreparedMask
 from keras_transformer.kernels.few_passes import masked_softmax
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.attention import (
+    RECORD,
     dot_product_attention,
-    is_recording,
     record_attention,
     refuse_fused,
 )  # fmt: skip
-from keras_transformer.layers.basic import Dropout
+from keras_transformer.layers.basic import (
+    ComposedLayer,
+    Dropout,
+    affine,
+    joined,
+    project,
+)  # fmt: skip
 from keras_transformer.layers.from_keras import attention_from_keras
-from keras_transformer.layers.projections import ComposedLayer, affine, joined, project
 from keras_transformer.layers.relative_positions import (
     RelativePositions,
     relative_positions,
 )  # fmt: skip
-from keras_transformer.masks import combined_mask, with_causal
+from keras_transformer.masks import causal_mask, combined_mask
 from keras_transformer.types import (
     Nest,
     ProjectionOptions,
@@ -216,7 +221,7 @@ class MultiHeadAttention(ComposedLayer):
                 )
             places = ops.arange(ops.shape(queries)[2], dtype="int32")
             queries, keys = (self.positions.place(x, places) for x in (queries, keys))
-        with_weights = return_attention_scores or is_recording()
+        with_weights = return_attention_scores or RECORD.get() is not None
         outputs, attention_weights = self.attend(
             queries, keys, values, allowed, use_causal_mask, training, with_weights
         )
@@ -256,7 +261,8 @@ class MultiHeadAttention(ComposedLayer):
         """
         places = None if step is None else step.places
         if causal:
-            mask = with_causal(mask, ops.shape(queries)[2], ops.shape(keys)[2])
+            past = causal_mask(ops.shape(queries)[2], ops.shape(keys)[2])
+            mask = past[None] if mask is None else ops.logical_and(mask, past)
         bias = None
         if self.positions is not None:
             own = places or [ops.arange(ops.shape(queries)[2], dtype="int32")] * 2
@@ -319,11 +325,10 @@ class MultiHeadAttention(ComposedLayer):
 
         Entry l * N + n is position l, of at most L = `length`, of hypothesis n.
         """
-        entries, dtype = length * hypotheses, self.compute_dtype
-        return tuple(
-            decoding.new_cache(sentences, number, entries, width, dtype)
-            for number, width in (self.heads["key"], self.heads["value"])
-        )
+        (groups, width), (_, value_width) = self.heads["key"], self.heads["value"]
+        size, dtype = (sentences, groups, length * hypotheses), self.compute_dtype
+        keys = decoding.new_cache((*size, width), dtype)
+        return keys, decoding.new_cache((*size, value_width), dtype)
 
     def keys_and_values(self, source: TensorLike) -> Nest:
         """Projects a source (B, S, D) to keys (B, G, S, K) and values (B, G, S, Kv)."""
@@ -375,7 +380,7 @@ class MultiHeadAttention(ComposedLayer):
 
     def _step_heads(self, inputs, weights, *names):
         """Projects (B, N, D) to heads (B, G, N, K), one tensor a name."""
-        hypotheses, heads = inputs.shape[1], [self.heads[name] for name in names]
+        hypotheses, heads = inputs.shape[1], list(map(self.heads.get, names))
         rows = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, inputs.shape[-1]))
         if weights and heads.count(heads[0]) == len(heads):
             projected = affine(rows, *weights)

@@ -11,9 +11,8 @@ from keras_transformer.kernels.few_passes import masked_softmax
 from keras_transformer.kernels.keras_private import carried_mask
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.attention import refuse_fused
-from keras_transformer.layers.basic import Dropout
+from keras_transformer.layers.basic import ComposedLayer, Dropout, project
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.projections import ComposedLayer, project
 from keras_transformer.layers.relative_positions import RotaryPositions
 from keras_transformer.masks import attention_mask
 from keras_transformer.types import Shape, Tensor, TensorLike, WeightOptions
@@ -89,7 +88,11 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
 
     def add_own_weights(self) -> None:
         # Each head's w is a column: initializers take the first axis for the inputs.
-        self.add_kernel("score_kernel", (self.key_dim, self.num_heads))
+        self.score_kernel = self.add_weight(
+            (self.key_dim, self.num_heads), self.kernel_initializer,
+            regularizer=self.kernel_regularizer, constraint=self.kernel_constraint,
+            name="score_kernel",
+        )  # fmt: skip
 
     def score(self, queries: TensorLike, keys: TensorLike) -> Tensor:
         """(B, H, T, K) and (B, G, S, K) --> (B, H, T, S)."""
@@ -165,7 +168,10 @@ class AdditiveAttention(ComposedLayer):
     ) -> None:
         self.query_dense.build(query_shape)
         self.key_dense.build(value_shape if key_shape is None else key_shape)
-        self.add_kernel("score_kernel", (self.units,))
+        self.score_kernel = self.add_weight(
+            (self.units,), self.kernel_initializer, name="score_kernel",
+            regularizer=self.kernel_regularizer, constraint=self.kernel_constraint,
+        )  # fmt: skip
         self.built = True
 
     def call(

@@ -8,7 +8,7 @@ from keras import ops
 from keras_transformer.kernels.decoding import of_parents
 from keras_transformer.kernels.few_passes import wide_dtype
 from keras_transformer.kernels.recurrence import linear_recurrence
-from keras_transformer.layers.projections import ComposedLayer, joined, project
+from keras_transformer.layers.basic import ComposedLayer, joined, project
 from keras_transformer.masks import attention_mask, mask_of_keys
 from keras_transformer.types import Nest, Shape, Tensor, TensorLike
 

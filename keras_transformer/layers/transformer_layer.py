@@ -11,7 +11,12 @@ import keras
 
 from keras_transformer.config.layers import SublayerConfig
 from keras_transformer.kernels.keras_private import carried_mask
-from keras_transformer.layers.basic import Dropout, FeedForward, LayerNormalization
+from keras_transformer.layers.basic import (
+    ComposedLayer,
+    Dropout,
+    FeedForward,
+    LayerNormalization,
+)
 from keras_transformer.layers.from_keras import layer_from_keras_hub
 from keras_transformer.layers.linear_attention import (
     LinearAttention,
@@ -19,7 +24,6 @@ from keras_transformer.layers.linear_attention import (
 )
 from keras_transformer.layers.local_attention import LocalAttention
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.projections import ComposedLayer
 from keras_transformer.layers.relative_positions import (
     AlibiPositions,
     RelativePositions,
@@ -277,7 +281,10 @@ class CausalLayer(TransformerLayer):
 
     def step_weights(self) -> Nest:
         """Returns the prepared matrices of `step`."""
-        return {"past": self.self_attention.step_weights()}
+        weights = {"past": self.self_attention.step_weights()}
+        if "cross_attention" in self.sublayers:
+            weights["source"] = self.cross_attention.step_weights(across=True)
+        return weights
 
     def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
         """Returns the empty cache of `step`; see `MultiHeadAttention.initial_cache`."""
@@ -362,11 +369,6 @@ class DecoderLayer(CausalLayer):
         x = self.residual("self_attention", inputs, look_back, training)
         x = self.residual("cross_attention", x, look_across, training)
         return self.residual("feed_forward", x, transform, training)
-
-    def step_weights(self) -> Nest:
-        """Returns the prepared matrices of `step`, for both attentions."""
-        source = self.cross_attention.step_weights(across=True)
-        return super().step_weights() | {"source": source}
 
     def keys_and_values(self, encoder_output: TensorLike) -> Nest:
         """Returns keys and values of the encoder's output (B, S, D)."""

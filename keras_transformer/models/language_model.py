@@ -9,7 +9,6 @@ import keras
 from keras_transformer.config import LanguageModelConfig
 from keras_transformer.layers.arguments import integer_ids
 from keras_transformer.layers.transformer_layer import CausalLayer
-from keras_transformer.models.decoding import new_state, step_through
 from keras_transformer.models.model import TokenModel
 from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLike
 
@@ -93,16 +92,15 @@ class LanguageModel(TokenModel):
         Raises:
             ValueError: If there are fewer learned positions than `length`.
         """
-        return new_state(self, texts, beam_size, length)
+        return self._new_state(texts, beam_size, length)
 
     def decode_step(
         self, ids: TensorLike, parents: TensorLike, state: Nest,
         weights: Nest = None,
     ) -> tuple[Tensor, Nest]:  # fmt: skip
         """As `Transformer.decode_step`."""
-        weights = self.decoding_weights() if weights is None else weights
         x = self.embedding(ids[:, None], start=state["index"], training=False)
-        return step_through(self, self.norm, x, parents, state, weights)
+        return self._step_through(self.norm, x, parents, state, weights)
 
     def input_signature(self) -> list[Any]:
         """Returns the `InputSpec` of ids (B, T)."""

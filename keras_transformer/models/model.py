@@ -1,4 +1,13 @@
-"""Bases of the models: options, export, logits and decoding."""
+"""Bases of the models: options, export, logits, and decoding position by position.
+
+The state of decoding is a dictionary. "index" is the position (). "caches" holds each
+layer's keys and values of the past, or a recurrent state. "ancestors" (B, N, L) holds,
+for each hypothesis and position, which of the N cache entries of that position belongs
+to it: so hypotheses change places and caches do not move. A `Transformer` adds the
+"sources" of its layers and "source_mask" (B, 1, 1, S).
+
+B sentences, N hypotheses of each, L positions, R = B * N rows.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +17,16 @@ import keras
 from keras import ops
 
 from keras_transformer.exact_training import ExactTraining
+from keras_transformer.kernels.decoding import (
+    cache_place,
+    pick,
+    prepare_mask,
+    resize_cache,
+)
 from keras_transformer.kernels.keras_private import layers_within
 from keras_transformer.layers.adaptation import policy_of, quantised_policies
-from keras_transformer.layers.basic import LayerNormalization
+from keras_transformer.layers.basic import LayerNormalization, affine, joined, project
 from keras_transformer.layers.embedding import PositionalEmbedding
-from keras_transformer.layers.projections import joined, project
-from keras_transformer.models.decoding import resized_state
 from keras_transformer.types import Nest, Tensor, TensorLike
 
 
@@ -65,13 +78,6 @@ class ExportableModel(keras.Model):
         """As `keras.Model.export`, by default with `self.input_signature()`."""
         signature = input_signature or self.input_signature()
         super().export(filepath, *args, input_signature=signature, **kwargs)
-
-
-def rows_of(embedding):
-    """Returns the table of a `PositionalEmbedding` (V, D); `None` if quantised."""
-    table = embedding.token_embedding
-    is_whole = table.quantization_mode is None
-    return ops.convert_to_tensor(table.embeddings) if is_whole else None
 
 
 class TokenModel(Configured, ExactTraining, ExportableModel):
@@ -129,10 +135,12 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
 
     def output_rows(self) -> Tensor | None:
         """Returns the output matrix (V, D), or `None` if it is quantised."""
-        if self.tied_embedding is not None:
-            return rows_of(self.tied_embedding)
-        dense = self.output_dense
-        return None if dense.quantization_mode else ops.transpose(dense.kernel)
+        if self.tied_embedding is None:
+            dense = self.output_dense
+            return None if dense.quantization_mode else ops.transpose(dense.kernel)
+        table = self.tied_embedding.token_embedding
+        is_whole = table.quantization_mode is None
+        return ops.convert_to_tensor(table.embeddings) if is_whole else None
 
     def decoding_weights(self) -> Nest:
         """Returns the matrices of `decode_step`, prepared once per search."""
@@ -154,7 +162,59 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
 
         A search drops finished sentences and makes room as outputs grow.
         """
-        return resized_state(state, sentences, length)
+        rest = dict(state)  # Nested tensors (B, ...), but for these two.
+        index, caches = rest.pop("index"), rest.pop("caches")
+        rest = keras.tree.map_structure(
+            lambda leaf: ops.take(leaf, sentences, axis=0), rest
+        )
+        _, hypotheses, room = ops.shape(rest["ancestors"])
+        more = length - room
+        ancestors = ops.pad(rest["ancestors"], ((0, 0), (0, 0), (0, more)))
+        caches = keras.tree.map_structure(
+            lambda cache: resize_cache(cache, sentences, more * hypotheses), caches
+        )
+        return rest | {"index": index, "ancestors": ancestors, "caches": caches}
+
+    def _new_state(self, sentences, hypotheses, length):
+        """Returns the state before the first of at most `length` positions."""
+        size = sentences, hypotheses, length
+        if isinstance(length, int):
+            self.config.check_positions(length, "`length`")
+        return {
+            "index": ops.zeros((), dtype="int32"),
+            "ancestors": ops.zeros(size, dtype="int32"),
+            "caches": tuple(x.initial_cache(*size) for x in self.decoder_layers),
+        }
+
+    def _step_through(self, norm, x, parents, state, weights):
+        """Returns logits (R, V) and the new state, from one position (R, 1, D)."""
+        # parents (B, N): the hypothesis of the last step that each one continues.
+        weights = self.decoding_weights() if weights is None else weights
+        layers, index = self.decoder_layers, state["index"]
+        hypotheses, width = parents.shape[1], x.shape[-1]
+        x = ops.reshape(x, (-1, hypotheses, width))  # (B, N, D)
+        ancestors, mask = _past(state, parents)
+        sources = state.get("sources", (None,) * len(layers))
+        source_mask, dtype = state.get("source_mask"), layers[0].compute_dtype
+        if source_mask is not None:
+            source_mask = prepare_mask(source_mask, dtype)
+        masks = prepare_mask(mask, dtype), source_mask
+        caches, places = [], {}
+        for layer, cache, source, layer_weights in zip(
+            layers, state["caches"], sources, weights["layers"], strict=True
+        ):
+            # Computed once for all caches of a size.
+            size = (len(cache[0].shape), *cache[0].shape[1:3])
+            if size not in places:
+                who = None if hypotheses == 1 else parents
+                places[size] = cache_place(cache[0], hypotheses, index, who)
+            x, cache = layer.step(x, cache, places[size], masks, layer_weights, source)
+            caches.append(cache)
+        new = {"index": index + 1, "ancestors": ancestors, "caches": tuple(caches)}
+        x = ops.reshape(x if norm is None else norm(x), (-1, width))
+        # Without prepared weights the output matrix is quantised.
+        output = weights["output"]
+        return affine(x, *output) if output else self.logits(x), state | new
 
     def with_dtype(self, dtype: str) -> Self:
         """Returns this model if its type is `dtype`, else a copy of that type.
@@ -184,3 +244,19 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
                 # JAX frees the array of a weight that is trained.
                 store[key] = ops.copy(ops.cast(value, self.variable_dtype))
             ours.load_own_variables(store)
+
+
+def _past(state, parents):
+    """Returns the new ancestors and a mask (B, 1, N, L * N) of each one's past."""
+    index, hypotheses = state["index"], parents.shape[1]
+    batch, _, length = ops.shape(state["ancestors"])
+    positions = ops.arange(length, dtype="int32")
+    if hypotheses == 1:
+        mask = ops.reshape(positions <= index, (1, 1, 1, length))
+        return state["ancestors"], mask
+    slots = ops.arange(hypotheses, dtype="int32")
+    before = pick(state["ancestors"], parents)
+    ancestors = ops.where(positions == index, slots[:, None], before)
+    is_own = ops.equal(ops.expand_dims(ancestors, -1), slots)  # (B, N, L, N)
+    mask = ops.logical_and(is_own, (positions <= index)[:, None])
+    return ancestors, ops.reshape(mask, (batch, 1, hypotheses, length * hypotheses))

@@ -23,11 +23,6 @@ _EXPECTED = (
 )
 
 
-def decodable(model: Any) -> Any:
-    """Returns `model` if it decodes step by step, else an `OwnModel` of it."""
-    return model if hasattr(model, "decode_step") else OwnModel(model)
-
-
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class OwnModel(ExactTraining, keras.Model):
     """A Keras model in the form that `Generator`, `Translator` and `train` need.

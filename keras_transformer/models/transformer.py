@@ -8,12 +8,11 @@ import keras
 from keras import ops
 
 from keras_transformer.config import TransformerConfig
-from keras_transformer.layers.arguments import check_pair, integer_ids
+from keras_transformer.layers.arguments import described, integer_ids
 from keras_transformer.layers.attention import recorded_attention
 from keras_transformer.layers.basic import Dropout
 from keras_transformer.layers.transformer_layer import DecoderLayer, EncoderLayer
 from keras_transformer.masks import padding_mask
-from keras_transformer.models.decoding import new_state, step_through
 from keras_transformer.models.model import TokenModel
 from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLike
 
@@ -49,7 +48,11 @@ class Seq2Seq(TokenModel):
     ) -> Tensor:  # fmt: skip
         if isinstance(inputs, dict) and inputs.keys() == {"source", "target_in"}:
             inputs = inputs["source"], inputs["target_in"]
-        check_pair("inputs", inputs, "source", "target_in")
+        if not isinstance(inputs, (tuple, list)) or len(inputs) != 2:
+            raise TypeError(
+                "`inputs` must be a pair, (source, target_in). Received: "
+                f"{described(inputs)}"
+            )
         source = integer_ids("source", inputs[0], "B", "S")
         target_in = integer_ids("target_in", inputs[1], "B", "T")
         rows = source.shape[0], target_in.shape[0]
@@ -225,13 +228,13 @@ class Transformer(Seq2Seq):
         """Encodes the source (B, S) and returns the state of `decode_step`.
 
         It has room for `length` positions of N = `beam_size` hypotheses per sentence.
-        To the state of `models.decoding` it adds "sources", the keys and values in each
+        To the state of `models.model` it adds "sources", the keys and values in each
         layer, and "source_mask" (B, 1, 1, S).
 
         Raises:
             ValueError: If there are fewer learned positions than `length`.
         """
-        state = new_state(self, ops.shape(source)[0], beam_size, length)
+        state = self._new_state(ops.shape(source)[0], beam_size, length)
         encoder_output, source_mask = self.encode(source, training=False)
         is_token = ops.expand_dims(ops.swapaxes(source_mask, 1, 2), 1)  # (B, 1, S, 1)
         sources = []
@@ -257,6 +260,5 @@ class Transformer(Seq2Seq):
         Returns:
             Logits (R, V) and the new state.
         """
-        weights = self.decoding_weights() if weights is None else weights
         x = self._embed("target", ids[:, None], training=False, start=state["index"])
-        return step_through(self, self.decoder_norm, x, parents, state, weights)
+        return self._step_through(self.decoder_norm, x, parents, state, weights)

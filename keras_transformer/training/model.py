@@ -11,13 +11,12 @@ import keras
 from keras import ops
 
 from keras_transformer.config import RunConfig, TrainingConfig, TransformerConfig
-from keras_transformer.exact_training.cores import (
+from keras_transformer.exact_training.step import (
     available_cores,
     split_batches_over_cores,
 )
 from keras_transformer.kernels.execution import has_gpu
-from keras_transformer.losses import MaskedCrossentropy
-from keras_transformer.metrics import MaskedAccuracy, Perplexity
+from keras_transformer.losses import MaskedAccuracy, MaskedCrossentropy, Perplexity
 from keras_transformer.models.own_model import OwnModel
 from keras_transformer.models.transformer import Seq2Seq, Transformer
 from keras_transformer.optimizers import Adam, TransformerSchedule, WarmupSchedule

@@ -28,7 +28,7 @@ from rich.progress import (
 from rich.table import Column
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.exact_training.cores import available_cores
+from keras_transformer.exact_training.step import available_cores
 from keras_transformer.export.model_card import SUMMARY
 from keras_transformer.files import replacing
 from keras_transformer.kernels.execution import has_gpu

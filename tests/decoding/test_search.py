@@ -13,7 +13,7 @@ from keras_transformer.decoding import (
     length_penalty,
     reordering,
 )
-from keras_transformer.decoding.constraints import allowed_tokens
+from keras_transformer.decoding.tokens import allowed_tokens
 from tests.decoding.table_steps import (
     CONSTRAINTS,
     END,

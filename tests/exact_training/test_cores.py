@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.exact_training import cores
+from keras_transformer.exact_training import step
 from tests.exact_training.test_exact_training import (
     assert_same,
     change_of,
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def parts(monkeypatch):
     """Sets their number; threads are set once a process, before all else."""
-    return lambda number: monkeypatch.setattr(cores, "_num_parts", number)
+    return lambda number: monkeypatch.setattr(step, "_num_parts", number)
 
 
 @pytest.mark.one_case
@@ -109,13 +109,13 @@ def test_it_sets_the_threads_and_must_come_first():
     first = run_python(
         "import tensorflow as tf\n"
         "from keras_transformer import split_batches_over_cores\n"
-        "from keras_transformer.exact_training import cores\n"
-        "assert split_batches_over_cores(1) == 1 == cores.num_parts()\n"
+        "from keras_transformer.exact_training import step\n"
+        "assert split_batches_over_cores(1) == 1 == step.num_parts()\n"
         "assert tf.config.threading.get_intra_op_parallelism_threads() == 0\n"
-        "print(split_batches_over_cores(3), cores.num_parts())\n"
+        "print(split_batches_over_cores(3), step.num_parts())\n"
         "print(tf.config.threading.get_intra_op_parallelism_threads())\n"
         "print(tf.config.threading.get_inter_op_parallelism_threads())\n"
-        "print(split_batches_over_cores(1), cores.num_parts())\n"
+        "print(split_batches_over_cores(1), step.num_parts())\n"
     )
     assert first.stdout.split() == "3 3 1 3 1 1".split(), first.stderr
     late = run_python(

@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 from google.protobuf import text_format
 
-from keras_transformer.export.serving_files import (
+from keras_transformer.export.model_card import model_name
+from keras_transformer.export.saved_model import (
     BATCHES,
     NAMES,
-    model_name,
     write_serving_files,
     write_warmup_requests,
 )

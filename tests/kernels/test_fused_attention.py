@@ -208,6 +208,7 @@ def kernel(monkeypatch):
         calls.append(must)
         return fused_attention(*tensors)
 
+    monkeypatch.setattr(attention, "HAVE_ONE", (BACKEND,))
     monkeypatch.setattr(attention, "obstacle", lambda *_: None)
     monkeypatch.setattr(attention, "fused_attention", counted)
     return calls

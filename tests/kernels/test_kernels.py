@@ -33,7 +33,7 @@ def written(cache, new, position):
 
 def written_in_order(new, order, hypotheses):
     """Writes positions one after the other into a cache made in the same way."""
-    cache = new_cache(B, H, L * hypotheses, K, "float32")
+    cache = new_cache((B, H, L * hypotheses, K), "float32")
     for index in order:
         cache = written(cache, new[index], ops.convert_to_tensor(index, "int32"))
     return cache
@@ -63,7 +63,7 @@ def test_a_graph_writes_in_place_and_starts_empty_each_time(rng):
 
     @tf.function(autograph=False)
     def write_all(new, count):
-        cache = new_cache(B, H, L * 2, K, "float32")
+        cache = new_cache((B, H, L * 2, K), "float32")
 
         def write(i, cache):
             return i + 1, written(cache, tf.gather(new, i), i)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.exact_training import cores
+from keras_transformer.exact_training import step
 from keras_transformer.training import devices
 from keras_transformer.training.devices import (
     Distribution,
@@ -254,7 +254,7 @@ def test_a_machine_goes_through_json_and_names_its_threads(monkeypatch):
     assert here["replicas"] == 1
     if keras.backend.backend() != "tensorflow":
         return
-    monkeypatch.setattr(cores, "_num_parts", 3)
+    monkeypatch.setattr(step, "_num_parts", 3)
     monkeypatch.setattr(devices, "available_cores", lambda: 5)
     for value, expected in (("7", 7), ("", 5)):
         monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", value)
