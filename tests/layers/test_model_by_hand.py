@@ -34,14 +34,39 @@ class OwnAttention(kt.MultiHeadAttention):
 
 
 @keras.saving.register_keras_serializable(package="tests")
+class Gated(keras.layers.Layer):
+    """A feed-forward network whose hidden units are gated: other weights than ours."""
+
+    def __init__(self, d_ff, **options):
+        super().__init__(**options)
+        self.d_ff = d_ff
+        self.up, self.gate = (keras.layers.Dense(d_ff, dtype=self.dtype_policy, name=n)
+                              for n in ("up", "gate"))  # fmt: skip
+
+    def build(self, shape):
+        self.down = keras.layers.Dense(
+            shape[-1], dtype=self.dtype_policy, name="down", use_bias=False
+        )
+        for layer in (self.up, self.gate):
+            layer.build(shape)
+        self.down.build((*shape[:-1], self.d_ff))
+
+    def call(self, inputs, training=None):
+        return self.down(self.up(inputs) * ops.silu(self.gate(inputs)))
+
+
+@keras.saving.register_keras_serializable(package="tests")
 class OwnLayer(kt.CausalLayer):
-    """Its attention and its norms are others."""
+    """Every part of it is another one."""
 
     def make_attention(self, name, d_model):
         return OwnAttention(
             self.num_heads, d_model // self.num_heads, dtype=self.dtype_policy,
             name=name,
         )  # fmt: skip
+
+    def make_feed_forward(self, name):
+        return Gated(self.d_ff, dtype=self.dtype_policy, name=name)
 
     def make_norm(self, name):
         # Ours hand `training` on.
@@ -139,6 +164,7 @@ def test_padding_and_later_tokens_change_nothing(model):
 def test_a_file_brings_it_back(model, tmp_path):
     layer = next(layer for layer in model.layers if isinstance(layer, OwnLayer))
     assert type(layer.self_attention.query_dense) is HalvedDense
+    assert type(layer.feed_forward) is Gated
     assert {type(norm) for norm in layer.norms.values()} == {RootMeanSquare}
     loaded = from_file(model, tmp_path)
     np.testing.assert_array_equal(outputs_of(loaded), outputs_of(model))
