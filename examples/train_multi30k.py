@@ -18,29 +18,17 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 import keras_transformer as kt
 from keras_transformer.quickstart.grammar import generate_pairs
 
-# From the paper: sizes, dropout, average of the last 10, beam of 5. Ours: pre-norm;
-# 1,000 updates of warm-up to a learning rate of 0.004, which reaches the validation
-# loss of the thirteenth epoch in the sixth; 6,000 pieces; and twice as many updates,
-# for 1.0 BLEU more on the validation set.
-CONFIG = kt.RunConfig(
-    model=kt.TransformerConfig.preset(
-        "tiny",
-        norm_first=True,
-        dropout_rate=0.3,
-        attention_dropout_rate=0.0,
-        activation_dropout_rate=0.0,
-    ),
-    tokenizer=kt.TokenizerConfig(vocabulary_size=6000),
-    data=kt.DataConfig(batch_tokens=4096, max_length=80),
-    training=kt.TrainingConfig(
-        epochs=1000,
-        max_updates=16000,
-        warmup_steps=1000,
-        learning_rate=0.004,
-        mixed_precision="bfloat16",
-        average_checkpoints=10,
-    ),
-    decoding=kt.DecodingConfig(beam_size=5, length_penalty=1.0),
+# The preset has the paper's sizes, dropout and average of the last 10; and pre-norm,
+# 6,000 pieces, and 1,000 updates of warm-up to a learning rate of 0.004, which reaches
+# the validation loss of the thirteenth epoch in the sixth. Twice as many updates as the
+# paper's gain 1.0 BLEU on the validation set.
+CONFIG = kt.RunConfig.preset(
+    "tiny",
+    epochs=1000,
+    max_updates=16000,
+    max_length=80,
+    mixed_precision="bfloat16",
+    beam_size=5,
 )
 
 

@@ -253,14 +253,25 @@ def test_the_page_on_training_shows_the_presets():
     cells = {name: [cell.strip() for cell in rest.split("|")] for name, rest in rows}
     assert list(cells) == list(PRESETS)
     for name, preset in PRESETS.items():
-        most, _, norm_first, dropout, *rest = preset.values()
+        config = RunConfig.preset(name)
+        model, training = config.model, config.training
+        assert model.attention_dropout_rate == model.activation_dropout_rate
         shown = [
-            "4,096, on a GPU 25,000" if value is None else f"{value:,}"
-            for value in rest
+            config.tokenizer.vocabulary_size,
+            config.data.batch_tokens or "4,096, on a GPU 25,000",
+            "yes" if model.norm_first else "no",
+            model.dropout_rate,
+            model.attention_dropout_rate,
+            training.warmup_steps,
+            training.learning_rate or "the paper's",
+            training.epochs,
+            training.average_checkpoints,
+            config.decoding.length_penalty,
         ]
-        assert cells[name][2:] == ["yes" if norm_first else "no", str(dropout), *shown]
-        if math.isfinite(most):
-            assert cells[name][0] == f"{most:,}"
+        texts = [f"{x:,}" if isinstance(x, int) else str(x) for x in shown]
+        assert cells[name][2:] == texts
+        if math.isfinite(preset["most_pairs"]):
+            assert cells[name][0] == f"{preset['most_pairs']:,}"
 
 
 # Kinds of attention and of positions that go together, and those that do not.

@@ -147,22 +147,31 @@ class DecodingConfig(Config):
         return min(longest, self.max_output_length or longest)
 
 
-# Runs for corpora of up to so many pairs; `sizes` names a `TransformerConfig.PRESETS`.
-_COLUMNS = (
-    "most_pairs", "sizes", "norm_first", "dropout_rate", "vocabulary_size",
-    "batch_tokens", "warmup_steps", "epochs", "average_checkpoints", "length_penalty",
-)  # fmt: skip
-_ROWS = {
-    #          pairs    sizes    pre-   drop- pieces  batch  warm- ep-  aver- pen-
-    #          up to             norm   out           tokens up    ochs aged  alty
-    "micro": (   8_000, "tiny",  True,  0.3,   2_000, 1_024,   200, 60,    5, 1.0),
-    "tiny":  (  60_000, "tiny",  True,  0.2,   4_000, 2_048,   400, 40,    5, 1.0),
-    "small": ( 500_000, "small", True,  0.1,   8_000, 4_096, 1_000, 20,    5, 1.0),
-    "base":  (math.inf, "base",  False, 0.1,  32_000,  None, 4_000, 20,    5, 0.6),
+# Runs for corpora of up to `most_pairs`; `sizes` names a `TransformerConfig.PRESETS`.
+# An option that is not named has its default, which is the paper's where it has one.
+PRESETS = {
+    "micro": dict(
+        most_pairs=8_000, sizes="tiny", vocabulary_size=2_000, batch_tokens=1_024,
+        norm_first=True, dropout_rate=0.3, warmup_steps=200, epochs=60,
+        length_penalty=1.0,
+    ),
+    "tiny": dict(
+        most_pairs=60_000, sizes="tiny", vocabulary_size=6_000, batch_tokens=4_096,
+        norm_first=True, dropout_rate=0.3, attention_dropout_rate=0.0,
+        activation_dropout_rate=0.0, warmup_steps=1_000, learning_rate=0.004,
+        epochs=110, average_checkpoints=10, length_penalty=1.0,
+    ),
+    "small": dict(
+        most_pairs=500_000, sizes="small", vocabulary_size=8_000, batch_tokens=4_096,
+        norm_first=True, warmup_steps=1_000, length_penalty=1.0,
+    ),
+    "base": dict(most_pairs=math.inf, sizes="base", vocabulary_size=32_000),
     # Never chosen by the number of pairs: it needs more than one GPU.
-    "big":   (math.inf, "big",   False, 0.3,  32_000,  None, 4_000, 20,   20, 0.6),
+    "big": dict(
+        most_pairs=math.inf, sizes="big", vocabulary_size=32_000,
+        average_checkpoints=20,
+    ),
 }  # fmt: skip
-PRESETS = {name: dict(zip(_COLUMNS, row, strict=True)) for name, row in _ROWS.items()}
 # Options that differ from those of the run whose weights are fine-tuned.
 FINE_TUNING = {
     "batch_tokens": 2048, "schedule": "constant", "learning_rate": 5e-4,
@@ -220,7 +229,7 @@ class RunConfig(Config):
         Example:
             >>> config = RunConfig.preset("tiny", epochs=3)
             >>> config.tokenizer.vocabulary_size, config.training.epochs
-            (4000, 3)
+            (6000, 3)
         """
         check_choice("name", name, PRESETS)
         preset = dict(PRESETS[name])
