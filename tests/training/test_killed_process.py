@@ -1,11 +1,13 @@
 """`keras-transformer train` in processes of its own, ended by signals."""
 
 import csv
+import json
 import os
 import random
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,10 +18,10 @@ import keras
 import numpy as np
 import pytest
 
+from keras_transformer import RunConfig, train
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
 from tests.tiny_run import assert_equal, last_state
-from tests.training.test_devices import workers_of_tensorflow
 
 # The command in a process that dies as by kill -9 within the save of a state: that
 # after so many batches is written, and never gets its name.
@@ -227,6 +229,10 @@ def write_config(folder, **options):
 
 def start_workers(folder, text, config, *options, dying=()):
     """Starts `keras-transformer train` on two workers; returns the processes."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
+    for s in sockets:
+        s.close()
     script = Path(sys.executable).with_name("keras-transformer")
     command = [
         *(("-c", DYING, *dying) if dying else (script,)), "train", "--train", text,
@@ -234,11 +240,13 @@ def start_workers(folder, text, config, *options, dying=()):
         "--preset", "tiny", *options,
     ]  # fmt: skip
     workers = []
-    for index, environment in enumerate(workers_of_tensorflow(2)):
+    for index in range(2):
+        task = {"type": "worker", "index": index}
+        cluster = json.dumps({"cluster": {"worker": addresses}, "task": task})
         with open(folder / f"worker-{index}.log", "ab") as log:
             worker = subprocess.Popen(
                 [sys.executable, *map(str, command)], stdout=log, stderr=log,
-                env=os.environ | environment,
+                env=os.environ | {"TF_CONFIG": cluster},
             )  # fmt: skip
         workers.append(worker)
     return workers
@@ -253,29 +261,63 @@ def finish(workers, folder):
         assert worker.wait(SECONDS) == 0, logs(folder)
 
 
+def wait_for_state(folder, workers):
+    """Waits until a state has been saved within the training."""
+    end = time.monotonic() + SECONDS
+    while not list((folder / "run" / "states").glob("*")):
+        assert time.monotonic() < end, logs(folder)
+        assert all(worker.poll() is None for worker in workers), logs(folder)
+        time.sleep(0.05)
+
+
+def assert_near(run, expected, bound):
+    for value, wanted in zip(weights(run / "model.keras"), expected, strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=0, atol=bound)
+
+
 @pytest.mark.slow
-def test_workers_that_are_killed_are_started_again_and_the_run_goes_on(tmp_path):
+def test_workers_that_are_killed_go_on_and_train_as_one_process(tmp_path):
+    rates = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
+    rates = dict.fromkeys(rates, 0.0)
+    config = write_config(tmp_path, epochs=1, save_every=1, **rates)
     text = tiny_run.write_pairs(tmp_path / "train.tsv")
-    config = write_config(tmp_path, epochs=1, save_every=1)
+    chief, other = workers = start_workers(tmp_path, text, config, dying=["3"])
+    try:
+        assert chief.wait(SECONDS) == -signal.SIGKILL, logs(tmp_path)
+        other.kill()  # It waits for the chief.
+        workers += start_workers(tmp_path, text, config)
+        finish(workers[2:], tmp_path)
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert "resuming after 2 updates" in logs(tmp_path)
+    expected = train(text, tmp_path / "one", RunConfig.load(config))
+    assert_near(tmp_path / "run", expected.model.get_weights(), 2e-4)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_started_again_and_the_run_goes_on(tmp_path):
+    text = tiny_run.write_pairs(tmp_path / "train.tsv")
+    config = write_config(tmp_path, epochs=20, save_every=3)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
     broken.mkdir()
     finish(start_workers(whole, text, config), whole)
-    chief, other = workers = start_workers(broken, text, config, dying=["3"])
+
+    workers = start_workers(broken, text, config)
     try:
-        assert chief.wait(SECONDS) == -signal.SIGKILL, logs(broken)
-        other.kill()  # It waits for the chief.
-        workers += start_workers(broken, text, config)
-        finish(workers[2:], broken)
+        wait_for_state(broken, workers)
+        workers[1].send_signal(signal.SIGKILL)
+        # The chief cannot go on alone; a supervisor ends and restarts it too.
+        workers[0].send_signal(signal.SIGKILL)
+        for worker in workers:
+            worker.wait(SECONDS)
+        assert not (broken / "run" / "model.keras").exists()
+        finish(start_workers(broken, text, config), broken)
     finally:
         for worker in workers:
             worker.kill()
-    assert "resuming after 2 updates" in logs(broken)
-    found, expected = (
-        weights(each / "run" / "model.keras") for each in (broken, whole)
-    )
-    for value, wanted in zip(found, expected, strict=True):
-        np.testing.assert_allclose(value, wanted, rtol=0, atol=1e-5)
+    assert_near(broken / "run", weights(whole / "run" / "model.keras"), 1e-5)
 
 
 @pytest.mark.slow

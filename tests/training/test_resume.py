@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import RunConfig, TokenizerPair, Translator, files
-from keras_transformer.training import average_run, devices, model, run
+from keras_transformer.training import average_run, devices, model, run, state
 from keras_transformer.training.run import Run
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
@@ -166,7 +166,15 @@ def test_every_kind_of_run_ends_the_same(kind, tmp_path):
     assert len(rows) < 18  # Patience ends its run.
 
 
-def test_sigterm_and_ctrl_c_save_the_batch(whole, folder):
+@pytest.mark.slow
+def test_intervals_of_any_length_give_the_same_weights(whole, tmp_path):
+    for every in (1, 3, None):
+        folder = Folder(tmp_path / str(every))
+        folder.train(save_every=every)
+        assert_equal(folder.final().values, whole.final().values)
+
+
+def test_sigterm_ctrl_c_and_a_closed_terminal_save_the_batch(whole, folder):
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as stopped:
         folder.train(Signal(signal.SIGTERM))
@@ -176,6 +184,9 @@ def test_sigterm_and_ctrl_c_save_the_batch(whole, folder):
     with pytest.raises(KeyboardInterrupt):
         folder.train(Signal(signal.SIGINT))
     assert folder.final().step == 6
+    with pytest.raises(SystemExit) as stopped:
+        folder.train(Signal(signal.SIGHUP))
+    assert (stopped.value.code, folder.final().step) == (129, 9)
     assert signal.getsignal(signal.SIGTERM) is before
     folder.ends_as(whole)
 
@@ -251,8 +262,8 @@ def test_batches_stay_the_same_on_another_device(folder, monkeypatch):
     assert data[0] == data[1] and data[0].batch_tokens is not None
 
 
-@pytest.mark.slow
-def test_a_row_of_the_log_whose_state_is_not_written_is_not_repeated(whole, folder):
+def dies_after_a_row(patch):
+    """Ends the process between the row of batch 7 and its state."""
     save = StateFiles.save
 
     def dying(files, state):
@@ -260,12 +271,45 @@ def test_a_row_of_the_log_whose_state_is_not_written_is_not_repeated(whole, fold
             raise Killed
         save(files, state)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(StateFiles, "save", dying)
+    patch.setattr(StateFiles, "save", dying)
+
+
+def finds_the_disk_full(patch):
+    """Fails the second state, half written."""
+    saved, savez = [], np.savez
+
+    def full(stream, **parts):
+        saved.append(stream)
+        if len(saved) == 2:
+            stream.write(b"half")
+            raise OSError(28, "No space left on device")
+        savez(stream, **parts)
+
+    patch.setattr(state.np, "savez", full)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fail", [dies_after_a_row, finds_the_disk_full])
+def test_a_state_that_is_not_written_leaves_the_one_before(whole, folder, fail):
+    with pytest.MonkeyPatch.context() as patch, pytest.raises((Killed, OSError)):
+        fail(patch)
         folder.train()
     assert names(folder, "states") == ["step-000000004.npz"]
-    assert names(folder, "log.csv") == 3
+    if fail is dies_after_a_row:  # Which is not repeated.
+        assert names(folder, "log.csv") == 3
     folder.ends_as(whole)
+
+
+@pytest.mark.slow
+def test_a_damaged_state_falls_back_to_the_one_before(whole, folder):
+    folder.killed(9)
+    older, newest = StateFiles(folder.run / "states").paths()
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    folder.ends_as(whole)
+    assert folder.said(f"warning: {newest} is damaged")
+    assert not older.exists()
 
 
 @pytest.mark.slow
@@ -279,6 +323,21 @@ def test_a_run_without_a_whole_state_does_not_throw_its_checkpoints_away(folder)
             folder.train()
     assert (folder.run / "log.csv").read_bytes() == before
     assert names(folder, "checkpoints") == ["step-000000004.weights.h5"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [MemoryError(), OSError(5, "Input/output error")])
+def test_a_state_that_cannot_be_read_now_is_kept(whole, folder, error):
+    def fail(*args, **kwargs):
+        raise error
+
+    folder.killed(6)
+    before = names(folder, "states")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(type(error)):
+        patch.setattr(state.np, "load", fail)
+        folder.train()
+    assert names(folder, "states") == before
+    folder.ends_as(whole)
 
 
 def written(content):
