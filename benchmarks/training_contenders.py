@@ -34,10 +34,7 @@ CONTENDERS = {
 # holds one system's peers, and ours and the machine to compare them with.
 _RIVALS = (("kerashub",), ("tutorial",), ("pytorch", "marian"))
 GROUPS = [
-    (
-        *(name for name in names if name.partition("-")[0] in ("ours", *rivals)),
-        MACHINE,
-    )
+    (*(name for name in names if name.partition("-")[0] in ("ours", *rivals)), MACHINE)
     for names in BY_DTYPE.values()
     for rivals in _RIVALS
 ]

@@ -25,10 +25,7 @@ from .export import (
     ExportedTranslator as ExportedTranslator,
     export_litert_language_model as export_litert_language_model,
 )
-from .generation import (
-    Generator as Generator,
-    LanguageSampler as LanguageSampler,
-)
+from .generation import Generator as Generator, LanguageSampler as LanguageSampler
 from .importers import (
     import_hugging_face as import_hugging_face,
     import_marian as import_marian,

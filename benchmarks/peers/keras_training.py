@@ -50,9 +50,7 @@ class KerasPeer(ABC):
         """Makes and compiles the model, and the batches, which stay in memory."""
         self._model = self.make_model(self._size, setting.longest_padded)
         self._model.compile(
-            self.make_optimizer(),
-            loss=self.make_loss(),
-            jit_compile=self.jit_compile,
+            self.make_optimizer(), loss=self.make_loss(), jit_compile=self.jit_compile
         )
         make_data = _DATA.get(keras.backend.backend(), InMemory)
         self._data = make_data(batches(setting))

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import torch
 import transformers
-from workload import (
-    END_ID,
-    PAD_ID,
-    START_ID,
-    TARGET_LENGTH,
-    Setting,
-    Size,
-    source_ids,
-)
+from workload import END_ID, PAD_ID, START_ID, TARGET_LENGTH, Setting, Size, source_ids
 
 
 class Peer:
@@ -21,10 +13,7 @@ class Peer:
     `variant` is the type of weights and arithmetic: float32 or bfloat16.
     """
 
-    versions = {
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
 
     def __init__(self, size: Size, variant: str, threads: int, folder: str):
         torch.set_num_threads(threads)

@@ -49,13 +49,11 @@ class RayTranslator:
                 "Ray is not installed. Install the extra: "
                 'pip install "keras-transformer-seq2seq[ray]"'
             ) from error
-        for name, value in (("workers", workers), ("cpus", cpus)):
-            if value < 1:
-                raise ValueError(
-                    f"`{name}` must be at least 1. Received: {name}={value}"
-                )
         from keras_transformer.export import latest_version
+        from keras_transformer.layers.arguments import check_size
 
+        check_size("workers", workers)
+        check_size("cpus", cpus)
         self.path = latest_version(model).absolute()
         if not ray.is_initialized():
             options = {"logging_level": "ERROR"}

@@ -101,9 +101,7 @@ def _ray_workers(options):
     if number is None:
         return None
     if number < 1:
-        raise ValueError(
-            f"`--ray-workers` must be at least 1. Received: --ray-workers {number}"
-        )
+        raise ValueError(f"`--ray-workers` must be at least 1. Received: {number}")
     if options.input is None or options.output is None:
         raise ValueError("`--ray-workers` needs `--input` and `--output`.")
     if options.n_best is not None or options.scores:

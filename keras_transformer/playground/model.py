@@ -76,11 +76,7 @@ class PlayedRun:
         scores = outputs.get("scores", outputs.get("score")).reshape(-1)
         rows = outputs["ids"].reshape(len(texts), -1)
         found = [
-            {
-                "text": text,
-                "score": float(score),
-                "tokens": row[row != pad_id].tolist(),
-            }
+            {"text": text, "score": float(score), "tokens": row[row != pad_id].tolist()}
             for text, score, row in zip(texts, scores, rows, strict=True)
             if np.isfinite(score)  # Of a place that the search did not fill it is not.
         ]

@@ -145,11 +145,7 @@ class Corpus:
         return f"<Corpus: {pairs}, {batches} an epoch, {self.bad_lines}>"
 
     def dataset(
-        self,
-        first: int = 0,
-        number: int | None = None,
-        *,
-        shuffle: bool = True,
+        self, first: int = 0, number: int | None = None, *, shuffle: bool = True
     ) -> tf.data.Dataset:
         """Returns batches for `model.fit`.
 

@@ -29,10 +29,7 @@ class TokenizerPair:
     """
 
     def __init__(
-        self,
-        source: Subwords,
-        target: Subwords,
-        config: TokenizerConfig | None = None,
+        self, source: Subwords, target: Subwords, config: TokenizerConfig | None = None
     ) -> None:
         size = source.vocabulary_size
         is_joint = source is target or (

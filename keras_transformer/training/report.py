@@ -19,12 +19,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from keras_transformer.config import TrainingConfig
@@ -53,8 +48,6 @@ _FIGURES = (
     ("tokens/s", "tokens_per_second", ",.0f"),
 )  # fmt: skip
 _WIDTHS = {"epoch": 9, "updates": 9, "loss": 7, "time": 11}
-# Pairs of the validation data that are kept, for a model card.
-_EXAMPLES = 3
 # Seconds to watch after the first figures, before which the step is compiled.
 _WATCHED = 15.0
 
@@ -280,7 +273,8 @@ def run_facts(
     if validation is not None:
         corpora["validation"] = validation
         pairs = validation.text.pairs(BadLines(validation.config.bad_line_budget))
-        examples = [pair[1:] for pair in itertools.islice(pairs, _EXAMPLES)]
+        # For a model card.
+        examples = [pair[1:] for pair in itertools.islice(pairs, 3)]
     return {
         "model": {
             "class": type(model).__name__,

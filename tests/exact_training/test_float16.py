@@ -26,10 +26,7 @@ def scaled(optimizer=None, **options):
 
 def half(optimizer=None, steps=1, **options):
     return make_model(
-        optimizer,
-        dtype="mixed_float16",
-        gradient_accumulation_steps=steps,
-        **options,
+        optimizer, dtype="mixed_float16", gradient_accumulation_steps=steps, **options
     )
 
 

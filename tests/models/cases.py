@@ -150,11 +150,7 @@ KINDS = {
     "dot-product": {"positions": "rotary", "num_key_value_heads": 1},
     "local": {"attention_window": 2, "positions": "rotary", "use_bias": True},
     "relu": {"positions": "alibi", "num_key_value_heads": 1},
-    "additive": {
-        "positions": "alibi",
-        "norm_first": True,
-        "layer_norm_epsilon": 0.01,
-    },
+    "additive": {"positions": "alibi", "norm_first": True, "layer_norm_epsilon": 0.01},
     "linear": {"attention_dropout_rate": 0.0},
     "performer": {"attention_dropout_rate": 0.0, "use_bias": True},
 }
@@ -198,10 +194,7 @@ def masked_language_model(dtype=None, **options):
 def linear_weights_of(layer):
     """Weights of a `Dense`, or of a convolution as one matrix [P * P * C, D]."""
     kernel = array(layer.kernel)
-    return {
-        "kernel": kernel.reshape(-1, kernel.shape[-1]),
-        "bias": array(layer.bias),
-    }
+    return {"kernel": kernel.reshape(-1, kernel.shape[-1]), "bias": array(layer.bias)}
 
 
 def stack_output(stack, states, mask=None):

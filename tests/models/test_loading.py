@@ -8,10 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer import (
-    Transformer,
-    TransformerConfig,
-)
+from keras_transformer import Transformer, TransformerConfig
 from keras_transformer.models.loading import load_model, read_config
 
 SMALL = TransformerConfig(

@@ -15,10 +15,7 @@ from keras_transformer import Corpus, TrainingConfig, Transformer, Translator
 from keras_transformer.evaluation import evaluate
 from keras_transformer.training import intervals
 from keras_transformer.training.intervals import StopSignals, end_of_interval
-from keras_transformer.training.validation import (
-    rows_to_average,
-    without_progress,
-)
+from keras_transformer.training.validation import rows_to_average, without_progress
 from tests import tiny_run
 from tests.tiny_run import CONFIG, VALID, assert_equal, last_state
 
