@@ -557,7 +557,7 @@ COMMANDS = {
     "export {r} --output {s}": "exists, and is never overwritten",
     "export {r} --output {o}/1 --n-best 9": "`n_best` must be from 1 to `beam",
     "export {r} --output {o}/1 --top-p 0": "argument --top-p: must be above 0.0",
-    "export {r} --output {o}/1 --format web --litert-js {f}": "a node_modules folder",
+    "export {r} --output {o}/1 --format web --litert-js {f} --quiet": "a node_modul",
     "export {r} --output {o}/1 --dtype int8": "argument --dtype: invalid choice",
     # Serving.
     "serve {r}": "run is a training run. First: keras-transformer export ",

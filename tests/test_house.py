@@ -21,13 +21,13 @@ PACKAGE = ROOT / "keras_transformer"
 
 # Files and lines, docstrings and blank lines counted; "." is the top level.
 FOLDERS = {
-    ".": (10, 1293), "bulk": (3, 441), "cli": (5, 827), "config": (6, 926),
+    ".": (10, 1293), "bulk": (3, 441), "cli": (5, 842), "config": (6, 926),
     "decoding": (4, 888), "exact_training": (6, 680), "export": (7, 1312),
     "generation": (3, 565), "importers": (6, 990), "kernels": (8, 1017),
     "layers": (15, 2915), "lite": (2, 363), "models": (10, 1573),
     "playground": (3, 284), "plots": (3, 471), "quickstart": (2, 471),
     "serving": (5, 534), "testing": (6, 559), "text": (8, 1680),
-    "training": (10, 2211), "tests": (118, 25262),
+    "training": (10, 2216), "tests": (118, 25273),
 }  # fmt: skip
 # Functions of the package that run, and the files that they stand in.
 JOBS = {

@@ -8,7 +8,12 @@ import shlex
 
 from keras_transformer.cli.flags import given, load_module
 from keras_transformer.cli.use import is_run, load_runs
-from keras_transformer.files import check_file_to_write, replacing, trained_directory
+from keras_transformer.files import (
+    check_absent,
+    check_file_to_write,
+    replacing,
+    trained_directory,
+)  # fmt: skip
 from keras_transformer.terminal import (
     native_messages_hidden,
     print_message,
@@ -28,6 +33,9 @@ _DOTS_PER_INCH = 150
 
 def export(options):
     """Writes runs in the form of another program."""
+    # Else the directory of the model's versions, where the next one goes.
+    if options.format != "saved_model" or options.output.name.isdecimal():
+        check_absent(options.output)
     names = "dtype", "quantize", "languages", "litert_js"
     values = {n: getattr(options, n) for n in names if getattr(options, n) is not None}
     writers = load_module("export").FORMATS

@@ -8,7 +8,11 @@ from pathlib import Path
 from keras_transformer.cli.flags import given, load_module, load_pairs
 from keras_transformer.config import RunConfig
 from keras_transformer.config.run import preset_for
-from keras_transformer.files import check_absent, creating_directory
+from keras_transformer.files import (
+    check_absent,
+    check_new_directory,
+    creating_directory,
+)  # fmt: skip
 from keras_transformer.terminal import print_result, say, warnings_only
 
 
@@ -94,6 +98,7 @@ def _run_config(options, pairs, console):
 
 def average(options):
     """Makes a run of the mean of checkpoints."""
+    check_new_directory(options.output)
     paths = load_module("training").average_run(
         options.model, options.output, options.last, options.checkpoints
     )

@@ -25,6 +25,8 @@ _LINES_OF_A_PIPE = 32  # Translated together, where a program may write them slo
 def evaluate(options):
     """Scores the translations of a test set."""
     check_standard_output()
+    if options.output is not None:
+        check_file_to_write(options.output)
     translator, evaluation = load_translator(options), load_module("evaluation")
     text = load_pairs(options.test, options.columns)
     pairs = ((pair.source, pair.target) for pair in text.pairs())

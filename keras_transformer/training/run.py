@@ -388,6 +388,7 @@ def default_config(
     if init is None:
         return RunConfig()
     if isinstance(init, Translator):
+        _check_transformer(init.model)
         parts = init.model.config, init.tokenizers.config, init.config
     else:
         folder = trained_directory(init)
@@ -400,6 +401,14 @@ def default_config(
     return RunConfig(model, tokenizer, decoding=search).with_options(**FINE_TUNING)
 
 
+def _check_transformer(model):
+    if type(model) is not Transformer:
+        raise ValueError(
+            "The model of `init` must be a `Transformer`; train others with "
+            f"`model.fit`. Received: a {type(model).__name__}"
+        )
+
+
 def _loaded(init: Translator | str | Path, name: str, config: RunConfig) -> Translator:
     """Returns the translator whose weights a run begins with.
 
@@ -407,11 +416,7 @@ def _loaded(init: Translator | str | Path, name: str, config: RunConfig) -> Tran
     """
     translator = init if isinstance(init, Translator) else Translator.load(init)
     model = translator.model
-    if type(model) is not Transformer:
-        raise ValueError(
-            "The model of `init` must be a `Transformer`; train others with "
-            f"`model.fit`. Received: a {type(model).__name__}"
-        )
+    _check_transformer(model)
     if any(layer.quantization_mode for layer in layers_within(model)):
         raise ValueError(
             "The model of `init` must not be quantised: use the one from before "

@@ -45,6 +45,17 @@ class TinyModule(tf.Module):
     def total(self, x):
         return {"y": x, "sum": tf.reduce_sum(x)}
 
+    @tf.function(input_signature=[_spec("text", tf.string)])
+    def letters(self, text):
+        """[B, T] letters, "" where padded: T is that of the longest text of a run."""
+        ragged = tf.strings.unicode_split(text, "UTF-8", errors="replace")
+        rows = tf.fill([tf.shape(text)[0]], tf.shape(text)[0])
+        return {
+            "letters": ragged.to_tensor(""),
+            "count": ragged.row_lengths(),
+            "rows": rows,
+        }
+
     @tf.function(input_signature=[_spec("data", tf.string)])
     def echo(self, data):
         return {"same_bytes": data}
@@ -73,7 +84,7 @@ class TinyModule(tf.Module):
 def write_model(directory: Path, version: int) -> Path:
     """Writes `directory`/`version`."""
     module, path = TinyModule(), directory / str(version)
-    names = ("repeat", "half", "total", "echo", "kinds", "first", "spin")
+    names = ("repeat", "half", "total", "letters", "echo", "kinds", "first", "spin")
     signatures = {name: getattr(module, name) for name in names}
     signatures["serving_default"] = module.upper
     tf.saved_model.save(module, str(path), signatures=signatures)
