@@ -13,7 +13,7 @@ from keras_transformer.files import (
     check_file_to_write,
     replacing,
     trained_directory,
-)  # fmt: skip
+)
 from keras_transformer.terminal import (
     native_messages_hidden,
     print_message,

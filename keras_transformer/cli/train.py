@@ -12,7 +12,7 @@ from keras_transformer.files import (
     check_absent,
     check_new_directory,
     creating_directory,
-)  # fmt: skip
+)
 from keras_transformer.terminal import print_result, say, warnings_only
 
 

@@ -115,7 +115,7 @@ class Pipeline:
         spare = tf.cast(batch < 1, tf.int32)
         some = [tf.concat([x, tf.zeros([spare], x.dtype)], axis=0) for x in inputs]
         outputs = getattr(self, name)(*some, **options)
-        return tf.nest.map_structure(lambda output: output[:batch], outputs)
+        return {key: value[:batch] for key, value in outputs.items()}
 
     def serving_default(self, text):
         """Translates strings [B]: `translation` [B], `score` [B], `truncated` [B]."""

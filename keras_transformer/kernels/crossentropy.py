@@ -129,19 +129,17 @@ def _over_chunks(learned, targets, weights, label_smoothing, gradient):
         )
         return slopes, (scores, state_slopes)
 
-    output, inputs = [ops.cast(matrix, states.dtype)], [ops.cast(states, "float32")]
-    if bias:
-        output.append(ops.cast(bias[0], "float32"))
-        inputs.append(ops.ones_like(weights))
+    output = (ops.cast(matrix, states.dtype), *(ops.cast(b, "float32") for b in bias))
     # A product, because the mean along the first axis is slow.
-    share, means, start = ops.full((classes,), 1 / classes), [], []
-    for part, x, like in zip(output, inputs, (matrix, *bias), strict=True):
-        means.append(ops.matmul(share, ops.cast(part, "float32")))
-        pulled = ops.zeros(())
-        if gradient:  # Smoothing changes every class alike.
-            pulled = ops.matmul(weights, x) * (-label_smoothing / classes)
-            pulled = ops.broadcast_to(pulled, like.shape)
-        start.append(pulled)
+    share = ops.full((classes,), 1 / classes)
+    means = [ops.matmul(share, ops.cast(part, "float32")) for part in output]
+    start = [ops.zeros(()) for _ in output]
+    if gradient:
+        # Smoothing changes every class alike.
+        inputs = ops.cast(states, "float32"), *(ops.ones_like(weights) for _ in bias)
+        pulled = [ops.matmul(weights, x) * (-label_smoothing / classes) for x in inputs]
+        pairs = zip(pulled, (matrix, *bias), strict=True)
+        start = [ops.broadcast_to(part, like.shape) for part, like in pairs]
     chunks = split(states), split(targets), split(weights)
     like = ("float32", (None, 3)), (states.dtype, (None, width))
     slopes, (scores, state_slopes) = scan(step, tuple(start), chunks, like)

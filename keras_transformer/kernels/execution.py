@@ -80,18 +80,18 @@ def scan(step, carry, parts, like, reverse=False):
     import tensorflow as tf
 
     count = tf.shape(parts[0])[0]
-    outputs = []
-    for dtype, shape in like:
-        outputs.append(tf.TensorArray(dtype, size=count, element_shape=shape))
+    outputs = [
+        tf.TensorArray(dtype, size=count, element_shape=shape) for dtype, shape in like
+    ]
 
     def body(i, carry, outputs):
         place = count - 1 - i if reverse else i
-        carry, values = step(carry, tf.nest.map_structure(lambda x: x[place], parts))
-        written = map(tf.TensorArray.write, outputs, [place] * len(like), values)
-        return i + 1, carry, list(written)
+        carry, values = step(carry, [part[place] for part in parts])
+        pairs = zip(outputs, values, strict=True)
+        return i + 1, carry, [output.write(place, value) for output, value in pairs]
 
     # Two iterations at a time would hold twice the memory.
     _, carry, outputs = tf.while_loop(
         lambda i, *_: i < count, body, (0, carry, outputs), parallel_iterations=1
     )
-    return carry, list(map(tf.TensorArray.stack, outputs))
+    return carry, [output.stack() for output in outputs]

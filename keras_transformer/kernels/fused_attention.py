@@ -15,8 +15,6 @@ from keras import ops
 from keras_transformer.kernels.execution import has_gpu
 from keras_transformer.kernels.few_passes import attention_bias
 
-# Backends with such a kernel.
-HAVE_ONE = ("jax", "torch")
 _HALF = ("float16", "bfloat16")
 # From these lengths on PyTorch's kernel is faster on an AMD EPYC, forward and backward;
 # on sentences of 30 to 40 tokens it is slower, in bfloat16 up to 7 times.
@@ -26,7 +24,7 @@ _SHORTEST_ON_PROCESSOR = {"float32": 128, "bfloat16": 512}
 def obstacle(queries, keys, values, mask=None, bias=None, must=False) -> str | None:
     """Returns why `fused_attention` is not used, or `None`; `must`: even if slower."""
     backend = keras.backend.backend()
-    if backend not in HAVE_ONE:
+    if backend not in ("jax", "torch"):
         return f"the backend {backend} has none"
     if len(queries.shape) != 4:
         return f"it takes queries of rank 4, not {len(queries.shape)}"

@@ -13,11 +13,7 @@ from keras import ops
 from keras_transformer.kernels import few_passes
 from keras_transformer.kernels.execution import in_tensorflow_graph
 from keras_transformer.kernels.few_passes import masked_softmax
-from keras_transformer.kernels.fused_attention import (
-    HAVE_ONE,
-    fused_attention,
-    obstacle,
-)
+from keras_transformer.kernels.fused_attention import fused_attention, obstacle
 from keras_transformer.types import Tensor, TensorLike
 
 
@@ -68,7 +64,7 @@ def dot_product_attention(
 ):  # fmt: skip
     """Returns outputs (B, H, T, Kv) and, if made, weights (B, H, T, S)."""
     # Queries are scaled already.
-    if fused or (fused is None and keras.backend.backend() in HAVE_ONE):
+    if fused is not False:
         must = bool(fused)
         if with_weights:
             reason = "it returns no attention weights"
@@ -126,8 +122,7 @@ def grouped_product(rows, matrices):
     return ops.reshape(product, (batch, heads, length, ops.shape(product)[-1]))
 
 
-# The dictionary of `recorded_attention`, or `None`.
-RECORD = contextvars.ContextVar("attention_record", default=None)
+_RECORD = contextvars.ContextVar("attention_record", default=None)
 
 
 @contextlib.contextmanager
@@ -149,11 +144,16 @@ def recorded_attention() -> Iterator[dict]:
         (1, 2, 3, 3)
     """
     record = {}
-    token = RECORD.set(record)
+    token = _RECORD.set(record)
     try:
         yield record
     finally:
-        RECORD.reset(token)
+        _RECORD.reset(token)
+
+
+def is_recording() -> bool:
+    """Whether attention weights are being recorded."""
+    return _RECORD.get() is not None
 
 
 def record_attention(layer: keras.layers.Layer, weights: TensorLike | None) -> None:
@@ -167,6 +167,6 @@ def record_attention(layer: keras.layers.Layer, weights: TensorLike | None) -> N
         >>> record["mine"][0].shape
         (1, 2, 3, 3)
     """
-    record = RECORD.get()
+    record = _RECORD.get()
     if record is not None and weights is not None:
         record.setdefault(layer, []).append(weights)

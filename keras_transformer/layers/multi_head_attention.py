@@ -12,8 +12,8 @@ from keras_transformer.kernels.decoding import PreparedMask
 from keras_transformer.kernels.few_passes import masked_softmax
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.layers.attention import (
-    RECORD,
     dot_product_attention,
+    is_recording,
     record_attention,
     refuse_fused,
 )  # fmt: skip
@@ -221,7 +221,7 @@ class MultiHeadAttention(ComposedLayer):
                 )
             places = ops.arange(ops.shape(queries)[2], dtype="int32")
             queries, keys = (self.positions.place(x, places) for x in (queries, keys))
-        with_weights = return_attention_scores or RECORD.get() is not None
+        with_weights = return_attention_scores or is_recording()
         outputs, attention_weights = self.attend(
             queries, keys, values, allowed, use_causal_mask, training, with_weights
         )

@@ -281,10 +281,7 @@ class CausalLayer(TransformerLayer):
 
     def step_weights(self) -> Nest:
         """Returns the prepared matrices of `step`."""
-        weights = {"past": self.self_attention.step_weights()}
-        if "cross_attention" in self.sublayers:
-            weights["source"] = self.cross_attention.step_weights(across=True)
-        return weights
+        return {"past": self.self_attention.step_weights()}
 
     def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
         """Returns the empty cache of `step`; see `MultiHeadAttention.initial_cache`."""
@@ -369,6 +366,11 @@ class DecoderLayer(CausalLayer):
         x = self.residual("self_attention", inputs, look_back, training)
         x = self.residual("cross_attention", x, look_across, training)
         return self.residual("feed_forward", x, transform, training)
+
+    def step_weights(self) -> Nest:
+        """Returns the prepared matrices of `step`, for both attentions."""
+        source = self.cross_attention.step_weights(across=True)
+        return super().step_weights() | {"source": source}
 
     def keys_and_values(self, encoder_output: TensorLike) -> Nest:
         """Returns keys and values of the encoder's output (B, S, D)."""

@@ -150,30 +150,18 @@ class TextTranslator:
 
     def _rows(self, name, batch_size, *texts, numbers=(), **options):
         """Runs a signature on texts and numbers; returns the outputs of each text."""
-        for column in texts:
-            are_texts = all(isinstance(text, str) for text in column)
-            if isinstance(column, str | bytes) or not are_texts:
-                raise TypeError(
-                    "`texts` must be a sequence of strings, such as ['A sentence.']. "
-                    f"Received: {column!r:.100}"
-                )
-        if len(set(map(len, texts))) > 1:
-            raise ValueError(
-                "All inputs must have the same number of texts. Received: "
-                f"{', '.join(map(str, map(len, texts)))}"
-            )
+        _check_texts(*texts)
         if batch_size < 1:
             raise ValueError(
                 f"`batch_size` must be at least 1. Received: batch_size={batch_size}"
             )
-        inputs = list(zip(*texts, *numbers, strict=True))
-        rows: list[Any] = [None] * len(inputs)
+        rows: list[Any] = [None] * len(texts[0])
         # Sentences of similar length in a batch need little padding.
         order = sorted(range(len(rows)), key=lambda i: len(texts[0][i]))
         for start in range(0, len(order), batch_size):
             places = order[start : start + batch_size]
-            columns = zip(*map(inputs.__getitem__, places), strict=True)
-            outputs = self._run(name, *map(list, columns), **options)
+            batch = ([column[i] for i in places] for column in (*texts, *numbers))
+            outputs = self._run(name, *batch, **options)
             results = zip(*outputs.values(), strict=True)
             for place, result in zip(places, results, strict=True):
                 rows[place] = dict(zip(outputs, result, strict=True))
@@ -276,6 +264,20 @@ class LiteTranslator(TextTranslator):
         """Returns the ids of texts, cut to `longest`, with the end token."""
         most, end = self.description[longest] - 1, processor.eos_id()
         return [[*_ids_of(processor, text)[:most], end] for text in texts]
+
+
+def _check_texts(*columns):
+    for texts in columns:
+        if isinstance(texts, str | bytes) or not all(isinstance(t, str) for t in texts):
+            raise TypeError(
+                "`texts` must be a sequence of strings, such as ['A sentence.']. "
+                f"Received: {texts!r:.100}"
+            )
+        if len(texts) != len(columns[0]):
+            raise ValueError(
+                "All inputs must have the same number of texts. Received: "
+                f"{', '.join(str(len(column)) for column in columns)}"
+            )
 
 
 def _padded(rows):

@@ -16,7 +16,7 @@ from keras_transformer.layers.basic import Dropout
 from keras_transformer.layers.embedding import PositionalEmbedding
 from keras_transformer.layers.other_embeddings import ClassToken, FeatureEmbedding
 from keras_transformer.models.encoder import Encoder
-from keras_transformer.models.model import ExportableModel
+from keras_transformer.models.model import ExportableModel, rows_of
 from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
 
 
@@ -261,9 +261,7 @@ class MaskedLanguageModel(ExactTraining, EncoderHead):
 
     def output_rows(self) -> Tensor | None:
         """Returns the output matrix (V, D), or `None` if it is quantised."""
-        table = self.encoder.embedding.token_embedding
-        is_whole = table.quantization_mode is None
-        return ops.convert_to_tensor(table.embeddings) if is_whole else None
+        return rows_of(self.encoder.embedding)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape, self.encoder.embedding.vocabulary_size)

@@ -80,6 +80,13 @@ class ExportableModel(keras.Model):
         super().export(filepath, *args, input_signature=signature, **kwargs)
 
 
+def rows_of(embedding):
+    """Returns the table of a `PositionalEmbedding` (V, D); `None` if quantised."""
+    table = embedding.token_embedding
+    is_whole = table.quantization_mode is None
+    return ops.convert_to_tensor(table.embeddings) if is_whole else None
+
+
 class TokenModel(Configured, ExactTraining, ExportableModel):
     """Base of models that return logits over a vocabulary.
 
@@ -135,12 +142,10 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
 
     def output_rows(self) -> Tensor | None:
         """Returns the output matrix (V, D), or `None` if it is quantised."""
-        if self.tied_embedding is None:
-            dense = self.output_dense
-            return None if dense.quantization_mode else ops.transpose(dense.kernel)
-        table = self.tied_embedding.token_embedding
-        is_whole = table.quantization_mode is None
-        return ops.convert_to_tensor(table.embeddings) if is_whole else None
+        if self.tied_embedding is not None:
+            return rows_of(self.tied_embedding)
+        dense = self.output_dense
+        return None if dense.quantization_mode else ops.transpose(dense.kernel)
 
     def decoding_weights(self) -> Nest:
         """Returns the matrices of `decode_step`, prepared once per search."""

@@ -228,7 +228,7 @@ class Transformer(Seq2Seq):
         """Encodes the source (B, S) and returns the state of `decode_step`.
 
         It has room for `length` positions of N = `beam_size` hypotheses per sentence.
-        To the state of `models.model` it adds "sources", the keys and values in each
+        To the state of a `TokenModel` it adds "sources", the keys and values in each
         layer, and "source_mask" (B, 1, 1, S).
 
         Raises:

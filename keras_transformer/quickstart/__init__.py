@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import textwrap
 from pathlib import Path
 
 from rich.console import Console
@@ -78,8 +79,12 @@ def quickstart(
     translations = ExportedTranslator(saved_model)(sources)
     for (source, reference), text in zip(test, translations, strict=False):
         verdict = "right" if text == reference else f"not {reference}"
-        for line in (f"  {source}", f"    {text}", f"    {verdict}"):
-            say(console, line)
+        for depth, words in ((2, source), (4, text), (4, verdict)):
+            first, others = " " * depth, " " * (depth + 2)
+            for line in textwrap.wrap(
+                words, console.width, initial_indent=first, subsequent_indent=others
+            ):
+                say(console, line)
     for line in f"{name}:\n{scores}".splitlines():
         say(console, line)
     run, served, text = map(shlex.quote, (str(directory), str(path), sources[0]))

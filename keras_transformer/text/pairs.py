@@ -114,18 +114,18 @@ class ParallelText:
                 line has a tab, or a file is damaged or has changed since the first
                 reading.
         """
-        return sum(weight * part._facts()[0] for part, weight in self.parts)
+        if self._known is None:
+            for _ in self._read():
+                pass
+        return self._known[0]
 
     def fingerprint(self) -> str:
         """Returns a digest of the lines, whatever the files' names and compression.
 
         It raises the errors of `count`.
         """
-        if self.parts[0][0] is self:
-            return self._facts()[1]
-        digests = [[part.fingerprint()] * weight for part, weight in self.parts]
-        mixed = json.dumps(list(itertools.chain(*digests))).encode()
-        return hashlib.blake2b(mixed, digest_size=16).hexdigest()
+        self.count()
+        return self._known[1]
 
     def pairs(self, bad_lines: BadLines | None = None) -> Iterator[Pair]:
         """Yields the good pairs in order; by default a bad line is an error.
@@ -133,13 +133,6 @@ class ParallelText:
         It raises the errors of `count` and `BadLines.add`.
         """
         bad_lines = BadLines(0) if bad_lines is None else bad_lines
-        for part, weight in self.parts:
-            yield from part._good(bad_lines)
-            for _ in range(weight - 1):  # A bad line counts once.
-                yield from part._good(BadLines(math.inf))
-
-    def _good(self, bad_lines):
-        """Yields the good pairs of this one corpus."""
         for line, fields in self._read():
             if len(fields) == 2:
                 texts, problems = zip(*map(_checked, SIDES, fields), strict=True)
@@ -150,13 +143,6 @@ class ParallelText:
                 bad_lines.add(self.place(line, side), problems[0] or problems[1])
             else:
                 yield Pair(line, *texts)
-
-    def _facts(self):
-        """Returns the number of this one corpus's lines and their digest."""
-        if self._known is None:
-            for _ in self._read():
-                pass
-        return self._known
 
     def _read(self):
         """Yields the lines; raises at the end if they changed since the first time."""
@@ -179,6 +165,30 @@ class ParallelText:
                 f"{self.origin} changed after it was first read: open it again."
             )
         self._known = found
+
+
+class _Mix(ParallelText):
+    """Several corpora one after the other, each repeated by its weight."""
+
+    def __init__(self, parts):
+        files = dict.fromkeys(path for part, _ in parts for path in part.files)
+        super().__init__(list, list(files))
+        self.parts = parts
+
+    def count(self):
+        return sum(weight * part.count() for part, weight in self.parts)
+
+    def fingerprint(self):
+        digests = [[part.fingerprint()] * weight for part, weight in self.parts]
+        mixed = json.dumps(list(itertools.chain(*digests))).encode()
+        return hashlib.blake2b(mixed, digest_size=16).hexdigest()
+
+    def pairs(self, bad_lines=None):
+        bad_lines = BadLines(0) if bad_lines is None else bad_lines
+        for part, weight in self.parts:
+            yield from part.pairs(bad_lines)
+            for _ in range(weight - 1):  # A bad line counts once.
+                yield from part.pairs(BadLines(math.inf))
 
 
 def open_pairs(
@@ -308,14 +318,10 @@ def mixed_pairs(parts: Iterable[tuple[Any, int]]) -> ParallelText:
             if not corpus.files:
                 corpus = copy.copy(corpus)
                 corpus._place += f" of corpus {number}"
-                corpus.parts = [(corpus, 1)]
             mixed.append((corpus, times * weight))
     if not mixed:
         raise ValueError("`parts` must have at least one corpus. Received: none")
-    files = dict.fromkeys(path for corpus, _ in mixed for path in corpus.files)
-    mix = ParallelText(list, list(files))
-    mix.parts = mixed
-    return mix
+    return _Mix(mixed)
 
 
 def _aligned(source, target):

@@ -91,8 +91,8 @@ class Run:
         if not self.is_set_up:
             # A process that is killed while it sets up the run leaves these.
             left = {"tokenizer", "tokenizer.sha256", "data.json", "corpus"}
-            found = {path.name for path in self.path.glob("[!.]*")}
-            if self.path.is_file() or not found <= left:
+            names = {path.name for path in self.path.glob("*")} - left
+            if self.path.is_file() or any(not n.startswith(".partial-") for n in names):
                 check_new_directory(self.path)
 
     @contextlib.contextmanager
@@ -173,7 +173,7 @@ class Run:
                 # Invalid options and data raise errors before anything is saved.
                 place = None if is_dry else self.path / "corpus"
                 self._make_corpora(text, validation, place)
-                self._make_model(init, optimizer, loss, make_model, writes)
+                self._begin(init, optimizer, loss, make_model, writes)
             del init  # frees the memory of its model
             yield is_finished
 
@@ -302,7 +302,7 @@ class Run:
                 directory=place and place / "validation", **common,
             )  # fmt: skip
 
-    def _make_model(self, init, optimizer, loss, make_model, writes):
+    def _begin(self, init, optimizer, loss, make_model, writes):
         """Makes the model, writes the options and what else begins a run, and reports.
 
         The model has the weights of `init`, if there is one.

@@ -94,6 +94,20 @@ def test_output_and_gradient_are_those_of_the_general_line(
         assert np.linalg.norm(one - other) <= tolerance * np.linalg.norm(other)
 
 
+@pytest.mark.parametrize("dtype", ("float32", "bfloat16", "float16"))
+def test_query_with_nothing_to_attend_to_gets_zeros_and_no_gradient(rng, dtype):
+    mask = ops.convert_to_tensor(np.zeros((1, 1, 1, S), bool))
+
+    def total(*tensors):
+        outputs = fused_attention(*tensors, mask)
+        return ops.sum(ops.cast(outputs, "float32")), outputs
+
+    _, outputs, *gradients = with_gradients(total, *heads(rng, dtype=dtype))
+    for tensor in (outputs, *gradients):
+        assert not ops.convert_to_numpy(ops.cast(tensor, "float32")).any()
+    assert keras.backend.standardize_dtype(outputs.dtype) == dtype
+
+
 def shaped(dtype="bfloat16", lengths=(6, 8), widths=(8, 8)):
     """Queries, keys and values of which only the type and the shape matter."""
     (targets, sources), (width, value_width) = lengths, widths
@@ -208,7 +222,6 @@ def kernel(monkeypatch):
         calls.append(must)
         return fused_attention(*tensors)
 
-    monkeypatch.setattr(attention, "HAVE_ONE", (BACKEND,))
     monkeypatch.setattr(attention, "obstacle", lambda *_: None)
     monkeypatch.setattr(attention, "fused_attention", counted)
     return calls
