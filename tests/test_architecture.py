@@ -297,6 +297,11 @@ def test_importing_the_package_loads_no_library():
     assert printed(script).endswith("loaded: []")
 
 
+def test_curves_of_a_training_need_no_keras():
+    script = "import sys; from keras_transformer.plots import training_curves"
+    assert printed(f"{script}; print('keras' in sys.modules)") == "False"
+
+
 @pytest.mark.one_case
 @pytest.mark.parametrize(
     "imports",

@@ -34,6 +34,7 @@ JOBS = {
     "encoder_layer": (22, 8), "fit": (102, 18), "translate": (119, 20),
     "export": (175, 27), "train_verb": (390, 49),
 }  # fmt: skip
+_ONE_LAYER = "--num-encoder-layers=1", "--num-decoder-layers=1"
 IN_PACKAGE = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
@@ -94,12 +95,13 @@ def walk(is_verb, folder):
         pairs = folder / "pairs.tsv"
         pairs.write_text("".join(f"{a}\t{b}\n" for a, b in zip(*texts, strict=True)))
         verb = f"--traceback train --train {pairs} --run {folder}/run --preset tiny"
-        words = [*verb.split(), "--vocabulary-size=300", "--epochs=1"]
+        words = [*verb.split(), "--vocabulary-size=300", "--epochs=1", *_ONE_LAYER]
         return {"train_verb": functions_of(lambda: main(words))}
     layer, inputs = kt.EncoderLayer(num_heads=2, d_ff=8), np.ones((2, 5, 6), "float32")
     layer(inputs)
-    vocabularies = dict(source_vocabulary_size=300, target_vocabulary_size=300)
-    model = kt.Transformer(kt.TransformerConfig.preset("tiny", **vocabularies))
+    sizes = dict.fromkeys(("source_vocabulary_size", "target_vocabulary_size"), 300)
+    sizes |= dict(num_encoder_layers=1, num_decoder_layers=1)
+    model = kt.Transformer(kt.TransformerConfig.preset("tiny", **sizes))
     loss, adam = kt.MaskedCrossentropy(), kt.Adam(kt.TransformerSchedule(128))
     model.compile(adam, loss, metrics=[kt.MaskedAccuracy()])
     ids = np.arange(4, 32, dtype="int32").reshape(4, 7)

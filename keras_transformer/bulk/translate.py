@@ -125,10 +125,6 @@ def translate_lines(
     Raises:
         ValueError: If `window` is less than 1, or `translate` returns another number of
             translations.
-
-    Example:
-        >>> for text in translate_lines(translator, read_texts("news.en")):
-        ...     print(text)
     """
     for lines in windows_of(texts, window):
         yield from _translated(translate, lines)

@@ -152,8 +152,9 @@ class DecodingConfig(Config):
 PRESETS = {
     "micro": dict(
         most_pairs=8_000, sizes="tiny", vocabulary_size=2_000, batch_tokens=1_024,
-        norm_first=True, dropout_rate=0.3, warmup_steps=200, epochs=60,
-        length_penalty=1.0,
+        norm_first=True, dropout_rate=0.3, attention_dropout_rate=0.0,
+        activation_dropout_rate=0.0, warmup_steps=200, epochs=100,
+        average_checkpoints=10, length_penalty=1.0,
     ),
     "tiny": dict(
         most_pairs=60_000, sizes="tiny", vocabulary_size=6_000, batch_tokens=4_096,

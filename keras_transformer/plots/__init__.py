@@ -5,6 +5,8 @@ Every function takes the axes to draw on, or makes a figure of its own, and retu
 written with `savefig`. Figures made here are not pyplot's: nothing needs to be closed.
 """
 
+import lazy_loader
+
 try:
     import matplotlib  # noqa: F401
 except ImportError as error:
@@ -12,18 +14,5 @@ except ImportError as error:
         'Plots need matplotlib: pip install "keras-transformer-seq2seq[plots]"'
     ) from error
 
-from keras_transformer.plots.attention import (
-    SentenceAttention,
-    attention,
-    attention_heads,
-    sentence_attention,
-)
-from keras_transformer.plots.curves import training_curves
-
-__all__ = [
-    "SentenceAttention",
-    "attention",
-    "attention_heads",
-    "sentence_attention",
-    "training_curves",
-]
+# The names are those of __init__.pyi. Curves need no Keras, which takes seconds.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import keras
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
 from keras_transformer.config import RunConfig
-from keras_transformer.plots.attention import axes_for
+
+if TYPE_CHECKING:
+    import keras
 
 # A directory or file of a run, what `fit` returned, or numbers by name.
 Log: TypeAlias = "str | Path | keras.callbacks.History | Mapping[str, Sequence[float]]"
@@ -99,12 +100,29 @@ def training_curves(
     return figure
 
 
+def axes_for(axes, count: int, size: Sequence[float], columns: int = 1):
+    """Returns a figure and `count` of the given axes, or of new ones of a `size`."""
+    if axes is None:
+        columns = min(columns, count)
+        rows = -(-count // columns)
+        inches = size[0] * columns, size[1] * rows  # `size` is that of a panel.
+        figure = Figure(figsize=inches, layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False)
+    axes = list(np.ravel(axes))
+    if len(axes) < count:
+        raise ValueError(
+            f"`axes` must hold at least {count}. Received: {len(axes)} axes"
+        )
+    for unused in axes[count:]:
+        unused.set_visible(False)
+    return axes[0].get_figure(root=True), axes[:count]
+
+
 def _read(log):
     """A log as lists by name, "epoch" (counted from 1) among them."""
     if isinstance(log, Path):
         return _read_file(log)
-    if isinstance(log, keras.callbacks.History):
-        log = log.history
+    log = getattr(log, "history", log)
     columns = {name: list(map(float, values)) for name, values in log.items()}
     epochs = max(map(len, columns.values()), default=0)
     return {"epoch": list(range(1, epochs + 1))} | columns

@@ -43,17 +43,9 @@ def quickstart(
 
     The sentences, English and German, come from a grammar: their scores show that the
     system works, but do not predict scores on real text.
-
-    Args:
-        directory: Directory of the run; default runs/quickstart-en-de.
-        saved_models: Directory for the SavedModel quickstart-en-de/VERSION.
-        console: Rich console for progress; default the terminal.
-        config: Options of the run.
-        sizes: Number of pairs in the splits "train", "valid" and "test".
-        command: That of `train`.
-
-    Returns:
-        The `Scores` of the test sentences.
+    `sizes` are the numbers of pairs in the splits "train", "valid" and "test". The
+    SavedModel is written to `saved_models`/quickstart-en-de/VERSION. The rest is as in
+    `train`. Returns the `Scores` of the test sentences.
 
     Raises:
         FileExistsError: If `directory` holds something other than its run.

@@ -360,16 +360,8 @@ def generate_pairs(split: str, count: int, seed: int = 1) -> Iterator[tuple[str,
     A hash of the German sentence determines the split, 90 of 100 for training, so no
     sentence is in two splits, whatever the seed.
 
-    Args:
-        split: "train", "valid" or "test".
-        count: Number of pairs.
-        seed: Seed of the draw.
-
     Raises:
         ValueError: If `split` is not "train", "valid" or "test".
-
-    Example:
-        >>> pairs = list(generate_pairs("train", 1000))
     """
     check_choice("split", split, _SPLITS)
     grammar, seen = Grammar(seed), set()

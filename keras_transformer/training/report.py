@@ -297,21 +297,12 @@ def run_facts(
 
 
 def read_summary(directory: str | Path) -> dict[str, Any]:
-    """Returns what the training of a run came to: its summary.json.
-
-    Args:
-        directory: The directory of a finished run.
-    """
+    """Returns what the training of a finished run came to: its summary.json."""
     return json.loads((Path(directory) / SUMMARY).read_text(encoding="utf-8"))
 
 
 def summary_lines(summary: dict[str, Any], directory: str | Path) -> list[str]:
-    """Returns what a person wants to read after a training, as lines.
-
-    Args:
-        summary: As `read_summary` returns it.
-        directory: The run's directory.
-    """
+    """Returns the lines of a run's summary for a person."""
     scores = [
         f"{name} {value:.4f}"
         for name, value in summary["last_epoch"].items()

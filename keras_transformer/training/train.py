@@ -144,9 +144,6 @@ def dry_run(
 
     Returns:
         The printed numbers, under "model" and "data".
-
-    Example:
-        >>> dry_run(open_pairs("train.en", "train.de"), "runs/en-de")
     """
     run = Run(directory)
     with run.opened(text, config, validation, console, tokenizers, init, is_dry=True):

@@ -65,12 +65,6 @@ def test_a_notebook_runs(name, tmp_path):
     check_outputs(notebook)
 
 
-def test_the_code_of_the_layers_runs():
-    """In this process, which is ready."""
-    code = "\n".join(cell.source for cell in code_cells(tiny("layers")))
-    exec(code.replace("%matplotlib inline", ""), {})
-
-
 def test_every_notebook_has_its_tiny_size():
     assert {path.stem for path in FOLDER.glob("*.ipynb")} == {*KEPT}
 

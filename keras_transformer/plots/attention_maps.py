@@ -17,6 +17,7 @@ from keras_transformer.layers.attention import recorded_attention
 from keras_transformer.layers.linear_attention import LinearAttention
 from keras_transformer.layers.ssru import SSRU
 from keras_transformer.models.transformer import Transformer
+from keras_transformer.plots.curves import axes_for
 from keras_transformer.text.words import labels_of
 from keras_transformer.types import TensorLike
 
@@ -134,24 +135,6 @@ def _size(shape, square, margin):
     rows, columns = shape
     sides = (columns * square + margin, rows * square + margin)
     return tuple(min(_LARGEST, max(3.0, side)) for side in sides)
-
-
-def axes_for(axes, count: int, size: Sequence[float], columns: int = 1):
-    """Returns a figure and `count` of the given axes, or of new ones of a `size`."""
-    if axes is None:
-        columns = min(columns, count)
-        rows = -(-count // columns)
-        inches = size[0] * columns, size[1] * rows  # `size` is that of a panel.
-        figure = Figure(figsize=inches, layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False)
-    axes = list(np.ravel(axes))
-    if len(axes) < count:
-        raise ValueError(
-            f"`axes` must hold at least {count}. Received: {len(axes)} axes"
-        )
-    for unused in axes[count:]:
-        unused.set_visible(False)
-    return axes[0].get_figure(root=True), axes[:count]
 
 
 def _grid(ax, weights, queries, keys, title, largest=None):
