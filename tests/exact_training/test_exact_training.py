@@ -183,7 +183,7 @@ def test_a_loss_that_does_not_say_how_many_targets_it_counts():
 
 
 @pytest.mark.one_case
-@pytest.mark.parametrize("steps", (1, 3))
+@pytest.mark.parametrize("steps", (1, 2))
 def test_a_scaled_loss_has_the_gradient_and_the_value_of_itself(steps):
     clipnorm, batches = 0.05, make_batches()[:steps]
     options = {"gradient_accumulation_steps": steps}

@@ -226,6 +226,7 @@ def test_calibrated_integers(way, rng):
     assert 0 < error_of(numbers(model(SOURCE)), exact) < 1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Invalid quantization mode")
 def test_float8_trains(model):
     """Of the `Dense` layers; Keras has no table of tokens in float8."""

@@ -185,10 +185,8 @@ class Subclass(kt.Transformer):
 VALIDATED = {"validation": tiny_run.VALID, "monitor": "bleu", "bleu_sentences": 3}
 
 
-@pytest.mark.parametrize(
-    "make, options",
-    [(keras_only, {}), pytest.param(Subclass, VALIDATED, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("make, options", [(keras_only, {}), (Subclass, VALIDATED)])
 def test_a_killed_run_of_it_ends_the_same(make, options, tmp_path):
     options = {"ema_decay": 0.9, "gradient_accumulation_steps": 2} | options
 
