@@ -58,7 +58,8 @@ class Translator(TextTranslator):
         self._run, self.most = self._pipeline.answer, self.config.beam_size
 
     def __repr__(self):
-        kind, size = type(self.model).__name__, self.model.count_params()
+        model = getattr(self.model, "model", self.model)  # inside an `OwnModel`
+        kind, size = type(model).__name__, model.count_params()
         return f"<Translator: {kind} of {size:,} parameters, {self.tokenizers!r}>"
 
     @classmethod

@@ -5,7 +5,7 @@ import pytest
 import sacrebleu
 import tensorflow as tf
 
-from keras_transformer import DecodingConfig, Translator, evaluate
+from keras_transformer import DecodingConfig, ExportedTranslator, Translator, evaluate
 from keras_transformer.generation.generator import Generator
 from keras_transformer.text import Corpus
 from tests import tiny_run
@@ -213,11 +213,15 @@ def test_other_seeds_and_higher_temperatures_draw_other_texts(translator, greedy
     assert cold not in hot
 
 
-def test_a_translator_says_what_it_holds():
+def test_a_translator_says_what_it_holds(saved_model):
     translator = tiny_run.translator()
     size = translator.model.count_params()
     expected = f"<Translator: Transformer of {size:,} parameters, <TokenizerPair: 300 "
     assert repr(translator) == expected + "pieces>>"
+    exported = ExportedTranslator(saved_model)
+    assert repr(exported) == f"<ExportedTranslator: {saved_model}>"
+    with pytest.raises(TypeError, match="`texts` must be a sequence .* Received: 3"):
+        translator(3)
     corpus = Corpus(tiny_run.TRAIN, translator.tokenizers)
     batches = corpus.num_batches
     words = f"<Corpus: 40 pairs, {batches} batches an epoch, no bad lines>"

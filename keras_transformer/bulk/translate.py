@@ -168,9 +168,8 @@ def read_texts(source: str | Path | BinaryIO) -> Iterator[str]:
 def model_fingerprint(directory: str | Path, options: str = "") -> str:
     """Returns a digest of a model's files and options, for `translate_file`.
 
-    Args:
-        directory: A version of a SavedModel, a LiteRT export or a training run.
-        options: Other options of the translation, such as a `DecodingConfig` as JSON.
+    The directory holds a version of a SavedModel, a LiteRT export or a training run;
+    options of the translation may be a `DecodingConfig` as JSON.
 
     Raises:
         FileNotFoundError: If the directory holds no model.

@@ -53,7 +53,14 @@ class Parser(argparse.ArgumentParser):
             group.add_argument("--json", help=what, **switch)
         return group
 
+    def parse_known_args(self, args=None, namespace=None):
+        self._words = args or ()
+        return super().parse_known_args(args, namespace)
+
     def error(self, message):
+        given = {word.partition("=")[0] for word in self._words if word[:2] == "--"}
+        if "are required" in message and (unknown := sorted(given - {*self.flags()})):
+            message += f"; unrecognized: {' '.join(unknown)}"
         # A name that a `*` matched may hold anything.
         super().error(printable(message))
 

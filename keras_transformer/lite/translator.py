@@ -60,12 +60,15 @@ class TextTranslator:
     A text longer than the longest source is cut. A text of spaces only has an empty
     translation with score 0.
 
-    A subclass sets `most`, the largest `n_best`, and `_run(name, *columns, **options)`,
-    which returns the outputs of the signature `name` of a SavedModel, strings as `str`.
+    A subclass has `path`, `most`, the largest `n_best`, and `_run(name, *columns)` with
+    the outputs of the signature `name` of a SavedModel, strings as `str`.
     """
 
     most: int
     _run: Callable[..., dict[str, Any]]
+
+    def __repr__(self):
+        return f"<{type(self).__name__}: {self.path}>"
 
     def __call__(
         self, texts: str | Sequence[str], batch_size: int = 32
@@ -268,7 +271,8 @@ class LiteTranslator(TextTranslator):
 
 def _check_texts(*columns):
     for texts in columns:
-        if isinstance(texts, str | bytes) or not all(isinstance(t, str) for t in texts):
+        is_list = hasattr(texts, "__len__") and not isinstance(texts, str | bytes)
+        if not is_list or not all(isinstance(text, str) for text in texts):
             raise TypeError(
                 "`texts` must be a sequence of strings, such as ['A sentence.']. "
                 f"Received: {texts!r:.100}"

@@ -34,8 +34,6 @@ class OwnModel(ExactTraining, keras.Model):
     returns tensors (B, ...), and `decode(target_in, encoded)`, which returns the
     logits, encodes a source once.
 
-    Args:
-        model: A functional or subclassed model.
     Raises:
         TypeError: If `model` is not such a model.
         ValueError: If a target position sees a later one.
