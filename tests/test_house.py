@@ -21,7 +21,7 @@ PACKAGE = ROOT / "keras_transformer"
 
 # Files and lines, docstrings and blank lines counted; "." is the top level.
 FOLDERS = {
-    ".": (10, 1294), "bulk": (3, 436), "cli": (5, 849), "config": (6, 927),
+    ".": (10, 1294), "bulk": (3, 436), "cli": (5, 848), "config": (6, 927),
     "decoding": (4, 888), "exact_training": (6, 680), "export": (7, 1312),
     "generation": (3, 565), "importers": (6, 990), "kernels": (8, 1013),
     "layers": (15, 2917), "lite": (2, 369), "models": (10, 1574),

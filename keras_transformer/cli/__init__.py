@@ -121,6 +121,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _parsed(words):
     """Returns the options that words give; bad usage ends the process."""
+    Parser.words = words
     options, unknown = make_parser().parse_known_args(words)
     options.command = shlex.join(["keras-transformer", *words])
     if hasattr(options, "texts") and not any(word[:1] == "-" for word in unknown):

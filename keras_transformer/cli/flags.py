@@ -24,6 +24,8 @@ _VERBS = Path(__file__).with_name("verbs.toml")
 class Parser(argparse.ArgumentParser):
     """Takes flags by their whole names alone: `--batch` is not `--batch-tokens`."""
 
+    words = ()  # of the command, for errors
+
     def __init__(self, description, examples=(), **details):
         lines = "".join(f"\n  keras-transformer {line}" for line in examples)
         super().__init__(
@@ -53,12 +55,8 @@ class Parser(argparse.ArgumentParser):
             group.add_argument("--json", help=what, **switch)
         return group
 
-    def parse_known_args(self, args=None, namespace=None):
-        self._words = args or ()
-        return super().parse_known_args(args, namespace)
-
     def error(self, message):
-        given = {word.partition("=")[0] for word in self._words if word[:2] == "--"}
+        given = {word.partition("=")[0] for word in self.words if word[:2] == "--"}
         if "are required" in message and (unknown := sorted(given - {*self.flags()})):
             message += f"; unrecognized: {' '.join(unknown)}"
         # A name that a `*` matched may hold anything.
