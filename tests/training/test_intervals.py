@@ -270,9 +270,10 @@ class Score(keras.callbacks.Callback):
 def test_bleu_is_that_of_the_average_of_the_weights_in_two_forms(tmp_path):
     screen, score = io.StringIO(), Score(tmp_path)
     options = LEARNING | {"monitor": "bleu", "bleu_sentences": 7, "ema_decay": 0.9}
+    options |= {"learning_rate": 0.03}
     # A finished run, whose tokenizer can be loaded.
-    tiny_run.run(tmp_path, **options | {"epochs": 7})
-    tiny_run.run(tmp_path, score, screen=screen, **options)
+    tiny_run.run(tmp_path, **options | {"epochs": 19})
+    tiny_run.run(tmp_path, score, screen=screen, **options | {"epochs": 20})
     row, ((averaged, raw),) = last_state(tmp_path).history[-1], score.bleu
     assert row["val_bleu"] == pytest.approx(averaged.bleu, abs=1e-9)
     assert row["val_bleu_lowercase"] == pytest.approx(averaged.lowercase_bleu, abs=1e-9)
