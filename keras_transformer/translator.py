@@ -16,6 +16,7 @@ from keras_transformer.generation.pipeline import Pipeline, check_fit
 from keras_transformer.lite.translator import TextTranslator
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.loading import load_model
+from keras_transformer.models.own_model import OwnModel
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 
@@ -58,7 +59,7 @@ class Translator(TextTranslator):
         self._run, self.most = self._pipeline.answer, self.config.beam_size
 
     def __repr__(self):
-        model = getattr(self.model, "model", self.model)  # inside an `OwnModel`
+        model = self.model.model if isinstance(self.model, OwnModel) else self.model
         kind, size = type(model).__name__, model.count_params()
         return f"<Translator: {kind} of {size:,} parameters, {self.tokenizers!r}>"
 

@@ -168,8 +168,8 @@ def read_texts(source: str | Path | BinaryIO) -> Iterator[str]:
 def model_fingerprint(directory: str | Path, options: str = "") -> str:
     """Returns a digest of a model's files and options, for `translate_file`.
 
-    The directory holds a version of a SavedModel, a LiteRT export or a training run;
-    options of the translation may be a `DecodingConfig` as JSON.
+    `directory` is a version of a SavedModel, a LiteRT export or a training run, and
+    `options` any text, such as a `DecodingConfig` as JSON.
 
     Raises:
         FileNotFoundError: If the directory holds no model.

@@ -57,6 +57,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         given = {word.partition("=")[0] for word in self.words if word[:2] == "--"}
+        given.discard("--")
         if "are required" in message and (unknown := sorted(given - {*self.flags()})):
             message += f"; unrecognized: {' '.join(unknown)}"
         # A name that a `*` matched may hold anything.

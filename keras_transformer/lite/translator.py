@@ -153,7 +153,18 @@ class TextTranslator:
 
     def _rows(self, name, batch_size, *texts, numbers=(), **options):
         """Runs a signature on texts and numbers; returns the outputs of each text."""
-        _check_texts(*texts)
+        for column in texts:
+            is_list = hasattr(column, "__len__") and not isinstance(column, str | bytes)
+            if not is_list or not all(isinstance(text, str) for text in column):
+                raise TypeError(
+                    "`texts` must be a sequence of strings, such as ['A sentence.']. "
+                    f"Received: {column!r:.100}"
+                )
+        if len({len(column) for column in texts}) > 1:
+            raise ValueError(
+                "All inputs must have the same number of texts. Received: "
+                f"{', '.join(str(len(column)) for column in texts)}"
+            )
         if batch_size < 1:
             raise ValueError(
                 f"`batch_size` must be at least 1. Received: batch_size={batch_size}"
@@ -267,21 +278,6 @@ class LiteTranslator(TextTranslator):
         """Returns the ids of texts, cut to `longest`, with the end token."""
         most, end = self.description[longest] - 1, processor.eos_id()
         return [[*_ids_of(processor, text)[:most], end] for text in texts]
-
-
-def _check_texts(*columns):
-    for texts in columns:
-        is_list = hasattr(texts, "__len__") and not isinstance(texts, str | bytes)
-        if not is_list or not all(isinstance(text, str) for text in texts):
-            raise TypeError(
-                "`texts` must be a sequence of strings, such as ['A sentence.']. "
-                f"Received: {texts!r:.100}"
-            )
-        if len(texts) != len(columns[0]):
-            raise ValueError(
-                "All inputs must have the same number of texts. Received: "
-                f"{', '.join(str(len(column)) for column in columns)}"
-            )
 
 
 def _padded(rows):

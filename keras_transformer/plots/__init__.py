@@ -14,5 +14,5 @@ except ImportError as error:
         'Plots need matplotlib: pip install "keras-transformer-seq2seq[plots]"'
     ) from error
 
-# The names are those of __init__.pyi. Curves need no Keras, which takes seconds.
+# The names of __init__.pyi are loaded when used: `training_curves` needs no Keras.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -451,7 +451,7 @@ def _chosen(names, keys, where):
         if key not in names:
             raise ValueError(
                 f"`{name}` must be one of {', '.join(map(repr, names))} for {where}. "
-                f"Received: {name}={key!r} (with --columns, one of its words)"
+                f"Received: {name}={key!r} (at the command line: --columns)"
             )
     return keys
 

@@ -273,8 +273,7 @@ def run_facts(
     if validation is not None:
         corpora["validation"] = validation
         pairs = validation.text.pairs(BadLines(validation.config.bad_line_budget))
-        # For a model card.
-        examples = [pair[1:] for pair in itertools.islice(pairs, 3)]
+        examples = [pair[1:] for pair in itertools.islice(pairs, 3)]  # of a model card
     return {
         "model": {
             "class": type(model).__name__,

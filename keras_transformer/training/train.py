@@ -140,8 +140,8 @@ def dry_run(
     """Prints what `train` would do with these arguments: data, device, parameters.
 
     It reads the text, learns the vocabulary and makes the model, but writes no files.
-    Arguments and errors are those of `train`. Returns the printed numbers, under
-    "model" and "data".
+    It takes the arguments of `train`, raises the same errors, and returns the printed
+    numbers, under "model" and "data".
     """
     run = Run(directory)
     with run.opened(text, config, validation, console, tokenizers, init, is_dry=True):

@@ -25,7 +25,8 @@ def check_validated(options: TrainingConfig, validated: bool):
     needing = [name for name, is_given in given.items() if is_given]
     if needing and not validated:
         raise ValueError(
-            f"{', '.join(needing)} needs validation pairs (`--valid`), or leave it out."
+            f"{', '.join(needing)} needs validation pairs: give some (`--valid`), or "
+            "leave it out."
         )
 
 

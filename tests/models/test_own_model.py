@@ -122,6 +122,7 @@ def by_loader(path, texts):
 
 def test_strings_of_an_export_are_those_of_the_live_model(tmp_path):
     translator = kt.Translator(keras_only(None), tiny_run.tokenizers(), SEARCH)
+    assert repr(translator).startswith("<Translator: Functional of ")
     exported = kt.ExportedTranslator(translator.export(tmp_path / "own"))
     texts = [source for source, _ in tiny_run.VALID]
     assert exported(texts) == translator(texts)
