@@ -510,10 +510,8 @@ COMMANDS = {
     GOOD + "--dropout-rate 1.0": "argument --dropout-rate: must be below 1.0",
     GOOD + "--dropout-rate -0.1": "argument --dropout-rate: must be at least 0.0",
     GOOD + "--activation sharp": "activation",
-    GOOD
-    + "--monitor bleu": "`monitor` 'bleu' needs validation pairs: give some (`--valid`)",
-    GOOD
-    + "--average best": "`average` 'best' needs validation pairs: give some (`--valid`)",
+    GOOD + "--monitor bleu": "`monitor` 'bleu' needs validation pairs: give some (`--val",
+    GOOD + "--average best": "`average` 'best' needs validation pairs: give some (`--val",
     GOOD + "--patience 2": "`patience` needs validation pairs: give some (`--valid`)",
     GOOD + "--init {f}/missing": "missing: No such file",
     GOOD + "--init {r} --num-heads 4": "`num_heads` is 4 and was 2",
