@@ -112,7 +112,7 @@ def shaped(dtype="bfloat16", lengths=(6, 8), widths=(8, 8)):
     """Queries, keys and values of which only the type and the shape matter."""
     (targets, sources), (width, value_width) = lengths, widths
     shapes = (H, targets, width), (3, sources, width), (3, sources, value_width)
-    return [ops.zeros((B, *shape), dtype=dtype) for shape in shapes]
+    return [keras.KerasTensor((B, *shape), dtype) for shape in shapes]
 
 
 MASK = np.ones((B, 1, 1, 8), bool)
@@ -194,7 +194,8 @@ def test_a_gpu_gets_a_program_that_calls_cudnn(monkeypatch, mask):
         return fused_attention(*tensors, mask).astype("float32").sum()
 
     gradient = jax.jit(jax.grad(total, argnums=(0, 1, 2)))
-    program = gradient.trace(*shaped()).lower(lowering_platforms=("cuda",)).as_text()
+    tensors = [ops.zeros(x.shape, x.dtype) for x in shaped()]
+    program = gradient.trace(*tensors).lower(lowering_platforms=("cuda",)).as_text()
     for direction in ("", "Backward"):
         kind = "ScaleBiasSoftmax" if mask is not None else "Softmax"
         assert f"__cudnn$fmha{kind}{direction}" in program
