@@ -289,10 +289,7 @@ class Corpus:
             side = int(fits[place, 0])
             length, reason = lengths[place, side], "no visible character"
             if length > 1:
-                reason = (
-                    f"{length} tokens, including the end token: more than `max_length` "
-                    f"{most}"
-                )
+                reason = f"{length} tokens with the end token; `max_length` is {most}"
             self.bad_lines.add(
                 part.place(lines[place], SIDES[side]),
                 f"{SIDES[side]} has {reason}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,8 +32,19 @@ def save_checkpoint(model: keras.Model, directory: str | Path, step: int):
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         weights = _WeightsInMemory()
-        model.save_weights(weights)
+        with _without_optimizer(model):
+            model.save_weights(weights)
         temporary.write_bytes(weights.getbuffer())
+
+
+@contextlib.contextmanager
+def _without_optimizer(model):
+    """Keras writes its moments with the weights, and three times as much."""
+    optimizer, model.optimizer = getattr(model, "optimizer", None), None
+    try:
+        yield
+    finally:
+        model.optimizer = optimizer
 
 
 def checkpoint_path(directory: str | Path, step: int) -> Path:
@@ -60,7 +72,8 @@ def load_average(model: keras.Model, paths: Sequence[str | Path]):
     totals = None
     for path in map(checked_path, paths):
         try:
-            model.load_weights(path)
+            with _without_optimizer(model):
+                model.load_weights(path)
         except (ValueError, KeyError, OSError) as error:
             raise ValueError(
                 f"{path} does not fit the model, or is damaged."

@@ -99,6 +99,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
             if hasattr(callback, "state") and hasattr(callback, "restore")
         ]
         self._since = time.monotonic() - run.state.seconds
+        self._until = self._since + 60 * (self._options.max_minutes or math.inf)
         base = keras.callbacks.Callback
         hooks = base.on_train_batch_end, base.on_batch_end
         self._wants_every_batch = any(
@@ -184,13 +185,10 @@ class RunCallbacks(keras.callbacks.CallbackList):
             self._read = time.monotonic()
             self._bar.show(self._run.state.step + self._done, figures["loss"])
         if is_alone or is_due:
-            is_over = self._seconds() >= 60 * (self._options.max_minutes or math.inf)
+            is_over = time.monotonic() >= self._until
             is_asked = self._signals.received is not None
             if self._distribution.any(is_over or is_asked):
                 self.model.stop_training = self._stops = True
-
-    def _seconds(self):
-        return time.monotonic() - self._since
 
     def on_epoch_end(self, epoch, logs=None):
         if self._options.nonfinite == "stop" and self.model.held_batches:
@@ -204,7 +202,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         rate = inner_optimizer(self.model.optimizer).learning_rate
         self.figures["learning_rate"] = float(ops.convert_to_numpy(rate))
         # Keras replaces the weights by their moving average after this.
-        seconds = self._distribution.mean(self._seconds())
+        seconds = self._distribution.mean(time.monotonic() - self._since)
         self._run.state = self.captured(step, seconds)
 
 

@@ -302,11 +302,8 @@ def read_summary(directory: str | Path) -> dict[str, Any]:
 
 def summary_lines(summary: dict[str, Any], directory: str | Path) -> list[str]:
     """Returns the lines of a run's summary for a person."""
-    scores = [
-        f"{name} {value:.4f}"
-        for name, value in summary["last_epoch"].items()
-        if name.startswith("val_")
-    ]
+    last = summary["last_epoch"].items()
+    scores = [f"{name} {value:.4f}" for name, value in last if name[:4] == "val_"]
     run, name = map(shlex.quote, (str(directory), Path(directory).absolute().name))
     return [
         f"trained {summary['model']['parameters']:,} parameters: "

@@ -183,9 +183,8 @@ def _train_to_the_end(run: Run, given: Sequence[keras.callbacks.Callback]):
                     run.states.save(run.state)
                     _remove_checkpoints(run)
                 if run.distribution.any(signals.received is not None):
-                    name = "a signal to another process"
-                    if signals.received is not None:
-                        name = signals.received.name
+                    other = "a signal to another process"
+                    name = signals.received.name if signals.received else other
                     after = plural(run.state.updates, "update")
                     words = "run the same command again to resume"
                     say(run.console, f"stopped by {name} after {after}; {words}")
@@ -258,9 +257,8 @@ def _finish(run: Run) -> Translator:
         load_average(run.model, [checkpoint_path(folder, row["step"]) for row in rows])
         _remove_checkpoints(run, num_states=1)
         run.translator.save(run.path)
-        last = {
-            name: value for name, value in state.history[-1].items() if name != "step"
-        }
+        last = dict(state.history[-1])
+        del last["step"]
         summary = {
             "machine": state.machine,
             "updates": state.updates,

@@ -231,7 +231,7 @@ def test_over_long_and_invisible_pairs_are_left_out(tmp_path, tokenizers):
         len(tokenizers.source.tokenize([text])[0]) + 1
         for text in ("two " * 20, "three " * 9)
     ]
-    rest = "tokens, including the end token: more than `max_length` 8"
+    rest = "tokens with the end token; `max_length` is 8"
     assert sorted(corpus.bad_lines.examples) == [
         f"{target}:3: target has {long[1]} {rest}",
         f"{source}:2: source has {long[0]} {rest}",

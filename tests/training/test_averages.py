@@ -4,6 +4,7 @@ import io
 import pickle
 import shutil
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -127,13 +128,19 @@ def small_model():
 
 def test_the_mean_is_that_of_float64_and_of_equal_values_is_their_bytes(tmp_path):
     model, rng, weights = small_model(), np.random.default_rng(3), []
+    model.compile("adam", "mse")
+    model.train_on_batch(np.ones((1, 3)), np.ones((1, 2)))
+    adam, moments = model.optimizer, list(map(np.array, model.optimizer.variables))
     for step in range(8, 12):
         weights.append([rng.standard_normal((3, 2)), np.array([-0.0, 1 / 3])])
         model.set_weights(weights[-1])
         save_checkpoint(model, tmp_path, step)
     paths = checkpoints_in(tmp_path)
     assert [path.name[5:14] for path in paths] == [f"{n:09d}" for n in range(8, 12)]
+    assert "optimizer" not in h5py.File(paths[0])
     load_average(model, paths)
+    assert model.optimizer is adam
+    assert_equal(list(map(np.array, adam.variables)), moments)
     kernel, bias = model.get_weights()
     each = np.stack([values.astype("float32") for values, _ in weights])
     np.testing.assert_array_equal(kernel, each.mean(0, "float64").astype("float32"))
