@@ -71,9 +71,6 @@ class Translator(TextTranslator):
             directory: Directory with model.keras, tokenizer and decoding.json.
             config: Options of decoding; default as saved.
 
-        Returns:
-            A `Translator`.
-
         Raises:
             FileNotFoundError: If a part is missing.
             ValueError: If a part is damaged or does not fit the others.

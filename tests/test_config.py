@@ -259,15 +259,11 @@ def test_the_page_on_training_shows_the_presets():
         shown = [
             config.tokenizer.vocabulary_size,
             config.data.batch_tokens or "4,096, on a GPU 25,000",
-            "yes" if model.norm_first else "no",
-            model.dropout_rate,
-            model.attention_dropout_rate,
-            training.warmup_steps,
-            training.learning_rate or "the paper's",
-            training.epochs,
-            training.average_checkpoints,
-            config.decoding.length_penalty,
-        ]
+            "yes" if model.norm_first else "no", model.dropout_rate,
+            model.attention_dropout_rate, training.warmup_steps,
+            training.learning_rate or "the paper's", training.epochs,
+            training.average_checkpoints, config.decoding.length_penalty,
+        ]  # fmt: skip
         texts = [f"{x:,}" if isinstance(x, int) else str(x) for x in shown]
         assert cells[name][2:] == texts
         if math.isfinite(preset["most_pairs"]):

@@ -61,15 +61,12 @@ def test_translations_are_the_live_ones(translator, live, batch_size):
 @pytest.mark.parametrize(
     ("method", "arguments"),
     [
-        ("translate", (TEXTS, 1)),
-        ("translate", (TEXTS, 3, 2)),
-        ("complete", (TEXTS, PREFIXES, 4)),
-        ("sample", (TEXTS, 0.0)),
+        ("translate", (TEXTS, 1)), ("translate", (TEXTS, 3, 2)),
+        ("complete", (TEXTS, PREFIXES, 4)), ("sample", (TEXTS, 0.0)),
         ("score", (TEXTS, [text[::-1] for text in TEXTS], 3)),
-        ("align", (TEXTS,)),
-        ("align", (TEXTS, True, 2)),
+        ("align", (TEXTS,)), ("align", (TEXTS, True, 2)),
     ],
-)
+)  # fmt: skip
 def test_every_method_gives_the_live_results(translator, live, method, arguments):
     expected = getattr(live, method)(*arguments)
     assert_same(getattr(translator, method)(*arguments), expected)

@@ -105,12 +105,10 @@ def make_parser() -> argparse.ArgumentParser:
         prog="keras-transformer",
         description="Train a Transformer on pairs of sentences and serve it.",
         examples=(
-            "quickstart",
-            "train --train a.en a.de --valid v.en v.de --run runs/a",
-            'translate runs/a "Two men are talking."',
-            "train --help",
+            "quickstart", "train --train a.en a.de --valid v.en v.de --run runs/a",
+            'translate runs/a "Two men are talking."', "train --help",
         ),
-    )
+    )  # fmt: skip
     parser.set_defaults(quiet=False, json=False)
     parser.verbs = add_verbs(parser, _CALLS)
     version = {"action": "version", "version": ", ".join(versions)}
@@ -121,7 +119,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _parsed(words):
     """Returns the options that words give; bad usage ends the process."""
-    Parser.words = words
     options, unknown = make_parser().parse_known_args(words)
     options.command = shlex.join(["keras-transformer", *words])
     if hasattr(options, "texts") and not any(word[:1] == "-" for word in unknown):

@@ -24,18 +24,15 @@ _VERBS = Path(__file__).with_name("verbs.toml")
 class Parser(argparse.ArgumentParser):
     """Takes flags by their whole names alone: `--batch` is not `--batch-tokens`."""
 
-    words = ()  # of the command, for errors
-
     def __init__(self, description, examples=(), **details):
+        self._words = ()
         lines = "".join(f"\n  keras-transformer {line}" for line in examples)
         super().__init__(
             description=textwrap.fill(description, 78),
             epilog=f"example{'s' * (len(examples) > 1)}:{lines}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-            add_help=False,
-            **details,
-        )
+            allow_abbrev=False, add_help=False, **details,
+        )  # fmt: skip
 
     def add_general_flags(self, has_rare=False, reports=False):
         """Adds the flags of every verb, as the last group; returns the group."""
@@ -55,10 +52,14 @@ class Parser(argparse.ArgumentParser):
             group.add_argument("--json", help=what, **switch)
         return group
 
+    def parse_known_args(self, args=None, namespace=None):
+        self._words = args or ()
+        return super().parse_known_args(args, namespace)
+
     def error(self, message):
-        given = {word.partition("=")[0] for word in self.words if word[:2] == "--"}
-        given.discard("--")
-        if "are required" in message and (unknown := sorted(given - {*self.flags()})):
+        names = {word.partition("=")[0] for word in self._words if word[:2] == "--"}
+        unknown = sorted(names - {"--", *self.flags()})
+        if "are required" in message and unknown:
             message += f"; unrecognized: {' '.join(unknown)}"
         # A name that a `*` matched may hold anything.
         super().error(printable(message))
@@ -92,13 +93,11 @@ def add_verbs(parser, calls):
         above, _, word = name.rpartition(" ")
         groups = [tables["groups"][group] for group in verb.get("groups", ())]
         own = places[above].add_parser(
-            word,
-            prog=f"keras-transformer {name}",
-            help=verb["help"],
+            word, prog=f"keras-transformer {name}", help=verb["help"],
             description=f"{verb['help']} {verb.get('more', '')}",
             examples=[f"{name} {rest}".rstrip() for rest in verb["examples"]],
             usage=f"%(prog)s {verb['needs']}[OPTION ...]",
-        )
+        )  # fmt: skip
         own.set_defaults(parser=own, call=calls.get(name))
         parsers[name] = own
         if name not in calls:

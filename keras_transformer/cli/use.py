@@ -85,13 +85,9 @@ def translate(options):
         load_module("evaluation").write_lines(options.output, translations)
         return {"output": options.output, "sentences": len(translations)}
     summary = bulk.translate_file(
-        translate,
-        source,
-        options.output,
-        window=bulk.WINDOW * (workers or 1),
-        fingerprint=_fingerprint(translator, options),
-        show_progress=not options.quiet,
-    )
+        translate, source, options.output, window=bulk.WINDOW * (workers or 1),
+        fingerprint=_fingerprint(translator, options), show_progress=not options.quiet,
+    )  # fmt: skip
     if not options.quiet:
         print_message(str(summary))
     return dataclasses.asdict(summary) | {"output": options.output}

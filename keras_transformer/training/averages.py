@@ -39,7 +39,7 @@ def save_checkpoint(model: keras.Model, directory: str | Path, step: int):
 
 @contextlib.contextmanager
 def _without_optimizer(model):
-    """Keras writes its moments with the weights, and three times as much."""
+    """Takes the optimizer off a model, whose file then has no moments of it."""
     optimizer, model.optimizer = getattr(model, "optimizer", None), None
     try:
         yield

@@ -165,11 +165,9 @@ class TrainingBar(Progress):
             TextColumn("{task.percentage:.0f} %"),
             TimeElapsedColumn(),
             TextColumn("so far{task.fields[rest]}"),
-            console=console,
-            transient=True,
-            expand=True,
+            console=console, transient=True, expand=True,
             disable=not console.is_terminal,  # It would leave an empty line.
-        )
+        )  # fmt: skip
         updates = options.planned_updates(num_batches)
         self._batches = updates * options.gradient_accumulation_steps
         self._num_batches, self._epochs = num_batches, options.epochs
@@ -303,7 +301,7 @@ def read_summary(directory: str | Path) -> dict[str, Any]:
 def summary_lines(summary: dict[str, Any], directory: str | Path) -> list[str]:
     """Returns the lines of a run's summary for a person."""
     last = summary["last_epoch"].items()
-    scores = [f"{name} {value:.4f}" for name, value in last if name[:4] == "val_"]
+    scores = [f"{name} {x:.4f}" for name, x in last if name.startswith("val_")]
     run, name = map(shlex.quote, (str(directory), Path(directory).absolute().name))
     return [
         f"trained {summary['model']['parameters']:,} parameters: "

@@ -49,13 +49,10 @@ def some_mask(rng, *shape):
 
 
 MASKS = {
-    "none": None,
-    "of keys": (B, 1, 1, S),
-    "of queries and keys": (B, 1, T, S),
-    "of all sentences": (1, 1, T, S),
-    "of heads": (B, H, T, S),
+    "none": None, "of keys": (B, 1, 1, S), "of queries and keys": (B, 1, T, S),
+    "of all sentences": (1, 1, T, S), "of heads": (B, H, T, S),
     "of queries": (B, 1, T, 1),
-}
+}  # fmt: skip
 BIASES = {"none": None, "of heads": (H, T, S), "of keys": (1, H, 1, S)}
 
 
