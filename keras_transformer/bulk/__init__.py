@@ -1,5 +1,6 @@
 """Translation of files of any size, in constant memory, resumed after a crash."""
 
+from keras_transformer.bulk.distill import distill
 from keras_transformer.bulk.ray_translator import RayTranslator
 from keras_transformer.bulk.translate import (
     WINDOW,
@@ -15,6 +16,7 @@ __all__ = [
     "WINDOW",
     "BulkSummary",
     "RayTranslator",
+    "distill",
     "model_fingerprint",
     "read_texts",
     "translate_file",

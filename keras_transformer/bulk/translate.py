@@ -34,7 +34,7 @@ _MODEL_PARTS = (
 class BulkSummary:
     """The result of a bulk translation."""
 
-    sentences: int  # lines of the output
+    sentences: int  # lines of the source
     resumed: int  # lines that an earlier, interrupted process translated
     seconds: float  # for the other lines
 
@@ -86,14 +86,33 @@ def translate_file(
         >>> translator = ExportedTranslator("saved_models/en-de/1")
         >>> translate_file(translator, "news.en.gz", "news.de.gz", show_progress=True)
     """
-    texts = read_texts(source)
-    windows = windows_of(texts, window)
-    total = None
+    texts, total = read_texts(source), None
     if isinstance(source, str | Path) and Path(source).is_file():
         if Path(output).exists() and Path(source).samefile(output):
             raise ValueError(f"The output must be another file than the input {source}")
         # Finds a bad line before the work begins, not hours later.
         total = sum(1 for _ in read_texts(source))
+    return translate_texts(
+        translate, texts, output, total, window=window, fingerprint=fingerprint,
+        show_progress=show_progress,
+    )  # fmt: skip
+
+
+def translate_texts(
+    translate: Callable[[list[str]], list[str | None]],
+    texts: Iterator[str],
+    output: str | Path,
+    total: int | None = None,
+    *,
+    window: int = WINDOW,
+    fingerprint: str = "",
+    show_progress: bool = False,
+) -> BulkSummary:
+    """Translates an iterator of texts as `translate_file` does a file's lines.
+
+    `total` is their number, for the bar. A translation of `None` writes no line.
+    """
+    windows = windows_of(texts, window)
     console = Console(stderr=True)
     progress = Progress(
         *Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn(),
@@ -280,7 +299,8 @@ class _PartialOutput(contextlib.AbstractContextManager):
     def append(self, texts, translations):
         """Adds a window; a later crash cannot lose it."""
         self._count(texts)
-        content = "".join(one_line(text) + "\n" for text in translations)
+        kept = [text for text in translations if text is not None]
+        content = "".join(one_line(text) + "\n" for text in kept)
         content = content.encode("utf-8")
         if self._output.suffix == ".gz":
             # A gzip member for each window, without a time: resuming changes no byte.

@@ -38,6 +38,7 @@ _CALLS = {
     "import": train.import_foreign,
     "evaluate": use.evaluate,
     "translate": use.translate,
+    "distill": use.distill,
     "export": export.export,
     "serve": export.serve,
     "playground": export.playground,

@@ -93,6 +93,26 @@ def translate(options):
     return dataclasses.asdict(summary) | {"output": options.output}
 
 
+def distill(options):
+    """Writes a teacher's translations of training sources as training pairs."""
+    check_file_to_write(options.output)
+    teacher, bulk = load_runs(options.models, options), load_module("bulk")
+    search = teacher.config.to_json()
+    parts = [bulk.model_fingerprint(run, search) for run in options.models]
+    summary = bulk.distill(
+        teacher,
+        load_pairs(options.train, options.columns),
+        options.output,
+        best_of=options.best_of,
+        fingerprint=" ".join(parts),
+        facts={"command": options.command, "search": teacher.config.to_dict()},
+        show_progress=not options.quiet,
+    )
+    if not options.quiet:
+        print_message(str(summary))
+    return dataclasses.asdict(summary) | {"output": options.output}
+
+
 def _ray_workers(options):
     """Returns the number of `--ray-workers`, or `None`, after checking the rest."""
     number = options.ray_workers

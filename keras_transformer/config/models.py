@@ -70,6 +70,15 @@ class TransformerConfig(LayerConfig):
         # Table 3 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762.
         "base": dict(),
         "big": dict(d_model=1024, d_ff=4096, num_heads=16, dropout_rate=0.3),
+        # The students of Bergamot, https://github.com/browsermt/students, and wider.
+        "student": dict(
+            num_decoder_layers=2, d_model=256, d_ff=1536,
+            decoder_self_attention="ssru",
+        ),
+        "student-384": dict(
+            num_decoder_layers=4, d_model=384, d_ff=1536,
+            decoder_self_attention="ssru",
+        ),
     }  # fmt: skip
 
     def __post_init__(self):

@@ -149,6 +149,16 @@ class DecodingConfig(Config):
 
 # Runs for corpora of up to `most_pairs`; `sizes` names a `TransformerConfig.PRESETS`.
 # An option that is not named has its default, which is the paper's where it has one.
+_STUDENT = dict(
+    most_pairs=math.inf,
+    vocabulary_size=32_000,
+    dropout_rate=0.0,
+    attention_dropout_rate=0.0,
+    activation_dropout_rate=0.0,
+    label_smoothing=0.0,
+    epochs=50,
+    warmup_steps=1_000,
+)
 PRESETS = {
     "micro": dict(
         most_pairs=8_000, sizes="tiny", vocabulary_size=2_000, batch_tokens=1_024,
@@ -172,6 +182,9 @@ PRESETS = {
         most_pairs=math.inf, sizes="big", vocabulary_size=32_000,
         average_checkpoints=20,
     ),
+    # For pairs of the verb `distill`, which a student has to imitate: less dropout.
+    "student": _STUDENT | dict(sizes="student"),
+    "student-384": _STUDENT | dict(sizes="student-384"),
 }  # fmt: skip
 # Options that differ from those of the run whose weights are fine-tuned.
 FINE_TUNING = {

@@ -17,7 +17,8 @@ from keras_transformer.config.run import FINE_TUNING, PRESETS
 from tests import tiny_run
 
 VERBS = (
-    "quickstart train average import evaluate translate export serve playground plot"
+    "quickstart train average import evaluate translate distill export serve "
+    "playground plot"
 ).split()
 PARSERS = {"": make_parser(), **make_parser().verbs}
 SCRIPT = Path(sys.executable).with_name("keras-transformer")

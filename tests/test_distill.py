@@ -1,0 +1,112 @@
+"""Training pairs that a teacher's translations make."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from keras_transformer import Translator
+from keras_transformer.bulk import distill
+from keras_transformer.cli import main
+from keras_transformer.lite.translator import Translation
+from keras_transformer.text import open_pairs
+from tests import tiny_run
+
+PAIRS = [
+    ("one two", "eins zwei"),
+    ("a loop", "eine Schleife"),
+    ("nothing", "nichts"),
+    ("the\ttab", "der Tab"),
+    ("no no no no no no", "nein nein nein nein nein nein"),
+    ("three", "drei"),
+]
+FOUND = {
+    "one two": ["ein zwei", "eins zwo", "eins zwei!"],
+    "a loop": ["und so weiter und so weiter und so weiter und so weiter"] * 3,
+    "nothing": [" "] * 3,
+    "the tab": ["der\tTab", "ein Tab", "Tab"],
+    "no no no no no no": ["nein nein nein nein nein nein"] * 3,
+    "three": ["drei\n", "vier", "zwei"],
+}
+
+
+class Teacher:
+    """Finds what is in the table; ends at a given number of texts, as if killed."""
+
+    most, end = 3, 1000
+
+    def __repr__(self):
+        return "<a teacher>"
+
+    def translate(self, texts, n_best):
+        self.end -= len(texts)
+        if self.end < 0:
+            raise KeyboardInterrupt
+        return [[Translation(x, 0.0) for x in FOUND[text][:n_best]] for text in texts]
+
+
+def lines_of(path):
+    return path.read_text("utf-8").splitlines()
+
+
+EXPECTED = [
+    "one two\tein zwei", "the tab\tder Tab",
+    "no no no no no no\tnein nein nein nein nein nein", "three\tdrei",
+]  # fmt: skip
+
+
+def test_translations_are_pairs_without_empty_and_looping_ones(tmp_path):
+    path = tmp_path / "new" / "pairs.tsv"
+    summary = distill(Teacher(), PAIRS, path, fingerprint="t", facts={"more": 1})
+    assert lines_of(path) == EXPECTED and summary.sentences == 6
+    assert list(open_pairs(path).pairs())[1].target == "der Tab"
+    facts = json.loads(Path(f"{path}.json").read_text())
+    expected = dict(teacher="<a teacher>", fingerprint="t", best_of=1, more=1)
+    expected |= dict(pairs=4, left_out=2, bad_lines=0, pairs_of="the program's rows")
+    expected["pairs_digest"] = open_pairs(PAIRS).fingerprint()
+    assert facts == expected
+
+
+def test_of_several_the_nearest_to_the_reference_is_taken(tmp_path):
+    distill(Teacher(), PAIRS, tmp_path / "pairs.tsv", best_of=3)
+    assert lines_of(tmp_path / "pairs.tsv")[0] == "one two\teins zwei!"
+    for number in (0, 4):
+        with pytest.raises(ValueError, match=f"from 1 to 3,.* Received: {number}"):
+            distill(Teacher(), PAIRS, tmp_path / "other.tsv", best_of=number)
+    assert not list(tmp_path.glob("other*"))
+
+
+def test_an_interrupted_call_resumes_with_the_same_teacher_only(tmp_path):
+    path, killed = tmp_path / "pairs.tsv.gz", Teacher()
+    distill(Teacher(), PAIRS, tmp_path / "whole.tsv.gz", window=2)
+    killed.end = 4
+    with pytest.raises(KeyboardInterrupt):
+        distill(killed, PAIRS, path, window=2)
+    assert not path.exists()
+    for options in ({"best_of": 2}, {"fingerprint": "another"}):
+        with pytest.raises(ValueError, match="another model or other options"):
+            distill(Teacher(), PAIRS, path, window=2, **options)
+    with pytest.raises(ValueError, match="the first lines of the input have changed"):
+        distill(Teacher(), PAIRS[1:], path, window=2)
+    summary = distill(Teacher(), PAIRS, path, window=2)
+    assert (summary.resumed, summary.sentences) == (4, 6)
+    assert path.read_bytes() == (tmp_path / "whole.tsv.gz").read_bytes()
+
+
+def test_the_verb_writes_what_a_run_and_an_ensemble_translate(tmp_path, capsys):
+    run, output = tmp_path / "run", tmp_path / "pairs.tsv"
+    tiny_run.translator().save(run)
+    train = tmp_path / "train.tsv"
+    train.write_text("".join(f"{a}\t{b}\n" for a, b in tiny_run.VALID))
+    words = [*map(str, ("--train", train, "--output", output, "--json"))]
+    assert main(["distill", str(run), *words]) == 0
+    result = json.loads(capsys.readouterr().out)
+    sources = [source for source, _ in tiny_run.VALID]
+    found = Translator.load(run)(sources)
+    pairs = [f"{a}\t{b}" for a, b in zip(sources, found, strict=True) if b.strip()]
+    assert lines_of(output) == pairs and result["sentences"] == len(sources)
+    facts = json.loads(Path(f"{output}.json").read_text())
+    assert facts["search"] == json.loads((run / "decoding.json").read_text())
+    assert facts["command"].startswith(f"keras-transformer distill {run} --train")
+    assert main(["distill", str(run), str(run), *words]) == 0
+    assert lines_of(output) == pairs  # The mean of equal probabilities.
