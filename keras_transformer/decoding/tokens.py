@@ -113,7 +113,7 @@ def ban(logits, tokens, banned):
 
 def check_logits(logits):
     """Raises `ValueError` unless logits are (R, V) with V known."""
-    if len(logits.shape) != 2 or logits.shape[-1] is None:
+    if len(logits.shape) != 2:
         raise ValueError(
             "`step` must return logits of shape (rows, vocabulary), the vocabulary "
             f"known. Received: shape {tuple(logits.shape)}"
@@ -126,7 +126,7 @@ def best_tokens(logits, count, banned=None):
     check_logits(logits)
     logits, size = ops.cast(logits, "float32"), logits.shape[1]
     allowed = logits if banned is None else ban(logits, *banned)
-    best, ids = best_logits(allowed, min(count, size))
+    best, ids = best_logits(allowed, count if size is None else min(count, size))
     highest = best[:, :1]
     if banned is not None:
         highest = ops.max(logits, axis=-1, keepdims=True)
@@ -139,7 +139,9 @@ def best_tokens(logits, count, banned=None):
 
 def best_logits(logits, count):
     """As `ops.top_k` of logits (R, V), faster for large vocabularies."""
-    size = logits.shape[1]
+    if (size := logits.shape[1]) is None:
+        best, ids = ops.top_k(logits, count)
+        return best, ops.cast(ids, "int32")
     widths = [width for width in range(32, 513) if size % width == 0]
     width = min(widths, key=lambda width: abs(width - 128), default=size)
     # For a small vocabulary one search is faster than one over blocks.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -28,22 +28,29 @@ from keras_transformer.types import Nest, Tensor, TensorLike
 class _Decoding:
     """A model and the options of its search."""
 
-    def __init__(self, model, config, weights=None):
+    def __init__(self, model, config, weights=None, shortlist=None):
         self.model = model
         self.config = config
         self.weights = weights
+        self.shortlist = shortlist
 
-    def _rules(self, longest, prefix=None):
+    def _rules(self, longest, prefix=None, weights=None, chosen=None):
         """Returns the options of a search for at most `longest` tokens."""
         model, config = self.model, self.config
-        sizes, weights = model.config, self.weights or model.decoding_weights()
+        sizes = model.config
+        weights = weights or self.weights or model.decoding_weights()
+
+        def step(ids, parents, state):
+            ids = ids if chosen is None else ops.take(chosen, ids)
+            return model.decode_step(ids, parents, state, weights)
+
         size = config.no_repeat_ngram_size
         # A graph of unknown length would compare size - 1 times.
         if isinstance(longest, int) and size >= longest:
             size = 0
         never = None if config.allow_unknown else sizes.unknown_id
         return {
-            "step": functools.partial(model.decode_step, weights=weights),
+            "step": step,
             "special_ids": SpecialIds(sizes.pad_id, sizes.start_id, sizes.end_id),
             "alpha": config.length_penalty,
             "length_penalty_form": config.length_penalty_form,
@@ -83,10 +90,12 @@ class Generator(_Decoding):
 
     def __init__(
         self, model: keras.Model, config: DecodingConfig, weights: Nest = None,
-        fixed_shapes: bool = False,
+        fixed_shapes: bool = False, shortlist: Any = None,
     ) -> None:  # fmt: skip
         decodes = hasattr(model, "decode_step")  # step by step
-        super().__init__(model if decodes else OwnModel(model), config, weights)
+        super().__init__(
+            model if decodes else OwnModel(model), config, weights, shortlist
+        )
         self.longest = config.longest_output  # tokens of any output
         # A loop in a graph would read past the table without an error.
         self.model.config.check_positions(
@@ -113,13 +122,23 @@ class Generator(_Decoding):
         config, model = self.config, self.model
         source, longest, limit = self._sizes(source, lengths, prefix, prefix_lengths)
         room = limit if self.fixed_shapes else ops.minimum(limit, FIRST_ROOM)
-        return beam_search(
+        chosen, weights = None, self.weights or model.decoding_weights()
+        if self.shortlist is not None:
+            given = () if prefix is None else (prefix,)
+            chosen = self.shortlist.candidates(source, *given)
+            weights = weights | {"output": model.output_of(chosen)}
+            if prefix is not None:
+                prefix = self.shortlist.places(chosen, prefix)
+        rules = self._rules(self.longest, prefix, weights, chosen)
+        result = beam_search(
             state=model.start_decoding(source, room, config.beam_size),
             max_lengths=longest, limit=limit, beam_size=config.beam_size, n_best=n_best,
             resize=None if self.fixed_shapes else model.resize_decoding,
-            ends_within_beam=config.ends_within_beam,
-            **self._rules(self.longest, prefix),
+            ends_within_beam=config.ends_within_beam, **rules,
         )  # fmt: skip
+        if chosen is None:
+            return result
+        return result._replace(ids=ops.take(chosen, result.ids))
 
     def sample(
         self, source: TensorLike, lengths: TensorLike | None, uniforms: TensorLike,

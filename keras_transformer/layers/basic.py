@@ -69,7 +69,7 @@ def affine(inputs, kernel, bias=None):
     # Known sizes need no operation in a graph; a reshape may leave one open.
     known = inputs.shape[1:-1]
     first = ops.shape(inputs)[:-1] if None in known else (-1, *known)
-    return ops.reshape(outputs, (*first, outputs.shape[-1]))
+    return ops.reshape(outputs, (*first, ops.shape(outputs)[-1]))
 
 
 def project(denses, inputs, scale=1.0, weights=None):

@@ -147,6 +147,14 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         dense = self.output_dense
         return None if dense.quantization_mode else ops.transpose(dense.kernel)
 
+    def output_of(self, ids: TensorLike) -> Nest:
+        """Returns the "output" of `decoding_weights` for some tokens (K,)."""
+        rows = ops.cast(ops.take(self.output_rows(), ids, axis=0), self.compute_dtype)
+        if self.output_bias is None:
+            return (ops.transpose(rows),)
+        bias = ops.cast(ops.take(self.output_bias, ids), self.compute_dtype)
+        return ops.transpose(rows), bias
+
     def decoding_weights(self) -> Nest:
         """Returns the matrices of `decode_step`, prepared once per search."""
         if self.tied_embedding is None:

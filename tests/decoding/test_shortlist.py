@@ -1,0 +1,76 @@
+"""Searches that score only the target pieces that the sources suggest."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer import DecodingConfig
+from keras_transformer.generation.generator import Generator
+from keras_transformer.generation.shortlist import Shortlist, learn_shortlist
+from tests.models.cases import SOURCE, random_model
+
+CONFIG = DecodingConfig(beam_size=3, max_extra_length=4)
+SIZE = 29
+PREFIX = {"prefix": np.array([[14, 7], [19, 0]], "int32"), "prefix_lengths": [2, 1]}
+
+
+def assert_equal_results(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        one, other = map(ops.convert_to_numpy, (one, other))
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"n_best": 3}, PREFIX])
+def test_with_every_piece_it_changes_nothing(rng, options):
+    model = random_model(rng)
+    whole = Shortlist(np.zeros((SIZE, 1)), np.arange(SIZE))
+    expected = Generator(model, CONFIG).search(SOURCE, **options)
+    found = Generator(model, CONFIG, shortlist=whole).search(SOURCE, **options)
+    assert_equal_results(found, expected)
+
+
+@pytest.mark.parametrize("options", [{}, PREFIX])
+@pytest.mark.parametrize("tied", ["three-way", "none"])
+def test_the_other_pieces_have_no_share(rng, options, tied):
+    """As if their logits were minus infinity, which a bias makes them."""
+    model = random_model(rng, output_bias=True, tied_embeddings=tied)
+    table = rng.integers(4, SIZE, (SIZE, 2)) * (rng.random((SIZE, 2)) < 0.5)
+    shortlist = Shortlist(table, [5, 6])
+    found = Generator(model, CONFIG, shortlist=shortlist).search(SOURCE, **options)
+    suggested = {0, 1, 2, 3, 5, 6, *table[SOURCE].ravel(), *PREFIX["prefix"].ravel()}
+    if not options:
+        suggested -= {14, 7, 19} - {*table[SOURCE].ravel()}
+    assert 6 < len(suggested) < SIZE
+    assert set(ops.convert_to_numpy(found.ids).ravel()) <= suggested
+    is_other = ~np.isin(np.arange(SIZE), [*suggested])
+    bias = ops.convert_to_numpy(model.output_bias)
+    model.output_bias.assign(np.where(is_other, -1e9, bias))
+    assert_equal_results(found, Generator(model, CONFIG).search(SOURCE, **options))
+
+
+def test_the_table_is_that_of_ibm_model_1(rng):
+    """Expectation and maximisation, pair by pair, in dictionaries."""
+    pairs = [
+        (rng.integers(4, 12, rng.integers(2, 6)), rng.integers(4, 10, 1 + i % 5))
+        for i in range(30)
+    ]
+    chance = defaultdict(lambda: 1.0)
+    for _ in range(3):
+        counts, totals = defaultdict(float), defaultdict(float)
+        for source, target in pairs:
+            for y in target:
+                parts = {x: chance[x, y] for x in set(source)}
+                for x, part in parts.items():
+                    counts[x, y] += part / sum(parts.values())
+                    totals[x] += part / sum(parts.values())
+        chance = {(x, y): count / totals[x] for (x, y), count in counts.items()}
+    shortlist = learn_shortlist(pairs, 12, 10, best=3, frequent=2, iterations=3)
+    for x in range(12):
+        found = [(-p, y) for (word, y), p in chance.items() if word == x]
+        best = [y for _, y in sorted(found)][:3]
+        assert shortlist.table[x].tolist() == best + [0] * (3 - len(best))
+    counts = np.bincount(np.concatenate([target for _, target in pairs]))
+    expected = {0, 1, 2, 3, *np.argsort(-counts, kind="stable")[:2]}
+    assert set(shortlist.frequent) == expected
