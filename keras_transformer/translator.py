@@ -13,6 +13,7 @@ from keras_transformer.config.options import check_choice
 from keras_transformer.export import FORMATS
 from keras_transformer.files import replacing, trained_directory, write_json
 from keras_transformer.generation.pipeline import Pipeline, check_fit
+from keras_transformer.generation.shortlist import Shortlist
 from keras_transformer.lite.translator import TextTranslator
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.loading import load_model
@@ -34,6 +35,7 @@ class Translator(TextTranslator):
             takes; `model` of the translator then is an `OwnModel`.
         tokenizers: A `TokenizerPair` with the model's vocabulary sizes.
         config: Options of decoding.
+        shortlist: A `Shortlist` of the pieces that a search scores; default all.
 
     Raises:
         TypeError: If `model` is not such a model.
@@ -49,11 +51,11 @@ class Translator(TextTranslator):
 
     def __init__(
         self, model: keras.Model, tokenizers: TokenizerPair,
-        config: DecodingConfig | None = None,
+        config: DecodingConfig | None = None, shortlist: Shortlist | None = None,
     ) -> None:  # fmt: skip
-        self.tokenizers = tokenizers
+        self.tokenizers, self.shortlist = tokenizers, shortlist
         self.config = DecodingConfig() if config is None else config
-        self._pipeline = Pipeline(model, tokenizers, self.config)
+        self._pipeline = Pipeline(model, tokenizers, self.config, None, shortlist)
         self.model = self._pipeline.generator.model
         check_fit(self.model, tokenizers, self.config)
         self._run, self.most = self._pipeline.answer, self.config.beam_size

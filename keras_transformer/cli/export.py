@@ -29,6 +29,8 @@ _TITLES = {
     "decoder": "decoder to itself",
 }  # fmt: skip
 _DOTS_PER_INCH = 150
+# The ids of a run's pairs, and about how many of them a shortlist is learned from.
+_CORPUS, _PAIRS = "corpus/training/pairs.ids", 100_000
 
 
 def export(options):
@@ -55,6 +57,8 @@ def export(options):
     translator = load_runs(options.models, options)
     if "run" in takes[options.format] and len(options.models) == 1:
         values["run"] = options.models[0]  # For card and examples; of one run.
+    if options.shortlist:
+        translator = _with_shortlist(translator, options)
     hidden = contextlib.nullcontext()
     if options.format in ("litert", "web"):
         hidden = native_messages_hidden()  # Of TensorFlow's converter.
@@ -64,6 +68,26 @@ def export(options):
         path = translator.export(options.output, format=options.format, **values)
     print_result(path)
     return {"path": path, "format": options.format}
+
+
+def _with_shortlist(translator, options):
+    """Returns the translator with a shortlist learned from its run's corpus."""
+    if options.format not in ("saved_model", "litert") or len(options.models) > 1:
+        raise ValueError(
+            "`--shortlist` goes with one run and `--format saved_model` or `litert`."
+        )
+    path, tokenizers = options.models[0] / _CORPUS, translator.tokenizers
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file; `train` writes it.")
+    ids, ends = load_module("text.corpus").read_ids(path, tokenizers)
+    count, sizes = (len(ends) - 1) // 2, tokenizers.vocabulary_sizes.values()
+    pairs = (
+        [ids[ends[side] : ends[side + 1] - 1] for side in (2 * pair, 2 * pair + 1)]
+        for pair in range(0, count, max(1, count // _PAIRS))
+    )
+    shortlist = load_module("generation.shortlist").learn_shortlist(pairs, *sizes)
+    kind, model = type(translator), translator.model
+    return kind(model, tokenizers, translator.config, shortlist)
 
 
 def serve(options):

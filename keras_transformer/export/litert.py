@@ -92,7 +92,7 @@ def export_litert(
     check_arguments(translator, path, quantize, languages)
     config = translator.config
     model = translator.model.with_dtype("float32")
-    generator = Generator(model, config)
+    generator = Generator(model, config, shortlist=translator.shortlist)
     best = found_by(generator.search)
     several = found_by(functools.partial(generator.search, n_best=config.num_best))
     matrix = tf.TensorSpec([None, None], tf.int32)

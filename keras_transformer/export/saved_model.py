@@ -111,7 +111,8 @@ def export_saved_model(
     decoding_weights = keras.tree.map_structure(
         lambda weight: tf.Variable(weight, trainable=False), model.decoding_weights()
     )
-    pipeline = Pipeline(model, tokenizers, config, decoding_weights)
+    chosen = translator.shortlist
+    pipeline = Pipeline(model, tokenizers, config, decoding_weights, chosen)
     module = tf.Module(name="translator")
     module.weights = [weight.value for weight in model.weights]
     module.decoding_weights = keras.tree.flatten(decoding_weights)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -20,6 +19,7 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.decoding.sampling import check_temperature
 from keras_transformer.decoding.tokens import check_constraints, score_in_parts
+from keras_transformer.generation.shortlist import Shortlist
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.own_model import OwnModel
 from keras_transformer.types import Nest, Tensor, TensorLike
@@ -77,6 +77,7 @@ class Generator(_Decoding):
         weights: `model.decoding_weights()` to reuse; default computed at each call.
         fixed_shapes: Whether shapes depend only on those of the inputs, as XLA needs;
             slower without XLA.
+        shortlist: A `Shortlist` of the pieces that `search` scores; default all.
     Raises:
         TypeError: If `model` is not such a model.
         ValueError: If `config` allows outputs longer than the learned positions, or a
@@ -90,7 +91,7 @@ class Generator(_Decoding):
 
     def __init__(
         self, model: keras.Model, config: DecodingConfig, weights: Nest = None,
-        fixed_shapes: bool = False, shortlist: Any = None,
+        fixed_shapes: bool = False, shortlist: Shortlist | None = None,
     ) -> None:  # fmt: skip
         decodes = hasattr(model, "decode_step")  # step by step
         super().__init__(
@@ -126,7 +127,7 @@ class Generator(_Decoding):
         if self.shortlist is not None:
             given = () if prefix is None else (prefix,)
             chosen = self.shortlist.candidates(source, *given)
-            weights = weights | {"output": model.output_of(chosen)}
+            weights = model.narrowed(weights, chosen)
             if prefix is not None:
                 prefix = self.shortlist.places(chosen, prefix)
         rules = self._rules(self.longest, prefix, weights, chosen)

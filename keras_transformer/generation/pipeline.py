@@ -78,13 +78,13 @@ class Pipeline:
     A text longer than `config.max_source_length` is cut, and `truncated` is True.
     """
 
-    def __init__(self, model, tokenizers, config, weights=None):
+    def __init__(self, model, tokenizers, config, weights=None, shortlist=None):
         self.tokenizers = tokenizers
         self.config = config
         # Most tokens of a text on each side, the end token counted.
         target = config.longest_output
         self.longest = {"source": config.max_source_length, "target": target}
-        self.generator = Generator(model, config, weights)
+        self.generator = Generator(model, config, weights, shortlist=shortlist)
         self.inputs = dict(INPUTS)  # Of each signature.
         if self.generator.model.attention is None:
             del self.inputs["align"]

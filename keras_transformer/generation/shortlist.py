@@ -53,13 +53,9 @@ class Shortlist:
 
 
 def learn_shortlist(
-    pairs: Iterable[tuple[np.ndarray, np.ndarray]],
-    source_size: int,
-    target_size: int,
-    best: int = 50,
-    frequent: int = 100,
-    iterations: int = 5,
-) -> Shortlist:
+    pairs: Iterable[tuple[TensorLike, TensorLike]], source_size: int, target_size: int,
+    best: int = 50, frequent: int = 100, iterations: int = 5,
+) -> Shortlist:  # fmt: skip
     """Learns a shortlist from pairs of ids, by IBM Model 1.
 
     t(y | x), the probability that the source piece x is translated to y, is estimated

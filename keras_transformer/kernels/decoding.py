@@ -58,8 +58,8 @@ def of_parents(x, parents):
 
 def pick(x, indices):
     """Returns the entries of `x` (B, X, ...) at `indices` (B, Y), as (B, Y, ...)."""
-    rest = ops.shape(x)[2:]
-    places = flat_places(indices, x.shape[1])
+    _, width, *rest = ops.shape(x)
+    places = flat_places(indices, width)
     taken = ops.take(ops.reshape(x, (-1, *rest)), places, axis=0)
     return ops.reshape(taken, (-1, indices.shape[1], *rest))
 

@@ -147,13 +147,17 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         dense = self.output_dense
         return None if dense.quantization_mode else ops.transpose(dense.kernel)
 
-    def output_of(self, ids: TensorLike) -> Nest:
-        """Returns the "output" of `decoding_weights` for some tokens (K,)."""
-        rows = ops.cast(ops.take(self.output_rows(), ids, axis=0), self.compute_dtype)
-        if self.output_bias is None:
-            return (ops.transpose(rows),)
-        bias = ops.cast(ops.take(self.output_bias, ids), self.compute_dtype)
-        return ops.transpose(rows), bias
+    def narrowed(self, weights: Nest, ids: TensorLike) -> Nest:
+        """Returns `decoding_weights` with which a step scores some tokens (K,) only."""
+        if (rows := self.output_rows()) is None:
+            raise ValueError(
+                "A shortlist needs an output matrix in floats."
+            )
+        rows = ops.cast(ops.take(rows, ids, axis=0), self.compute_dtype)
+        output = (ops.transpose(rows),)
+        if self.output_bias is not None:
+            output += (ops.cast(ops.take(self.output_bias, ids), self.compute_dtype),)
+        return weights | {"output": output}
 
     def decoding_weights(self) -> Nest:
         """Returns the matrices of `decode_step`, prepared once per search."""

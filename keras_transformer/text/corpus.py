@@ -104,16 +104,13 @@ class Corpus:
             "max_length": config.max_length,
             "bad_line_budget": config.bad_line_budget,
         }
-        kind = np.min_scalar_type(max(tokenizers.vocabulary_sizes.values()) - 1)
         # A memory-mapped file outlives its name.
         given = contextlib.nullcontext(directory)
         with tempfile.TemporaryDirectory() if directory is None else given as folder:
             path = Path(folder, "pairs.ids")
             if not self._is_kept(path, made_of):
-                self._write(path, made_of, kind, console)
-            self._ids = np.asarray(np.memmap(path, kind, "r"))
-        # Where sentences end, after a 0.
-        self._ends = np.append(0, np.flatnonzero(self._ids == END_ID) + 1)
+                self._write(path, made_of, console)
+            self._ids, self._ends = read_ids(path, tokenizers)
         self._epoch = functools.lru_cache(1)(self._new_epoch)
 
         # The pairs of an epoch before shuffling: each corpus occurs `weight` times.
@@ -242,7 +239,7 @@ class Corpus:
         self.bad_lines.count, self.bad_lines.examples = facts["bad_lines"]
         return True
 
-    def _write(self, path, made_of, kind, console):
+    def _write(self, path, made_of, console):
         """Tokenises pairs into a file: for each its source, end, target, end."""
         import rich.progress
 
@@ -267,7 +264,7 @@ class Corpus:
                     lengths = ids.values.row_lengths().numpy().reshape(-1, 2)
                     good = self._good(part, lines, lengths)
                     kept = ids.flat_values.numpy()[np.repeat(good, lengths.sum(axis=1))]
-                    file.write(kept.astype(kind).tobytes())
+                    file.write(kept.astype(_kind(self.tokenizers)).tobytes())
                     self._num_pairs[number] += int(good.sum())
                     bar.advance(task, len(chunk))
             if not any(self._num_pairs):
@@ -296,6 +293,22 @@ class Corpus:
                 is_mistake=length == 1,
             )
         return good
+
+
+def read_ids(
+    path: str | Path, tokenizers: TokenizerPair
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the ids of a corpus in one array, and where its sentences end.
+
+    The ends begin with a 0: pair p has the sentences between ends 2 p, 2 p + 1 and
+    2 p + 2, each with its end token.
+    """
+    ids = np.asarray(np.memmap(path, _kind(tokenizers), "r"))
+    return ids, np.append(0, np.flatnonzero(ids == END_ID) + 1)
+
+
+def _kind(tokenizers):
+    return np.min_scalar_type(max(tokenizers.vocabulary_sizes.values()) - 1)
 
 
 def bucket_boundaries(max_length: int) -> list[int]:
