@@ -84,6 +84,8 @@ def export_web(
     """
     path = Path(path)
     check_arguments(translator, path, quantize, languages)
+    if translator.shortlist is not None:
+        raise ValueError("A page has fixed shapes, which allow no shortlist.")
     if more := translator.tokenizers.source.additions:
         raise ValueError(
             "A page cuts text with a SentencePiece model alone, and this translator's "

@@ -150,9 +150,7 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
     def narrowed(self, weights: Nest, ids: TensorLike) -> Nest:
         """Returns `decoding_weights` with which a step scores some tokens (K,) only."""
         if (rows := self.output_rows()) is None:
-            raise ValueError(
-                "A shortlist needs an output matrix in floats."
-            )
+            raise ValueError("A shortlist needs an output matrix in floats.")
         rows = ops.cast(ops.take(rows, ids, axis=0), self.compute_dtype)
         output = (ops.transpose(rows),)
         if self.output_bias is not None:

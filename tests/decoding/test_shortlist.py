@@ -2,13 +2,16 @@
 
 from collections import defaultdict
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer import DecodingConfig
+from keras_transformer import DecodingConfig, LiteTranslator, Translator
+from keras_transformer.export import ExportedTranslator
 from keras_transformer.generation.generator import Generator
 from keras_transformer.generation.shortlist import Shortlist, learn_shortlist
+from tests import tiny_run
 from tests.models.cases import SOURCE, random_model
 
 CONFIG = DecodingConfig(beam_size=3, max_extra_length=4)
@@ -74,3 +77,26 @@ def test_the_table_is_that_of_ibm_model_1(rng):
     counts = np.bincount(np.concatenate([target for _, target in pairs]))
     expected = {0, 1, 2, 3, *np.argsort(-counts, kind="stable")[:2]}
     assert set(shortlist.frequent) == expected
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's")
+def test_exports_with_one_translate_as_the_live_translator(tmp_path, capsys):
+    translator, texts = tiny_run.translator(), [pair[0] for pair in tiny_run.VALID]
+    size = translator.model.config.target_vocabulary_size
+    table = np.arange(size * 2).reshape(size, 2) % size
+    shortlist = Shortlist(table, np.arange(4, 300))
+    short = Translator(
+        translator.model, translator.tokenizers, translator.config, shortlist
+    )
+    expected = short(texts)
+    assert expected != translator(texts)
+    short.export(tmp_path / "1")
+    assert ExportedTranslator(tmp_path / "1")(texts) == expected
+    short.export(tmp_path / "lite", "litert")
+    lite = LiteTranslator(tmp_path / "lite")
+    assert lite(texts) == expected
+    prefixes = [pair[1][:5] for pair in tiny_run.VALID]
+    completed = [one.text for one in short.complete(texts, prefixes)]
+    assert [one.text for one in lite.complete(texts, prefixes)] == completed
+    with pytest.raises(ValueError, match="fixed shapes, which allow no"):
+        short.export(tmp_path / "site", "web")
