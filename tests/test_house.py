@@ -22,13 +22,13 @@ PACKAGE = ROOT / "keras_transformer"
 
 # Files and lines, docstrings and blank lines counted; "." is the top level.
 FOLDERS = {
-    ".": (10, 1292), "bulk": (3, 436), "cli": (5, 841), "config": (6, 927),
-    "decoding": (4, 888), "exact_training": (6, 680), "export": (7, 1312),
-    "generation": (3, 565), "importers": (6, 990), "kernels": (8, 1013),
-    "layers": (15, 2917), "lite": (2, 365), "models": (10, 1574),
+    ".": (10, 1294), "bulk": (4, 579), "cli": (5, 886), "config": (6, 949),
+    "decoding": (4, 890), "exact_training": (6, 680), "export": (7, 1315),
+    "generation": (4, 718), "importers": (6, 990), "kernels": (8, 1013),
+    "layers": (15, 2917), "lite": (2, 365), "models": (10, 1589),
     "playground": (3, 284), "plots": (3, 461), "quickstart": (2, 460),
-    "serving": (5, 534), "testing": (6, 559), "text": (8, 1683),
-    "training": (10, 2204), "tests": (118, 25286),
+    "serving": (5, 534), "testing": (6, 559), "text": (8, 1693),
+    "training": (10, 2204), "tests": (120, 25516),
 }  # fmt: skip
 # Functions of the package that run, and the files that they stand in.
 JOBS = {

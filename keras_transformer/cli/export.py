@@ -79,7 +79,7 @@ def _with_shortlist(translator, options):
     path, tokenizers = options.models[0] / _CORPUS, translator.tokenizers
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file; `train` writes it.")
-    ids, ends = load_module("text.corpus").read_ids(path, tokenizers)
+    ids, ends = load_module("text.corpus").read_ids(path)
     count, sizes = (len(ends) - 1) // 2, tokenizers.vocabulary_sizes.values()
     pairs = (
         [ids[ends[side] : ends[side + 1] - 1] for side in (2 * pair, 2 * pair + 1)]

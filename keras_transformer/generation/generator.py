@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import keras
@@ -34,23 +35,18 @@ class _Decoding:
         self.weights = weights
         self.shortlist = shortlist
 
-    def _rules(self, longest, prefix=None, weights=None, chosen=None):
+    def _rules(self, longest, prefix=None, weights=None):
         """Returns the options of a search for at most `longest` tokens."""
         model, config = self.model, self.config
         sizes = model.config
         weights = weights or self.weights or model.decoding_weights()
-
-        def step(ids, parents, state):
-            ids = ids if chosen is None else ops.take(chosen, ids)
-            return model.decode_step(ids, parents, state, weights)
-
         size = config.no_repeat_ngram_size
         # A graph of unknown length would compare size - 1 times.
         if isinstance(longest, int) and size >= longest:
             size = 0
         never = None if config.allow_unknown else sizes.unknown_id
         return {
-            "step": step,
+            "step": functools.partial(model.decode_step, weights=weights),
             "special_ids": SpecialIds(sizes.pad_id, sizes.start_id, sizes.end_id),
             "alpha": config.length_penalty,
             "length_penalty_form": config.length_penalty_form,
@@ -80,8 +76,8 @@ class Generator(_Decoding):
         shortlist: A `Shortlist` of the pieces that `search` scores; default all.
     Raises:
         TypeError: If `model` is not such a model.
-        ValueError: If `config` allows outputs longer than the learned positions, or a
-            target position sees a later one.
+        ValueError: If `config` allows outputs longer than the learned positions, a
+            target position sees a later one, or `shortlist` does not fit the model.
 
     Example:
         >>> generator = Generator(model, DecodingConfig(beam_size=4))
@@ -97,6 +93,8 @@ class Generator(_Decoding):
         super().__init__(
             model if decodes else OwnModel(model), config, weights, shortlist
         )
+        if shortlist is not None:
+            shortlist.check_fit(self.model, config.beam_size)
         self.longest = config.longest_output  # tokens of any output
         # A loop in a graph would read past the table without an error.
         self.model.config.check_positions(
@@ -123,21 +121,24 @@ class Generator(_Decoding):
         config, model = self.config, self.model
         source, longest, limit = self._sizes(source, lengths, prefix, prefix_lengths)
         room = limit if self.fixed_shapes else ops.minimum(limit, FIRST_ROOM)
-        chosen, weights = None, self.weights or model.decoding_weights()
+        weights = self.weights or model.decoding_weights()
         if self.shortlist is not None:
             given = () if prefix is None else (prefix,)
             chosen = self.shortlist.candidates(source, *given)
             weights = model.narrowed(weights, chosen)
             if prefix is not None:
                 prefix = self.shortlist.places(chosen, prefix)
-        rules = self._rules(self.longest, prefix, weights, chosen)
+        rules = self._rules(self.longest, prefix, weights)
+        if self.shortlist is not None:  # The search knows tokens by their places.
+            step = rules["step"]
+            rules["step"] = lambda ids, *rest: step(ops.take(chosen, ids), *rest)
         result = beam_search(
             state=model.start_decoding(source, room, config.beam_size),
             max_lengths=longest, limit=limit, beam_size=config.beam_size, n_best=n_best,
             resize=None if self.fixed_shapes else model.resize_decoding,
             ends_within_beam=config.ends_within_beam, **rules,
         )  # fmt: skip
-        if chosen is None:
+        if self.shortlist is None:
             return result
         return result._replace(ids=ops.take(chosen, result.ids))
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import keras
 import numpy as np
 from keras import ops
 
 from keras_transformer.types import Tensor, TensorLike
 
+_CHUNK = 10_000  # Pairs that are held as cells of a matrix at once.
 _SPECIAL = 4  # Ids of padding, start, end and the unknown piece come first.
 _NONE = np.iinfo("int32").max
 
@@ -32,6 +34,29 @@ class Shortlist:
         self.table = np.asarray(table, "int32")
         always = [*range(_SPECIAL), *np.asarray(frequent).tolist()]
         self.frequent = np.array(sorted(set(always)), "int32")
+
+    def check_fit(self, model: keras.Model, beam_size: int) -> None:
+        """Raises `ValueError` if a search with a model cannot use the shortlist."""
+        sizes, most = model.config, max(self.table.max(), self.frequent.max())
+        special = max(sizes.pad_id, sizes.start_id, sizes.end_id)
+        if not hasattr(model, "narrowed") or special >= _SPECIAL:
+            raise ValueError(
+                "A shortlist needs a `Transformer` or an `Ensemble` whose special ids "
+                f"are below {_SPECIAL}. Received: {model!r}"
+            )
+        needed = beam_size + _SPECIAL
+        if (
+            len(self.table) != sizes.source_vocabulary_size
+            or most >= sizes.target_vocabulary_size
+            or len(self.frequent) < needed
+        ):
+            raise ValueError(
+                f"The shortlist must have a row for each of the model's "
+                f"{sizes.source_vocabulary_size} source pieces, target pieces below "
+                f"{sizes.target_vocabulary_size}, and at least {needed} frequent ones, "
+                f"special ones counted. Received: {len(self.table)} rows, pieces up to "
+                f"{most}, and {len(self.frequent)} frequent ones"
+            )
 
     def candidates(self, *ids: TensorLike) -> Tensor:
         """Returns the ids (K,), ascending, that sources (B, S) and prefixes suggest."""
@@ -70,30 +95,38 @@ def learn_shortlist(
         frequent: Most frequent target pieces, F.
         iterations: Steps of expectation maximisation.
     """
-    # Every source token x beside every target token y: its key, and which y it is of.
-    keys, owners, count = [], [], 0
-    seen = np.zeros(target_size, np.int64)
-    for source, target in pairs:
-        source, target = np.unique(source).astype(np.int64), np.asarray(target)
-        np.add.at(seen, target, 1)
-        keys.append((source * target_size + target[:, None]).ravel())
-        owners.append(np.repeat(np.arange(count, count + len(target)), len(source)))
-        count += len(target)
-    keys, owners = np.concatenate(keys), np.concatenate(owners)
-    keys, places = np.unique(keys, return_inverse=True)
-    sources = keys // target_size
-    chance = np.ones(len(keys))
+    pairs = [(np.unique(x).astype(np.int64), np.asarray(y)) for x, y in pairs]
+    chunks = [pairs[at : at + _CHUNK] for at in range(0, len(pairs), _CHUNK)]
+    keys = [np.unique(_cells(chunk, target_size)[0]) for chunk in chunks]
+    keys = np.unique(np.concatenate(keys))
+    parts = []
+    for chunk in chunks:
+        cells, sizes = _cells(chunk, target_size)
+        parts.append((np.searchsorted(keys, cells).astype(np.int32), sizes))
+    sources, chance = keys // target_size, np.ones(len(keys))
     for _ in range(iterations):
-        share = chance[places]
-        share /= np.bincount(owners, share)[owners]
-        chance = np.bincount(places, share)
-        chance /= np.bincount(sources, chance)[sources]
+        counts = np.zeros(len(keys))
+        for places, sizes in parts:
+            owners, share = np.repeat(np.arange(len(sizes)), sizes), chance[places]
+            share /= np.bincount(owners, share)[owners]
+            counts += np.bincount(places, share, len(keys))
+        chance = counts / np.bincount(sources, counts)[sources]
     # By source, the most probable first.
     order = np.lexsort((-chance, sources))
-    sources = sources[order]
-    starts = np.searchsorted(sources, np.arange(source_size))
-    rank = np.arange(len(order)) - starts[sources]
+    firsts = np.searchsorted(sources, np.arange(source_size))
+    rank = np.arange(len(order)) - firsts[sources]
     kept = rank < best
     table = np.zeros((source_size, best), np.int32)
     table[sources[kept], rank[kept]] = (keys % target_size)[order][kept]
+    seen = np.bincount(np.concatenate([y for _, y in pairs]), minlength=target_size)
     return Shortlist(table, np.argsort(-seen, kind="stable")[:frequent])
+
+
+def _cells(pairs, target_size):
+    """Returns a key for each source piece beside each target token, and their number.
+
+    The number is that of the pieces beside each target token.
+    """
+    keys = [(y[:, None] + x * target_size).ravel() for x, y in pairs]
+    sizes = [np.full(len(y), len(x)) for x, y in pairs]
+    return np.concatenate(keys), np.concatenate(sizes)

@@ -98,7 +98,9 @@ class Corpus:
         self.static_shapes = static_shapes or config.batch_shapes is not None
         self.bad_lines = BadLines(config.bad_line_budget)
         contents = tokenizers.source.content, tokenizers.target.content
+        largest = max(tokenizers.vocabulary_sizes.values()) - 1
         made_of = {
+            "dtype": np.min_scalar_type(largest).name,
             "text": [part.fingerprint() for part, _ in self.text.parts],
             "tokenizers": [hashlib.blake2b(c).hexdigest() for c in contents],
             "max_length": config.max_length,
@@ -110,7 +112,7 @@ class Corpus:
             path = Path(folder, "pairs.ids")
             if not self._is_kept(path, made_of):
                 self._write(path, made_of, console)
-            self._ids, self._ends = read_ids(path, tokenizers)
+            self._ids, self._ends = read_ids(path)
         self._epoch = functools.lru_cache(1)(self._new_epoch)
 
         # The pairs of an epoch before shuffling: each corpus occurs `weight` times.
@@ -133,8 +135,8 @@ class Corpus:
         self.num_batches = len(batches)
         self.num_tokens = int(lengths[self._order].sum())
         shapes = list(zip(self._sizes, boundaries, strict=True))
-        self.shapes = dict(Counter(shapes[bucket] for bucket, _ in batches))
-        area = sum(rows * width * n for (rows, width), n in self.shapes.items())
+        self.shapes = dict(Counter([shapes[bucket] for bucket, _ in batches]))
+        area = sum([rows * width * n for (rows, width), n in self.shapes.items()])
         self.padding = 1 - self.num_tokens / (2 * area) if self.static_shapes else None
 
     def __repr__(self):
@@ -264,7 +266,7 @@ class Corpus:
                     lengths = ids.values.row_lengths().numpy().reshape(-1, 2)
                     good = self._good(part, lines, lengths)
                     kept = ids.flat_values.numpy()[np.repeat(good, lengths.sum(axis=1))]
-                    file.write(kept.astype(_kind(self.tokenizers)).tobytes())
+                    file.write(kept.astype(made_of["dtype"]).tobytes())
                     self._num_pairs[number] += int(good.sum())
                     bar.advance(task, len(chunk))
             if not any(self._num_pairs):
@@ -295,20 +297,15 @@ class Corpus:
         return good
 
 
-def read_ids(
-    path: str | Path, tokenizers: TokenizerPair
-) -> tuple[np.ndarray, np.ndarray]:
+def read_ids(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
     """Returns the ids of a corpus in one array, and where its sentences end.
 
     The ends begin with a 0: pair p has the sentences between ends 2 p, 2 p + 1 and
     2 p + 2, each with its end token.
     """
-    ids = np.asarray(np.memmap(path, _kind(tokenizers), "r"))
+    facts = json.loads(Path(path).with_suffix(".json").read_bytes())
+    ids = np.asarray(np.memmap(path, facts["made_of"]["dtype"], "r"))
     return ids, np.append(0, np.flatnonzero(ids == END_ID) + 1)
-
-
-def _kind(tokenizers):
-    return np.min_scalar_type(max(tokenizers.vocabulary_sizes.values()) - 1)
 
 
 def bucket_boundaries(max_length: int) -> list[int]:

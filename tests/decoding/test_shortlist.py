@@ -14,7 +14,7 @@ from keras_transformer.generation.shortlist import Shortlist, learn_shortlist
 from tests import tiny_run
 from tests.models.cases import SOURCE, random_model
 
-CONFIG = DecodingConfig(beam_size=3, max_extra_length=4)
+CONFIG = DecodingConfig(beam_size=3, max_output_length=7)
 SIZE = 29
 PREFIX = {"prefix": np.array([[14, 7], [19, 0]], "int32"), "prefix_lengths": [2, 1]}
 
@@ -40,17 +40,32 @@ def test_the_other_pieces_have_no_share(rng, options, tied):
     """As if their logits were minus infinity, which a bias makes them."""
     model = random_model(rng, output_bias=True, tied_embeddings=tied)
     table = rng.integers(4, SIZE, (SIZE, 2)) * (rng.random((SIZE, 2)) < 0.5)
-    shortlist = Shortlist(table, [5, 6])
+    shortlist = Shortlist(table, [5, 6, 8])
     found = Generator(model, CONFIG, shortlist=shortlist).search(SOURCE, **options)
-    suggested = {0, 1, 2, 3, 5, 6, *table[SOURCE].ravel(), *PREFIX["prefix"].ravel()}
+    suggested = {0, 1, 2, 3, 5, 6, 8, *table[SOURCE].ravel(), *PREFIX["prefix"].ravel()}
     if not options:
         suggested -= {14, 7, 19} - {*table[SOURCE].ravel()}
-    assert 6 < len(suggested) < SIZE
+    assert 7 < len(suggested) < SIZE
     assert set(ops.convert_to_numpy(found.ids).ravel()) <= suggested
     is_other = ~np.isin(np.arange(SIZE), [*suggested])
     bias = ops.convert_to_numpy(model.output_bias)
     model.output_bias.assign(np.where(is_other, -1e9, bias))
     assert_equal_results(found, Generator(model, CONFIG).search(SOURCE, **options))
+
+
+@pytest.mark.parametrize(
+    ("rows", "most", "frequent", "change"),
+    [
+        (SIZE - 1, 9, 9, {}),  # a source piece without a row
+        (SIZE, SIZE, 9, {}),  # a piece that the model lacks
+        (SIZE, 9, 3, {}),  # too few for the beam
+        (SIZE, 9, 9, {"pad_id": 5}),  # special pieces are the first four
+    ],
+)
+def test_one_that_does_not_fit_the_model_is_refused(rng, rows, most, frequent, change):
+    shortlist = Shortlist(np.full((rows, 1), most), np.arange(4, frequent))
+    with pytest.raises(ValueError, match="shortlist"):
+        Generator(random_model(rng, **change), CONFIG, shortlist=shortlist)
 
 
 def test_the_table_is_that_of_ibm_model_1(rng):
