@@ -60,6 +60,7 @@ from .losses import (
     MaskedAccuracy as MaskedAccuracy,
     MaskedCrossentropy as MaskedCrossentropy,
     Perplexity as Perplexity,
+    TokenDistillation as TokenDistillation,
 )
 from .masks import (
     causal_mask as causal_mask,

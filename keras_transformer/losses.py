@@ -14,6 +14,7 @@ from keras_transformer.kernels.crossentropy import (
     smoothed_crossentropy,
 )
 from keras_transformer.kernels.execution import in_tensorflow_graph, num_replicas
+from keras_transformer.kernels.keras_private import carried_mask
 from keras_transformer.types import DType, Tensor, TensorLike
 
 
@@ -106,6 +107,61 @@ class MaskedCrossentropy(keras.losses.Loss):
     def get_config(self) -> dict[str, Any]:
         names = "label_smoothing", "pad_id", "name"
         return {name: getattr(self, name) for name in names}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TokenDistillation(keras.distillation.DistillationLoss):
+    """How far a student's prediction of each token is from its teacher's.
+
+    The mean over the tokens that are not padding of T^2 KL(p || q), with p the softmax
+    of the teacher's logits / T, q that of the student's, and T the `temperature`
+    (Hinton et al., 2015, section 2, https://arxiv.org/abs/1503.02531; for sequences Kim
+    and Rush, 2016, section 3.1, https://arxiv.org/abs/1606.07947). Teacher and student
+    have one vocabulary. `keras.distillation.LogitsDistillation` counts padding too.
+
+    Args:
+        temperature: T, above 0.
+    Raises:
+        ValueError: If `temperature` is not positive, or the student's logits have no
+            Keras mask, as those of a `Transformer` have.
+
+    Example:
+        >>> loss = TokenDistillation(temperature=2.0)
+        >>> distiller = keras.distillation.Distiller(teacher, student, loss)
+        >>> distiller.compile("adam", loss=MaskedCrossentropy())
+        >>> distiller.fit(corpus.dataset())  # the student learns
+    """
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        if not temperature > 0:
+            raise ValueError(f"`temperature` must be above 0. Received: {temperature=}")
+        self.temperature = temperature
+
+    def compute_loss(
+        self, teacher_outputs: TensorLike, student_outputs: TensorLike, **kwargs: Any
+    ) -> Tensor:
+        """Returns the loss of logits (B, T, V), nats per token."""
+        mask, logs = carried_mask(student_outputs), []
+        if mask is None:
+            raise ValueError(
+                "The student's logits need a Keras mask (B, T), as those of a "
+                "`Transformer`: give the model a `compute_mask`."
+            )
+        for logits in (teacher_outputs, student_outputs):
+            logits = ops.cast(logits, "float32") / self.temperature
+            logs.append(ops.log_softmax(logits))
+        losses = ops.sum(ops.exp(logs[0]) * (logs[0] - logs[1]), axis=-1)
+        count = ops.maximum(ops.sum(ops.cast(mask, "float32")), 1.0)
+        total = self.temperature**2 * ops.sum(ops.where(mask, losses, 0.0))
+        # As in Keras, the share of this replica.
+        return total / (count * num_replicas())
+
+    def get_config(self) -> dict[str, Any]:
+        return {"temperature": self.temperature}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> TokenDistillation:
+        return cls(**config)
 
 
 def token_weights(y_true, pad_id, sample_weight=None, dtype="float32"):

@@ -3,14 +3,18 @@
 import json
 from pathlib import Path
 
+import keras
+import numpy as np
 import pytest
+from keras import ops
 
-from keras_transformer import Translator
+from keras_transformer import MaskedCrossentropy, TokenDistillation, Translator
 from keras_transformer.bulk import distill
 from keras_transformer.cli import main
 from keras_transformer.lite.translator import Translation
 from keras_transformer.text import open_pairs
 from tests import tiny_run
+from tests.models.cases import SOURCE, TARGET_IN, TARGET_OUT, random_model
 
 PAIRS = [
     ("one two", "eins zwei"),
@@ -110,3 +114,58 @@ def test_the_verb_writes_what_a_run_and_an_ensemble_translate(tmp_path, capsys):
     assert facts["command"].startswith(f"keras-transformer distill {run} --train")
     assert main(["distill", str(run), str(run), *words]) == 0
     assert lines_of(output) == pairs  # The mean of equal probabilities.
+
+
+def softmax(logits):
+    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def test_the_loss_of_tokens_is_their_mean_divergence(rng):
+    """By the closed form in float64, through Keras' `Distiller`."""
+    teacher, student = random_model(rng), random_model(rng, num_decoder_layers=1)
+    x = SOURCE, np.pad(TARGET_IN, ((0, 0), (0, 3)))
+    is_token = x[1] != 0
+    assert not is_token.all(axis=1).any()
+    logits = [
+        ops.convert_to_numpy(model(x)).astype(float) for model in (teacher, student)
+    ]
+    p, q = (softmax(one / 3.0) for one in logits)
+    divergences = np.sum(p * np.log(p / q), axis=-1)
+    expected = 9.0 * divergences[is_token].mean()
+    loss = TokenDistillation(temperature=3.0)
+    found = loss.compute_loss(teacher(x), student(x))
+    np.testing.assert_allclose(ops.convert_to_numpy(found), expected, rtol=1e-5)
+    distiller = keras.distillation.Distiller(
+        teacher, student, loss, student_loss_weight=0.25
+    )
+    distiller.compile("adam", loss=MaskedCrossentropy())
+    of_tokens = ops.convert_to_numpy(MaskedCrossentropy()(x[1], student(x)))
+    total = ops.convert_to_numpy(distiller.compute_loss(x, x[1], student(x)))
+    np.testing.assert_allclose(total, 0.25 * of_tokens + 0.75 * expected, rtol=1e-5)
+
+
+def test_a_student_learns_from_a_teacher_in_keras_own_way(rng):
+    teacher, student = random_model(rng), random_model(rng, num_decoder_layers=1)
+    distiller = keras.distillation.Distiller(
+        teacher, student, TokenDistillation(), student_loss_weight=0.0
+    )
+    distiller.compile(keras.optimizers.Adam(0.02), loss=MaskedCrossentropy())
+    before = ops.convert_to_numpy(teacher((SOURCE, TARGET_IN)))
+    losses = distiller.fit(
+        (SOURCE, TARGET_IN), TARGET_OUT, epochs=20, verbose=0
+    ).history["loss"]
+    assert losses[-1] < 0.5 * losses[0]
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(teacher((SOURCE, TARGET_IN))), before
+    )
+
+
+def test_the_loss_refuses_logits_that_do_not_say_what_is_padding():
+    logits = ops.zeros((1, 2, 5))
+    with pytest.raises(ValueError, match="Keras mask"):
+        TokenDistillation().compute_loss(logits, logits)
+    with pytest.raises(ValueError, match="temperature"):
+        TokenDistillation(0.0)
+    again = keras.saving.serialize_keras_object(TokenDistillation(2.0))
+    assert keras.saving.deserialize_keras_object(again).temperature == 2.0

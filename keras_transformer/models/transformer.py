@@ -65,6 +65,11 @@ class Seq2Seq(TokenModel):
         states = self.decode_states(target_in, encoder_output, source_mask, training)
         return states if return_states else self.logits(states)
 
+    def compute_mask(self, inputs: Any, previous_mask: Any) -> Tensor:
+        """Returns where target_in (B, T) is not padding: the Keras mask of logits."""
+        target_in = inputs["target_in"] if isinstance(inputs, dict) else inputs[1]
+        return ops.not_equal(target_in, self.config.pad_id)
+
     def input_signature(self) -> list[Any]:
         """Returns the `InputSpec` of source (B, S) and target_in (B, T)."""
         details = {"shape": (None, None), "dtype": "int32"}
