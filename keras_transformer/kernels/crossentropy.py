@@ -129,14 +129,14 @@ def _over_chunks(learned, targets, weights, label_smoothing, gradient):
         )
         return slopes, (scores, state_slopes)
 
-    output = (ops.cast(matrix, states.dtype), *(ops.cast(b, "float32") for b in bias))
+    output = [ops.cast(matrix, states.dtype), *[ops.cast(b, "float32") for b in bias]]
     # A product, because the mean along the first axis is slow.
     share = ops.full((classes,), 1 / classes)
     means = [ops.matmul(share, ops.cast(part, "float32")) for part in output]
     start = [ops.zeros(()) for _ in output]
     if gradient:
         # Smoothing changes every class alike.
-        inputs = ops.cast(states, "float32"), *(ops.ones_like(weights) for _ in bias)
+        inputs = [ops.cast(states, "float32"), *[ops.ones_like(weights) for _ in bias]]
         pulled = [ops.matmul(weights, x) * (-label_smoothing / classes) for x in inputs]
         pairs = zip(pulled, (matrix, *bias), strict=True)
         start = [ops.broadcast_to(part, like.shape) for part, like in pairs]
