@@ -258,7 +258,7 @@ def test_the_page_on_training_shows_the_presets():
         assert model.attention_dropout_rate == model.activation_dropout_rate
         shown = [
             config.tokenizer.vocabulary_size,
-            config.data.batch_tokens or "4,096, on a GPU 25,000",
+            config.data.batch_tokens or "4,096; GPU 25,000",
             "yes" if model.norm_first else "no", model.dropout_rate,
             model.attention_dropout_rate, training.warmup_steps,
             training.learning_rate or "the paper's", training.epochs,
