@@ -50,8 +50,9 @@ def assert_same(found, expected):
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_translations_are_the_live_ones(translator, live, batch_size):
-    found = translator(TEXTS, batch_size)
+def test_translations_are_the_live_ones(translator, live, batch_size, monkeypatch):
+    monkeypatch.setattr(translator, "batch_size", batch_size)
+    found = translator(TEXTS)
     assert found == live(TEXTS)
     assert len(set(found)) >= 3  # The texts have different translations.
     assert translator([]) == []
@@ -61,10 +62,10 @@ def test_translations_are_the_live_ones(translator, live, batch_size):
 @pytest.mark.parametrize(
     ("method", "arguments"),
     [
-        ("translate", (TEXTS, 1)), ("translate", (TEXTS, 3, 2)),
-        ("complete", (TEXTS, PREFIXES, 4)), ("sample", (TEXTS, 0.0)),
-        ("score", (TEXTS, [text[::-1] for text in TEXTS], 3)),
-        ("align", (TEXTS,)), ("align", (TEXTS, True, 2)),
+        ("translate", (TEXTS, 1)), ("translate", (TEXTS, 3)),
+        ("complete", (TEXTS, PREFIXES)), ("sample", (TEXTS, 0.0)),
+        ("score", (TEXTS, [text[::-1] for text in TEXTS])),
+        ("align", (TEXTS,)), ("align", (TEXTS, True)),
     ],
 )  # fmt: skip
 def test_every_method_gives_the_live_results(translator, live, method, arguments):
@@ -72,8 +73,11 @@ def test_every_method_gives_the_live_results(translator, live, method, arguments
     assert_same(getattr(translator, method)(*arguments), expected)
 
 
-def test_a_drawing_is_its_seeds_own_and_as_likely_as_the_model_says(translator, live):
-    drawn = translator.sample(TEXTS[:1] * 40, 1.0, seed=3, batch_size=7)
+def test_a_drawing_is_its_seeds_own_and_as_likely_as_the_model_says(
+    translator, live, monkeypatch
+):
+    drawn = translator.sample(TEXTS[:1] * 40, 1.0, seed=3)
+    monkeypatch.setattr(translator, "batch_size", 7)
     assert drawn[5:] == translator.sample(TEXTS[:1] * 35, 1.0, seed=8)
     assert len(set(drawn)) > 10
     unlikely = [found.score for found in translator.sample(TEXTS[:1] * 40, 3.0)]

@@ -188,10 +188,12 @@ def test_a_sample_without_temperature_is_the_greedy_translation(translator, gree
     assert_same(found, firsts(greedy.translate(TEXTS)))
 
 
-def test_a_text_and_its_seed_alone_decide_a_sample(translator):
+def test_a_text_and_its_seed_alone_decide_a_sample(translator, monkeypatch):
     together = translator.sample(TEXTS, temperature=1.5, seed=7)
     assert translator.sample(TEXTS, temperature=1.5, seed=7) == together
-    in_pairs = translator.sample(TEXTS, temperature=1.5, seed=7, batch_size=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(translator, "batch_size", 2)
+        in_pairs = translator.sample(TEXTS, temperature=1.5, seed=7)
     assert [t.text for t in in_pairs] == [t.text for t in together]
     for i, text in enumerate(TEXTS):
         (alone,) = translator.sample([text], temperature=1.5, seed=7 + i)

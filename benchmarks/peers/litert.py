@@ -34,8 +34,8 @@ class Peer:
         self._texts = [" ".join(map(word, row)) for row in rows]
 
     def run(self):
-        """Translates all sentences as one batch."""
-        return self._translate(self._texts, batch_size=len(self._texts))
+        """Translates all sentences, as many at once as `LiteTranslator` likes."""
+        return self._translate(self._texts)
 
     def result(self, output) -> list[int]:
         """Tokens decoded for each sentence: each is a word of the vocabulary."""

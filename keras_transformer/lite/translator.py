@@ -54,7 +54,7 @@ class TextTranslator:
     """Base class of the translators, and their methods.
 
     A method takes any number of texts, `batch_size` of them at a time, and returns
-    results in the same order. It raises `TypeError` unless texts are sequences of
+    results in the same order. `batch_size` is an attribute, 32 by default. It raises `TypeError` unless texts are sequences of
     strings, and `ValueError` if these differ in length or a number is out of range.
 
     A text longer than the longest source is cut. A text of spaces only has an empty
@@ -65,21 +65,20 @@ class TextTranslator:
     """
 
     most: int
+    batch_size = 32
     _run: Callable[..., dict[str, Any]]
 
     def __repr__(self):
         return f"<{type(self).__name__}: {self.path}>"
 
-    def __call__(
-        self, texts: str | Sequence[str], batch_size: int = 32
-    ) -> str | list[str]:
+    def __call__(self, texts: str | Sequence[str]) -> str | list[str]:
         """Returns the best translation of a text, or the list of those of texts."""
         if isinstance(texts, str):
             return self([texts])[0]
-        return [best[0].text for best in self.translate(texts, 1, batch_size)]
+        return [best[0].text for best in self.translate(texts)]
 
     def translate(
-        self, texts: Sequence[str], n_best: int = 1, batch_size: int = 32
+        self, texts: Sequence[str], n_best: int = 1
     ) -> list[list[Translation]]:
         """Returns up to `n_best` scored translations of each text, best first.
 
@@ -92,23 +91,22 @@ class TextTranslator:
                 f"`n_best` of the export. Received: n_best={n_best}"
             )
         results = []
-        for row in self._rows("nbest", batch_size, texts, n_best=n_best):
+        for row in self._rows("nbest", texts, n_best=n_best):
             rows = zip(row["translations"], row["scores"], strict=True)
             found = [Translation(text, float(x)) for text, x in rows if np.isfinite(x)]
             results.append(found[:n_best] or [Translation("", -math.inf)])
         return results
 
     def complete(
-        self, texts: Sequence[str], prefixes: Sequence[str], batch_size: int = 32
+        self, texts: Sequence[str], prefixes: Sequence[str]
     ) -> list[Translation]:
         """Returns the best translation of each text that begins with its prefix."""
-        rows = self._rows("complete", batch_size, texts, prefixes)
+        rows = self._rows("complete", texts, prefixes)
         return [Translation(row["translation"], float(row["score"])) for row in rows]
 
     def sample(
-        self, texts: Sequence[str], temperature: float = 1.0, seed: int = 0,
-        batch_size: int = 32,
-    ) -> list[Translation]:  # fmt: skip
+        self, texts: Sequence[str], temperature: float = 1.0, seed: int = 0
+    ) -> list[Translation]:
         """Samples a translation of each text, with `top_k` and `top_p` of the search.
 
         The temperature divides the logits; 0 is greedy. Scores do not depend on it.
@@ -121,37 +119,33 @@ class TextTranslator:
                 f"temperature={temperature}"
             )
         numbers = [temperature] * len(texts), range(seed, seed + len(texts))
-        rows = self._rows("sample", batch_size, texts, numbers=numbers)
+        rows = self._rows("sample", texts, numbers=numbers)
         return [Translation(row["translation"], float(row["score"])) for row in rows]
 
-    def score(
-        self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 32
-    ) -> list[Score]:
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
         """Returns the `Score` of each translation `targets[i]` of `sources[i]`."""
         scores = []
-        for row in self._rows("score", batch_size, sources, targets):
+        for row in self._rows("score", sources, targets):
             tokens = [token for token in row["tokens"] if token]
             values = row["token_log_probabilities"][: len(tokens)]
             scores.append(Score(float(row["log_probability"]), tokens, values))
         return scores
 
-    def align(
-        self, texts: Sequence[str], per_head: bool = False, batch_size: int = 32
-    ) -> list[Alignment]:
+    def align(self, texts: Sequence[str], per_head: bool = False) -> list[Alignment]:
         """Translates texts; returns the `Alignment` of each.
 
         Its attention is the mean over heads, or with `per_head` that of each head,
         which a SavedModel does not have.
         """
         alignments = []
-        for row in self._rows("align", batch_size, texts, per_head=per_head):
+        for row in self._rows("align", texts, per_head=per_head):
             source = [token for token in row["source_tokens"] if token]
             target = [token for token in row["target_tokens"] if token]
             attention = row["attention"][..., : len(target), : len(source)]
             alignments.append(Alignment(row["translation"], source, target, attention))
         return alignments
 
-    def _rows(self, name, batch_size, *texts, numbers=(), **options):
+    def _rows(self, name, *texts, numbers=(), **options):
         """Runs a signature on texts and numbers; returns the outputs of each text."""
         for column in texts:
             is_list = hasattr(column, "__len__") and not isinstance(column, str | bytes)
@@ -165,7 +159,7 @@ class TextTranslator:
                 "All inputs must have the same number of texts. Received: "
                 f"{', '.join(str(len(column)) for column in texts)}"
             )
-        if batch_size < 1:
+        if (batch_size := self.batch_size) < 1:
             raise ValueError(
                 f"`batch_size` must be at least 1. Received: batch_size={batch_size}"
             )
@@ -199,6 +193,8 @@ class LiteTranslator(TextTranslator):
         >>> translator(["Two men are talking."])
         ['Zwei Männer unterhalten sich.']
     """
+
+    batch_size = 8  # Its loop copies the caches at every token: they fit a core's cache.
 
     def __init__(self, directory: str | Path, threads: int | None = None):
         if threads is not None and threads < 1:

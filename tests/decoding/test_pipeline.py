@@ -44,7 +44,7 @@ def score_by_hand(translator, source, target):
 
 
 def test_scores_are_those_of_the_reference():
-    scores = translator(2).score(TEXTS, TARGETS, batch_size=4)
+    scores = translator(2).score(TEXTS, TARGETS)
     for text, target, score in zip(TEXTS, TARGETS, scores, strict=True):
         ids, expected = score_by_hand(translator(2), text, target)
         assert score.tokens == tiny_run.tokenizers().target.pieces(ids)

@@ -50,7 +50,8 @@ def expected():
 def test_the_live_translator_gives_one_answer_for_every_batch(expected):
     live = tiny_run.translator()
     for size in (1, 7, 60):
-        found = live.translate(SENTENCES, n_best=3, batch_size=size)
+        live.batch_size = size
+        found = live.translate(SENTENCES, n_best=3)
         found = [[t.text.encode("utf-8") for t in three] for three in found]
         assert found == expected["nbest"]
     assert [t.encode("utf-8") for t in live(SENTENCES)] == expected["serving_default"]
