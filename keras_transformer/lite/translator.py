@@ -194,7 +194,7 @@ class LiteTranslator(TextTranslator):
         ['Zwei Männer unterhalten sich.']
     """
 
-    batch_size = 8  # Its loop copies the caches at every token: they fit a core's cache.
+    batch_size = 8  # The loop copies all caches at every token: they should be small.
 
     def __init__(self, directory: str | Path, threads: int | None = None):
         if threads is not None and threads < 1:
