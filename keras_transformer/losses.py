@@ -145,7 +145,7 @@ class TokenDistillation(keras.distillation.DistillationLoss):
         if mask is None:
             raise ValueError(
                 "The student's logits need a Keras mask (B, T), as those of a "
-                "`Transformer`: give the model a `compute_mask`."
+                "`Transformer` have. Give the model a `compute_mask`."
             )
         for logits in (teacher_outputs, student_outputs):
             logits = ops.cast(logits, "float32") / self.temperature
@@ -157,10 +157,12 @@ class TokenDistillation(keras.distillation.DistillationLoss):
         return total / (count * num_replicas())
 
     def get_config(self) -> dict[str, Any]:
+        """Returns the arguments."""
         return {"temperature": self.temperature}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> TokenDistillation:
+        """Returns a loss of the arguments."""
         return cls(**config)
 
 

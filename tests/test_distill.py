@@ -161,6 +161,15 @@ def test_a_student_learns_from_a_teacher_in_keras_own_way(rng):
     )
 
 
+def test_losses_of_keras_leave_padding_out(rng):
+    """The logits say what is padding, to Keras' losses as to distillation."""
+    logits = random_model(rng)((SOURCE, TARGET_IN))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    found = ops.convert_to_numpy(loss(TARGET_OUT, logits))
+    expected = ops.convert_to_numpy(MaskedCrossentropy()(TARGET_OUT, logits))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def test_the_loss_refuses_logits_that_do_not_say_what_is_padding():
     logits = ops.zeros((1, 2, 5))
     with pytest.raises(ValueError, match="Keras mask"):

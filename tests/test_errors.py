@@ -411,7 +411,7 @@ ERRORS = {
     "tiny_run.translator().translate(['a'], n_best=4)":
         "from 1 to 3, the beam size or the `n_best` of the export. Received: n_best=",
     "tiny_run.translator().translate(['a'], n_best=0)": "`n_best` must be",
-    "setattr(t := tiny_run.translator(), 'batch_size', 0) or t(['a'])": (
+    "setattr(t := translator(), 'batch_size', 0) or t(['a'])": (
         "`batch_size` must be at least 1"
     ),
     "translator(pad_id=3, unknown_id=0)": "must have the same `pad_id`",

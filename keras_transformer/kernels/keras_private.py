@@ -15,6 +15,14 @@ def carried_mask(tensor):
     return backend.get_keras_mask(tensor)
 
 
+def with_mask(tensor, mask):
+    """Returns a tensor to which a mask (B, S) is attached as Keras does it."""
+    from keras.src import backend
+
+    backend.set_keras_mask(tensor, mask)
+    return tensor
+
+
 def learns_shapes() -> bool:
     """Whether Keras runs a call for shapes only, with floats for all inputs."""
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope

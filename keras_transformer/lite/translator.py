@@ -53,10 +53,9 @@ class Alignment(NamedTuple):
 class TextTranslator:
     """Base class of the translators, and their methods.
 
-    A method takes any number of texts, `batch_size` of them at a time, an attribute,
-    and returns results in the same order. It raises `TypeError` unless texts are
-    sequences of strings, and `ValueError` if these differ in length or a number is out
-    of range.
+    A method takes any number of texts, `batch_size` at a time, and returns results in
+    the same order. It raises `TypeError` unless texts are sequences of strings, and
+    `ValueError` if these differ in length or a number is out of range.
 
     A text longer than the longest source is cut. A text of spaces only has an empty
     translation with score 0.

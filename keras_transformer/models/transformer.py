@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.config import TransformerConfig
+from keras_transformer.kernels.keras_private import with_mask
 from keras_transformer.layers.arguments import described, integer_ids
 from keras_transformer.layers.attention import recorded_attention
 from keras_transformer.layers.basic import Dropout
@@ -63,12 +64,11 @@ class Seq2Seq(TokenModel):
             )
         encoder_output, source_mask = self.encode(source, training=training)
         states = self.decode_states(target_in, encoder_output, source_mask, training)
-        return states if return_states else self.logits(states)
-
-    def compute_mask(self, inputs: Any, previous_mask: Any) -> Tensor:
-        """Returns where target_in (B, T) is not padding: the Keras mask of logits."""
-        target_in = inputs["target_in"] if isinstance(inputs, dict) else inputs[1]
-        return ops.not_equal(target_in, self.config.pad_id)
+        if return_states:
+            return states
+        # Losses and metrics of Keras take only what is not padding.
+        is_token = ops.not_equal(target_in, self.config.pad_id)
+        return with_mask(self.logits(states), is_token)
 
     def input_signature(self) -> list[Any]:
         """Returns the `InputSpec` of source (B, S) and target_in (B, T)."""

@@ -47,10 +47,10 @@ def expected():
     return {"nbest": nbest, "serving_default": [three[0] for three in nbest]}
 
 
-def test_the_live_translator_gives_one_answer_for_every_batch(expected):
+def test_the_live_translator_gives_one_answer_for_every_batch(expected, monkeypatch):
     live = tiny_run.translator()
     for size in (1, 7, 60):
-        live.batch_size = size
+        monkeypatch.setattr(live, "batch_size", size)
         found = live.translate(SENTENCES, n_best=3)
         found = [[t.text.encode("utf-8") for t in three] for three in found]
         assert found == expected["nbest"]

@@ -24,7 +24,7 @@ def test_the_exported_translator_is_called_like_the_live_one(saved_model):
     assert exported.path == saved_model
     assert exported([]) == []
     for method, arguments in (
-        ("__call__", (TEXTS, 2)), ("translate", (TEXTS, 2)), ("align", (TEXTS,)),
+        ("__call__", (TEXTS,)), ("translate", (TEXTS, 2)), ("align", (TEXTS,)),
         ("complete", (TEXTS, TEXTS[::-1])), ("sample", (TEXTS, 1.0, 5)),
         ("score", (TEXTS, TEXTS[::-1])),
     ):  # fmt: skip
