@@ -32,7 +32,7 @@ FOLDERS = {
 }  # fmt: skip
 # Functions of the package that run, and the files that they stand in.
 JOBS = {
-    "encoder_layer": (22, 8), "fit": (102, 18), "translate": (119, 20),
+    "encoder_layer": (22, 8), "fit": (101, 18), "translate": (118, 20),
     "export": (175, 27), "train_verb": (390, 49),
 }  # fmt: skip
 _ONE_LAYER = "--num-encoder-layers=1", "--num-decoder-layers=1"

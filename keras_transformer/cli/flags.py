@@ -118,8 +118,7 @@ def add_verbs(parser, calls):
             action.is_rare, action.reads = is_rare, reads
         for group in groups:
             _add_options(own, **group)
-        has_rare = any("rare" in group for group in groups)
-        own.add_general_flags(has_rare, verb.get("reports", True))
+        own.add_general_flags("rare" in set().union(*groups), verb.get("reports", True))
     return parsers
 
 

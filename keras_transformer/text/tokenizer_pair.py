@@ -198,7 +198,7 @@ def _files(directory):
     for names in (SIDES, ("joint",)):
         jsons = [directory / f"{name}.json" for name in names]
         paths = [p if p.exists() else p.with_suffix(".model") for p in jsons]
-        if any(path.exists() for path in paths):
+        if any(map(Path.exists, paths)):
             break
     return paths
 
