@@ -194,8 +194,6 @@ class LiteTranslator(TextTranslator):
         ['Zwei Männer unterhalten sich.']
     """
 
-    batch_size = 8  # The loop copies all caches at every token: they should be small.
-
     def __init__(self, directory: str | Path, threads: int | None = None):
         if threads is not None and threads < 1:
             raise ValueError(
@@ -212,6 +210,8 @@ class LiteTranslator(TextTranslator):
         self.path = Path(directory)
         self.description = _read_description(self.path)
         files, self.most = self.description["tokenizers"], self.description["n_best"]
+        if self.description["quantize"] == "int8":  # Weights cost less than caches,
+            self.batch_size = 8  # which the loop copies at every token.
         self._source, self._target = (
             SentencePieceProcessor(str(self.path / files[side]))
             for side in ("source", "target")
