@@ -63,6 +63,7 @@ def test_translations_are_pairs_without_empty_and_looping_ones(tmp_path):
     path = tmp_path / "new" / "pairs.tsv"
     summary = distill(Teacher(), PAIRS, path, fingerprint="t", facts={"more": 1})
     assert lines_of(path) == EXPECTED and summary.sentences == 6
+    assert str(summary).endswith("; 2 of all were empty or looped and are left out")
     assert list(open_pairs(path).pairs())[1].target == "der Tab"
     facts = json.loads(Path(f"{path}.json").read_text())
     expected = dict(teacher="<a teacher>", fingerprint="t", best_of=1, more=1)

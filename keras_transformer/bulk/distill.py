@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,10 +88,11 @@ def distill(
         fingerprint=f"{fingerprint} best_of={best_of}", show_progress=show_progress,
     )  # fmt: skip
     written = sum(1 for _ in read_lines(Path(output)))
+    summary = dataclasses.replace(summary, left_out=summary.sentences - written)
     made_of = {
         "teacher": repr(teacher), "fingerprint": fingerprint, "best_of": best_of,
         "pairs_of": pairs.origin, "pairs_digest": pairs.fingerprint(),
-        "pairs": written, "left_out": summary.sentences - written,
+        "pairs": written, "left_out": summary.left_out,
         "bad_lines": bad_lines.count,
     }  # fmt: skip
     write_json(Path(f"{output}.json"), made_of | dict(facts or {}))

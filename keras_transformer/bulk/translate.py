@@ -37,6 +37,7 @@ class BulkSummary:
     sentences: int  # lines of the source
     resumed: int  # lines that an earlier, interrupted process translated
     seconds: float  # for the other lines
+    left_out: int = 0  # lines without a translation of use, of `distill`
 
     def __str__(self):
         new = self.sentences - self.resumed
@@ -44,6 +45,8 @@ class BulkSummary:
         text = f"{new:,} sentences in {self.seconds:.1f} s ({rate:.1f} sentences/s)"
         if self.resumed:
             text += f", {self.resumed:,} more were done earlier"
+        if self.left_out:
+            text += f"; {self.left_out:,} of all were empty or looped and are left out"
         return text
 
 
