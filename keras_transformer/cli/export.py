@@ -77,8 +77,6 @@ def _with_shortlist(translator, options):
             "`--shortlist` goes with one run and `--format saved_model` or `litert`."
         )
     path, tokenizers = options.models[0] / _CORPUS, translator.tokenizers
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file; `train` writes it.")
     ids, ends = load_module("text.corpus").read_ids(path)
     count, sizes = (len(ends) - 1) // 2, tokenizers.vocabulary_sizes.values()
     pairs = (

@@ -303,8 +303,11 @@ def read_ids(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
     The ends begin with a 0: pair p has the sentences between ends 2 p, 2 p + 1 and
     2 p + 2, each with its end token.
     """
-    facts = json.loads(Path(path).with_suffix(".json").read_bytes())
-    ids = np.asarray(np.memmap(path, facts["made_of"]["dtype"], "r"))
+    try:
+        facts = json.loads(Path(path).with_suffix(".json").read_bytes())
+        ids = np.asarray(np.memmap(path, facts["made_of"]["dtype"], "r"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is missing or damaged; `train` writes it.") from error
     return ids, np.append(0, np.flatnonzero(ids == END_ID) + 1)
 
 

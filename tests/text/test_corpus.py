@@ -17,7 +17,7 @@ from keras_transformer.text import (
     mixed_pairs,
     open_pairs,
 )
-from keras_transformer.text.corpus import bucket_boundaries, few_boundaries
+from keras_transformer.text.corpus import bucket_boundaries, few_boundaries, read_ids
 from tests import tiny_run
 
 WORDS = "one two three four five six seven eight nine ten".split()
@@ -320,6 +320,11 @@ def test_bad_lines_are_kept_and_the_budget_is_asked_again(tmp_path, tokenizers):
         Corpus(open_pairs(path), tokenizers, STRICT, **options)
     facts = json.loads((tmp_path / "corpus" / "pairs.json").read_text())
     assert facts["bad_lines"][0] == 1
+    ids, ends = read_ids(tmp_path / "corpus" / "pairs.ids")
+    assert ends[[0, -1]].tolist() == [0, len(ids)] and len(ends) == 3
+    (tmp_path / "corpus" / "pairs.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"pairs\.ids is missing or damaged; `train`"):
+        read_ids(tmp_path / "corpus" / "pairs.ids")
 
 
 def test_an_error_and_a_change_while_it_is_read_leave_no_file(tmp_path, tokenizers):
