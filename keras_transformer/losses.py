@@ -123,7 +123,7 @@ class TokenDistillation(keras.distillation.DistillationLoss):
         temperature: T, above 0.
     Raises:
         ValueError: If `temperature` is not positive, or the student's logits have no
-            Keras mask, as those of a `Transformer` have.
+            Keras mask. A `Transformer` attaches one.
 
     Example:
         >>> loss = TokenDistillation(temperature=2.0)
@@ -144,8 +144,8 @@ class TokenDistillation(keras.distillation.DistillationLoss):
         mask, logs = carried_mask(student_outputs), []
         if mask is None:
             raise ValueError(
-                "The student's logits need a Keras mask (B, T), as those of a "
-                "`Transformer` have. Give the model a `compute_mask`."
+                "The student's logits have no Keras mask (B, T). A `Transformer` "
+                "attaches one; give another model a `compute_mask`."
             )
         for logits in (teacher_outputs, student_outputs):
             logits = ops.cast(logits, "float32") / self.temperature

@@ -68,7 +68,10 @@ def test_translations_are_the_live_ones(translator, live, batch_size, monkeypatc
         ("align", (TEXTS,)), ("align", (TEXTS, True)),
     ],
 )  # fmt: skip
-def test_every_method_gives_the_live_results(translator, live, method, arguments):
+def test_every_method_gives_the_live_results(
+    translator, live, method, arguments, monkeypatch
+):
+    monkeypatch.setattr(translator, "batch_size", 3)
     expected = getattr(live, method)(*arguments)
     assert_same(getattr(translator, method)(*arguments), expected)
 

@@ -13,7 +13,9 @@ from keras_transformer.files import write_json
 from keras_transformer.text.lines import one_line, read_lines
 from keras_transformer.text.pairs import BadLines, open_pairs
 
-_N, _MORE = 4, 2
+# A translation loops if a sequence of `_WORDS` words occurs `_MORE` times more than any
+# does in its source.
+_WORDS, _MORE = 4, 2
 
 
 def distill(
@@ -36,9 +38,9 @@ def distill(
     3.3): of the teacher's N best, the translation nearest to the reference.
 
     Empty translations are left out, and those that loop (Raunak et al., 2021,
-    https://arxiv.org/abs/2104.06683, call them oscillatory): four words in a row occur
-    at least twice more often than any four of the source. Memory is constant, and an
-    interrupted call resumes, as with `translate_file`.
+    https://arxiv.org/abs/2104.06683): some four words in a row occur at least two times
+    more than any four do in the source. Memory is constant, and an interrupted call
+    resumes, as with `translate_file`.
 
     Args:
         teacher: A `Translator`, also of an ensemble, or one of an export.
@@ -119,5 +121,5 @@ def _line(source, reference, found):
 def _most(text):
     """Returns how often the most frequent sequence of four words occurs."""
     words = text.split() if " " in text else list(text)
-    sequences = zip(*(words[start:] for start in range(_N)), strict=False)
+    sequences = zip(*(words[start:] for start in range(_WORDS)), strict=False)
     return max(Counter(sequences).values(), default=0)

@@ -105,11 +105,11 @@ def translate_texts(
     translate: Callable[[list[str]], list[str | None]],
     texts: Iterator[str],
     output: str | Path,
-    total: int | None = None,
+    total: int | None,
     *,
-    window: int = WINDOW,
-    fingerprint: str = "",
-    show_progress: bool = False,
+    window: int,
+    fingerprint: str,
+    show_progress: bool,
 ) -> BulkSummary:
     """Translates an iterator of texts as `translate_file` does a file's lines.
 

@@ -147,8 +147,7 @@ class DecodingConfig(Config):
         return min(longest, self.max_output_length or longest)
 
 
-# Runs for corpora of up to `most_pairs`; `sizes` names a `TransformerConfig.PRESETS`.
-# An option that is not named has its default, which is the paper's where it has one.
+# For pairs of the verb `distill`, which a student has to imitate: less dropout.
 _STUDENT = dict(
     most_pairs=math.inf,
     vocabulary_size=32_000,
@@ -159,6 +158,8 @@ _STUDENT = dict(
     epochs=50,
     warmup_steps=1_000,
 )
+# Runs for corpora of up to `most_pairs`; `sizes` names a `TransformerConfig.PRESETS`.
+# An option that is not named has its default, which is the paper's where it has one.
 PRESETS = {
     "micro": dict(
         most_pairs=8_000, sizes="tiny", vocabulary_size=2_000, batch_tokens=1_024,
@@ -182,7 +183,6 @@ PRESETS = {
         most_pairs=math.inf, sizes="big", vocabulary_size=32_000,
         average_checkpoints=20,
     ),
-    # For pairs of the verb `distill`, which a student has to imitate: less dropout.
     "student": _STUDENT | dict(sizes="student"),
     "student-384": _STUDENT | dict(sizes="student-384"),
 }  # fmt: skip

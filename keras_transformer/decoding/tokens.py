@@ -112,11 +112,11 @@ def ban(logits, tokens, banned):
 
 
 def check_logits(logits):
-    """Raises `ValueError` unless logits are (R, V) with V known."""
+    """Raises `ValueError` unless logits are (R, V)."""
     if len(logits.shape) != 2:
         raise ValueError(
-            "`step` must return logits of shape (rows, vocabulary), the vocabulary "
-            f"known. Received: shape {tuple(logits.shape)}"
+            "`step` must return logits of shape (rows, vocabulary). Received: shape "
+            f"{tuple(logits.shape)}"
         )
 
 

@@ -41,8 +41,8 @@ class Shortlist:
         special = max(sizes.pad_id, sizes.start_id, sizes.end_id)
         if not hasattr(model, "narrowed") or special >= _SPECIAL:
             raise ValueError(
-                "A shortlist needs a `Transformer` or an `Ensemble` whose special ids "
-                f"are below {_SPECIAL}. Received: {model!r}"
+                f"A shortlist needs a `Transformer` whose special ids are below "
+                f"{_SPECIAL}. Received: {model!r}"
             )
         needed = beam_size + _SPECIAL
         if (

@@ -129,11 +129,6 @@ class Ensemble(ExportableModel):
         """Returns the prepared weights of `decode_step`."""
         return tuple(member.decoding_weights() for member in self.members)
 
-    def narrowed(self, weights: Nest, ids: TensorLike) -> Nest:
-        """As `Transformer.narrowed`."""
-        parts = zip(self.members, weights, strict=True)
-        return tuple(member.narrowed(own, ids) for member, own in parts)
-
     def resize_decoding(
         self, state: Nest, sentences: TensorLike, length: int | TensorLike
     ) -> Nest:

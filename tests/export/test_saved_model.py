@@ -22,6 +22,7 @@ TEXTS = ["the good bear runs.", "", "a dog", "the old man </s> sings. 🐈", "  
 def test_the_exported_translator_is_called_like_the_live_one(saved_model):
     exported, live = ExportedTranslator(saved_model.parent), tiny_run.translator()
     assert exported.path == saved_model
+    exported.batch_size = 2
     assert exported([]) == []
     for method, arguments in (
         ("__call__", (TEXTS,)), ("translate", (TEXTS, 2)), ("align", (TEXTS,)),
