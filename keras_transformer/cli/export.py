@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import random
 import shlex
 
 from keras_transformer.cli.flags import given, load_module
@@ -29,8 +30,7 @@ _TITLES = {
     "decoder": "decoder to itself",
 }  # fmt: skip
 _DOTS_PER_INCH = 150
-# The ids of a run's pairs, and about how many of them a shortlist is learned from.
-_CORPUS, _PAIRS = "corpus/training/pairs.ids", 100_000
+_CORPUS = "corpus/training/pairs.ids"  # of a run
 
 
 def export(options):
@@ -81,9 +81,10 @@ def _with_shortlist(translator, options):
     count, sizes = (len(ends) - 1) // 2, tokenizers.vocabulary_sizes.values()
     pairs = (
         [ids[ends[side] : ends[side + 1] - 1] for side in (2 * pair, 2 * pair + 1)]
-        for pair in range(0, count, max(1, count // _PAIRS))
+        for pair in random.Random(0).sample(range(count), count)
     )
-    shortlist = load_module("generation.shortlist").learn_shortlist(pairs, *sizes)
+    learn = load_module("generation.shortlist").learn_shortlist
+    shortlist = learn(pairs, *sizes, joint=tokenizers.config.joint_vocabulary)
     kind, model = type(translator), translator.model
     return kind(model, tokenizers, translator.config, shortlist)
 

@@ -11,6 +11,8 @@ from keras import ops
 from keras_transformer.types import Tensor, TensorLike
 
 _CHUNK = 10_000  # Pairs that are held as cells of a matrix at once.
+_PAIRS = 100_000  # Pairs that teach enough, but for rare pieces:
+_TIMES = 10  # pairs after them are used for a source piece seen less often.
 _SPECIAL = 4  # Ids of padding, start, end and the unknown piece come first.
 _NONE = np.iinfo("int32").max
 
@@ -79,23 +81,31 @@ class Shortlist:
 
 def learn_shortlist(
     pairs: Iterable[tuple[TensorLike, TensorLike]], source_size: int, target_size: int,
-    best: int = 50, frequent: int = 100, iterations: int = 5,
+    joint: bool = False, best: int = 50, frequent: int = 100, iterations: int = 5,
 ) -> Shortlist:  # fmt: skip
     """Learns a shortlist from pairs of ids, by IBM Model 1.
 
     t(y | x), the probability that the source piece x is translated to y, is estimated
     by expectation maximisation (Brown et al., 1993, section 4.1,
     https://aclanthology.org/J93-2003). The table has the `best` most probable pieces.
+    After 100,000 pairs only those with a source piece seen less than 10 times are used.
 
     Args:
-        pairs: Arrays (S,) and (T,) of source and target ids.
+        pairs: Arrays (S,) and (T,) of source and target ids, in random order.
         source_size: Pieces of the source vocabulary.
         target_size: Pieces of the target vocabulary.
+        joint: Whether both have the same pieces; then each piece also suggests itself,
+            as names need that are not in the pairs.
         best: Target pieces of each source piece, C.
         frequent: Most frequent target pieces, F.
         iterations: Steps of expectation maximisation.
     """
-    pairs = [(np.unique(x).astype(np.int64), np.asarray(y)) for x, y in pairs]
+    every, pairs, seen = pairs, [], np.zeros(source_size, np.int64)
+    for source, target in every:
+        pieces = np.unique(source).astype(np.int64)
+        if len(pairs) < _PAIRS or np.any(seen[pieces] < _TIMES):
+            seen[pieces] += 1
+            pairs.append((pieces, np.asarray(target)))
     chunks = [pairs[at : at + _CHUNK] for at in range(0, len(pairs), _CHUNK)]
     keys = [np.unique(_cells(chunk, target_size)[0]) for chunk in chunks]
     keys = np.unique(np.concatenate(keys))
@@ -118,6 +128,8 @@ def learn_shortlist(
     kept = rank < best
     table = np.zeros((source_size, best), np.int32)
     table[sources[kept], rank[kept]] = (keys % target_size)[order][kept]
+    if joint:
+        table = np.column_stack([table, np.arange(source_size)])
     seen = np.bincount(np.concatenate([y for _, y in pairs]), minlength=target_size)
     return Shortlist(table, np.argsort(-seen, kind="stable")[:frequent])
 

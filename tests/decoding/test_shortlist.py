@@ -94,6 +94,20 @@ def test_the_table_is_that_of_ibm_model_1(rng):
     assert set(shortlist.frequent) == expected
 
 
+def test_of_many_pairs_only_those_with_rare_pieces_teach(monkeypatch):
+    monkeypatch.setattr("keras_transformer.generation.shortlist._PAIRS", 3)
+    pairs = [([5, 6], [5])] * 12 + [([5, 6], [8]), ([5, 7], [9])]
+    shortlist = learn_shortlist(pairs, 9, 10, best=3, frequent=1)
+    assert [set(row) - {0} for row in shortlist.table[5:8]] == [{5, 9}, {5}, {9}]
+
+
+def test_with_a_joint_vocabulary_a_piece_suggests_itself():
+    pairs = [([5, 6], [7]), ([5], [8])]
+    table = learn_shortlist(pairs, 9, 9, joint=True, best=2).table
+    assert table[:, -1].tolist() == list(range(9))
+    assert np.array_equal(table[:, :-1], learn_shortlist(pairs, 9, 9, best=2).table)
+
+
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's")
 def test_exports_with_one_translate_as_the_live_translator(tmp_path, capsys):
     translator, texts = tiny_run.translator(), [pair[0] for pair in tiny_run.VALID]
