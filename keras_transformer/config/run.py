@@ -147,17 +147,11 @@ class DecodingConfig(Config):
         return min(longest, self.max_output_length or longest)
 
 
-# For pairs of the verb `distill`, which a student has to imitate: less dropout.
+# For pairs of the verb `distill`, which vary less than references.
 _STUDENT = dict(
-    most_pairs=math.inf,
-    vocabulary_size=32_000,
-    dropout_rate=0.0,
-    attention_dropout_rate=0.0,
-    activation_dropout_rate=0.0,
-    label_smoothing=0.0,
-    epochs=50,
-    warmup_steps=1_000,
-)
+    most_pairs=math.inf, vocabulary_size=32_000, norm_first=True,
+    attention_dropout_rate=0.0, activation_dropout_rate=0.0, warmup_steps=1_000,
+)  # fmt: skip
 # Runs for corpora of up to `most_pairs`; `sizes` names a `TransformerConfig.PRESETS`.
 # An option that is not named has its default, which is the paper's where it has one.
 PRESETS = {
@@ -183,7 +177,7 @@ PRESETS = {
         most_pairs=math.inf, sizes="big", vocabulary_size=32_000,
         average_checkpoints=20,
     ),
-    "student": _STUDENT | dict(sizes="student"),
+    "student": _STUDENT | dict(sizes="student", learning_rate=0.003),
     "student-384": _STUDENT | dict(sizes="student-384"),
 }  # fmt: skip
 # Options that differ from those of the run whose weights are fine-tuned.
