@@ -11,8 +11,8 @@ from keras import ops
 from keras_transformer.types import Tensor, TensorLike
 
 _CHUNK = 10_000  # Pairs that are held as cells of a matrix at once.
-_PAIRS = 100_000  # Pairs that teach enough, but for rare pieces:
-_TIMES = 10  # pairs after them are used for a source piece seen less often.
+_PAIRS = 100_000  # Pairs that are all used. A later one is used only
+_TIMES = 10  # if one of its source pieces was used less often than this.
 _SPECIAL = 4  # Ids of padding, start, end and the unknown piece come first.
 _NONE = np.iinfo("int32").max
 
@@ -43,7 +43,7 @@ class Shortlist:
         special = max(sizes.pad_id, sizes.start_id, sizes.end_id)
         if not hasattr(model, "narrowed") or special >= _SPECIAL:
             raise ValueError(
-                f"A shortlist needs a `Transformer` whose special ids are below "
+                "A shortlist needs a `Transformer` whose special ids are below "
                 f"{_SPECIAL}. Received: {model!r}"
             )
         needed = beam_size + _SPECIAL
@@ -88,25 +88,25 @@ def learn_shortlist(
     t(y | x), the probability that the source piece x is translated to y, is estimated
     by expectation maximisation (Brown et al., 1993, section 4.1,
     https://aclanthology.org/J93-2003). The table has the `best` most probable pieces.
-    After 100,000 pairs only those with a source piece seen less than 10 times are used.
+    After 100,000 pairs only those with a source piece used less than 10 times are used.
 
     Args:
         pairs: Arrays (S,) and (T,) of source and target ids, in random order.
         source_size: Pieces of the source vocabulary.
         target_size: Pieces of the target vocabulary.
-        joint: Whether both have the same pieces; then each piece also suggests itself,
-            as names need that are not in the pairs.
+        joint: Whether both have the same pieces. Each piece then suggests itself too,
+            which helps with names that the pairs lack.
         best: Target pieces of each source piece, C.
         frequent: Most frequent target pieces, F.
         iterations: Steps of expectation maximisation.
     """
-    every, pairs, seen = pairs, [], np.zeros(source_size, np.int64)
-    for source, target in every:
+    used, times = [], np.zeros(source_size, np.int64)
+    for source, target in pairs:
         pieces = np.unique(source).astype(np.int64)
-        if len(pairs) < _PAIRS or np.any(seen[pieces] < _TIMES):
-            seen[pieces] += 1
-            pairs.append((pieces, np.asarray(target)))
-    chunks = [pairs[at : at + _CHUNK] for at in range(0, len(pairs), _CHUNK)]
+        if len(used) < _PAIRS or np.any(times[pieces] < _TIMES):
+            times[pieces] += 1
+            used.append((pieces, np.asarray(target)))
+    chunks = [used[at : at + _CHUNK] for at in range(0, len(used), _CHUNK)]
     keys = [np.unique(_cells(chunk, target_size)[0]) for chunk in chunks]
     keys = np.unique(np.concatenate(keys))
     parts = []
@@ -130,7 +130,7 @@ def learn_shortlist(
     table[sources[kept], rank[kept]] = (keys % target_size)[order][kept]
     if joint:
         table = np.column_stack([table, np.arange(source_size)])
-    seen = np.bincount(np.concatenate([y for _, y in pairs]), minlength=target_size)
+    seen = np.bincount(np.concatenate([y for _, y in used]), minlength=target_size)
     return Shortlist(table, np.argsort(-seen, kind="stable")[:frequent])
 
 
