@@ -83,16 +83,16 @@ def _run_config(options, pairs, console):
     sections = RunConfig.given_in(options.config) if options.config else {}
     chosen = {name: x for part in sections.values() for name, x in part.items()}
     chosen |= given(options)
-    if options.preset:
-        config = RunConfig.preset(options.preset)
-    elif options.init or (options.run / "config.json").exists():
+    exists = (options.run / "config.json").exists()
+    if not options.preset and (options.init or exists):
         config = load_module("training").default_config(options.run, options.init)
     else:
         count = pairs.count()
-        name = preset_for(count)
+        name = options.preset or preset_for(count)
         config = RunConfig.preset(name, count)
-        what = "--preset and other flags override it"
-        say(console, f"the preset for {count:,} pairs is {name}: {what}")
+        if not options.preset:
+            what = "--preset and other flags override it"
+            say(console, f"the preset for {count:,} pairs is {name}: {what}")
     return config.with_options(**chosen)
 
 

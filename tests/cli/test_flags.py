@@ -224,7 +224,7 @@ def test_every_flag_of_an_option_sets_it_and_nothing_else(asked, pairs):
         more = COMPANIONS.get(field.name, {})
         for name, one in more.items():
             words += ["--" + name.replace("_", "-"), one]
-        wanted = RunConfig.preset("base").with_options(**{field.name: value} | more)
+        wanted = RunConfig.preset("base", 40).with_options(**{field.name: value} | more)
         assert config_of(asked, pairs, "--preset", "base", *words) == wanted
         seen += 1
     assert seen > 35
@@ -249,7 +249,8 @@ def test_the_number_of_pairs_chooses_a_preset_that_is_said(asked, pairs, capsys)
     assert config_of(asked, pairs) == RunConfig.preset("micro", 40)
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("the preset for 40 pairs is micro: ")
-    assert config_of(asked, pairs, "--preset", "small") == RunConfig.preset("small")
+    small = RunConfig.preset("small", 40)
+    assert config_of(asked, pairs, "--preset", "small") == small
     assert capsys.readouterr().out == ""
     choices = next(a.choices for a in PARSERS["train"]._actions if a.dest == "preset")
     assert list(choices) == list(PRESETS)
@@ -271,15 +272,14 @@ def test_flags_go_before_files_which_go_before_the_preset(
     (tmp_path / "config.json").write_text(run.to_json(), encoding="utf-8")
     flags = "--run", tmp_path, "--epochs", "4"
     assert config_of(asked, pairs, *flags) == run.with_options(epochs=4)
-    tiny = RunConfig.preset("tiny", epochs=4)
+    tiny = RunConfig.preset("tiny", 40, epochs=4)
     assert config_of(asked, pairs, *flags, "--preset", "tiny") == tiny
     # One that begins with another has its sizes.
     config = config_of(asked, pairs, "--init", run_directory, "--epochs", "2")
     begun = RunConfig.load(run_directory / "config.json")
     assert (config.model, config.decoding) == (begun.model, begun.decoding)
     assert config.tokenizer == begun.tokenizer
-    options = {"epochs": 2} | FINE_TUNING
-    assert config.training == RunConfig().with_options(**options).training
+    assert config.training == RunConfig().with_options(**FINE_TUNING, epochs=2).training
 
 
 def test_pairs_are_one_file_two_or_several_mixed(asked, tmp_path, capsys):
