@@ -22,7 +22,7 @@ PACKAGE = ROOT / "keras_transformer"
 
 # Files and lines, docstrings and blank lines counted; "." is the top level.
 FOLDERS = {
-    ".": (10, 1352), "bulk": (4, 586), "cli": (5, 886), "config": (6, 944),
+    ".": (10, 1352), "bulk": (4, 586), "cli": (5, 884), "config": (6, 943),
     "decoding": (4, 890), "exact_training": (6, 680), "export": (7, 1315),
     "generation": (4, 730), "importers": (6, 990), "kernels": (8, 1021),
     "layers": (15, 2917), "lite": (2, 361), "models": (10, 1589),

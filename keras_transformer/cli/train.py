@@ -82,9 +82,7 @@ def _run_config(options, pairs, console):
     """
     sections = RunConfig.given_in(options.config) if options.config else {}
     chosen = {name: x for part in sections.values() for name, x in part.items()}
-    chosen |= given(options)
-    exists = (options.run / "config.json").exists()
-    if not options.preset and (options.init or exists):
+    if not options.preset and (options.init or (options.run / "config.json").exists()):
         config = load_module("training").default_config(options.run, options.init)
     else:
         count = pairs.count()
@@ -93,7 +91,7 @@ def _run_config(options, pairs, console):
         if not options.preset:
             what = "--preset and other flags override it"
             say(console, f"the preset for {count:,} pairs is {name}: {what}")
-    return config.with_options(**chosen)
+    return config.with_options(**chosen | given(options))
 
 
 def average(options):
