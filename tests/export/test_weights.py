@@ -54,7 +54,8 @@ def pieces_of(tokenizer, texts):
 
 def scores_by_ctranslate2(directory, tokenizers):
     """The log-probability of each target token, the end token included."""
-    engine = ctranslate2.Translator(str(directory))
+    # Its products in int8 are rough where the processor has no AVX-512 VNNI.
+    engine = ctranslate2.Translator(str(directory), compute_type="float32")
     sides = zip((tokenizers.source, tokenizers.target), (SOURCES, TARGETS), strict=True)
     pairs = [pieces_of(tokenizer, texts) for tokenizer, texts in sides]
     return [result.log_probs for result in engine.score_batch(*pairs)]
@@ -64,8 +65,7 @@ def assert_same_scores(translator, path):
     ours = translator.score(SOURCES, TARGETS)
     theirs = scores_by_ctranslate2(path, translator.tokenizers)
     for one, other in zip(ours, theirs, strict=True):
-        expected = one.token_log_probabilities
-        np.testing.assert_allclose(other, expected, rtol=0, atol=1e-4)
+        np.testing.assert_allclose(other, one.token_log_probabilities, 0, atol=1e-4)
 
 
 @pytest.mark.one_case
@@ -113,7 +113,7 @@ def test_ctranslate2_scores_a_beam_as_we_do(tmp_path):
             assert float(np.sum(scores)) == pytest.approx(score, abs=1e-3)
 
 
-@pytest.mark.parametrize(("quantize", "bound"), [("float16", 0.01), ("int8", 0.3)])
+@pytest.mark.parametrize(("quantize", "bound"), [("float16", 0.01), ("int8", 0.1)])
 def test_smaller_weights_give_nearly_the_same(tmp_path, quantize, bound):
     translator = translator_of({})
     plain = translator.export(tmp_path / "plain", "ctranslate2")
