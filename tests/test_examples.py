@@ -312,7 +312,7 @@ TASK = "--length 3 --updates 2 --seeds 1"
 # it only has to run; the others have learned, or measure what needs no learning.
 EXPERIMENTS = {
     "causal": ("--pairs 60 --tests 60 --updates 60", mask_is_worth),
-    "convolutions": ("--widths 7 512", lambda x, _: max(x.values()) < 3e-6),
+    "convolutions": ("--widths 7 512", lambda x, _: max(x.values()) < 1e-6),
     "heads": (f"--heads 16 {TASK}", lambda x, _: is_share(x[16])),
     "images": (
         "--updates 3 --seeds 2 --amounts 20 40 --plot {plot}",

@@ -62,9 +62,8 @@ def scores_by_ctranslate2(directory, tokenizers):
 
 
 def assert_same_scores(translator, path):
-    ours = translator.score(SOURCES, TARGETS)
     theirs = scores_by_ctranslate2(path, translator.tokenizers)
-    for one, other in zip(ours, theirs, strict=True):
+    for one, other in zip(translator.score(SOURCES, TARGETS), theirs, strict=True):
         np.testing.assert_allclose(other, one.token_log_probabilities, 0, atol=1e-4)
 
 
@@ -72,8 +71,7 @@ def assert_same_scores(translator, path):
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_ctranslate2_gives_the_same_probabilities(tmp_path, options):
     translator = translator_of(options, max_output_length=None)
-    path = translator.export(tmp_path / "model", "ctranslate2")
-    assert_same_scores(translator, path)
+    assert_same_scores(translator, translator.export(tmp_path / "m", "ctranslate2"))
 
 
 def found_by_ctranslate2(translator, directory, **options):
@@ -84,16 +82,15 @@ def found_by_ctranslate2(translator, directory, **options):
 
 
 def test_ctranslate2_finds_the_same_translations(tmp_path):
-    # One with outputs of many lengths.
-    config = translator_of({}, beam_size=1).config
+    config = translator_of({}, beam_size=1).config  # Outputs of many lengths.
     translator = kt.Translator(tiny_run.model(), tiny_run.tokenizers(), config)
     path = translator.export(tmp_path / "model", "ctranslate2")
     results = found_by_ctranslate2(translator, path, beam_size=1)
     lengths = {len(result.hypotheses[0]) for result in results}
     assert 20 in lengths and len(lengths) > 3
     join = SentencePieceProcessor(str(path / "joint.model")).decode_pieces
-    texts = translator([source for source, _ in PAIRS])
-    assert [join(result.hypotheses[0]) for result in results] == texts
+    texts = [join(result.hypotheses[0]) for result in results]
+    assert texts == translator([source for source, _ in PAIRS])
 
 
 def test_ctranslate2_scores_a_beam_as_we_do(tmp_path):
@@ -103,13 +100,13 @@ def test_ctranslate2_scores_a_beam_as_we_do(tmp_path):
     translator.model.output_bias.assign(np.where(np.arange(300) < 2, -1000.0, 0.0))
     path = translator.export(tmp_path / "model", "ctranslate2")
     results = found_by_ctranslate2(translator, path, beam_size=3, num_hypotheses=3)
-    processor = SentencePieceProcessor(str(path / "joint.model"))
+    piece_id = SentencePieceProcessor(str(path / "joint.model")).piece_to_id
     generator = Generator(translator.model, translator.config)
     for (source, _), result in zip(PAIRS[:10], results[:10], strict=True):
         ids = translator.tokenizers.source.tokenize([source]).to_list()[0]
         for hypothesis, score in zip(result.hypotheses, result.scores, strict=True):
-            target = [*map(processor.piece_to_id, hypothesis), 2][:20]
-            scores = generator.score(np.array([[*ids, 2]]), np.array([target]))
+            target = np.array([[*map(piece_id, hypothesis), 2][:20]])
+            scores = generator.score(np.array([[*ids, 2]]), target)
             assert float(np.sum(scores)) == pytest.approx(score, abs=1e-3)
 
 
@@ -121,8 +118,7 @@ def test_smaller_weights_give_nearly_the_same(tmp_path, quantize, bound):
     sizes = [(path / "model.bin").stat().st_size for path in (plain, small)]
     assert sizes[1] < 0.7 * sizes[0]
     scores = [scores_by_ctranslate2(p, translator.tokenizers) for p in (plain, small)]
-    exact, rounded = map(np.concatenate, scores)
-    assert 0 < np.abs(exact - rounded).max() < bound
+    assert 0 < np.abs(np.subtract(*map(np.concatenate, scores))).max() < bound
 
 
 def test_two_vocabularies_keep_their_pieces(tmp_path):
@@ -158,12 +154,11 @@ def test_every_weight_has_its_name_and_the_sizes_come_with_it(tmp_path):
         metadata = file.metadata()
     assert metadata["format"] == "keras_transformer"
     assert metadata["class"] == "Transformer"
-    config = kt.TransformerConfig.from_dict(json.loads(metadata["config"]))
-    assert config == translator.model.config
+    sizes = json.loads(metadata["config"])
+    assert kt.TransformerConfig.from_dict(sizes) == translator.model.config
     decoding = kt.DecodingConfig.from_dict(json.loads(metadata["decoding"]))
     assert decoding == translator.config
-    tokenizers = kt.TokenizerPair.load(path / "tokenizer")
-    assert tokenizers.same_as(translator.tokenizers)
+    assert kt.TokenizerPair.load(path / "tokenizer").same_as(translator.tokenizers)
 
 
 def test_weights_in_bfloat16_are_written_as_float32(tmp_path):
@@ -171,8 +166,8 @@ def test_weights_in_bfloat16_are_written_as_float32(tmp_path):
     model = live.model.with_dtype("bfloat16")
     other = kt.Translator(model, live.tokenizers, live.config)
     path = other.export(tmp_path / "weights", "safetensors")
-    tensors = load_file(path / "model.safetensors")
-    gamma = tensors["decoder_layer_0/feed_forward_norm/gamma"]
+    name = "decoder_layer_0/feed_forward_norm/gamma"
+    gamma = load_file(path / "model.safetensors")[name]
     assert gamma.dtype == np.float32
     expected = model.decoder_layers[0].norms["feed_forward"].gamma
     expected = keras.ops.convert_to_numpy(keras.ops.cast(expected, "float32"))
