@@ -30,7 +30,7 @@ from keras_transformer.decoding.tokens import (
     length_penalty,
     write,
 )
-from keras_transformer.kernels.decoding import flat_places, pick
+from keras_transformer.kernels.decoding import pick
 from keras_transformer.types import Nest, TensorLike
 
 # Room for most sentences of most searches (tokens).
@@ -276,7 +276,6 @@ def _add_token(position, sentences, candidates, rules):
     totals = ops.where(candidates.ends, IMPOSSIBLE, candidates.log_probabilities)
     if beam_size > 1:
         totals, order = ops.top_k(totals, beam_size)
-        order = ops.cast(order, "int32")
         last_ids, parents = pick(last_ids, order), pick(parents, order)
         ids = pick(ids, parents)
     # A sentence that is done has no unfinished hypothesis.
@@ -310,7 +309,6 @@ def _finish(position, sentences, candidates, rules):
     ids, lengths, scores, totals = map(join, pairs)
     # Of equal scores the older stays: `top_k` prefers the lower index.
     scores, order = ops.top_k(scores, finished.scores.shape[1])
-    order = ops.cast(order, "int32")
     lengths, totals = pick(lengths, order), pick(totals, order)
     return DecodingResult(pick(ids, order), lengths, scores, totals)
 
@@ -351,7 +349,8 @@ def reordering(
 
     def reordered(ids, parents, state):
         if beam_size > 1:
-            order = flat_places(parents, beam_size)
+            rows = ops.reshape(ops.arange(ops.shape(ids)[0]), (-1, beam_size))
+            order = ops.reshape(pick(rows, parents), (-1,))
             state = keras.tree.map_structure(
                 lambda leaf: ops.take(leaf, order, axis=0) if len(leaf.shape) else leaf,
                 state,

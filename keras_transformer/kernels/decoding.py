@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import keras
 from keras import ops
 
 from keras_transformer.kernels.execution import in_tensorflow_graph
@@ -58,17 +59,12 @@ def of_parents(x, parents):
 
 def pick(x, indices):
     """Returns the entries of `x` (B, X, ...) at `indices` (B, Y), as (B, Y, ...)."""
-    _, width, *rest = ops.shape(x)
-    places = flat_places(indices, width)
-    taken = ops.take(ops.reshape(x, (-1, *rest)), places, axis=0)
-    return ops.reshape(taken, (-1, indices.shape[1], *rest))
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
 
-
-def flat_places(indices, width):
-    """Returns indices (B, Y) into rows of `width` as flat indices (B * Y,)."""
-    indices = ops.convert_to_tensor(indices, "int32")
-    starts = ops.arange(ops.shape(indices)[0], dtype="int32") * width
-    return ops.reshape(ops.expand_dims(starts, 1) + indices, (-1,))
+        return tf.gather(x, indices, batch_dims=1)  # one operation
+    rows = ops.expand_dims(ops.arange(ops.shape(indices)[0]), 1)
+    return ops.convert_to_tensor(x)[rows, ops.convert_to_tensor(indices)]
 
 
 def write_position(cache, new, place):
