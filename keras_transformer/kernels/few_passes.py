@@ -28,31 +28,25 @@ def wide_dtype(*dtypes) -> str:
 def normalise(inputs, gamma, beta, epsilon):
     """Normalises the last axis (..., D) in at least float32, then scales and shifts."""
     dtype = wide_dtype(inputs.dtype, gamma.dtype)
+    inputs, gamma, beta = (ops.cast(x, dtype) for x in (inputs, gamma, beta))
     mean = functools.partial(ops.mean, axis=-1, keepdims=True)
+    total = functools.partial(ops.sum, axis=tuple(range(len(inputs.shape) - 1)))
 
     @ops.custom_gradient
     def normalised(inputs, gamma, beta):
-        width, shape = inputs.shape[-1], ops.shape(inputs)
-        rows = ops.reshape(ops.cast(inputs, dtype), (-1, width))  # (R, D)
-        scale, shift = ops.cast(gamma, dtype), ops.cast(beta, dtype)
-        centred = rows - mean(rows)
+        centred = inputs - mean(inputs)
         inverse = ops.rsqrt(mean(centred * centred) + epsilon)
         unit = centred * inverse
 
         def gradient(upstream):
-            # (u - mean(u) - h mean(u h)) / deviation, h the unit row, u its slopes
-            upstream = ops.reshape(ops.cast(upstream, dtype), (-1, width))
-            slopes = upstream * scale
+            # (u - mean(u) - h mean(u h)) / deviation, h the unit vector, u its slopes
+            slopes = upstream * gamma
             changes = slopes - mean(slopes) - unit * mean(slopes * unit)
-            return (
-                ops.cast(ops.reshape(changes * inverse, shape), inputs.dtype),
-                ops.cast(ops.sum(upstream * unit, axis=0), gamma.dtype),
-                ops.cast(ops.sum(upstream, axis=0), beta.dtype),
-            )
+            return changes * inverse, total(upstream * unit), total(upstream)
 
-        return ops.reshape(unit * scale + shift, shape), gradient
+        return unit * gamma + beta, gradient
 
-    return normalised(inputs, *map(ops.convert_to_tensor, (gamma, beta)))
+    return normalised(inputs, gamma, beta)
 
 
 def masked_softmax(scores: TensorLike, mask: TensorLike | None = None) -> Tensor:
