@@ -24,7 +24,7 @@ PACKAGE = ROOT / "keras_transformer"
 FOLDERS = {
     ".": (10, 1352), "bulk": (4, 586), "cli": (5, 884), "config": (6, 943),
     "decoding": (4, 889), "exact_training": (6, 680), "export": (7, 1315),
-    "generation": (4, 730), "importers": (6, 990), "kernels": (8, 1011),
+    "generation": (4, 730), "importers": (6, 990), "kernels": (8, 1010),
     "layers": (15, 2917), "lite": (2, 361), "models": (10, 1589),
     "playground": (3, 284), "plots": (3, 461), "quickstart": (2, 460),
     "serving": (5, 539), "testing": (6, 559), "text": (8, 1696),
