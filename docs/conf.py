@@ -14,6 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.util.inspect import stringify_signature
+from sphinx.util.nodes import make_refnode
 
 project = "keras_transformer"
 copyright = "the keras_transformer maintainers. Licence: Apache 2.0"
@@ -39,7 +40,12 @@ nb_execution_mode = "off"
 default_role = "py:obj"
 autodoc_typehints = "none"
 autodoc_inherit_docstrings = False
-autodoc_default_options = {"members": True}
+# What a class inherits stands on its page too, unless the base class has a page.
+WITH_A_PAGE = "MultiHeadAttention, TransformerLayer, ComposedLayer, ExactTraining"
+autodoc_default_options = {
+    "members": True,
+    "inherited-members": f"{WITH_A_PAGE}, Subwords, object, tuple",
+}
 autodoc_member_order = "alphabetical"
 napoleon_custom_sections = [("Call arguments", "params_style")]
 napoleon_numpy_docstring = False
@@ -120,8 +126,10 @@ def setup(app):
     app.connect("config-inited", copy_notebooks)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
     app.connect("autodoc-process-signature", replace_signature)
+    app.connect("autodoc-skip-member", skip_what_is_keras)
     app.connect("source-read", replace_links)
     app.connect("include-read", replace_included_links)
+    app.connect("missing-reference", find_by_end)
     # Before Napoleon, which comes at 500.
     app.connect("autodoc-process-docstring", rewrite_docstring, priority=400)
 
@@ -150,9 +158,35 @@ def replace_signature(app, what, name, obj, options, signature, returns):
         return stringify_signature(arguments, show_annotation=False), returns
 
 
+def skip_what_is_keras(app, what, name, obj, skip, options):
+    """Leaves what a class inherits from Keras to Keras' own reference."""
+    function = getattr(obj, "fget", getattr(obj, "__func__", obj))
+    module = getattr(function, "__module__", None) or ""
+    return True if module.startswith("keras.") else None
+
+
+def find_by_end(app, env, node, content):
+    """Links `Translator.load` to the one class, or method of it, whose name ends so.
+
+    Sphinx looks in the module of a page only, and a docstring names no modules.
+    """
+    name = node.get("reftarget", "")
+    if not name[:1].isupper():  # A word such as `score` is often an argument.
+        return None
+    domain = env.get_domain("py")
+    found = domain.find_obj(env, None, None, name, None, searchmode=1)
+    places = {place for _, place in found}
+    if len(places) != 1:
+        return None
+    (place,) = places
+    page = node["refdoc"]
+    return make_refnode(app.builder, page, place.docname, place.node_id, content, name)
+
+
 def remove_self(signature):
     return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 def rewrite_docstring(app, what, name, obj, options, lines):
-    lines[:] = restructured(lines)
+    is_alias = lines[0].startswith("Alias for field number")  # Of a named tuple.
+    lines[:] = [] if is_alias else restructured(lines)

@@ -34,10 +34,10 @@ _MODEL_PARTS = (
 class BulkSummary:
     """The result of a bulk translation."""
 
-    sentences: int  # lines of the source
-    resumed: int  # lines that an earlier, interrupted process translated
-    seconds: float  # for the other lines
-    left_out: int = 0  # lines without a translation of use, of `distill`
+    sentences: int  #: lines of the source
+    resumed: int  #: lines that an earlier, interrupted process translated
+    seconds: float  #: for the other lines
+    left_out: int = 0  #: lines without a translation of use, of `distill`
 
     def __str__(self):
         new = self.sentences - self.resumed

@@ -125,7 +125,10 @@ class TransformerConfig(LayerConfig):
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> Self:
-        """Returns a preset, one of `PRESETS`, with `overrides`.
+        """Returns the sizes of a preset, with `overrides`.
+
+        The names are "tiny", "small", "base", "big", "student" and "student-384".
+        `RunConfig.preset` returns all options of a run.
 
         Example:
             >>> TransformerConfig.preset("tiny").d_model

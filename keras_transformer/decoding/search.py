@@ -80,8 +80,8 @@ def beam_search(
         constraints: Constraints on every output.
         resize: Function `resize(state, sentences, length)` that returns the state of
             the sentences at (B',), with room for `length` tokens; or `None`. With it
-            finished sentences cost nothing, and `state` needs room for `FIRST_ROOM`
-            tokens only. A TensorFlow graph must be traced with an unknown number of
+            finished sentences cost nothing, and `state` needs room for 16 tokens
+            only. A TensorFlow graph must be traced with an unknown number of
             sentences; JAX cannot use it.
         ends_within_beam: Whether only the best N of the 2N continuations may end, as in
             Hugging Face, CTranslate2 and fairseq.

@@ -36,10 +36,10 @@ class DecodingResult(NamedTuple):
     An empty place holds only `pad_id`, length 0 and scores of minus infinity.
     """
 
-    ids: Any  # (B, n_best, L) int32, with `end_id` if produced, then `pad_id`
-    lengths: Any  # (B, n_best) int32, tokens, the end token counted
-    scores: Any  # (B, n_best) float32, log_probabilities / length_penalty(lengths)
-    log_probabilities: Any  # (B, n_best) float32, nats
+    ids: Any  #: (B, n_best, L) int32, with `end_id` if produced, then `pad_id`
+    lengths: Any  #: (B, n_best) int32, tokens, the end token counted
+    scores: Any  #: (B, n_best) float32, log_probabilities / length_penalty(lengths)
+    log_probabilities: Any  #: (B, n_best) float32, nats
 
 
 LengthPenaltyForm: TypeAlias = Literal["gnmt", "power"]

@@ -68,7 +68,7 @@ def export_web(
         quantize: As for `export_litert`.
         languages: Codes of source and target language, shown by the page, or `None`.
         litert_js: A node_modules folder with @litertjs/core, which is copied; or `None`
-            to load it from a public server, `CDN`, at the first visit.
+            to load it from cdn.jsdelivr.net at the first visit.
         run: Directory of the training run, of whose validation data the page offers
             three sentences to click, or `None`.
 

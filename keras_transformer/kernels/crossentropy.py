@@ -59,8 +59,8 @@ class TokenScores:
     """Scores of tokens that metrics take in place of `y_pred`."""
 
     # Float32 tensors (B, T), with any number at padding.
-    crossentropy: Any  # -log p(target) in nats, without label smoothing
-    correct: Any  # 1 where the target has the largest logit, else 0
+    crossentropy: Any  #: -log p(target) in nats, without label smoothing
+    correct: Any  #: 1 where the target has the largest logit, else 0
 
 
 def fused_crossentropy(

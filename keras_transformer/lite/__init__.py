@@ -1,5 +1,11 @@
 """Translation with a LiteRT directory, without Keras and TensorFlow."""
 
-from keras_transformer.lite.translator import LiteTranslator, TextTranslator
+from keras_transformer.lite.translator import (
+    Alignment,
+    LiteTranslator,
+    Score,
+    TextTranslator,
+    Translation,
+)
 
-__all__ = ["LiteTranslator", "TextTranslator"]
+__all__ = ["Alignment", "LiteTranslator", "Score", "TextTranslator", "Translation"]

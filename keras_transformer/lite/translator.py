@@ -36,18 +36,18 @@ class Translation(NamedTuple):
 class Score(NamedTuple):
     """The log-probability of a given translation."""
 
-    log_probability: float  # nats, of all tokens with the end token
-    tokens: list[str]  # T pieces
-    token_log_probabilities: np.ndarray  # (T,) float32, nats
+    log_probability: float  #: nats, of all tokens with the end token
+    tokens: list[str]  #: T pieces
+    token_log_probabilities: np.ndarray  #: (T,) float32, nats
 
 
 class Alignment(NamedTuple):
     """A translation, and the attention of its tokens to those of the source."""
 
     translation: str
-    source_tokens: list[str]  # S pieces
-    target_tokens: list[str]  # T pieces
-    attention: np.ndarray  # (T, S) float32, or (H, T, S) per head
+    source_tokens: list[str]  #: S pieces
+    target_tokens: list[str]  #: T pieces
+    attention: np.ndarray  #: (T, S) float32, or (H, T, S) per head
 
 
 class TextTranslator:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import os
 import re
 import shutil
@@ -17,6 +19,7 @@ import keras_transformer
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+PACKAGE = "keras_transformer."
 
 
 def build(source, output):
@@ -119,6 +122,35 @@ def test_the_readme_has_the_command_that_builds_the_site():
     assert all(command in path.read_text("utf-8") for path in (readme, conf))
 
 
+def reference():
+    """The names of api.md and what each is, imported as Sphinx imports it."""
+    text = (DOCS / "api.md").read_text("utf-8")
+    for name in re.findall(r"^   ([A-Za-z]\S*)$", text, re.MULTILINE):
+        path, _, last = f"keras_transformer.{name}".rpartition(".")
+        yield name, getattr(importlib.import_module(path), last)
+
+
+def test_every_name_of_the_reference_can_be_imported():
+    names = [name for name, _ in reference()]
+    assert len(names) > 100 and len(set(names)) == len(names)
+
+
+def test_classes_named_in_the_reference_have_a_page():
+    pages = dict(reference())
+    texts = [inspect.getdoc(value) or "" for value in pages.values()]
+    for kind in filter(inspect.isclass, pages.values()):
+        texts += [inspect.getdoc(m) or "" for n, m in vars(kind).items() if n[0] != "_"]
+    named = {name for text in texts for name in re.findall(r"`([A-Z]\w+)[`.]", text)}
+    modules = [m for name, m in sys.modules.items() if name.startswith(PACKAGE)]
+    ours = {
+        name
+        for module in modules
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and value.__module__.startswith(PACKAGE)
+    }
+    assert sorted(named & ours - {name.rpartition(".")[2] for name in pages}) == []
+
+
 @pytest.mark.slow
 def test_every_public_name_is_in_the_reference(tmp_path):
     from sphinx.util.inventory import InventoryFile
@@ -128,11 +160,16 @@ def test_every_public_name_is_in_the_reference(tmp_path):
     with (site / "objects.inv").open("rb") as file:
         inventory = InventoryFile.load(file, "", lambda base, path: path)
     names = set()
-    for kind in ("py:class", "py:function", "py:exception", "py:data"):
-        names |= set(inventory.get(kind, ()))
+    for kind in ("class", "function", "exception", "data", "method"):
+        names |= set(inventory.get(f"py:{kind}", ()))
     wanted = {f"keras_transformer.{name}" for name in keras_transformer.__all__}
     for door in ("layers", "plots", "serving", "testing"):
         module = __import__(f"keras_transformer.{door}", fromlist=["__all__"])
         rest = set(module.__all__) - set(keras_transformer.__all__)
         wanted |= {f"keras_transformer.{door}.{name}" for name in rest}
+    wanted |= {
+        f"keras_transformer.{kind}.{method}"
+        for kind in ("Translator", "ExportedTranslator", "LiteTranslator")
+        for method in ("translate", "complete", "sample", "score", "align")
+    }
     assert sorted(wanted - names) == []
