@@ -175,12 +175,11 @@ def find_by_end(app, env, node, content):
         return None
     domain = env.get_domain("py")
     found = domain.find_obj(env, None, None, name, None, searchmode=1)
-    places = {place for _, place in found}
+    places = {(place.docname, place.node_id) for _, place in found}
     if len(places) != 1:
         return None
-    (place,) = places
-    page = node["refdoc"]
-    return make_refnode(app.builder, page, place.docname, place.node_id, content, name)
+    ((page, anchor),) = places
+    return make_refnode(app.builder, node["refdoc"], page, anchor, content, name)
 
 
 def remove_self(signature):

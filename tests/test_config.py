@@ -249,14 +249,16 @@ def test_a_warm_up_is_a_share_of_the_run_and_keeps_its_peak():
 def test_the_page_on_training_shows_the_presets():
     page = (Path(__file__).parents[1] / "docs" / "training.md").read_text("utf-8")
     page = page.partition("## Recipes")[0]
-    rows = re.findall(r"^\| `([\w-]+)` \|(.*)\|$", page, re.MULTILINE)
-    cells = {name: [cell.strip() for cell in rest.split("|")] for name, rest in rows}
-    assert list(cells) == list(PRESETS)
+    rows = re.findall(r"^\| (\w.*) \|$", page, re.MULTILINE)
+    columns = zip(*(row.split(" | ") for row in rows), strict=True)
+    cells = {name.strip("`"): list(cells) for name, *cells in columns}
+    assert list(cells) == ["preset", *PRESETS]
     for name, preset in PRESETS.items():
         config = RunConfig.preset(name)
         model, training = config.model, config.training
         assert model.attention_dropout_rate == model.activation_dropout_rate
         shown = [
+            f"{model.num_encoder_layers}+{model.num_decoder_layers}", model.d_model,
             config.tokenizer.vocabulary_size,
             config.data.batch_tokens or "4,096; GPU 25,000",
             "yes" if model.norm_first else "no", model.dropout_rate,
@@ -265,7 +267,7 @@ def test_the_page_on_training_shows_the_presets():
             training.average_checkpoints, config.decoding.length_penalty,
         ]  # fmt: skip
         texts = [f"{x:,}" if isinstance(x, int) else str(x) for x in shown]
-        assert cells[name][2:] == texts
+        assert cells[name][1:] == texts
         if math.isfinite(preset["most_pairs"]):
             assert cells[name][0] == f"{preset['most_pairs']:,}"
 

@@ -21,6 +21,7 @@ NOT_RUN = (
     "python examples/", "python benchmarks/", "node examples/", "kubectl ",
     "keras-transformer train --preset small --train train.en-fr.tsv.gz",
     "keras-transformer export runs/a runs/b runs/c",
+    "keras-transformer distill runs/a runs/b",
 )  # fmt: skip
 TINY = (
     "--num-encoder-layers 1 --num-decoder-layers 1 --d-model 16 --d-ff 32 "
