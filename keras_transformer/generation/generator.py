@@ -21,6 +21,7 @@ from keras_transformer.decoding import (
 from keras_transformer.decoding.sampling import check_temperature
 from keras_transformer.decoding.tokens import check_constraints, score_in_parts
 from keras_transformer.generation.shortlist import Shortlist
+from keras_transformer.kernels.execution import keeps_shapes
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.own_model import OwnModel
 from keras_transformer.types import Nest, Tensor, TensorLike
@@ -71,8 +72,8 @@ class Generator(_Decoding):
             target_in)` to logits (B, T, V), where no target position sees a later one.
         config: Options of decoding.
         weights: `model.decoding_weights()` to reuse; default computed at each call.
-        fixed_shapes: Whether shapes depend only on those of the inputs, as XLA needs;
-            slower without XLA.
+        fixed_shapes: Whether shapes depend only on those of the inputs, as on JAX and
+            in a TensorFlow graph that XLA compiles; slower elsewhere.
         shortlist: A `Shortlist` of the pieces that `search` scores; default all.
     Raises:
         TypeError: If `model` is not such a model.
@@ -100,8 +101,7 @@ class Generator(_Decoding):
         self.model.config.check_positions(
             self.longest, "the longest output: lower `max_output_length`"
         )
-        # Loops on JAX need fixed shapes.
-        self.fixed_shapes = fixed_shapes or keras.backend.backend() == "jax"
+        self.fixed_shapes = fixed_shapes
 
     def search(
         self, source: TensorLike, lengths: TensorLike | None = None,
@@ -120,7 +120,8 @@ class Generator(_Decoding):
         """
         config, model = self.config, self.model
         source, longest, limit = self._sizes(source, lengths, prefix, prefix_lengths)
-        room = limit if self.fixed_shapes else ops.minimum(limit, FIRST_ROOM)
+        keeps_shapes = self._keeps_shapes()
+        room = limit if keeps_shapes else ops.minimum(limit, FIRST_ROOM)
         weights = self.weights or model.decoding_weights()
         if self.shortlist is not None:
             given = () if prefix is None else (prefix,)
@@ -135,7 +136,7 @@ class Generator(_Decoding):
         result = beam_search(
             state=model.start_decoding(source, room, config.beam_size),
             max_lengths=longest, limit=limit, beam_size=config.beam_size, n_best=n_best,
-            resize=None if self.fixed_shapes else model.resize_decoding,
+            resize=None if keeps_shapes else model.resize_decoding,
             ends_within_beam=config.ends_within_beam, **rules,
         )  # fmt: skip
         if self.shortlist is None:
@@ -185,6 +186,10 @@ class Generator(_Decoding):
         start_id = self.model.config.start_id
         return ops.pad(target_in, ((0, 0), (1, 0)), constant_values=start_id)
 
+    def _keeps_shapes(self):
+        """Whether shapes must depend only on those of the inputs."""
+        return self.fixed_shapes or keeps_shapes()
+
     def _sizes(self, source, lengths, prefix=None, prefix_lengths=0):
         """Returns the source, the longest output (B,) of each, and of all."""
         longest, extra = self.longest, self.config.max_extra_length
@@ -194,21 +199,22 @@ class Generator(_Decoding):
         if lengths is None:
             of_each = ops.full(ops.shape(source)[:1], longest, dtype="int32")
             # A graph must not know the width, which grows in its loop.
-            limit = longest if self.fixed_shapes else ops.max(of_each, initial=1)
+            limit = longest if self._keeps_shapes() else ops.max(of_each, initial=1)
             return source, of_each, limit
         # Section 6.1 of the paper: the input length + 50; 1 if the source is empty.
         lengths, begun = ops.cast(lengths, "int32"), ops.cast(prefix_lengths, "int32")
         of_source = ops.where(lengths <= 1, 1, lengths + extra)
         begun = ops.where(begun > 0, begun + 1 + extra, 1)
         of_each = ops.minimum(ops.maximum(of_source, begun), longest)
-        if self.fixed_shapes and keras.backend.backend() != "jax":
-            # XLA needs a width that depends on the shapes of the inputs.
-            width = ops.shape(source)[1]
-            if prefix is not None:
-                width = ops.maximum(width, ops.shape(prefix)[1] + 1)
-            return source, of_each, ops.minimum(width + extra, longest)
-        limit = ops.max(of_each, initial=1)  # 1 in an empty batch
-        return source, of_each, int(limit) if self.fixed_shapes else limit
+        if not self._keeps_shapes():
+            return source, of_each, ops.max(of_each, initial=1)  # 1 in an empty batch
+        widths = [ops.shape(source)[1]]
+        if prefix is not None:
+            widths.append(ops.shape(prefix)[1] + 1)
+        if all(isinstance(width, int) for width in widths):
+            return source, of_each, min(max(widths) + extra, longest)
+        width = ops.max(ops.stack(widths))
+        return source, of_each, ops.minimum(width + extra, longest)
 
 
 class LanguageSampler(_Decoding):
