@@ -90,7 +90,8 @@ class Generator(_Decoding):
         self, model: keras.Model, config: DecodingConfig, weights: Nest = None,
         fixed_shapes: bool = False, shortlist: Shortlist | None = None,
     ) -> None:  # fmt: skip
-        decodes = hasattr(model, "decode_step")  # step by step
+        # Step by step, from a source.
+        decodes = hasattr(model, "decode_step") and hasattr(model, "encode")
         super().__init__(
             model if decodes else OwnModel(model), config, weights, shortlist
         )
@@ -236,6 +237,7 @@ class LanguageSampler(_Decoding):
         A `DecodingResult` with one text per prompt: `ids` (B, 1, `length`) begin with
         the prompt. Log-probabilities are the model's and include the prompt.
     Raises:
+        TypeError: If `model` is not a `LanguageModel`.
         ValueError: If an argument is out of range, or there are fewer learned positions
             than `length`.
 
@@ -249,13 +251,24 @@ class LanguageSampler(_Decoding):
         self, model: LanguageModel, top_k: int | None = None,
         top_p: float | None = None, min_length: int = 1, no_repeat_ngram_size: int = 0,
     ) -> None:  # fmt: skip
+        if not isinstance(model, LanguageModel):
+            raise TypeError(
+                "`model` must be a `LanguageModel`; a `Generator` takes models of "
+                f"source and target. Received: a {type(model).__name__}"
+            )
         check_constraints(Constraints(min_length, no_repeat_ngram_size))
         config = DecodingConfig(
             top_k=top_k, top_p=top_p, min_output_length=min_length,
             no_repeat_ngram_size=no_repeat_ngram_size, length_penalty=0.0,
         )  # fmt: skip
         super().__init__(model, config)
-        self._functions = {}
+        # One graph for texts of any length.
+        signature = [
+            keras.InputSpec(shape=(None, None), dtype="int32"),
+            keras.InputSpec(shape=(None, None), dtype="float32"),
+            keras.InputSpec(shape=(None,), dtype="float32"),
+        ]
+        self._function = as_graph(self.draw, signature)
 
     def __call__(
         self, prompts: Sequence[Sequence[int]], length: int, temperature: float = 1.0,
@@ -279,18 +292,23 @@ class LanguageSampler(_Decoding):
                 "`prompts` must hold ids of the vocabulary, from 0 to "
                 f"{size - 1}. Received: ids from {prompts.min()} to {prompts.max()}"
             )
-        if length not in self._functions:
-            signature = [
-                keras.InputSpec(shape=(None, None), dtype="int32"),
-                keras.InputSpec(shape=(None, length), dtype="float32"),
-                keras.InputSpec(shape=(None,), dtype="float32"),
-            ]
-            self._functions[length] = as_graph(self.draw, signature)
+        self.model.config.check_positions(length, "`length`")
+        if self.config.no_repeat_ngram_size >= length:  # It bans nothing.
+            return self._without_ngrams(prompts, length, temperature, seed)
         batch, uniforms = len(prompts), np.empty((len(prompts), length), "float32")
         for i in range(batch):
             uniforms[i] = np.random.default_rng(seed + i).random(length)
         inputs = (prompts, uniforms, np.full(batch, temperature, "float32"))
-        return self._functions[length](*map(ops.convert_to_tensor, inputs))
+        return self._function(*map(ops.convert_to_tensor, inputs))
+
+    @functools.cached_property
+    def _without_ngrams(self):
+        """The sampler that may repeat n-grams."""
+        # A graph of any length would compare every token of a long n-gram.
+        config = self.config
+        return LanguageSampler(
+            self.model, config.top_k, config.top_p, config.min_output_length
+        )
 
     def draw(
         self, prompts: TensorLike, uniforms: TensorLike, temperature: TensorLike

@@ -372,6 +372,18 @@ def test_a_compiled_drawing_may_know_all_shapes(language, xla, caplog):
     assert not caplog.messages
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="has no graph")
+def test_texts_of_many_lengths_are_drawn_by_one_graph(language):
+    sampler = kt.LanguageSampler(language, no_repeat_ngram_size=3)
+    for length in (3, 4, 7, 11, 19):
+        ids, _ = drawn(sampler, PROMPTS[:, :1], length, seed=5)
+        alone = kt.LanguageSampler(language, no_repeat_ngram_size=3)
+        expected, _ = drawn(alone, PROMPTS[:, :1], length, seed=5)
+        np.testing.assert_array_equal(ids, expected)
+    for used in (sampler, sampler._without_ngrams):  # of 3 tokens no n-gram is banned
+        assert used._function.experimental_get_tracing_count() == 1
+
+
 def test_new_weights_are_used(language):
     """The graph that draws must not keep those of its first call."""
     copy = kt.LanguageModel.from_config(language.get_config())

@@ -16,7 +16,10 @@ from keras_transformer.generation.pipeline import INPUTS, Pipeline
 from tests import tiny_run
 from tests.test_lite import assert_same
 
-TEXTS = ["the good bear runs.", "", "a dog", "the old man </s> sings. 🐈", "  "]
+TEXTS = [
+    "the good bear runs.", "", "a dog", "the old man </s> sings. 🐈", "  ",
+    "the old man sings. " * 9,  # longer than the longest source
+]  # fmt: skip
 
 
 def test_the_exported_translator_is_called_like_the_live_one(saved_model):
