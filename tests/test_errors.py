@@ -588,8 +588,8 @@ COMMANDS = {
     "export {r} --output {o}/1 --dtype int8": "argument --dtype: invalid choice",
     # Serving.
     "serve {r}": "run is a training run. First: keras-transformer export ",
-    "serve {f}/full": "full must hold SavedModels in directories",
-    "serve {s}": "1 must hold SavedModels in directories",
+    "serve {f}/full": "full must be a version, NAME/1, or hold SavedModels in dir",
+    "serve {s}/variables": "variables must be a version, NAME/1, or hold Saved",
     "serve {s}/.. --port 65536": "`port` must be from 0 to 65535",
     # Text to translate.
     "translate {s} --input {f}/good.tsv dog": "or `--input`, not both",
