@@ -20,7 +20,7 @@ except ImportError as error:
 
 
 def translate(texts, model, server="127.0.0.1:8500", batch_size=32, timeout=60):
-    """Returns the translation and the score of each text.
+    """Returns the translation of each text, its score, and whether the text was cut.
 
     Args:
         texts: Sentences.
@@ -30,7 +30,7 @@ def translate(texts, model, server="127.0.0.1:8500", batch_size=32, timeout=60):
         timeout: Longest wait for the answer to a request, in seconds.
 
     Returns:
-        Pairs of a string and a number.
+        Tuples of a string, a number and a boolean.
 
     Raises:
         grpc.RpcError: If there is no answer, or the answer is an error.
@@ -41,9 +41,12 @@ def translate(texts, model, server="127.0.0.1:8500", batch_size=32, timeout=60):
         for start in range(0, len(texts), batch_size):
             request = make_request(texts[start : start + batch_size], model)
             outputs = service.Predict(request, timeout=timeout).outputs
-            translations = tf.make_ndarray(outputs["translation"]).tolist()
-            scores = tf.make_ndarray(outputs["score"]).tolist()
-            results += zip(map(bytes.decode, translations), scores, strict=True)
+            columns = [
+                tf.make_ndarray(outputs[name]).tolist()
+                for name in ("translation", "score", "truncated")
+            ]
+            for translation, score, is_cut in zip(*columns, strict=True):
+                results.append((translation.decode("utf-8"), score, is_cut))
     return results
 
 
@@ -66,8 +69,10 @@ def main(arguments=None):
         results = translate(options.texts, options.model, options.server)
     except grpc.RpcError as error:
         sys.exit(f"error: {options.server}: {error.code().name}, {error.details()}")
-    for translation, score in results:
+    for number, (translation, score, is_cut) in enumerate(results, start=1):
         print(f"{score:.3f}  {translation}")
+        if is_cut:
+            print(f"sentence {number} is too long and was cut", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,16 @@ async function translate(texts, model) {
   if (!response.ok) {
     throw new Error(`${url} answered ${response.status}: ${await response.text()}`);
   }
-  return (await response.json()).predictions.map((row) => row.translation);
+  return (await response.json()).predictions;
 }
 
 const [model, ...texts] = process.argv.slice(2);
 try {
   if (!texts.length) throw new Error("give the model's name, then sentences");
-  console.log((await translate(texts, model)).join("\n"));
+  for (const [i, { translation, truncated }] of (await translate(texts, model)).entries()) {
+    console.log(translation);
+    if (truncated) console.error(`sentence ${i + 1} is too long and was cut`);
+  }
 } catch (error) {
   console.error(`error: ${error.message}${error.cause ? `: ${error.cause.message}` : ""}`);
   process.exitCode = 1;

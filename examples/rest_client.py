@@ -13,7 +13,7 @@ import urllib.request
 
 
 def translate(texts, model, server="http://127.0.0.1:8501", batch_size=32, timeout=60):
-    """Returns the translation and the score of each text.
+    """Returns the translation of each text, its score, and whether the text was cut.
 
     Args:
         texts: Sentences.
@@ -23,7 +23,7 @@ def translate(texts, model, server="http://127.0.0.1:8501", batch_size=32, timeo
         timeout: Longest wait for the answer to a request, in seconds.
 
     Returns:
-        Pairs of a string and a number.
+        Tuples of a string, a number and a boolean.
 
     Raises:
         OSError: If there is no answer, or the answer is an error.
@@ -34,7 +34,7 @@ def translate(texts, model, server="http://127.0.0.1:8501", batch_size=32, timeo
         instances = [{"text": text} for text in texts[start : start + batch_size]]
         body = {"signature_name": "serving_default", "instances": instances}
         for row in post(url, body, timeout)["predictions"]:
-            results.append((row["translation"], row["score"]))
+            results.append((row["translation"], row["score"], row["truncated"]))
     return results
 
 
@@ -63,8 +63,10 @@ def main(arguments=None):
         results = translate(options.texts, options.model, options.server)
     except OSError as error:
         sys.exit(f"error: {error}")
-    for translation, score in results:
+    for number, (translation, score, is_cut) in enumerate(results, start=1):
         print(f"{score:.3f}  {translation}")
+        if is_cut:
+            print(f"sentence {number} is too long and was cut", file=sys.stderr)
 
 
 if __name__ == "__main__":

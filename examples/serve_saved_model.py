@@ -6,25 +6,31 @@ It needs only TensorFlow and tensorflow-text, as TensorFlow Serving does.
 """
 
 import argparse
+import sys
 
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the operations of the tokenizer
 
 
 def translate(path, texts):
-    """Returns the translation and the score of each text.
+    """Returns the translation of each text, its score, and whether the text was cut.
 
     Args:
         path: Directory of the SavedModel, NAME/VERSION.
         texts: Sentences.
 
     Returns:
-        Pairs of a string and a number.
+        Tuples of a string, a number and a boolean.
     """
     signature = tf.saved_model.load(path).signatures["serving_default"]
     outputs = signature(text=tf.constant(texts))
-    translations = [text.decode("utf-8") for text in outputs["translation"].numpy()]
-    return list(zip(translations, outputs["score"].numpy().tolist(), strict=True))
+    columns = [
+        outputs[name].numpy().tolist() for name in ("translation", "score", "truncated")
+    ]
+    return [
+        (translation.decode("utf-8"), score, is_cut)
+        for translation, score, is_cut in zip(*columns, strict=True)
+    ]
 
 
 def main(arguments=None):
@@ -32,8 +38,11 @@ def main(arguments=None):
     parser.add_argument("path", help="directory of the SavedModel")
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="sentences")
     options = parser.parse_args(arguments)
-    for translation, score in translate(options.path, options.texts):
+    results = translate(options.path, options.texts)
+    for number, (translation, score, is_cut) in enumerate(results, start=1):
         print(f"{score:.3f}  {translation}")
+        if is_cut:
+            print(f"sentence {number} is too long and was cut", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -159,6 +159,21 @@ def test_input_is_never_checked_with_assert_and_every_module_says_what_it_is():
         assert ast.get_docstring(tree), module
 
 
+def test_autograph_can_read_what_a_graph_of_a_user_calls():
+    """`tf.function` translates the functions that it calls, and has no word for `:=`.
+
+    It would warn of each, and run it as it is.
+    """
+    parts = {
+        "kernels", "masks", "losses", "optimizers", "layers", "decoding", "models",
+        "generation",
+    }  # fmt: skip
+    for module, tree in sources().items():
+        nodes = ast.walk(tree) if part_of(module) in parts else ()
+        named = [node.lineno for node in nodes if isinstance(node, ast.NamedExpr)]
+        assert not named, f"{module}:{named}"
+
+
 def public_objects():
     """Public classes and functions of the parts that the package offers names of."""
     offered = [getattr(keras_transformer, name) for name in keras_transformer.__all__]

@@ -24,6 +24,7 @@ from keras_transformer.bulk import (
     translate_file,
     translate_lines,
 )
+from keras_transformer.lite.translator import Translation
 from keras_transformer.text.lines import MAX_LINE_BYTES
 from tests import tiny_run
 
@@ -107,6 +108,29 @@ def test_lines_come_out_in_order_and_windows_go_in_the_longest_first(source, tmp
     assert "1,500 sentences in 10.0 s (150.0 " in str(BulkSummary(1500, 0, 10.0))
     resumed = str(BulkSummary(1500, 1400, 10.0))
     assert "(10.0 sentences/s), 1,400 more" in resumed
+
+
+def test_the_summary_counts_what_was_cut_also_before_an_interruption(source, output):
+    """Windows of 7 lines; 11 of all 53 have all nine words, the first is line 3."""
+    whole = [number for number, line in enumerate(LINES, 1) if len(line.split()) > 8]
+    translator, windows = SimpleNamespace(), []
+
+    def translate(texts):
+        windows.append(texts)
+        if len(windows) == 3:
+            raise KeyboardInterrupt
+        found = zip(texts, reverse(texts), strict=True)
+        return [[Translation(y, 0.0, len(x.split()) > 8)] for x, y in found]
+
+    translator.translate = translate
+    with pytest.raises(KeyboardInterrupt):
+        translate_file(translator, source, output, window=WINDOW)
+    summary = translate_file(translator, source, output, window=WINDOW)
+    assert output.read_bytes() == WHOLE
+    assert (summary.resumed, summary.truncated) == (14, len(whole))
+    assert summary.first_truncated == whole[0] < 14 < whole[-1]
+    words = f"; {len(whole)} of all were too long and were cut, the first is number "
+    assert words + str(whole[0]) in str(summary)
 
 
 def test_lines_stream_window_by_window():

@@ -46,7 +46,10 @@ class Teacher:
         self.end -= len(texts)
         if self.end < 0:
             raise KeyboardInterrupt
-        return [[Translation(x, 0.0) for x in FOUND[text][:n_best]] for text in texts]
+        return [
+            [Translation(x, 0.0, "the" in text) for x in FOUND[text][:n_best]]
+            for text in texts
+        ]
 
 
 def lines_of(path):
@@ -63,11 +66,12 @@ def test_translations_are_pairs_without_empty_and_looping_ones(tmp_path):
     path = tmp_path / "new" / "pairs.tsv"
     summary = distill(Teacher(), PAIRS, path, fingerprint="t", facts={"more": 1})
     assert lines_of(path) == EXPECTED and summary.sentences == 6
-    assert str(summary).endswith("; 2 of all were empty or looped and are left out")
+    assert "; 2 of all were empty or looped and are left out" in str(summary)
     assert list(open_pairs(path).pairs())[1].target == "der Tab"
     facts = json.loads(Path(f"{path}.json").read_text())
     expected = dict(teacher="<a teacher>", fingerprint="t", best_of=1, more=1)
     expected |= dict(pairs=4, left_out=2, bad_lines=0, pairs_of="the program's rows")
+    expected["truncated"] = 1
     expected["pairs_digest"] = open_pairs(PAIRS).fingerprint()
     assert facts == expected
 
@@ -95,6 +99,7 @@ def test_an_interrupted_call_resumes_with_the_same_teacher_only(tmp_path):
         distill(Teacher(), PAIRS[1:], path, window=2)
     summary = distill(Teacher(), PAIRS, path, window=2)
     assert (summary.resumed, summary.sentences) == (4, 6)
+    assert (summary.truncated, summary.first_truncated) == (1, 4)
     assert path.read_bytes() == (tmp_path / "whole.tsv.gz").read_bytes()
 
 

@@ -70,6 +70,11 @@ def language_model(**options):
     return kt.LanguageModel(kt.LanguageModelConfig(**options))
 
 
+def functional():
+    inputs = keras.Input((5,))
+    return keras.Model(inputs, keras.layers.Dense(3)(inputs))
+
+
 def of_features():
     return kt.Encoder(ENCODER, kt.FeatureEmbedding(11, 6))
 
@@ -385,6 +390,14 @@ ERRORS = {
     "text_of(IDS, 2)": "`length` must be at least 1 and that of the prompts",
     "text_of(IDS, temperature=-1.0)": "`temperature` must be finite and at least 0",
     "text_of(IDS, 20)": "max_positions=19",
+    "kt.LanguageSampler(functional())":
+        (TypeError, "`model` must be a `LanguageModel`...Received: a Functional"),
+    "kt.LanguageSampler(tiny_run.model())": (TypeError, "Received: a Transformer"),
+    "kt.LanguageSampler(None)": (TypeError, "Received: a NoneType"),
+    "kt.Generator(language_model(), kt.DecodingConfig())":
+        (TypeError, "`model` must be a Keras model that maps (source, target_in)"),
+    "kt.Translator(language_model(), tiny_run.tokenizers())":
+        (TypeError, "`model` must be a Keras model that maps (source, target_in)"),
     "kt.LanguageSampler(language_model(), top_k=0)": "`top_k` must be at least 1",
     "kt.LanguageSampler(language_model(), top_p=1.5)": "`top_p` must be at most 1.0",
     "kt.LanguageSampler(language_model(), min_length=0)":
@@ -398,6 +411,13 @@ ERRORS = {
         for texts in ("'a dog'", "b'a dog'", "[b'a dog']", "[None]", "['a', 1]")
     },
     **{
+        f"tiny_run.translator(){method}({texts})":
+            (TypeError, "`texts` must be a sequence of strings")
+        for method in ("", ".sample", ".align")
+        for texts in ("{'text': ['a']}", "{'a'}", "b'a'", "3", "None", "[['a']]",
+                      "np.array('a')", "np.array([['a']])")
+    },
+    **{
         f"tiny_run.translator().sample(['a'], temperature={value})":
             "`temperature` must be finite and at least 0"
         for value in ("-1.0", "float('nan')", "float('inf')")
@@ -407,10 +427,15 @@ ERRORS = {
     "tiny_run.translator().score(['a', 'b'], ['c'])":
         "the same number of texts. Received: 2, 1",
     "tiny_run.translator().score(['a'], [b'c'])":
-        (TypeError, "must be a sequence of strings"),
+        (TypeError, "`targets` must be a sequence of strings"),
+    "tiny_run.translator().complete(['a'], {'a': 'b'})":
+        (TypeError, "`prefixes` must be a sequence of strings"),
     "tiny_run.translator().translate(['a'], n_best=4)":
         "from 1 to 3, the beam size or the `n_best` of the export. Received: n_best=",
     "tiny_run.translator().translate(['a'], n_best=0)": "`n_best` must be",
+    "tiny_run.translator().translate(['a'], n_best='2')": "Received: n_best='2'",
+    "tiny_run.translator().translate(['a'], n_best=None)": "Received: n_best=None",
+    "kt.LiteTranslator('lite', threads='2')": "Received: threads='2'",
     "setattr(t := translator(), 'batch_size', 0) or t(['a'])": (
         "`batch_size` must be at least 1"
     ),
@@ -563,8 +588,8 @@ COMMANDS = {
     "export {r} --output {o}/1 --dtype int8": "argument --dtype: invalid choice",
     # Serving.
     "serve {r}": "run is a training run. First: keras-transformer export ",
-    "serve {f}/full": "full must hold SavedModels in directories",
-    "serve {s}": "1 must hold SavedModels in directories",
+    "serve {f}/full": "full must be a version, NAME/1, or hold SavedModels in dir",
+    "serve {s}/variables": "variables must be a version, NAME/1, or hold Saved",
     "serve {s}/.. --port 65536": "`port` must be from 0 to 65535",
     # Text to translate.
     "translate {s} --input {f}/good.tsv dog": "or `--input`, not both",

@@ -124,6 +124,22 @@ def test_the_command_line_takes_it_as_any_other(lite_export, live, tmp_path, cap
     assert "BLEU 0" in capsys.readouterr().out
 
 
+def test_it_takes_the_cores_that_the_process_may_use(lite_export, monkeypatch):
+    from ai_edge_litert import interpreter
+
+    make, threads = interpreter.Interpreter, []
+
+    def made(path, num_threads):
+        threads.append(num_threads)
+        return make(path, num_threads=num_threads)
+
+    monkeypatch.setattr(interpreter, "Interpreter", made)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 5, 7}, raising=False)
+    LiteTranslator(lite_export)
+    LiteTranslator(lite_export, threads=2)
+    assert threads == [3, 2]
+
+
 def test_a_runtime_that_is_not_installed_is_named(lite_export, monkeypatch):
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
     with pytest.raises(ImportError, match="ai-edge-litert or sentencepiece is not ins"):

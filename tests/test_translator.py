@@ -77,7 +77,7 @@ def test_n_best_are_those_of_the_generator(translator, text):
 @pytest.mark.one_case
 @pytest.mark.parametrize("blank", ["", "   ", "\t", "\n", "\u3000"])
 def test_nothing_in_nothing_out(translator, blank):
-    assert translator.translate([blank], n_best=1) == [[("", 0.0)]]
+    assert translator.translate([blank], n_best=1) == [[("", 0.0, False)]]
     assert translator([TEXTS[0], blank]) == [*translator([TEXTS[0]]), ""]
     assert translator([]) == []
 
@@ -87,8 +87,22 @@ def test_an_over_long_text_is_cut_at_max_source_length(greedy):
     kept = greedy.tokenizers.source.detokenize([pieces[:31]])[0].numpy().decode()
     assert len(pieces) > 32
     assert TEXTS[2].startswith(kept)
-    assert greedy.translate([TEXTS[2]]) == greedy.translate([kept])
+    [[cut]], [[whole]] = greedy.translate([TEXTS[2]]), greedy.translate([kept])
+    assert whole == cut._replace(truncated=False)
     assert greedy.translate([kept]) != greedy.translate([kept[:-2]])
+
+
+def test_every_result_says_whether_a_text_was_cut(translator):
+    texts, prefixes = ["dog", TEXTS[2], "dog"], ["", "", "die alte " * 20]
+    source_is_cut, any_is_cut = [False, True, False], [False, True, True]
+    for expected, results in (
+        (source_is_cut, firsts(translator.translate(texts, n_best=2))),
+        (source_is_cut, translator.sample(texts)),
+        (source_is_cut, translator.align(texts)),
+        (any_is_cut, translator.complete(texts, prefixes)),
+        (any_is_cut, translator.score(texts, prefixes)),
+    ):
+        assert [result.truncated for result in results] == expected
 
 
 def test_saved_and_loaded_it_gives_the_same(translator, tmp_path):
@@ -144,7 +158,7 @@ def test_without_a_prefix_it_completes_to_the_translation(translator):
     found = translator.complete(TEXTS, [""] * len(TEXTS))
     assert_same(found, firsts(translator.translate(TEXTS)), rel=1e-5)
     found = translator.complete(["", "dog", " "], ["", "der", "die"])
-    assert found[0] == ("", 0.0)
+    assert found[0] == ("", 0.0, False)
     assert found[2].text.startswith("die")
     assert found[1].text == translator.complete(["dog"], ["der"])[0].text
 

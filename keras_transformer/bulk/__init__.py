@@ -5,6 +5,7 @@ from keras_transformer.bulk.ray_translator import RayTranslator
 from keras_transformer.bulk.translate import (
     WINDOW,
     BulkSummary,
+    best_translations,
     model_fingerprint,
     read_texts,
     translate_file,
@@ -16,6 +17,7 @@ __all__ = [
     "WINDOW",
     "BulkSummary",
     "RayTranslator",
+    "best_translations",
     "distill",
     "model_fingerprint",
     "read_texts",

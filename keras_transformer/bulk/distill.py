@@ -95,7 +95,7 @@ def distill(
         "teacher": repr(teacher), "fingerprint": fingerprint, "best_of": best_of,
         "pairs_of": pairs.origin, "pairs_digest": pairs.fingerprint(),
         "pairs": written, "left_out": summary.left_out,
-        "bad_lines": bad_lines.count,
+        "truncated": summary.truncated, "bad_lines": bad_lines.count,
     }  # fmt: skip
     write_json(Path(f"{output}.json"), made_of | dict(facts or {}))
     return summary
@@ -106,7 +106,7 @@ def _cell(text):
 
 
 def _line(source, reference, found):
-    """Returns the line of a pair, or `None` if its translation is of no use."""
+    """Returns the line of a pair as a `Translation`, or `None` if it is of no use."""
     texts = [_cell(translation.text) for translation in found]
     if len(texts) > 1:
         import sacrebleu
@@ -115,7 +115,9 @@ def _line(source, reference, found):
         texts.sort(key=lambda text: -score(text, [reference]).score)
     best = texts[0]
     loops = _most(best) - max(1, _most(source)) >= _MORE
-    return None if loops or not best.strip() else f"{source}\t{best}"
+    if loops or not best.strip():
+        return None
+    return found[0]._replace(text=f"{source}\t{best}")
 
 
 def _most(text):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from keras_transformer.lite.translator import Translation
+
 _PART = 128  # texts that a worker gets at a time
 
 
@@ -77,6 +79,10 @@ class RayTranslator:
 
     def __call__(self, texts: list[str]) -> list[str]:
         """Returns one translation for each text, in order."""
+        return [found[0].text for found in self.translate(texts)]
+
+    def translate(self, texts: list[str]) -> list[list[Translation]]:
+        """Returns the best `Translation` of each text, in a list of its own."""
         parts = [texts[i : i + _PART] for i in range(0, len(texts), _PART)]
         try:
             found = list(self._pool.map(lambda w, part: w.run.remote(part), parts))
@@ -84,7 +90,7 @@ class RayTranslator:
             # Ray's message is the traceback of the worker, with the error at its end.
             *_, cause = str(error).strip().splitlines()
             raise RuntimeError(f"A Ray worker failed: {cause}") from error
-        return [text for part in found for text in part]
+        return [translations for part in found for translations in part]
 
 
 class _Worker:
@@ -97,4 +103,4 @@ class _Worker:
         self._translator = ExportedTranslator(model)
 
     def run(self, texts):
-        return self._translator(texts)
+        return self._translator.translate(texts)

@@ -10,18 +10,20 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from keras_transformer.files import digest, naming, sync_directory, take_lock
+from keras_transformer.lite.translator import Translation
 from keras_transformer.text.lines import MAX_LINE_BYTES, lines_of, one_line, read_lines
 
 WINDOW = 1024
+_Found = TypeVar("_Found")
 # Files that determine the translations of a SavedModel, a training run and a LiteRT
 # export, whose translator.json has the digests of its other files.
 _MODEL_PARTS = (
@@ -38,6 +40,8 @@ class BulkSummary:
     resumed: int  #: lines that an earlier, interrupted process translated
     seconds: float  #: for the other lines
     left_out: int = 0  #: lines without a translation of use, of `distill`
+    truncated: int = 0  #: lines of the source that were too long and were cut
+    first_truncated: int | None = None  #: the first of them, counted from 1
 
     def __str__(self):
         new = self.sentences - self.resumed
@@ -47,11 +51,16 @@ class BulkSummary:
             text += f", {self.resumed:,} more were done earlier"
         if self.left_out:
             text += f"; {self.left_out:,} of all were empty or looped and are left out"
+        if self.truncated:
+            text += (
+                f"; {self.truncated:,} of all were too long and were cut, the first is "
+                f"number {self.first_truncated:,}"
+            )
         return text
 
 
 def translate_file(
-    translate: Callable[[list[str]], list[str]],
+    translate: Callable[[list[str]], Sequence[str | Translation]],
     source: str | Path | BinaryIO,
     output: str | Path,
     *,
@@ -66,8 +75,9 @@ def translate_file(
     OUTPUT.partial, with the progress in OUTPUT.partial.json.
 
     Args:
-        translate: Function from a list of texts to their translations, such as a
-            `Translator`. A translation must not depend on other texts in the list.
+        translate: A `Translator` or another `TextTranslator`, or a function from a list
+            of texts to their translations: strings, or `Translation`s, which say what
+            was cut. A translation must not depend on other texts in the list.
         source: Text file, gzip or not, or a binary stream. A file is first checked for
             invalid UTF-8.
         output: Text file to write or replace; gzip if it ends in ".gz".
@@ -96,13 +106,23 @@ def translate_file(
         # Finds a bad line before the work begins, not hours later.
         total = sum(1 for _ in read_texts(source))
     return translate_texts(
-        translate, texts, output, total, window=window, fingerprint=fingerprint,
-        show_progress=show_progress,
+        best_translations(translate), texts, output, total, window=window,
+        fingerprint=fingerprint, show_progress=show_progress,
     )  # fmt: skip
 
 
+def best_translations(translate: Any) -> Callable[[list[str]], Sequence[Any]]:
+    """Returns a function of texts that gives the best `Translation` of each.
+
+    A function that is no translator is returned as it is.
+    """
+    if not hasattr(translate, "translate"):
+        return translate
+    return lambda texts: [found[0] for found in translate.translate(texts)]
+
+
 def translate_texts(
-    translate: Callable[[list[str]], list[str | None]],
+    translate: Callable[[list[str]], Sequence[str | Translation | None]],
     texts: Iterator[str],
     output: str | Path,
     total: int | None,
@@ -131,18 +151,25 @@ def translate_texts(
             partial.append(lines, _translated(translate, lines))
             progress.advance(task, len(lines))
         partial.finish()
-    return BulkSummary(partial.done.lines, start, time.monotonic() - begin)
+    done = partial.done
+    return BulkSummary(
+        sentences=done.lines,
+        resumed=start,
+        seconds=time.monotonic() - begin,
+        truncated=done.truncated,
+        first_truncated=done.first_truncated,
+    )
 
 
 def translate_lines(
-    translate: Callable[[list[str]], list[str]],
+    translate: Callable[[list[str]], Sequence[_Found]],
     texts: Iterable[str],
     *,
     window: int = WINDOW,
-) -> Iterator[str]:
-    """Yields the translations of texts in order, in constant memory.
+) -> Iterator[_Found]:
+    """Yields what a function finds for each text, in order and in constant memory.
 
-    `translate` and `window` are those of `translate_file`.
+    The function and `window` are those of `translate_file`.
 
     Raises:
         ValueError: If `window` is less than 1, or `translate` returns another number of
@@ -226,6 +253,10 @@ def _translated(translate, texts):
     return [places[i] for i in range(len(texts))]
 
 
+def _text_of(found):
+    return found if isinstance(found, str) else found.text
+
+
 _NOTHING = hashlib.sha256().hexdigest()
 
 
@@ -237,6 +268,8 @@ class _Done(NamedTuple):
     source: str = _NOTHING  # digest of those lines
     written: str = _NOTHING  # digest of those bytes
     fingerprint: str = ""  # of the model and its options
+    truncated: int = 0  # lines that were cut
+    first_truncated: int | None = None  # the first of them, counted from 1
 
 
 class _PartialOutput(contextlib.AbstractContextManager):
@@ -302,9 +335,14 @@ class _PartialOutput(contextlib.AbstractContextManager):
     def append(self, texts, translations):
         """Adds a window; a later crash cannot lose it."""
         self._count(texts)
-        kept = [text for text in translations if text is not None]
+        kept = [_text_of(found) for found in translations if found is not None]
         content = "".join(one_line(text) + "\n" for text in kept)
         content = content.encode("utf-8")
+        cut = [
+            self.done.lines + number
+            for number, found in enumerate(translations, start=1)
+            if getattr(found, "truncated", False)
+        ]
         if self._output.suffix == ".gz":
             # A gzip member for each window, without a time: resuming changes no byte.
             content = gzip.compress(content, mtime=0)
@@ -314,11 +352,13 @@ class _PartialOutput(contextlib.AbstractContextManager):
             self._stream.flush()
             os.fsync(self._stream.fileno())
         self.done = _Done(
-            self.done.lines + len(texts),
-            self.done.bytes + len(content),
-            self._read.hexdigest(),
-            self._written.hexdigest(),
-            self._fingerprint,
+            lines=self.done.lines + len(texts),
+            bytes=self.done.bytes + len(content),
+            source=self._read.hexdigest(),
+            written=self._written.hexdigest(),
+            fingerprint=self._fingerprint,
+            truncated=self.done.truncated + len(cut),
+            first_truncated=self.done.first_truncated or min(cut, default=None),
         )
         new = self._sidecar.with_suffix(".new")
         with naming(new), open(new, "w", encoding="utf-8") as stream:

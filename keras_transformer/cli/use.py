@@ -68,29 +68,53 @@ def translate(options):
     else:
         translator = load_translator(options)
     texts, translate = options.texts, _with_columns(translator, options)
+    name = "sentence " if texts else f"{options.input or 'standard input'}:"
     if options.output is None:
         texts = texts or bulk.read_texts(source)
         if options.json:
-            return {"translations": list(_found(translator, texts, options.n_best))}
+            translations = list(_found(translator, texts, options.n_best))
+            for number, found in enumerate(translations, start=1):
+                if found["truncated"]:
+                    _warn_of_cut(f"{name}{number}")
+            return {"translations": translations}
         window = bulk.WINDOW
         if not options.texts and options.input is None and not sys.stdin.seekable():
             # A person waits for each line.
             window = 1 if sys.stdin.isatty() else _LINES_OF_A_PIPE
         one_line = load_module("text.lines").one_line
-        for translation in bulk.translate_lines(translate, texts, window=window):
-            print_result(one_line(translation))
+        translations = bulk.translate_lines(translate, texts, window=window)
+        for number, translation in enumerate(translations, start=1):
+            print_result(one_line(translation.text))
+            if translation.truncated:
+                _warn_of_cut(f"{name}{number}")
         return None
     if texts:
         translations = translate(texts)
-        load_module("evaluation").write_lines(options.output, translations)
-        return {"output": options.output, "sentences": len(translations)}
+        lines = [translation.text for translation in translations]
+        load_module("evaluation").write_lines(options.output, lines)
+        cut = [i for i, found in enumerate(translations, start=1) if found.truncated]
+        for number in cut:
+            _warn_of_cut(f"{name}{number}")
+        return {
+            "output": options.output, "sentences": len(lines), "truncated": len(cut)
+        }  # fmt: skip
     summary = bulk.translate_file(
         translate, source, options.output, window=bulk.WINDOW * (workers or 1),
         fingerprint=_fingerprint(translator, options), show_progress=not options.quiet,
     )  # fmt: skip
     if not options.quiet:
         print_message(str(summary))
+    if summary.truncated:
+        others = f", as {summary.truncated - 1:,} more" if summary.truncated > 1 else ""
+        _warn_of_cut(f"{name}{summary.first_truncated}", others)
     return dataclasses.asdict(summary) | {"output": options.output}
+
+
+def _warn_of_cut(place, others=""):
+    print_message(
+        f"keras-transformer: warning: {place} is too long and was cut{others}: see "
+        "--max-source-length"
+    )
 
 
 def distill(options):
@@ -141,21 +165,22 @@ def _found(translator, texts, n_best):
         for source, several in zip(window, found, strict=True):
             alternatives = [{"text": one.text, "score": one.score} for one in several]
             more = {} if n_best is None else {"n_best": alternatives}
-            yield {"source": source, **alternatives[0], **more}
+            is_cut = {"truncated": several[0].truncated}
+            yield {"source": source, **alternatives[0], **is_cut, **more}
 
 
 def _with_columns(translator, options):
-    """Returns a function of texts that gives the line of each."""
+    """Returns a function of texts that gives the line of each as a `Translation`."""
     if options.n_best is None and not options.scores:
-        return translator
+        return load_module("bulk").best_translations(translator)
     count = 1 if options.n_best is None else options.n_best
 
     def line(translations):
         columns = []
-        for text, score in translations:
-            columns += [f"{score:.4f}"] if options.scores else []
-            columns.append(" ".join(text.split("\t")))
-        return "\t".join(columns)
+        for translation in translations:
+            columns += [f"{translation.score:.4f}"] if options.scores else []
+            columns.append(" ".join(translation.text.split("\t")))
+        return translations[0]._replace(text="\t".join(columns))
 
     return lambda texts: [line(found) for found in translator.translate(texts, count)]
 

@@ -31,6 +31,7 @@ from keras_transformer.decoding.tokens import (
     write,
 )
 from keras_transformer.kernels.decoding import pick
+from keras_transformer.kernels.execution import in_tensorflow_graph, known_as
 from keras_transformer.types import Nest, TensorLike
 
 # Room for most sentences of most searches (tokens).
@@ -81,8 +82,7 @@ def beam_search(
         resize: Function `resize(state, sentences, length)` that returns the state of
             the sentences at (B',), with room for `length` tokens; or `None`. With it
             finished sentences cost nothing, and `state` needs room for 16 tokens
-            only. A TensorFlow graph must be traced with an unknown number of
-            sentences; JAX cannot use it.
+            only. XLA, and so JAX, cannot use it.
         ends_within_beam: Whether only the best N of the 2N continuations may end, as in
             Hugging Face, CTranslate2 and fairseq.
 
@@ -202,8 +202,25 @@ def _search(beam, rules, room, enough=0.0):
 
 def _search_resized(beam, rules, resize):
     """As `_search`, dropping finished sentences and making room now and then."""
-    _, sentences, _ = beam
+    position, sentences, state = beam
+    places = ops.arange(ops.shape(sentences.max_lengths)[0], dtype="int32")
     first = ops.minimum(FIRST_ROOM, ops.cast(rules.limit, "int32"))
+
+    def keep(kept, sentences, state, room):
+        sentences = keras.tree.map_structure(
+            lambda leaf: ops.take(leaf, kept, axis=0), sentences
+        )
+        return sentences, resize(state, kept, room)
+
+    if in_tensorflow_graph() and places.shape[0] is not None:
+        # The loop needs the shapes that its body returns, which drops sentences.
+        places = known_as(places, (None,))
+        first = known_as(first, ())
+        sentences, state = keras.tree.map_structure(
+            lambda leaf, kept: known_as(leaf, kept.shape),
+            (sentences, state),
+            keep(places, sentences, state, first),
+        )
 
     def unfinished(room, places, finished, beam):
         return ops.shape(places)[0] > 0
@@ -221,15 +238,11 @@ def _search_resized(beam, rules, resize):
         rows = ops.arange(ops.shape(alive)[0], dtype="int32")
         rows = ops.sort(ops.where(alive, rows, np.iinfo("int32").max))
         kept = rows[: ops.sum(ops.cast(alive, "int32"))]
-        sentences = keras.tree.map_structure(
-            lambda leaf: ops.take(leaf, kept, axis=0), sentences
-        )
         room = ops.where(position < room, room, ops.minimum(2 * room, rules.limit))
-        state = resize(state, kept, room)
+        sentences, state = keep(kept, sentences, state, room)
         return room, ops.take(places, kept), finished, (position, sentences, state)
 
-    places = ops.arange(ops.shape(sentences.max_lengths)[0], dtype="int32")
-    loop = (first, places, sentences.finished, beam)
+    loop = (first, places, sentences.finished, (position, sentences, state))
     return ops.while_loop(unfinished, advance, loop)[2]
 
 

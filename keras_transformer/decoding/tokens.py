@@ -139,7 +139,8 @@ def best_tokens(logits, count, banned=None):
 
 def best_logits(logits, count):
     """As `ops.top_k` of logits (R, V), faster for large vocabularies."""
-    if (size := logits.shape[1]) is None:
+    size = logits.shape[1]
+    if size is None:
         best, ids = ops.top_k(logits, count)
         return best, ops.cast(ids, "int32")
     widths = [width for width in range(32, 513) if size % width == 0]

@@ -66,14 +66,9 @@ def export_saved_model(
     |                 |                   | target_tokens [B, T],                  |
     |                 |                   | attention [B, T, S]                    |
     | sample          | text, temperature | translation, score                     |
-    |                 | (float32), seed   |                                        |
-    |                 | (int64)           |                                        |
+    |                 | [B] (float32),    |                                        |
+    |                 | seed [B] (int64)  |                                        |
     | complete        | text, prefix      | translation, score                     |
-
-    `sample` takes a `temperature` and a `seed` of each text, or scalars: then text i is
-    drawn with the seed `seed` + i, and the temperature is that of all. TensorFlow
-    Serving with batching refuses scalars in `inputs`; in `instances` each row has its
-    own.
 
     A model without a `DecoderLayer` has no `align`. Every signature also returns
     `truncated` [B]: whether a text was cut at the longest source.
@@ -209,6 +204,7 @@ class ExportedTranslator(TextTranslator):
     Raises:
         FileNotFoundError: If there is no SavedModel.
         ImportError: If tensorflow-text is not installed.
+        ValueError: If it is damaged or no export of a translator.
 
     Example:
         >>> translator = ExportedTranslator("saved_models/en-de/1")
@@ -219,8 +215,15 @@ class ExportedTranslator(TextTranslator):
     def __init__(self, path: str | Path):
         # Registers the text operations of the graph.
         importlib.import_module("keras_transformer.text.tokenizer")
+        from keras_transformer.serving.model import load_saved_model
+
         self.path = latest_version(path)
-        self._module = tf.saved_model.load(str(self.path))
+        self._module = load_saved_model(self.path)
+        if "nbest" not in self._module.signatures:
+            raise ValueError(
+                f"{self.path} must be an export of a `Translator`. Received: the "
+                f"signatures {', '.join(sorted(self._module.signatures)) or 'none'}"
+            )
         nbest = self._module.signatures["nbest"].structured_outputs
         self.most = nbest["scores"].shape[1]
 

@@ -21,6 +21,7 @@ from keras_transformer.decoding import (
 from keras_transformer.decoding.sampling import check_temperature
 from keras_transformer.decoding.tokens import check_constraints, score_in_parts
 from keras_transformer.generation.shortlist import Shortlist
+from keras_transformer.kernels.execution import keeps_shapes
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.own_model import OwnModel
 from keras_transformer.types import Nest, Tensor, TensorLike
@@ -71,8 +72,8 @@ class Generator(_Decoding):
             target_in)` to logits (B, T, V), where no target position sees a later one.
         config: Options of decoding.
         weights: `model.decoding_weights()` to reuse; default computed at each call.
-        fixed_shapes: Whether shapes depend only on those of the inputs, as XLA needs;
-            slower without XLA.
+        fixed_shapes: Whether shapes depend only on those of the inputs, as on JAX and
+            in a TensorFlow graph that XLA compiles; slower elsewhere.
         shortlist: A `Shortlist` of the pieces that `search` scores; default all.
     Raises:
         TypeError: If `model` is not such a model.
@@ -89,7 +90,8 @@ class Generator(_Decoding):
         self, model: keras.Model, config: DecodingConfig, weights: Nest = None,
         fixed_shapes: bool = False, shortlist: Shortlist | None = None,
     ) -> None:  # fmt: skip
-        decodes = hasattr(model, "decode_step")  # step by step
+        # Step by step, from a source.
+        decodes = hasattr(model, "decode_step") and hasattr(model, "encode")
         super().__init__(
             model if decodes else OwnModel(model), config, weights, shortlist
         )
@@ -100,8 +102,7 @@ class Generator(_Decoding):
         self.model.config.check_positions(
             self.longest, "the longest output: lower `max_output_length`"
         )
-        # Loops on JAX need fixed shapes.
-        self.fixed_shapes = fixed_shapes or keras.backend.backend() == "jax"
+        self.fixed_shapes = fixed_shapes
 
     def search(
         self, source: TensorLike, lengths: TensorLike | None = None,
@@ -120,7 +121,8 @@ class Generator(_Decoding):
         """
         config, model = self.config, self.model
         source, longest, limit = self._sizes(source, lengths, prefix, prefix_lengths)
-        room = limit if self.fixed_shapes else ops.minimum(limit, FIRST_ROOM)
+        keeps_shapes = self._keeps_shapes()
+        room = limit if keeps_shapes else ops.minimum(limit, FIRST_ROOM)
         weights = self.weights or model.decoding_weights()
         if self.shortlist is not None:
             given = () if prefix is None else (prefix,)
@@ -135,7 +137,7 @@ class Generator(_Decoding):
         result = beam_search(
             state=model.start_decoding(source, room, config.beam_size),
             max_lengths=longest, limit=limit, beam_size=config.beam_size, n_best=n_best,
-            resize=None if self.fixed_shapes else model.resize_decoding,
+            resize=None if keeps_shapes else model.resize_decoding,
             ends_within_beam=config.ends_within_beam, **rules,
         )  # fmt: skip
         if self.shortlist is None:
@@ -185,6 +187,10 @@ class Generator(_Decoding):
         start_id = self.model.config.start_id
         return ops.pad(target_in, ((0, 0), (1, 0)), constant_values=start_id)
 
+    def _keeps_shapes(self):
+        """Whether shapes must depend only on those of the inputs."""
+        return self.fixed_shapes or keeps_shapes()
+
     def _sizes(self, source, lengths, prefix=None, prefix_lengths=0):
         """Returns the source, the longest output (B,) of each, and of all."""
         longest, extra = self.longest, self.config.max_extra_length
@@ -194,21 +200,22 @@ class Generator(_Decoding):
         if lengths is None:
             of_each = ops.full(ops.shape(source)[:1], longest, dtype="int32")
             # A graph must not know the width, which grows in its loop.
-            limit = longest if self.fixed_shapes else ops.max(of_each, initial=1)
+            limit = longest if self._keeps_shapes() else ops.max(of_each, initial=1)
             return source, of_each, limit
         # Section 6.1 of the paper: the input length + 50; 1 if the source is empty.
         lengths, begun = ops.cast(lengths, "int32"), ops.cast(prefix_lengths, "int32")
         of_source = ops.where(lengths <= 1, 1, lengths + extra)
         begun = ops.where(begun > 0, begun + 1 + extra, 1)
         of_each = ops.minimum(ops.maximum(of_source, begun), longest)
-        if self.fixed_shapes and keras.backend.backend() != "jax":
-            # XLA needs a width that depends on the shapes of the inputs.
-            width = ops.shape(source)[1]
-            if prefix is not None:
-                width = ops.maximum(width, ops.shape(prefix)[1] + 1)
-            return source, of_each, ops.minimum(width + extra, longest)
-        limit = ops.max(of_each, initial=1)  # 1 in an empty batch
-        return source, of_each, int(limit) if self.fixed_shapes else limit
+        if not self._keeps_shapes():
+            return source, of_each, ops.max(of_each, initial=1)  # 1 in an empty batch
+        widths = [ops.shape(source)[1]]
+        if prefix is not None:
+            widths.append(ops.shape(prefix)[1] + 1)
+        if all(isinstance(width, int) for width in widths):
+            return source, of_each, min(max(widths) + extra, longest)
+        width = ops.max(ops.stack(widths))
+        return source, of_each, ops.minimum(width + extra, longest)
 
 
 class LanguageSampler(_Decoding):
@@ -230,6 +237,7 @@ class LanguageSampler(_Decoding):
         A `DecodingResult` with one text per prompt: `ids` (B, 1, `length`) begin with
         the prompt. Log-probabilities are the model's and include the prompt.
     Raises:
+        TypeError: If `model` is not a `LanguageModel`.
         ValueError: If an argument is out of range, or there are fewer learned positions
             than `length`.
 
@@ -243,13 +251,24 @@ class LanguageSampler(_Decoding):
         self, model: LanguageModel, top_k: int | None = None,
         top_p: float | None = None, min_length: int = 1, no_repeat_ngram_size: int = 0,
     ) -> None:  # fmt: skip
+        if not isinstance(model, LanguageModel):
+            raise TypeError(
+                "`model` must be a `LanguageModel`; a `Generator` takes models of "
+                f"source and target. Received: a {type(model).__name__}"
+            )
         check_constraints(Constraints(min_length, no_repeat_ngram_size))
         config = DecodingConfig(
             top_k=top_k, top_p=top_p, min_output_length=min_length,
             no_repeat_ngram_size=no_repeat_ngram_size, length_penalty=0.0,
         )  # fmt: skip
         super().__init__(model, config)
-        self._functions = {}
+        # One graph for texts of any length.
+        signature = [
+            keras.InputSpec(shape=(None, None), dtype="int32"),
+            keras.InputSpec(shape=(None, None), dtype="float32"),
+            keras.InputSpec(shape=(None,), dtype="float32"),
+        ]
+        self._function = as_graph(self.draw, signature)
 
     def __call__(
         self, prompts: Sequence[Sequence[int]], length: int, temperature: float = 1.0,
@@ -273,18 +292,23 @@ class LanguageSampler(_Decoding):
                 "`prompts` must hold ids of the vocabulary, from 0 to "
                 f"{size - 1}. Received: ids from {prompts.min()} to {prompts.max()}"
             )
-        if length not in self._functions:
-            signature = [
-                keras.InputSpec(shape=(None, None), dtype="int32"),
-                keras.InputSpec(shape=(None, length), dtype="float32"),
-                keras.InputSpec(shape=(None,), dtype="float32"),
-            ]
-            self._functions[length] = as_graph(self.draw, signature)
+        self.model.config.check_positions(length, "`length`")
+        if self.config.no_repeat_ngram_size >= length:  # It bans nothing.
+            return self._without_ngrams(prompts, length, temperature, seed)
         batch, uniforms = len(prompts), np.empty((len(prompts), length), "float32")
         for i in range(batch):
             uniforms[i] = np.random.default_rng(seed + i).random(length)
         inputs = (prompts, uniforms, np.full(batch, temperature, "float32"))
-        return self._functions[length](*map(ops.convert_to_tensor, inputs))
+        return self._function(*map(ops.convert_to_tensor, inputs))
+
+    @functools.cached_property
+    def _without_ngrams(self):
+        """The sampler that may repeat n-grams."""
+        # A graph of any length would compare every token of a long n-gram.
+        config = self.config
+        return LanguageSampler(
+            self.model, config.top_k, config.top_p, config.min_output_length
+        )
 
     def draw(
         self, prompts: TensorLike, uniforms: TensorLike, temperature: TensorLike

@@ -25,9 +25,9 @@ INPUTS = {
     "align": {"text": TEXT},
     "sample": {
         "text": TEXT,
-        # One of each text, or a scalar for all.
-        "temperature": tf.TensorSpec(None, tf.float32),
-        "seed": tf.TensorSpec(None, tf.int64),
+        # One of each text: a server joins the rows of several requests.
+        "temperature": tf.TensorSpec([None], tf.float32),
+        "seed": tf.TensorSpec([None], tf.int64),
     },
     "complete": {"text": TEXT, "prefix": TEXT},
 }
@@ -105,8 +105,6 @@ class Pipeline:
     def run(self, name, *inputs, **options):
         """Calls the function `name` with tensors, also of an empty batch."""
         batch = tf.shape(inputs[0])[0]
-        if name == "sample":
-            inputs = _one_of_each(batch, *inputs)
         for given in inputs[1:]:
             tf.debugging.assert_equal(
                 tf.shape(given)[0], batch, "All inputs must have one number of rows."
@@ -153,7 +151,7 @@ class Pipeline:
     def sample(self, text, temperature, seed, with_ids=False):
         """Samples a translation of each of the strings [B]; see `serving_default`.
 
-        A `temperature` [B] of 0, below or NaN is greedy; text i is drawn with `seed` i.
+        A `temperature` [B] of 0, below or NaN is greedy; each text has a `seed` [B].
         """
         # No error for an infinite temperature: a server may batch several clients.
         source = self._tokenize(text)
@@ -242,17 +240,6 @@ class Pipeline:
         return keras.tree.map_structure(
             lambda x: tf.constant(ops.convert_to_numpy(x)), outputs
         )
-
-
-def _one_of_each(batch, text, temperature, seed):
-    """Returns what `sample` takes: a scalar seed is that of text 0, and counts on."""
-    is_scalar = tf.rank(seed) == 0
-    temperature, seed = (
-        tf.tile(tf.reshape(x, [-1]), [tf.where(tf.rank(x) == 0, batch, 1)])
-        for x in (temperature, seed)
-    )
-    counts = tf.range(tf.size(seed, tf.int64), dtype=tf.int64)
-    return text, temperature, seed + tf.where(is_scalar, counts, 0)
 
 
 def _first_of(outputs):

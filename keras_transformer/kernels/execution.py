@@ -43,6 +43,20 @@ def in_tensorflow_graph() -> bool:
     return tf.inside_function() and is_plain
 
 
+def keeps_shapes() -> bool:
+    """Whether loops must keep shapes: on JAX, and in a TensorFlow graph under XLA."""
+    backend = keras.backend.backend()
+    return backend == "jax" or (backend == "tensorflow" and is_in_xla_graph())
+
+
+def known_as(tensor, shape):
+    """Returns a tensor of which a TensorFlow graph knows this much of the shape."""
+    # A loop can change a size only if its graph does not know it.
+    import tensorflow as tf
+
+    return tf.raw_ops.PlaceholderWithDefault(input=tensor, shape=shape)
+
+
 def has_gpu() -> bool:
     """Whether the backend computes on a GPU."""
     backend = keras.backend.backend()

@@ -113,7 +113,8 @@ class LinearAttention(MultiHeadAttention):
         if self.flash_attention:
             refuse_fused("it computes a softmax")
         for name in ("dropout", "positions", "num_key_value_heads"):
-            if given := getattr(self, name):
+            given = getattr(self, name)
+            if given:
                 raise ValueError(
                     f"`{name}` must be left out: {type(self).__name__} has no "
                     f"attention weights. Received: {name}={given!r}"

@@ -16,7 +16,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ class Translation(NamedTuple):
 
     text: str
     score: float
+    truncated: bool  #: whether the source, or a prefix, was too long and was cut
 
 
 class Score(NamedTuple):
@@ -39,6 +40,7 @@ class Score(NamedTuple):
     log_probability: float  #: nats, of all tokens with the end token
     tokens: list[str]  #: T pieces
     token_log_probabilities: np.ndarray  #: (T,) float32, nats
+    truncated: bool  #: whether either text was too long and was cut
 
 
 class Alignment(NamedTuple):
@@ -48,6 +50,7 @@ class Alignment(NamedTuple):
     source_tokens: list[str]  #: S pieces
     target_tokens: list[str]  #: T pieces
     attention: np.ndarray  #: (T, S) float32, or (H, T, S) per head
+    truncated: bool  #: whether the source was too long and was cut
 
 
 class TextTranslator:
@@ -57,8 +60,8 @@ class TextTranslator:
     the same order. It raises `TypeError` unless texts are sequences of strings, and
     `ValueError` if these differ in length or a number is out of range.
 
-    A text longer than the longest source is cut. A text of spaces only has an empty
-    translation with score 0.
+    A text longer than the longest source is cut, and the result is `truncated`. A text
+    of spaces only has an empty translation with score 0.
 
     A subclass has `path`, `most`, the largest `n_best`, and `_run(name, *columns)` with
     the outputs of the signature `name` of a SavedModel, strings as `str`.
@@ -85,24 +88,28 @@ class TextTranslator:
         `n_best` is at most the beam size, or the `n_best` of an export. If the search
         finds none, the only translation is empty with score -inf.
         """
-        if not 1 <= n_best <= self.most:
+        if not _is_whole(n_best) or not 1 <= n_best <= self.most:
             raise ValueError(
                 f"`n_best` must be from 1 to {self.most}, the beam size or the "
-                f"`n_best` of the export. Received: n_best={n_best}"
+                f"`n_best` of the export. Received: n_best={n_best!r}"
             )
         results = []
-        for row in self._rows("nbest", texts, n_best=n_best):
-            rows = zip(row["translations"], row["scores"], strict=True)
-            found = [Translation(text, float(x)) for text, x in rows if np.isfinite(x)]
-            results.append(found[:n_best] or [Translation("", -math.inf)])
+        for row in self._rows("nbest", {"texts": texts}, n_best=n_best):
+            is_cut = bool(row["truncated"])
+            found = [
+                Translation(text, float(score), is_cut)
+                for text, score in zip(row["translations"], row["scores"], strict=True)
+                if np.isfinite(score)
+            ]
+            results.append(found[:n_best] or [Translation("", -math.inf, is_cut)])
         return results
 
     def complete(
         self, texts: Sequence[str], prefixes: Sequence[str]
     ) -> list[Translation]:
         """Returns the best translation of each text that begins with its prefix."""
-        rows = self._rows("complete", texts, prefixes)
-        return [Translation(row["translation"], float(row["score"])) for row in rows]
+        columns = {"texts": texts, "prefixes": prefixes}
+        return list(map(_best_of, self._rows("complete", columns)))
 
     def sample(
         self, texts: Sequence[str], temperature: float = 1.0, seed: int = 0
@@ -118,17 +125,26 @@ class TextTranslator:
                 "`temperature` must be finite and at least 0. Received: "
                 f"temperature={temperature}"
             )
+        texts = _texts_of("texts", texts)
         numbers = [temperature] * len(texts), range(seed, seed + len(texts))
-        rows = self._rows("sample", texts, numbers=numbers)
-        return [Translation(row["translation"], float(row["score"])) for row in rows]
+        rows = self._rows("sample", {"texts": texts}, numbers=numbers)
+        return list(map(_best_of, rows))
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
         """Returns the `Score` of each translation `targets[i]` of `sources[i]`."""
-        scores = []
-        for row in self._rows("score", sources, targets):
+        scores, columns = [], {"sources": sources, "targets": targets}
+        for row in self._rows("score", columns):
             tokens = [token for token in row["tokens"] if token]
-            values = row["token_log_probabilities"][: len(tokens)]
-            scores.append(Score(float(row["log_probability"]), tokens, values))
+            scores.append(
+                Score(
+                    log_probability=float(row["log_probability"]),
+                    tokens=tokens,
+                    token_log_probabilities=row["token_log_probabilities"][
+                        : len(tokens)
+                    ],
+                    truncated=bool(row["truncated"]),
+                )
+            )
         return scores
 
     def align(self, texts: Sequence[str], per_head: bool = False) -> list[Alignment]:
@@ -138,30 +154,32 @@ class TextTranslator:
         which a SavedModel does not have.
         """
         alignments = []
-        for row in self._rows("align", texts, per_head=per_head):
+        for row in self._rows("align", {"texts": texts}, per_head=per_head):
             source = [token for token in row["source_tokens"] if token]
             target = [token for token in row["target_tokens"] if token]
-            attention = row["attention"][..., : len(target), : len(source)]
-            alignments.append(Alignment(row["translation"], source, target, attention))
+            alignments.append(
+                Alignment(
+                    translation=row["translation"],
+                    source_tokens=source,
+                    target_tokens=target,
+                    attention=row["attention"][..., : len(target), : len(source)],
+                    truncated=bool(row["truncated"]),
+                )
+            )
         return alignments
 
-    def _rows(self, name, *texts, numbers=(), **options):
-        """Runs a signature on texts and numbers; returns the outputs of each text."""
-        for column in texts:
-            is_list = hasattr(column, "__len__") and not isinstance(column, str | bytes)
-            if not is_list or not all(isinstance(text, str) for text in column):
-                raise TypeError(
-                    "`texts` must be a sequence of strings, such as ['A sentence.']. "
-                    f"Received: {column!r:.100}"
-                )
+    def _rows(self, name, columns, numbers=(), **options):
+        """Runs a signature on columns of texts and numbers; returns a row a text."""
+        texts = [_texts_of(key, column) for key, column in columns.items()]
         if len({len(column) for column in texts}) > 1:
             raise ValueError(
                 "All inputs must have the same number of texts. Received: "
                 f"{', '.join(str(len(column)) for column in texts)}"
             )
-        if (batch_size := self.batch_size) < 1:
+        batch_size = self.batch_size
+        if not _is_whole(batch_size) or batch_size < 1:
             raise ValueError(
-                f"`batch_size` must be at least 1. Received: batch_size={batch_size}"
+                f"`batch_size` must be at least 1. Received: batch_size={batch_size!r}"
             )
         rows: list[Any] = [None] * len(texts[0])
         # Sentences of similar length in a batch need little padding.
@@ -181,7 +199,7 @@ class LiteTranslator(TextTranslator):
 
     Args:
         directory: Directory that `Translator.export` wrote with the format "litert".
-        threads: Number of threads; default all cores.
+        threads: Number of threads; default one for each core that the process may use.
 
     Raises:
         FileNotFoundError: If a file is missing.
@@ -195,9 +213,11 @@ class LiteTranslator(TextTranslator):
     """
 
     def __init__(self, directory: str | Path, threads: int | None = None):
-        if threads is not None and threads < 1:
+        if threads is None:
+            threads = _available_cores()
+        if not _is_whole(threads) or threads < 1:
             raise ValueError(
-                f"`threads` must be at least 1. Received: threads={threads}"
+                f"`threads` must be at least 1. Received: threads={threads!r}"
             )
         try:
             from ai_edge_litert.interpreter import Interpreter
@@ -216,7 +236,6 @@ class LiteTranslator(TextTranslator):
             SentencePieceProcessor(str(self.path / files[side]))
             for side in ("source", "target")
         )
-        threads = threads or os.cpu_count() or 1
         model = Interpreter(str(self.path / "model.tflite"), num_threads=threads)
         # The runtime prints the name of its delegate here, not between translations.
         model.allocate_tensors()
@@ -227,21 +246,23 @@ class LiteTranslator(TextTranslator):
 
     def _run(self, name, texts, *more, n_best=1, per_head=False):
         longest = self.description["longest_output"]
-        sources = self._encoded(self._source, texts, "max_source_length")
+        sources, truncated = self._encoded(self._source, texts, "max_source_length")
         source = _padded(sources)
         if name == "score":
-            targets = self._encoded(self._target, more[0], "longest_output")
+            targets, is_cut = self._encoded(self._target, more[0], "longest_output")
             found = self._signatures[name](source=source, target=_padded(targets))
             scores = found["token_log_probabilities"]
             return {
                 "log_probability": scores.sum(axis=1),
                 "tokens": [self._target.id_to_piece(ids) for ids in targets],
                 "token_log_probabilities": scores,
+                "truncated": truncated | is_cut,
             }
         lengths = np.array([len(ids) for ids in sources], np.int32)
         inputs, is_empty = {"source": source, "lengths": lengths}, lengths == 1
         if name == "complete":
-            prefixes = [_ids_of(self._target, text)[: longest - 1] for text in more[0]]
+            prefixes, is_cut = self._cut(self._target, more[0], longest - 1)
+            truncated |= is_cut
             begun = np.array([len(ids) for ids in prefixes], np.int32)
             inputs |= {"prefix": _padded(prefixes), "prefix_lengths": begun}
             is_empty &= begun == 0
@@ -257,8 +278,12 @@ class LiteTranslator(TextTranslator):
         # The end and padding are control pieces, which have no text.
         texts = [self._target.decode(several.tolist()) for several in ids]
         if name == "nbest":
-            return {"translations": texts, "scores": scores}
-        best = {"translation": [several[0] for several in texts], "score": scores[:, 0]}
+            return {"translations": texts, "scores": scores, "truncated": truncated}
+        best = {
+            "translation": [several[0] for several in texts],
+            "score": scores[:, 0],
+            "truncated": truncated,
+        }
         if name != "align":
             return best
         targets = [row[row != 0].tolist() for row in ids[:, 0]]
@@ -271,9 +296,48 @@ class LiteTranslator(TextTranslator):
         }
 
     def _encoded(self, processor, texts, longest):
-        """Returns the ids of texts, cut to `longest`, with the end token."""
-        most, end = self.description[longest] - 1, processor.eos_id()
-        return [[*_ids_of(processor, text)[:most], end] for text in texts]
+        """Returns the ids of texts with the end token, and which texts were cut."""
+        rows, is_cut = self._cut(processor, texts, self.description[longest] - 1)
+        return [[*ids, processor.eos_id()] for ids in rows], is_cut
+
+    def _cut(self, processor, texts, most):
+        """Returns at most `most` ids of each text, and which texts have more (B,)."""
+        rows = [_ids_of(processor, text) for text in texts]
+        is_cut = np.array([len(ids) > most for ids in rows])
+        return [ids[:most] for ids in rows], is_cut
+
+
+def _texts_of(name, column):
+    """Returns a sequence of texts as a list, or raises `TypeError`."""
+    is_sequence = (
+        hasattr(column, "__len__")
+        and not isinstance(column, str | bytes | Mapping | Set)
+        and getattr(column, "ndim", 1) == 1
+    )
+    texts = list(column) if is_sequence else []
+    if not is_sequence or not all(isinstance(text, str) for text in texts):
+        raise TypeError(
+            f"`{name}` must be a sequence of strings, such as ['A sentence.']. "
+            f"Received: {column!r:.100}"
+        )
+    return texts
+
+
+def _is_whole(value):
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _best_of(row):
+    """Returns the `Translation` in a row of outputs."""
+    return Translation(
+        row["translation"], float(row["score"]), truncated=bool(row["truncated"])
+    )
+
+
+def _available_cores():
+    """Returns the number of cores that the process may use."""
+    can_ask = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if can_ask else os.cpu_count() or 1
 
 
 def _padded(rows):
@@ -335,14 +399,18 @@ def main(arguments: list[str] | None = None) -> int:
         description="Translates sentences with LiteRT.", allow_abbrev=False
     )
     parser.add_argument("texts", nargs="*", help="sentences (default: standard input)")
-    parser.add_argument("--threads", type=int, help="threads (default: all cores)")
+    parser.add_argument("--threads", type=int, help="threads (default: one a core)")
     options = parser.parse_args(arguments)
     try:
         translator = LiteTranslator(Path(__file__).parent, options.threads)
         lines = options.texts or (line.rstrip("\r\n") for line in sys.stdin)
-        for line in lines:
-            text = " ".join(translator([line])[0].split("\n"))
-            print(text, flush=True)  # noqa: T201
+        for number, line in enumerate(lines, start=1):
+            [[best]] = translator.translate([line])
+            print(" ".join(best.text.split("\n")), flush=True)  # noqa: T201
+            if best.truncated:
+                what = "sentence" if options.texts else "line"
+                message = f"warning: {what} {number} is too long and was cut"
+                print(message, file=sys.stderr)  # noqa: T201
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         return 130  # As a shell reports it.

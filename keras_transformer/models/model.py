@@ -149,7 +149,8 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
 
     def narrowed(self, weights: Nest, ids: TensorLike) -> Nest:
         """Returns `decoding_weights` with which a step scores some tokens (K,) only."""
-        if (rows := self.output_rows()) is None:
+        rows = self.output_rows()
+        if rows is None:
             raise ValueError("A shortlist needs an output matrix in floats.")
         rows = ops.cast(ops.take(rows, ids, axis=0), self.compute_dtype)
         output = (ops.transpose(rows)[None],)  # A batch: LiteRT is 1.2 times faster.
@@ -161,10 +162,12 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         """Returns the matrices of `decode_step`, prepared once per search."""
         if self.tied_embedding is None:
             output = joined([self.output_dense])
-        elif (rows := self.output_rows()) is not None:
-            output = (ops.transpose(ops.cast(rows, self.compute_dtype)),)
-        else:  # Quantised: `decode_step` calls `logits`.
-            output = ()
+        else:
+            rows = self.output_rows()
+            if rows is None:  # Quantised: `decode_step` calls `logits`.
+                output = ()
+            else:
+                output = (ops.transpose(ops.cast(rows, self.compute_dtype)),)
         if output and self.output_bias is not None:
             output += (ops.cast(self.output_bias, self.compute_dtype),)
         layers = tuple(layer.step_weights() for layer in self.decoder_layers)

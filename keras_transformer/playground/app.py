@@ -17,12 +17,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from keras_transformer.playground.model import PlayedRun
-from keras_transformer.serving.app import say_error, say_failure, trusted_hosts
+from keras_transformer.serving.app import (
+    say_error,
+    say_failure,
+    say_nothing,
+    trusted_hosts,
+)
 from keras_transformer.serving.tensors import RequestError, read_json
 
 PAGE = Path(__file__).with_name("page")
@@ -61,7 +66,11 @@ def make_app(
             Route("/api/attend", _answer, methods=["POST"]),
         ],
         middleware=[trusted_hosts(host)],
-        exception_handlers={RequestError: say_error, Exception: say_failure},
+        exception_handlers={
+            RequestError: say_error,
+            ClientDisconnect: say_nothing,
+            Exception: say_failure,
+        },
     )
     app.state.facts = {"languages": languages and list(languages), **run.facts}
     app.state.methods = {"/api/translate": run.translate, "/api/attend": run.attend}

@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -29,9 +29,16 @@ from keras_transformer.serving.tensors import (
     write_outputs,
 )
 
+# Longest wait for an answer, as of TensorFlow Serving (--rest_api_timeout_in_ms).
+SECONDS = 30.0
+_LARGEST_VERSION = 2**63 - 1
 
-def make_app(model: ServedModel, host: str) -> Starlette:
-    """Returns the application that serves a model at a host."""
+
+def make_app(model: ServedModel, host: str, seconds: float = SECONDS) -> Starlette:
+    """Returns the application that serves a model at a host.
+
+    A client waits for an answer for so many `seconds` at most.
+    """
     actions = {"": status, "/metadata": metadata, ":predict": predict}
     routes = [
         Route(
@@ -40,19 +47,20 @@ def make_app(model: ServedModel, host: str) -> Starlette:
             methods=["POST" if endpoint is predict else "GET"],
         )
         for action, endpoint in actions.items()
-        for version in ("", "/versions/{version:int}")
+        for version in ("", "/versions/{version}")
     ]
     app = Starlette(
         routes=routes,
         middleware=[trusted_hosts(host)],
         exception_handlers={
             RequestError: say_error,
+            ClientDisconnect: say_nothing,
             HTTPException: _say_malformed,
             Exception: say_failure,
         },
     )
     app.router.redirect_slashes = False
-    app.state.model = model
+    app.state.model, app.state.seconds = model, seconds
     # More threads would share the same cores.
     app.state.worker = concurrent.futures.ThreadPoolExecutor(1)
     return app
@@ -78,6 +86,11 @@ def say_failure(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": f"The server failed: {error}"}, 500)
 
 
+def say_nothing(request: Request, error: ClientDisconnect) -> Response:
+    """Answers a client that has hung up, which nobody reads."""
+    return Response(status_code=499)
+
+
 def _say_malformed(request, error):
     """Answers a request that no route matches."""
     model = f"/v1/models/{request.app.state.model.name}"
@@ -93,13 +106,21 @@ def _say_malformed(request, error):
 def _model_of(request):
     """Returns the model if it is the one that the path names."""
     model, path = request.app.state.model, request.path_params
-    if ":" in path["name"]:
+    version = path.get("version", str(model.version))
+    # The pattern of a route lets a line feed pass at its end.
+    is_odd = ":" in path["name"] or request.scope["path"].endswith("\n")
+    if is_odd or not (version.isascii() and version.isdecimal()):
         raise HTTPException(400)
-    asked = path["name"], path.get("version", model.version)
-    if asked != (model.name, model.version):
+    # Python refuses to read thousands of digits.
+    digits = version.lstrip("0") or "0"
+    if len(digits) > 19 or int(digits) > _LARGEST_VERSION:
+        raise RequestError(
+            f"A version must be at most {_LARGEST_VERSION}. Received: {version:.40}"
+        )
+    if (path["name"], int(digits)) != (model.name, model.version):
         raise RequestError(
             f"This server only has version {model.version} of {model.name}. Received: "
-            f"{request.url.path}",
+            f"{request.url.path:.200}",
             404,
         )
     return model
@@ -126,15 +147,23 @@ async def metadata(request: Request) -> Response:
 async def predict(request: Request) -> Response:
     """Answers the outputs of a signature, one request at a time."""
     body, worker = await request.body(), request.app.state.worker
-    loop = asyncio.get_running_loop()
-    answer = await loop.run_in_executor(worker, _predict, request, body)
+    seconds = request.app.state.seconds
+    running = asyncio.get_running_loop().run_in_executor(
+        worker, _predict, request, body
+    )
+    try:
+        answer = await asyncio.wait_for(running, seconds)
+    except TimeoutError:
+        raise RequestError(f"There is no answer after {seconds:g} s.", 504) from None
     return Response(answer, media_type="application/json")
 
 
 def _predict(request, body):
     document = read_json(body)
     signatures = _model_of(request).signatures
-    name = document.get("signature_name") or "serving_default"
+    name = document.get("signature_name", "")
+    if name == "":
+        name = "serving_default"
     if not isinstance(name, str) or name not in signatures:
         raise RequestError(
             f"`signature_name` must be one of {', '.join(sorted(signatures))}. "

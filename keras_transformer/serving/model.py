@@ -19,10 +19,32 @@ _ROWS = 32  # of one run, to limit its memory
 # HTTP statuses of the codes of `tf.errors.OpError`, as in TensorFlow Serving's
 # http_server.cc; 500 for others.
 _STATUS = {3: 400, 4: 504, 5: 404, 8: 429, 9: 400, 11: 400, 12: 501, 14: 503}
+# The line of batching_parameters.txt with the most rows of a request.
+_MOST_ROWS = re.compile(r"^\s*max_batch_size\s*{\s*value:\s*(\d+)", re.MULTILINE)
 # What TensorFlow adds to the message of an operation in Python.
 _AROUND = re.compile(
     r"\AGraph execution error:.*?<stack traces unavailable>\s*| \[Op:\w+\]\Z", re.DOTALL
 )
+
+
+def load_saved_model(path: Path):
+    """Returns the module of a SavedModel; a damaged one is a `ValueError`."""
+    try:
+        return tf.saved_model.load(str(path))
+    except (IndexError, OSError, ValueError, tf.errors.OpError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"{path} cannot be loaded: it is damaged or of another kind. Copy or "
+            f"export it again. Received: {reason:.300}"
+        ) from error
+
+
+def most_rows(directory: Path) -> int | None:
+    """Returns the most rows of a request by batching_parameters.txt, if it says so."""
+    file = directory / "batching_parameters.txt"
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    found = _MOST_ROWS.search(text)
+    return None if found is None else int(found[1])
 
 
 class ServedModel:
@@ -31,14 +53,21 @@ class ServedModel:
     def __init__(self, path: Path):
         self.name, self.version = path.parent.resolve().name, int(path.name)
         # Keeps the functions of the signatures alive.
-        self._module = tf.saved_model.load(str(path))
+        self._module = load_saved_model(path)
+        most = most_rows(path.parent)
         self.signatures = {
-            name: Signature(function)
+            name: Signature(function, most)
             for name, function in self._module.signatures.items()
         }
         saved = saved_model_pb2.SavedModel()
         saved.ParseFromString((path / "saved_model.pb").read_bytes())
-        [graph] = [g for g in saved.meta_graphs if "serve" in g.meta_info_def.tags]
+        graphs = [g for g in saved.meta_graphs if "serve" in g.meta_info_def.tags]
+        if len(graphs) != 1:
+            raise ValueError(
+                f"{path} must have one graph for serving, with the tag 'serve'. "
+                f"Received: {len(graphs)}"
+            )
+        [graph] = graphs
         self.definitions = {
             name: json_format.MessageToDict(
                 definition,
@@ -52,7 +81,8 @@ class ServedModel:
 class Signature:
     """A signature; `inputs` has the `tf.TensorSpec` of each input."""
 
-    def __init__(self, function):
+    def __init__(self, function, most_rows: int | None = None):
+        self._most_rows = most_rows
         self.inputs = function.structured_input_signature[1]
         self._function = function
         # Whether rows are independent and their number is free.
@@ -64,8 +94,13 @@ class Signature:
 
         An operation that fails raises a `RequestError` with its status.
         """
+        rows = {len(array) for array in inputs.values()} if self._has_rows else ()
+        if self._most_rows is not None and max(rows, default=0) > self._most_rows:
+            raise RequestError(
+                f"A request must have at most {self._most_rows} rows, `max_batch_size` "
+                f"in batching_parameters.txt. Received: {max(rows)}"
+            )
         try:
-            rows = {len(array) for array in inputs.values()} if self._has_rows else ()
             if len(rows) != 1:
                 return self._run(inputs)
             # Texts of similar length together need little padding.

@@ -7,6 +7,7 @@ directory and a used port are reported at once.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from pathlib import Path
 
@@ -15,14 +16,16 @@ from keras_transformer.terminal import native_messages_hidden, print_message
 
 
 def serve(directory: str | Path, host: str = "127.0.0.1", port: int = 8501) -> None:
-    """Serves the latest version of an export through TensorFlow Serving's REST API.
+    """Serves a version of an export through TensorFlow Serving's REST API.
 
     It is for trying an export on this machine, one request at a time; use TensorFlow
-    Serving in production. Ctrl-C stops it after open requests; a second Ctrl-C does not
-    wait for them.
+    Serving in production. It holds the limits of that server: the `max_batch_size` of
+    batching_parameters.txt beside the versions, and 30 seconds for an answer. Ctrl-C
+    stops it after open requests; a second Ctrl-C does not wait for them.
 
     Args:
-        directory: saved_models/NAME, with a SavedModel in NAME/VERSION.
+        directory: saved_models/NAME for the latest version, or saved_models/NAME/1 for
+            that one.
         host: Address to listen on. The `Host` of a request must be this address or this
             machine, unless it is 0.0.0.0 or ::.
         port: Port to listen on; 0 selects a free one.
@@ -30,26 +33,35 @@ def serve(directory: str | Path, host: str = "127.0.0.1", port: int = 8501) -> N
     Raises:
         FileNotFoundError: If the directory holds no SavedModel.
         ImportError: If starlette or uvicorn is not installed.
-        OSError: If the port is not available or the SavedModel cannot be read.
-        ValueError: If the port is out of range.
+        OSError: If the port is not available.
+        ValueError: If the port is out of range, or the SavedModel cannot be loaded.
 
     Example:
         >>> serve("saved_models/en-de")
     """
-    directory = Path(directory)
-    versions = versions_in(directory, "saved_model.pb")
-    if not versions:
-        raise FileNotFoundError(
-            f"{directory} must hold SavedModels in directories named by their version, "
-            f"such as {directory / '1'}. Received: none"
-        )
+    path = _version_of(Path(directory))
     with listening(host, port, extra="serve") as listener:
         with native_messages_hidden():
             from keras_transformer.serving.app import make_app
             from keras_transformer.serving.model import ServedModel
 
-        model = ServedModel(versions[max(versions)])
+        model = ServedModel(path)
         run(make_app(model, host), listener, f"/v1/models/{model.name}", "info")
+
+
+def _version_of(directory):
+    """Returns NAME/VERSION as it is, and of NAME the latest version."""
+    whole = Path(os.path.abspath(directory))  # without "."
+    if whole in versions_in(whole.parent, "saved_model.pb").values():
+        return whole
+    versions = versions_in(directory, "saved_model.pb")
+    if not versions:
+        raise FileNotFoundError(
+            f"{directory} must be a version, NAME/1, or hold SavedModels in "
+            f"directories named by their version, such as {directory / '1'}. Received: "
+            "none"
+        )
+    return versions[max(versions)]
 
 
 def listening(host: str, port: int, extra: str) -> socket.socket:

@@ -1,7 +1,7 @@
 """Conversion of predict requests and answers between JSON and arrays.
 
 As in TensorFlow Serving, rows (`instances`) yield `predictions`, columns (`inputs`)
-yield `outputs`, and bytes are {"b64": "..."}.
+yield `outputs`, and bytes are {"b64": "..."}: UTF-8, unless a name ends in "_bytes".
 """
 
 from __future__ import annotations
@@ -96,12 +96,16 @@ def _array(name, values, spec):
         if isinstance(leaf, list):
             raise RequestError(f"The lists of `{name}` must have equal lengths.")
         try:
-            flat[place] = _value(leaf, dtype)
-        except (KeyError, OverflowError, TypeError, ValueError):
-            places = np.unravel_index(place, leaves.shape)
-            where = name + "".join(f"[{i}]" for i in places)
+            flat[place] = _value(leaf, dtype, may_be_bytes=name.endswith("_bytes"))
+        except UnicodeDecodeError:
             raise RequestError(
-                f"`{where}` must be of type {spec.dtype.name}. Received: {_shown(leaf)}"
+                f"`{_where(name, leaves, place)}` must be UTF-8: other bytes are for "
+                f"inputs whose name ends in _bytes. Received: {_shown(leaf)}"
+            ) from None
+        except (KeyError, OverflowError, TypeError, ValueError):
+            raise RequestError(
+                f"`{_where(name, leaves, place)}` must be of type {spec.dtype.name}. "
+                f"Received: {_shown(leaf)}"
             ) from None
     if not spec.shape.is_compatible_with(leaves.shape):
         raise RequestError(
@@ -111,11 +115,20 @@ def _array(name, values, spec):
     return leaves.astype(dtype)
 
 
-def _value(leaf, dtype):
+def _where(name, leaves, place):
+    """Returns how to name a place of an array, such as text[0]."""
+    places = np.unravel_index(place, leaves.shape)
+    return name + "".join(f"[{i}]" for i in places)
+
+
+def _value(leaf, dtype, may_be_bytes):
     """Returns a JSON value for an array, or raises if it does not fit the type."""
     if dtype.kind == "O" and isinstance(leaf, dict) and _is_base64(leaf):
         text = "".join(leaf["b64"].split())
-        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+        content = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+        if not may_be_bytes:
+            content.decode("utf-8")
+        return content
     types = {"O": [str], "b": [bool], "i": [int], "u": [int], "f": [int, float]}
     if type(leaf) not in types[dtype.kind]:
         raise TypeError

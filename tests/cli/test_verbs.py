@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ import sacrebleu
 
 from keras_transformer import RunConfig, cli, playground, serving
 from keras_transformer.cli import export, flags, make_parser, use
+from keras_transformer.lite.translator import Translation
 from keras_transformer.terminal import say, warnings_only
 from tests import tiny_run
 
@@ -200,8 +202,57 @@ class Input(io.TextIOWrapper):
 
 @pytest.fixture
 def translating(monkeypatch):
-    """Makes `translate` use a function of texts, whatever model it is given."""
-    return lambda call: monkeypatch.setattr(use, "load_translator", lambda _: call)
+    """Makes `translate` use a function of texts, whatever model it is given.
+
+    It cuts texts of more than 100 characters.
+    """
+
+    def use_function(call):
+        def translate(texts, n_best=1):
+            pairs = zip(texts, call(texts), strict=True)
+            return [[Translation(found, 0.0, len(text) > 100)] for text, found in pairs]
+
+        translator = SimpleNamespace(translate=translate, path=Path("any"))
+        monkeypatch.setattr(use, "load_translator", lambda _: translator)
+
+    return use_function
+
+
+def test_what_was_cut_is_told_by_its_number(tmp_path, monkeypatch, capsys, translating):
+    """On standard error; in JSON too."""
+    long, source, output = "x" * 101, tmp_path / "in.txt", tmp_path / "out.txt"
+    texts = ["a", long, "b", long]
+    content = "".join(f"{text}\n" for text in texts).encode()
+    source.write_bytes(content)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    monkeypatch.setattr(use, "_fingerprint", lambda *_: "")
+    translating(lambda texts: texts)
+
+    def warnings_of(*numbers):
+        return "".join(
+            f"keras-transformer: warning: {number} is too long and was cut: see "
+            "--max-source-length\n"
+            for number in numbers
+        )
+
+    for words, name in (
+        (texts, "sentence "), (["--input", source], f"{source}:"),
+        ([], "standard input:"),
+    ):  # fmt: skip
+        assert run("translate", "any", *words, "--quiet") == 0
+        told = warnings_of(f"{name}2", f"{name}4")
+        assert capsys.readouterr() == (content.decode(), told)
+    result, told = objects(capsys, "translate", "any", *texts)
+    cut = [found["truncated"] for found in result["translations"]]
+    assert cut == [False, True, False, True]
+    assert told == warnings_of("sentence 2", "sentence 4")
+    words = "translate", "any", "--output", output, "--quiet"
+    result, told = objects(capsys, *words, *texts)
+    assert (result["truncated"], told) == (2, warnings_of("sentence 2", "sentence 4"))
+    result, told = objects(capsys, *words, "--input", source)
+    assert (result["truncated"], result["first_truncated"]) == (2, 2)
+    (line,) = told.splitlines()
+    assert f"{source}:2 is too long and was cut, as 1 more: see " in line
 
 
 @pytest.mark.parametrize(("is_terminal", "first"), [(True, 1), (False, 32)])
@@ -327,11 +378,13 @@ def test_a_warning_is_one_line_and_all_that_a_quiet_console_prints(capsys, trans
     assert capsys.readouterr() == ("", "warning: skipped 3 batches\n")
 
 
-def test_no_number_is_one_that_json_lacks(monkeypatch, capsys, translating):
-    worst = SimpleNamespace(text="", score=float("-inf"))
-    translating(SimpleNamespace(translate=lambda texts, count: [[worst]]))
+def test_no_number_is_one_that_json_lacks(monkeypatch, capsys):
+    worst = Translation("", float("-inf"), False)
+    translator = SimpleNamespace(translate=lambda texts, count: [[worst]])
+    monkeypatch.setattr(use, "load_translator", lambda _: translator)
     result, _ = objects(capsys, "translate", "any", "a")
-    assert result["translations"] == [{"source": "a", "text": "", "score": None}]
+    expected = {"source": "a", "text": "", "score": None, "truncated": False}
+    assert result["translations"] == [expected]
     monkeypatch.setattr("sys.stdout", None)
     assert run("translate", "any", "a", "--json") == 1
     assert "Standard output must be open" in capsys.readouterr().err

@@ -232,6 +232,58 @@ def test_resizing_changes_nothing_for_sources_of_very_different_lengths(beam_siz
     assert nobody.ids.shape[:2] == (0, beam_size)
 
 
+def compiled(function, xla):
+    """The function in a graph that knows all shapes; AutoGraph reads the source."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.jit(function)
+    import tensorflow as tf
+
+    return tf.function(function, jit_compile=xla)
+
+
+def assert_found(found, expected):
+    """Compares results whose ids may have another width."""
+    width = min(found.ids.shape[2], expected.ids.shape[2])
+    ids = numpy(found.ids)[..., :width], numpy(expected.ids)[..., :width]
+    np.testing.assert_array_equal(*ids)
+    np.testing.assert_array_equal(numpy(found.lengths), numpy(expected.lengths))
+    scores = numpy(found.scores), numpy(expected.scores)
+    np.testing.assert_allclose(*scores, rtol=1e-4)
+
+
+COMPILED = [
+    ("search", [SOURCE]),
+    ("search", [SOURCE, LENGTHS, [[3, 4], [5, 0], [6, 6]], [2, 1, 2]]),
+    ("sample", [SOURCE, LENGTHS, np.full((3, 19), 0.4, "float32"), [1.0, 0.0, 2.0]]),
+]
+
+
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="it compiles nothing")
+@pytest.mark.parametrize(
+    ("method", "inputs", "xla"),
+    [
+        (*COMPILED[0], False),
+        (*COMPILED[1], True),
+        pytest.param(*COMPILED[1], False, marks=pytest.mark.slow),
+        pytest.param(*COMPILED[0], True, marks=pytest.mark.slow),
+        pytest.param(*COMPILED[2], False, marks=pytest.mark.slow),
+        pytest.param(*COMPILED[2], True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_compiled_search_may_know_all_shapes(method, inputs, xla, caplog):
+    """Outputs are longer than the first room, so that a graph has to make more."""
+    config = kt.DecodingConfig(
+        beam_size=2, max_output_length=19, min_output_length=18, no_repeat_ngram_size=2
+    )
+    function = getattr(generator(config), method)
+    inputs = [ops.convert_to_tensor(x) for x in inputs]
+    assert_found(compiled(function, xla)(*inputs), function(*inputs))
+    # AutoGraph warns of what it cannot read.
+    assert not caplog.messages
+
+
 # Texts that a language model continues.
 
 PROMPTS = np.array([[9, 4, 17], [8, 0, 0]], "int32")
@@ -308,6 +360,28 @@ def test_no_prompt_gives_no_text(language, columns):
     assert [tuple(x.shape) for x in result] == [(0, 1, 7), (0, 1), (0, 1), (0, 1)]
     types = [keras.backend.standardize_dtype(x.dtype) for x in result]
     assert types == ["int32", "int32", "float32", "float32"]
+
+
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="it compiles nothing")
+@pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_compiled_drawing_may_know_all_shapes(language, xla, caplog):
+    sampler = kt.LanguageSampler(language, top_p=0.8)
+    inputs = PROMPTS, np.full((2, 11), 0.4, "float32"), np.ones(2, "float32")
+    inputs = [ops.convert_to_tensor(x) for x in inputs]
+    assert_found(compiled(sampler.draw, xla)(*inputs), sampler.draw(*inputs))
+    assert not caplog.messages
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="has no graph")
+def test_texts_of_many_lengths_are_drawn_by_one_graph(language):
+    sampler = kt.LanguageSampler(language, no_repeat_ngram_size=3)
+    for length in (3, 4, 7, 11, 19):
+        ids, _ = drawn(sampler, PROMPTS[:, :1], length, seed=5)
+        alone = kt.LanguageSampler(language, no_repeat_ngram_size=3)
+        expected, _ = drawn(alone, PROMPTS[:, :1], length, seed=5)
+        np.testing.assert_array_equal(ids, expected)
+    for used in (sampler, sampler._without_ngrams):  # of 3 tokens no n-gram is banned
+        assert used._function.experimental_get_tracing_count() == 1
 
 
 def test_new_weights_are_used(language):

@@ -327,24 +327,31 @@ class Steps:
     def resize(self, state, sentences, length):
         rows = ops.expand_dims(sentences, 1) * self.beam_size
         rows = ops.reshape(rows + ops.arange(self.beam_size, dtype="int32"), (-1,))
-        position = state["inner"].pop("position")
-        state = keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), state)
-        state["inner"]["position"] = position
+        state = keras.tree.map_structure(
+            lambda x: ops.take(x, rows, axis=0) if len(x.shape) else x, state
+        )
         more = length - ops.shape(state["room"])[1]
         return dict(state, room=ops.pad(state["room"], ((0, 0), (0, more))))
 
 
-def resizing_search(beam_size, resized, n_best=1, **options):
+def resizing_search(beam_size, resized, n_best=1, in_graph=False, **options):
     """Returns the result as arrays and the `Steps` that made it."""
     steps = Steps(table_of_lengths(), beam_size)
     room = FIRST_ROOM if resized else max(MAX_LENGTHS)
-    result = beam_search(
-        steps.step, steps.state(range(len(MAX_LENGTHS)), room),
-        max_lengths=np.array(MAX_LENGTHS), limit=max(MAX_LENGTHS), special_ids=IDS,
-        beam_size=beam_size, n_best=n_best,
-        resize=steps.resize if resized else None, **options,
-    )  # fmt: skip
-    return [numpy(x) for x in result], steps
+
+    def find():
+        return beam_search(
+            steps.step, steps.state(range(len(MAX_LENGTHS)), room),
+            max_lengths=np.array(MAX_LENGTHS), limit=max(MAX_LENGTHS), special_ids=IDS,
+            beam_size=beam_size, n_best=n_best,
+            resize=steps.resize if resized else None, **options,
+        )  # fmt: skip
+
+    if in_graph:
+        import tensorflow as tf
+
+        find = tf.function(find)
+    return [numpy(x) for x in find()], steps
 
 
 def assert_same_results(ours, theirs):
@@ -375,6 +382,16 @@ def test_the_result_is_that_of_a_search_of_one_size(options):
     lengths = expected[1][:, 0]
     assert min(lengths) <= 2
     assert {1, 16, 17, 32, 33, 64, 70} <= {*lengths}
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a graph")
+def test_a_graph_of_known_sizes_resizes_too():
+    options = OPTIONS["constraints"]
+    expected, _ = resizing_search(3, resized=False, **options)
+    result, steps = resizing_search(3, resized=True, in_graph=True, **options)
+    assert_same_results(result, expected)
+    # The loop was traced once, for any number of rows and any room.
+    assert (steps.rows, steps.rooms) == ([None], [None])
 
 
 @not_on_jax

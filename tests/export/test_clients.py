@@ -24,8 +24,8 @@ TEXTS = ["Ein Bär.", "", 'a "quoted" text\n', "🐈"]
 
 
 def translation(text):
-    """What the servers of this file answer."""
-    return text.upper(), -0.5 * len(text)
+    """What the servers of this file answer; they cut texts of more than 5 letters."""
+    return text.upper(), -0.5 * len(text), len(text) > 5
 
 
 EXPECTED = [translation(text) for text in TEXTS]
@@ -50,8 +50,9 @@ class RestServer(http.server.BaseHTTPRequestHandler):
         if self.path != "/v1/models/tiny:predict":
             return 404, {"error": "Servable not found for request: Latest(huge)"}
         results = [translation(instance["text"]) for instance in body["instances"]]
+        names = ("translation", "score", "truncated")
         return 200, {
-            "predictions": [{"translation": t, "score": s} for t, s in results]
+            "predictions": [dict(zip(names, row, strict=True)) for row in results]
         }
 
     def log_message(self, *_):
@@ -84,11 +85,14 @@ def grpc_server():
                 context.abort(grpc.StatusCode.NOT_FOUND, "Servable not found")
             texts = tf.make_ndarray(request.inputs["text"])
             results = [translation(text.decode("utf-8")) for text in texts]
-            translations, scores = zip(*results, strict=True)
+            types = {
+                "translation": tf.string,
+                "score": tf.float32,
+                "truncated": tf.bool,
+            }
             response = predict_pb2.PredictResponse()
-            for name, values in (("translation", translations), ("score", scores)):
-                dtype = tf.string if name == "translation" else tf.float32
-                tensor = tf.make_tensor_proto(values, dtype)
+            for i, (name, dtype) in enumerate(types.items()):
+                tensor = tf.make_tensor_proto([row[i] for row in results], dtype)
                 response.outputs[name].CopyFrom(tensor)
             return response
 
@@ -127,8 +131,9 @@ def test_a_client_returns_and_prints_translations_and_an_error_in_a_line(
     assert client.translate(TEXTS, "tiny", address) == EXPECTED
     assert client.translate(TEXTS, "tiny", address, batch_size=3) == EXPECTED
     assert sizes() == [4, 3, 1]
-    client.main(["--server", address, "--model", "tiny", "ab", "xyz"])
-    assert capsys.readouterr().out == "-1.000  AB\n-1.500  XYZ\n"
+    client.main(["--server", address, "--model", "tiny", "ab", "letters"])
+    told = "sentence 2 is too long and was cut\n"
+    assert capsys.readouterr() == ("-1.000  AB\n-3.500  LETTERS\n", told)
     with pytest.raises(SystemExit, match="error: .*ervable not found"):
         client.main(["--server", address, "--model", "huge", "a"])
 
@@ -154,8 +159,13 @@ def test_the_client_in_javascript_prints_translations_and_an_error_in_a_line(
 ):
     url, requests = rest_server
     done = run_in_node(url, "tiny", *TEXTS)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "".join(f"{text}\n" for text, _ in EXPECTED)
+    assert done.returncode == 0
+    assert done.stderr == "".join(
+        f"sentence {number} is too long and was cut\n"
+        for number, (_, _, is_cut) in enumerate(EXPECTED, start=1)
+        if is_cut
+    )
+    assert done.stdout == "".join(f"{text}\n" for text, *_ in EXPECTED)
     instances = [{"text": text} for text in TEXTS]
     assert requests == [("/v1/models/tiny:predict", {"instances": instances})]
     for server, words, message in (

@@ -19,6 +19,8 @@ from keras_transformer.export.saved_model import (
     write_warmup_requests,
 )
 from keras_transformer.generation.pipeline import INPUTS
+from keras_transformer.serving.app import SECONDS
+from keras_transformer.serving.model import most_rows
 
 yaml = pytest.importorskip("yaml")
 
@@ -79,11 +81,13 @@ def test_the_model_and_its_objects_are_named_after_its_directory(tmp_path):
         assert re.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", expected)
 
 
-def test_batches_are_as_large_as_every_warmup_request_needs(written):
+def test_batches_are_as_large_as_every_warmup_request_needs(written, tmp_path):
     text = written["batching_parameters.txt"]
     values = {k: int(v) for k, v in re.findall(r"(\w+) \{ value: (\d+) \}", text)}
     largest = max(map(len, BATCHES))
     assert largest <= values["max_batch_size"] == 32
+    (tmp_path / "batching_parameters.txt").write_text(text, encoding="utf-8")
+    assert most_rows(tmp_path) == 32
     assert f"Keep it at {largest} or more" in text
     assert len(values) == 4 and all(value > 0 for value in values.values())
     assert "pad_variable_length_inputs: false" in text
@@ -159,12 +163,15 @@ def test_container_and_pod_run_one_server_that_other_machines_cannot_reach(
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert {p["targetPort"]: p["port"] for p in of_pods["spec"]["ports"]} == ports
     seconds = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
-    assert 30 < seconds < pod["terminationGracePeriodSeconds"]
+    assert SECONDS < seconds < pod["terminationGracePeriodSeconds"]
+    assert f"--rest_api_timeout_in_ms={SECONDS * 1000:.0f}" in service["command"]
     # Prometheus reads the figures where the manifest says.
     (path,) = re.findall(r'path: "(.*)"', written["monitoring.config"])
     assert template["metadata"]["annotations"]["prometheus.io/path"] == path
     # Docker and Kubernetes run the same.
     assert container["image"] == service["image"]
+    variables = {one["name"]: one["value"] for one in container["env"]}
+    assert service["environment"] == variables == {"TF_ENABLE_ONEDNN_OPTS": "1"}
     assert set(service["command"]) <= set(container["args"])
     (mount,), (volume,) = container["volumeMounts"], service["volumes"]
     assert mount["mountPath"] == volume["target"] == "/models/EN_de.v2"

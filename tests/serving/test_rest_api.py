@@ -1,5 +1,6 @@
 """The contract with TensorFlow Serving, and the process: its start, log and end."""
 
+import asyncio
 import concurrent.futures
 import contextlib
 import re
@@ -15,7 +16,8 @@ import pytest
 import tensorflow as tf
 from starlette.testclient import TestClient
 
-from keras_transformer.serving import serve
+from keras_transformer.export import ExportedTranslator
+from keras_transformer.serving import serve, server
 from keras_transformer.serving.app import make_app
 from keras_transformer.serving.model import ServedModel
 from tests.serving.tiny_models import write_model
@@ -123,6 +125,7 @@ PATHS = {
     404: (
         "GET /", "GET /v2/models/tiny", "GET /v1/models/tiny/versions/4",
         "GET /v1/models/x", "GET /v1/models/x%20y", "GET /v1/models/x/metadata",
+        f"GET /v1/models/tiny/versions/{2**63 - 1}",
         "GET /v1/models/tiny/versions/4/metadata", "POST /v1/models/x:predict",
         "POST /v1/models/tiny/versions/4:predict",
     ),
@@ -130,13 +133,22 @@ PATHS = {
         "GET /v1/foo", "GET /v1/models", "GET /v1/models/tiny/",
         "GET /v1/models/tiny:predict", "GET /v1/models/a/b",
         "GET /v1/models/tiny/versions/x", "GET /v1/models/tiny/labels/best",
+        "GET /v1/models/tiny/versions/3%0a", "GET /v1/models/tiny/metadata%0a",
+        "GET /v1/models/tiny/versions/\N{ARABIC-INDIC DIGIT THREE}",
+        f"GET /v1/models/tiny/versions/{2**63}",
+        f"GET /v1/models/tiny/versions/{'3' * 5000}",
+        f"GET /v1/models/tiny/versions/{'3' * 5000}/metadata",
+        f"POST /v1/models/tiny/versions/{'3' * 5000}:predict",
         "POST /v1/models", "POST /v1/models/tiny", "POST /v1/models/tiny/metadata",
         "POST /v1/models/tiny:PREDICT", "POST /v1/models/tiny:explain",
         "POST /v1/models/tiny/labels/a%2Fb:predict", "POST /v1/models/tiny:classify",
         "POST /v1/models/tiny:regress", "PUT /v1/models/tiny:predict",
         "DELETE /v1/models/tiny", "BREW /v1/models/tiny",
     ),
-    200: ("POST /v1/models/%74iny:predict",),
+    200: (
+        "POST /v1/models/%74iny:predict",
+        f"POST /v1/models/tiny/versions/{'0' * 5000}3:predict",
+    ),
 }  # fmt: skip
 
 
@@ -154,7 +166,11 @@ ONE = {"instances": ["a"]}
 REFUSED = [
     (b"", "must be JSON"), (b"{", "must be JSON"),
     (ONE | {"signature_name": "x"}, "one of echo, first, half, "),
-    (ONE | {"signature_name": 1}, "Received: 1"),
+    *(
+        (ONE | {"signature_name": name}, f"Received: {name!r}")
+        for name in (None, 0, 1, False, [], {}, ["half"])
+    ),
+    ({"instances": ["a", {"b64": "/wA="}]}, "`text[1]` must be UTF-8"),
     ({"instances": [1]}, "`text[0]` must be of type string. Received: 1"),
     ({"instances": [["a"]]}, "`text` must have the shape [None]"),
     ({"inputs": [1, 2, 3], "signature_name": "first"}, "Received: [3]"),
@@ -201,6 +217,84 @@ def test_a_large_request_is_cut_and_answered_as_one(client):
     # A signature without rows in its outputs runs whole.
     body = {"inputs": [1.0] * 40, "signature_name": "total"}
     assert predict(client, body).json()["outputs"]["sum"] == 40
+
+
+def test_a_request_holds_no_more_rows_than_the_written_parameters_allow(directory):
+    """And an answer comes in time, or not at all."""
+    parameters = directory / "batching_parameters.txt"
+    parameters.write_text(
+        "# max_batch_size { value: 9 }\nmax_batch_size { value: 3 }\n"
+    )
+    try:
+        app = make_app(ServedModel(directory / "3"), "box", seconds=0.01)
+    finally:
+        parameters.unlink()
+    client = TestClient(app, "http://localhost", raise_server_exceptions=False)
+    response = predict(client, {"instances": ["a"] * 4})
+    assert response.status_code == 400
+    assert "at most 3 rows, `max_batch_size` in" in response.json()["error"]
+    late = {"instances": [60_000], "signature_name": "spin"}
+    response = predict(client, late)
+    assert response.status_code == 504
+    assert response.json() == {"error": "There is no answer after 0.01 s."}
+    app.state.seconds = 60.0
+    assert predict(client, {"instances": ["a"] * 3}).status_code == 200
+
+
+def test_a_client_that_hangs_up_is_no_failure_of_the_server(model):
+    """Otherwise the log gets a traceback."""
+    parts = [{"type": "http.request", "body": b"{", "more_body": True}]
+    messages = iter([*parts, {"type": "http.disconnect"}])
+    scope = {
+        "type": "http", "method": "POST", "path": f"{URL}:predict", "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+    }  # fmt: skip
+    answered = []
+
+    async def receive():
+        return next(messages)
+
+    async def send(message):
+        answered.append(message)
+
+    asyncio.run(make_app(model, "box")(scope, receive, send))
+    assert answered[0]["status"] == 499
+
+
+def empty(path):
+    (path / "saved_model.pb").write_bytes(b"")
+
+
+def halve(path):
+    file = path / "saved_model.pb"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def empty_variables(path):
+    (path / "variables" / "variables.index").write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [empty, halve, empty_variables])
+def test_a_damaged_saved_model_is_named(directory, tmp_path, damage):
+    path = shutil.copytree(directory / "3", tmp_path / "tiny" / "1")
+    damage(path)
+    for load in (ServedModel, ExportedTranslator):
+        with pytest.raises(ValueError, match=f"{path} cannot be loaded: it is damaged"):
+            load(path)
+
+
+def test_another_saved_model_is_no_translator(directory):
+    with pytest.raises(ValueError, match="must be an export.* the signatures echo, "):
+        ExportedTranslator(directory / "3")
+
+
+def test_a_version_or_the_latest_of_all_is_served(directory, monkeypatch):
+    assert server._version_of(directory) == directory / "10"
+    for version in ("3", "10"):
+        assert server._version_of(directory / version) == directory / version
+    monkeypatch.chdir(directory / "3")
+    assert server._version_of(server.Path(".")).samefile(directory / "3")
+    assert server._version_of(server.Path("..")) == server.Path("../10")
 
 
 LOCAL = "127.0.0.1"
@@ -283,8 +377,8 @@ def test_an_address_that_is_taken_and_a_missing_extra_are_named(directory, monke
         port = other.getsockname()[1]
         with pytest.raises(OSError, match=f"Cannot listen on 127.0.0.1:{port}: Addr"):
             serve(directory, port=port)
-    with pytest.raises(FileNotFoundError, match="must hold SavedModels"):
-        serve(directory / "3")
+    with pytest.raises(FileNotFoundError, match="must be a version, NAME/1, or hold"):
+        serve(directory / "11")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(ImportError, match=r"keras-transformer-seq2seq\[serve\]"):
         serve(directory)

@@ -79,12 +79,19 @@ def test_values_become_an_array_of_the_type(values, dtype, expected):
         ({"b64": "aGVsbG8="}, b"hello"),
         ({"b64": "aGVsbG8"}, b"hello"),
         ({"b64": " aGVs bG8=\n"}, b"hello"),
-        ({"b64": "/wA="}, b"\xff\0"),
         ({"b64": ""}, b""),
     ],
 )
 def test_strings_become_bytes(text, expected):
     assert read_inputs({"inputs": [text]}, TEXT)[1]["text"].tolist() == [expected]
+
+
+def test_other_bytes_than_utf_8_are_for_names_that_end_in_bytes():
+    body = {"inputs": [{"b64": "YQ=="}, {"b64": "/wA="}]}
+    specs = {"x_bytes": TEXT["text"]}
+    assert read_inputs(body, specs)[1]["x_bytes"].tolist() == [b"a", b"\xff\0"]
+    with pytest.raises(RequestError, match=r"`text\[1\]` must be UTF-8: other bytes"):
+        read_inputs(body, TEXT)
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,9 @@ class TinyModule(tf.Module):
             "rows": rows,
         }
 
-    @tf.function(input_signature=[_spec("data", tf.string)])
-    def echo(self, data):
-        return {"same_bytes": data}
+    @tf.function(input_signature=[_spec("data_bytes", tf.string)])
+    def echo(self, data_bytes):
+        return {"same_bytes": data_bytes}
 
     @tf.function(
         input_signature=[

@@ -12,6 +12,7 @@ import tokenizers as hf
 
 from keras_transformer.config import TokenizerConfig
 from keras_transformer.text import Tokenizer, TokenizerPair, learn_tokenizers
+from tests.export.test_saved_model import HUB_CORE, HUB_TEXT, violations
 
 ENGLISH = [
     "A small house stands near the river.",
@@ -291,6 +292,7 @@ def test_a_tokenizer_of_keras_hub_cuts_as_in_its_graph(name, tmp_path):
     tf.saved_model.save(module, tmp_path / "saved")
     found = tf.saved_model.load(tmp_path / "saved").there_and_back(UNSEEN)
     assert [text.decode() for text in found.numpy()] == round_trip(tokenizer, UNSEEN)
+    assert violations(tmp_path / "saved", HUB_CORE | HUB_TEXT) == []
 
 
 def test_what_is_given_may_be_any_form_of_a_sentencepiece_model(tokenizer, tmp_path):
