@@ -20,8 +20,10 @@ from keras_transformer.export.model_card import (
     training_data,
 )
 from keras_transformer.files import (
+    check_no_pattern,
     creating_directory,
     latest_version,
+    naming_pattern,
     replacing,
     version_path,
     write_json,
@@ -98,10 +100,12 @@ def export_saved_model(
     Raises:
         FileExistsError: If the version exists; none is ever overwritten.
         RuntimeError: If the Keras backend is not TensorFlow.
-        ValueError: If an argument is out of range.
+        ValueError: If an argument is out of range, or TensorFlow would read `path` as a
+            pattern.
     """
     check_backend("A SavedModel")
     check_choice("dtype", dtype, ("float32", "bfloat16"))
+    check_no_pattern(path)
     path = version_path(path, "saved_model.pb")
     tokenizers, config = translator.tokenizers, translator.config
     card = model_card(translator, path, run, languages, dtype)
@@ -220,7 +224,8 @@ class ExportedTranslator(TextTranslator):
         # Registers the text operations of the graph.
         importlib.import_module("keras_transformer.text.tokenizer")
         self.path = latest_version(path)
-        self._module = tf.saved_model.load(str(self.path))
+        with naming_pattern(self.path):
+            self._module = tf.saved_model.load(str(self.path))
         nbest = self._module.signatures["nbest"].structured_outputs
         self.most = nbest["scores"].shape[1]
 

@@ -13,6 +13,7 @@ import tensorflow_text  # noqa: F401
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
+from keras_transformer.files import naming_pattern
 from keras_transformer.serving.tensors import RequestError
 
 _ROWS = 32  # of one run, to limit its memory
@@ -31,7 +32,8 @@ class ServedModel:
     def __init__(self, path: Path):
         self.name, self.version = path.parent.resolve().name, int(path.name)
         # Keeps the functions of the signatures alive.
-        self._module = tf.saved_model.load(str(path))
+        with naming_pattern(path):
+            self._module = tf.saved_model.load(str(path))
         self.signatures = {
             name: Signature(function)
             for name, function in self._module.signatures.items()
