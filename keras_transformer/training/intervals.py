@@ -21,6 +21,7 @@ from keras import ops
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.exact_training.step import inner_optimizer
+from keras_transformer.kernels.keras_private import loss_tracker
 from keras_transformer.terminal import say
 from keras_transformer.training.report import TrainingBar, plural
 from keras_transformer.training.state import State, capture, restore
@@ -208,6 +209,10 @@ class RunCallbacks(keras.callbacks.CallbackList):
         if self._options.nonfinite == "stop" and self.model.held_batches:
             return  # `fit` raises the error.
         self.figures = {name: np.ravel(value).item() for name, value in logs.items()}
+        self.model.sync_variables()
+        if not ops.convert_to_numpy(loss_tracker(self.model).count):
+            # Of nothing Keras' mean is 0, which would look like the best of losses.
+            self.figures = dict.fromkeys(self.figures, math.nan)
         self.stopped |= self.model.stop_training and not self._stops
         corpus, step = self._run.training, self._run.state.step + self._done
         tokens = self._done * corpus.num_tokens / corpus.num_batches  # on average

@@ -224,6 +224,9 @@ def test_a_bad_batch_that_is_all_of_an_interval_is_skipped(
     )  # fmt: skip
     state = last_state(tmp_path)
     assert (state.step, state.updates) == end
+    # The loss of nothing is no number.
+    bad = [row["step"] for row in state.history if math.isnan(row["loss"])]
+    assert bad == [step for step in batches if options != LAST]
 
 
 def test_a_run_that_skips_all_its_batches_ends_whatever_its_intervals_are(tmp_path):
